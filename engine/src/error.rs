@@ -61,6 +61,9 @@ pub enum Error {
     /// The program's class and the space's do not agree. The program, or its classes, must change.
     #[error("schema: {0}")]
     Schema(String),
+    /// The server is older than this program, and does not know what it was asked for. Its operator must act.
+    #[error("the server is older than this program and lacks what it was asked for; upgrade the server: {0}")]
+    Unsupported(String),
     /// Stored or received bytes are damaged. An operator must act: `tercel check` tells where.
     #[error("damaged data: {0}")]
     Corrupt(String),
@@ -286,6 +289,7 @@ impl Error {
             Error::NotFound(what)
             | Error::Denied(what)
             | Error::Schema(what)
+            | Error::Unsupported(what)
             | Error::Corrupt(what)
             | Error::Unavailable(what)
             | Error::OtherHistory(what)
@@ -343,6 +347,7 @@ mod tests {
             NotFound(text()),
             Denied(text()),
             Schema(text()),
+            Unsupported(text()),
             Corrupt(text()),
             Invalid(text()),
             Unknown(text()),
@@ -353,7 +358,8 @@ mod tests {
             Conflict | Unavailable(_) | Timeout(_) | PlaceLost(_) | NotFound(_) | Denied(_) | Schema(_) => {
                 true
             }
-            Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) | Unknown(_) | Failed(_) => true,
+            Unsupported(_) | Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) | Unknown(_)
+            | Failed(_) => true,
         };
         assert!(all.iter().all(known));
         all.into_iter().chain(bounds().into_iter().map(Full)).collect()

@@ -384,26 +384,9 @@ fn interface(of_service: bool) -> Interface {
 fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Result<(Kind, Vec<u8>)> {
     let mut body = Vec::new();
     let kind = match u.int_in_range(0..=21)? {
-        0 => {
-            let kinds = [
-                Kind::Ack,
-                Kind::Catalogue,
-                Kind::Ping,
-                Kind::Stat,
-                Kind::AskHealth,
-                Kind::Bye,
-                Kind::Welcome,
-                Kind::Page,
-                Kind::Backup,
-                Kind::BackupNext,
-                Kind::Collect,
-            ];
-            return Ok((*u.choose(&kinds)?, u.bytes(u.len().min(9))?.to_vec()));
-        }
-        1 => {
-            let kinds = [Kind::Hello, Kind::Fetch, Kind::Commit, Kind::Part, Kind::Define, Kind::Unsubscribe];
-            return Ok((*u.choose(&kinds)?, u.bytes(u.len().min(60))?.to_vec()));
-        }
+        // Any kind, with any bytes.
+        0 => return Ok((*u.choose(Kind::ALL)?, u.bytes(u.len().min(9))?.to_vec())),
+        1 => return Ok((*u.choose(FromClient::KINDS)?, u.bytes(u.len().min(60))?.to_vec())),
         2 | 3 => {
             let resume = if u.arbitrary()? {
                 let view = if u.arbitrary()? {

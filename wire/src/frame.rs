@@ -23,6 +23,7 @@ use thiserror::Error;
 
 use crate::cursor::{le16, le32, le64};
 use crate::id::{Stamp, ViewId};
+pub use crate::message::Kind;
 
 /// Bytes of the header.
 pub const FRAME_BYTES: usize = 64;
@@ -39,58 +40,6 @@ const MAGIC: u32 = u32::from_le_bytes(*b"TRCL");
 const FLAG_BODY_SUM: u8 = 1;
 const SUM_AT: usize = 60;
 
-/// What a message is. Requests are below 64, replies and what a server sends unasked above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[allow(missing_docs, reason = "each is a type of crate::message, explained there")]
-pub enum Kind {
-    Hello = 1,
-    Fetch = 2,
-    Commit = 3,
-    Part = 4,
-    Resolve = 5,
-    Ack = 6,
-    Unsubscribe = 7,
-    Lease = 8,
-    Define = 9,
-    Catalogue = 10,
-    Ping = 11,
-    Stat = 12,
-    Bye = 13,
-    Backup = 14,
-    BackupNext = 15,
-    Collect = 16,
-    Bind = 17,
-    Call = 18,
-    Interfaces = 19,
-    Request = 20,
-    Cancel = 21,
-    InputItem = 22,
-    InputEnd = 23,
-    OutputCredit = 24,
-    AskHealth = 25,
-    Welcome = 64,
-    Page = 65,
-    Verdict = 67,
-    Stream = 68,
-    Leased = 69,
-    Defined = 70,
-    Classes = 71,
-    Pong = 72,
-    Status = 73,
-    Refused = 74,
-    BackupBegun = 75,
-    BackupPart = 76,
-    Bound = 77,
-    Answer = 78,
-    Offered = 79,
-    Response = 80,
-    OutputItem = 81,
-    InputCredit = 82,
-    Unchanged = 83,
-    Health = 84,
-}
-
 impl Kind {
     /// The largest body of such a message.
     pub const fn body_bytes_max(self) -> usize {
@@ -98,58 +47,6 @@ impl Kind {
             Kind::Call | Kind::Answer | Kind::Request | Kind::Response => CALL_BODY_BYTES_MAX,
             _ => BODY_BYTES_MAX,
         }
-    }
-
-    const ALL: [Kind; 45] = [
-        Kind::Hello,
-        Kind::Fetch,
-        Kind::Commit,
-        Kind::Part,
-        Kind::Resolve,
-        Kind::Ack,
-        Kind::Unsubscribe,
-        Kind::Lease,
-        Kind::Define,
-        Kind::Catalogue,
-        Kind::Ping,
-        Kind::Stat,
-        Kind::Bye,
-        Kind::Backup,
-        Kind::BackupNext,
-        Kind::Collect,
-        Kind::Bind,
-        Kind::Call,
-        Kind::Interfaces,
-        Kind::Request,
-        Kind::Cancel,
-        Kind::InputItem,
-        Kind::InputEnd,
-        Kind::OutputCredit,
-        Kind::AskHealth,
-        Kind::Welcome,
-        Kind::Page,
-        Kind::Verdict,
-        Kind::Stream,
-        Kind::Leased,
-        Kind::Defined,
-        Kind::Classes,
-        Kind::Pong,
-        Kind::Status,
-        Kind::Refused,
-        Kind::BackupBegun,
-        Kind::BackupPart,
-        Kind::Bound,
-        Kind::Answer,
-        Kind::Offered,
-        Kind::Response,
-        Kind::OutputItem,
-        Kind::InputCredit,
-        Kind::Unchanged,
-        Kind::Health,
-    ];
-
-    fn from_u8(n: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|k| *k as u8 == n)
     }
 }
 
@@ -195,9 +92,6 @@ pub enum FrameError {
         "the peer speaks version {0} of the protocol and this build speaks {WIRE_VERSION_MIN} to {WIRE_VERSION}: upgrade the older side"
     )]
     Version(u16),
-    /// A kind that this version does not have.
-    #[error("a message of unknown kind {0}")]
-    Kind(u8),
     /// A claim that no honest sender makes.
     #[error("a message claims {0} bytes and {1} is the limit")]
     TooLarge(u32, usize),
@@ -225,7 +119,7 @@ impl Header {
         let mut b = [0u8; FRAME_BYTES];
         b[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         b[4..6].copy_from_slice(&WIRE_VERSION.to_le_bytes());
-        b[6] = self.kind as u8;
+        b[6] = self.kind.number();
         b[7] = if self.body_sum.is_some() { FLAG_BODY_SUM } else { 0 };
         b[8..12].copy_from_slice(&self.body_bytes.to_le_bytes());
         b[12..16].copy_from_slice(&self.body_sum.unwrap_or(0).to_le_bytes());
@@ -254,8 +148,7 @@ impl Header {
         if !(WIRE_VERSION_MIN..=WIRE_VERSION).contains(&version) {
             return Err(FrameError::Version(version));
         }
-        let kind = Kind::from_u8(b[6]).ok_or(FrameError::Kind(b[6]))?;
-        let body_bytes = le32(b, 8);
+        let (kind, body_bytes) = (Kind::of(b[6]), le32(b, 8));
         if body_bytes as usize > kind.body_bytes_max() {
             return Err(FrameError::TooLarge(body_bytes, kind.body_bytes_max()));
         }

@@ -5,10 +5,9 @@ use std::borrow::Cow;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{Stamp, ViewId};
-use tercel_wire::message::{Answer, Credit, Hello, Item, Reason, Refused, Resume, Stream, Verdict, Welcome};
+use tercel_wire::message::{FromServer, Hello, Reason, Refused, Resume, Welcome};
 
 use super::begin::{QUESTIONS_MAX, Tokens};
-use super::pending::Reply;
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
@@ -180,21 +179,29 @@ impl Client {
     /// Takes in a frame whose body is not kept as it is.
     fn short_frame(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
         let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
-        match header.kind {
-            Kind::Welcome => self.welcome(Welcome::decode(body).map_err(broken)?),
-            Kind::Stream => self.stream(Stream::decode(body).map_err(broken)?)?,
-            Kind::Verdict => self.verdict(Verdict::decode(body).map_err(broken)?),
-            Kind::Answer => self.call_answer(Answer::decode(body).map_err(broken)?),
-            Kind::OutputItem => self.stream_item(header.stamp, Item::decode(body).map_err(broken)?)?,
-            Kind::InputCredit => self.stream_credit(Credit::decode(body).map_err(broken)?)?,
-            Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?)?,
-            kind => match Reply::decode(kind, body).map_err(broken)? {
-                Some(reply) => self.reply(header, reply)?,
-                None => {
-                    let what = format!("the server sent {kind:?}, which only clients send");
-                    return Err(Error::Unavailable(what));
-                }
-            },
+        match FromServer::decode(header.kind, body).map_err(|e| broken(e.to_string()))? {
+            FromServer::Welcome(welcome) => self.welcome(welcome),
+            FromServer::Stream(stream) => self.stream(stream)?,
+            FromServer::Verdict(verdict) => self.verdict(verdict),
+            FromServer::Answer(answer) => self.call_answer(answer),
+            FromServer::OutputItem(item) => self.stream_item(header.stamp, item)?,
+            FromServer::InputCredit(credit) => self.stream_credit(credit)?,
+            FromServer::Response(_) => self.responded(body.into()).map_err(|e| broken(e.to_string()))?,
+            FromServer::Refused(refused) => self.refused(header.call, refused)?,
+            reply @ (FromServer::Page(_)
+            | FromServer::Unchanged(_)
+            | FromServer::Leased(_)
+            | FromServer::Classes(_)
+            | FromServer::Defined(_)
+            | FromServer::Bound(_)
+            | FromServer::Offered(_)
+            | FromServer::Pong(_)
+            | FromServer::Status(_)
+            | FromServer::Health(_)) => self.reply(header, reply)?,
+            // Only a tool asks for backups, and by itself.
+            FromServer::BackupBegun(_) | FromServer::BackupPart(_) => {
+                return Err(broken(format!("it sent {:?}, which was not asked for", header.kind)));
+            }
         }
         Ok(())
     }
@@ -300,13 +307,20 @@ impl Client {
             Reason::Schema => Error::Schema(r.text),
             Reason::Corrupt => Error::Corrupt(r.text),
             Reason::Full => Error::Full(Bound::Server(r.text.into())),
+            Reason::Unsupported => Error::Unsupported(r.text),
             Reason::OtherHistory => Error::OtherHistory(r.text),
         };
         match r.reason {
             // Without a call it is the connection that is refused.
             _ if call != 0 => return self.refused_call(call, error),
             Reason::Unavailable | Reason::Full => self.disconnected(error.to_string()),
-            _ => self.peer.link = LinkState::Refused(error),
+            Reason::Protocol
+            | Reason::Evicted
+            | Reason::History
+            | Reason::Schema
+            | Reason::Corrupt
+            | Reason::Unsupported
+            | Reason::OtherHistory => self.peer.link = LinkState::Refused(error),
         }
         Ok(())
     }

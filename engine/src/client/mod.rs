@@ -176,10 +176,10 @@ struct Tools {
     raw: raw::Raw,
     /// The interfaces that the server has.
     interfaces: Option<Result<Vec<Interface>, Error>>,
-    status: Option<Vec<u8>>,
-    collection: Option<Vec<u8>>,
+    status: Option<Result<Vec<u8>, Error>>,
+    collection: Option<Result<Vec<u8>, Error>>,
     /// The last answer, with the call that it is to.
-    health: Option<(u64, Health)>,
+    health: Option<(u64, Result<Health, Error>)>,
 }
 
 impl Client {
@@ -380,7 +380,7 @@ impl Client {
     }
 
     /// Asks the server how it is: JSON.
-    pub fn server_status(&mut self, _now: Now) -> Option<Vec<u8>> {
+    pub fn server_status(&mut self, _now: Now) -> Option<Result<Vec<u8>, Error>> {
         let status = self.tools.status.take();
         if status.is_none() {
             self.ask_single(Single::Status, &[]);
@@ -390,7 +390,7 @@ impl Client {
 
     /// Asks the server to collect what no root reaches, or to say what it would free: its status, JSON, with the number of the
     /// collection that will do it.
-    pub fn begin_collection(&mut self, _now: Now, is_dry: bool) -> Option<Vec<u8>> {
+    pub fn begin_collection(&mut self, _now: Now, is_dry: bool) -> Option<Result<Vec<u8>, Error>> {
         let status = self.tools.collection.take();
         if status.is_none() {
             let mut body = Vec::new();
@@ -402,7 +402,7 @@ impl Client {
 
     /// Asks the server whether it serves. `since` is the caller's: none at first, and then what it was left to be. The answer is to a question
     /// that was sent later than that, for an older one says nothing of now.
-    pub fn health(&mut self, since: &mut Option<u64>) -> Option<Health> {
+    pub fn health(&mut self, since: &mut Option<u64>) -> Option<Result<Health, Error>> {
         let since = *since.get_or_insert(self.peer.pending.last_call());
         let health = self.tools.health.as_ref().filter(|(call, _)| *call > since);
         if health.is_none() && !self.peer.pending.has(Single::Health) {

@@ -29,11 +29,9 @@
 //! | definitions | one of each class of the program | `Classes`, by name |
 //! | what is [`Single`] | one of each | `Pending::has` |
 
-use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::PageId;
-use tercel_wire::interface::Interface;
-use tercel_wire::message::{Bound, Classes, Health, Leased, PageReply, Pong, Unchanged};
+use tercel_wire::message::FromServer;
 use tercel_wire::token::Token;
 
 use super::Client;
@@ -170,57 +168,12 @@ impl Pending {
     }
 }
 
-/// A message that answers a pending call.
-pub(super) enum Reply<'a> {
-    Page(PageReply<'a>),
-    Unchanged(Unchanged),
-    Leased(Leased),
-    Classes(Classes),
-    Defined,
-    Bound(Bound),
-    Offered(Vec<Interface>),
-    /// With the server's time, if a rule is dropped.
-    Pong(Pong, Option<Now>),
-    Status(&'a [u8]),
-    Health(Health),
-}
-
-impl<'a> Reply<'a> {
-    /// Reads one; none if messages of this kind do not answer a pending call.
-    pub(super) fn decode(kind: Kind, body: &'a [u8]) -> Result<Option<Reply<'a>>, DecodeError> {
-        Ok(Some(match kind {
-            Kind::Page => Reply::Page(PageReply::decode(body)?),
-            Kind::Unchanged => Reply::Unchanged(Unchanged::decode(body)?),
-            Kind::Leased => Reply::Leased(Leased::decode(body)?),
-            Kind::Classes => Reply::Classes(Classes::decode(body)?),
-            Kind::Defined => Reply::Defined,
-            Kind::Bound => Reply::Bound(Bound::decode(body)?),
-            Kind::Offered => {
-                let (mut r, mut all) = (Reader::new(body), Vec::new());
-                while !r.rest().is_empty() {
-                    all.push(Interface::decode(&mut r)?);
-                }
-                Reply::Offered(all)
-            }
-            Kind::Pong => match body.split_last_chunk() {
-                Some((pong, at)) if dropped(Rule::BoundedByServerClock) => {
-                    Reply::Pong(Pong::decode(pong)?, Some(Now(u64::from_le_bytes(*at))))
-                }
-                _ => Reply::Pong(Pong::decode(body)?, None),
-            },
-            Kind::Status => Reply::Status(body),
-            Kind::Health => Reply::Health(Health::decode(body)?),
-            _ => return Ok(None),
-        }))
-    }
-
-    /// The page that it names, if it names one, and the fetch.
-    fn names(&self) -> Option<(PageId, u64)> {
-        match self {
-            Reply::Page(reply) => Some((reply.page, reply.fetch)),
-            Reply::Unchanged(reply) => Some((reply.page, reply.fetch)),
-            _ => None,
-        }
+/// The page that a reply names, if it names one, and the fetch.
+fn names(reply: &FromServer<'_>) -> Option<(PageId, u64)> {
+    match reply {
+        FromServer::Page(reply) => Some((reply.page, reply.fetch)),
+        FromServer::Unchanged(reply) => Some((reply.page, reply.fetch)),
+        _ => None,
     }
 }
 
@@ -236,38 +189,42 @@ impl Client {
     ///
     /// # Errors
     /// If it does not answer what was asked: the call is pending until the connection has ended for that.
-    pub(super) fn reply(&mut self, header: &Header, reply: Reply<'_>) -> Result<(), Error> {
+    pub(super) fn reply(&mut self, header: &Header, reply: FromServer<'_>) -> Result<(), Error> {
         let (call, at) = (header.call, header.stamp);
         let Some(asked) = self.peer.pending.take(call) else { return Ok(()) };
-        let named = reply.names();
+        let named = names(&reply);
         match (asked, reply) {
-            (Asked::Page { page, fetch, .. }, Reply::Page(reply)) if named == Some((page, fetch)) => {
+            (Asked::Page { page, fetch, .. }, FromServer::Page(reply)) if named == Some((page, fetch)) => {
                 self.page_came(page, at, reply.bytes)?;
             }
-            (Asked::Page { page, fetch, has_stamp: true }, Reply::Unchanged(_))
+            (Asked::Page { page, fetch, has_stamp: true }, FromServer::Unchanged(_))
                 if named == Some((page, fetch)) =>
             {
                 self.unchanged(page, at);
             }
-            (Asked::RawPage { page, fetch }, Reply::Page(reply)) if named == Some((page, fetch)) => {
+            (Asked::RawPage { page, fetch }, FromServer::Page(reply)) if named == Some((page, fetch)) => {
                 self.raw_page_came(page, fetch, reply.bytes);
             }
-            (Asked::Question(token), Reply::Pong(pong, server_at)) => {
+            (Asked::Question(token), FromServer::Pong(pong)) => {
+                let server_at = u64::from(header.deadline_us) | u64::from(header.capabilities) << 32;
+                let server_at = dropped(Rule::BoundedByServerClock).then_some(Now(server_at));
                 self.echoed(call, at, token, pong, server_at);
             }
-            (Asked::Bind(key), Reply::Bound(bound)) => self.bound(&key, bound),
-            (Asked::Define(name), Reply::Defined) => self.classes.defined(name),
-            (Asked::Single(Single::Lease), Reply::Leased(leased)) => self.leases.granted(leased),
-            (Asked::Single(Single::Catalogue), Reply::Classes(classes)) => self.catalogue_came(classes),
-            (Asked::Single(Single::Interfaces), Reply::Offered(all)) => self.tools.interfaces = Some(Ok(all)),
-            (Asked::Single(Single::Status), Reply::Status(status)) => {
-                self.tools.status = Some(status.to_vec());
+            (Asked::Bind(key), FromServer::Bound(bound)) => self.bound(&key, bound),
+            (Asked::Define(name), FromServer::Defined(_)) => self.classes.defined(name),
+            (Asked::Single(Single::Lease), FromServer::Leased(leased)) => self.leases.granted(leased),
+            (Asked::Single(Single::Catalogue), FromServer::Classes(classes)) => self.catalogue_came(classes),
+            (Asked::Single(Single::Interfaces), FromServer::Offered(offered)) => {
+                self.tools.interfaces = Some(Ok(offered.interfaces));
             }
-            (Asked::Single(Single::Collection), Reply::Status(status)) => {
-                self.tools.collection = Some(status.to_vec());
+            (Asked::Single(Single::Status), FromServer::Status(status)) => {
+                self.tools.status = Some(Ok(status.json.to_vec()));
             }
-            (Asked::Single(Single::Health), Reply::Health(health)) => {
-                self.tools.health = Some((call, health))
+            (Asked::Single(Single::Collection), FromServer::Status(status)) => {
+                self.tools.collection = Some(Ok(status.json.to_vec()));
+            }
+            (Asked::Single(Single::Health), FromServer::Health(health)) => {
+                self.tools.health = Some((call, Ok(health)));
             }
             (asked, _) => {
                 let violation = asked.violation(header.kind, named.map(|(page, _)| page));
@@ -286,6 +243,10 @@ impl Client {
     pub(super) fn refused_call(&mut self, call: u64, error: Error) -> Result<(), Error> {
         // One that is not pending is of a commit, and a verdict says the same.
         let Some(asked) = self.peer.pending.take(call) else { return Ok(()) };
+        let error = match error {
+            Error::Unsupported(text) => Error::Unsupported(format!("{:?}, for {text}", asked.kind())),
+            error => error,
+        };
         match asked {
             Asked::Page { page, .. } => self.fetches.refused(page, error),
             Asked::RawPage { fetch, .. } => self.tools.raw.came(fetch, Err(error)),
@@ -302,8 +263,11 @@ impl Client {
             Asked::Define(name) => self.classes.refused(name, error),
             Asked::Single(Single::Lease) => self.leases.refused(error),
             Asked::Single(Single::Interfaces) => self.tools.interfaces = Some(Err(error)),
+            Asked::Single(Single::Status) => self.tools.status = Some(Err(error)),
+            Asked::Single(Single::Collection) => self.tools.collection = Some(Err(error)),
+            Asked::Single(Single::Health) => self.tools.health = Some((call, Err(error))),
             // Asked for again, as long as there is one that waits.
-            Asked::Single(Single::Catalogue | Single::Status | Single::Collection | Single::Health) => {}
+            Asked::Single(Single::Catalogue) => {}
         }
         Ok(())
     }
@@ -330,9 +294,11 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use tercel_wire::frame::split;
-    use tercel_wire::id::{SpaceId, Stamp, ViewId};
+    use tercel_wire::id::{ClassId, SpaceId, Stamp, ViewId};
     use tercel_wire::interface::InterfaceSchema;
-    use tercel_wire::message::{HealthState, Reason, Refused};
+    use tercel_wire::message::{
+        Bound, Classes, Defined, Health, HealthState, Leased, PageReply, Pong, Reason, Refused, Unchanged,
+    };
 
     use super::super::begin::QUESTIONS_MAX;
     use super::super::{Input, LinkState};
@@ -408,7 +374,7 @@ mod tests {
             (Kind::Unchanged, bytes(|o| Unchanged { page: PAGE, fetch: 1 }.encode(o))),
             (Kind::Leased, bytes(|o| leased.encode(o))),
             (Kind::Classes, bytes(|o| Classes { classes: vec![] }.encode(o))),
-            (Kind::Defined, vec![16, 0]),
+            (Kind::Defined, bytes(|o| Defined { class: ClassId(16) }.encode(o))),
             (Kind::Bound, bytes(|o| bound.encode(o))),
             (Kind::Offered, vec![]),
             (Kind::Pong, bytes(|o| Pong { nearly_full: false }.encode(o))),
@@ -426,40 +392,26 @@ mod tests {
 
     #[test]
     fn reply_that_is_not_to_what_was_asked_ends_the_connection() {
-        let fitting = [
-            ("Page", Kind::Page),
-            ("Single(Lease)", Kind::Leased),
-            ("Single(Catalogue)", Kind::Classes),
-            ("Single(Interfaces)", Kind::Offered),
-            ("Single(Status)", Kind::Status),
-            ("Single(Collection)", Kind::Status),
-            ("Single(Health)", Kind::Health),
-            ("Question", Kind::Pong),
-            ("Bind", Kind::Bound),
-            ("Define", Kind::Defined),
-        ];
-        let mut fits = Vec::new();
+        let mut fits = 0;
         for (asked, call) in calls(&asking()) {
+            let answers = asking().peer.pending.by_call[&call].kind().answers();
             for (i, (kind, body)) in replies().into_iter().enumerate() {
                 let mut client = asking();
                 client.told_for_test(kind, call, |o| o.extend_from_slice(&body));
                 if client.peer.link == LinkState::Up {
                     assert_eq!(client.peer.pending.by_call.len(), 10, "{asked} was answered with {kind:?}");
-                    fits.push((asked.clone(), kind, i));
+                    assert!(
+                        answers.contains(&kind) && i < 10,
+                        "{asked} was answered with {kind:?}, the {i}th"
+                    );
+                    fits += 1;
                 } else {
                     assert!(client.peer.pending.by_call.is_empty(), "{asked} was answered with {kind:?}");
                     assert!(!client.fetches.is_under_way(PAGE));
                 }
             }
         }
-        assert_eq!(fits.len(), fitting.len());
-        for (asked, kind, i) in fits {
-            assert!(
-                fitting.iter().any(|(of, fit)| asked.starts_with(of) && *fit == kind),
-                "{asked}, {kind:?}"
-            );
-            assert!(i < 10, "another page, or another fetch");
-        }
+        assert_eq!(fits, 10);
     }
 
     #[test]
@@ -478,6 +430,11 @@ mod tests {
                 "Define" => client.classes.take_refused_for_test("C"),
                 // The token is refused from now on, and so is what needs it.
                 "Question" => client.questions.tokens.refused_for_test(TOKEN).then(|| no.clone()).flatten(),
+                _ if asked == "Single(Status)" => client.server_status(Now(1)).and_then(Result::err),
+                _ if asked == "Single(Collection)" => {
+                    client.begin_collection(Now(1), true).and_then(Result::err)
+                }
+                _ if asked == "Single(Health)" => client.health(&mut Some(0)).and_then(Result::err),
                 _ if asked == "Single(Interfaces)" => client.interfaces().and_then(Result::err),
                 _ if asked == "Single(Lease)" => {
                     let scope = client.reader.scope().unwrap();
@@ -491,6 +448,19 @@ mod tests {
             };
             assert_eq!(heard, no, "{asked}");
         }
+    }
+
+    #[test]
+    fn request_that_an_older_server_lacks_fails_by_name() {
+        let (mut client, mut since) = (Client::connected_for_test(), None);
+        assert_eq!(client.health(&mut since), None);
+        let refused = Refused { reason: Reason::Unsupported, text: "no message of kind 25".into() };
+        let call = client.peer.pending.last_call();
+        client.told_for_test(Kind::Refused, call, |o| refused.encode(o));
+        let Some(Err(e @ Error::Unsupported(_))) = client.health(&mut since) else { panic!("it waits") };
+        let text = e.to_string();
+        assert!(text.contains("older") && text.contains("AskHealth") && text.contains("kind 25"), "{text}");
+        assert_eq!(client.peer.link, LinkState::Up);
     }
 
     #[test]
@@ -552,7 +522,7 @@ mod tests {
             client.told_for_test(kind, 77, |o| o.extend_from_slice(&body));
             assert_eq!(client.peer.link, LinkState::Up, "{kind:?}");
             assert!(!client.catalogue(), "{kind:?}");
-            if !matches!(kind, Kind::Defined | Kind::Status | Kind::Page) {
+            if !matches!(kind, Kind::Status | Kind::Page) {
                 client.told_for_test(kind, 77, |o| o.extend_from_slice(b"damage that is no message"));
                 assert!(client.wants_close(), "{kind:?}");
             }

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
+use tercel_wire::message::form::Form;
 use tercel_wire::message::{CommitEffects, Outcome, Reason, Write};
 
 use super::commit::{Body, check_object, missing_of};
@@ -194,7 +195,7 @@ impl Large {
             }
             LargePhase::Reads => {
                 for _ in 0..self.left.min(SLICE_READS) {
-                    let oref = CommitEffects::decode_read(&mut r)?;
+                    let oref = Oref::take(&mut r, "reference")?;
                     self.reads.push(oref);
                     self.touched.read.insert(oref);
                     self.left -= 1;
@@ -208,7 +209,7 @@ impl Large {
             }
             _ => {
                 for _ in 0..self.left.min(SLICE_READS) {
-                    let w = Write::decode(&mut r)?;
+                    let w = Write::take(&mut r, "write")?;
                     let at = self.bytes.len() - r.rest().len() - w.object.len();
                     self.writes.push(At {
                         oref: w.oref,

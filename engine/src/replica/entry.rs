@@ -8,6 +8,7 @@ use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
+use tercel_wire::message::form::Form;
 use tercel_wire::message::{CommitEffects, Hole};
 use tercel_wire::record::HEADER_BYTES;
 
@@ -396,7 +397,7 @@ pub(super) fn put_holes(holes: &[Hole], out: &mut Vec<u8>) {
 }
 
 pub(super) fn holes(r: &mut Reader<'_>) -> Result<Vec<Hole>, DecodeError> {
-    (0..r.count(Hole::BYTES, "holes")?).map(|_| Hole::decode(r)).collect()
+    Vec::take(r, "holes")
 }
 
 pub(super) fn pages(r: &mut Reader<'_>) -> Result<Vec<PageId>, DecodeError> {

@@ -201,7 +201,7 @@ impl Replica {
                 }
                 Applied::default()
             }
-            _ => {
+            Entry::Define(..) | Entry::Evict(_) | Entry::Grant(_) | Entry::End(_) | Entry::GiveBack(..) => {
                 if is_new {
                     self.apply_small(stamp, entry);
                 }
@@ -226,7 +226,14 @@ impl Replica {
             }
             Entry::End(client) => self.places.end(stamp, *client),
             Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
-            _ => {}
+            Entry::Genesis
+            | Entry::View { .. }
+            | Entry::Commit(_)
+            | Entry::Stage { .. }
+            | Entry::CommitStaged { .. }
+            | Entry::Free(_)
+            | Entry::Condemn(_)
+            | Entry::Collect { .. } => {}
         }
     }
 

@@ -7,7 +7,8 @@
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, Stamp};
-use tercel_wire::message::{CommitEffects, Write};
+use tercel_wire::message::Write;
+use tercel_wire::message::form::Form;
 use tercel_wire::page::class_of;
 
 use super::Objects;
@@ -150,12 +151,12 @@ impl Pieces {
             }
             DecodeState::Reads(0) => DecodeState::Writes(r.u32()?),
             DecodeState::Reads(n) => {
-                CommitEffects::decode_read(r)?;
+                Oref::take(r, "reference")?;
                 DecodeState::Reads(n - 1)
             }
             DecodeState::Writes(0) => return Ok(false),
             DecodeState::Writes(n) => {
-                self.write(&Write::decode(r)?, objects);
+                self.write(&Write::take(r, "write")?, objects);
                 DecodeState::Writes(n - 1)
             }
         };
@@ -186,6 +187,7 @@ mod tests {
     use super::*;
     use crate::slots::Slots;
     use tercel_wire::id::{ClientId, PageId, ViewId};
+    use tercel_wire::message::CommitEffects;
 
     /// Versions in the order in which they came, with their stamps.
     #[derive(Default)]

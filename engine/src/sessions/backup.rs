@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{PageId, Stamp};
-use tercel_wire::message::{BACKUP_PAGES_MAX, BackupBegun, BackupPart, Reason};
+use tercel_wire::message::{BACKUP_PAGES_MAX, BackupBegun, BackupPart, FromServer, Reason};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::{Cx, Sessions};
@@ -189,9 +189,7 @@ impl Sessions {
             backup.is_told = true;
             backup.looked = cx.now;
             let (asked, begun) = (backup.asked, backup.begun);
-            let mut body = Vec::new();
-            begun.encode(&mut body);
-            cx.reply(asked.conn, Kind::BackupBegun, asked.call, &body);
+            cx.answer(asked, &FromServer::BackupBegun(begun));
         }
         self.send_parts(cx);
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Stamp};
 use tercel_wire::interface::Interface;
-use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, Limit, Outcome, Reason, Refusal};
+use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, FromServer, Limit, Outcome, Reason, Refusal};
 
 use super::call_queue::Waiting;
 use super::health::DRAINING;
@@ -51,11 +51,7 @@ impl Sessions {
         };
         match bound {
             Err(text) => cx.refuse(asked, Reason::Schema, text),
-            Ok(bound) => {
-                let mut body = Vec::new();
-                bound.encode(&mut body);
-                cx.reply(asked.conn, Kind::Bound, asked.call, &body);
-            }
+            Ok(bound) => cx.answer(asked, &FromServer::Bound(bound)),
         }
     }
 
@@ -199,6 +195,7 @@ impl Sessions {
             Error::Conflict
             | Error::Unavailable(_)
             | Error::OtherHistory(_)
+            | Error::Unsupported(_)
             | Error::Unknown(_)
             | Error::Failed(_)
             | Error::Server(_) => Refusal::Unavailable,
@@ -219,9 +216,7 @@ pub(super) fn answer(asked: Asked, op: OpId, end: CallEnd<'_>, cx: &mut Cx<'_>) 
     if asked.conn == inside::CONN {
         return;
     }
-    let mut body = Vec::new();
-    Answer { slot: op.slot, seq: op.seq, end }.encode(&mut body);
-    cx.reply(asked.conn, Kind::Answer, asked.call, &body);
+    cx.answer(asked, &FromServer::Answer(Answer { slot: op.slot, seq: op.seq, end }));
 }
 
 /// What is kept with an operation of what its call returned, which may be nothing. Of an operation that was no call nothing is kept.

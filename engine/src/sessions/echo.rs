@@ -89,9 +89,6 @@ impl Sessions {
         let nearly_full = cx.leader.as_ref().is_some_and(|leader| leader.space_warning().is_some());
         let mut body = Vec::new();
         Pong { nearly_full }.encode(&mut body);
-        if dropped(Rule::BoundedByServerClock) {
-            body.extend_from_slice(&cx.now.0.to_le_bytes());
-        }
         let mut answered = std::mem::take(&mut self.echoing.under_way);
         for asked in answered.drain(..) {
             if asked.conn == inside::CONN {
@@ -102,7 +99,11 @@ impl Sessions {
                 continue;
             }
             self.stream_to(asked.conn, cx);
-            cx.reply(asked.conn, Kind::Pong, asked.call, &body);
+            let mut header = cx.header_at(cx.pages.visible(), Kind::Pong, asked.call);
+            if dropped(Rule::BoundedByServerClock) {
+                (header.deadline_us, header.capabilities) = (cx.now.0 as u32, (cx.now.0 >> 32) as u32);
+            }
+            cx.out.send(asked.conn, header, [&body, &[]]);
         }
         // The next questions find room at hand.
         self.echoing.under_way = answered;

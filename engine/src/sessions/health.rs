@@ -3,9 +3,8 @@
 //! It is answered from what is in memory, in the turn in which it comes: neither the order nor the log nor the page store is asked, so
 //! that a server answers whose disk is stuck. The invariant: a state is named because the server has met it, not because it expects it.
 
-use tercel_wire::frame::Kind;
 use tercel_wire::id::Stamp;
-use tercel_wire::message::{Health, HealthState};
+use tercel_wire::message::{FromServer, Health, HealthState};
 
 use super::{Cx, Sessions};
 use crate::leader::Asked;
@@ -51,9 +50,8 @@ impl Sessions {
     pub(super) fn health(&self, asked: Asked, cx: &mut Cx<'_>) {
         let (state, reason) = state(cx);
         let calls = self.calls_under_way().try_into().unwrap_or(u32::MAX);
-        let mut body = Vec::new();
-        Health { state, up_us: cx.now.since_us(cx.condition.began), calls, reason }.encode(&mut body);
-        cx.reply(asked.conn, Kind::Health, asked.call, &body);
+        let up_us = cx.now.since_us(cx.condition.began);
+        cx.answer(asked, &FromServer::Health(Health { state, up_us, calls, reason }));
     }
 
     /// Calls of methods and slow procedures that run or wait.

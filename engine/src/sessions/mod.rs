@@ -47,7 +47,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{CallEnd, Outcome, Reason, Refused, Verdict};
+use tercel_wire::message::{CallEnd, Defined, FromServer, Outcome, Reason, Refused, Verdict};
 
 use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
 use crate::leader::{Asked, Leader, Reply, Work};
@@ -161,16 +161,18 @@ impl Cx<'_> {
         }
     }
 
-    fn refuse(&mut self, asked: Asked, reason: Reason, text: impl Into<String>) {
+    fn answer(&mut self, asked: Asked, message: &FromServer<'_>) {
         let mut body = Vec::new();
-        Refused { reason, text: text.into() }.encode(&mut body);
-        self.reply(asked.conn, Kind::Refused, asked.call, &body);
+        message.encode(&mut body);
+        self.reply(asked.conn, message.kind(), asked.call, &body);
+    }
+
+    fn refuse(&mut self, asked: Asked, reason: Reason, text: impl Into<String>) {
+        self.answer(asked, &FromServer::Refused(Refused { reason, text: text.into() }));
     }
 
     fn verdict(&mut self, asked: Asked, op: OpId, outcome: Outcome) {
-        let mut body = Vec::new();
-        Verdict { op, outcome }.encode(&mut body);
-        self.reply(asked.conn, Kind::Verdict, asked.call, &body);
+        self.answer(asked, &FromServer::Verdict(Verdict { op, outcome }));
     }
 
     fn close(&mut self, conn: Conn) {
@@ -268,12 +270,10 @@ impl Sessions {
                         // Before that state the client makes no object in the pages.
                         self.stream_to(asked.conn, cx);
                     }
-                    let mut body = Vec::new();
-                    leased.encode(&mut body);
-                    cx.reply(asked.conn, Kind::Leased, asked.call, &body);
+                    cx.answer(asked, &FromServer::Leased(leased));
                 }
                 Reply::Defined(asked, id) => {
-                    cx.reply(asked.conn, Kind::Defined, asked.call, &id.0.to_le_bytes());
+                    cx.answer(asked, &FromServer::Defined(Defined { class: id }));
                 }
             }
         }

@@ -1,12 +1,8 @@
 //! The requests of a client: each frame is decoded, and handed to the component that decides it.
 
-use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
+use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind, WIRE_VERSION};
 use tercel_wire::id::{ClientId, OpId, Oref};
-use tercel_wire::layout::Layout;
-use tercel_wire::message::{
-    Bind, Call, Cancel, Collect, Commit, Credit, Fetch, Hello, InputEnd, Item, Lease, Outcome, Part, Ping,
-    Reason, Request, Resolve, Unsubscribe,
-};
+use tercel_wire::message::{Commit, FromClient, MessageError, Outcome, Part, Reason};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -17,82 +13,64 @@ impl Sessions {
     pub(crate) fn frame(&mut self, conn: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
         let Some(session) = self.all.get_mut(&conn) else { return };
         session.heard = cx.now;
-        let client = session.client;
-        if header.kind == Kind::Hello {
-            return match Hello::decode(body) {
-                Ok(hello) => self.hello(conn, hello, cx),
-                Err(e) => self.expel(conn, e.to_string(), cx),
-            };
-        }
-        let asked = Asked { conn, call: header.call };
-        if header.kind == Kind::AskHealth {
+        let (client, asked) = (session.client, Asked { conn, call: header.call });
+        let message = match FromClient::decode(header.kind, body) {
+            // Whoever sent it is younger, and goes on without it.
+            Err(MessageError::Unknown(number)) => {
+                return cx.refuse(asked, Reason::Unsupported, not_known(number));
+            }
+            Err(e) => return self.expel(conn, e.to_string(), cx),
+            Ok(FromClient::Hello(hello)) => return self.hello(conn, hello, cx),
             // Answered before a greeting, too: only a server that leads welcomes a client.
-            return self.health(asked, cx);
-        }
+            Ok(FromClient::AskHealth(_)) => return self.health(asked, cx),
+            Ok(message) => message,
+        };
         let Some(client) = client else {
             return self.expel(conn, "the first message must be a greeting", cx);
         };
         if let Some(leader) = cx.leader.as_deref_mut() {
             leader.acknowledged(client, header.ack);
         }
-        let result = match header.kind {
-            Kind::Fetch => Fetch::decode(body).map(|f| self.fetch(asked, f, cx)),
-            Kind::Part => Part::decode(body).map(|p| self.part(conn, p)),
-            Kind::Commit => Commit::decode(body).map(|c| self.commit(asked, client, c, cx)),
-            Kind::Resolve => Resolve::decode(body).map(|r| self.resolve(asked, client, r.op, cx)),
-            Kind::Ack => Ok(()),
-            Kind::Unsubscribe => Unsubscribe::decode(body).map(|u| self.unsubscribe(conn, &u)),
-            Kind::Lease => Lease::decode(body)
-                .map(|l| self.lead(cx, |leader, work| leader.grant(asked, client, l, work))),
-            Kind::Define => {
-                Layout::decode(body).map(|l| self.lead(cx, |leader, work| leader.define(asked, l, work)))
+        match message {
+            FromClient::Hello(_) | FromClient::AskHealth(_) | FromClient::Ack(_) => {}
+            FromClient::Fetch(fetch) => self.fetch(asked, fetch, cx),
+            FromClient::Part(part) => self.part(conn, part),
+            FromClient::Commit(commit) => self.commit(asked, client, commit, cx),
+            FromClient::Resolve(resolve) => self.resolve(asked, client, resolve.op, cx),
+            FromClient::Unsubscribe(unsubscribe) => self.unsubscribe(conn, &unsubscribe),
+            FromClient::Lease(lease) => {
+                self.lead(cx, |leader, work| leader.grant(asked, client, lease, work));
             }
-            Kind::Catalogue => {
-                self.catalogue(asked, cx);
-                Ok(())
+            FromClient::Define(layout) => self.lead(cx, |leader, work| leader.define(asked, layout, work)),
+            FromClient::Catalogue(_) => self.catalogue(asked, cx),
+            FromClient::Bind(bind) => self.bind(asked, client, &bind, cx),
+            FromClient::Request(request) => self.request(asked, client, header, &request, cx),
+            FromClient::Cancel(cancel) => self.cancel(asked, client, cancel, cx),
+            FromClient::InputItem(item) => self.item(client, &item, cx),
+            FromClient::InputEnd(end) => self.input_end(client, end, cx),
+            FromClient::OutputCredit(credit) => self.credit(client, credit, cx),
+            FromClient::Call(call) => self.call(asked, client, header, body, call, cx),
+            FromClient::Interfaces(_) => self.interfaces(asked, cx),
+            FromClient::Ping(ping) => self.ping(asked, ping, cx),
+            FromClient::Stat(_) => self.answer_status(asked, None, cx),
+            FromClient::Collect(collect) => {
+                let ticket = cx.leader.as_deref_mut().map(|leader| leader.collect(collect.is_dry));
+                self.answer_status(asked, ticket, cx);
             }
-            Kind::Bind => Bind::decode(body).map(|b| self.bind(asked, client, &b, cx)),
-            Kind::Request => Request::decode(body).map(|r| self.request(asked, client, header, &r, cx)),
-            Kind::Cancel => Cancel::decode(body).map(|c| self.cancel(asked, client, c, cx)),
-            Kind::InputItem => Item::decode(body).map(|i| self.item(client, &i, cx)),
-            Kind::InputEnd => InputEnd::decode(body).map(|e| self.input_end(client, e, cx)),
-            Kind::OutputCredit => Credit::decode(body).map(|c| self.credit(client, c, cx)),
-            Kind::Call => Call::decode(body).map(|c| self.call(asked, client, header, body, c, cx)),
-            Kind::Interfaces => {
-                self.interfaces(asked, cx);
-                Ok(())
-            }
-            Kind::Ping => Ping::decode(body).map(|p| self.ping(asked, p, cx)),
-            Kind::Stat => {
-                let status = self.status(None, cx);
-                cx.reply(conn, Kind::Status, header.call, status.as_bytes());
-                Ok(())
-            }
-            Kind::Collect => Collect::decode(body).map(|c| {
-                let ticket = cx.leader.as_deref_mut().map(|leader| leader.collect(c.is_dry));
-                let status = self.status(ticket, cx);
-                cx.reply(conn, Kind::Status, header.call, status.as_bytes());
-            }),
-            Kind::Backup => {
-                self.backup(asked, cx);
-                Ok(())
-            }
-            Kind::BackupNext => {
-                self.backup_next(asked, cx);
-                Ok(())
-            }
-            Kind::Bye => {
+            FromClient::Backup(_) => self.backup(asked, cx),
+            FromClient::BackupNext(_) => self.backup_next(asked, cx),
+            FromClient::Bye(_) => {
                 self.disconnected(conn, cx);
                 cx.close(conn);
                 self.serving.forget(client);
                 self.lead(cx, |leader, work| leader.end_session(client, work));
-                Ok(())
             }
-            other => return self.expel(conn, format!("{other:?} is for servers to send"), cx),
-        };
-        if let Err(e) = result {
-            self.expel(conn, e.to_string(), cx);
         }
+    }
+
+    fn answer_status(&mut self, asked: Asked, ticket: Option<u64>, cx: &mut Cx<'_>) {
+        let status = self.status(ticket, cx);
+        cx.reply(asked.conn, Kind::Status, asked.call, status.as_bytes());
     }
 
     fn part(&mut self, conn: Conn, part: Part<'_>) {
@@ -143,4 +121,12 @@ impl Sessions {
         }
         cx.reply(asked.conn, Kind::Classes, asked.call, &body);
     }
+}
+
+/// The refusal of a message that only younger servers know.
+fn not_known(kind: u8) -> String {
+    let build = env!("CARGO_PKG_VERSION");
+    format!(
+        "it is tercel {build}, with version {WIRE_VERSION} of the protocol, and knows no message of kind {kind}"
+    )
 }

@@ -40,7 +40,7 @@ pub fn ask(w: &World, is_dry: bool) -> u64 {
         inner.send(0);
         drop(inner);
         if let Some(status) = said {
-            return number(&String::from_utf8(status).unwrap(), "collection_ticket");
+            return number(&String::from_utf8(status.unwrap()).unwrap(), "collection_ticket");
         }
         w.pass_ms(10);
     }
@@ -55,7 +55,7 @@ pub fn status(w: &World) -> String {
         inner.send(0);
         drop(inner);
         if let Some(status) = said {
-            return String::from_utf8(status).unwrap();
+            return String::from_utf8(status.unwrap()).unwrap();
         }
         w.pass_ms(10);
     }

@@ -178,6 +178,23 @@ fn a_commit_that_cannot_be_read_ends_its_connection() {
 }
 
 #[test]
+fn unknown_kind_is_refused_by_number_and_version() {
+    let mut h = Hand::new();
+    h.input(Input::Connected(A));
+    for is_greeted in [false, true] {
+        if is_greeted {
+            h.hello(A, 5, 1);
+        }
+        let said = h.send(A, Kind::of(63), |o| o.push(1));
+        let (reason, text) = refused(&said).expect("an answer");
+        assert_eq!((reason, said[0].2), (Reason::Unsupported, 7));
+        assert!(text.contains("kind 63") && text.contains("version 2 of the protocol"), "{text}");
+        assert!(!closed(&said, A));
+    }
+    assert!(h.send(A, Kind::Ping, |_| ()).iter().any(|(_, k, ..)| *k == Kind::Pong), "it goes on");
+}
+
+#[test]
 fn clients_write_what_they_may_and_no_forwards() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);

@@ -10,7 +10,7 @@ use tercel_testkit::node::clock::Clock;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::SpaceId;
-use tercel_wire::message::{Fetch, PageReply, Stream, Unchanged, Unsubscribe, Verdict};
+use tercel_wire::message::{Fetch, FromClient, PageReply, Stream, Unchanged, Unsubscribe, Verdict};
 use tercel_wire::page::Page;
 
 use super::net::Arrival;
@@ -84,7 +84,7 @@ impl World {
         let now = self.client_now(0);
         let said = self.clients[0].machine.begin_collection(now, false);
         self.after_client(0);
-        said.and_then(|said| String::from_utf8(said).ok())
+        said.and_then(|said| String::from_utf8(said.ok()?).ok())
     }
 
     /// Asks the server by the first client for its status.
@@ -92,7 +92,7 @@ impl World {
         let now = self.client_now(0);
         let said = self.clients[0].machine.server_status(now);
         self.after_client(0);
-        said.and_then(|said| String::from_utf8(said).ok())
+        said.and_then(|said| String::from_utf8(said.ok()?).ok())
     }
 
     /// Adds a client that was not there before; gives its number. Its threads are the first thread's.
@@ -214,13 +214,13 @@ impl World {
         if let Some(link) = self.net.links.get_mut(&conn) {
             let again = std::mem::take(&mut link.repeated);
             if std::mem::take(&mut link.repeats) {
-                link.repeated = repeatable(&bytes, REPEATED);
+                link.repeated = repeatable(&bytes, false);
                 process.keeps_late += 1;
             }
             bytes.extend(again);
         }
         if process.keeps_late > 0 {
-            let late = repeatable(&bytes, REPEATED_LATE);
+            let late = repeatable(&bytes, true);
             process.keeps_late -= u32::from(!late.is_empty());
             process.late.extend(Some((connections + LATE_CONNECTIONS, late)).filter(|(_, b)| !b.is_empty()));
         }
@@ -344,30 +344,45 @@ impl World {
     }
 }
 
-/// Requests that may arrive more than once without harm, requests that may also do so on a later connection, and how much
-/// later.
-const REPEATED: &[Kind] = &[
-    Kind::Commit,
-    Kind::Call,
-    Kind::Resolve,
-    Kind::Fetch,
-    Kind::Unsubscribe,
-    Kind::Ping,
-    Kind::Request,
-    Kind::InputItem,
-    Kind::InputEnd,
-    Kind::OutputCredit,
-];
-const REPEATED_LATE: &[Kind] = &[Kind::Commit, Kind::Call, Kind::Resolve];
+/// How much later requests arrive once more that may do so on a later connection.
 const LATE_CONNECTIONS: u64 = 2;
 
-/// Gives the requests that are of these kinds.
-fn repeatable(bytes: &[u8], kinds: &[Kind]) -> Vec<u8> {
+/// Whether a request may arrive more than once without harm, or also do so on a later connection.
+fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
+    match request {
+        FromClient::Commit(_) | FromClient::Call(_) | FromClient::Resolve(_) => true,
+        FromClient::Fetch(_)
+        | FromClient::Unsubscribe(_)
+        | FromClient::Ping(_)
+        | FromClient::Request(_)
+        | FromClient::InputItem(_)
+        | FromClient::InputEnd(_)
+        | FromClient::OutputCredit(_) => !is_late,
+        FromClient::Hello(_)
+        | FromClient::Part(_)
+        | FromClient::Ack(_)
+        | FromClient::Lease(_)
+        | FromClient::Define(_)
+        | FromClient::Catalogue(_)
+        | FromClient::Stat(_)
+        | FromClient::Bye(_)
+        | FromClient::Backup(_)
+        | FromClient::BackupNext(_)
+        | FromClient::Collect(_)
+        | FromClient::Bind(_)
+        | FromClient::Interfaces(_)
+        | FromClient::Cancel(_)
+        | FromClient::AskHealth(_) => false,
+    }
+}
+
+/// Gives the requests that may be repeated.
+fn repeatable(bytes: &[u8], is_late: bool) -> Vec<u8> {
     let mut deframer = Deframer::default();
     deframer.push(bytes);
     let mut out = Vec::new();
     while let Ok(Some((header, body))) = deframer.next_frame() {
-        if kinds.contains(&header.kind) {
+        if FromClient::decode(header.kind, body).is_ok_and(|request| may_repeat(&request, is_late)) {
             tercel_wire::frame::encode(header, body, &mut out);
         }
     }

@@ -572,7 +572,7 @@ impl Client {
             found = client.health(&mut since);
             if found.is_some() { Step::Done } else { Step::Wait }
         })?;
-        found.map(Health::from).ok_or(Error::Timeout(None))
+        found.unwrap_or(Err(Error::Timeout(None))).map(Health::from)
     }
 
     /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as JSON, with the
@@ -603,7 +603,10 @@ impl Client {
         Stats { client: machine.stats(), cache: machine.cache_stats(), calls_by_lines }
     }
 
-    fn status_by(&self, ask: &mut dyn FnMut(&mut Machine, Now) -> Option<Vec<u8>>) -> Result<String, Error> {
+    fn status_by(
+        &self,
+        ask: &mut dyn FnMut(&mut Machine, Now) -> Option<Result<Vec<u8>, Error>>,
+    ) -> Result<String, Error> {
         let mut found = None;
         self.shared()?.drive_machine(&mut |client, now| match ask(client, now) {
             Some(status) => {
@@ -612,7 +615,8 @@ impl Client {
             }
             None => Step::Wait,
         })?;
-        String::from_utf8(found.unwrap_or_default()).map_err(|_| Error::Corrupt("the server's status".into()))
+        let status = found.unwrap_or_else(|| Ok(Vec::new()))?;
+        String::from_utf8(status).map_err(|_| Error::Corrupt("the server's status".into()))
     }
 
     /// Lets a closure use the machine under its lock, for [`tools`](crate::tools).

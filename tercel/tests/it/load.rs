@@ -451,7 +451,7 @@ fn hostile_frames_end_their_connection_with_a_word_and_others_go_on() {
     };
     assert_eq!(says(Kind::Fetch, &[1, 2]), "the message ends in the middle of a field");
     assert_eq!(says(Kind::Hello, &[0; 29]), "a connection greets once");
-    assert_eq!(says(Kind::Verdict, &[]), "Verdict is for servers to send");
+    assert_eq!(says(Kind::Verdict, &[]), "Verdict is for the other side to send");
     assert_eq!(
         says(Kind::Unsubscribe, &[255; 4]),
         "the list `pages` claims more elements than the message has bytes for"

@@ -1,51 +1,12 @@
-//! The bodies of a backup: what it is of, and its parts, each asked for by itself.
+//! The parts of a backup, each asked for by itself.
 //!
-//! `Backup` and `BackupNext` have no body. A client asks for a part only when it can take that part, so neither end keeps
-//! more than the parts under way.
+//! A client asks for a part only when it can take that part, so neither end keeps more than the parts under way.
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::frame::BODY_BYTES_MAX;
-use crate::id::{PageId, Stamp, ViewId};
 use crate::page::PAGE_BYTES;
 
-/// The answer to `Backup`: from now on parts can be asked for, all of them of one stamp.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BackupBegun {
-    /// Every commit up to this stamp is in it, and none after.
-    pub stamp: Stamp,
-    /// The view in which it was begun.
-    pub view: ViewId,
-    /// The first page that nothing can be in; pages below it may be missing.
-    pub pages_end: u32,
-    /// Bytes of the ordered state, which come before the pages.
-    pub state_bytes: u32,
-}
-
-impl BackupBegun {
-    /// Appends it.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.stamp.0);
-        self.view.encode(out);
-        out.put_u32(self.pages_end);
-        out.put_u32(self.state_bytes);
-    }
-
-    /// Reads it.
-    pub fn decode(body: &[u8]) -> Result<BackupBegun, DecodeError> {
-        let mut r = Reader::new(body);
-        let b = BackupBegun {
-            stamp: Stamp(r.u64()?),
-            view: ViewId::decode(&mut r)?,
-            pages_end: r.u32()?,
-            state_bytes: r.u32()?,
-        };
-        r.end()?;
-        if b.pages_end > PageId::MAX.get() + 1 {
-            return Err(DecodeError::BadField("pages end"));
-        }
-        Ok(b)
-    }
-}
+impl Copy for super::BackupBegun {}
 
 /// The answer to `BackupNext`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Calls of services, procedures without a stored object; and those of methods that only read, which need no name for good either.
 
+use super::form::{Form, FromOne, numbered};
 use crate::cursor::{DecodeError, Put, Reader, le32, le64, told};
 use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 
@@ -136,31 +137,6 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The caller waits no longer: what has not been begun never will be, and what runs may end early. It is answered all the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cancel {
-    /// The slot of the call.
-    pub slot: u16,
-    /// Its sequence.
-    pub seq: u64,
-}
-
-impl Cancel {
-    /// Appends it.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u16(self.slot);
-        out.put_u64(self.seq);
-    }
-
-    /// Reads it.
-    pub fn decode(body: &[u8]) -> Result<Cancel, DecodeError> {
-        let mut r = Reader::new(body);
-        let (slot, seq) = (slot(&mut r)?, seq(&mut r)?);
-        r.end()?;
-        Ok(Cancel { slot, seq })
-    }
-}
-
 /// What a call of a service came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Response<'a> {
@@ -188,25 +164,25 @@ pub enum ResponseEnd<'a> {
     Refused(Unbegun, &'a str),
 }
 
-/// What keeps a procedure from being begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Unbegun {
-    /// There is no such procedure at the server.
-    Schema = 1,
-    /// What it was to take is damaged.
-    Corrupt = 2,
-    /// The time of the caller was over.
-    Late = 3,
-    /// The server has as many calls under way as it takes.
-    Busy = 4,
-    /// The caller has given up.
-    Cancelled = 5,
-    /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with a [`super::Call`], which
-    /// is answered in full.
-    Elsewhere = 6,
-    /// The server is about to stop, and takes no new calls.
-    Draining = 7,
+numbered! {
+    /// What keeps a procedure from being begun.
+    Unbegun {
+        /// There is no such procedure at the server.
+        Schema = 1,
+        /// What it was to take is damaged.
+        Corrupt = 2,
+        /// The time of the caller was over.
+        Late = 3,
+        /// The server has as many calls under way as it takes.
+        Busy = 4,
+        /// The caller has given up.
+        Cancelled = 5,
+        /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with a [`super::Call`],
+        /// which is answered in full.
+        Elsewhere = 6,
+        /// The server is about to stop, and takes no new calls.
+        Draining = 7,
+    }
 }
 
 const RETURNED: u16 = 0;
@@ -269,7 +245,7 @@ impl<'a> Response<'a> {
             slot if slot < SERVICE_SLOTS_MAX || slot == OBJECT_SLOT => slot,
             _ => return Err(DecodeError::BadField("slot")),
         };
-        let (tag, seq, stamp) = (r.u16()?, seq(&mut r)?, Stamp(r.u64()?));
+        let (tag, seq, stamp) = (r.u16()?, FromOne::take(&mut r, "sequence")?, Stamp(r.u64()?));
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| DecodeError::BadField("response"));
         if tag > BROKEN && stamp != Stamp::ZERO {
             return Err(DecodeError::BadField("response"));
@@ -280,27 +256,11 @@ impl<'a> Response<'a> {
             BROKEN => ResponseEnd::Broken(stamp, text(rest)?),
             FORGOTTEN if rest.is_empty() => ResponseEnd::Forgotten,
             other => {
-                let why = match other.wrapping_sub(REFUSED) {
-                    1 => Unbegun::Schema,
-                    2 => Unbegun::Corrupt,
-                    3 => Unbegun::Late,
-                    4 => Unbegun::Busy,
-                    5 => Unbegun::Cancelled,
-                    6 => Unbegun::Elsewhere,
-                    7 => Unbegun::Draining,
-                    _ => return Err(DecodeError::BadField("response")),
-                };
+                let why = other.checked_sub(REFUSED).and_then(|why| Unbegun::of(why.into()));
+                let why = why.ok_or(DecodeError::BadField("response"))?;
                 ResponseEnd::Refused(why, text(rest)?)
             }
         };
         Ok(Response { slot, seq, end })
     }
-}
-
-pub(super) fn slot(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
-    Some(r.u16()?).filter(|slot| *slot < SERVICE_SLOTS_MAX).ok_or(DecodeError::BadField("slot"))
-}
-
-pub(super) fn seq(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
-    Some(r.u64()?).filter(|seq| *seq > 0).ok_or(DecodeError::BadField("sequence"))
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{self, FRAME_BYTES, Header, Kind};
+use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema, Mode, NO_ITEMS};
 use tercel_wire::layout::{Layout, Var, var};
@@ -380,16 +380,17 @@ fn interface() -> Interface {
 
 /// Keeps the promise of a message and reads what was promised.
 macro_rules! message {
-    ($promised:ident, $name:expr, $type:ident, $value:expr) => {{
-        let value = $value;
-        let bytes = $promised.keep($name, &written(|o| value.encode(o)));
-        assert_eq!($type::decode(&bytes).as_ref(), Ok(&value), "{}", $name);
+    ($promised:ident, $name:expr, $side:ident::$kind:ident, $value:expr) => {{
+        let value = $side::$kind($value);
+        let bytes = $promised.0.keep($name, &written(|o| value.encode(o)));
+        assert_eq!($side::decode(Kind::$kind, &bytes).as_ref(), Ok(&value), "{}", $name);
+        $promised.1.push(Kind::$kind);
     }};
 }
 
 #[test]
 fn messages_have_the_bytes_of_version_2() {
-    let mut promised = Promises::read(include_str!("../golden/messages_v2.txt"));
+    let mut promised = (Promises::read(include_str!("../golden/messages_v2.txt")), Vec::new());
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -407,25 +408,23 @@ fn messages_have_the_bytes_of_version_2() {
     };
     let resume =
         Resume { view: ViewId::new(4, 0), watermark: Stamp(5), heard: Stamp(6), pages: pages.clone() };
-    message!(promised, "ping", Ping, Ping { of: None });
+    message!(promised, "ping", FromClient::Ping, Ping { of: None });
     let token = Token { space: SpaceId(0x1112_1314_1516_1718), view: ViewId::new(4, 5), stamp: Stamp(6) };
-    message!(promised, "ping_of", Ping, Ping { of: Some(token) });
-    message!(promised, "pong", Pong, Pong { nearly_full: true });
-    // As it was before it had a body.
-    assert_eq!(Pong::decode(&[]), Ok(Pong { nearly_full: false }));
+    message!(promised, "ping_of", FromClient::Ping, Ping { of: Some(token) });
+    message!(promised, "pong", FromServer::Pong, Pong { nearly_full: true });
     let health = Health {
         state: HealthState::Draining,
         up_us: 0x0102_0304_0506,
         calls: 7,
         reason: "it is about to stop".into(),
     };
-    message!(promised, "health", Health, health);
-    message!(promised, "hello", Hello, hello.clone());
-    message!(promised, "hello_resume", Hello, Hello { resume: Some(resume), ..hello });
+    message!(promised, "health", FromServer::Health, health);
+    message!(promised, "hello", FromClient::Hello, hello.clone());
+    message!(promised, "hello_resume", FromClient::Hello, Hello { resume: Some(resume), ..hello });
     message!(
         promised,
         "welcome",
-        Welcome,
+        FromServer::Welcome,
         Welcome {
             version: 1,
             space: SpaceId(2),
@@ -441,20 +440,40 @@ fn messages_have_the_bytes_of_version_2() {
         }
     );
     let fetch = Fetch { page: page_id(0x0a_0b0c), fetch: 0x0102_0304, since: None };
-    message!(promised, "fetch", Fetch, fetch);
-    message!(promised, "fetch_if_changed", Fetch, Fetch { since: Some(Stamp(0x0506_0708)), ..fetch });
+    message!(promised, "fetch", FromClient::Fetch, fetch.clone());
+    message!(
+        promised,
+        "fetch_if_changed",
+        FromClient::Fetch,
+        Fetch { since: Some(Stamp(0x0506_0708)), ..fetch }
+    );
     let Fetch { page, fetch, .. } = fetch;
-    message!(promised, "page", PageReply, PageReply { page, fetch, bytes: b"the page" });
-    message!(promised, "page_unwritten", PageReply, PageReply { page, fetch, bytes: b"" });
-    message!(promised, "unchanged", Unchanged, Unchanged { page, fetch });
-    message!(promised, "collect", Collect, Collect { is_dry: true });
-    message!(promised, "bind", Bind, Bind { interface: interface() });
-    message!(promised, "bound", Bound, Bound { interface: Some(2), methods: vec![1, 0], table: None });
-    message!(promised, "bound_nowhere", Bound, Bound { interface: None, methods: vec![], table: None });
-    message!(promised, "bind_service", Bind, Bind { interface: Interface::of_service(&BELL) });
-    message!(promised, "bind_streams", Bind, Bind { interface: Interface::of_service(&FEED) });
+    message!(promised, "page", FromServer::Page, PageReply { page, fetch, bytes: b"the page" });
+    message!(promised, "page_unwritten", FromServer::Page, PageReply { page, fetch, bytes: b"" });
+    message!(promised, "unchanged", FromServer::Unchanged, Unchanged { page, fetch });
+    message!(promised, "collect", FromClient::Collect, Collect { is_dry: true });
+    message!(promised, "bind", FromClient::Bind, Bind { interface: interface() });
+    message!(
+        promised,
+        "bound",
+        FromServer::Bound,
+        Bound { interface: Some(2), methods: vec![1, 0], table: None }
+    );
+    message!(
+        promised,
+        "bound_nowhere",
+        FromServer::Bound,
+        Bound { interface: None, methods: vec![], table: None }
+    );
+    message!(promised, "bind_service", FromClient::Bind, Bind { interface: Interface::of_service(&BELL) });
+    message!(promised, "bind_streams", FromClient::Bind, Bind { interface: Interface::of_service(&FEED) });
     let table = Some(0x0102_0304);
-    message!(promised, "bound_service", Bound, Bound { interface: Some(2), methods: vec![1, 0], table });
+    message!(
+        promised,
+        "bound_service",
+        FromServer::Bound,
+        Bound { interface: Some(2), methods: vec![1, 0], table }
+    );
     let call = Call {
         slot: 3,
         seq: 9,
@@ -464,13 +483,13 @@ fn messages_have_the_bytes_of_version_2() {
         read_at: Stamp(40),
         payload: b"what it takes",
     };
-    message!(promised, "call", Call, call);
+    message!(promised, "call", FromClient::Call, call);
     for (name, end) in [
         ("answer_returned", CallEnd::Returned(Stamp(41), b"what it gives")),
         ("answer_failed", CallEnd::Failed(Stamp(40), b"why")),
         ("answer_refused", CallEnd::Refused(Refusal::Late, "too late")),
     ] {
-        message!(promised, name, Answer, Answer { slot: 3, seq: 9, end });
+        message!(promised, name, FromServer::Answer, Answer { slot: 3, seq: 9, end });
     }
     let request = Request {
         slot: Some(3),
@@ -481,15 +500,32 @@ fn messages_have_the_bytes_of_version_2() {
         object: None,
         payload: b"what it takes",
     };
-    message!(promised, "request", Request, request);
-    message!(promised, "request_again", Request, Request { again: true, ..request });
-    message!(promised, "request_one_way", Request, Request { slot: None, ..request });
+    message!(promised, "request", FromClient::Request, request);
+    message!(promised, "request_again", FromClient::Request, Request { again: true, ..request });
+    message!(promised, "request_one_way", FromClient::Request, Request { slot: None, ..request });
     let object = Some((oref(7, 2), Stamp(41)));
-    message!(promised, "request_object", Request, Request { slot: None, object, ..request });
-    message!(promised, "cancel", Cancel, Cancel { slot: 3, seq: 9 });
-    message!(promised, "item", Item, Item { slot: 3, seq: 9, ordinal: 0x0102, payload: b"an item" });
-    message!(promised, "credit", Credit, Credit { slot: 3, seq: 9, bytes: 0x0102_0304 });
-    message!(promised, "input_end", InputEnd, InputEnd { slot: 3, seq: 9, items: 0x0102 });
+    message!(promised, "request_object", FromClient::Request, Request { slot: None, object, ..request });
+    message!(promised, "cancel", FromClient::Cancel, Cancel { slot: 3, seq: 9 });
+    message!(
+        promised,
+        "item",
+        FromClient::InputItem,
+        Item { slot: 3, seq: 9, ordinal: 0x0102, payload: b"an item" }
+    );
+    message!(
+        promised,
+        "output_item",
+        FromServer::OutputItem,
+        Item { slot: 3, seq: 9, ordinal: 0x0102, payload: b"an item" }
+    );
+    message!(promised, "credit", FromClient::OutputCredit, Credit { slot: 3, seq: 9, bytes: 0x0102_0304 });
+    message!(
+        promised,
+        "input_credit",
+        FromServer::InputCredit,
+        Credit { slot: 3, seq: 9, bytes: 0x0102_0304 }
+    );
+    message!(promised, "input_end", FromClient::InputEnd, InputEnd { slot: 3, seq: 9, items: 0x0102 });
     for (name, end) in [
         ("response_returned", ResponseEnd::Returned(Stamp(41), b"what it gives")),
         ("response_failed", ResponseEnd::Failed(Stamp::ZERO, b"why")),
@@ -503,25 +539,22 @@ fn messages_have_the_bytes_of_version_2() {
         ("response_elsewhere", ResponseEnd::Refused(Unbegun::Elsewhere, "")),
         ("response_draining", ResponseEnd::Refused(Unbegun::Draining, "soon")),
     ] {
-        message!(promised, name, Response, Response { slot: 3, seq: 9, end });
+        message!(promised, name, FromServer::Response, Response { slot: 3, seq: 9, end });
     }
-    message!(promised, "unsubscribe", Unsubscribe, Unsubscribe { pages: pages.clone() });
-    message!(promised, "part", Part, Part { op, index: 7, bytes: b"piece" });
-    message!(promised, "commit", Commit, Commit { op, parts: 2, bytes: b"the rest" });
-    message!(
-        promised,
-        "effects",
-        CommitEffects,
-        CommitEffects {
-            base: Stamp(6),
-            reads: vec![oref(2, 1), oref(3, 511)],
-            writes: vec![
-                Write { oref: oref(2, 1), new: false, object: &[16, 0, 0, 0, 1, 2, 3, 4] },
-                Write { oref: oref(9, 0), new: true, object: &[17, 0, 0, 0, 5, 6, 7, 8, 9, 10, 11, 12] },
-            ],
-        }
-    );
-    message!(promised, "resolve", Resolve, Resolve { op });
+    message!(promised, "unsubscribe", FromClient::Unsubscribe, Unsubscribe { pages: pages.clone() });
+    message!(promised, "part", FromClient::Part, Part { op, index: 7, bytes: b"piece" });
+    message!(promised, "commit", FromClient::Commit, Commit { op, parts: 2, bytes: b"the rest" });
+    let effects = CommitEffects {
+        base: Stamp(6),
+        reads: vec![oref(2, 1), oref(3, 511)],
+        writes: vec![
+            Write { oref: oref(2, 1), new: false, object: &[16, 0, 0, 0, 1, 2, 3, 4] },
+            Write { oref: oref(9, 0), new: true, object: &[17, 0, 0, 0, 5, 6, 7, 8, 9, 10, 11, 12] },
+        ],
+    };
+    let bytes = promised.0.keep("effects", &written(|o| effects.encode(o)));
+    assert_eq!(CommitEffects::decode(&bytes), Ok(effects));
+    message!(promised, "resolve", FromClient::Resolve, Resolve { op });
     for (name, outcome) in [
         ("verdict_committed", Outcome::Committed(Stamp(0x0102_0304_0506_0708))),
         ("verdict_conflict", Outcome::Conflict(oref(2, 1))),
@@ -535,13 +568,12 @@ fn messages_have_the_bytes_of_version_2() {
         ("verdict_invalid", Outcome::Invalid(oref(3, 4))),
         ("verdict_nowhere", Outcome::Nowhere(oref(3, 4))),
     ] {
-        let bytes = promised.keep(name, &written(|o| Verdict { op, outcome }.encode(o)));
-        assert_eq!(Verdict::decode(&bytes), Ok(Verdict { op, outcome }));
+        message!(promised, name, FromServer::Verdict, Verdict { op, outcome });
     }
     message!(
         promised,
         "stream",
-        Stream,
+        FromServer::Stream,
         Stream {
             from: Stamp(1),
             to: Stamp(9),
@@ -557,23 +589,26 @@ fn messages_have_the_bytes_of_version_2() {
     message!(
         promised,
         "lease",
-        Lease,
+        FromClient::Lease,
         Lease { seq: 0x0304, pages: 0x0102, done: vec![(PageId::new(0x0506).unwrap(), 0x0102)] }
     );
     let pages = vec![page_id(5), PageId::MAX];
     message!(
         promised,
         "leased",
-        Leased,
+        FromServer::Leased,
         Leased { seq: 0x0304, birth: Stamp(0x0203), pages, holes: vec![hole] }
     );
     let layout = Layout::of(&INNER);
-    let define = promised.keep("define", &written(|o| layout.encode(o)));
-    assert_eq!(Layout::decode(&define), Ok(layout.clone()));
+    message!(promised, "define", FromClient::Define, layout.clone());
+    message!(promised, "defined", FromServer::Defined, Defined { class: ClassId(0x1234) });
+    message!(promised, "status", FromServer::Status, Status { json: b"{}" });
+    let interfaces = vec![interface(), Interface::of_service(&BELL)];
+    message!(promised, "offered", FromServer::Offered, Offered { interfaces });
     message!(
         promised,
         "classes",
-        Classes,
+        FromServer::Classes,
         Classes { classes: vec![(ClassId(16), layout), (ClassId(0x1234), Layout::new("C".into(), vec![]))] }
     );
     for (name, reason) in [
@@ -586,9 +621,7 @@ fn messages_have_the_bytes_of_version_2() {
         ("refused_history", Reason::History),
         ("refused_other_history", Reason::OtherHistory),
     ] {
-        let refused = Refused { reason, text: "why".into() };
-        let bytes = promised.keep(name, &written(|o| refused.encode(o)));
-        assert_eq!(Refused::decode(&bytes), Ok(refused));
+        message!(promised, name, FromServer::Refused, Refused { reason, text: "why".into() });
     }
     let begun = BackupBegun {
         stamp: Stamp(0x2122_2324_2526_2728),
@@ -596,69 +629,62 @@ fn messages_have_the_bytes_of_version_2() {
         pages_end: 0x0031_3233,
         state_bytes: 0x5152_5354,
     };
-    message!(promised, "backup_begun", BackupBegun, begun);
-    message!(promised, "backup_state", BackupPart, BackupPart::State(b"piece"));
-    message!(promised, "backup_no_pages", BackupPart, BackupPart::Pages { upto: 0x0102_0304, pages: b"" });
-    message!(promised, "backup_end", BackupPart, BackupPart::End { pages: 0x0102_0304_0506_0708 });
-    promised.end();
+    message!(promised, "backup_begun", FromServer::BackupBegun, begun);
+    message!(promised, "backup_state", FromServer::BackupPart, BackupPart::State(b"piece"));
+    message!(
+        promised,
+        "backup_no_pages",
+        FromServer::BackupPart,
+        BackupPart::Pages { upto: 0x0102_0304, pages: b"" }
+    );
+    message!(
+        promised,
+        "backup_end",
+        FromServer::BackupPart,
+        BackupPart::End { pages: 0x0102_0304_0506_0708 }
+    );
+    // Those without a line here have no body.
+    for kind in Kind::ALL.iter().filter(|kind| !promised.1.contains(kind)) {
+        let read = |body| (FromClient::decode(*kind, body).is_ok(), FromServer::decode(*kind, body).is_ok());
+        assert_ne!(read(&[]), (false, false), "{kind:?} has no bytes that were promised");
+        assert_eq!(read(&[0]), (false, false), "{kind:?} has no bytes that were promised");
+    }
+    promised.0.end();
+}
+
+/// The table of messages in the formats' page, which promises the numbers of the kinds.
+#[test]
+fn table_of_messages_is_that_of_the_formats_page() {
+    let mut table =
+        String::from("| kind | name | body | what it is | answered by |\n|---|---|---|---|---|\n");
+    for (kind, _, body, what) in ROWS {
+        let answers = kind.answers().iter().map(|kind| format!("{kind:?}")).collect::<Vec<_>>().join(", ");
+        table += &format!("| {} | {kind:?} |{}| {} | {answers} |\n", kind.number(), code(body), plain(what));
+    }
+    table += "\n| part | fields |\n|---|---|\n";
+    PARTS.iter().for_each(|(name, fields)| table += &format!("| {name} |{}|\n", code(fields)));
+    let page = include_str!("../../../docs/formats.md");
+    assert!(page.contains(&table), "the page is to say:\n{table}");
+}
+
+fn code(body: &str) -> String {
+    if body.is_empty() { " ".into() } else { format!(" `{}` ", plain(body)) }
+}
+
+/// Without what only Rust and its documentation need.
+fn plain(text: &str) -> String {
+    text.replace("&'a [u8]", "rest")
+        .replace("<'a>", "")
+        .replace(['[', ']', '`'], "")
+        .trim_matches([',', ' '])
+        .into()
 }
 
 #[test]
-fn kinds_have_the_numbers_of_version_1() {
-    let numbers = [
-        (Kind::Hello, 1),
-        (Kind::Fetch, 2),
-        (Kind::Commit, 3),
-        (Kind::Part, 4),
-        (Kind::Resolve, 5),
-        (Kind::Ack, 6),
-        (Kind::Unsubscribe, 7),
-        (Kind::Lease, 8),
-        (Kind::Define, 9),
-        (Kind::Catalogue, 10),
-        (Kind::Ping, 11),
-        (Kind::Stat, 12),
-        (Kind::Bye, 13),
-        (Kind::Backup, 14),
-        (Kind::BackupNext, 15),
-        (Kind::Collect, 16),
-        (Kind::Bind, 17),
-        (Kind::Call, 18),
-        (Kind::Interfaces, 19),
-        (Kind::Request, 20),
-        (Kind::Cancel, 21),
-        (Kind::InputItem, 22),
-        (Kind::InputEnd, 23),
-        (Kind::OutputCredit, 24),
-        (Kind::AskHealth, 25),
-        (Kind::Welcome, 64),
-        (Kind::Page, 65),
-        (Kind::Verdict, 67),
-        (Kind::Stream, 68),
-        (Kind::Leased, 69),
-        (Kind::Defined, 70),
-        (Kind::Classes, 71),
-        (Kind::Pong, 72),
-        (Kind::Status, 73),
-        (Kind::Refused, 74),
-        (Kind::BackupBegun, 75),
-        (Kind::BackupPart, 76),
-        (Kind::Bound, 77),
-        (Kind::Answer, 78),
-        (Kind::Offered, 79),
-        (Kind::Response, 80),
-        (Kind::OutputItem, 81),
-        (Kind::InputCredit, 82),
-        (Kind::Unchanged, 83),
-        (Kind::Health, 84),
-    ];
+fn header_names_every_kind_by_its_number() {
     for number in 0..=u8::MAX {
-        let mut head: [u8; FRAME_BYTES] = Header::new(Kind::Ping, 1).encode();
-        head[6] = number;
-        let sum = crc32fast::hash(&head[..60]);
-        head[60..].copy_from_slice(&sum.to_le_bytes());
-        let promised = numbers.iter().find(|(_, n)| *n == number).map(|(kind, _)| *kind);
-        let read = Header::decode(&head).ok().map(|h| h.kind);
-        assert_eq!(read, promised, "kind {number} of a message: {CHANGED}");
+        let head = Header::new(Kind::of(number), 1).encode();
+        let kind = Header::decode(&head).unwrap().kind;
+        assert_eq!((head[6], kind, kind.number()), (number, Kind::of(number), number));
     }
 }

@@ -237,6 +237,7 @@ fn refused(reason: Reason, text: String) -> Error {
         Reason::Corrupt => Error::Corrupt(text),
         Reason::Full => Error::Full(Bound::Server(text.into())),
         Reason::OtherHistory => Error::OtherHistory(text),
+        Reason::Unsupported => Error::Unsupported(text),
         Reason::Protocol | Reason::Unavailable | Reason::Evicted | Reason::History => {
             Error::Unavailable(text)
         }
