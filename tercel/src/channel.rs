@@ -14,8 +14,8 @@
 //! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may turn it into a message.
 //!
 //! The door is a socket of its own beside the one that is named, `PATH.shm`. A client connects there, makes a channel and sends
-//! its descriptors; the server answers with one byte once it listens to the channel. That socket stays: its end is the end of the
-//! connection. A client that finds no door, or is sent away, takes the socket.
+//! its memory; the server answers with one byte once it listens to the channel. That socket stays: by it a client wakes the
+//! server, and its end is the end of the connection. A client that finds no door, or is sent away, takes the socket.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -36,8 +36,8 @@ use tercel_wire::payload::PartSink;
 
 use crate::sharing::SharedMemory;
 
-/// What is said at the door, with the descriptors: which protocol the channel speaks.
-pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM2";
+/// What is said at the door, with the memory: which protocol the channel speaks.
+pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM3";
 
 /// The answer of a server that has taken a channel.
 pub(crate) const TAKEN: u8 = 1;
@@ -121,8 +121,8 @@ pub(crate) fn hand_over(
     }
     socket.set_write_timeout(Some(timeout))?;
     socket.set_read_timeout(Some(timeout))?;
-    let (mut channel, descriptors) = Channel::create(Config::default())?;
-    pass::send(&socket, &HELLO, &descriptors.each_ref().map(AsFd::as_fd))?;
+    let (mut channel, memory) = Channel::create(Config::default())?;
+    pass::send(&socket, &HELLO, &[memory.as_fd()])?;
     let mut answer = [0];
     (&socket).read_exact(&mut answer)?;
     if answer != [TAKEN] {
@@ -132,6 +132,7 @@ pub(crate) fn hand_over(
         ));
     }
     channel.watch_peer(&socket)?;
+    channel.ring_by_socket();
     Ok((socket, channel))
 }
 
@@ -149,8 +150,8 @@ fn connect(door: &Path) -> io::Result<UnixStream> {
 /// Takes the channel that a client hands over.
 pub(crate) fn take_over(socket: &UnixStream) -> io::Result<Channel> {
     let mut hello = [0; HELLO.len()];
-    let descriptors = pass::receive(socket, &mut hello)?;
-    let channel = Channel::open(descriptors)?;
+    let [memory] = pass::receive(socket, &mut hello)?;
+    let channel = Channel::open(memory)?;
     match hello == HELLO && channel.config() == Config::default() {
         true => Ok(channel),
         false => Err(io::Error::new(io::ErrorKind::InvalidData, "a channel of another version")),

@@ -132,8 +132,8 @@ mod tests {
             (SharedMemory::AnyUser, peer + 1, true),
         ] {
             let (here, there) = UnixStream::pair().unwrap();
-            let (_channel, descriptors) = Channel::create(Config::default()).unwrap();
-            pass::send(&here, &channel::HELLO, &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+            let (_channel, memory) = Channel::create(Config::default()).unwrap();
+            pass::send(&here, &channel::HELLO, &[memory.as_fd()]).unwrap();
             let taken = take(there, clients, own, &Arc::new(())).map(|h| h.is_own).map_err(|e| e.kind());
             // Of another user nothing is read in place.
             let expected = if is_taken { Ok(own == peer) } else { Err(io::ErrorKind::PermissionDenied) };

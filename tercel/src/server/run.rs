@@ -40,6 +40,9 @@ const BATCH_MAX: usize = 256;
 /// Connections inside the process are numbered from here, where no token of a socket is.
 const MEMORY_BIT: u64 = 1 << 63;
 
+/// The key of a socket by which a client in shared memory rings. Other sockets have the key 0.
+const RINGS: u64 = 1;
+
 /// For so long connections in shared memory are served before the others are looked at again, in microseconds.
 const HOT_SLICE_US: u64 = 20;
 
@@ -241,8 +244,8 @@ impl Loop {
         self.scheduler.begin_turn(now, core.machine.stats().ordered);
         let mut arrivals = events;
         for event in batch.drain(..) {
-            // A bell is none: what it was rung for may be.
-            arrivals -= usize::from(matches!(event.kind, Kind::Ready(_)));
+            // A ring is none: what it is for may be.
+            arrivals -= usize::from(event.key == RINGS);
             self.event(core, now, event);
         }
         self.serve_calls(core);
@@ -300,10 +303,8 @@ impl Loop {
                 self.scheduler.connected(conn, Origin::Network);
                 core.take(now, Input::Connected(conn));
             }
-            Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
-                // It speaks in the memory alone.
-                self.gone(core, now, conn);
-            }
+            // It speaks in the memory alone: the bytes mean nothing.
+            Kind::Received(_) if event.key == RINGS => self.rung(core, now, conn),
             Kind::Received(lease) => {
                 // As of the flush before this batch: what was not sent then is what the peer did not take.
                 let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);
@@ -318,12 +319,11 @@ impl Loop {
                 let decision = self.scheduler.drained(conn);
                 self.obey(core, now, conn, decision);
             }
-            Kind::Ready(_) => self.rung(core, now, Conn(event.key)),
-            Kind::Timer | Kind::Wake => {}
+            Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
         }
     }
 
-    /// The bell of a connection in shared memory.
+    /// The client of a connection in shared memory has rung.
     fn rung(&mut self, core: &mut Core, now: Now, conn: Conn) {
         let Some(Peer::Shared(at)) = self.conns.get(&conn) else { return };
         match self.hot.channels.rung(*at) {
@@ -358,14 +358,9 @@ impl Loop {
     /// A client has handed a channel over.
     fn handed(&mut self, core: &mut Core, now: Now, handed: Handed) {
         let Handed { socket, channel, is_own, place } = handed;
-        let Ok(stream) = self.queue.declare_stream(socket, 0) else { return };
+        let Ok(stream) = self.queue.declare_stream(socket, RINGS) else { return };
         let conn = Conn(stream.bits());
-        let halves = channel.split();
-        let Ok(bell) = self.queue.declare_doorbell(halves.1.bell(), conn.0) else {
-            self.queue.revoke(stream);
-            return;
-        };
-        let at = self.hot.channels.add(SharedPeer::new(conn, (stream, bell), halves, is_own, place));
+        let at = self.hot.channels.add(SharedPeer::new(conn, stream, channel.split(), is_own, place));
         self.conns.insert(conn, Peer::Shared(at));
         // One byte always finds room.
         let _ = self.queue.send(stream, vec![crate::channel::TAKEN]);
@@ -576,7 +571,7 @@ impl Loop {
 
     fn end_shared(&mut self, at: usize) {
         if let Some(peer) = self.hot.channels.remove(at) {
-            self.queue.revoke(peer.bell);
+            // Before the client is rung by the end of `peer`: it looks whether the socket has ended.
             self.queue.revoke(peer.stream);
         }
     }
