@@ -11,6 +11,7 @@ use tercel_wire::message::{
 use super::{Cx, Sessions};
 use crate::effect::Conn;
 use crate::leader::{Asked, Body};
+use crate::limits;
 use crate::mutant::{Rule, dropped};
 
 impl Sessions {
@@ -85,7 +86,7 @@ impl Sessions {
                 self.disconnected(conn, cx);
                 cx.close(conn);
                 self.serving.forget(client);
-                self.lead(cx, |leader, work| leader.end_session(client, work));
+                self.lead(cx, |leader, work| leader.leave(client, work));
                 Ok(())
             }
             other => return self.expel(conn, format!("{other:?} is for servers to send"), cx),
@@ -105,6 +106,9 @@ impl Sessions {
     fn commit(&mut self, asked: Asked, client: ClientId, commit: Commit<'_>, cx: &mut Cx<'_>) {
         if commit.op.client != client {
             return cx.verdict(asked, commit.op, Outcome::Invalid(Oref::NULL));
+        }
+        if commit.op.slot >= limits::credit() {
+            return self.expel(asked.conn, NO_SLOT, cx);
         }
         let (mut parts, mut sum) = (Vec::new(), crc32fast::Hasher::new());
         if commit.parts > 0 {
@@ -149,6 +153,9 @@ impl Sessions {
         cx.reply(asked.conn, Kind::Classes, asked.call, &body);
     }
 }
+
+/// What a client is told that has a slot of its own making: each keeps an answer here.
+pub(super) const NO_SLOT: &str = "an operation in a slot beyond the credit that was granted";
 
 /// What is left of a transaction if only half of what it writes counts: a rule dropped on purpose.
 fn half_of(body: Body<'_>) -> Vec<u8> {
