@@ -105,8 +105,8 @@ impl Contender {
                 raw(name, memory, bells)
             }
             _ => {
-                let (mut channel, descriptors) = Channel::create(Config::default()).unwrap();
-                pass::send(&socket, &[1], &descriptors.each_ref().map(|fd| fd.as_fd())).unwrap();
+                let (mut channel, memory) = Channel::create(Config::default()).unwrap();
+                pass::send(&socket, &[1], &[memory.as_fd()]).unwrap();
                 channel.watch_peer(&socket).unwrap();
                 ours(name, channel)
             }
@@ -139,14 +139,14 @@ fn peer(kind: &str) {
     let (name, cpu) = kind.split_once(' ').unwrap();
     pin(cpu.parse().unwrap());
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let descriptors: [OwnedFd; 3] = pass::receive(&socket, &mut [0]).unwrap();
     let mut end = match name {
         "raw-spin" | "raw-block" | "raw-sleep" => {
-            let [memory, first, second] = descriptors;
+            let [memory, first, second] = pass::receive(&socket, &mut [0]).unwrap();
             raw(name, memory, [second, first])
         }
         _ => {
-            let mut channel = Channel::open(descriptors).unwrap();
+            let [memory] = pass::receive(&socket, &mut [0]).unwrap();
+            let mut channel = Channel::open(memory).unwrap();
             channel.watch_peer(&socket).unwrap();
             ours(name, channel)
         }

@@ -177,14 +177,6 @@ impl<M: Send> EventQueue<M> {
         self.declare(Source::Watch(fd.into()), key, interest)
     }
 
-    /// Declares the bell of a channel in shared memory ([`Receiver::bell`](crate::shm::Receiver::bell)), of which the
-    /// queue holds a duplicate. Rings are reported as [`Kind::Ready`](crate::Kind::Ready), merged: look at the channel
-    /// until it is empty and [doze](crate::shm::Receiver::doze) again. One event comes at once, without a ring.
-    pub fn declare_doorbell(&mut self, bell: impl AsFd, key: u64) -> Result<Token, DeclareError> {
-        let bell = bell.as_fd().try_clone_to_owned()?;
-        self.declare(Source::Watch(bell), key, Interest::READ)
-    }
-
     /// Declares a timer that fires once, up to a millisecond after its deadline and never before.
     pub fn declare_timer(&mut self, deadline: Instant, key: u64) -> Result<Token, DeclareError> {
         let token = self.declare(Source::Timer, key, Interest::NONE)?;

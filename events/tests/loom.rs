@@ -17,7 +17,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use protocol::*;
 
-/// An eventfd watched for edges: rings merge, and one that comes before the sleep ends it.
+/// A bell as one sleeper hears it: rings merge, and one that comes before the sleep ends it.
 struct Bell {
     rung: Mutex<bool>,
     heard: Condvar,

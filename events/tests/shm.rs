@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -40,17 +41,17 @@ fn socket_of_child(test: &str) -> Option<UnixStream> {
 }
 
 fn make(config: Config, socket: &UnixStream) -> (Sender, Receiver) {
-    let (mut channel, descriptors) = Channel::create(config).unwrap();
-    pass::send(socket, b"shm", &descriptors.each_ref().map(|fd| fd.as_fd())).unwrap();
+    let (mut channel, memory) = Channel::create(config).unwrap();
+    pass::send(socket, b"shm", &[memory.as_fd()]).unwrap();
     channel.watch_peer(socket).unwrap();
     channel.split()
 }
 
 fn open(socket: &UnixStream) -> (Sender, Receiver) {
     let mut header = [0; 3];
-    let descriptors = pass::receive(socket, &mut header).unwrap();
+    let [memory] = pass::receive(socket, &mut header).unwrap();
     assert_eq!(&header, b"shm");
-    let mut channel = Channel::open(descriptors).unwrap();
+    let mut channel = Channel::open(memory).unwrap();
     channel.watch_peer(socket).unwrap();
     channel.split()
 }
@@ -169,15 +170,27 @@ fn a_killed_peer_wakes_its_sleepers() {
     }
 }
 
-/// The peer behaves, but maps the memory a second time and scribbles over it while messages flow.
+/// Where this process has mapped a file.
+fn mapped_at(inode: u64) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let of_file = |line: &&str| line.split_whitespace().nth(4) == Some(&inode.to_string());
+    let range = maps.lines().find(of_file).unwrap().split('-').next().unwrap();
+    u64::from_str_radix(range, 16).unwrap()
+}
+
+/// The peer behaves, but scribbles over the memory while messages flow.
 #[test]
 fn a_hostile_process_does_no_harm() {
     const TEST: &str = "a_hostile_process_does_no_harm";
     if let Some(mut socket) = socket_of_child(TEST) {
-        let memory: [OwnedFd; 3] = pass::receive(&socket, &mut [0; 3]).unwrap();
-        let file = std::fs::File::from(memory[0].try_clone().unwrap());
-        let bytes = file.metadata().unwrap().len();
+        let [memory]: [OwnedFd; 1] = pass::receive(&socket, &mut [0; 3]).unwrap();
+        let file = std::fs::File::from(memory.try_clone().unwrap());
+        let (bytes, inode) = (file.metadata().unwrap().len(), file.metadata().unwrap().ino());
         let (mut sender, _receiver) = Channel::open(memory).unwrap().split();
+        // The file itself takes no writes once both ends have mapped it.
+        assert!(file.write_all_at(&[1], 0).is_err());
+        let begin = mapped_at(inode);
+        let file = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
         let mut random = Random::new(std::process::id().into());
         let until = Instant::now() + Duration::from_millis(50);
         while Instant::now() < until {
@@ -186,7 +199,7 @@ fn a_hostile_process_does_no_harm() {
             let reach = bytes >> (random.below(3) * 4);
             let at = random.below(reach) & !7;
             let word = (random.below(u64::MAX) >> random.below(64)).to_le_bytes();
-            std::os::unix::fs::FileExt::write_all_at(&file, &word, at).unwrap();
+            file.write_all_at(&word, begin + at).unwrap();
             (0..random.below(2_000)).for_each(|_| std::hint::spin_loop());
         }
         let _ = socket.write_all(&[1]);

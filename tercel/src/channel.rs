@@ -13,9 +13,9 @@
 //!
 //! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may turn it into a message.
 //!
-//! A client that has connected to a Unix socket makes a channel and sends its descriptors there, before
-//! anything else; the server answers with one byte. If it has taken the channel, the socket stays for its
-//! end, which is the end of the connection. If it has not, the connection goes on by the socket.
+//! A client that has connected to a Unix socket makes a channel and sends its memory there, before anything
+//! else; the server answers with one byte. If it has taken the channel, the socket stays: by it a client wakes
+//! the server, and its end is the end of the connection. If it has not, the connection goes on by the socket.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -34,8 +34,8 @@ use tercel_wire::payload::PartSink;
 
 use crate::sharing::SharedMemory;
 
-/// What is said first, with the descriptors: which protocol the channel speaks. No frame begins so.
-pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM2";
+/// What is said first, with the memory: which protocol the channel speaks. No frame begins so.
+pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM3";
 
 /// The answers of a server that has taken a channel, and of one that has not.
 pub(crate) const TAKEN: u8 = 1;
@@ -113,13 +113,14 @@ pub(crate) fn hand_over(
         return Ok(None);
     }
     socket.set_read_timeout(Some(timeout))?;
-    let (mut channel, descriptors) = Channel::create(Config::default())?;
-    pass::send(socket, &HELLO, &descriptors.each_ref().map(AsFd::as_fd))?;
+    let (mut channel, memory) = Channel::create(Config::default())?;
+    pass::send(socket, &HELLO, &[memory.as_fd()])?;
     let mut answer = [0];
     (&mut &*socket).read_exact(&mut answer)?;
     match answer {
         [TAKEN] => {
             channel.watch_peer(socket)?;
+            channel.ring_by_socket();
             Ok(Some(channel))
         }
         [REFUSED] => Ok(None),
@@ -130,8 +131,8 @@ pub(crate) fn hand_over(
 /// Takes the channel that a client hands over.
 pub(crate) fn take_over(socket: impl AsFd) -> io::Result<Channel> {
     let mut hello = [0; HELLO.len()];
-    let descriptors = pass::receive(socket, &mut hello)?;
-    let channel = Channel::open(descriptors)?;
+    let [memory] = pass::receive(socket, &mut hello)?;
+    let channel = Channel::open(memory)?;
     match hello == HELLO && channel.config() == Config::default() {
         true => Ok(channel),
         false => Err(io::Error::new(io::ErrorKind::InvalidData, "a channel of another version")),

@@ -201,7 +201,12 @@ impl Replica {
                 }
                 Applied::default()
             }
-            Entry::Define(..) | Entry::Evict(_) | Entry::Grant(_) | Entry::End(_) | Entry::GiveBack(..) => {
+            Entry::Define(..)
+            | Entry::Evict(_)
+            | Entry::Grant(_)
+            | Entry::End(_)
+            | Entry::Leave(_)
+            | Entry::GiveBack(..) => {
                 if is_new {
                     self.apply_small(stamp, entry);
                 }
@@ -225,6 +230,10 @@ impl Replica {
                 self.frees.reborn(stamp, &reborn);
             }
             Entry::End(client) => self.places.end(stamp, *client),
+            Entry::Leave(client) => {
+                self.places.end(stamp, *client);
+                self.answers.forget(*client);
+            }
             Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
             Entry::Genesis
             | Entry::View { .. }

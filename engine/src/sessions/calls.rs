@@ -15,9 +15,11 @@ use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, FromServer, Limit
 
 use super::call_queue::Waiting;
 use super::health::DRAINING;
+use super::requests::NO_SLOT;
 use super::{Cx, Sessions, inside};
 use crate::error::Error;
 use crate::leader::{Asked, Body, Ran};
+use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::replica::answers::Past;
 use crate::txn::{Hold, Ticket};
@@ -77,6 +79,9 @@ impl Sessions {
         call: Call<'_>,
         cx: &mut Cx<'_>,
     ) {
+        if call.slot >= limits::credit() {
+            return self.expel(asked.conn, NO_SLOT, cx);
+        }
         let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
         let digest = crc32fast::hash(body);
         let mut is_answered = false;

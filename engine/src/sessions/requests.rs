@@ -7,6 +7,7 @@ use tercel_wire::message::{Commit, FromClient, MessageError, Outcome, Part, Reas
 use super::{Cx, Sessions};
 use crate::effect::Conn;
 use crate::leader::{Asked, Body};
+use crate::limits;
 use crate::mutant::{Rule, dropped};
 
 impl Sessions {
@@ -63,7 +64,7 @@ impl Sessions {
                 self.disconnected(conn, cx);
                 cx.close(conn);
                 self.serving.forget(client);
-                self.lead(cx, |leader, work| leader.end_session(client, work));
+                self.lead(cx, |leader, work| leader.leave(client, work));
             }
         }
     }
@@ -83,6 +84,9 @@ impl Sessions {
     fn commit(&mut self, asked: Asked, client: ClientId, commit: Commit<'_>, cx: &mut Cx<'_>) {
         if commit.op.client != client {
             return cx.verdict(asked, commit.op, Outcome::Invalid(Oref::NULL));
+        }
+        if commit.op.slot >= limits::credit() {
+            return self.expel(asked.conn, NO_SLOT, cx);
         }
         let (mut parts, mut sum) = (Vec::new(), crc32fast::Hasher::new());
         if commit.parts > 0 {
@@ -130,3 +134,6 @@ fn not_known(kind: u8) -> String {
         "it is tercel {build}, with version {WIRE_VERSION} of the protocol, and knows no message of kind {kind}"
     )
 }
+
+/// What a client is told that has a slot of its own making: each keeps an answer here.
+pub(super) const NO_SLOT: &str = "an operation in a slot beyond the credit that was granted";

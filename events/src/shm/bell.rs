@@ -1,37 +1,30 @@
-//! How one end wakes the other: an eventfd that is rung without being counted, and the sleep on it.
+//! How one end wakes the other: by a word of the shared memory to sleep on, or by a byte for an end that sleeps elsewhere.
 //!
-//! A bell's count is one from the beginning and is never read. Ringing writes zero, which wakes whatever watches for
-//! edges and leaves the count alone. So a ring can never find the count full and never blocks, also if the peer, which
-//! holds the same descriptor, has filled the count and made the descriptor blocking; and a sleep costs one system
-//! call, without a read behind it. A peer that empties the count makes its own bell silent, or its own rings void.
+//! A ring by the word counts it up and wakes the threads that sleep there, at most as many as an end has. A ring by the
+//! socket sends a byte if there is room for it; a full socket is enough to wake up for. The peer can count, sleep and fill
+//! as it likes: neither ring waits, and neither looks at what else it has waiting.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustix::thread::futex;
 
-/// Makes a bell.
-pub(crate) fn cast() -> io::Result<OwnedFd> {
-    Ok(eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+/// Wakes the threads that sleep on a bell.
+pub(crate) fn ring(bell: &AtomicU32) {
+    bell.fetch_add(1, Ordering::Release);
+    // It fails only for an address that is none.
+    let _ = futex::wake(bell, futex::Flags::empty(), SLEEPERS);
 }
 
-/// Wakes the end that watches the bell.
-pub(crate) fn ring(bell: &OwnedFd) {
-    // It can fail only for a descriptor that is no eventfd, and such was not let in.
-    let _ = rustix::io::write(bell, &[0; 8]);
-}
-
-/// Refuses what is no eventfd: a write to a pipe or a file could block.
-pub(crate) fn check(bell: &OwnedFd) -> io::Result<()> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", bell.as_raw_fd()))?;
-    if link.as_os_str() == "anon_inode:[eventfd]" {
-        return Ok(());
-    }
-    let text = format!("the descriptor is not the bell of a channel but {}", link.display());
-    Err(io::Error::new(io::ErrorKind::InvalidData, text))
+/// Wakes an end that watches a socket.
+pub(crate) fn ring_by_socket(socket: &OwnedFd) {
+    // Where it fails the socket has ended, or has so many bytes that its end is not read.
+    let _ = rustix::net::send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// What ended a sleep.
@@ -45,127 +38,126 @@ pub(crate) enum Slept {
     TimedOut,
 }
 
-/// Sleeps on a bell and on the peer's socket. It is one epoll of its own, so that the two halves of an end can sleep
-/// in two threads and both hear the bell.
+/// Sleeps on a bell. Each half of an end has one, so that both can sleep in two threads and hear the bell.
+#[derive(Default)]
 pub(crate) struct Sleeper {
-    epoll: OwnedFd,
+    /// The bell as it was heard last: a ring since then ends the next sleep.
+    heard: u32,
 }
 
 impl Sleeper {
-    pub(crate) fn new(bell: BorrowedFd<'_>, peer: Option<BorrowedFd<'_>>) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
-        if let Some(peer) = peer {
-            // Its bytes are not looked at. Its end stays, so it is reported as often as it is asked for.
-            epoll::add(&epoll, peer.as_fd(), EventData::new_u64(PEER), EventFlags::RDHUP)?;
+    /// Sleeps until a ring, the end of the peer's socket or the deadline. `again` says that the wait was rung for in vain, so
+    /// that the socket is looked at first.
+    pub(crate) fn sleep(
+        &mut self,
+        bell: &AtomicU32,
+        peer: Option<&OwnedFd>,
+        deadline: Option<Instant>,
+        again: bool,
+    ) -> io::Result<Slept> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(Slept::TimedOut);
         }
-        Ok(Sleeper { epoll })
+        if again && has_hung_up(peer)? {
+            return Ok(Slept::PeerGone);
+        }
+        if self.hears(bell) {
+            return Ok(Slept::Rung);
+        }
+        let slice = peer.map(|_| PEER_LOOK);
+        // A timeout too long for the kernel's type is no timeout.
+        let timeout = left.into_iter().chain(slice).min().and_then(|left| Timespec::try_from(left).ok());
+        match futex::wait(bell, futex::Flags::empty(), self.heard, timeout.as_ref()) {
+            Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_gone = !self.hears(bell) && has_hung_up(peer)?;
+        Ok(if is_gone { Slept::PeerGone } else { Slept::Rung })
     }
 
-    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> io::Result<Slept> {
-        let timeout = match deadline {
-            None => None,
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Ok(Slept::TimedOut);
-                }
-                // A timeout too long for the kernel's type is no timeout.
-                Timespec::try_from(left).ok()
-            }
-        };
-        let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(BELL) };
-        let mut events = [none; 2];
-        let count = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(count) => count,
-            Err(Errno::INTR) => 0,
-            Err(error) => return Err(error.into()),
-        };
-        let gone = events[..count].iter().any(|event| {
-            // The structure is packed: copy the field out before looking at it.
-            let data = event.data;
-            data.u64() == PEER
-        });
-        Ok(if gone { Slept::PeerGone } else { Slept::Rung })
+    /// Whether the bell was rung since the last look.
+    fn hears(&mut self, bell: &AtomicU32) -> bool {
+        let rings = bell.load(Ordering::Acquire);
+        std::mem::replace(&mut self.heard, rings) != rings
     }
 }
 
-const BELL: u64 = 0;
-const PEER: u64 = 1;
+/// Whether the peer has ended its end of the socket.
+fn has_hung_up(peer: Option<&OwnedFd>) -> io::Result<bool> {
+    let Some(peer) = peer else { return Ok(false) };
+    // Its bytes are not looked at.
+    let mut fds = [PollFd::from_borrowed_fd(peer.as_fd(), PollFlags::RDHUP)];
+    match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(_) | Err(Errno::INTR) => Ok(!fds[0].revents().is_empty()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Threads of an end that sleep at once: one in each half.
+const SLEEPERS: u32 = 2;
+
+/// How long a sleep lasts until the peer's socket is looked at: a peer that was killed rings no more.
+const PEER_LOOK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    fn soon() -> Option<Instant> {
-        Some(Instant::now() + Duration::from_millis(20))
-    }
+    use std::os::unix::net::UnixStream;
 
     /// Whether the bell was rung since the last look.
-    fn heard(sleeper: &Sleeper) -> bool {
-        let deadline = soon();
-        matches!(sleeper.sleep(deadline).unwrap(), Slept::Rung) && deadline > Some(Instant::now())
+    fn heard(sleeper: &mut Sleeper, bell: &AtomicU32) -> bool {
+        let soon = Some(Instant::now() + Duration::from_millis(20));
+        matches!(sleeper.sleep(bell, None, soon, false).unwrap(), Slept::Rung) && soon > Some(Instant::now())
     }
 
     #[test]
     fn each_ring_is_heard_once() {
-        let bell = cast().unwrap();
-        let sleeper = Sleeper::new(bell.as_fd(), None).unwrap();
-        assert!(heard(&sleeper), "the first look finds the count");
+        let (bell, mut sleeper) = (AtomicU32::new(0), Sleeper::default());
         for _ in 0..3 {
-            assert!(!heard(&sleeper));
+            assert!(!heard(&mut sleeper, &bell));
             ring(&bell);
-            assert!(heard(&sleeper));
+            assert!(heard(&mut sleeper, &bell));
         }
         ring(&bell);
         ring(&bell);
-        assert!(heard(&sleeper));
-        assert!(!heard(&sleeper));
-    }
-
-    #[test]
-    #[expect(clippy::host_endian_bytes, reason = "the kernel reads an eventfd's count in the host's order")]
-    fn a_full_and_blocking_bell_is_rung_without_a_wait() {
-        let bell = cast().unwrap();
-        let sleeper = Sleeper::new(bell.as_fd(), None).unwrap();
-        assert!(heard(&sleeper));
-        // What a hostile peer can do to the descriptor that both hold.
-        rustix::io::write(&bell, &(u64::MAX - 2).to_ne_bytes()).unwrap();
-        assert_eq!(rustix::io::write(&bell, &1_u64.to_ne_bytes()), Err(Errno::AGAIN));
-        rustix::io::ioctl_fionbio(&bell, false).unwrap();
-        assert!(heard(&sleeper));
-        ring(&bell);
-        assert!(heard(&sleeper));
+        assert!(heard(&mut sleeper, &bell));
+        assert!(!heard(&mut sleeper, &bell));
     }
 
     #[test]
     fn both_sleepers_of_an_end_hear_one_ring() {
-        let bell = cast().unwrap();
-        let sleepers = [0; 2].map(|_| Sleeper::new(bell.as_fd(), None).unwrap());
-        assert!(sleepers.iter().all(heard));
-        ring(&bell);
-        assert!(sleepers.iter().all(heard));
+        let bell = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            let sleeps = || Sleeper::default().sleep(&bell, None, None, false);
+            let sleepers = [scope.spawn(sleeps), scope.spawn(sleeps)];
+            ring(&bell);
+            assert!(sleepers.into_iter().all(|sleeper| sleeper.join().unwrap().unwrap() == Slept::Rung));
+        });
+    }
+
+    #[test]
+    fn full_and_blocking_socket_is_rung_without_a_wait() {
+        let (near, far) = UnixStream::pair().unwrap();
+        // What a hostile peer does: it reads nothing, and has the socket block.
+        for socket in [&near, &far] {
+            socket.set_nonblocking(false).unwrap();
+        }
+        let near = OwnedFd::from(near);
+        (0..10_000).for_each(|_| ring_by_socket(&near));
+        assert_eq!(rustix::net::send(&near, &[0], SendFlags::DONTWAIT), Err(Errno::AGAIN));
     }
 
     #[test]
     fn the_end_of_the_socket_is_heard_and_stays() {
-        let bell = cast().unwrap();
-        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
-        let sleeper = Sleeper::new(bell.as_fd(), Some(near.as_fd())).unwrap();
-        assert!(heard(&sleeper));
+        let (bell, mut sleeper) = (AtomicU32::new(0), Sleeper::default());
+        let (near, far) = UnixStream::pair().unwrap();
+        let near = OwnedFd::from(near);
         std::io::Write::write_all(&mut &far, b"bytes are not looked at").unwrap();
-        assert!(!heard(&sleeper));
+        assert!(!has_hung_up(Some(&near)).unwrap());
         drop(far);
-        assert_eq!(sleeper.sleep(None).unwrap(), Slept::PeerGone);
-        assert_eq!(sleeper.sleep(None).unwrap(), Slept::PeerGone);
-    }
-
-    #[test]
-    fn what_is_no_eventfd_is_refused() {
-        check(&cast().unwrap()).unwrap();
-        let (reader, writer) = std::io::pipe().unwrap();
-        assert!(check(&reader.into()).is_err());
-        assert!(check(&writer.into()).is_err());
+        for again in [false, true] {
+            assert_eq!(sleeper.sleep(&bell, Some(&near), None, again).unwrap(), Slept::PeerGone);
+        }
     }
 }

@@ -10,21 +10,23 @@
 //! - **One producer, one consumer.** Each direction has one [`Sender`] and one [`Receiver`], at opposite ends; both can
 //!   be sent to other threads. Messages keep their order. None is lost while both ends live.
 //! - **Bounded.** A ring or a block area without room refuses ([`SendError::Full`]); [`Sender::wait_for_room`] waits.
-//! - **Waiting.** A receiver looks for a while ([`Spin`]) and then sleeps in the kernel. The sender makes a system call
-//!   only for a receiver that sleeps. A server that serves many channels sleeps in its
-//!   [`EventQueue`](crate::EventQueue) instead, with each [`Receiver::bell`] declared there.
+//! - **Waiting.** A receiver looks for a while ([`Spin`]) and then sleeps on a word of the memory. The sender makes a
+//!   system call only for a receiver that sleeps. A server that serves many channels sleeps in its
+//!   [`EventQueue`](crate::EventQueue) instead, with the socket of each declared there: its peers ring by a byte
+//!   ([`Channel::ring_by_socket`]).
 //! - **The peer is not trusted.** It can write any word of the memory at any time. Whatever is read there is checked at
 //!   each use, against bounds that are kept elsewhere: there is no panic, no access outside, and no wait without end
 //!   that a deadline would not end. What is impossible is [`Corrupt`], after which the half is of no use any more. What
 //!   is possible is a message, whose content may still change while a [`Block`] is read: copy it before it is judged.
-//! - **Handing over.** One end makes the channel and passes its three descriptors over a Unix socket ([`pass`]); the
-//!   socket's end tells a sleeper that its peer is gone ([`Channel::watch_peer`]).
+//!   No descriptor is shared but the memory's, and no ring waits or wakes more threads than an end has.
+//! - **Handing over.** One end makes the channel and passes its memory over a Unix socket ([`pass`]); the socket's end
+//!   tells a sleeper within a tenth of a second that its peer is gone ([`Channel::watch_peer`]).
 //!
 //! ```
 //! use tercel_events::shm::{Channel, Config, Spin, Waited, LINE_BYTES};
 //!
-//! let (here, descriptors) = Channel::create(Config::default())?;
-//! let there = Channel::open(descriptors)?;
+//! let (here, memory) = Channel::create(Config::default())?;
+//! let there = Channel::open(memory)?;
 //! let (mut ask, _) = here.split();
 //! let (_, mut asked) = there.split();
 //! ask.send(&[7; LINE_BYTES], Some(b"and more")).unwrap();
@@ -60,7 +62,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 pub use receive::{Block, LineCopy, Message, Received, Receiver, Waker};
 pub use send::{LineWords, LoanedBlock, SendError, Sender, WrittenBlock};
@@ -118,53 +120,28 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Makes a channel. The descriptors are for [`Channel::open`] at the other end, in this order: the memory, the bell
-    /// of the other end, the bell of this one.
+    /// Makes a channel, and the memory for [`Channel::open`] at the other end.
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an impossible configuration; otherwise what the system says
     /// when it has no descriptors or memory.
-    pub fn create(config: Config) -> io::Result<(Channel, [OwnedFd; 3])> {
+    pub fn create(config: Config) -> io::Result<(Channel, OwnedFd)> {
         Channel::create_at(config, 0)
     }
 
     /// As [`Channel::create`]; positions begin at `first`, for a test of their end.
-    fn create_at(config: Config, first: u32) -> io::Result<(Channel, [OwnedFd; 3])> {
+    fn create_at(config: Config, first: u32) -> io::Result<(Channel, OwnedFd)> {
         let (region, memory) = Region::create(config, first)?;
-        let (theirs, ours) = (bell::cast()?, bell::cast()?);
-        let passed = [memory, theirs.try_clone()?, ours.try_clone()?];
-        let end = End {
-            region,
-            outgoing: 0,
-            bell: ours,
-            peer_bell: theirs,
-            peer: None,
-            woken: AtomicBool::new(false),
-            first,
-        };
-        Ok((Channel { end }, passed))
+        Ok((Channel { end: End::new(region, 0, first) }, memory))
     }
 
-    /// Opens the channel that the other end has made, from the descriptors that [`Channel::create`] gave there.
+    /// Opens the channel that the other end has made.
     ///
     /// # Errors
-    /// [`InvalidData`](io::ErrorKind::InvalidData) if the descriptors are not those of a channel of this version, if
-    /// the memory could still shrink, or if its geometry is impossible. It needs `/proc` to tell what descriptors are.
-    pub fn open(descriptors: [OwnedFd; 3]) -> io::Result<Channel> {
-        let [memory, ours, theirs] = descriptors;
-        bell::check(&ours)?;
-        bell::check(&theirs)?;
-        let region = Region::open(memory)?;
-        let end = End {
-            region,
-            outgoing: 1,
-            bell: ours,
-            peer_bell: theirs,
-            peer: None,
-            woken: AtomicBool::new(false),
-            first: 0,
-        };
-        Ok(Channel { end })
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if the descriptor is not that of a channel of this version, if the
+    /// memory could still shrink, or if its geometry is impossible; otherwise what the system says when it has no memory.
+    pub fn open(memory: OwnedFd) -> io::Result<Channel> {
+        Ok(Channel { end: End::new(Region::open(memory)?, 1, 0) })
     }
 
     /// Has sleepers of this end watch a connected socket, whose end is that of the peer: [`Waited::PeerGone`]. The
@@ -175,6 +152,12 @@ impl Channel {
     pub fn watch_peer(&mut self, socket: impl AsFd) -> io::Result<()> {
         self.end.peer = Some(socket.as_fd().try_clone_to_owned()?);
         Ok(())
+    }
+
+    /// Has this end ring by a byte on the socket of [`Channel::watch_peer`], for a peer that sleeps elsewhere and has that
+    /// socket watched.
+    pub fn ring_by_socket(&mut self) {
+        self.end.rings_by_socket = true;
     }
 
     /// The geometry, which the other end may have chosen.
@@ -200,14 +183,46 @@ struct End {
     region: Region,
     /// The direction in which this end sends.
     outgoing: usize,
-    /// What wakes this end, and what wakes the other.
-    bell: OwnedFd,
-    peer_bell: OwnedFd,
+    /// A socket that ends with the peer.
     peer: Option<OwnedFd>,
+    /// The peer is rung for there, and does not sleep in the memory.
+    rings_by_socket: bool,
     /// A [`Waker`] was used, and no wait has ended by it yet.
     woken: AtomicBool,
     /// The first position; 0 but in tests.
     first: u32,
+}
+
+impl End {
+    fn new(region: Region, outgoing: usize, first: u32) -> End {
+        End { region, outgoing, peer: None, rings_by_socket: false, woken: AtomicBool::new(false), first }
+    }
+
+    /// Wakes the other end.
+    fn ring(&self) {
+        match &self.peer {
+            Some(socket) if self.rings_by_socket => bell::ring_by_socket(socket),
+            _ => bell::ring(self.bell_at(self.outgoing)),
+        }
+    }
+
+    /// What this end sleeps on.
+    fn bell(&self) -> &AtomicU32 {
+        self.bell_at(1 - self.outgoing)
+    }
+
+    fn bell_at(&self, direction: usize) -> &AtomicU32 {
+        self.region.lane(self.region.place(direction)).bell()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // A sleeper looks whether its peer is there. On a socket that is heard without a ring.
+        if !self.rings_by_socket {
+            self.ring();
+        }
+    }
 }
 
 /// What ended a wait.

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -34,7 +33,7 @@ pub struct Receiver {
     /// What the lent block takes of the area; released when it is dropped, or before the next message.
     lent: u64,
     is_corrupt: bool,
-    sleeper: Option<Sleeper>,
+    sleeper: Sleeper,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -93,7 +92,7 @@ impl Receiver {
             block_head: 0,
             lent: 0,
             is_corrupt: false,
-            sleeper: None,
+            sleeper: Sleeper::default(),
             not_sync: PhantomData,
         }
     }
@@ -233,7 +232,7 @@ impl Receiver {
         deadline: Option<Instant>,
         mut is_over: impl FnMut(&End) -> bool,
     ) -> Result<Waited, WaitError> {
-        let mut ended = None;
+        let (mut ended, mut again) = (None, false);
         loop {
             if !self.doze()? {
                 return Ok(Waited::Ready);
@@ -246,24 +245,19 @@ impl Receiver {
                 ended = Some(Waited::Woken);
                 continue;
             }
-            let sleeper = match &self.sleeper {
-                Some(sleeper) => sleeper,
-                None => {
-                    let peer = self.end.peer.as_ref().map(|peer| peer.as_fd());
-                    self.sleeper.insert(Sleeper::new(self.end.bell.as_fd(), peer)?)
-                }
-            };
+            let Receiver { sleeper, end, .. } = self;
             // What was sent before the end is still received: there is one more look.
-            ended = match sleeper.sleep(deadline)? {
+            ended = match sleeper.sleep(end.bell(), end.peer.as_ref(), deadline, again)? {
                 Slept::Rung => None,
                 Slept::PeerGone => Some(Waited::PeerGone),
                 Slept::TimedOut => Some(Waited::TimedOut),
             };
+            again = true;
         }
     }
 
     /// Asks that this end's bell be rung at the next message, and says whether it may sleep: not if a message is there
-    /// already. For a loop that sleeps on [`Receiver::bell`]; one ring is one message or more, and the loop asks again
+    /// already. For a loop that sleeps elsewhere; one ring is one message or more, and the loop asks again
     /// after it has received them all.
     ///
     /// # Errors
@@ -277,13 +271,6 @@ impl Receiver {
             self.awake();
         }
         Ok(is_empty)
-    }
-
-    /// What is rung when a message is there for a receiver that [dozes](Receiver::doze), or room for a sender that
-    /// [asked](super::Sender::ask_for_room). It is watched for edges and never read; see
-    /// [`EventQueue::declare_doorbell`](crate::EventQueue::declare_doorbell).
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.end.bell.as_fd()
     }
 
     #[inline(always)]
@@ -367,7 +354,7 @@ impl Receiver {
         match rings {
             Some(false) => Ok(()),
             Some(true) => {
-                bell::ring(&self.end.peer_bell);
+                self.end.ring();
                 Ok(())
             }
             None => Err(self.condemn()),
@@ -391,7 +378,7 @@ impl Waker {
     /// Ends the wait, or the next one if there is none. Several wakes may end one wait.
     pub fn wake(&self) {
         self.end.woken.store(true, SeqCst);
-        bell::ring(&self.end.bell);
+        bell::ring(self.end.bell());
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! The peer may write any byte at any time. So the memory is never a byte slice here, but a slice of atomic words, of
 //! which every bit pattern is a value and every access one load or store; long runs of them are copied by an instruction
-//! that the compiler does not look into. The rings above it are safe code. A map that the peer could shorten would end in SIGBUS; hence the seals.
+//! that the compiler does not look into. The rings above it are safe code. A page that is not there would end in SIGBUS. So all of it
+//! is allocated, and sealed: against shrinking where it is made, and against holes once both ends have mapped it.
 //!
 //! ```text
 //! line 0                    magic, version and lines, bytes of a block area, lines of all
 //! then for each direction:
-//!   line 0                  the consumer's flag
+//!   line 0                  the consumer's flag, its end's bell
 //!   line 1                  the consumer's positions: lines, block bytes
 //!   line 2                  the producer's flag
 //!   LINES lines             the ring
@@ -19,8 +20,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Config, protocol};
@@ -57,6 +59,7 @@ impl Region {
         let count = lines_of(config)?;
         let fd = rustix::fs::memfd_create(c"tercel", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, (count * LINE) as u64)?;
+        allocate(&fd, count)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
         let region = Region::map(&fd, count, config)?;
         for direction in 0..2 {
@@ -80,7 +83,7 @@ impl Region {
     pub(crate) fn open(fd: OwnedFd) -> io::Result<Region> {
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| wrong("it is no sealed memfd"))?;
         if !seals.contains(SEALS) {
-            return Err(wrong("it is not sealed against shrinking, growing and further seals"));
+            return Err(wrong("it is not sealed against shrinking and growing"));
         }
         let bytes = rustix::fs::fstat(&fd)?.st_size as u64;
         if bytes < LINE as u64 || !bytes.is_multiple_of(LINE as u64) || bytes > BYTES_MAX {
@@ -89,6 +92,9 @@ impl Region {
         let count = (bytes / LINE as u64) as usize;
         let unchecked = Config { lines: 0, block_bytes: 0 };
         let mut region = Region::map(&fd, count, unchecked)?;
+        // From now on nothing maps it anew or punches holes into it, and what holes there were are filled.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        allocate(&fd, count)?;
         // Each word is read once: the peer may change it, but not what was checked.
         let header = &region.lines()[0].0;
         let [magic, form, block_bytes, total] = [0, 1, 2, 3].map(|word| header[word].load(Ordering::Acquire));
@@ -202,6 +208,14 @@ impl<'a> Lane<'a> {
         &self.lines[self.place.control].0[0]
     }
 
+    /// The bell of the consumer's end. Half of a word, and never reached as a whole one.
+    pub(crate) fn bell(self) -> &'a AtomicU32 {
+        let word = &raw const self.lines[self.place.control].0[1];
+        // SAFETY: the word is shared memory, borrowed as long as `self.lines` is; its first half is aligned, an atomic
+        // value whatever its bits are, and may be written by others at any time. No other code reaches this word.
+        unsafe { &*word.cast() }
+    }
+
     /// How far the consumer has read lines, as of the last half ring.
     pub(crate) fn line_position(self) -> &'a AtomicU64 {
         &self.lines[self.place.control + 1].0[0]
@@ -308,15 +322,20 @@ fn lines_of(config: Config) -> io::Result<usize> {
     Ok(1 + 2 * (CONTROL + config.lines as usize + config.block_bytes / LINE))
 }
 
+/// Takes memory for all lines, those in holes included.
+fn allocate(fd: impl AsFd, count: usize) -> io::Result<()> {
+    Ok(rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, (count * LINE) as u64)?)
+}
+
 fn wrong(text: &str) -> io::Error {
     let text = format!("the descriptor is not the shared memory of a channel: {text}");
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const CONTROL: usize = 3;
 const MAGIC: u64 = u64::from_le_bytes(*b"tercel\x0d\x0a");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// The largest region that any configuration makes.
 const BYTES_MAX: u64 =
@@ -361,12 +380,7 @@ mod tests {
 
     #[test]
     fn what_can_shrink_is_refused() {
-        for seals in [
-            SealFlags::empty(),
-            SealFlags::SHRINK,
-            SealFlags::GROW | SealFlags::SEAL,
-            SealFlags::SHRINK | SealFlags::GROW,
-        ] {
+        for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW | SealFlags::SEAL] {
             assert!(refusal(memfd(4_096, seals)).contains("sealed"));
         }
         let (pipe, _writer) = std::io::pipe().unwrap();
@@ -384,7 +398,7 @@ mod tests {
     #[test]
     fn impossible_geometries_are_refused() {
         assert!(refusal(with_word(0, 7)).contains("version"));
-        assert!(refusal(with_word(1, 2 << 32 | 4)).contains("version"));
+        assert!(refusal(with_word(1, (VERSION + 1) << 32 | 4)).contains("version"));
         for lines in [0, 3, 5, 8, u64::from(Config::LINES_MAX) * 2] {
             refusal(with_word(1, VERSION << 32 | lines));
         }
@@ -399,6 +413,33 @@ mod tests {
         let (_region, fd) = Region::create(SMALL, 0).unwrap();
         assert!(rustix::fs::ftruncate(&fd, 64).is_err());
         assert!(rustix::fs::ftruncate(&fd, 1 << 20).is_err());
+    }
+
+    /// Bytes of memory that the kernel holds for a file.
+    fn held_bytes(fd: &OwnedFd) -> u64 {
+        rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
+    }
+
+    #[test]
+    fn region_has_all_its_memory_from_the_start() {
+        let config = Config { lines: 64, block_bytes: 1 << 20 };
+        let (region, fd) = Region::create(config, 0).unwrap();
+        assert!(held_bytes(&fd) >= (region.count * LINE) as u64, "{} bytes are there", held_bytes(&fd));
+    }
+
+    #[test]
+    fn opened_region_has_no_holes_and_gets_none() {
+        let config = Config { lines: 64, block_bytes: 1 << 20 };
+        let (region, fd) = Region::create(config, 0).unwrap();
+        let punch = |fd: &OwnedFd| {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(fd, flags, 512 << 10, 1 << 20)
+        };
+        punch(&fd).unwrap();
+        assert!(held_bytes(&fd) < (region.count * LINE) as u64);
+        let _opened = Region::open(fd.try_clone().unwrap()).unwrap();
+        assert!(held_bytes(&fd) >= (region.count * LINE) as u64, "{} bytes are there", held_bytes(&fd));
+        assert_eq!(punch(&fd), Err(rustix::io::Errno::PERM));
     }
 
     #[test]

@@ -3,11 +3,10 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::bell::{self, Sleeper, Slept};
+use super::bell::{Sleeper, Slept};
 use super::bytes::Pen;
 use super::region::{Lane, POSITION_MASK, Place, WORDS};
 use super::{Corrupt, End, LINE_BYTES, WaitError, Waited, ahead, area_of, protocol};
@@ -31,7 +30,7 @@ pub struct Sender {
     block_tail: u64,
     block_head: u64,
     is_corrupt: bool,
-    sleeper: Option<Sleeper>,
+    sleeper: Sleeper,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -47,7 +46,7 @@ impl Sender {
             block_tail: 0,
             block_head: 0,
             is_corrupt: false,
-            sleeper: None,
+            sleeper: Sleeper::default(),
             not_sync: PhantomData,
         }
     }
@@ -163,7 +162,7 @@ impl Sender {
         self.tail = next;
         match protocol::call(lane.asleep()) {
             Some(false) => {}
-            Some(true) => bell::ring(&self.end.peer_bell),
+            Some(true) => self.end.ring(),
             None => {
                 self.is_corrupt = true;
                 return Err(SendError::Corrupt(Corrupt));
@@ -187,7 +186,7 @@ impl Sender {
     }
 
     /// As [`Sender::has_room`]; and if there is none, this end's bell is rung when the peer has made some. For a loop
-    /// that sleeps on [`Receiver::bell`](super::Receiver::bell); it asks again after each ring, until it need not.
+    /// that sleeps elsewhere; it asks again after each ring, until it need not.
     ///
     /// # Errors
     /// [`Corrupt`]: the peer wrote what it never writes.
@@ -216,19 +215,17 @@ impl Sender {
         if block.is_some_and(|bytes| self.area(bytes).is_none()) {
             return Err(WaitError::TooLarge);
         }
+        let mut again = false;
         loop {
             if self.ask_for_room(block)? {
                 return Ok(Waited::Ready);
             }
-            let sleeper = match &self.sleeper {
-                Some(sleeper) => sleeper,
-                None => {
-                    let peer = self.end.peer.as_ref().map(|peer| peer.as_fd());
-                    self.sleeper.insert(Sleeper::new(self.end.bell.as_fd(), peer)?)
+            let Sender { sleeper, end, .. } = self;
+            let ended = match sleeper.sleep(end.bell(), end.peer.as_ref(), deadline, again)? {
+                Slept::Rung => {
+                    again = true;
+                    continue;
                 }
-            };
-            let ended = match sleeper.sleep(deadline)? {
-                Slept::Rung => continue,
                 Slept::PeerGone => Waited::PeerGone,
                 Slept::TimedOut => Waited::TimedOut,
             };

@@ -400,8 +400,8 @@ impl SharedMemory {
         }
     }
 
-    /// Sends a call in a line, whose body is a head, what is given, and so many bytes more, which `fill` writes; whether there was room,
-    /// and no other thread was in the middle of a message.
+    /// Sends a call in a line, whose body is a head, what is given, and so many bytes more, which `fill` writes. Says whether it may have
+    /// been sent: it was not if there was no room, or another thread was in the middle of a message.
     #[inline]
     pub(super) fn send_line(
         &self,
@@ -423,7 +423,8 @@ impl SharedMemory {
             0 => End::Client.send(&mut sender.half, left_us, body.0, body.1),
             _ => End::Client.send_with(&mut sender.half, left_us, body, bytes, fill),
         };
-        matches!(sent, Ok(true))
+        // Damage may be found behind the line that it is found by: the server has it, or not.
+        !matches!(sent, Ok(false))
     }
 
     /// What arrives, for the thread that reads.

@@ -1,5 +1,6 @@
 //! What can go wrong with the files of a server, sorted by the party that must act.
 
+use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 use tercel_wire::id::LogPosition;
@@ -155,6 +156,17 @@ impl DiskError {
                 DiskError::Full { path: path.into() }
             }
             _ => DiskError::Io { op, path: path.into(), source },
+        }
+    }
+
+    /// Whether the same may succeed soon though nothing is mended: room or descriptors are given back.
+    pub(crate) fn may_pass(&self) -> bool {
+        let is_out_of_descriptors =
+            |source: &io::Error| matches!(Errno::from_io_error(source), Some(Errno::MFILE | Errno::NFILE));
+        match self {
+            DiskError::Full { .. } => true,
+            DiskError::Io { source, .. } => is_out_of_descriptors(source),
+            _ => false,
         }
     }
 }

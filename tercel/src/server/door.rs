@@ -82,8 +82,8 @@ mod tests {
     use super::*;
 
     fn hand_over(socket: &UnixStream) -> Channel {
-        let (channel, descriptors) = Channel::create(Config::default()).unwrap();
-        pass::send(socket, &HELLO, &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+        let (channel, memory) = Channel::create(Config::default()).unwrap();
+        pass::send(socket, &HELLO, &[memory.as_fd()]).unwrap();
         channel
     }
 
@@ -124,11 +124,11 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         (&here).write_all(&HELLO).unwrap();
         assert!(matches!(door.look(there.as_fd(), 0), Offered::Refused));
-        let (_channel, descriptors) = Channel::create(Config { lines: 4, block_bytes: 64 }).unwrap();
-        pass::send(&here, &HELLO, &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+        let (_channel, memory) = Channel::create(Config { lines: 4, block_bytes: 64 }).unwrap();
+        pass::send(&here, &HELLO, &[memory.as_fd()]).unwrap();
         assert!(matches!(door.look(there.as_fd(), 0), Offered::Refused));
         let pipe = std::io::pipe().unwrap().0;
-        pass::send(&here, &HELLO, &[pipe.as_fd(); 3]).unwrap();
+        pass::send(&here, &HELLO, &[pipe.as_fd()]).unwrap();
         assert!(matches!(door.look(there.as_fd(), 0), Offered::Refused));
     }
 

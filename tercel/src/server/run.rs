@@ -302,9 +302,9 @@ impl Loop {
                 self.scheduler.connected(conn, Origin::Network);
                 core.take(now, Input::Connected(conn));
             }
+            // It speaks in the memory alone: the bytes mean nothing.
             Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
-                // It speaks in the memory alone.
-                self.gone(core, now, conn);
+                self.rung(core, now, conn);
             }
             Kind::Received(lease) => {
                 // As of the flush before this batch: what was not sent then is what the peer did not take.
@@ -323,12 +323,11 @@ impl Loop {
             Kind::Ready(_) if matches!(self.conns.get(&conn), Some(Peer::Socket(_))) => {
                 self.begun(event.token);
             }
-            Kind::Ready(_) => self.rung(core, now, Conn(event.key)),
-            Kind::Timer | Kind::Wake => {}
+            Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
         }
     }
 
-    /// The bell of a connection in shared memory.
+    /// The client of a connection in shared memory has rung.
     fn rung(&mut self, core: &mut Core, now: Now, conn: Conn) {
         let Some(Peer::Shared(at)) = self.conns.get(&conn) else { return };
         match self.hot.channels.rung(*at) {
@@ -367,7 +366,10 @@ impl Loop {
         let is_taken = match self.hot.door.look(socket, self.hot.channels.count()) {
             Offered::Nothing => None,
             Offered::Refused => Some(false),
-            Offered::Channel(channel, giver) => Some(self.share(conn, stream, *channel, giver)),
+            Offered::Channel(channel, giver) => {
+                self.share(conn, stream, *channel, giver);
+                Some(true)
+            }
         };
         if let Some(is_taken) = is_taken {
             // One byte always finds room.
@@ -376,14 +378,11 @@ impl Loop {
         self.queue.receive_from(stream);
     }
 
-    /// Listens to a channel from now on; whether there was room for its bell.
-    fn share(&mut self, conn: Conn, stream: Token, channel: Channel, giver: Giver) -> bool {
-        let halves = channel.split();
-        let Ok(bell) = self.queue.declare_doorbell(halves.1.bell(), conn.0) else { return false };
-        let at =
-            self.hot.channels.add(SharedPeer::new(conn, (stream, bell), halves, giver.is_own), giver.pid);
+    /// Listens to a channel from now on.
+    fn share(&mut self, conn: Conn, stream: Token, channel: Channel, giver: Giver) {
+        let peer = SharedPeer::new(conn, stream, channel.split(), giver.is_own);
+        let at = self.hot.channels.add(peer, giver.pid);
         self.conns.insert(conn, Peer::Shared(at));
-        true
     }
 
     fn posted(&mut self, core: &mut Core, now: Now, post: Post) {
@@ -585,7 +584,7 @@ impl Loop {
 
     fn end_shared(&mut self, at: usize) {
         if let Some(peer) = self.hot.channels.remove(at) {
-            self.queue.revoke(peer.bell);
+            // Before the client is rung by the end of `peer`: it looks whether the socket has ended.
             self.queue.revoke(peer.stream);
         }
     }

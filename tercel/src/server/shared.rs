@@ -19,9 +19,8 @@ use crate::channel::{self, Arrived, End, InLine, Large, Room, Written};
 /// A connection in shared memory.
 pub(super) struct SharedPeer {
     pub conn: Conn,
-    /// The socket that ends with the client.
+    /// The socket by which the client rings, and which ends with it.
     pub stream: Token,
-    pub bell: Token,
     sender: Sender,
     receiver: Receiver,
     /// What found no room, and how much of it has left.
@@ -59,17 +58,11 @@ pub(super) enum Sent {
 }
 
 impl SharedPeer {
-    pub(super) fn new(
-        conn: Conn,
-        (stream, bell): (Token, Token),
-        halves: (Sender, Receiver),
-        is_own: bool,
-    ) -> SharedPeer {
+    pub(super) fn new(conn: Conn, stream: Token, halves: (Sender, Receiver), is_own: bool) -> SharedPeer {
         let (sender, receiver) = halves;
         SharedPeer {
             conn,
             stream,
-            bell,
             sender,
             receiver,
             unsent: Vec::new(),
@@ -85,6 +78,11 @@ impl SharedPeer {
 
     pub(super) fn unsent_bytes(&self) -> usize {
         self.unsent.len() - self.left
+    }
+
+    /// Whether it has ended while it was held up for not taking what it was sent: then it never will.
+    fn is_dead(&self) -> bool {
+        self.is_paused && self.ends_in.is_some() && self.unsent_bytes() > 0
     }
 
     /// Whether there is something to do with it though it sends nothing.
@@ -284,7 +282,7 @@ impl Channels {
         }
     }
 
-    /// The bell of a connection was rung: for a message, or for room. Says whether nothing waits for room now.
+    /// A connection's client has rung: for a message, or for room. Says whether nothing waits for room now.
     ///
     /// # Errors
     /// The client wrote what it never writes.
@@ -381,7 +379,8 @@ impl Channels {
     /// After something, or nothing, was taken: whether a client has ended and nothing of it is left.
     pub(super) fn is_over(&mut self, at: usize, is_empty: bool) -> bool {
         let Some(peer) = self.get_mut(at) else { return false };
-        let Some(left) = peer.ends_in.as_mut().filter(|_| !peer.is_paused) else { return false };
+        let is_dead = peer.is_dead();
+        let Some(left) = peer.ends_in.as_mut().filter(|_| is_dead || !peer.is_paused) else { return false };
         *left = left.saturating_sub(1);
         is_empty || *left == 0
     }
@@ -408,7 +407,7 @@ impl Channels {
     }
 
     /// Whether one of them has sent something: looks for about as long as a sleep would cost, and not beyond `until`. If not, all
-    /// will ring their bells.
+    /// will ring.
     pub(super) fn look(&mut self, until: Option<Instant>) -> bool {
         if self.hot.is_empty() {
             return false;
@@ -435,8 +434,9 @@ impl Channels {
         let peers = &mut self.peers;
         // What is damaged is found out when it is taken.
         self.hot.retain(|at| match peers.get_mut(*at).and_then(Option::as_mut) {
-            Some(peer) if !peer.is_paused => peer.is_due() || !peer.receiver.doze().unwrap_or(false),
-            _ => false,
+            Some(peer) if peer.is_paused => peer.is_dead(),
+            Some(peer) => peer.is_due() || !peer.receiver.doze().unwrap_or(false),
+            None => false,
         });
         if self.hot.is_empty() {
             self.slept = Some(begun);
@@ -456,8 +456,11 @@ impl Channels {
                 std::hint::spin_loop();
             }
             hot.iter().any(|at| {
-                let peer = peers.get_mut(*at).and_then(Option::as_mut).filter(|peer| !peer.is_paused);
-                peer.is_some_and(|peer| peer.is_due() || peer.receiver.is_ready().unwrap_or(true))
+                let peer = peers.get_mut(*at).and_then(Option::as_mut);
+                peer.is_some_and(|peer| match peer.is_paused {
+                    true => peer.is_dead(),
+                    false => peer.is_due() || peer.receiver.is_ready().unwrap_or(true),
+                })
             })
         })
     }
@@ -509,18 +512,36 @@ mod tests {
         }
     }
 
+    /// A client of the server's own user, and its number among these channels.
+    fn add(channels: &mut Channels, queue: &mut EventQueue<()>, is_own: bool) -> ((Sender, Receiver), usize) {
+        let (here, memory) = Channel::create(Config::default()).unwrap();
+        let halves = Channel::open(memory).unwrap().split();
+        let stream = queue.declare_stream(UnixStream::pair().unwrap().0, 0).unwrap();
+        let peer = SharedPeer::new(Conn(1), stream, halves, is_own);
+        (here.split(), channels.add(peer, 0))
+    }
+
+    #[test]
+    fn backpressured_client_that_has_ended_is_over_at_once() {
+        let mut queue = EventQueue::<()>::open(tercel_events::Config::default()).unwrap();
+        let mut channels = Channels::new(None);
+        let (_client, at) = add(&mut channels, &mut queue, true);
+        channels.pause(at, true);
+        channels.ended(at);
+        // One that waits for its turn is served yet.
+        assert!(!channels.is_over(at, true));
+        assert!(matches!(channels.send(at, &vec![0; 4 << 20]), Ok(Sent::Waits(_))));
+        assert!(channels.doze(Instant::now()), "the loop sleeps, and nothing wakes it");
+        assert_eq!(channels.hot().collect::<Vec<_>>(), [at]);
+        assert!(channels.is_over(at, true));
+    }
+
     #[test]
     fn long_call_is_served_in_place_only_of_a_client_of_the_same_user() {
         let mut queue = EventQueue::<()>::open(tercel_events::Config::default()).unwrap();
-        let socket = || UnixStream::pair().unwrap().0;
         for (is_own, takes_in_place) in [(true, true), (true, false), (false, true)] {
-            let (here, descriptors) = Channel::create(Config::default()).unwrap();
-            let (mut sender, _receiver) = here.split();
-            let halves = Channel::open(descriptors).unwrap().split();
             let mut channels = Channels::new(None);
-            let tokens =
-                (queue.declare_stream(socket(), 0).unwrap(), queue.declare_stream(socket(), 0).unwrap());
-            channels.add(SharedPeer::new(Conn(1), tokens, halves, is_own), 0);
+            let ((mut sender, _receiver), _) = add(&mut channels, &mut queue, is_own);
             let mut noted = Noted { takes_in_place, ..Noted::default() };
             let long = [16 << 10, (16 << 10) + 4, 500_000, 900_000, 900_000];
             for rest in long {

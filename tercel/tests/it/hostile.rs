@@ -1,10 +1,8 @@
 //! Strangers in shared memory that have greeted as any client does: they repeat calls, take what is not theirs, and write all over the
 //! memory while the server reads it. They harm themselves alone.
 
-use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +18,8 @@ use tercel::{
 use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, SendError, Sender, pass};
 use tercel_random::Random;
 use tercel_testkit::stranger::Stranger;
+
+use crate::common::relay::Mapped;
 
 #[service]
 trait Tally {
@@ -70,7 +70,7 @@ const RESPONSE: u8 = 2;
 
 /// A client's end of shared memory as a stream of bytes. Responses in lines become the messages that they would have been.
 struct Memory {
-    file: File,
+    mapped: Arc<Mapped>,
     sender: Sender,
     receiver: Receiver,
     arrived: Vec<u8>,
@@ -80,11 +80,13 @@ struct Memory {
 impl Memory {
     fn connect(path: &Path) -> Memory {
         let socket = UnixStream::connect(path).unwrap();
-        let (channel, descriptors) = Channel::create(Config::default()).unwrap();
-        pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
-        let file = File::from(descriptors[0].try_clone().unwrap());
+        let (mut channel, memory) = Channel::create(Config::default()).unwrap();
+        let mapped = Arc::new(Mapped::of(memory.try_clone().unwrap()));
+        pass::send(&socket, b"TRCLSHM3", &[memory.as_fd()]).unwrap();
+        channel.watch_peer(&socket).unwrap();
+        channel.ring_by_socket();
         let (sender, receiver) = channel.split();
-        Memory { file, sender, receiver, arrived: Vec::new(), socket }
+        Memory { mapped, sender, receiver, arrived: Vec::new(), socket }
     }
 
     fn line(&mut self, request: &Request<'_>) -> Result<(), SendError> {
@@ -240,19 +242,19 @@ fn memory_that_is_written_all_over_harms_nobody_else() {
         for seed in 0..40 {
             let mut stranger = greet(&socket, 1_000 + seed);
             let (scribbling, scribbled) = (AtomicBool::new(true), AtomicU64::new(0));
-            let file = stranger.stream.file.try_clone().unwrap();
+            let mapped = stranger.stream.mapped.clone();
             thread::scope(|scope| {
                 // A thread of its own, so that the memory changes at any moment: while a call is sent, received or answered there.
                 scope.spawn(|| {
                     let mut random = Random::new(seed);
-                    let bytes = file.metadata().unwrap().len();
+                    let bytes = mapped.bytes;
                     while scribbling.load(Ordering::SeqCst) {
                         let mut noise = vec![0; 1 + random.index(64)];
                         noise.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
                         // Mostly where the rings are, at the begin.
                         let span = if random.index(4) > 0 { bytes.min(16 << 10) } else { bytes };
                         let at = random.next_u64() % span.saturating_sub(64).max(1);
-                        file.write_all_at(&noise, at).unwrap();
+                        mapped.write_at(at, &noise);
                         scribbled.fetch_add(1, Ordering::SeqCst);
                     }
                 });

@@ -1,9 +1,7 @@
 //! Arguments that are lent: the same program by every transport, read in place where that is shared memory, and a peer that writes
 //! there meanwhile.
 
-use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +16,7 @@ use tercel::{
 };
 use tercel_events::shm::{Channel, Config, Receiver, Sender, Spin, Waited, pass};
 
-use crate::common::relay::accept;
+use crate::common::relay::{Mapped, NAP, accept};
 
 /// What a procedure found.
 #[derive(Record, Debug, PartialEq, Eq, Clone, Copy)]
@@ -319,21 +317,22 @@ fn several_clients_lend_at_once() {
     server.stop().unwrap();
 }
 
-/// A client's channel, and the same memory as a file that can be written.
-fn knock(target: &std::path::Path) -> (UnixStream, Channel, File) {
+/// A client's channel, and the same memory to be written.
+fn knock(target: &std::path::Path) -> (UnixStream, Channel, Mapped) {
     let socket = UnixStream::connect(target).unwrap();
-    let (mut channel, descriptors) = Channel::create(Config::default()).unwrap();
-    pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+    let (mut channel, memory) = Channel::create(Config::default()).unwrap();
+    let mapped = Mapped::of(memory.try_clone().unwrap());
+    pass::send(&socket, b"TRCLSHM3", &[memory.as_fd()]).unwrap();
     std::io::Read::read_exact(&mut &socket, &mut [0]).unwrap();
     channel.watch_peer(&socket).unwrap();
-    let [memory, _, _] = descriptors;
-    (socket, channel, memory.into())
+    channel.ring_by_socket();
+    (socket, channel, mapped)
 }
 
 fn forward(from: &mut Receiver, to: &mut Sender, is_over: &AtomicBool) {
     let (mut spin, mut block) = (Spin::new(), Vec::new());
     while !is_over.load(Ordering::SeqCst) {
-        match from.wait(&mut spin, Some(Instant::now() + Duration::from_millis(20))) {
+        match from.wait(&mut spin, Some(Instant::now() + NAP)) {
             Ok(Waited::Ready) => {}
             Ok(Waited::PeerGone) | Err(_) => return,
             Ok(_) => continue,
@@ -375,7 +374,7 @@ fn scribble(here: UnixStream, target: &std::path::Path, is_over: &AtomicBool, ha
             }
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let word = (at >> 20) % (area / 8);
-            memory.write_all_at(&at.to_le_bytes(), BLOCKS_AT + 8 * word).unwrap();
+            memory.write_at(BLOCKS_AT + 8 * word, &at.to_le_bytes());
         }
     });
 }

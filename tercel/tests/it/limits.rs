@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 use crate::common::{self, Counter, counter};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tercel::{
-    Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig, ServerError, embedded,
+    Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig, ServerError, Tx, embedded,
+    embedded_with,
 };
 
 #[derive(Object, Debug, Clone, PartialEq)]
@@ -229,6 +231,38 @@ fn bounds_that_no_machine_or_space_could_fill_are_refused() {
         matches!(&refused, Err(Error::Invalid(words)) if words.contains("all the memory")),
         "{refused:?}"
     );
+}
+
+/// Every descriptor is in use while the log would prepare a segment: that is no full disk, and passes.
+#[test]
+fn commits_go_on_though_descriptors_run_out_for_a_while() {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "limits::child_that_has_no_descriptor_for_a_while"])
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+}
+
+#[test]
+#[ignore = "a child of commits_go_on_though_descriptors_run_out_for_a_while"]
+fn child_that_has_no_descriptor_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = ClientConfig { timeout: Duration::from_secs(2), ..ClientConfig::default() };
+    let client = embedded_with(ServerConfig::new(dir.path()), config).unwrap();
+    let blobs: Vec<Ref<Blob>> =
+        client.run(|tx| (0..250).map(|_| tx.create(&Blob { bytes: [0; 4000] })).collect()).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..before }).unwrap();
+    assert!(File::open("/dev/null").is_err());
+    // A megabyte each, three segments in all. Where one is missing commits wait, and are not told of a full disk.
+    for n in 0..60 {
+        let change = |tx: &Tx<'_>| blobs.iter().try_for_each(|b| tx.get(*b)?.edit()?.set_bytes([n; 4000]));
+        while let Err(e) = client.run(change) {
+            assert!(matches!(e, Error::Timeout(_)), "{e}");
+            setrlimit(Resource::Nofile, before).unwrap();
+        }
+    }
 }
 
 #[test]

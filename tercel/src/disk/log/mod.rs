@@ -114,10 +114,10 @@ impl Log {
         self.writer.room_bytes(self.files.prepared.len() as u64)
     }
 
-    /// The next segment could not be prepared, most likely because the disk is full. Truncating tries again; so does a
-    /// batch that needs the segment.
+    /// The next segment could not be prepared because the disk is full. Truncating tries again; so does a batch that
+    /// needs the segment.
     pub fn is_short(&self) -> bool {
-        self.files.preparer.has_failed()
+        self.files.preparer.is_short()
     }
 
     /// Bytes of all segments, prepared ones included.

@@ -27,8 +27,8 @@ pub(super) struct SegmentPreparer {
     jobs: Option<Sender<Job>>,
     prepared: Receiver<Result<Segment, DiskError>>,
     preparing: bool,
-    /// The last preparation failed.
-    failed: bool,
+    /// The last preparation found no room.
+    is_short: bool,
     /// The thread has ended so.
     panicked: Option<String>,
     /// Space may have become free since.
@@ -99,7 +99,7 @@ impl SegmentPreparer {
             jobs: Some(jobs),
             prepared,
             preparing: false,
-            failed: false,
+            is_short: false,
             panicked: None,
             hopeful: true,
             asked,
@@ -126,9 +126,9 @@ impl SegmentPreparer {
         self.preparing
     }
 
-    /// The last preparation failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed
+    /// The last preparation found no room on the disk. What else may fail is told by the batch that needs the segment.
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// Whether preparing another is worth a try.
@@ -166,7 +166,7 @@ impl SegmentPreparer {
             self.panicked = Some(what.clone());
         }
         self.preparing = false;
-        self.failed = segment.is_err();
+        self.is_short = matches!(segment, Err(DiskError::Full { .. }));
         self.hopeful = segment.is_ok();
         segment
     }

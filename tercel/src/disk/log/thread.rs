@@ -72,7 +72,7 @@ pub struct LogState {
     pub over_cap: bool,
     /// [`Log::far_over_cap`]: nothing more should be given to it before that.
     pub far_over_cap: bool,
-    /// [`Log::is_short`], or a batch waits for room: refuse commits, for they would wait, too. Truncate to try again.
+    /// [`Log::is_short`]: refuse commits, for they would wait. Truncate to try again.
     pub is_short: bool,
 }
 
@@ -276,7 +276,7 @@ impl Shared {
     fn write(&self, log: &mut Log, batches: &[Batch]) -> Result<(), DiskError> {
         for batch in batches {
             while let Err(error) = log.append(&batch.records) {
-                if log.is_poisoned() || !matches!(error, DiskError::Full { .. }) || self.lock().closing {
+                if log.is_poisoned() || !error.may_pass() || self.lock().closing {
                     return Err(error);
                 }
                 self.wait_for_room(log)?;
@@ -285,13 +285,13 @@ impl Shared {
         log.sync()
     }
 
-    /// Waits a while for the disk to have room for another segment, and lets go of old ones meanwhile.
+    /// Waits a while for the disk to have room, or the process descriptors, for another segment. Lets go of old ones meanwhile.
     fn wait_for_room(&self, log: &mut Log) -> Result<(), DiskError> {
         // What was appended before is made durable first: nothing may be truncated before.
         log.sync()?;
         let truncate_below = {
             let mut state = self.lock();
-            state.log = LogState { is_short: true, ..LogState::of(log) };
+            state.log = LogState::of(log);
             state.truncate_below.take()
         };
         if let Some(stamp) = truncate_below {

@@ -1,8 +1,10 @@
 //! A relay between a client and a server, over every kind of connection, that can be cut at any moment.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -121,7 +123,8 @@ fn copy<S: Socket>(ends: &Ends, here: S, there: S) {
 
 /// Takes the channel of a client.
 pub fn accept(socket: UnixStream) -> (UnixStream, Channel) {
-    let mut channel = Channel::open(pass::receive(&socket, &mut [0; 8]).unwrap()).unwrap();
+    let [memory] = pass::receive(&socket, &mut [0; 8]).unwrap();
+    let mut channel = Channel::open(memory).unwrap();
     (&socket).write_all(&[1]).unwrap();
     channel.watch_peer(&socket).unwrap();
     (socket, channel)
@@ -130,17 +133,44 @@ pub fn accept(socket: UnixStream) -> (UnixStream, Channel) {
 /// Hands a channel to a server.
 pub fn knock(path: &Path) -> (UnixStream, Channel) {
     let socket = UnixStream::connect(path).unwrap();
-    let (mut channel, descriptors) = Channel::create(Config::default()).unwrap();
-    pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+    let (mut channel, memory) = Channel::create(Config::default()).unwrap();
+    pass::send(&socket, b"TRCLSHM3", &[memory.as_fd()]).unwrap();
     (&socket).read_exact(&mut [0]).unwrap();
     channel.watch_peer(&socket).unwrap();
+    channel.ring_by_socket();
     (socket, channel)
+}
+
+/// How long a relay sleeps: clients ring by their sockets, which it does not read.
+pub const NAP: Duration = Duration::from_millis(1);
+
+/// Shared memory as this process has mapped it, to be written all over: the file takes no writes once both ends have it.
+pub struct Mapped {
+    memory: File,
+    begin: u64,
+    pub bytes: u64,
+}
+
+impl Mapped {
+    /// The memory of a channel that no other end in this process has mapped.
+    pub fn of(memory: OwnedFd) -> Mapped {
+        let file = File::from(memory).metadata().unwrap();
+        let (maps, inode) = (std::fs::read_to_string("/proc/self/maps").unwrap(), file.ino().to_string());
+        let begins = maps.lines().find(|line| line.split_whitespace().nth(4) == Some(&inode)).unwrap();
+        let begin = u64::from_str_radix(begins.split('-').next().unwrap(), 16).unwrap();
+        let memory = File::options().write(true).open("/proc/self/mem").unwrap();
+        Mapped { memory, begin, bytes: file.len() }
+    }
+
+    pub fn write_at(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_all_at(bytes, self.begin + at).unwrap();
+    }
 }
 
 /// Forwards messages until either end is gone; then both are.
 fn forward(mut from: Receiver, mut to: Sender, ends: (UnixStream, UnixStream)) {
     let mut spin = Spin::new();
-    while let Ok(waited) = from.wait(&mut spin, Some(Instant::now() + Duration::from_millis(100))) {
+    while let Ok(waited) = from.wait(&mut spin, Some(Instant::now() + NAP)) {
         if waited == Waited::PeerGone || forward_some(&mut from, &mut to).is_none() {
             break;
         }

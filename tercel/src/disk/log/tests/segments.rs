@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::*;
+use rustix::io::Errno;
 
 #[test]
 fn records_come_back_in_order_though_they_span_segments() {
@@ -295,12 +296,30 @@ fn a_segment_that_cannot_be_prepared_is_an_error_that_can_be_tried_again() {
     let (moved, batch) = (dir.path().with_extension("moved"), records(&mut log.tail(), &[20_000]));
     fs::rename(dir.path(), &moved).unwrap();
     assert!(matches!(log.append(&batch), Err(DiskError::Moved { .. })));
-    assert!(log.is_short());
+    assert!(!log.is_short(), "the disk has room");
     fs::rename(&moved, dir.path()).unwrap();
     log.append(&batch).unwrap();
     log.sync().unwrap();
     drop(log);
     assert_eq!(open(dir.path()).2, [1]);
+}
+
+#[test]
+fn errors_that_pass_are_those_of_room_and_descriptors() {
+    for (errno, may_pass, words) in [
+        (Errno::NOSPC, true, "no space left"),
+        (Errno::DQUOT, true, "no space left"),
+        (Errno::MFILE, true, "Too many open files"),
+        (Errno::NFILE, true, "Too many open files in system"),
+        (Errno::ACCESS, false, "Permission denied"),
+        (Errno::NOENT, false, "No such file"),
+        (Errno::ROFS, false, "Read-only file system"),
+        (Errno::IO, false, "Input/output error"),
+    ] {
+        let error = DiskError::io("prepare", Path::new("log/1"))(errno.into());
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(error.may_pass(), may_pass, "{error}");
+    }
 }
 
 #[test]
