@@ -152,6 +152,9 @@ pub const LAST_WRITES_MAX: usize = 1 << 18;
 /// Clients whose last answers are kept: more than there are sessions, for only a client without one is evicted when another
 /// comes.
 pub const CLIENTS_MAX: usize = SESSIONS_MAX + 4_096;
+/// Bytes of those answers in memory and in a saved state, which is stored with each checkpoint: a million answers that say no
+/// more than that an operation committed, or 60,000 of the longest. Clients without a session are evicted for it, down to 7/8.
+pub const ANSWERS_BYTES_MAX: usize = 64 << 20;
 /// Evicted clients that are remembered as such.
 pub const EVICTED_MAX: usize = 65_536;
 

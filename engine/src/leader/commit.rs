@@ -98,6 +98,13 @@ impl Leader {
         if work.replica.released.count() > limits::RELEASED_MAX + self.reclaiming.collecting.released() {
             return self.not_executed(asked, op, Outcome::Full(Limit::Buffer), work);
         }
+        let reply_bytes = body.ran.as_ref().map_or(0, |ran| ran.reply.len());
+        if work.replica.answers.lacks_room(op, reply_bytes) {
+            self.evict_for(op, reply_bytes, work);
+            if work.replica.answers.lacks_room(op, reply_bytes) {
+                return self.not_executed(asked, op, Outcome::Full(Limit::Buffer), work);
+            }
+        }
         if work.log_is_full() || work.pages.mob.bytes() + body.len() > work.config.mob_bytes {
             return self.stall(asked, op, body, work);
         }
@@ -143,7 +150,7 @@ impl Leader {
 
     fn order_commit(&mut self, logged: Logged<'_>, work: &mut Work<'_>) {
         let op = logged.head.op;
-        self.evict_for(op.client, work);
+        self.evict_for(op, logged.head.reply.len(), work);
         work.stats.commits += 1;
         work.stats.forwards += logged.head.placements.len() as u64;
         logged.effects.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
@@ -172,10 +179,10 @@ impl Leader {
         })
     }
 
-    /// Makes room for a client in the table of answers.
-    pub(super) fn evict_for(&mut self, client: ClientId, work: &mut Work<'_>) {
-        let victim = work.replica.answers.victim(client, |id| self.is_present(id));
-        if let Some(victim) = victim {
+    /// Makes room for an operation in the table of answers.
+    pub(super) fn evict_for(&mut self, op: OpId, reply_bytes: usize, work: &mut Work<'_>) {
+        let victims = work.replica.answers.victims(op, reply_bytes, |id| self.is_present(id));
+        for victim in victims {
             self.order(&Entry::Evict(victim), None, work);
         }
     }

@@ -172,17 +172,24 @@ impl Leader {
         while self.ending.pop_front_if(|(stamp, _)| *stamp <= visible).is_some() {}
     }
 
-    /// A client has said good-bye.
-    pub(crate) fn end_session(&mut self, client: ClientId, work: &mut Work<'_>) {
+    /// A client has said good-bye: nothing is kept of it.
+    pub(crate) fn leave(&mut self, client: ClientId, work: &mut Work<'_>) {
+        let is_known = work.replica.answers.knows(client);
+        self.end_session(client, is_known, work);
+    }
+
+    /// Ends a client's session. Forgets its answers if it `leaves`.
+    fn end_session(&mut self, client: ClientId, leaves: bool, work: &mut Work<'_>) {
         self.absent.remove(client);
-        if !work.replica.places.has_grants(client) {
+        if !work.replica.places.has_grants(client) && !leaves {
             return;
         }
         // A large transaction is about to make objects in what was granted; and a full disk takes nothing.
         if work.disk_full || self.large.as_ref().is_some_and(|large| large.placing.client == client) {
             return self.absent.insert(client, work.now.plus_us(session_us(work.config)), Stamp::ZERO);
         }
-        let stamp = self.order(&Entry::End(client), None, work);
+        let entry = if leaves { Entry::Leave(client) } else { Entry::End(client) };
+        let stamp = self.order(&entry, None, work);
         self.ending.push_back((stamp, client));
         let places = &work.replica.places;
         self.fills.retain(|page, _| places.granted(*page).is_some());
@@ -198,7 +205,7 @@ impl Leader {
     pub(crate) fn end_absent(&mut self, work: &mut Work<'_>) {
         for _ in 0..ENDED_AT_ONCE {
             let Some(client) = self.absent.take(work.now) else { return };
-            self.end_session(client, work);
+            self.end_session(client, false, work);
         }
     }
 }

@@ -49,7 +49,7 @@ impl Leader {
 
     /// Gives it its place in the order, and its versions with it.
     fn order_large(&mut self, mut large: Box<Large>, work: &mut Work<'_>) {
-        self.evict_for(large.op.client, work);
+        self.evict_for(large.op, 0, work);
         work.stats.commits += 1;
         work.stats.forwards += large.placing.placements().len() as u64;
         large.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));

@@ -1,9 +1,9 @@
 //! The last answer of each slot of each client: what makes an operation execute at most once.
 //!
 //! Every answer that is kept is a commit: what did not commit leaves no trace in the order. The invariant: an operation
-//! that committed is found here until a later one of its slot commits, or its client is evicted; and a client that was
-//! evicted is known as such, or, once some are no longer remembered, a stranger is believed to be new only on the first
-//! connection of its life.
+//! that committed is found here until a later one of its slot commits, or its client says good-bye or is evicted; and a client
+//! that was evicted is known as such, or, once some are no longer remembered, a stranger is believed to be new only on the
+//! first connection of its life. Bytes are bounded as well as clients: the leader evicts before it orders what has no room.
 
 use std::collections::VecDeque;
 
@@ -20,8 +20,8 @@ use crate::table::{Map, Set};
 pub struct Answers {
     clients: Map<ClientId, Client>,
     evicted: Evicted,
-    /// Of all replies that are kept.
-    reply_bytes: usize,
+    /// Of all answers, with their replies.
+    bytes: usize,
     sum: RowSum,
 }
 
@@ -73,21 +73,26 @@ impl Answers {
         let op = head.op;
         let client = self.clients.entry(op.client).or_default();
         client.used = stamp;
-        self.reply_bytes += head.reply.len();
         let answer = Answer { seq: op.seq, stamp, digest: head.digest, reply: head.reply.as_slice().into() };
         self.sum.add(&answer.row(op.client, op.slot));
+        self.bytes += answer.bytes();
         if let Some(old) = client.slots.insert(op.slot, answer) {
-            self.reply_bytes -= old.reply.len();
+            self.bytes -= old.bytes();
             self.sum.remove(&old.row(op.client, op.slot));
         }
     }
 
-    /// A client's answers are forgotten.
-    pub(super) fn evict(&mut self, id: ClientId) {
+    /// A client's answers are forgotten: it has said good-bye, and asks for none of them.
+    pub(super) fn forget(&mut self, id: ClientId) {
         for (slot, answer) in self.clients.remove(&id).into_iter().flat_map(|c| c.slots) {
-            self.reply_bytes -= answer.reply.len();
+            self.bytes -= answer.bytes();
             self.sum.remove(&answer.row(id, slot));
         }
+    }
+
+    /// A client's answers are forgotten, though it may ask for them.
+    pub(super) fn evict(&mut self, id: ClientId) {
+        self.forget(id);
         if self.evicted.set.insert(id) {
             self.evicted.order.push_back(id);
         }
@@ -116,15 +121,45 @@ impl Answers {
         }
     }
 
-    /// The client to evict before another one comes, if the table is full: of those without a session the one whose last
-    /// commit is the oldest.
-    pub fn victim(&self, newcomer: ClientId, has_session: impl Fn(ClientId) -> bool) -> Option<ClientId> {
-        if self.clients.contains_key(&newcomer) || self.clients.len() < clients_max() {
-            return None;
+    /// Whether there is something to forget of a client.
+    pub(crate) fn knows(&self, client: ClientId) -> bool {
+        self.clients.contains_key(&client)
+    }
+
+    /// Whether an answer with a reply of so many bytes would be too much beside all others.
+    pub(crate) fn lacks_room(&self, op: OpId, reply_bytes: usize) -> bool {
+        let old = self.clients.get(&op.client).and_then(|client| client.slots.get(&op.slot));
+        let old_bytes = old.map_or(0, Answer::bytes);
+        let bytes = ANSWER_BYTES + reply_bytes;
+        bytes > old_bytes && self.bytes + bytes - old_bytes > limits::ANSWERS_BYTES_MAX
+    }
+
+    /// The clients to evict before an operation's answer comes, if the table is full: of those without a session the ones whose
+    /// last commit is the oldest.
+    pub fn victims(
+        &self,
+        op: OpId,
+        reply_bytes: usize,
+        has_session: impl Fn(ClientId) -> bool,
+    ) -> Vec<ClientId> {
+        let is_one_more = !self.knows(op.client) && self.clients.len() >= clients_max();
+        let lacks_room = self.lacks_room(op, reply_bytes);
+        if !is_one_more && !lacks_room {
+            return Vec::new();
         }
         let may_go = |id: &ClientId| !has_session(*id) || dropped(Rule::EvictsSessions);
-        let absent = self.clients.iter().filter(|(id, _)| may_go(id));
-        absent.min_by_key(|(id, client)| (client.used, **id)).map(|(id, _)| *id)
+        let absent = self.clients.iter().filter(|(id, _)| **id != op.client && may_go(id));
+        let mut oldest: Vec<_> = absent.map(|(id, client)| (client.used, *id, client)).collect();
+        oldest.sort_unstable_by_key(|(used, id, _)| (*used, *id));
+        // Some more than are in the way, for each search looks at all clients.
+        let goal = if lacks_room { limits::ANSWERS_BYTES_MAX / 8 * 7 } else { usize::MAX };
+        let (mut bytes, mut go_on) = (self.bytes, is_one_more);
+        let is_needed = |(_, _, client): &(Stamp, ClientId, &Client)| {
+            let is_needed = std::mem::take(&mut go_on) || bytes > goal;
+            bytes -= client.slots.values().map(Answer::bytes).sum::<usize>();
+            is_needed
+        };
+        oldest.into_iter().take_while(is_needed).map(|(_, id, _)| id).collect()
     }
 
     pub(super) fn may_be_evicted(&self, client: ClientId, connection: u64) -> bool {
@@ -160,7 +195,7 @@ impl Answers {
         let mut restored = Answers { evicted, ..Answers::default() };
         for (id, client) in &clients {
             for (slot, answer) in &client.slots {
-                restored.reply_bytes += answer.reply.len();
+                restored.bytes += answer.bytes();
                 restored.sum.add(&answer.row(*id, *slot));
             }
         }
@@ -169,6 +204,10 @@ impl Answers {
 }
 
 impl Answer {
+    fn bytes(&self) -> usize {
+        ANSWER_BYTES + self.reply.len()
+    }
+
     fn row(&self, client: ClientId, slot: u16) -> [u64; 6] {
         [
             client.0,
@@ -180,6 +219,9 @@ impl Answer {
         ]
     }
 }
+
+/// What an answer without a reply takes in memory, with its places in the tables.
+const ANSWER_BYTES: usize = 64;
 
 /// Clients that the table has room for, which is more than there are sessions.
 pub fn clients_max() -> usize {
@@ -215,11 +257,60 @@ mod tests {
         for n in 0..limits::CLIENTS_MAX as u64 {
             answers.committed(&head(n, 1), Stamp(n + 1));
         }
-        let newcomer = ClientId(u64::MAX);
-        assert_eq!(answers.victim(newcomer, |_| false), Some(ClientId(0)));
-        assert_eq!(answers.victim(newcomer, |id| id.0 < 7), Some(ClientId(7)));
-        assert_eq!(answers.victim(newcomer, |_| true), None);
-        assert_eq!(answers.victim(ClientId(5), |_| false), None);
+        let newcomer = head(u64::MAX, 1).op;
+        assert_eq!(answers.victims(newcomer, 0, |_| false), [ClientId(0)]);
+        assert_eq!(answers.victims(newcomer, 0, |id| id.0 < 7), [ClientId(7)]);
+        assert_eq!(answers.victims(newcomer, 0, |_| true), []);
+        assert_eq!(answers.victims(head(5, 2).op, 0, |_| false), []);
+    }
+
+    /// The bytes of a table by counting them.
+    fn counted_bytes(answers: &Answers) -> usize {
+        answers.clients.values().flat_map(|c| c.slots.values()).map(|a| 64 + a.reply.len()).sum()
+    }
+
+    #[test]
+    fn answers_beyond_their_bytes_cost_absent_clients_theirs() {
+        let (mut answers, reply) = (Answers::default(), vec![7; limits::REPLY_BYTES_MAX]);
+        let mut stamp = 0;
+        let mut commit = |answers: &mut Answers, client, slot| {
+            stamp += 1;
+            let mut head = Head { reply: reply.clone(), ..head(client, 1) };
+            head.op.slot = slot;
+            answers.committed(&head, Stamp(stamp));
+        };
+        for client in 0..400 {
+            for slot in 0..256 {
+                let op = OpId { slot, ..head(client, 1).op };
+                for victim in answers.victims(op, reply.len(), |id| id.0 < 3) {
+                    assert!(victim.0 >= 3 && victim.0 != client);
+                    answers.evict(victim);
+                }
+                assert!(!answers.lacks_room(op, reply.len()));
+                commit(&mut answers, client, slot);
+            }
+        }
+        assert!(answers.bytes <= limits::ANSWERS_BYTES_MAX, "{}", answers.bytes);
+        assert_eq!(answers.bytes, counted_bytes(&answers));
+        assert_eq!(answers.past(head(2, 1).op), Past::Committed(&answers.clients[&ClientId(2)].slots[&0]));
+        assert_eq!(answers.past(head(3, 1).op), Past::Unknown);
+        // A slot that had an answer as long has room for the next; another has none where no client is absent.
+        while !answers.lacks_room(head(1_000, 1).op, reply.len()) {
+            let slot = answers.clients.get(&ClientId(1_001)).map_or(0, |c| c.slots.len() as u16);
+            commit(&mut answers, 1_001, slot);
+        }
+        assert_eq!(answers.victims(head(1_000, 1).op, reply.len(), |_| true), []);
+        assert!(!answers.lacks_room(head(2, 2).op, reply.len()));
+    }
+
+    #[test]
+    fn client_that_said_good_bye_leaves_nothing() {
+        let mut answers = Answers::default();
+        answers.committed(&Head { reply: vec![1, 2], ..head(1, 5) }, Stamp(9));
+        answers.forget(ClientId(1));
+        assert_eq!((answers.bytes, answers.digest()), (0, Answers::default().digest()));
+        assert_eq!(answers.past(head(1, 5).op), Past::Never);
+        assert!(!answers.may_be_evicted(ClientId(1), 2));
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub enum Entry<'a> {
     Grant(Grant),
     /// A client's session is over, and with it what was granted to it.
     End(ClientId),
+    /// A client has said good-bye: its session is over, and its last answers are forgotten.
+    Leave(ClientId),
     /// A client makes nothing more in these pages.
     /// Each with the first slot that was given to no object.
     GiveBack(ClientId, Vec<(PageId, u16)>),
@@ -150,6 +152,7 @@ pub mod kind {
     pub const GIVE_BACK: u8 = 11;
     pub const CONDEMN: u8 = 12;
     pub const COLLECT: u8 = 13;
+    pub const LEAVE: u8 = 14;
 }
 
 impl<'a> Entry<'a> {
@@ -163,6 +166,7 @@ impl<'a> Entry<'a> {
             Entry::Evict(_) => kind::EVICT,
             Entry::Grant(_) => kind::GRANT,
             Entry::End(_) => kind::END,
+            Entry::Leave(_) => kind::LEAVE,
             Entry::Stage { .. } => kind::STAGE,
             Entry::CommitStaged { .. } => kind::COMMIT_STAGED,
             Entry::Free(_) => kind::FREE,
@@ -199,7 +203,7 @@ impl<'a> Entry<'a> {
                 out.put_u16(id.0);
                 layout.encode(&mut out);
             }
-            Entry::Evict(client) | Entry::End(client) => out.put_u64(client.0),
+            Entry::Evict(client) | Entry::End(client) | Entry::Leave(client) => out.put_u64(client.0),
             Entry::Grant(g) => g.encode(&mut out),
             Entry::GiveBack(client, pages) => {
                 out.put_u64(client.0);
@@ -253,6 +257,7 @@ impl<'a> Entry<'a> {
             }
             kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
             kind::END => Entry::End(ClientId(r.u64()?)),
+            kind::LEAVE => Entry::Leave(ClientId(r.u64()?)),
             kind::GIVE_BACK => {
                 let client = ClientId(r.u64()?);
                 let done = (0..r.count(6, "pages")?).map(|_| Ok((page(&mut r)?, r.u16()?)));
@@ -445,6 +450,7 @@ mod tests {
             Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
             Entry::Evict(ClientId(8)),
             Entry::End(ClientId(8)),
+            Entry::Leave(ClientId(8)),
             Entry::Grant(Grant {
                 client: ClientId(8),
                 seq: 1,

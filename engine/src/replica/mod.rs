@@ -225,6 +225,10 @@ impl Replica {
                 self.frees.reborn(stamp, &reborn);
             }
             Entry::End(client) => self.places.end(stamp, *client),
+            Entry::Leave(client) => {
+                self.places.end(stamp, *client);
+                self.answers.forget(*client);
+            }
             Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
             _ => {}
         }

@@ -18,6 +18,7 @@ use super::health::DRAINING;
 use super::{Cx, Sessions, inside};
 use crate::error::Error;
 use crate::leader::{Asked, Body, Ran};
+use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::replica::answers::Past;
 use crate::txn::{Hold, Ticket};
@@ -82,6 +83,9 @@ impl Sessions {
         cx: &mut Cx<'_>,
     ) {
         let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
+        if op.slot >= limits::credit() {
+            return cx.verdict(asked, op, Outcome::Full(Limit::Buffer));
+        }
         let digest = crc32fast::hash(body);
         let mut is_answered = false;
         if !dropped(Rule::CallTwice) {

@@ -4,13 +4,14 @@ use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{
-    Bind, Call, Cancel, Collect, Commit, Credit, Fetch, Hello, InputEnd, Item, Lease, Outcome, Part, Ping,
-    Reason, Request, Resolve, Unsubscribe,
+    Bind, Call, Cancel, Collect, Commit, Credit, Fetch, Hello, InputEnd, Item, Lease, Limit, Outcome, Part,
+    Ping, Reason, Request, Resolve, Unsubscribe,
 };
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
 use crate::leader::{Asked, Body};
+use crate::limits;
 use crate::mutant::{Rule, dropped};
 
 impl Sessions {
@@ -85,7 +86,7 @@ impl Sessions {
                 self.disconnected(conn, cx);
                 cx.close(conn);
                 self.serving.forget(client);
-                self.lead(cx, |leader, work| leader.end_session(client, work));
+                self.lead(cx, |leader, work| leader.leave(client, work));
                 Ok(())
             }
             other => return self.expel(conn, format!("{other:?} is for servers to send"), cx),
@@ -105,6 +106,10 @@ impl Sessions {
     fn commit(&mut self, asked: Asked, client: ClientId, commit: Commit<'_>, cx: &mut Cx<'_>) {
         if commit.op.client != client {
             return cx.verdict(asked, commit.op, Outcome::Invalid(Oref::NULL));
+        }
+        if commit.op.slot >= limits::credit() {
+            // Nothing is kept of it, not even that it was refused: so is every copy.
+            return cx.verdict(asked, commit.op, Outcome::Full(Limit::Buffer));
         }
         let (mut parts, mut sum) = (Vec::new(), crc32fast::Hasher::new());
         if commit.parts > 0 {
@@ -132,7 +137,8 @@ impl Sessions {
         if op.client != client {
             return cx.verdict(asked, op, Outcome::Unknown);
         }
-        if dropped(Rule::CallAfterCancel) && self.calls.waits(asked.conn, op) {
+        let was_refused = op.slot >= limits::credit();
+        if was_refused || dropped(Rule::CallAfterCancel) && self.calls.waits(asked.conn, op) {
             return cx.verdict(asked, op, Outcome::NotExecuted);
         }
         self.calls.drop_op(asked.conn, op);

@@ -81,7 +81,7 @@ fn entries() -> [(&'static str, Entry<'static>); 11] {
 }
 
 /// Those that change nothing by themselves.
-fn pieces() -> [(&'static str, Entry<'static>); 2] {
+fn pieces() -> [(&'static str, Entry<'static>); 3] {
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -91,6 +91,7 @@ fn pieces() -> [(&'static str, Entry<'static>); 2] {
     [
         ("stage", Entry::Stage { op, at: 0x3132_3334, bytes: &[5, 6, 7] }),
         ("commit_staged", Entry::CommitStaged { op, bytes: 0x4142_4344 }),
+        ("leave", Entry::Leave(ClientId(0x1112_1314_1516_1718))),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! The server alone, spoken to by hand: what no honest client sends, and what the network does to what they send.
 
 use crate::world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, refused};
-use tercel_engine::limits::{CLIENTS_MAX, LEASED_UNUSED_MAX, REVOKING_MAX};
+use tercel_engine::limits::{CLIENTS_MAX, CREDIT, LEASED_UNUSED_MAX, REVOKING_MAX};
 use tercel_engine::server::{Conn, Input, LogRoom, Recovery, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_wire::class::FORWARD;
@@ -315,6 +315,36 @@ fn a_client_without_a_session_is_evicted_and_may_come_back_as_another() {
     );
     let welcome = h.greet(Conn(90_001), 77_777, 1);
     assert!(welcome.iter().any(|(_, k, ..)| *k == Kind::Welcome));
+}
+
+#[test]
+fn client_that_says_good_bye_is_forgotten() {
+    let mut h = Hand::new();
+    h.greet(A, 1, 1);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    h.commit(A, op(1, 1), &make(page, 0, &object(class, 1)));
+    h.sync();
+    h.send(A, Kind::Bye, |_| ());
+    h.sync();
+    // It was not evicted, so it may come back; but of what it did nothing is known.
+    let again = Conn(3);
+    assert!(h.greet(again, 1, 2).iter().any(|(_, k, ..)| *k == Kind::Welcome));
+    assert_eq!(outcomes(&h.resolve(again, op(1, 1))), [Outcome::NotExecuted]);
+}
+
+#[test]
+fn operation_in_a_slot_beyond_the_grant_is_refused() {
+    let mut h = Hand::new();
+    h.greet(A, 1, 1);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    let object = object(class, 1);
+    let last = OpId { slot: CREDIT - 1, ..op(1, 1) };
+    h.commit(A, last, &make(page, 0, &object));
+    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+    let beyond = OpId { slot: CREDIT, ..op(1, 1) };
+    let said = h.commit(A, beyond, &make(page, 1, &object));
+    assert_eq!(outcomes(&said), [Outcome::Full(Limit::Buffer)]);
+    assert_eq!(outcomes(&h.resolve(A, beyond)), [Outcome::NotExecuted]);
 }
 
 #[test]
