@@ -23,7 +23,7 @@ pub struct Served {
     slots: Vec<Slot>,
     /// The last call that is never answered.
     told: u64,
-    /// Bytes of what is kept.
+    /// Bytes of memory for what is kept, and of what is to be used again.
     kept_bytes: usize,
 }
 
@@ -107,9 +107,10 @@ impl Served {
         }
         slot.seq = id.seq;
         slot.state = State::Running(None);
-        self.kept_bytes -= slot.kept.len();
+        let before = slot.kept.capacity();
         slot.kept.clear();
         slot.kept.shrink_to(SPARE_BYTES);
+        self.kept_bytes = self.kept_bytes - before + slot.kept.capacity();
         Arrival::New
     }
 
@@ -138,8 +139,10 @@ impl Served {
     /// slot's.
     #[inline]
     pub fn end(&mut self, id: CallId, body: &[u8]) -> bool {
-        let room = limits::KEPT_CLIENT_BYTES_MAX - self.kept_bytes;
+        let all_bytes = self.kept_bytes;
         let Some(slot) = self.of(id) else { return false };
+        let before = slot.kept.capacity();
+        let room = (limits::KEPT_CLIENT_BYTES_MAX + before).saturating_sub(all_bytes);
         if !matches!(slot.state, State::Running(_)) {
             return false;
         }
@@ -150,12 +153,14 @@ impl Served {
             return true;
         }
         if body.len() <= limits::KEPT_BYTES_MAX.min(room) {
+            slot.kept.reserve_exact(body.len());
             slot.kept.extend_from_slice(body);
             slot.state = State::Kept;
-            self.kept_bytes += body.len();
         } else {
             slot.state = State::Ended;
         }
+        let after = slot.kept.capacity();
+        self.kept_bytes = all_bytes - before + after;
         true
     }
 
@@ -201,22 +206,18 @@ impl Served {
 
     /// Lets go of what is kept; whether each call was begun stays known.
     pub fn shrink(&mut self) {
-        for slot in self.slots.iter_mut().filter(|slot| matches!(slot.state, State::Kept)) {
-            slot.state = State::Ended;
+        for slot in &mut self.slots {
+            if matches!(slot.state, State::Kept) {
+                slot.state = State::Ended;
+            }
             slot.kept = Vec::new();
         }
         self.kept_bytes = 0;
     }
 
-    /// Bytes of what is kept.
+    /// Bytes of memory for what is kept, and of what is to be used again.
     pub fn kept_bytes(&self) -> usize {
         self.kept_bytes
-    }
-
-    /// Bytes of memory for what is kept.
-    #[cfg(test)]
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.slots.iter().map(|slot| slot.kept.capacity()).sum()
     }
 
     fn of(&mut self, id: CallId) -> Option<&mut Slot> {
