@@ -83,6 +83,9 @@ impl Sessions {
             return self.expel(asked.conn, NO_SLOT, cx);
         }
         let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
+        if op.slot >= limits::credit() {
+            return cx.verdict(asked, op, Outcome::Full(Limit::Buffer));
+        }
         let digest = crc32fast::hash(body);
         let mut is_answered = false;
         if !dropped(Rule::CallTwice) {

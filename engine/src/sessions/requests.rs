@@ -2,7 +2,7 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind, WIRE_VERSION};
 use tercel_wire::id::{ClientId, OpId, Oref};
-use tercel_wire::message::{Commit, FromClient, MessageError, Outcome, Part, Reason};
+use tercel_wire::message::{Commit, FromClient, Limit, MessageError, Outcome, Part, Reason};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -86,7 +86,8 @@ impl Sessions {
             return cx.verdict(asked, commit.op, Outcome::Invalid(Oref::NULL));
         }
         if commit.op.slot >= limits::credit() {
-            return self.expel(asked.conn, NO_SLOT, cx);
+            // Nothing is kept of it, not even that it was refused: so is every copy.
+            return cx.verdict(asked, commit.op, Outcome::Full(Limit::Buffer));
         }
         let (mut parts, mut sum) = (Vec::new(), crc32fast::Hasher::new());
         if commit.parts > 0 {
@@ -109,7 +110,8 @@ impl Sessions {
         if op.client != client {
             return cx.verdict(asked, op, Outcome::Unknown);
         }
-        if dropped(Rule::CallAfterCancel) && self.calls.waits(asked.conn, op) {
+        let was_refused = op.slot >= limits::credit();
+        if was_refused || dropped(Rule::CallAfterCancel) && self.calls.waits(asked.conn, op) {
             return cx.verdict(asked, op, Outcome::NotExecuted);
         }
         self.calls.drop_op(asked.conn, op);

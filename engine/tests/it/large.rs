@@ -299,7 +299,7 @@ fn a_client_that_goes_in_the_middle_takes_its_large_transaction_along_and_nothin
         }
         h.input(Input::Disconnected(A));
         h.finish();
-        let said = h.commit(B, op(6, slices as u16 + 1, 1), &all(h.server.visible(), &[mine], false, &three));
+        let said = h.commit(B, op(6, 1, slices as u64 + 1), &all(h.server.visible(), &[mine], false, &three));
         assert_eq!(outcomes(&said, B), []);
         assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
         h.finish();

@@ -350,15 +350,18 @@ fn client_that_says_good_bye_is_forgotten() {
 }
 
 #[test]
-fn operation_in_a_slot_that_was_not_granted_ends_the_session() {
+fn operation_in_a_slot_beyond_the_grant_is_refused() {
     let mut h = Hand::new();
     h.greet(A, 1, 1);
     let (class, page) = (h.define(A), h.lease(A, 1)[0]);
     let object = object(class, 1);
-    let last = h.commit(A, OpId { slot: CREDIT - 1, ..op(1, 1) }, &make(page, 0, &object));
-    assert!(!closed(&last, A));
-    let beyond = h.commit(A, OpId { slot: CREDIT, ..op(1, 1) }, &make(page, 1, &object));
-    assert!(closed(&beyond, A));
+    let last = OpId { slot: CREDIT - 1, ..op(1, 1) };
+    h.commit(A, last, &make(page, 0, &object));
+    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+    let beyond = OpId { slot: CREDIT, ..op(1, 1) };
+    let said = h.commit(A, beyond, &make(page, 1, &object));
+    assert_eq!(outcomes(&said), [Outcome::Full(Limit::Buffer)]);
+    assert_eq!(outcomes(&h.resolve(A, beyond)), [Outcome::NotExecuted]);
 }
 
 #[test]
