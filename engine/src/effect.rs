@@ -1,4 +1,4 @@
-//! What happens to a server, and what it wants done: the values that pass between it and its host.
+//! Inputs and effects: the values that pass between a server and its host.
 //!
 //! Everything that a view's effects ask for names the view into which the replica was recovered; an answer that names
 //! another is of a predecessor, and is dropped.
@@ -21,7 +21,7 @@ use crate::time::in_words;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Conn(pub u64);
 
-/// What one process may choose.
+/// Settings of one process.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Bytes of modified objects held in memory. A quarter of it starts installing; at all of it commits wait for that,
@@ -54,10 +54,10 @@ pub struct ServerConfig {
 /// When what no root reaches is collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectConfig {
-    /// Whether a collection begins by itself; else only when a client asks for it.
+    /// Set if a collection begins by itself; else only a client's request begins one.
     pub is_automatic: bool,
-    /// How long what nothing leads to any more stays before it is freed, in milliseconds: programs may still hold references
-    /// to it.
+    /// Time for which unreachable objects stay before they are freed, in milliseconds: programs may still
+    /// hold references to them.
     pub grace_ms: u64,
     /// A collection begins once there are so many objects and chunks of large values more than the last one left, and so many in
     /// a hundred of those.
@@ -108,30 +108,30 @@ pub enum Input<'a> {
     Written(ViewId, LogPosition),
     /// A page was read: its bytes, or none if the store has no such page.
     Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
-    /// What [`Effect::Install`] asked for is stored.
+    /// The store has completed [`Effect::Install`].
     Installed(ViewId),
-    /// What [`Effect::Pin`] asked for is done, or why it cannot be.
+    /// The host has done [`Effect::Pin`], or gives the reason why it cannot be done.
     Pinned(ViewId, u64, Result<(), String>),
-    /// What [`Effect::ReadPinned`] asked for: those of the pages that exist, in their order.
+    /// The result of [`Effect::ReadPinned`]: those of the pages that exist, in their order.
     PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
     /// A call that [`Effect::Run`] asked for has come to its end.
     Ran(ViewId, JobDone),
     /// A call that runs sends an item, or says how much of its items it has consumed.
     Says(ViewId, JobId, Said),
-    /// What the client of a call has sent on a stream breaks the protocol.
+    /// The caller has broken the protocol by a message on a stream of this call.
     Violated(ViewId, JobId, Violation),
     /// The host is about to stop: no new call is begun, and those that are under way come to their end.
     Drain,
     /// The disk is full, or no longer.
     DiskFull(bool),
-    /// How much room the log has left of what it may take. To be said again after every truncation while it is not
+    /// The room that the log has left of its allowance. Reported again after every truncation while it is not
     /// [`LogRoom::Free`].
     LogRoom(LogRoom),
     /// Time passed.
     Time,
 }
 
-/// How much room the log has, of what it may take.
+/// Levels of room that the log has left of its allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogRoom {
     /// Enough.
@@ -142,7 +142,7 @@ pub enum LogRoom {
     Full,
 }
 
-/// What a server wants done.
+/// Actions that a server asks its host for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Send these bytes.
@@ -165,9 +165,9 @@ pub enum Effect {
     Install {
         /// For the answer.
         view: ViewId,
-        /// What becomes of each page.
+        /// The fate of each page.
         pages: Vec<PageUpdate>,
-        /// What recovery will start from.
+        /// The state that recovery will start from.
         checkpoint: Option<Checkpoint>,
     },
     /// Keep the pages as they are after the installs asked for so far, under this number, until [`Effect::Unpin`]. Numbers
@@ -181,10 +181,10 @@ pub enum Effect {
         pin: u64,
         /// The first page.
         from: PageId,
-        /// How many page ids.
+        /// The number of page ids.
         count: u32,
     },
-    /// What is kept under this number, or will be, is no longer needed.
+    /// The pages kept under this number, or to be kept, are no longer needed.
     Unpin(u64),
     /// Entries below this stamp are no longer needed.
     Truncate(Stamp),
@@ -222,7 +222,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// What there is to recover from once this is stored over `older`: rows that this does not have stay as they are.
+    /// Merges this over `older`, for recovery once this is stored: rows absent here stay as they are.
     pub fn over(mut self, older: Option<Checkpoint>) -> Checkpoint {
         let mut rows: BTreeMap<u32, _> = older.into_iter().flat_map(|c| c.state.rows).collect();
         rows.extend(self.state.rows);
@@ -277,17 +277,17 @@ impl Effects {
     }
 }
 
-/// What a server warns of while there is time to act.
+/// Warnings of a server while there is time to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpaceWarning {
     /// Few of the space's pages are left.
     FewPages {
-        /// How many.
+        /// The number of pages left.
         left: u32,
     },
     /// At the rate of the last hour no page is left after so many seconds.
     FullSoon {
-        /// How many.
+        /// Seconds until the space is full at this rate.
         seconds: u64,
     },
 }
@@ -338,7 +338,7 @@ pub struct HostStats {
     pub accepts_paused: u64,
     /// Bytes of the log's segments.
     pub log_bytes: u64,
-    /// Whether the disk has no room for the log or the pages.
+    /// Set if the disk has no room for the log or the pages.
     pub disk_full: bool,
     /// Connections that were ended because all together had received in part, or not taken, too much.
     pub ended_for_room: u64,

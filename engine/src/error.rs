@@ -29,8 +29,8 @@ pub enum Error {
     OtherHistory(String),
     /// No answer came in time.
     ///
-    /// With an operation, a commit was sent and its outcome is unknown: `Client::resolve` asks for that by the operation's
-    /// id, as `run` does. Without one nothing was sent that changes anything, so nothing was changed.
+    /// With an operation's id: a commit was sent and its outcome is unknown. `Client::resolve` asks for the
+    /// outcome by that id, as `run` does. Without an id, no change was sent, so nothing was changed.
     #[error("no answer came in time{}", unknown_or_not(.0.as_deref()))]
     Timeout(Option<Box<OpId>>),
     /// A call of a service was sent, and it is not known whether the server has executed it: the connection or the server was lost, or
@@ -103,13 +103,13 @@ pub enum Bound {
         /// As many.
         max: usize,
     },
-    /// What one transaction reads of a client's cache.
+    /// The number of reads by one transaction in a client's cache.
     #[error(
         "a transaction read more than the client's cache can remember: read less in one, or raise `cache_bytes` in its \
          ClientConfig"
     )]
     Reads,
-    /// What one transaction reads inside of a server.
+    /// The bytes read by one transaction inside of a server.
     #[error(
         "a transaction inside of this server reads at most {bytes_max} bytes: read less in one, or run it at a client"
     )]
@@ -123,7 +123,7 @@ pub enum Bound {
          raise `subscriptions_max`"
     )]
     Subscriptions,
-    /// What the watches of a client look at together.
+    /// The objects that the watches of a client look at together.
     #[error(
         "the watches of a client look at {max} objects at most, those on the way to them included: watch fewer, or watch \
          at several clients"
@@ -132,16 +132,16 @@ pub enum Bound {
         /// As many.
         max: usize,
     },
-    /// What one transaction writes at this client or server.
+    /// The bytes written by one transaction at this client or server.
     #[error("a transaction writes at most {bytes_max} bytes here: commit in smaller parts")]
     Writes {
         /// As many.
         bytes_max: usize,
     },
-    /// What one transaction sends.
+    /// The message of one transaction.
     #[error("the transaction reads or writes too much: commit in smaller parts")]
     Message,
-    /// What one call takes or gives, or one item of a stream.
+    /// The arguments or result of one call, or one item of a stream.
     #[error(
         "arguments and results have at most 64 MiB, and items of streams 1 MiB: this has {bytes} bytes, send it in parts"
     )]
@@ -152,7 +152,7 @@ pub enum Bound {
     /// The server's buffer of modified objects. Run the transaction again; `run` does so by itself.
     #[error("the server's buffer of modified objects: it drains by itself, try again")]
     Buffer,
-    /// What one transaction writes to the server.
+    /// The writes of one transaction to the server.
     #[error(
         "the transaction is larger than the server takes: commit in smaller parts, or let its operator raise mob_bytes \
          (`tercel serve --mob`), and cache_bytes where it changes objects in very many pages"
@@ -178,7 +178,7 @@ pub enum Bound {
         "the object has {bytes} bytes and a page holds at most {OBJECT_BYTES_MAX}: move part of it behind a reference"
     )]
     Object {
-        /// What it has.
+        /// The bytes that it has.
         bytes: usize,
     },
     /// A list that must stand inside of its object.
@@ -195,9 +195,9 @@ pub enum Bound {
     /// A key of a map.
     #[error("a key of a map has at most {bytes_max} bytes and this one has {bytes}: shorten it")]
     Key {
-        /// What it has.
+        /// The bytes that it has.
         bytes: usize,
-        /// What it may have.
+        /// The bytes that it may have.
         bytes_max: usize,
     },
     /// Another bound of the server, which its answer names.
@@ -213,7 +213,7 @@ pub struct ServerFault {
     source: Arc<dyn std::error::Error + Send + Sync>,
 }
 
-/// What is wrong with a server.
+/// Kinds of faults of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -223,7 +223,7 @@ pub enum FaultKind {
     NoSpace,
     /// The directory is not one of a space, or not of this build.
     NotASpace,
-    /// What the directory should have is damaged: `tercel check` tells where.
+    /// A file that the directory should have is damaged: `tercel check` shows where.
     Damaged,
     /// A setting that cannot be meant; the text names it.
     Setting,
@@ -243,7 +243,7 @@ impl ServerFault {
         ServerFault { kind, source: Arc::new(source) }
     }
 
-    /// What to match.
+    /// The kind, to be matched.
     pub fn kind(&self) -> FaultKind {
         self.kind
     }
@@ -267,23 +267,23 @@ impl Eq for ServerFault {}
 const _: () = assert!(size_of::<Error>() <= 32);
 
 impl Error {
-    /// Whether running the same transaction again can succeed without an intervention: after a conflict, and once the
-    /// server's buffer has drained. `run` does so by itself.
+    /// Says whether another run of the same transaction can succeed without an intervention: after a
+    /// conflict, and once the server's buffer has drained. `run` repeats it by itself.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict | Error::Full(Bound::Buffer))
     }
 
-    /// Whether the server is gone, or the space behind the address is another one.
+    /// Says whether the server is gone, or another space is at the address.
     pub(crate) fn is_outage(&self) -> bool {
         matches!(self, Error::Unavailable(_) | Error::OtherHistory(_))
     }
 
-    /// Whether an operation was executed is not known.
+    /// A time-out of an operation whose execution is uncertain.
     pub fn unknown(op: OpId) -> Error {
         Error::Timeout(Some(Box::new(op)))
     }
 
-    /// What there is to be said of it beside its kind.
+    /// The text of the error beside its kind.
     pub(crate) fn what(&self) -> String {
         match self {
             Error::NotFound(what)

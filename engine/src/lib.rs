@@ -43,7 +43,7 @@ pub use txn::object;
 #[doc(hidden)]
 pub use tercel_heap::mutant;
 
-/// What derived code needs. Not for people.
+/// Items for derived code. Not for people.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::error::Error;

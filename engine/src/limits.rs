@@ -70,9 +70,10 @@ pub fn window_step_bytes() -> usize {
 /// items are small. One more is refused.
 pub const STREAMING_MAX: usize = 32;
 
-/// How long the procedure of a call without a deadline waits at its streams for a client that neither sends nor consumes an item, in
-/// microseconds: longer than a network is gone, and a thread of the pool is held for nothing no longer than that. Callers of this
-/// crate always have a deadline.
+/// Time for which the procedure of a call without a deadline waits at its streams for an inactive client, in
+/// microseconds. The client neither sends nor consumes an item in that time. It is longer than a usual outage
+/// of the network, and bounds the waste of a thread of the pool. Callers of this crate always have a
+/// deadline.
 pub const STREAM_STILL_US: u64 = 60_000_000;
 
 /// Bytes of arguments of calls that wait in a server: of a few of the largest.
@@ -88,7 +89,8 @@ pub const CALL_CREDIT_BYTES: usize = CALL_CONN_BYTES_MAX - CREDIT as usize * CAL
 /// Pages that waiting calls of methods have missed, kept for all calls together: some eight megabytes.
 pub const CALL_PAGES_MISSED_MAX: usize = 1 << 20;
 
-/// What a waiting call of a method counts beside the bytes of its arguments: the memory for its entry in the tables.
+/// The cost of a waiting call of a method beside the bytes of its arguments: the memory for its entry in the
+/// tables.
 pub const CALL_ENTRY_BYTES: usize = 256;
 
 /// Methods of waiting calls that are run before other connections are served again: a few hundred microseconds, if they are small.
@@ -114,8 +116,8 @@ pub const KEPT_ALL_BYTES_MAX: usize = 64 << 20;
 /// second for a sync, also at their worst.
 pub const LOG_STALLED_US: u64 = 5_000_000;
 
-/// How long a server keeps what it knows of the calls of a client that has no connection, in microseconds: a network that was gone for a
-/// minute loses no call.
+/// Time for which a server keeps its table of the calls of a client without a connection, in microseconds: an
+/// outage of a minute loses no call.
 pub const SERVED_ABSENT_US: u64 = 60_000_000;
 
 /// Clients without a connection whose calls a server knows of.
@@ -145,7 +147,8 @@ pub const KEEPALIVE_MS: u32 = 2_000;
 /// takes nine minutes to arrive at two megabits a second. One that is not busy has two keepalives.
 pub const HELD_UP_US: u64 = 600_000_000;
 
-/// How often an idle session hears the newest watermark, in microseconds: bounds how far behind it may read.
+/// The interval at which an idle session receives the newest watermark, in microseconds: bounds the lag of
+/// its reads.
 pub const HEARTBEAT_US: u64 = 50_000;
 
 /// References in the index of recent writes: 16 bytes each. A base older than the index reaches is answered `TooOld`,
@@ -194,7 +197,7 @@ pub const UNSENT_ASK_MAX: usize = 1 << 20;
 /// queue: a dozen requests. A connection that is heard later has one frame handled.
 pub const SLICE_US: u64 = 50;
 
-/// How long a connection that was ended may take its last bytes, in microseconds.
+/// Time in which a connection that was ended may take its last bytes, in microseconds.
 pub const LINGER_US: u64 = 5_000_000;
 
 /// Bytes that connections which the server has ended may still take, of all of them: hundreds of thousands of last words. What
@@ -239,8 +242,8 @@ pub const LOCAL_READ_BYTES_MAX: usize = 8 << 20;
 /// Parts of a backup that its client may have asked for and not yet got: one is read while the next is on its way.
 pub const BACKUP_ASKED_MAX: usize = 4;
 
-/// How often a backup's progress is looked at, in microseconds, and the pages that it must have got through since: a
-/// backup of 10 GB can hold up the reuse of space in the page store for a day at most.
+/// The interval at which a backup's progress is checked, in microseconds, and the pages that it must have
+/// passed since. A backup of 10 GB can hold up the reuse of space in the page store for a day at most.
 pub const BACKUP_WINDOW_US: u64 = 60_000_000;
 /// See [`BACKUP_WINDOW_US`].
 pub const BACKUP_WINDOW_PAGES_MIN: usize = 1_024;

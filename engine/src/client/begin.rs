@@ -13,7 +13,7 @@ use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::{Allowed, Begin, Begun, Echoes};
 
-/// How far the space is, and what is of its history: questions to the server, and its answers.
+/// Questions to the server about its progress and its history, and the answers.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     pub echoes: Echoes,
@@ -64,7 +64,7 @@ impl Tokens {
     }
 }
 
-/// What the state at hand is to a transaction that is to begin.
+/// The verdict on the cached state for a transaction that is to begin.
 enum Judged {
     /// New enough.
     Enough(Now),
@@ -93,7 +93,7 @@ impl Client {
         Token { space: self.history.space, view: self.history.view, stamp }
     }
 
-    /// Whether the state at hand is new enough. Asks the server if that helps.
+    /// Says whether the cached state is new enough. Asks the server if that helps.
     fn judge(&mut self, now: Now, begin: &mut Begin) -> Result<Judged, Error> {
         if let Some(refusal) = self.refusal().filter(|_| !begin.takes_stale()) {
             return Err(refusal.clone());
@@ -126,8 +126,8 @@ impl Client {
         }
     }
 
-    /// Whether the state at hand contains the token's. Asks the server how far it is if not, and whether the token is of its
-    /// history if that is not known.
+    /// Says whether the cached state contains the token's state. If not, asks the server for its progress; if
+    /// the token's history is not known, asks about that as well.
     fn holds(&mut self, now: Now, token: Token, begin: &mut Begin) -> Result<bool, Error> {
         if token.space != self.history.space {
             return Err(Error::OtherHistory(format!(

@@ -25,13 +25,13 @@ pub(super) struct Fetches {
     /// Counts fetches, over all connections.
     last: u64,
     outstanding: Map<PageId, Outstanding>,
-    /// How many of them the server lets wait at once.
+    /// The number of fetches that the server lets wait at once.
     credit: usize,
     /// The pages whose changes the server must announce.
     subscribed: Map<PageId, Subscribed>,
     /// Pages that were found empty, the oldest first; some may have been fetched again since.
     empty: VecDeque<PageId>,
-    /// How the last fetch of a page failed.
+    /// The error of the last failed fetch of a page.
     failed: Map<PageId, (u64, Error)>,
     dropped: Vec<PageId>,
     /// Subscriptions that were given back, of which the server was not told yet, each with its fetch.
@@ -99,7 +99,7 @@ const LEAVING_MAX: usize = 64;
 const GIVEN_BACK_MAX: usize = 4_096;
 
 impl Subscribed {
-    /// Of a page of which nothing is known.
+    /// A subscription to a page of which nothing is known.
     fn blind(fetch: u64) -> Subscribed {
         let all = || Some(Box::new([u64::MAX; SLOTS_MAX as usize / 64]));
         Subscribed { fetch, shown: 0, empty: false, birth: None, changed: all(), foreign: all() }
@@ -132,7 +132,7 @@ impl Fetches {
         self.given_back.is_empty()
     }
 
-    /// Whether the server asked the page back.
+    /// Says whether the server asked the page back.
     pub(super) fn has_given_back(&self, page: PageId) -> bool {
         self.given_back.contains(&page)
     }
@@ -146,7 +146,7 @@ impl Fetches {
         self.credit = credit.max(1).into();
     }
 
-    /// Whether the page is asked for.
+    /// Says whether the page is being fetched.
     pub(super) fn is_under_way(&self, page: PageId) -> bool {
         self.outstanding.contains_key(&page)
     }
@@ -250,19 +250,19 @@ impl Fetches {
         self.failed.get(&page).filter(|(f, _)| *f >= fetch).map(|(_, error)| error)
     }
 
-    /// Whether what the fetch `fetch`, or a later one, showed of this slot is still so.
+    /// Says whether the slot is unchanged since the fetch `fetch`, or a later one, showed it.
     pub(super) fn is_known(&self, oref: Oref, fetch: u64) -> bool {
         self.subscribed.get(&oref.page()).is_some_and(|s| s.fetch >= fetch && !s.has_changed(oref.slot()))
     }
 
-    /// Whether that fetch, or a later one, was answered with the page.
+    /// Says whether that fetch, or a later one, was answered with the page.
     pub(super) fn is_served(&self, page: PageId, fetch: u64) -> bool {
         !self.outstanding.contains_key(&page)
             && self.failed(page, fetch).is_none()
             && self.subscribed.get(&page).is_some_and(|s| s.shown >= fetch)
     }
 
-    /// Whether the page was empty when it was fetched last.
+    /// Says whether the page was empty when it was last fetched.
     pub(super) fn is_empty(&self, page: PageId) -> bool {
         self.subscribed.get(&page).is_some_and(|s| s.empty)
     }
@@ -294,7 +294,7 @@ impl Fetches {
 }
 
 impl Client {
-    /// Whether one more page can be asked for: more than the server has granted it would refuse.
+    /// Says whether one more page can be fetched: the server would refuse more than it has granted.
     pub(super) fn has_credit(&self) -> bool {
         self.fetches.outstanding.len() + self.tools.raw.under_way() < self.fetches.credit
     }

@@ -24,7 +24,7 @@ pub(super) struct Leases {
     is_content: bool,
     /// Grants that were heard of in this session.
     seq: u64,
-    /// How many to ask for next: doubles with use.
+    /// The number of pages to ask for next: doubles with use.
     ask: u16,
     refused: Option<Error>,
     /// Sessions that were over.
@@ -158,7 +158,7 @@ mod tests {
     /// Two of them fill a page.
     const HALF: usize = 3_900;
 
-    /// How many pages the client has just asked for, if it has asked for any.
+    /// Gives the number of pages that the client has just asked for, if it has asked for any.
     fn asked(client: &mut Client) -> Option<u16> {
         let bytes = std::mem::take(client.outgoing());
         let (header, body, rest) = tercel_wire::frame::split(&bytes).unwrap()?;

@@ -24,9 +24,9 @@ pub(super) struct Ops {
     answered: Map<OpId, Outcome>,
     /// Operations not in a slot that were asked about, and the connection on which they were.
     asked: Map<OpId, u64>,
-    /// How many operations the server lets be under way at once.
+    /// The number of operations that the server lets be under way at once.
     credit: usize,
-    /// What calls take.
+    /// Credit for the bytes of arguments of calls.
     pub(super) call_bytes: ByteCredit,
 }
 
@@ -84,7 +84,7 @@ impl Ops {
         busy.filter(|b| b.outcome.is_none()).map(|b| b.op).collect()
     }
 
-    /// Whether an unresolved operation writes to the page.
+    /// Says whether an unresolved operation writes to the page.
     pub(super) fn names(&self, page: PageId) -> bool {
         let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
         busy.flat_map(|b| b.local_writes.iter()).any(|o| o.oref.page() == page)
@@ -293,7 +293,7 @@ impl Client {
         }
     }
 
-    /// What a call came to, once.
+    /// Takes the result of a call, once.
     pub(super) fn take_call(&mut self, op: OpId) -> Option<CameTo> {
         if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
             busy.outcome.get_or_insert(Outcome::Unknown);
@@ -378,7 +378,7 @@ impl Client {
         self.ops.release(op)
     }
 
-    /// What became of an operation that was given up waiting for.
+    /// Gives the outcome of an operation whose caller gave up waiting.
     pub fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
         if let Some(outcome) = self.ops.answered.get(&op).copied() {
             if let Outcome::Committed(stamp) = outcome {

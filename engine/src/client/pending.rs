@@ -14,10 +14,10 @@
 //! such reply: it refuses a commit whose page is damaged, and says beside that what became of the operation. Calls are numbered over all
 //! connections, so a reply of an earlier one would find nothing, either.
 //!
-//! What is not here is not answered by the number of its call. Operations (commits, calls of methods, questions what became of
-//! one) and calls of services outlive the connection: they keep their slots, and are answered by slot and sequence
-//! ([`super::ops`], [`super::services`]). The answer to a greeting, the stream and the end of a connection have no call. What only tells
-//! the server something ([`Client::say`]) has no answer.
+//! Other requests are not answered by the number of their call. Operations (commits, calls of methods,
+//! questions about an outcome) and calls of services outlive the connection: they keep their slots, and are
+//! answered by slot and sequence ([`super::ops`], [`super::services`]). The answer to a greeting, the stream
+//! and the end of a connection have no call. A notification to the server ([`Client::say`]) has no answer.
 //!
 //! Bounds, of the entries of each kind:
 //!
@@ -41,14 +41,14 @@ use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
 
-/// What a request asks for.
+/// The subject of a request.
 #[derive(Debug)]
 pub(super) enum Asked {
     /// A page for the cache, by this fetch; one that names a stamp may be answered with Unchanged.
     Page { page: PageId, fetch: u64, has_stamp: bool },
     /// A page past the cache, by this fetch.
     RawPage { page: PageId, fetch: u64 },
-    /// How far the space is, and whether a token is of its history.
+    /// The progress of the space, and whether a token is of its history.
     Question(Option<Token>),
     /// The numbers by which the methods of an interface are called.
     Bind(Box<Key>),
@@ -58,7 +58,7 @@ pub(super) enum Asked {
     Single(Single),
 }
 
-/// What is asked for once at a time.
+/// Requests of which at most one per kind is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Single {
     /// Pages to make objects in.
@@ -71,7 +71,7 @@ pub(super) enum Single {
     Status,
     /// A collection, or what it would free.
     Collection,
-    /// Whether the server serves.
+    /// The health of the server.
     Health,
 }
 
@@ -92,7 +92,7 @@ impl Asked {
         }
     }
 
-    /// What a server did that answered it with a message of this kind, which names this page if it names one.
+    /// The error for an answer of this kind to this request; `named` is the page that the answer names.
     fn violation(&self, kind: Kind, named: Option<PageId>) -> Error {
         let asked = match self {
             Asked::Page { page, .. } | Asked::RawPage { page, .. } => Some(*page),
@@ -132,7 +132,7 @@ impl Pending {
         self.last
     }
 
-    /// Whether it is being asked for.
+    /// Says whether such a request is under way.
     pub(super) fn has(&self, single: Single) -> bool {
         self.single[single as usize]
     }
@@ -349,7 +349,7 @@ mod tests {
         client
     }
 
-    /// What each of the pending calls asks for, with its call.
+    /// Lists the pending calls by number, each with its request.
     fn calls(client: &Client) -> Vec<(String, u64)> {
         let by_call = &client.peer.pending.by_call;
         let mut calls: Vec<_> = by_call.iter().map(|(call, asked)| (format!("{asked:?}"), *call)).collect();

@@ -26,7 +26,7 @@ type Answer = Result<Option<Vec<u8>>, Error>;
 const CAME_MAX: usize = 64;
 
 impl Raw {
-    /// How many are under way.
+    /// The number of raw fetches under way.
     pub(super) fn under_way(&self) -> usize {
         self.asked.len()
     }

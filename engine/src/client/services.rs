@@ -112,8 +112,8 @@ impl Client {
         self.acknowledge(stamp);
     }
 
-    /// What is read from now on is not older than a stamp. Of another history than this client is in now it means nothing: what is
-    /// not heard of in this one is left out.
+    /// Ensures that later reads are not older than a stamp. A stamp of another history means nothing here, so
+    /// it is cut to the stamps received in this history.
     pub(super) fn acknowledge(&mut self, stamp: Stamp) {
         self.history.acknowledged = self.history.acknowledged.max(stamp.min(self.history.heard));
     }
@@ -187,7 +187,7 @@ impl Client {
         };
     }
 
-    /// How far a call is that was sent; its answer, once.
+    /// Gives the progress of a call that was sent; its answer, once.
     fn look(&mut self, under_way: &mut Option<UnderWay>) -> Option<Looked> {
         let Some(UnderWay { id, interface }) = under_way.clone() else { return Some(Looked::Unsent) };
         let ended = match self.requests.slots.look(id, self.requests.connection) {
@@ -217,7 +217,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// How far a call is.
+/// Progress of a call.
 enum Looked {
     Unsent,
     /// It was sent on a connection that is gone.

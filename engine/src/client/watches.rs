@@ -1,4 +1,4 @@
-//! What the programs of this client watch: objects whose changes they want to be told.
+//! Watches of this client's programs: objects whose changes the programs want reported.
 //!
 //! A change of a watched object waits here until its watch takes it; further changes of the object join it. The page of
 //! every watched object stays subscribed, cached or not. Where that is impossible, because the server asks the page back or
@@ -38,12 +38,12 @@ struct Watched {
     ended: Option<Error>,
 }
 
-/// What a watch was not told of an object yet.
+/// Changes of an object that were not reported to a watch yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pending {
     changed: Option<Stamp>,
     lost: bool,
-    /// Whether it stands in the list.
+    /// Set while it stands in the list.
     listed: bool,
 }
 
@@ -58,7 +58,7 @@ impl Watched {
 }
 
 impl Watches {
-    /// Whether changes in the page must be heard.
+    /// Says whether the client needs notices of changes in the page.
     pub(super) fn holds(&self, page: PageId) -> bool {
         self.pages.contains_key(&page)
     }
@@ -110,7 +110,7 @@ impl Watches {
         }
     }
 
-    /// Whether the watch did not look at the object before.
+    /// Adds an object to a watch; says whether it was not watched by it before.
     fn add(&mut self, watch: WatchId, oref: Oref) -> Result<bool, Error> {
         let Some(watched) = self.all.get_mut(&watch) else { return Err(unknown()) };
         if watched.objects.contains_key(&oref) {

@@ -32,12 +32,12 @@ pub(crate) struct Body<'a> {
     ran: Option<Ran>,
 }
 
-/// What a method has come to that was run here for its caller, whose operation it is.
+/// The result of a method that was run here for its caller, whose operation it is.
 #[derive(Debug, Clone)]
 pub(crate) struct Ran {
     /// The session in which it took places.
     pub author: ClientId,
-    /// What it returns: kept with the operation.
+    /// The bytes that it returns: kept with the operation.
     pub reply: Vec<u8>,
     /// A checksum of the call.
     pub digest: u32,
@@ -53,7 +53,7 @@ impl<'a> Body<'a> {
         Body { parts, last: last.into(), digest: sum.finalize(), ran: None }
     }
 
-    /// What a method wrote.
+    /// The writes of a method.
     pub(crate) fn of_call(effects: &'a [u8], ran: Ran) -> Body<'a> {
         Body { parts: Vec::new(), last: effects.into(), digest: ran.digest, ran: Some(ran) }
     }
@@ -168,7 +168,7 @@ impl Leader {
         left.iter().for_each(|oref| self.reclaiming.collecting.left(*oref));
     }
 
-    /// Whether the transaction may commit after everything ordered so far.
+    /// Says whether the transaction may commit after everything ordered so far.
     pub(crate) fn judge(&self, effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(), Outcome> {
         work.replica.certify(effects).or_else(|outcome| match outcome {
             Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) && self.is_in_flight(oref) => {
@@ -395,7 +395,7 @@ impl Leader {
         pages
     }
 
-    /// Whether something is known to have been made in a place.
+    /// Says whether something is known to have been made in a place.
     fn is_made(&self, to: Oref, work: &mut Work<'_>) -> bool {
         match self.fills.get(&to.page()) {
             Some(fill) => fill.is_made(to.slot()),

@@ -22,7 +22,7 @@ pub(super) struct Flights {
 #[derive(Debug, Clone)]
 pub(crate) struct Flight {
     pub stamp: Stamp,
-    /// How safe it must be.
+    /// The level of safety that it needs.
     pub level: Level,
     pub op: Option<OpId>,
     /// The references that it changed, as readers know them.

@@ -18,7 +18,7 @@ use crate::replica::Replica;
 use crate::replica::catalogue::Catalogue;
 use crate::replica::entry::{Entry, Freed};
 
-/// How far the leader is with freeing what was released.
+/// The leader's progress in freeing released trees.
 #[derive(Debug, Default)]
 pub(super) struct Freeing {
     /// The last entry about it.
@@ -36,8 +36,8 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// What an object of a class for chunks holds. Nothing hangs on an object of any other class, which damage alone can have
-    /// put there.
+    /// Gives the contents of an object of a class for chunks. Nothing hangs on an object of any other class,
+    /// which damage alone can have put there.
     fn of(object: &[u8], catalogue: &Catalogue) -> Option<Chunk> {
         let mut children = Vec::new();
         let body = &object[HEADER_BYTES..];
@@ -57,7 +57,7 @@ impl Chunk {
 }
 
 impl Leader {
-    /// Whether there is a slice of freeing to be done.
+    /// Says whether there is a slice of freeing to be done.
     pub(super) fn free_wants(&self, visible: Stamp, replica: &Replica) -> bool {
         let freeing = &self.reclaiming.freeing;
         replica.released.count() > 0

@@ -76,7 +76,7 @@ impl Leader {
         }
     }
 
-    /// What was known of pages that are given out again is of no use.
+    /// Drops the knowledge about pages that are given out again.
     fn begin_anew(&mut self, pages: &[PageId]) {
         pages.iter().for_each(|page| _ = self.fills.remove(page));
         self.overflow = self.overflow.filter(|overflow| !pages.contains(&overflow.page));
@@ -192,8 +192,8 @@ impl Leader {
         self.fills.retain(|page, _| places.granted(*page).is_some());
     }
 
-    /// Whether the end of the client's session is ordered and not yet visible. The end may still be lost, so the leader
-    /// cannot tell whether the client still has its grants.
+    /// Says whether the end of the client's session is ordered and not yet visible. The end may still be
+    /// lost, so the leader cannot tell whether the client still has its grants.
     pub(crate) fn is_ending(&self, client: ClientId) -> bool {
         self.ending.iter().any(|(_, ending)| *ending == client)
     }

@@ -1,4 +1,5 @@
-//! How fast pages are given out that never were, when none will be left at that rate, and whether that is to be said.
+//! The rate at which fresh pages are given out, the time when none will be left at that rate, and the warning
+//! about it.
 //!
 //! Fresh pages are counted by the minute, for an hour. The invariant: every fresh page of the window is in its minute, for
 //! pages are given out by entries, and each entry is followed by a look.
@@ -24,7 +25,7 @@ pub(super) struct Growth {
     warning: Option<SpaceWarning>,
 }
 
-/// What there is to give out.
+/// Pages to give out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stock {
     /// The first page that was never given out.
@@ -39,7 +40,7 @@ impl From<&Places> for Stock {
     }
 }
 
-/// How long a space will have room.
+/// The time for which a space will have room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outlook {
     /// Fresh pages in an hour; `None` if they were not watched for long enough.
@@ -107,7 +108,7 @@ impl Growth {
         self.warning = self.judge(now, stock.left);
     }
 
-    /// How it was at the last look.
+    /// The outlook as of the last look.
     pub(super) fn outlook(&self, now: Now, stock: Stock) -> Outlook {
         let watched = self.watched_us(now);
         Outlook {

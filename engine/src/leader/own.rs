@@ -23,7 +23,7 @@ use crate::table::Map;
 #[derive(Debug, Default)]
 pub(super) struct Owned(Map<Oref, Use>);
 
-/// How a chunk, or what may be one, is used.
+/// Uses of a chunk, or of a place that may hold one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Use {
     is_made: bool,
@@ -53,8 +53,8 @@ impl Owned {
         Ok(())
     }
 
-    /// Whether each chunk is used once and what is not made here is only named as the tree of an object, once all writes were
-    /// seen.
+    /// Checks, once all writes were seen, that each chunk is used once, and that a chunk not made here is
+    /// only named as the tree of an object.
     pub(super) fn check(&self) -> Result<(), Outcome> {
         let is_right = |of: &Use| match of.is_made {
             true => of.by_objects + of.by_nodes == 1,

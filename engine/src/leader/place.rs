@@ -49,13 +49,14 @@ impl Fill {
         fill
     }
 
-    /// Whether no object finds room any more, nor is one still to be made. Of a page that was granted beside what is in it the
-    /// client may think that there is more room than there is, so it is the client that gives it back.
+    /// Says whether no object finds room any more, nor is one still to be made. The client may overestimate
+    /// the room of a page that was granted with objects in it, so the client gives that page back.
     fn is_full(&self) -> bool {
         self.from == 0 && self.made_count == self.slots && !self.fits(SLOT_BYTES + OBJECT_BYTES_MIN)
     }
 
-    /// Whether there are so many bytes beside the objects made and the forwards that may have to be.
+    /// Says whether there is room for so many bytes beside the objects made and the forwards that may have to
+    /// be.
     fn fits(&self, bytes: usize) -> bool {
         let forwards = (self.slots - self.from - self.made_count) as usize * FORWARD_BYTES;
         PAGE_HEADER_BYTES + self.bytes + forwards + bytes + self.slots as usize * SLOT_BYTES <= PAGE_BYTES
@@ -67,7 +68,7 @@ impl Fill {
         slot >= self.from && self.made[slot as usize / 64] & 1u64 << (slot % 64) == 0
     }
 
-    /// Whether an object was made in the slot.
+    /// Says whether an object was made in the slot.
     pub(super) fn is_made(&self, slot: u16) -> bool {
         slot < SLOTS_MAX && self.made[slot as usize / 64] & 1u64 << (slot % 64) != 0
     }
@@ -89,7 +90,7 @@ pub(super) struct Overflow {
 /// Free bytes of the pages that a commit writes to, as they are used up.
 type Rooms = Map<PageId, isize>;
 
-/// What placing a transaction has found out, and decided.
+/// Findings and decisions of placing a transaction.
 #[derive(Debug, Default)]
 pub(super) struct Placing {
     pub(super) client: ClientId,
@@ -110,7 +111,7 @@ pub(super) struct Placing {
     promised: Vec<PageId>,
     /// Keep the pages in which a method took places from being given back.
     _holds: Vec<Arc<Hold>>,
-    /// Whether it is ordered in pieces, long after this.
+    /// Set if it is ordered in pieces, long after this.
     is_large: bool,
     /// Bytes that it will take of each page, beyond what is there, as long as it is not ordered.
     ledger: Rooms,
@@ -132,12 +133,12 @@ impl Placing {
         self.rooms.clear();
     }
 
-    /// Whether it makes something in this page, which is given out again.
+    /// Says whether it makes something in this page, which is given out again.
     fn takes(&self, page: PageId) -> bool {
         self.births.iter().any(|(taken, _)| *taken == page)
     }
 
-    /// Whether new objects are made in this page.
+    /// Says whether new objects are made in this page.
     pub(super) fn fills(&self, page: PageId) -> bool {
         self.fills.contains_key(&page)
     }
@@ -162,8 +163,9 @@ impl Placing {
         std::mem::take(&mut self.births)
     }
 
-    /// Whether the new objects find room, once all of them were expected. Another transaction of the client may have
-    /// grown into the room of these before they were seen: run again, in other places.
+    /// Checks that the new objects find room, once all of them were expected. Another transaction of the
+    /// client may have taken that room before these objects were seen: then the transaction is run again, in
+    /// other places.
     pub(super) fn fits(&self) -> Result<(), Outcome> {
         if self.fills.values().all(|fill| fill.fits(0)) { Ok(()) } else { Err(Outcome::NotExecuted) }
     }
@@ -297,7 +299,8 @@ impl Leader {
         Ok(())
     }
 
-    /// Whether what must be known of a granted page is at hand: an earlier view may have left objects in it.
+    /// Says whether the contents of a granted page are at hand where they are needed: an earlier view may
+    /// have left objects in it.
     pub(super) fn is_here_to_fill(&self, page: PageId, work: &mut Work<'_>) -> bool {
         let granted = work.replica.places.granted(page);
         self.fills.contains_key(&page) || granted.is_none_or(|g| !g.is_made_in) || work.pages.is_here(page)

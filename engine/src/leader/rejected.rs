@@ -42,7 +42,7 @@ impl RejectedOps {
         }
     }
 
-    /// Whether the id was rejected.
+    /// Says whether the id was rejected.
     pub(super) fn is_rejected(&self, op: OpId) -> bool {
         self.clients.get(&op.client).and_then(|slots| slots.get(&op.slot)).is_some_and(|seq| *seq >= op.seq)
     }

@@ -69,7 +69,7 @@ impl Leader {
 }
 
 impl Large {
-    /// Whether the next piece can be ordered now, or the transaction.
+    /// Says whether the next piece can be ordered now, or the transaction.
     pub(super) fn may_stage(&self, visible: Stamp, replica: &Replica) -> bool {
         // The index of recent writes takes in one at a time.
         self.record.staged.is_none_or(|staged| visible >= staged)
@@ -81,7 +81,7 @@ impl Large {
         self.record.head.len() + self.bytes.len()
     }
 
-    /// Whether the last piece was ordered.
+    /// Says whether the last piece was ordered.
     fn is_staged(&self) -> bool {
         !self.record.head.is_empty() && self.next == self.bytes_all()
     }

@@ -14,20 +14,21 @@ use crate::mutant::{Rule, dropped};
 use crate::random::Random;
 use crate::time::Now;
 
-/// How a group behaves.
+/// Settings of a group's behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayedConfig {
-    /// How long it takes at most until an entry is stable, in microseconds; one in thirty-two takes fifty times as long.
+    /// The longest time until an entry is stable, in microseconds; one in thirty-two takes fifty times as
+    /// long.
     pub stable_us: u64,
     /// Entries of a view, at most, before its leader is deposed.
     pub reign_entries: u64,
     /// The longest time without a leader, in microseconds.
     pub vacant_us: u64,
-    /// Whether entries may be stable that this node's disk does not have.
+    /// Set if entries may be stable that this node's disk does not have.
     pub others_suffice: bool,
 }
 
-/// What a group knows when one of its members starts.
+/// Knowledge of a group when one of its members starts.
 #[derive(Debug, Clone)]
 pub struct Known {
     /// The newest view of anything it has.
@@ -53,14 +54,14 @@ pub struct Delayed {
     stable: Stamp,
     /// The first entry of this view, once there is one.
     view_first: LogPosition,
-    /// What this node's disk has.
+    /// The end of the log on this node's disk.
     written: LogPosition,
     submitted: u64,
     reign_entries: u64,
     deposed: u64,
     /// Questions whether it leads, and when the others have answered.
     confirms: VecDeque<(Now, u64)>,
-    /// What is to be said first.
+    /// Outputs that come before all others.
     first: Vec<Output>,
 }
 
@@ -131,18 +132,19 @@ impl Delayed {
         self.last
     }
 
-    /// How often its leader was deposed.
+    /// The number of depositions of its leader.
     pub fn deposed(&self) -> u64 {
         self.deposed
     }
 
-    /// What must be done, durably, before the log is replayed: the rest of the group is ahead of it, or behind.
+    /// Steps to take, durably, before the log is replayed: the rest of the group has a longer log, or a
+    /// shorter one.
     pub fn before_replay(&mut self) -> Vec<Output> {
         self.written = self.last;
         std::mem::take(&mut self.first)
     }
 
-    /// How many of so many entries that are not stable survive: any prefix, often all or none.
+    /// Draws the number of unstable entries that survive: any prefix, often all or none.
     fn survivors(&mut self, of: usize) -> usize {
         match self.random.below(3) {
             0 => of,

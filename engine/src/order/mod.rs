@@ -23,7 +23,7 @@ use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
 use crate::time::Now;
 
-/// How safe an ordered entry is. Each level includes those before it.
+/// Levels of safety of an ordered entry. Each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// All members agree on its place.
@@ -56,7 +56,7 @@ pub enum Input<'a> {
     /// The leader of `entry.view` orders an entry, which becomes visible once it is stable at `level`.
     Submit {
         entry: Sealed,
-        /// How safe it must be.
+        /// The level of safety that it needs.
         level: Level,
     },
     /// Another member says this.
@@ -71,7 +71,7 @@ pub enum Input<'a> {
     Time,
 }
 
-/// What a sequencer says.
+/// Outputs of a sequencer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send this to another member.

@@ -28,7 +28,7 @@ struct Image {
     used: u64,
 }
 
-/// What a look-up gives.
+/// The result of a look-up.
 #[derive(Debug, Clone)]
 pub enum CachedImage {
     /// Current bytes, or none if the page was never written.

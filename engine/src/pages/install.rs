@@ -44,18 +44,18 @@ struct Batch {
     pages: Vec<PageId>,
     /// Reads that are still out.
     missing: usize,
-    /// Whether the pages have been handed over, and as of which stamp.
+    /// The stamp as of which the pages were handed over, if they were.
     sent: Option<Stamp>,
     checkpoint: Option<(Stamp, Stamp)>,
     /// A state that must be visible, and on disk, before it is stored.
     waiting: Option<Checkpoint>,
 }
 
-/// What there is to store, in one step.
+/// Pages and checkpoint to store in one step.
 pub(crate) struct ToStore {
-    /// What becomes of each page.
+    /// The fate of each page.
     pub pages: Vec<PageUpdate>,
-    /// What recovery will start from.
+    /// The state that recovery will start from.
     pub checkpoint: Option<Checkpoint>,
     /// A page whose objects do not fit into it: a defect, and nothing may be stored.
     pub overfull: Option<PageId>,
@@ -148,12 +148,12 @@ impl Pages {
         if full || hurried { self.start_install(replica, hurried) } else { None }
     }
 
-    /// Whether commits wait for room, or will soon.
+    /// Says whether commits wait for room, or will soon.
     fn is_hurried(&self) -> bool {
         self.installer.is_awaited || self.is_pressed() || self.mob.bytes() > self.installer.mob_bytes_max / 2
     }
 
-    /// Whether the log must become shorter and a checkpoint can make it so.
+    /// Says whether the log must become shorter and a checkpoint can make it so.
     fn is_pressed(&self) -> bool {
         let entries = self.entries_behind();
         entries > mutant::bound(ENTRIES_BEHIND_MAX, 200) as u64
@@ -176,7 +176,7 @@ impl Pages {
         self.start_install(replica, true)
     }
 
-    /// Whether everything ordered is stored, so that recovery would replay nothing.
+    /// Says whether everything ordered is stored, so that recovery would replay nothing.
     pub(crate) fn is_flushed(&self, replica: &Replica) -> bool {
         let installer = &self.installer;
         installer.batch.is_none() && self.mob.pages() == 0 && installer.checkpointed == replica.stamp
@@ -249,7 +249,7 @@ impl Pages {
         Some(self.installer.pieces.iter().rev().fold(needed, begin))
     }
 
-    /// Whether the log must become shorter, and a checkpoint with these pages would make it so by much.
+    /// Says whether the log must become shorter, and a checkpoint with these pages would shorten it by much.
     fn checkpoint_pays(&self, replica: &Replica, pages: &[PageId]) -> bool {
         if !self.is_pressed() {
             return false;

@@ -5,7 +5,7 @@
 //! placing sees the newest of all. Versions of a large transaction are here before it has a stamp
 //! ([`crate::replica::version`]), as the newest of their slots.
 //!
-//! What a collection frees is one version for all the slots of a page together: there may be a million of them.
+//! A collection frees all its slots of a page in one version: there may be a million of them.
 //!
 //! It can be frozen at a stamp for a backup, which reads the pages as they were then. Nothing is copied: a version that
 //! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. The pages stored
@@ -28,13 +28,13 @@ use crate::table::Map;
 #[derive(Debug, Default)]
 pub struct Mob {
     pages: Map<PageId, Patch>,
-    /// Of the versions in `pages`, and of those among them that have no place in the order.
+    /// Bytes of the versions in `pages`, and of those among them that have no place in the order.
     bytes: usize,
     bytes_pending: usize,
     frozen: Option<Frozen>,
 }
 
-/// What a stamp of the past still needs.
+/// Versions that a stamp of the past still needs.
 #[derive(Debug)]
 struct Frozen {
     upto: Stamp,
@@ -68,12 +68,12 @@ struct Cleared {
 #[derive(Debug)]
 struct Version {
     written: VersionStamp,
-    /// Of the page, as far as this or an earlier version of the slot told; else zero.
+    /// The birth of the page, as far as this or an earlier version of the slot recorded it; else zero.
     birth: Stamp,
     object: Box<[u8]>,
 }
 
-/// What a version costs beside its bytes: its place in two vectors and the allocator's share.
+/// The cost of a version beside its bytes: its place in two vectors and the allocator's share.
 const VERSION_BYTES: usize = 64;
 
 impl Version {
@@ -213,7 +213,7 @@ impl Mob {
         self.frozen = None;
     }
 
-    /// Whether the page differs, at the frozen stamp, from what was stored when it was frozen.
+    /// Says whether the page differs, at the frozen stamp, from the stored page at the time of freezing.
     pub fn differs_frozen(&self, page: PageId) -> bool {
         !self.frozen_versions(page).is_empty()
     }
@@ -282,12 +282,12 @@ impl Mob {
         lay(over, page, base, space, buffer)
     }
 
-    /// Whether the newest versions up to a stamp put anything into the page.
+    /// Says whether the newest versions up to a stamp put anything into the page.
     pub fn has_objects(&self, page: PageId, upto: Stamp) -> bool {
         self.pages.get(&page).is_some_and(|p| p.visible(upto).any(|(_, version)| !version.object.is_empty()))
     }
 
-    /// Whether the page has modifications, the oldest of which is visible.
+    /// Says whether the page has modifications, the oldest of which is visible.
     pub fn is_installable(&self, page: PageId, visible: Stamp) -> bool {
         self.pages.get(&page).is_some_and(|p| p.first() <= visible)
     }

@@ -54,7 +54,7 @@ pub struct Pages {
 const DROPPED_AT_ONCE: usize = 500;
 
 impl Pages {
-    /// With the modified objects that recovery found, all of them visible up to `visible`.
+    /// Pages with the modified objects that recovery found, all of them visible up to `visible`.
     pub(crate) fn new(
         space: SpaceId,
         cache_bytes: usize,
@@ -82,7 +82,7 @@ impl Pages {
         self.visible
     }
 
-    /// Whether all that is visible is on this node's disk, so that pages may be stored.
+    /// Says whether all visible entries are on this node's disk, so that pages may be stored.
     pub(crate) fn may_store(&self) -> bool {
         self.written >= self.visible || dropped(Rule::TentativeInstalled)
     }
@@ -105,7 +105,7 @@ impl Pages {
         }
     }
 
-    /// What was ordered may be seen too early, if a rule is dropped.
+    /// Shows ordered changes too early, if a rule is dropped.
     pub(crate) fn changed_by_mistake(&mut self, changed: &[Oref]) {
         changed.iter().for_each(|oref| self.images.changed(oref.page()));
     }
@@ -120,7 +120,7 @@ impl Pages {
         self.written = self.written.max(stamp);
     }
 
-    /// Whether hidden versions are still to be dropped.
+    /// Says whether hidden versions are still to be dropped.
     pub(crate) fn has_hidden(&self) -> bool {
         !self.hidden.is_empty()
     }
@@ -201,7 +201,7 @@ impl Pages {
         self.images.cool(page);
     }
 
-    /// Whether a page's contents are at hand, brought up to date or not.
+    /// Says whether a page's contents are at hand, brought up to date or not.
     pub(crate) fn is_here(&mut self, page: PageId) -> bool {
         page.get() > self.stored_end || !matches!(self.images.get(page), CachedImage::Missing)
     }
@@ -251,7 +251,7 @@ impl Pages {
     }
 }
 
-/// What the slots of a page take.
+/// The extents of the slots of a page.
 pub(crate) struct Extents {
     /// One beyond the last slot.
     pub slots: u16,
@@ -271,7 +271,7 @@ impl Extents {
 /// Above everything that was ordered, below what was not: for rules dropped on purpose.
 const TENTATIVE: Stamp = Stamp(u64::MAX - 1);
 
-/// Whether anything is in a page.
+/// Says whether anything is in a page.
 pub(crate) fn has_objects(page: &[u8]) -> bool {
     le16(page, DATA_END_AT) as usize > PAGE_HEADER_BYTES
 }

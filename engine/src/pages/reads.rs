@@ -51,7 +51,7 @@ type Asker = Option<Conn>;
 #[derive(Debug, Default)]
 struct Reading {
     waiters: Vec<Waiter>,
-    /// Whether the host has been asked.
+    /// Set once the host has been asked.
     is_out: bool,
     /// The bytes that it brings may be older than those stored since.
     again: bool,
@@ -61,7 +61,7 @@ struct Reading {
 /// waits some hundred microseconds for them.
 pub(crate) const OUT_MAX: usize = 8;
 
-/// What a read that has come back is for.
+/// The purpose of a read that has come back.
 pub(crate) enum Done {
     /// For these.
     For(Vec<Waiter>),
