@@ -20,12 +20,12 @@ use crate::table::{Map, Set};
 pub struct Answers {
     clients: Map<ClientId, Client>,
     evicted: Evicted,
-    /// Of all answers, with their replies.
+    /// Bytes of all answers, with their replies.
     bytes: usize,
     sum: RowSum,
 }
 
-/// What is known of a client.
+/// Answers to one client.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Client {
     pub slots: Map<u16, Answer>,
@@ -42,7 +42,7 @@ pub struct Answer {
     pub stamp: Stamp,
     /// A checksum of the bytes that the client sent: the same id with others is a mistake of the client's.
     pub digest: u32,
-    /// What it returned: nothing, for a transaction.
+    /// The reply: nothing, for a transaction.
     pub reply: Box<[u8]>,
 }
 
@@ -50,11 +50,11 @@ pub struct Answer {
 pub(super) struct Evicted {
     pub order: VecDeque<ClientId>,
     pub set: Set<ClientId>,
-    /// Whether some evicted clients are no longer remembered as such.
+    /// Set once some evicted clients are no longer remembered as such.
     pub forgot: bool,
 }
 
-/// What the table says of an operation.
+/// The table's knowledge of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Past<'a> {
     /// It was executed.
@@ -104,7 +104,7 @@ impl Answers {
         }
     }
 
-    /// What became of an operation.
+    /// Looks up an operation.
     pub fn past(&self, op: OpId) -> Past<'_> {
         if dropped(Rule::NoOperationTable) {
             return Past::Never;
@@ -121,12 +121,12 @@ impl Answers {
         }
     }
 
-    /// Whether there is something to forget of a client.
+    /// Says whether the table has answers of a client that could be forgotten.
     pub(crate) fn knows(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)
     }
 
-    /// Whether an answer with a reply of so many bytes would be too much beside all others.
+    /// Says whether an answer with a reply of so many bytes would be too much beside all others.
     pub(crate) fn lacks_room(&self, op: OpId, reply_bytes: usize) -> bool {
         let old = self.clients.get(&op.client).and_then(|client| client.slots.get(&op.slot));
         let old_bytes = old.map_or(0, Answer::bytes);
@@ -220,7 +220,7 @@ impl Answer {
     }
 }
 
-/// What an answer without a reply takes in memory, with its places in the tables.
+/// The memory for an answer without a reply, with its places in the tables.
 const ANSWER_BYTES: usize = 64;
 
 /// Clients that the table has room for, which is more than there are sessions.

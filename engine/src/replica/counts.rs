@@ -49,7 +49,7 @@ struct Row {
     state: RowState,
 }
 
-/// Whether a row is in the page store.
+/// The relation of a row to the page store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RowState {
     /// As it is.
@@ -138,7 +138,7 @@ impl Counts {
         pages.for_each(|page| self.add(page, Count { filled: UNKNOWN, top: 0 }));
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(super) fn rows_count(&self) -> u32 {
         self.rows.len() as u32
     }
@@ -167,7 +167,7 @@ impl Counts {
         }
     }
 
-    /// Whether no count lies at or beyond the page.
+    /// Says whether no count lies at or beyond the page.
     pub(super) fn end_below(&self, page: u32) -> bool {
         let Some(row) = self.rows.last() else { return true };
         let first = (self.rows.len() as u32 - 1) * ROW_PAGES;

@@ -14,7 +14,7 @@ use crate::mutant::{self, Rule, dropped};
 use crate::slots::Slots;
 use crate::table::Map;
 
-/// What was freed lately, by page, and the floor below which that is not known.
+/// Recent frees, by page, and the floor below which frees are not known.
 #[derive(Debug, Clone, Default)]
 pub struct Frees {
     pages: Map<PageId, (Stamp, Slots)>,
@@ -24,7 +24,7 @@ pub struct Frees {
     floor: Stamp,
 }
 
-/// What is known of a place.
+/// The knowledge about a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
     /// It was not freed after the base.
@@ -45,7 +45,7 @@ impl Frees {
         self.last
     }
 
-    /// What is known of a place to a transaction of that base.
+    /// Gives what is known of a place to a transaction of that base.
     pub fn of(&self, oref: Oref, base: Stamp) -> Known {
         if base >= self.last || dropped(Rule::FreesNotCertified) {
             return Known::There;

@@ -83,7 +83,7 @@ pub trait Objects {
     fn retract(&mut self, oref: Oref, pending: &PendingStamp);
 }
 
-/// What an entry did.
+/// The effects of an entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// The references that changed, as readers know them.
@@ -111,7 +111,7 @@ pub struct Replica {
     pub places: Places,
     /// Trees of chunks that no object owns any more.
     pub released: Released,
-    /// What collections freed.
+    /// The slots that collections freed.
     pub frees: Frees,
     pieces: Option<Pieces>,
     condemned: Option<Condemned>,
@@ -265,7 +265,8 @@ impl Replica {
         self.recent.forget_for(c.effects.writes.len());
     }
 
-    /// What a commit does beside writing: objects moved, places that were named and pages that are full, trees let go of.
+    /// Applies the effects of a commit beside its writes: objects moved, places that were named and pages
+    /// that are full, released trees.
     fn settle(&mut self, stamp: Stamp, head: &Head) {
         let mut reused = Vec::new();
         for page in head.placements.iter().filter(|p| p.is_new).map(|p| p.to.page()) {
@@ -401,10 +402,11 @@ impl Replica {
         pieces.into_iter().chain(self.condemned.as_ref().map(|c| c.first)).min()
     }
 
-    /// Whether a transaction may commit after everything applied so far: a function of the ordered prefix alone.
+    /// Says whether a transaction may commit after everything applied so far: a function of the ordered
+    /// prefix alone.
     ///
     /// # Errors
-    /// What the client is told: a conflict, or that its base is older than the index reaches.
+    /// The outcome for the client: a conflict, or a base older than the index reaches.
     pub fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         if dropped(Rule::NoCertification) {
             return Ok(());
@@ -416,7 +418,7 @@ impl Replica {
         if effects.base < self.frees.last() { self.certify_frees(effects) } else { Ok(()) }
     }
 
-    /// Whether nothing that the transaction read, changes or names was freed after its base.
+    /// Checks that nothing that the transaction read, changes or names was freed after its base.
     fn certify_frees(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         let mut verdict = Ok(());
         let mut look = |oref: Oref| match self.frees.of(oref, effects.base) {
@@ -456,7 +458,7 @@ impl Replica {
             ^ self.views.digest()
     }
 
-    /// What a restart must not forget, forgotten if a rule is dropped.
+    /// Forgets state that must survive a restart, if a rule is dropped.
     pub(crate) fn forget_by_mistake(&mut self) {
         if dropped(Rule::RestartEmptyIndex) {
             self.recent = RecentWrites::default();
@@ -478,7 +480,7 @@ impl Replica {
         (self.pieces, self.condemned) = (None, None);
     }
 
-    /// Whether the client's operations are known, or may have been.
+    /// Says whether the client's operations may have been known and forgotten.
     pub fn may_be_evicted(&self, client: ClientId, connection: u64) -> bool {
         self.answers.may_be_evicted(client, connection)
     }

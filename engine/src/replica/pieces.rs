@@ -29,7 +29,7 @@ pub(super) struct Pieces {
     state: DecodeState,
     pub head: Head,
     next_placement: usize,
-    /// What it writes, and whether that is new.
+    /// The references that it writes, and whether each is new.
     pub writes: Vec<(Oref, bool)>,
     pub set: Set<Oref>,
     /// The references that changed, as readers know them.
@@ -39,7 +39,7 @@ pub(super) struct Pieces {
     pub pending: PendingStamp,
 }
 
-/// What comes next, and how many more of it.
+/// The next items to decode, and their remaining number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DecodeState {
     Begin,
@@ -76,7 +76,7 @@ impl Pieces {
         self.op == op && self.bytes == at
     }
 
-    /// Whether this is all of the operation, of so many bytes.
+    /// Says whether this is all of the operation, of so many bytes.
     pub(super) fn is_whole(&self, op: OpId, bytes: usize) -> bool {
         self.continues(op, bytes)
             && self.state == DecodeState::Writes(0)

@@ -47,9 +47,9 @@ pub struct Granted {
     pub client: ClientId,
     /// By which of the client's grants, from 1.
     pub seq: u64,
-    /// Whether anything was made in it.
+    /// Set once anything was made in it.
     pub is_made_in: bool,
-    /// Whether an object refers to a place in it where nothing was made.
+    /// Set if an object refers to a place in it where nothing was made.
     pub is_named: bool,
     /// The stamp of its grant, if that gave any page out again; else zero.
     pub birth: Stamp,
@@ -102,8 +102,8 @@ impl Places {
         first.into_iter().flatten().min()
     }
 
-    /// Whether the page has returned, or will once there is nothing in it: it is not known that something refers to a place
-    /// in it where nothing is.
+    /// Says whether the page has returned, or will once it is empty. No object is known to refer to an unused
+    /// place in it.
     pub fn may_return(&self, page: PageId) -> bool {
         self.granted.get(&page).is_some_and(|g| !g.is_named) || self.returned.contains_key(&page)
     }
@@ -133,17 +133,17 @@ impl Places {
         self.counts.in_use()
     }
 
-    /// How many pages may still be given out: they never were, or they have returned.
+    /// The number of pages that may still be given out: fresh ones, and those that have returned.
     pub fn left(&self) -> u32 {
         (PageId::MAX.get() + 1).saturating_sub(self.next_page) + self.returned.len() as u32
     }
 
-    /// Whether the page is held back: something may refer to a place there where nothing is.
+    /// Says whether the page is held back: something may refer to a place there where nothing is.
     pub fn is_held_back(&self, page: PageId) -> bool {
         self.held_back.contains(&page)
     }
 
-    /// How many pages objects may be made in.
+    /// The number of pages in which objects may be made.
     pub fn granted_count(&self) -> usize {
         self.granted.len()
     }
@@ -163,7 +163,7 @@ impl Places {
         self.clients.keys().copied()
     }
 
-    /// Whether the client has grants.
+    /// Says whether the client has grants.
     pub fn has_grants(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)
     }
@@ -372,8 +372,8 @@ impl Places {
         }
     }
 
-    /// What a leader found out about a commit: pages in which its objects name places where nothing is, and pages that it
-    /// filled.
+    /// Applies a leader's findings about a commit: pages in which its objects name unused places, and pages
+    /// that it filled.
     pub(super) fn judged(&mut self, stamp: Stamp, named: &[PageId], filled: &[PageId]) {
         for page in named {
             // A place that was promised is named although its client has gone: the page stays as it is.

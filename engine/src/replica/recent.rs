@@ -27,7 +27,7 @@ pub struct RecentWrites {
     is_over: bool,
 }
 
-/// What a large transaction wrote, as far as the index does not have it yet.
+/// Writes of a large transaction, as far as the index does not have them yet.
 #[derive(Debug, Clone)]
 struct Fresh {
     stamp: Stamp,
@@ -38,7 +38,8 @@ struct Fresh {
     next: usize,
 }
 
-/// What a commit adds to the index it makes it drop, and once more, so that it never stays above its bound for long.
+/// The number of index entries to drop for each that a commit adds. It is two, so that the index never stays
+/// above its bound for long.
 const FORGOTTEN_A_WRITE: usize = 2;
 
 impl RecentWrites {
@@ -70,7 +71,7 @@ impl RecentWrites {
         }
     }
 
-    /// Whether anything that the transaction read, or changes, was written after its base.
+    /// Checks that nothing that the transaction read, or changes, was written after its base.
     pub(super) fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         let written = effects.writes.iter().filter(|w| !w.new).map(|w| w.oref);
         let all = if dropped(Rule::WritesCertifiedOnly) { &[][..] } else { &effects.reads[..] };
@@ -127,7 +128,8 @@ impl RecentWrites {
         self.order.reserve(count);
     }
 
-    /// Whether the index has taken in all of the last large commit, and dropped what it forgot for it.
+    /// Says whether the index has taken in all of the last large commit, and dropped the writes that it
+    /// forgot for that.
     pub fn is_index_complete(&self) -> bool {
         self.fresh.is_none() && !self.is_over
     }
@@ -153,7 +155,7 @@ impl RecentWrites {
         }
     }
 
-    /// What is to be saved: the floor, and every write that is not forgotten, in order.
+    /// The rows to save: the floor, and every write that is not forgotten, in order.
     pub(super) fn rows(&self) -> (Stamp, impl ExactSizeIterator<Item = (Oref, Stamp)>) {
         let reach = self.reach();
         let forgotten = self.order.partition_point(|(_, stamp)| *stamp < reach);

@@ -14,7 +14,7 @@ use tercel_wire::id::{ClassId, Oref};
 
 use super::entry::Freed;
 
-/// Whether objects of the class are parts of large values.
+/// Says whether objects of the class are parts of large values.
 pub(crate) fn is_chunk(id: ClassId) -> bool {
     matches!(id, class::BYTES_LEAF | class::REFS_LEAF | class::CHUNK_NODE)
 }
@@ -28,7 +28,7 @@ pub struct Released {
 }
 
 impl Released {
-    /// How many there are.
+    /// The number of trees in the queue.
     pub fn count(&self) -> usize {
         self.queue.len()
     }
@@ -63,7 +63,7 @@ impl Released {
         Released { queue: roots.into(), moved: BTreeMap::new() }
     }
 
-    /// What was at the front is freed; what hung on it takes its place.
+    /// Replaces the freed trees at the front by the trees that hung on them.
     pub(super) fn freed(&mut self, f: &Freed) {
         self.queue.drain(..self.queue.len().min(f.taken as usize));
         f.below.iter().rev().for_each(|root| self.queue.push_front(*root));

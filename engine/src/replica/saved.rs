@@ -37,7 +37,7 @@ impl Saved {
         self.piece(0, usize::MAX)
     }
 
-    /// How many bytes head and rows have.
+    /// The number of bytes of head and rows.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.rows.len() * ROW_BYTES
     }
@@ -77,7 +77,7 @@ impl Saved {
         Ok(Saved { head: head.to_vec(), rows: rows.collect() })
     }
 
-    /// How many rows belong to a head.
+    /// The number of rows that belong to a head.
     ///
     /// # Errors
     /// If the head is of another version, or damaged.
@@ -102,7 +102,7 @@ impl Replica {
         Saved { head: self.head(), rows: self.places.counts_mut().take() }
     }
 
-    /// What [`Replica::save_changed`] gave last is stored.
+    /// Handles the news that the last state from [`Replica::save_changed`] is stored.
     pub fn saved(&mut self) {
         self.places.counts_mut().stored();
     }

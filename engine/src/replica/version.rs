@@ -14,11 +14,11 @@ use tercel_wire::id::Stamp;
 pub enum VersionStamp {
     /// At this stamp.
     At(Stamp),
-    /// With the transaction that has this pending stamp.
+    /// The stamp of the transaction that has this pending stamp.
     With(PendingStamp),
 }
 
-/// What the versions of a large transaction share: its stamp, or [`VersionStamp::NEVER`].
+/// The shared stamp of the versions of a large transaction, or [`VersionStamp::NEVER`].
 #[derive(Debug, Clone)]
 pub struct PendingStamp(Arc<AtomicU64>);
 
@@ -47,12 +47,12 @@ impl VersionStamp {
         }
     }
 
-    /// Whether it has a place in the order.
+    /// Says whether it has a place in the order.
     pub fn is_ordered(&self) -> bool {
         self.stamp() < VersionStamp::NEVER
     }
 
-    /// Whether it is of the transaction that has this pending stamp.
+    /// Says whether it is of the transaction that has this pending stamp.
     pub fn is_with(&self, pending: &PendingStamp) -> bool {
         matches!(self, VersionStamp::With(of) if Arc::ptr_eq(&of.0, &pending.0))
     }

@@ -33,13 +33,13 @@ impl Views {
         self.list.back().map_or(ViewId::NONE, |(view, _)| *view)
     }
 
-    /// Whether the view is one of this history, as far as it is remembered.
+    /// Says whether the view is one of this history, as far as it is remembered.
     pub fn knows(&self, view: ViewId) -> bool {
         self.list.iter().any(|(v, _)| *v == view)
     }
 
-    /// Whether a client of `view` that has heard of stamps up to `heard` may have heard of something that is not in this
-    /// history: the view is none of it, or its successor kept less.
+    /// Says whether a client of `view` that has received stamps up to `heard` may know something that is not
+    /// in this history. Then the view is not of this history, or its successor kept less.
     pub fn contradict(&self, view: ViewId, heard: Stamp) -> bool {
         match self.list.iter().position(|(v, _)| *v == view) {
             None => true,

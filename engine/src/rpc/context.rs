@@ -1,4 +1,4 @@
-//! What a procedure of a service knows of the call that it runs for.
+//! The context of a call, for the procedure that runs for it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Context<'a> {
     is_cancelled: Option<&'a AtomicBool>,
     port: Option<&'a dyn Port>,
     items: Option<&'a Arc<dyn ItemPort>>,
-    /// Whether the space was used.
+    /// Set once the space was used.
     touched: Cell<bool>,
 }
 
@@ -67,7 +67,8 @@ impl<'a> Context<'a> {
         self.until.map(|until| Duration::from_micros(until.since_us(now)))
     }
 
-    /// Whether the caller has given up, or is gone: the result is of no use to it. A procedure that runs long looks at it now and then.
+    /// Says whether the caller has given up, or is gone: the result is of no use then. A procedure that runs
+    /// long checks this now and then.
     pub fn is_cancelled(&self) -> bool {
         self.is_cancelled.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
@@ -76,7 +77,8 @@ impl<'a> Context<'a> {
     /// nothing older behind the answer, nor behind an item that the procedure sends later.
     ///
     /// # Errors
-    /// What `body` returned; `Denied` if the procedure is not `#[slow]`; `Timeout` when the caller's time is over.
+    /// The error that `body` returned; `Denied` if the procedure is not `#[slow]`; `Timeout` when the
+    /// caller's time is over.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         run(self.port()?, self.options(), body)
     }
@@ -84,7 +86,7 @@ impl<'a> Context<'a> {
     /// [`run`](Context::run) for a `body` with errors of its own, such as [`Failure`](super::Failure).
     ///
     /// # Errors
-    /// What `body` returned; as [`Context::run`] otherwise.
+    /// The error that `body` returned; as [`Context::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         try_run(self.port()?, self.options(), body)
     }

@@ -17,7 +17,8 @@ impl ByteCredit {
         self.granted = bytes;
     }
 
-    /// Whether a call that takes so many may be sent now. One that is larger than all that was granted goes alone.
+    /// Says whether a call with arguments of so many bytes may be sent now. A call larger than the whole
+    /// grant goes alone.
     pub(crate) fn allows(&self, bytes: usize) -> bool {
         self.spent == 0 || self.spent.saturating_add(bytes) <= self.granted
     }

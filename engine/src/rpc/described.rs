@@ -23,13 +23,13 @@ pub struct Described<'a> {
     pub method: usize,
     /// The object, which may be any that is there; for a service it is not used.
     pub object: Oref,
-    /// How long the caller waits.
+    /// Time for which the caller waits.
     pub timeout: Duration,
-    /// What the method takes.
+    /// The arguments, as the method takes them.
     pub takes: &'a [u8],
 }
 
-/// What a method or procedure came to.
+/// The result of a method or procedure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     Returned(Vec<u8>),

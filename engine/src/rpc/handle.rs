@@ -44,7 +44,7 @@ pub struct Handle<'c, T> {
     timeout: Option<Duration>,
 }
 
-/// What a handle calls through.
+/// The way by which a handle calls.
 #[derive(Clone)]
 enum At<'c> {
     /// Each call is a transaction of its own; or there is no way to begin one.
@@ -178,7 +178,7 @@ impl<'c, T: Object> Handle<'c, T> {
         }
     }
 
-    /// Whether a call runs in this process.
+    /// Says whether a call runs in this process.
     fn is_local(&self, port: &dyn Port, stub: &Stub, until: Option<Now>) -> Result<bool, Error> {
         if self.policy != CallPolicy::Auto {
             return Ok(self.policy == CallPolicy::Local);
@@ -212,7 +212,7 @@ impl<'c, T: Object> Handle<'c, T> {
     }
 }
 
-/// What a method gave.
+/// Decodes the result of a method.
 fn returned<R, E>(
     method: &Method,
     bytes: &[u8],
@@ -284,7 +284,7 @@ impl Stub {
     }
 }
 
-/// What a method is told that writes although it was declared to read.
+/// The error for a method that writes although it was declared to read.
 pub(crate) fn has_written(method: &str) -> Error {
     Error::Denied(format!(
         "method `{method}` is declared `#[read]` and has written: take `&mut self` in its interface"
@@ -432,7 +432,7 @@ impl Calling<'_> {
 /// The first pause between two attempts: about a commit's time. It doubles up to 256 times that.
 const BACK_OFF_US: u64 = 50;
 
-/// What it means to a caller that an operation was not executed, or that this is not known.
+/// The caller's error for an operation that was not executed, or for which this is not known.
 fn undecided(outcome: Outcome) -> Error {
     match outcome {
         Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted | Outcome::Committed(_) => {

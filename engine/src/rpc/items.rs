@@ -19,7 +19,7 @@ use super::{Context, Given};
 use crate::error::{Bound, Error};
 use crate::object::Field;
 
-/// What a host does for the streams of a call that it runs.
+/// The host's part in the streams of a call that it runs.
 pub trait ItemPort: Send + Sync {
     /// Sends an item, once its window has room.
     ///
@@ -37,7 +37,7 @@ pub trait ItemPort: Send + Sync {
     fn uses_space(&self) {}
 }
 
-/// What one thread has alone: items are sent in the order of their ordinals.
+/// Marks a type for use by one thread: items are sent in the order of their ordinals.
 type OneThread = PhantomData<Rc<()>>;
 
 /// The stream that a procedure gives, beside its result. In the declaration of a service: `out: &Output<Price>`.
@@ -134,7 +134,7 @@ fn unanswered() -> Error {
 pub struct Plain<T>(PhantomData<T>);
 
 impl<T: Field> Plain<T> {
-    /// How they look.
+    /// The schema of the items.
     pub const SCHEMA: Schema =
         Schema { name: "item", fields: &[schema::Field { name: "item", ty: T::FIELD_TYPE }] };
 }
@@ -143,7 +143,7 @@ impl<T: Field> Plain<T> {
 pub struct Numbered<T>(PhantomData<T>);
 
 impl<T: Field> Numbered<T> {
-    /// How they look.
+    /// The schema of the items.
     pub const SCHEMA: Schema = Schema {
         name: "numbered",
         fields: &[

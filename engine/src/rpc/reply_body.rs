@@ -47,7 +47,7 @@ impl<'a> ReplyBody<'a> {
         self.bytes
     }
 
-    /// How many bytes there are, here and in the room.
+    /// The number of bytes, here and in the room.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() + self.behind
     }

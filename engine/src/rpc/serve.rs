@@ -11,7 +11,7 @@ use super::services::{NO_METHOD, put};
 use super::{Context, Procedure, ReplyBody, Services, Taking};
 use crate::mutant::{Rule, dropped};
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// The body of its response was appended.

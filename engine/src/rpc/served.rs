@@ -1,4 +1,4 @@
-//! What a server keeps of one client's calls of services: the last call of each slot, and what it came to.
+//! The calls of services of one client, as a server keeps them: the last call of each slot, and its result.
 //!
 //! A call whose sequence is that of its slot was here before: it is answered as it was then, or it runs still. A lower one is an old
 //! copy. A higher one is new, and says that the client has the answer to the one before. So a call is begun at most once for as
@@ -49,7 +49,7 @@ enum State {
 /// Memory that a slot keeps for its next response: its share of what may be kept of a client.
 const SPARE_BYTES: usize = limits::KEPT_CLIENT_BYTES_MAX / SERVICE_SLOTS_MAX as usize;
 
-/// What a call that arrives is.
+/// Kinds of arriving calls.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<'a> {
     /// It was not here before: begin it, or refuse it, and then [`Served::end`].
@@ -66,7 +66,7 @@ pub enum Arrival<'a> {
     Broken,
 }
 
-/// What a cancellation finds.
+/// Findings of a cancellation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Cancelled<'a> {
     /// The call never came: it never will be begun now. It is to be answered so, and then [`Served::end`].
@@ -114,7 +114,7 @@ impl Served {
         Arrival::New
     }
 
-    /// Whether [`Served::arrive`] would say [`Arrival::New`].
+    /// Says whether [`Served::arrive`] would return [`Arrival::New`].
     pub(crate) fn is_new(&self, id: CallId) -> bool {
         let slot = self.slots.get(id.slot as usize);
         slot.map_or(id.seq > 0, |slot| id.seq > slot.seq && !matches!(slot.state, State::Running(_)))

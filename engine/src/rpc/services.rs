@@ -19,7 +19,7 @@ use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::Port;
 
-/// What `#[service]` makes of a trait. For derived code.
+/// The interface that `#[service]` makes of a trait. For derived code.
 #[doc(hidden)]
 pub trait ServiceInterface {
     /// Its procedures.
@@ -73,7 +73,7 @@ impl fmt::Debug for Service {
 pub struct Services(Arc<Vec<(Interface, Service)>>);
 
 impl Services {
-    /// With one more. The last of equal names counts.
+    /// Adds one more service. The last of equal names counts.
     pub fn with(&self, service: Service) -> Services {
         let interface = Interface::of_service(service.schema);
         let mut all = Vec::clone(&self.0);
@@ -124,7 +124,7 @@ impl Services {
     }
 }
 
-/// What a procedure is to take.
+/// The arguments for a procedure.
 #[derive(Debug, Clone, Copy)]
 pub enum Taking<'a> {
     /// A payload, which is not checked yet.
@@ -143,13 +143,13 @@ pub struct Procedure<'a> {
 }
 
 impl Procedure<'_> {
-    /// How it is run.
+    /// The way in which it is run.
     #[inline]
     pub fn mode(&self) -> Mode {
         self.of.mode
     }
 
-    /// Whether what a call of it came to is kept.
+    /// Says whether the results of its calls are kept.
     #[inline]
     pub(super) fn keeps_reply(&self) -> bool {
         self.keeps_reply
@@ -219,7 +219,7 @@ pub fn put(id: CallId, end: ResponseEnd<'_>, out: &mut Vec<u8>) {
     Response { slot: id.slot, seq: id.seq, end }.encode(out);
 }
 
-/// What a client is told that calls what is not there.
+/// The message for a client that calls a procedure which is not there.
 pub(super) const NO_METHOD: &str = "the server has no such procedure: bind the service anew";
 
 /// Names a call that runs on a thread of its own, over all clients.
@@ -262,7 +262,7 @@ pub struct JobDone {
     pub taken_bytes: usize,
     /// The body of the response.
     pub body: Vec<u8>,
-    /// Whether it was begun, and used the space.
+    /// Set if it was begun, and used the space.
     pub has_touched: bool,
 }
 
@@ -319,7 +319,7 @@ impl Job {
     }
 }
 
-/// Whether a call's time is over.
+/// Says whether a call's time is over.
 fn is_late(until: Option<Now>, now: Now) -> bool {
     until.is_some_and(|until| now >= until) && !dropped(Rule::BeginsPastDeadline)
 }

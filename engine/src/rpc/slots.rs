@@ -94,7 +94,7 @@ impl Default for Table {
     }
 }
 
-/// How far a call is.
+/// Progress of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Look {
     /// The body of the response. The slot is free.
@@ -107,7 +107,7 @@ pub enum Look {
     None,
 }
 
-/// What becomes of a call that was sent on an earlier connection.
+/// The fate of a call that was sent on an earlier connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
     /// It is to be sent again, under the same name.
@@ -117,7 +117,7 @@ pub enum Sent {
 }
 
 impl Slots {
-    /// How many calls the server takes from now on.
+    /// Sets the number of calls that the server takes from now on.
     pub fn set_credit(&mut self, credit: u16) {
         self.credit = credit.min(SERVICE_SLOTS_MAX);
     }
@@ -211,7 +211,7 @@ impl Slots {
         }
     }
 
-    /// How far a call is, on this connection. An answer is given once.
+    /// Gives the progress of a call, on this connection. An answer is given once.
     pub fn look(&mut self, id: CallId, connection: Connection) -> Look {
         let Some(slot) = self.of(id) else { return Look::None };
         match &mut slot.state {
@@ -226,13 +226,13 @@ impl Slots {
         }
     }
 
-    /// Whether the answer to a call is here, and was not taken.
+    /// Says whether the answer to a call is here, and was not taken.
     pub fn is_answered(&self, id: CallId) -> bool {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.seq == id.seq);
         slot.is_some_and(|slot| matches!(slot.state, State::Answered(_)))
     }
 
-    /// Whether a caller waits for the answer to a call that was sent on this connection.
+    /// Says whether a caller waits for the answer to a call that was sent on this connection.
     pub fn is_waiting(&self, id: CallId, on: Connection) -> bool {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.seq == id.seq);
         slot.is_some_and(|slot| {

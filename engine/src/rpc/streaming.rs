@@ -118,7 +118,7 @@ impl Call<'_> {
         self.finish()
     }
 
-    /// What the body of a response says.
+    /// Decodes the body of a response.
     pub(super) fn read<R, E>(&self, body: &[u8], reads: &Reads<R, E>) -> Called<R, E> {
         let response = Response::decode(body).map_err(unreadable)?;
         read_answer(self.method(), response.end, &reads.gives, &reads.fails)

@@ -33,13 +33,13 @@ impl Directions {
         Directions { input: method.has_input(), output: method.has_output() }
     }
 
-    /// Whether there is any.
+    /// Says whether there is any.
     pub fn is_any(self) -> bool {
         self.input || self.output
     }
 }
 
-/// What the other end says of the streams of a call.
+/// Messages of the other end about the streams of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     /// An item, with its ordinal.
@@ -53,7 +53,7 @@ pub enum Said {
     UsesSpace,
 }
 
-/// How the other end has broken the protocol.
+/// A breach of the protocol by the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Violation(pub &'static str);
 
@@ -106,12 +106,12 @@ impl Streams {
     }
 }
 
-/// What an item counts in its window.
+/// The bytes that an item counts in its window.
 fn counted(item: usize) -> u64 {
     (item + ITEM_BYTES) as u64
 }
 
-/// Whether a window in which so much is not consumed has room for an item.
+/// Says whether a window with so many unconsumed bytes has room for an item.
 fn has_room(unconsumed: u64, item: u64) -> bool {
     unconsumed < limits::window_step_bytes() as u64 || unconsumed + item <= limits::window_bytes() as u64
 }
@@ -136,12 +136,12 @@ impl Sending {
         Some(self.items)
     }
 
-    /// Whether the window has room for an item of so many bytes now.
+    /// Says whether the window has room for an item of so many bytes now.
     pub fn has_room(&self, item: usize) -> bool {
         has_room(self.sent - self.consumed, counted(item)) || dropped(Rule::WindowIgnored)
     }
 
-    /// Whether so large an item can be sent at all.
+    /// Says whether so large an item can be sent at all.
     pub fn is_sendable(item: usize) -> bool {
         item <= limits::ITEM_MAX
     }
@@ -151,7 +151,7 @@ impl Sending {
         (!std::mem::replace(&mut self.is_ended, true)).then_some(self.items)
     }
 
-    /// Whether it was ended.
+    /// Says whether it was ended.
     pub fn is_ended(&self) -> bool {
         self.is_ended
     }
@@ -227,7 +227,7 @@ impl Receiving {
         Some((item, stamp))
     }
 
-    /// What the sender is to be told: how much was consumed, if that is enough more than it was told before.
+    /// The credit to report to the sender: the bytes consumed, if enough more than at the last report.
     pub fn credit(&mut self) -> Option<u64> {
         let is_due = self.consumed - self.said >= limits::window_step_bytes() as u64 && !self.is_ended();
         is_due.then(|| {
@@ -236,7 +236,7 @@ impl Receiving {
         })
     }
 
-    /// Whether all items have arrived.
+    /// Says whether all items have arrived.
     pub fn is_ended(&self) -> bool {
         self.all.is_some()
     }

@@ -18,13 +18,13 @@ use super::{Context, Ended, Service, ServiceInterface, Services, Taken, serve};
 use crate::random::Random;
 use crate::time::Now;
 
-/// What the two ends say.
+/// Messages of the two ends.
 #[derive(Debug, Clone)]
 enum Message {
     /// A call; what it is called in the test.
     Call(CallId, u64),
     Cancel(CallId),
-    /// What a call came to: its result, or none if it was not begun.
+    /// The result of a call, or none if it was not begun.
     Answer(CallId, Option<u64>),
 }
 
@@ -50,7 +50,7 @@ struct World {
     to_client: VecDeque<Message>,
     /// Calls that run at the server, with the table that they are of.
     running: Vec<(Table, CallId, u64)>,
-    /// How often each call was begun.
+    /// The number of times that each call was begun.
     begun: BTreeMap<u64, u32>,
     /// Calls that wait for an answer, by their names in the test.
     waiting: BTreeMap<u64, CallId>,
@@ -200,7 +200,8 @@ impl World {
         }
     }
 
-    /// What is on its way is lost. The client hears of the server's table some time after it has another connection.
+    /// Loses all messages on their way. The client receives the server's table some time after it has another
+    /// connection.
     fn cut(&mut self) {
         self.to_server.clear();
         self.to_client.clear();

@@ -27,7 +27,7 @@ use crate::time::Now;
 use crate::txn::{Home, Options, Port, Step, Ticket, Tx};
 
 impl Server {
-    /// Whether there are calls to be run, or to be run anew. The host does not sleep before they are.
+    /// Says whether there are calls to be run, or to be run anew. The host does not sleep before they are.
     pub fn has_calls(&self) -> bool {
         self.sessions.calls.has_due(self.call_state())
     }
@@ -138,11 +138,11 @@ impl Server {
     }
 }
 
-/// How an attempt to run a method ended.
+/// The end of an attempt to run a method.
 enum Attempt {
-    /// What it wrote is being ordered.
+    /// Its writes are being ordered.
     Taken,
-    /// With nothing to be ordered.
+    /// It ended with nothing to be ordered.
     Ended(Ended),
 }
 
@@ -200,7 +200,7 @@ fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option
 struct Inline<'a> {
     at: RefCell<(&'a mut Server, &'a mut Local, &'a mut Effects)>,
     now: Now,
-    /// Whether the server goes on behind each step: one may order something.
+    /// Set if the server goes on after each step, because a step may order something.
     may_order: bool,
     /// The method needed something that is not at hand.
     waits: Cell<bool>,

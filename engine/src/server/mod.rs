@@ -69,7 +69,7 @@ pub struct Express<'a> {
     pub client: ClientId,
     /// Where the client was found last: its host keeps that from one request to the next. Any number will do at first.
     pub place: &'a mut usize,
-    /// What is left of its caller's time, in microseconds; 0 is no limit.
+    /// The rest of its caller's time, in microseconds; 0 is no limit.
     pub left_us: u32,
     /// As in the message.
     pub body: &'a [u8],
@@ -86,7 +86,7 @@ pub(crate) struct Suffix {
     pub stable: Stamp,
 }
 
-/// Whether the server is of any more use.
+/// The stage of a server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Working,
@@ -302,8 +302,8 @@ impl Server {
         }
     }
 
-    /// Whether the buffer of modified objects has room for one more entry. What has no place in the order is not counted:
-    /// no install makes it smaller, only the entries that come.
+    /// Says whether the buffer of modified objects has room for one more entry. Versions without a place in
+    /// the order are not counted: no install makes them fewer, only the entries that come.
     fn has_room(&self) -> bool {
         let mob = &self.pages.mob;
         mob.bytes() - mob.bytes_pending() <= self.config.mob_bytes
@@ -344,7 +344,7 @@ impl Server {
         self.sequence(order::Input::Written(view, position), out);
     }
 
-    /// What was to be stored is.
+    /// Handles the completion of an install.
     fn installed(&mut self, out: &mut Effects) {
         if let Some(needed) = self.pages.installed() {
             self.replica.saved();
@@ -370,7 +370,7 @@ impl Server {
         self.pages.drop_hidden();
     }
 
-    /// What follows from whatever has happened.
+    /// Runs follow-up work: applies stable entries, drives backups and installs.
     pub(crate) fn go_on(&mut self, out: &mut Effects) {
         self.follow(out);
         self.sessions(out, |s, cx| {
@@ -397,7 +397,7 @@ impl Server {
         }
     }
 
-    /// Whether new calls are refused, those that were under way have come to their end, and what they wrote is visible.
+    /// Says whether new calls are refused, all earlier calls have ended, and their writes are visible.
     pub fn is_drained(&self) -> bool {
         matches!(self.condition.drain, Drain::Ordered(upto) if upto <= self.pages.visible())
     }
@@ -425,7 +425,7 @@ impl Server {
         self.store(to_store, out);
     }
 
-    /// Whether everything ordered is stored, so that recovery would replay nothing.
+    /// Says whether everything ordered is stored, so that recovery would replay nothing.
     pub fn is_flushed(&self) -> bool {
         self.pages.is_flushed(&self.replica)
     }
@@ -444,30 +444,30 @@ impl Server {
         self.leader.as_ref().map_or(self.replica.view(), |leader| leader.view())
     }
 
-    /// Whether it leads, and clients are answered.
+    /// Says whether it leads, and clients are answered.
     pub fn is_leading(&self) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.is_ready(self.pages.visible()))
     }
 
-    /// Whether everything that was ordered is visible, no large transaction is on its way and nothing is being installed: a
-    /// moment to stop at.
+    /// Says whether everything that was ordered is visible, no large transaction is under way and nothing is
+    /// being installed: a moment to stop at.
     pub fn is_quiet(&self) -> bool {
         let no_large = self.leader.as_ref().is_none_or(|leader| !leader.has_large());
         self.is_all_visible() && no_large && !self.pages.installer.is_installing()
     }
 
-    /// Whether everything that was ordered is visible, and so stable.
+    /// Says whether everything that was ordered is visible, and so stable.
     pub fn is_all_visible(&self) -> bool {
         self.leader.as_ref().is_none_or(|leader| leader.is_all_visible())
     }
 
-    /// Whether nothing more will be ordered of what has arrived, whether or not its client still waits for it, nor of what that
-    /// has released.
+    /// Says whether no arrived transaction and no released tree remains to be ordered, whether or not a
+    /// client still waits for it.
     pub fn is_idle(&self) -> bool {
         self.leader.as_ref().is_none_or(|leader| leader.is_idle(&self.replica))
     }
 
-    /// Whether the connection's client has greeted, and was not turned away.
+    /// Says whether the connection's client has greeted, and was not turned away.
     pub fn has_greeted(&self, conn: Conn) -> bool {
         self.sessions.has_greeted(conn)
     }
@@ -523,12 +523,12 @@ impl Server {
         }
     }
 
-    /// How many clients are connected.
+    /// The number of connected clients.
     pub fn sessions_count(&self) -> usize {
         self.sessions.count()
     }
 
-    /// What there is to be said of the space's room, while this node leads.
+    /// The warning about the space's room, if any, while this node leads.
     pub fn space_warning(&self) -> Option<SpaceWarning> {
         self.leader.as_ref().and_then(|leader| leader.space_warning())
     }
@@ -583,7 +583,7 @@ impl Server {
         self.suffix.entries.iter().map(|e| e.payload.len()).sum()
     }
 
-    /// What outlives a server whose leader was deposed.
+    /// Gives the sequencer, which outlives a server whose leader was deposed.
     pub fn into_sequencer(self) -> Box<dyn Sequencer> {
         self.sequencer
     }

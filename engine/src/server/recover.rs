@@ -36,7 +36,7 @@ pub enum RecoveryError {
     Entry {
         /// Its place.
         stamp: Stamp,
-        /// What is wrong.
+        /// The error.
         error: DecodeError,
     },
     /// Entries are missing.
@@ -174,7 +174,7 @@ impl Recovery {
         self.replica.view()
     }
 
-    /// What was recovered, to be looked at and not served.
+    /// Gives the recovered state, to be inspected and not served.
     pub fn into_parts(self) -> (Replica, Mob) {
         (self.replica, self.mob)
     }

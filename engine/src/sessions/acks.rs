@@ -14,7 +14,7 @@ use crate::limits;
 use crate::table::Set;
 use crate::time::Now;
 
-/// What a session is asked to acknowledge.
+/// The acknowledgement that a session owes.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
     owed: Option<Owed>,
@@ -32,7 +32,7 @@ struct Owed {
 }
 
 impl Asking {
-    /// Whether the client is to be asked now for `wanted`.
+    /// Says whether the client is to be asked now for `wanted`.
     fn is_due(&mut self, now: Now, wanted: Stamp, every_us: u64) -> bool {
         if self.asked.is_some_and(|asked| now.since_us(asked) < every_us) {
             return false;
@@ -42,7 +42,7 @@ impl Asking {
         true
     }
 
-    /// Whether the client, which has acknowledged everything up to `acked`, was asked for too long.
+    /// Says whether the client, which has acknowledged everything up to `acked`, was asked for too long.
     fn is_over(&mut self, now: Now, acked: Stamp, silence_us: u64, is_busy: bool) -> bool {
         self.owed.take_if(|owed| owed.stamp <= acked);
         let Some(owed) = &mut self.owed else { return false };
@@ -80,8 +80,8 @@ impl Sessions {
         }
     }
 
-    /// Whether the client was asked for too long. A busy one is not late: its operation keeps the base that it had, and what
-    /// it was sent before the question may take a while to arrive.
+    /// Says whether the client was asked for too long. A busy client is not late: its operation keeps the
+    /// base that it had, and messages sent before the question may take a while to arrive.
     fn is_over(&mut self, behind: &Behind, working: &Set<ClientId>, cx: &Cx<'_>) -> bool {
         let Some(session) = self.all.get_mut(&behind.conn) else { return false };
         let silence_us = 2 * cx.config.keepalive_ms as u64 * 1000;
@@ -99,8 +99,8 @@ impl Sessions {
     }
 }
 
-/// How often a session is asked at most: a client that answers at once is asked once, and others are asked again, for their
-/// operations may have ended.
+/// The shortest interval between two questions to one session. A client that answers at once is asked once;
+/// others are asked again, for their operations may have ended.
 const ASK_EVERY_US: u64 = 100_000;
 
 /// Microseconds from one question to the next, over all sessions: five thousand a second, whose answers take the loop some

@@ -38,9 +38,9 @@ pub(super) struct Backups {
 struct Backup {
     /// Names the pin of the page store.
     pin: u64,
-    /// What it was begun by.
+    /// The request that began it.
     asked: Asked,
-    /// Whether that was answered: everything up to the stamp is visible, and the store pinned.
+    /// Set once that was answered: everything up to the stamp is visible, and the store pinned.
     is_told: bool,
     is_pinned: bool,
     begun: BackupBegun,
@@ -59,7 +59,7 @@ struct Backup {
 }
 
 impl Backup {
-    /// How far it is, in pages.
+    /// The progress, in pages.
     fn progress(&self) -> usize {
         self.next as usize + self.state_sent / PAGE_BYTES
     }
@@ -217,7 +217,8 @@ impl Sessions {
         }
     }
 
-    /// Whether the client still takes what it asked for. One that does not must not keep old pages on the disk for ever.
+    /// Ends a backup whose client takes too little of it: such a client must not keep old pages on the disk
+    /// for ever.
     pub(super) fn look_at_backup(&mut self, cx: &mut Cx<'_>) {
         let Some(b) = self.backups.current.as_mut().filter(|b| b.is_told) else { return };
         if cx.now.since_us(b.looked) < limits::BACKUP_WINDOW_US {

@@ -30,7 +30,7 @@ pub(crate) struct Calls {
     waiting: BTreeMap<Ticket, Arc<Waiting>>,
     bytes: usize,
     last: Ticket,
-    /// What waits of each connection of which something does.
+    /// The waiting calls of each connection that has any.
     conns: BTreeMap<Conn, OfConn>,
     /// The connections with calls that are due.
     due: BTreeSet<Conn>,
@@ -85,7 +85,7 @@ pub(crate) struct Waiting {
     pub payload: Vec<u8>,
 }
 
-/// What a call counts against the bounds in bytes.
+/// The bytes that a call counts against the bounds.
 fn cost(payload_bytes: usize) -> usize {
     payload_bytes + limits::CALL_ENTRY_BYTES
 }
@@ -123,7 +123,7 @@ impl OfConn {
 }
 
 impl Calls {
-    /// Whether there are calls to be run in this state.
+    /// Says whether there are calls to be run in this state.
     pub(crate) fn has_due(&self, state: (u64, Stamp)) -> bool {
         !self.due.is_empty() || (!self.waiting.is_empty() && self.tried != state)
     }
@@ -188,7 +188,7 @@ impl Calls {
         self.missed.forget(ticket);
     }
 
-    /// How many wait, of all connections.
+    /// The number of waiting calls, of all connections.
     pub(super) fn count(&self) -> usize {
         self.waiting.len()
     }
@@ -197,8 +197,8 @@ impl Calls {
         self.waiting.get(&ticket).cloned()
     }
 
-    /// Whether one more call of the connection, with so many bytes, may wait here: its client has no more of them than it was
-    /// granted requests, and they leave room for those of others.
+    /// Says whether one more call of the connection, with so many bytes, may wait here. The bounds are the
+    /// requests granted to its client, the bytes of one connection, and those of all.
     pub(super) fn has_room(&self, conn: Conn, payload_bytes: usize) -> bool {
         let (count, bytes) = self.conns.get(&conn).map_or((0, 0), |of| (of.len(), of.bytes));
         let more = cost(payload_bytes);
@@ -255,7 +255,7 @@ impl Calls {
         tickets.into_iter().for_each(|ticket| _ = self.take(ticket));
     }
 
-    /// Whether the operation is a call of the connection that waits.
+    /// Says whether the operation is a waiting call of the connection.
     pub(super) fn waits(&self, conn: Conn, op: OpId) -> bool {
         self.of_op(conn, op).next().is_some()
     }

@@ -39,7 +39,7 @@ impl Sessions {
         self.question(asked, cx);
     }
 
-    /// Whether a token's state is visible.
+    /// Says whether a token's state is visible.
     ///
     /// # Errors
     /// `OtherHistory` if it is of another space, or of another history of this one.

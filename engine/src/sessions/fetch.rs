@@ -115,9 +115,10 @@ impl Sessions {
     }
 }
 
-/// Whether nothing in a page has changed after `since`, up to now. Its stamp is that of its last change, or higher: so a page that was
-/// emptied, or given out again, or put right by a repair, is not taken for unchanged. Of a page that changed at `since` itself nothing is
-/// said, because a repair gives the stamp of the last commit to all that it has lost something of.
+/// Says whether nothing in a page has changed after `since`, up to now. The page's stamp is that of its last
+/// change, or higher. So a page that was emptied, given out again, or put right by a repair is not taken for
+/// unchanged. A page that changed at `since` itself is not called unchanged, because a repair gives the stamp
+/// of the last commit to every page from which it lost something.
 fn is_unchanged(bytes: &[u8], since: Stamp, cx: &Cx<'_>) -> bool {
     let is_proven = since <= cx.pages.visible() && Page::stamp_in(bytes) < since;
     !bytes.is_empty() && (is_proven || dropped(Rule::UnchangedUnproved))

@@ -156,7 +156,8 @@ impl Sessions {
         self.stream_to(resuming.conn, cx);
     }
 
-    /// Whether the session's pages are still being subscribed to: what changes meanwhile it is told of behind the last.
+    /// Says whether the session's pages are still being subscribed to: changes made meanwhile are reported
+    /// after the last page.
     pub(super) fn is_resuming(&self, conn: Conn) -> bool {
         self.resuming.iter().any(|r| r.conn == conn)
     }

@@ -11,7 +11,7 @@ use crate::leader::Asked;
 use crate::limits;
 use crate::time::Now;
 
-/// What a server knows of how it is itself.
+/// The condition of a server, as it knows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Condition {
     /// When it was recovered.
@@ -23,7 +23,7 @@ pub(crate) struct Condition {
     pub drain: Drain,
 }
 
-/// How far a server is on its way to its end.
+/// Progress of a server towards its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drain {
     /// It takes new calls.
@@ -39,7 +39,7 @@ impl Condition {
         Condition { began: now, disk_full: false, unwritten_since: None, drain: Drain::Open }
     }
 
-    /// Whether new calls are refused.
+    /// Says whether new calls are refused.
     pub(crate) fn is_draining(self) -> bool {
         self.drain != Drain::Open
     }
@@ -83,6 +83,6 @@ fn state(cx: &Cx<'_>) -> (HealthState, String) {
     (HealthState::Serving, leader.space_warning().map_or(String::new(), |warning| warning.to_string()))
 }
 
-/// What a call is told that comes while the server drains.
+/// The message for a call that comes while the server drains.
 pub(super) const DRAINING: &str =
     "the server is about to stop and takes no new calls: call again once it, or another one, serves";

@@ -69,7 +69,7 @@ use services::Serving;
 use session::Session;
 use subscribe::Fullest;
 
-/// What sessions work on and say, for the time of one call.
+/// Inputs and outputs of sessions, for the time of one call.
 pub(crate) struct Cx<'a> {
     pub now: Now,
     pub space: SpaceId,
@@ -80,7 +80,7 @@ pub(crate) struct Cx<'a> {
     pub pages: &'a mut Pages,
     pub leader: Option<&'a mut Leader>,
     pub sequencer: &'a mut dyn Sequencer,
-    /// What the sequencer said.
+    /// Outputs of the sequencer.
     pub said: &'a mut Vec<order::Output>,
     pub stats: &'a mut ServerStats,
     pub host: HostStats,
@@ -279,7 +279,7 @@ impl Sessions {
         }
     }
 
-    /// Whether the connection has a client's session.
+    /// Says whether the connection has a client's session.
     pub(crate) fn has_greeted(&self, conn: Conn) -> bool {
         self.client_of(conn).is_some()
     }
@@ -294,12 +294,12 @@ impl Sessions {
         self.clients.get(&client).copied()
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is work that goes on in slices.
+    /// Says whether there is work that goes on in slices.
     pub(crate) fn has_work(&self) -> bool {
         !self.leaving.is_empty() || !self.resuming.is_empty()
     }
@@ -343,7 +343,7 @@ impl Sessions {
     }
 }
 
-/// What a server says by itself.
+/// The origin of a message that no client asked for.
 fn unasked(conn: Conn) -> Asked {
     Asked { conn, call: 0 }
 }

@@ -95,7 +95,7 @@ impl Serving {
         }
     }
 
-    /// Whether a call with streams is under way, for which they still are.
+    /// Says whether a call is under way whose streams still are.
     pub(super) fn is_streaming(&self, id: JobId) -> bool {
         let of = self.clients.get(id.client).filter(|of| of.table == id.table);
         of.zip(id.call).is_some_and(|(of, id)| of.streaming(id).is_some())
@@ -115,7 +115,7 @@ impl Serving {
         calls.filter(|call| Some(call.id) == id.call).for_each(|call| call.uses_space = true);
     }
 
-    /// Whether it does.
+    /// Says whether the procedure of a call with streams has used the space.
     pub(super) fn has_used_space(&self, id: JobId) -> bool {
         let of = self.clients.get(id.client).filter(|of| of.table == id.table);
         of.zip(id.call).and_then(|(of, id)| of.streaming(id)).is_some_and(|call| call.uses_space)

@@ -8,7 +8,7 @@ use crate::limits;
 use crate::table::Map;
 use crate::time::Now;
 
-/// What the server knows of one connected client.
+/// The server's state of one connected client.
 #[derive(Debug)]
 pub(super) struct Session {
     /// None until the greeting.
@@ -29,7 +29,7 @@ pub(super) struct Session {
 /// Pages that a session must hear of.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
-    /// With the last fetch that was served.
+    /// The subscribed pages, each with the last fetch that was served.
     pub held: Map<PageId, u64>,
     /// Pages to be forgotten, not yet acknowledged.
     pub revoking: Map<PageId, u64>,
@@ -45,7 +45,7 @@ impl Subscriptions {
     }
 }
 
-/// What a session is to hear of next.
+/// The next messages for a session.
 #[derive(Debug, Default)]
 pub(super) struct News {
     /// The stream has been sent up to here.
@@ -94,7 +94,7 @@ impl Session {
 }
 
 impl Parts {
-    /// Whether there is a transaction whose commit has not come.
+    /// Says whether there is a transaction whose commit has not come.
     pub(super) fn is_arriving(&self) -> bool {
         !self.slots.is_empty()
     }

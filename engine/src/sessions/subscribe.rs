@@ -26,7 +26,7 @@ const LEAVE_AT_ONCE: usize = 2_000;
 #[derive(Debug, Default)]
 pub(super) struct Fullest {
     conn: Option<Conn>,
-    /// How often it is taken for that without another look at all sessions.
+    /// The number of times that it is taken as the fullest without another look at all sessions.
     looks: usize,
 }
 

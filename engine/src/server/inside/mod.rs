@@ -65,7 +65,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// With no transaction open.
+    /// A local home with no transaction open.
     pub fn new(config: LocalConfig) -> Local {
         let mut copier = Copier::new(config.transactions_max, config.read_bytes_max);
         let classes = Classes::new(&mut copier);

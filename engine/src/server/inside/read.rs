@@ -26,7 +26,7 @@ enum ImageLookup {
 }
 
 impl Inside<'_> {
-    /// What must hold before anything is read: [`Inside::recheck`].
+    /// Checks the condition for every read: [`Inside::recheck`].
     fn still_true(&mut self, scope: &Scope) -> Result<(), Error> {
         if dropped(Rule::NoCheckOnHit) || dropped(Rule::CheckAtEndOnly) {
             return Ok(());

@@ -230,7 +230,7 @@ impl Inside {
     }
 }
 
-/// What a refusal means to a transaction.
+/// Translates a refusal into the error for a transaction.
 fn refused(reason: Reason, text: String) -> Error {
     match reason {
         Reason::Schema => Error::Schema(text),

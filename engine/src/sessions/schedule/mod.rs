@@ -34,7 +34,7 @@ use backpressure::Backpressured;
 use held::HeldByAll;
 use run_queue::RunQueue;
 
-/// What a host may let its connections take.
+/// Bounds of a host on its connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Microseconds of a slice.
@@ -70,7 +70,7 @@ pub enum Origin {
     Process,
 }
 
-/// What the host does with a connection.
+/// The host's action on a connection.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
@@ -84,11 +84,11 @@ pub enum Decision {
     Close,
 }
 
-/// What came of some bytes.
+/// The result of received bytes.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// What the host does with the connection.
+    /// The host's action on the connection.
     pub decision: Decision,
     /// Bytes that are kept beside those before. If there are any, the host asks [`Scheduler::over_received`].
     pub kept_bytes: usize,
@@ -117,14 +117,14 @@ pub struct Scheduler {
     scheduled: Scheduled,
 }
 
-/// What was received of a connection and not handled.
+/// Bytes received from a connection and not handled.
 #[derive(Debug)]
 struct Inbox {
     origin: Origin,
     deframer: Deframer,
 }
 
-/// What came of a slice.
+/// The result of a slice.
 #[derive(Debug, PartialEq, Eq)]
 enum Slice {
     /// Every whole frame was handled.
@@ -202,8 +202,8 @@ impl Scheduler {
         Received { decision, kept_bytes }
     }
 
-    /// Whether no connection waits for a turn. If not, the host does not sleep, and sends the replies of the first slice
-    /// before it begins the second.
+    /// Says whether no connection waits for a turn. If one does, the host does not sleep, and sends the
+    /// replies of the first slice before it begins the second.
     pub fn is_idle(&self) -> bool {
         self.run_queue.is_empty()
     }
@@ -240,7 +240,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether the second slice is over.
+    /// Says whether the second slice is over.
     pub fn is_slice_over(&self, now: Now) -> bool {
         now >= self.slice_end
     }
@@ -286,7 +286,7 @@ impl Scheduler {
         over
     }
 
-    /// What is kept of what these connections have sent.
+    /// The kept bytes of incomplete messages, for each of these connections.
     fn received_bytes(&self, is_among: impl Fn(Conn) -> bool) -> Vec<(usize, Conn)> {
         let holds = |(conn, inbox): &(&Conn, &Inbox)| {
             inbox.origin == Origin::Network && inbox.deframer.bytes() > 0 && is_among(**conn)
