@@ -123,13 +123,14 @@ impl Tx<'_> {
         }
     }
 
-    /// Whether it made or changed anything.
+    /// Says whether it made or changed anything.
     pub(crate) fn has_written(&self) -> bool {
         !self.write_set.is_empty()
     }
 
-    /// Gives what a method wrote to its home, with what it returns: it is ordered as the operation of the method's caller.
-    /// Whether it was taken: if not, it met what is not visible yet.
+    /// Gives a method's writes to its home, with the method's result: they are ordered as the operation of
+    /// the method's caller. Says whether they were taken: if not, the method met something that is not
+    /// visible yet.
     ///
     /// # Errors
     /// As [`Tx::commit`].
@@ -165,7 +166,8 @@ impl Tx<'_> {
         taken
     }
 
-    /// Whether its time is over: nothing is sent then, so that its caller knows that it was not executed.
+    /// Says whether its time is over: nothing is sent then, so that its caller knows that it was not
+    /// executed.
     fn is_late(&self, now: Now) -> bool {
         self.until.is_some_and(|until| now >= until)
     }
@@ -216,7 +218,7 @@ impl Tx<'_> {
             .collect()
     }
 
-    /// What is written, and the bytes to send for it.
+    /// Collects the writes, and the bytes to send for them.
     fn parcel(&self, home: &mut dyn Home) -> Parcel {
         let local_writes = self.local_writes();
         let made = self.made.borrow();
@@ -239,7 +241,7 @@ impl Tx<'_> {
     }
 }
 
-/// What an outcome means to a program.
+/// Translates an outcome into a result for the program.
 fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     match outcome {
         Outcome::Committed(stamp) => Ok(stamp),
@@ -258,7 +260,7 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     }
 }
 
-/// What a bound means to a program.
+/// Translates a bound into an error for the program.
 fn full(limit: Limit) -> Error {
     Error::Full(match limit {
         Limit::Buffer => Bound::Buffer,

@@ -221,7 +221,7 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Whether the object was made by this transaction.
+    /// Says whether the object was made by this transaction.
     pub fn is_new<T>(&self, r: Ref<T>) -> bool {
         self.made.borrow().contains_key(&r.oref())
     }

@@ -11,7 +11,7 @@ use tercel_wire::payload::PartSink;
 use super::UnderWay;
 use crate::error::Error;
 
-/// What a call that may take the shorter way asks for.
+/// The parameters of a call that may take the shorter way.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpressAsked {
     /// The service, or the interface of the object's class.
@@ -22,11 +22,11 @@ pub struct ExpressAsked {
     pub takes_nothing: bool,
     /// The object with its class, and the stamp of the state in which the reference to it was read; none for a procedure of a service.
     pub object: Option<(&'static str, Oref, Stamp)>,
-    /// How long the caller waits; none is as long as the client does.
+    /// Time for which the caller waits; none is as long as the client does.
     pub timeout: Option<Duration>,
 }
 
-/// What such a call takes, and what becomes of its answer.
+/// The arguments of such a call, and the receiver of its answer.
 pub trait ExpressCall {
     /// Appends what the procedure takes, all of it or without its parts if they are many bytes; gives how many it has left out.
     ///
@@ -37,11 +37,11 @@ pub trait ExpressCall {
     /// Writes what was left out, which goes behind the rest.
     fn put_rest(&mut self, sink: &mut PartSink<'_>);
 
-    /// What the response says is here, with the layouts that it has.
+    /// Receives the end of the response, with the layouts of its interface.
     fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>);
 }
 
-/// What became of a call on the shorter way.
+/// The outcome of a call on the shorter way.
 #[derive(Debug)]
 pub enum Expressed {
     /// There is no such way now: nothing was sent, or a call that may run again.

@@ -1,4 +1,4 @@
-//! How new the state must be that a transaction reads, and the questions that show how new it is.
+//! The required freshness of the state that a transaction reads, and the questions that prove it.
 //!
 //! A home asks "how far is the space?" and counts from the moment at which it asked: the echo names a stamp that was visible
 //! at some moment between question and echo, so a cache that has reached the stamp holds all that was acknowledged before
@@ -20,8 +20,8 @@ use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::time::{Now, micros};
 
-/// How old the state may be that a transaction reads. Whatever is chosen, it is one consistent state, and it contains every
-/// commit that the same home was told of before.
+/// The greatest age of the state that a transaction reads. Every choice gives one consistent state with every
+/// commit that the same home knew of before.
 ///
 /// The age counts from the moment at which this home asked the server how far the space is, by a clock that also runs while
 /// the machine sleeps. It is the most that the state can lack; most often it lacks much less.
@@ -46,7 +46,7 @@ pub struct Begin {
     strict: bool,
     freshness: Freshness,
     at_least: Option<Token>,
-    /// Whether it waits for a server that has been gone for two keepalives.
+    /// Set if it waits for a server that has been gone for two keepalives.
     patient: bool,
     /// The first question that was asked after the begin.
     question: Option<u64>,
@@ -72,7 +72,7 @@ impl Begin {
         self.at_least
     }
 
-    /// Whether it waits for a server that has been gone for long.
+    /// Says whether it waits for a server that has been gone for long.
     pub(crate) fn is_patient(&self) -> bool {
         self.patient
     }
@@ -85,7 +85,7 @@ impl Begin {
         })
     }
 
-    /// Whether any state will do that is one.
+    /// Says whether any consistent state will do, however old.
     pub(crate) fn takes_stale(&self) -> bool {
         !self.strict && self.freshness == Freshness::Stale
     }
@@ -114,7 +114,7 @@ impl Begin {
 
 /// The read side of a transaction that has begun.
 pub struct Begun {
-    /// What it reads through.
+    /// The scope that it reads through.
     pub scope: Scope,
     /// Bytes that it may write.
     pub bytes_max: usize,
@@ -133,7 +133,7 @@ pub struct AsOf {
     pub age: Duration,
 }
 
-/// What the echoes so far allow.
+/// The decision that the echoes so far allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowed {
     /// To begin: everything acknowledged before this moment is in the state. Whether it is time to ask anew all the same.
@@ -164,7 +164,7 @@ struct Question {
 }
 
 impl Echoes {
-    /// Whether one more question may be asked now.
+    /// Says whether one more question may be asked now.
     pub(crate) fn may_ask(&self) -> bool {
         self.under_way.len() < QUESTIONS_MAX
     }
@@ -174,12 +174,12 @@ impl Echoes {
         self.under_way.len()
     }
 
-    /// Whether no answer is on its way.
+    /// Says whether no answer is on its way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// Whether the answer to this call is on its way.
+    /// Says whether the answer to this call is on its way.
     pub(crate) fn waits_for(&self, call: u64) -> bool {
         self.under_way.iter().any(|q| q.call == call)
     }
@@ -216,14 +216,14 @@ impl Echoes {
         self.under_way.retain(|q| q.call != call);
     }
 
-    /// What was heard is of another history.
+    /// Forgets questions and echo: they are of another history.
     pub(crate) fn forget(&mut self) {
         self.under_way.clear();
         self.echo = None;
     }
 
-    /// Whether a transaction may begin on the state that the home shows. `recent_us` is the age that [`Freshness::Recent`]
-    /// allows.
+    /// Says whether a transaction may begin on the state that the home shows. `recent_us` is the age that
+    /// [`Freshness::Recent`] allows.
     pub(crate) fn allow(&self, begin: &mut Begin, now: Now, recent_us: u64) -> Allowed {
         // By number, for a question of the same microsecond may have been asked before the begin.
         let first = *begin.question.get_or_insert(self.asked + 1);
@@ -237,7 +237,7 @@ impl Echoes {
         Allowed::Yes { as_of: echo.at, ask: begin.age_to_ask_us(recent_us).is_some_and(|ask| age_us > ask) }
     }
 
-    /// Whether the answer to a question that is under way will let the transaction begin.
+    /// Says whether the answer to a question under way will let the transaction begin.
     pub(crate) fn is_asked_for(&self, begin: &Begin, now: Now, recent_us: u64) -> bool {
         let is_young =
             |q: &Question| begin.age_max_us(recent_us).is_some_and(|max| now.since_us(q.at) < max / 2);

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::time::Now;
 use crate::txn::{Caller, Hold, Place, Requester, Ticket};
 
-/// What runs transactions. `None` means: call again when something has happened.
+/// The home of transactions. `None` means: call again when something has happened.
 pub trait Home {
     /// Opens the read side of a transaction. Waits until the home shows its own last commit, and a state as new as `begin`
     /// demands; `begin` is kept between the calls of one begin.
@@ -61,14 +61,14 @@ pub trait Home {
     /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
     fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<Place, Error>>;
 
-    /// What keeps the page of a place from being given back, if this home may still make an object in the place, whose reference
-    /// was read at `stamp`.
+    /// Gives the hold on the page of a place, which keeps the page from being given back. `None` if this home
+    /// may no longer make an object in the place, whose reference was read at `stamp`.
     fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>>;
 
     /// An object was made in a place, or may have been: none will be made there any more.
     fn filled(&mut self, place: Oref);
 
-    /// How many sessions have ended in which places were given out: those of an earlier session are lost.
+    /// The number of ended sessions in which places were given out: places of an earlier session are lost.
     fn sessions_ended(&self) -> u64;
 
     /// Looks whether everything that the scope read still holds, and takes the newest state as its snapshot if so.
@@ -102,7 +102,7 @@ pub trait Home {
     /// Stops waiting for the answer; [`Home::resolve`] finds it later.
     fn abandon(&mut self, op: OpId);
 
-    /// What became of an operation that was abandoned.
+    /// The outcome of an operation that was abandoned.
     fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome>;
 
     /// Takes what a method has written that was run here for a caller, with what it returns, instead of [`Home::submit`]. Gives
@@ -152,15 +152,15 @@ pub struct Wanted<'a> {
     pub key: TypeKey,
 }
 
-/// What one search has asked for so far.
+/// Requests that one search has made so far.
 #[derive(Debug, Default)]
 pub struct Search {
     pub(crate) fetched: Option<(PageId, u64)>,
-    /// How often the catalogue had been read when a class was first missing in it.
+    /// The number of reads of the catalogue when a class was first missing in it.
     pub(crate) catalogue: Option<u32>,
 }
 
-/// How far a search is.
+/// Progress of a search.
 #[derive(Debug)]
 pub enum Located {
     /// The scope has it: a hit will find it, by this handle if not by the word.
@@ -183,24 +183,24 @@ pub struct LocalWrite {
     pub oref: Oref,
     /// Header and body in stored form.
     pub object: Vec<u8>,
-    /// Whether the operation makes it.
+    /// Set if the operation makes it.
     pub new: bool,
     /// The stamp up to which its place was known to be one. If its page was granted again since, the place is lost.
     pub placed: Stamp,
-    /// Whether the place was taken before the transaction that makes it, which therefore cannot take another.
+    /// Set if the place was taken before the transaction that makes it, which therefore cannot take another.
     pub is_brought: bool,
 }
 
 /// A watch of a client: no other client knows it, such as that of a process that was forked off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId {
-    /// What the client was called when it was opened.
+    /// The client's id at the time of opening.
     pub client: ClientId,
     /// Which of its watches it is.
     pub number: u64,
 }
 
-/// What was heard of a watched object.
+/// News of a watched object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
     /// The object.

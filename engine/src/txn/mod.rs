@@ -85,7 +85,7 @@ pub trait Port {
     fn pause(&self);
 }
 
-/// What a step under the lock says.
+/// The verdict of a step under the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Nothing more to wait for.
@@ -94,7 +94,7 @@ pub enum Step {
     Wait,
 }
 
-/// How strictly a transaction reads.
+/// Levels of strictness of a transaction's reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
     /// As if transactions ran one after the other: everything read is checked at commit.
@@ -109,12 +109,12 @@ pub enum Isolation {
     Snapshot,
 }
 
-/// How a transaction is run.
+/// Settings of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// How strictly it reads.
+    /// The strictness of its reads.
     pub isolation: Isolation,
-    /// How old the state may be that it reads. [`Isolation::Strict`] demands more.
+    /// The greatest age of the state that it reads. [`Isolation::Strict`] demands more.
     pub freshness: Freshness,
     /// A state that it must contain.
     pub at_least: Option<Token>,
@@ -264,7 +264,7 @@ impl<'c> Tx<'c> {
     }
 }
 
-/// What a private copy that cannot be kept means to a program.
+/// Translates the reason why a private copy cannot be kept into an error for the program.
 fn write_set_error(e: WriteSetError) -> Error {
     match e {
         WriteSetError::Unbound(_) | WriteSetError::OtherType(_) => Error::Schema(e.to_string()),
@@ -278,7 +278,8 @@ fn write_set_error(e: WriteSetError) -> Error {
 /// attempt begins before its end.
 ///
 /// # Errors
-/// What `body` returned, if that is not a conflict; a conflict after many attempts; what the commit said.
+/// The error that `body` returned, if that is not a conflict; a conflict after many attempts; the error of
+/// the commit.
 pub fn run<R>(
     port: &dyn Port,
     options: impl Into<Options>,
@@ -291,7 +292,7 @@ pub fn run<R>(
 /// whatever `body` returned, it runs again if something that it read has changed since.
 ///
 /// # Errors
-/// What `body` returned on a state that still holds; as [`run`] otherwise.
+/// The error that `body` returned on a state that still holds; as [`run`] otherwise.
 pub fn try_run<R, E: From<Error>>(
     port: &dyn Port,
     options: impl Into<Options>,

@@ -49,7 +49,7 @@ impl Lot {
     }
 }
 
-/// Whether a page can have so many slots and bytes of objects, its header included.
+/// Says whether a page can have so many slots and bytes of objects, its header included.
 fn fits(slots: usize, bytes: usize) -> bool {
     slots <= SLOTS_MAX as usize && bytes + SLOT_BYTES * slots <= PAGE_BYTES
 }
@@ -64,7 +64,8 @@ struct Held {
     from: u16,
 }
 
-/// What keeps a page from being given back: as long as a transaction has it, it may make something in the page.
+/// Keeps a page from being given back: as long as a transaction has the hold, it may make something in the
+/// page.
 #[derive(Debug, Default)]
 pub struct Hold(AtomicBool);
 
@@ -90,7 +91,7 @@ pub struct Place {
 struct Filling {
     page: PageId,
     used: usize,
-    /// What each slot was promised, nothing those below the page's first.
+    /// The bytes promised to each slot, zero below the page's first.
     promised: Vec<u16>,
     hold: Arc<Hold>,
 }
@@ -101,7 +102,7 @@ impl Filling {
     }
 }
 
-/// Whether no transaction may still make something in the page.
+/// Says whether no transaction may still make something in the page.
 fn is_let_go_of(hold: &Arc<Hold>) -> bool {
     Arc::strong_count(hold) == 1 && !hold.0.load(Ordering::Relaxed)
 }
@@ -149,13 +150,13 @@ impl Places {
         self.held.get(&page).map(|held| held.birth)
     }
 
-    /// Whether an object may still be made in a place whose reference was read at `stamp`.
+    /// Says whether an object may still be made in a place whose reference was read at `stamp`.
     pub(crate) fn holds(&self, place: Oref, stamp: Stamp) -> bool {
         self.held.get(&place.page()).is_some_and(|held| held.birth <= stamp && place.slot() >= held.from)
     }
 
-    /// What keeps the page of a place from being given back, if an object may still be made in the place, for all that is known
-    /// here. Its reference was read at `stamp`.
+    /// Gives the hold on the page of a place, if an object may still be made in the place, as far as this
+    /// client knows. The reference to the place was read at `stamp`.
     pub(crate) fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>> {
         let page = place.page();
         let held = self.held.get(&page)?;

@@ -11,9 +11,9 @@ use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::object::{Obj, Object};
 
-/// What a slow way answers. Boxed, so that it comes back in registers: a result as large as an object's view would be
-/// written into the caller's own, which must then live in memory also where the quick way was enough, and copying it
-/// about costs several times what a hit does.
+/// The result of a slow way. It is boxed, so that it comes back in registers. A result as large as an
+/// object's view would be written into the caller's own. That view must then live in memory even where the
+/// quick way was enough, and copying it about costs several times as much as a hit.
 pub(crate) type Boxed<T> = Result<Option<Box<T>>, Box<Error>>;
 
 /// Attempts to enter an object that was found and then lost again to replacement before it could be pinned. Losing it
@@ -62,7 +62,8 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// What a step along element `i` of the list of references at `list` came to, the slow way gone where it must be.
+    /// Gives the result of a step along element `i` of the list of references at `list`, by the slow way
+    /// where that is needed.
     #[inline(always)]
     pub(crate) fn arrived<'t, H: Class, T: Object>(
         &'t self,
@@ -146,7 +147,8 @@ impl<'c> Tx<'c> {
         self.enter::<T>(oref, stamp, None)
     }
 
-    /// Whether a reference to an object with a private copy was read before the object's page was given out again.
+    /// Says whether a reference to an object with a private copy was read before the object's page was given
+    /// out again.
     fn is_older<T: Typed>(&self, oref: Oref, stamp: Stamp) -> Result<bool, Error> {
         if let Some(birth) = self.made.borrow().get(&oref) {
             return Ok(stamp < *birth && !dropped(Rule::TokenWithoutBirth));
@@ -279,7 +281,7 @@ impl<'c> Tx<'c> {
         })
     }
 
-    /// Whether each of these names an object, or a place in which this home may still make one.
+    /// Checks that each of these names an object, or a place in which this home may still make one.
     fn judge(
         &self,
         home: &mut dyn Home,
@@ -308,7 +310,7 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// Whether something this transaction read has changed since.
+    /// Says whether something this transaction read has changed since.
     pub(super) fn is_stale(&self) -> Result<bool, Error> {
         let mut stale = false;
         self.port.drive(self.until, &mut |home, _| {
@@ -322,7 +324,7 @@ impl<'c> Tx<'c> {
 /// Kept references that a transaction writes into objects.
 pub(super) struct Named {
     all: Vec<(Oref, Stamp)>,
-    /// How many there are before the first that may be there twice.
+    /// The number of references before the first that may be there twice.
     distinct: usize,
     /// The oldest state in which one of them was judged.
     judged: Stamp,
@@ -346,7 +348,7 @@ impl Named {
     }
 }
 
-/// How far a look at kept references is.
+/// Progress of a look at kept references.
 #[derive(Default)]
 pub(super) struct Judging {
     /// The snapshot since the first of them.

@@ -1,8 +1,9 @@
 //! Watching: being told what changed, instead of looking again and again.
 //!
-//! What is watched was read in a transaction, and the home tells of changes of what that read. Objects are told of as they
-//! change. A *query*, for a root or a range of a map, is run again when something that it read has changed, and what it
-//! finds is compared with what it found before; so it may be any code that reads.
+//! Watched objects were read in a transaction, and the home reports changes of everything that it read.
+//! Objects are reported as they change. A *query*, for a root or a range of a map, is run again when
+//! something that it read has changed. Its new result is compared with the one before, so it may be any code
+//! that reads.
 //!
 //! The invariant, on which [`Watch::token`] rests: what is ready to be told was gathered at one moment, under one lock, and
 //! is everything that changed up to then. So changes are told in the order of their stamps, and a stamp that is gone past
@@ -33,30 +34,30 @@ pub struct Change {
     pub reference: Ref<Any>,
     /// Which of the things that are watched it is of, counted from 0 in the order in which they were named.
     pub source: usize,
-    /// Of an entry of a map its key, as the bytes that order it, which the map's `key_of` reads; of a root its name. None of
-    /// an object, and where a whole range may have changed.
+    /// The key of an entry of a map, as the bytes that order it, which the map's `key_of` reads; the name of
+    /// a root. `None` for an object, and where a whole range may have changed.
     pub key: Option<Arc<[u8]>>,
-    /// Whether the root or the entry was removed.
+    /// Set if the root or the entry was removed.
     pub is_removed: bool,
 }
 
-/// What a query finds: references by key, the keys rising.
+/// The result of a query: references by key, the keys rising.
 pub type Found = Vec<(Vec<u8>, Oref)>;
 
 /// Reads what is watched.
 pub type Query = Box<dyn FnMut(&Tx<'_>) -> Result<Found, Error> + Send>;
 
-/// What a watch looks at.
+/// The source of a watch.
 pub enum Source {
     /// An object, whether it exists yet or not.
     Object(Ref<Any>),
-    /// What a query finds.
+    /// The result of a query.
     Query {
         /// The query.
         run: Query,
-        /// Whether changes of the objects that it finds are told as well.
+        /// Set if changes of the objects that it finds are reported as well.
         follows: bool,
-        /// Whether it always finds the same keys, so that telling all that it finds tells everything.
+        /// Set if it always finds the same keys, so that a report of all its results is complete.
         is_complete: bool,
     },
 }
@@ -84,11 +85,11 @@ pub struct Watch {
     queries: Vec<Standing>,
     /// The objects that queries found and follow, with the queries' sources and the keys under which they found them.
     followed: Followed,
-    /// What queries read to find them.
+    /// The objects that queries read to find them.
     nodes: Set<Oref>,
     /// Objects that must be read before anything is heard of them.
     unread: BTreeSet<Oref>,
-    /// Whether queries must be run.
+    /// Set if queries must be run.
     is_due: bool,
     /// While the watch is opened: what is first read at a later state than this is told of.
     tells_from: Option<Stamp>,
@@ -116,7 +117,8 @@ struct Told {
 }
 
 impl Gathered {
-    /// Of two changes of one thing the later is kept, and of two at one stamp the one that is told later.
+    /// Keeps the later of two changes of the same thing, and of two at one stamp the one that is reported
+    /// later.
     fn tell(&mut self, source: usize, key: Option<&Key>, told: Told) {
         let of = (source, key.cloned());
         if self.last.get(&of).is_none_or(|last| last.stamp <= told.stamp) {
@@ -131,7 +133,7 @@ const OBJECTS_AT_ONCE: usize = 256;
 /// Makes a transaction one that waits for its server; its end is the caller's.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long reading may take beyond the caller's time, in microseconds.
+/// Time that reading may take beyond the caller's time, in microseconds.
 const READ_US: u64 = 1_000_000;
 
 /// The pause before a state that changed while it was read is read again, in microseconds.

@@ -77,7 +77,7 @@ impl BackupClient {
         panic!("the backup does not come to its end");
     }
 
-    /// What was taken is what the whole history up to the stamp says, and nothing else.
+    /// Checks that the backup holds the state of the whole history up to the stamp, and nothing else.
     fn verify(&self, w: &World) {
         self.taken.compare(w.lock().history.iter()).unwrap();
     }

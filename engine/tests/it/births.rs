@@ -45,7 +45,7 @@ fn reserve_second(w: &World) -> Ref<Thing> {
     w.run(OWNER, place).unwrap()
 }
 
-/// Whether a reference names nothing, however it is read.
+/// Says whether a reference names nothing, however it is read.
 fn is_gone(port: &Thread<'_>, r: Ref<Thing>) -> bool {
     let gone = [Isolation::Serializable, Isolation::Snapshot].map(|isolation| {
         let found = run(port, isolation, |tx| Ok(tx.find(r)?.is_some())).unwrap();

@@ -1,4 +1,4 @@
-//! What no root reaches is collected, and nothing else.
+//! A collection frees all objects that no root reaches, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -82,7 +82,7 @@ pub fn collect(w: &World) -> String {
     report
 }
 
-/// How many objects there are in all pages, chunks included, and the head of the roots.
+/// The number of objects in all pages, chunks included, and the head of the roots.
 fn objects(w: &World) -> usize {
     w.run_until_idle();
     verify(w).1.values().map(Vec::len).sum()

@@ -81,7 +81,7 @@ fn with_pages_that_wait() -> Hand {
     h
 }
 
-/// How often the connection was asked to acknowledge, and what it was refused.
+/// The number of requests for an acknowledgement on the connection, and the reason of its refusal.
 fn asked(said: &Said, conn: Conn) -> (usize, Option<Reason>) {
     let of = || said.iter().filter(|s| s.0 == conn);
     let streams = of().filter(|s| s.1 == Kind::Stream).map(|s| Stream::decode(&s.3).unwrap());

@@ -16,7 +16,7 @@ fn op(client: u64, slot: u16, seq: u64) -> OpId {
     OpId { client: ClientId(client), slot, seq, view: ViewId::new(1, 7) }
 }
 
-/// What one of them was answered about operations.
+/// The outcomes of operations that the server sent on a connection.
 fn outcomes(said: &Said, conn: Conn) -> Vec<Outcome> {
     hand::outcomes(said.iter().filter(|(c, ..)| *c == conn))
 }

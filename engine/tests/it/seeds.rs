@@ -23,7 +23,7 @@ struct Account {
     padding: Text,
 }
 
-/// What a client has done, as the space knows it.
+/// The deeds of a client, as the space knows them.
 #[derive(Object, Debug, Clone, PartialEq)]
 #[object(crate = "tercel_engine")]
 struct Ledger {
@@ -43,7 +43,7 @@ const CLIENTS: usize = 3;
 const ACCOUNTS: usize = 24;
 const TOTAL: i64 = 1_000 * ACCOUNTS as i64;
 
-/// What the test knows.
+/// The state that the test expects.
 #[derive(Default)]
 struct Model {
     accounts: Vec<Ref<Account>>,

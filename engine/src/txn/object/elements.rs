@@ -27,7 +27,7 @@ impl<'a, 't, H: Object, E: ListField> Elements<'a, 't, H, E> {
         Elements { holder, list, element: PhantomData }
     }
 
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         match self.holder.view.var(self.list) {
             Var::None => 0,
@@ -35,7 +35,7 @@ impl<'a, 't, H: Object, E: ListField> Elements<'a, 't, H, E> {
         }
     }
 
-    /// Whether there are none.
+    /// Says whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -103,8 +103,8 @@ pub fn load_elements<E: Field>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>,
     }
 }
 
-/// What derived code says of a value that is of no variant which its enum has. The values of a record were checked; those of a
-/// long list were not, and are not converted either.
+/// The error of derived code for a value that is of no variant of its enum. The values of a record were
+/// checked. Those of a long list were not, and are not converted either.
 pub fn no_variant(of: &str, tag: u8) -> Error {
     Error::Schema(format!(
         "a value is of variant number {tag} of `{of}`, which this program does not know: build it with the newer enum"

@@ -1,4 +1,4 @@
-//! What a program holds: objects to read, objects to change, references to follow.
+//! The objects of programs: to read, to change, and references to follow.
 //!
 //! An [`Obj`] is pinned while it lives and reads straight from the cache's memory; it belongs to its transaction and to
 //! its thread. What can need a page (following a reference, reading a part that is in chunks) returns a `Result`, the
@@ -28,9 +28,9 @@ pub use elements::{Elements, ElementsIter, load_elements, no_variant};
 
 /// A class of objects. Written by `#[derive(Object)]`; not meant to be written by hand.
 pub trait Object: Typed {
-    /// What reads an object: a method for each field.
+    /// The reader of an object: a method for each field.
     type View<'t>;
-    /// What changes one: a setter for each field.
+    /// The editor of an object: a setter for each field.
     type Mut<'t>;
 
     /// Wraps.
@@ -45,7 +45,7 @@ pub trait Object: Typed {
 
 /// A small record inside an object. Written by `#[derive(Record)]`.
 pub trait Record: Sized {
-    /// What it looks like.
+    /// The schema of its objects.
     const SCHEMA: Schema;
     /// Writes the fields.
     fn put_fields(&self, e: &mut Encoder<'_>, at: usize);
@@ -60,7 +60,7 @@ pub trait Record: Sized {
     note = "if `{Self}` is a class, with #[derive(Object)], a field refers to its objects: write `Ref<{Self}>`"
 )]
 pub trait Field: Value + Sized {
-    /// What reading the field of an object of class `T` gives.
+    /// The result of reading the field of an object of class `T`.
     type Got<'a, 't, T: Object>
     where
         't: 'a;
@@ -144,7 +144,7 @@ impl<'t, T: Object> Deref for Obj<'t, T> {
     }
 }
 
-/// What a view is made of. For derived code.
+/// The raw parts of a view. For derived code.
 pub struct RawObj<'t, T> {
     pub(crate) view: View<'t, T>,
     pub(crate) tx: &'t Tx<'t>,
@@ -165,7 +165,8 @@ pub struct Stored<'a> {
     pub(crate) parts: &'a dyn Parts,
 }
 
-/// What has the large parts of stored records: a transaction, for its objects, or a message, for what is in it.
+/// The source of the large parts of stored records: a transaction, for its objects, or a message, for its
+/// records.
 pub(crate) trait Parts {
     /// All bytes of a part, of which there are so many.
     fn tree(&self, root: Oref, len: usize) -> Result<Vec<u8>, Error>;
@@ -189,7 +190,7 @@ impl Parts for Tx<'_> {
     }
 }
 
-/// What an editor is made of. For derived code.
+/// The raw parts of an editor. For derived code.
 pub struct RawMut<'t, T> {
     pub(crate) tx: &'t Tx<'t>,
     pub(crate) oref: Oref,
@@ -353,7 +354,7 @@ impl<H: Class, T> RefField<'_, '_, H, T> {
         self.tx.token(oref, hint)
     }
 
-    /// Whether it names no object.
+    /// Says whether it names no object.
     pub fn is_null(&self) -> bool {
         self.reference().is_null()
     }
@@ -415,7 +416,7 @@ impl<E: ListField> Field for List<E> {
     note = "if `{Self}` is a class, with #[derive(Object)], a list refers to its objects: write `List<Ref<{Self}>>`"
 )]
 pub trait ListField: Value + Sized {
-    /// What reading the list gives.
+    /// The result of reading the list.
     type Items<'a, 't, T: Object>
     where
         't: 'a;
@@ -487,7 +488,7 @@ pub struct Refs<'a, 't, H, T> {
 }
 
 impl<H: Class, T> Refs<'_, '_, H, T> {
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         match self.holder.var(self.list) {
             Var::None => 0,
@@ -495,7 +496,7 @@ impl<H: Class, T> Refs<'_, '_, H, T> {
         }
     }
 
-    /// Whether there are none.
+    /// Says whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
