@@ -1,7 +1,7 @@
 //! Inputs and effects: the values that pass between a server and its host.
 //!
-//! Everything that a view's effects ask for names the view into which the replica was recovered; an answer that names
-//! another is of a predecessor, and is dropped.
+//! Everything that a view's effects ask for names the view into which the replica was recovered; an answer
+//! that names another is of a predecessor, and is dropped.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -24,21 +24,23 @@ pub struct Conn(pub u64);
 /// Settings of one process.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Bytes of modified objects held in memory. A quarter of it starts installing; at all of it commits wait for that,
-    /// and answer `Full` when half as much is waiting. Larger means fewer page writes, a longer log and a longer
-    /// recovery.
+    /// Bytes of modified objects held in memory. A quarter of it starts installing; at all of it commits wait
+    /// for that, and answer `Full` when half as much is waiting. Larger means fewer page writes, a longer log
+    /// and a longer recovery.
     pub mob_bytes: usize,
     /// Bytes of pages cached. Larger means fewer reads of the store.
     pub cache_bytes: usize,
     /// Silence after which a client is asked, in milliseconds; twice that ends its session.
     pub keepalive_ms: u32,
-    /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some 50 bytes.
+    /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some
+    /// 50 bytes.
     pub subscriptions_max: usize,
-    /// Pages that all sessions together may be subscribed to; beyond it the server asks the session that has most for pages
-    /// back.
+    /// Pages that all sessions together may be subscribed to; beyond it the server asks the session that has
+    /// most for pages back.
     pub subscriptions_all_max: usize,
-    /// The number of the first view that this history of the space may have: of a space that was restored from a backup,
-    /// one that the history it was taken from never comes to. A client of another view has seen commits that are not here.
+    /// The number of the first view that this history of the space may have: of a space that was restored
+    /// from a backup, one that the history it was taken from never comes to. A client of another view has
+    /// seen commits that are not here.
     pub view_first: u32,
     /// When what no root reaches is collected.
     pub collect: CollectConfig,
@@ -46,8 +48,8 @@ pub struct ServerConfig {
     pub methods: Offers,
     /// The services that are offered here.
     pub services: Services,
-    /// Calls of slow procedures that the host has at once, running and waiting; one more is refused. Half of them may be one
-    /// client's.
+    /// Calls of slow procedures that the host has at once, running and waiting; one more is refused. Half of
+    /// them may be one client's.
     pub jobs_max: usize,
 }
 
@@ -59,8 +61,8 @@ pub struct CollectConfig {
     /// Time for which unreachable objects stay before they are freed, in milliseconds: programs may still
     /// hold references to them.
     pub grace_ms: u64,
-    /// A collection begins once there are so many objects and chunks of large values more than the last one left, and so many in
-    /// a hundred of those.
+    /// A collection begins once there are so many objects and chunks of large values more than the last one
+    /// left, and so many in a hundred of those.
     pub made_min: u64,
     /// See `made_min`.
     pub made_percent: u8,
@@ -138,7 +140,8 @@ pub enum LogRoom {
     Free,
     /// It is longer than it should be: it is made shorter.
     Tight,
-    /// It must not become longer: commits wait until it is shorter, and are answered `Full` when too many wait.
+    /// It must not become longer: commits wait until it is shorter, and are answered `Full` when too many
+    /// wait.
     Full,
 }
 
@@ -170,8 +173,8 @@ pub enum Effect {
         /// The state that recovery will start from.
         checkpoint: Option<Checkpoint>,
     },
-    /// Keep the pages as they are after the installs asked for so far, under this number, until [`Effect::Unpin`]. Numbers
-    /// only go up; one is kept at a time.
+    /// Keep the pages as they are after the installs asked for so far, under this number, until
+    /// [`Effect::Unpin`]. Numbers only go up; one is kept at a time.
     Pin(ViewId, u64),
     /// Read pages of what is kept.
     ReadPinned {
@@ -188,15 +191,17 @@ pub enum Effect {
     Unpin(u64),
     /// Entries below this stamp are no longer needed.
     Truncate(Stamp),
-    /// The leader was deposed: let what the log, the reader and the installer are doing come to its end, close all
-    /// connections, erase from the log what is above the position, durably, and recover from checkpoint and log with the
-    /// sequencer that this server had ([`crate::server::Server::into_sequencer`]). The server is of no more use.
+    /// The leader was deposed: let what the log, the reader and the installer are doing come to its end,
+    /// close all connections, erase from the log what is above the position, durably, and recover from
+    /// checkpoint and log with the sequencer that this server had
+    /// ([`crate::server::Server::into_sequencer`]). The server is of no more use.
     Recover(Option<LogPosition>),
     /// The server cannot go on.
     Stop(String),
 }
 
-/// A page with checksum and stamp as it is to be stored; none if nothing is in it any more, and it is to be deleted.
+/// A page with checksum and stamp as it is to be stored; none if nothing is in it any more, and it is to be
+/// deleted.
 pub type PageUpdate = (PageId, Option<Arc<Vec<u8>>>);
 
 /// Stores what a server wants stored where a host keeps pages in memory.
@@ -216,8 +221,8 @@ pub struct Checkpoint {
     pub applied: Stamp,
     /// The first entry whose writes may be missing from the stored pages.
     pub replay_from: Stamp,
-    /// The state. What is to be stored has the rows of counts that changed since the last checkpoint that is stored; what is
-    /// recovered from has all of them.
+    /// The state. What is to be stored has the rows of counts that changed since the last checkpoint that is
+    /// stored; what is recovered from has all of them.
     pub state: Saved,
 }
 
@@ -243,8 +248,8 @@ impl Effects {
         self.list.push(effect);
     }
 
-    /// Appends a frame to what is sent to a connection in this batch; its body in two parts, so that a page is copied once, to where it
-    /// is sent from.
+    /// Appends a frame to what is sent to a connection in this batch; its body in two parts, so that a page
+    /// is copied once, to where it is sent from.
     pub(crate) fn send(&mut self, conn: Conn, header: Header, body: [&[u8]; 2]) {
         if let Some(Effect::Send(last, bytes)) = self.list.last_mut()
             && *last == conn
@@ -256,7 +261,8 @@ impl Effects {
         self.push(Effect::Send(conn, bytes));
     }
 
-    /// The same, of a body that `write` appends where it is sent from, if it says that there is one; gives what it says.
+    /// The same, of a body that `write` appends where it is sent from, if it says that there is one; gives
+    /// what it says.
     pub(crate) fn send_if(
         &mut self,
         conn: Conn,

@@ -1,7 +1,7 @@
 //! The errors of the engine, sorted by the party that must act.
 //!
-//! One type for all that a program calls, from opening a space to closing it. Its kinds are matched, and no caller needs to look
-//! into a text.
+//! One type for all that a program calls, from opening a space to closing it. Its kinds are matched, and no
+//! caller needs to look into a text.
 
 use std::sync::Arc;
 
@@ -12,42 +12,46 @@ use thiserror::Error;
 
 /// Why a call failed: of an object, a transaction, a client, or an embedded space.
 ///
-/// Each kind names the party that must act, and [`Error::is_retryable`] whether the same transaction may just be run again.
+/// Each kind names the party that must act, and [`Error::is_retryable`] whether the same transaction may just
+/// be run again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Another transaction changed what this one read. Run it again; `run` does so by itself.
     #[error("another transaction changed what this one read: run it again")]
     Conflict,
-    /// The server cannot be reached, or the client has not heard from it for too long to read consistently. Try later.
+    /// The server cannot be reached, or the client has not heard from it for too long to read consistently.
+    /// Try later.
     #[error("the server is not available: {0}")]
     Unavailable(String),
-    /// The space at the address is another one, or was put back to an earlier state, by a restore or a directory that was
-    /// moved; or a token is of another history. What the client has of the space is void: connect with a new client, and
-    /// look references up again. The client goes on trying, in case the right server comes back.
+    /// The space at the address is another one, or was put back to an earlier state, by a restore or a
+    /// directory that was moved; or a token is of another history. What the client has of the space is void:
+    /// connect with a new client, and look references up again. The client goes on trying, in case the right
+    /// server comes back.
     #[error("another history: {0}")]
     OtherHistory(String),
     /// No answer came in time.
     ///
-    /// With an operation's id: a commit was sent and its outcome is unknown. `Client::resolve` asks for the
-    /// outcome by that id, as `run` does. Without an id, no change was sent, so nothing was changed.
+    /// An operation's id is given if a commit was sent and its outcome is unknown. `Client::resolve` asks for
+    /// the outcome by that id, as `run` does. If there is no id, no change was sent, so nothing was changed.
     #[error("no answer came in time{}", unknown_or_not(.0.as_deref()))]
     Timeout(Option<Box<OpId>>),
-    /// A call of a service was sent, and it is not known whether the server has executed it: the connection or the server was lost, or
-    /// no answer came in time. It was executed once at most, and if it was not begun by now it never will be, unless the
-    /// server could not be told. The program must find out by other means, or call a procedure that may be executed twice.
+    /// A call of a service was sent, and it is not known whether the server has executed it: the connection
+    /// or the server was lost, or no answer came in time. It was executed once at most, and if it was not
+    /// begun by now it never will be, unless the server could not be told. The program must find out by other
+    /// means, or call a procedure that may be executed twice.
     #[error(
         "it is not known whether the call was executed, once at most: {0}; look what it has done before a second call"
     )]
     Unknown(String),
-    /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the space. What it did before
-    /// stays. The server's program must act.
+    /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the
+    /// space. What it did before stays. The server's program must act.
     #[error("the procedure has failed at the server: {0}")]
     Failed(String),
-    /// The object's place was reserved by an earlier transaction, and is lost with the session that it was given in: the
-    /// client was without a connection for too long, or its server was put back to an earlier state. Or it was reserved by
-    /// another client. Running this transaction again cannot help; reserve another place, and write anew what refers to
-    /// this one.
+    /// The object's place was reserved by an earlier transaction, and is lost with the session that it was
+    /// given in: the client was without a connection for too long, or its server was put back to an earlier
+    /// state. Or it was reserved by another client. Running this transaction again cannot help; reserve
+    /// another place, and write anew what refers to this one.
     #[error(
         "the place of object {0} is not this client's, or no longer: places go with the session that they were reserved in; reserve another"
     )]
@@ -73,12 +77,14 @@ pub enum Error {
     /// A bound was reached. Which one, and the setting to raise where there is one, says the bound.
     #[error("full: {0}")]
     Full(Bound),
-    /// The server of an embedded space did not start, or stopped by itself. Its operator must act; the fault has a kind.
+    /// The server of an embedded space did not start, or stopped by itself. Its operator must act; the fault
+    /// has a kind.
     #[error("{0}")]
     Server(Box<ServerFault>),
 }
 
-/// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is one.
+/// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Bound {
@@ -262,8 +268,9 @@ impl PartialEq for ServerFault {
 
 impl Eq for ServerFault {}
 
-// A step along a reference answers an object, 32 bytes, or an error. As long as the error is not the larger one, the compiler
-// keeps the object in registers; with an error of 40 bytes every step of a hot traversal took 6 to 20 % longer.
+// A step along a reference answers an object, 32 bytes, or an error. As long as the error is not the larger
+// one, the compiler keeps the object in registers; with an error of 40 bytes every step of a hot traversal
+// took 6 to 20 % longer.
 const _: () = assert!(size_of::<Error>() <= 32);
 
 impl Error {

@@ -32,8 +32,8 @@ pub(super) struct Tokens {
 /// Entries of each list in [`Tokens`]: the oldest is dropped, and asked for again if it is needed.
 const TOKENS_MAX: usize = 32;
 
-/// Questions under way at which the keepalive asks no more. Those of transactions are fewer, see [`Echoes::may_ask`]; a server that goes on
-/// talking and echoes none is asked once a keepalive.
+/// Questions under way at which the keepalive asks no more. Those of transactions are fewer, see
+/// [`Echoes::may_ask`]; a server that goes on talking and echoes none is asked once a keepalive.
 pub(super) const QUESTIONS_MAX: usize = 32;
 
 fn push<T>(list: &mut VecDeque<T>, item: T) {
@@ -151,7 +151,8 @@ impl Client {
         Ok(false)
     }
 
-    /// Asks the server how far the space is, and whether a token is of its history. Returns the call; 0 without a connection.
+    /// Asks the server how far the space is, and whether a token is of its history. Returns the call; 0
+    /// without a connection.
     pub(super) fn ask(&mut self, now: Now, of: Option<Token>) -> u64 {
         if self.peer.link != LinkState::Up {
             return 0;
@@ -165,7 +166,8 @@ impl Client {
         call
     }
 
-    /// The server has answered a question, and with it those before, behind everything that was visible when it was asked.
+    /// The server has answered a question, and with it those before, behind everything that was visible when
+    /// it was asked.
     pub(super) fn echoed(
         &mut self,
         call: u64,
@@ -187,8 +189,8 @@ impl Client {
         self.questions.echoes.heard(call, stamp, self.reader.watermark());
     }
 
-    /// Why a transaction cannot begin before the connection is there again, if that has been gone for two keepalives. One
-    /// with a time of its own waits for it.
+    /// Why a transaction cannot begin before the connection is there again, if that has been gone for two
+    /// keepalives. One with a time of its own waits for it.
     fn outage(&self, now: Now, begin: &Begin) -> Option<Error> {
         let since = self.peer.down_since.filter(|_| !begin.is_patient())?;
         (now.since_us(since) > 2 * self.peer.keepalive_us).then(|| Error::Unavailable(self.why_unavailable()))

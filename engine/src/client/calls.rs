@@ -1,4 +1,5 @@
-//! Calls of methods that run at the server: interfaces are bound once for each connection, calls are operations.
+//! Calls of methods that run at the server: interfaces are bound once for each connection, calls are
+//! operations.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -91,7 +92,8 @@ impl Client {
     /// The interfaces that the server has methods for.
     ///
     /// # Errors
-    /// `Unavailable` if there is no connection and none is being made; what the server says if it does not list them.
+    /// `Unavailable` if there is no connection and none is being made; what the server says if it does not
+    /// list them.
     pub fn interfaces(&mut self) -> Option<Result<Vec<Interface>, Error>> {
         if let Some(all) = self.tools.interfaces.take() {
             return Some(all);

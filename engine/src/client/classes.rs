@@ -162,8 +162,8 @@ impl Client {
         self.classes.fresh
     }
 
-    /// The catalogue is here. One that does not agree with what this client has bound its types to ends its use of the server; one
-    /// that does ends the check.
+    /// The catalogue is here. One that does not agree with what this client has bound its types to ends its
+    /// use of the server; one that does ends the check.
     pub(super) fn catalogue_came(&mut self, classes: ClassesMessage) {
         match self.classes.learned(classes, &mut self.writer) {
             Err(e) => self.peer.link = LinkState::Refused(e),

@@ -47,8 +47,8 @@ impl Leases {
         self.in_vain(error);
     }
 
-    /// Notes that there are no more pages now. Only a waiting transaction gets the error: a client that asked ahead may find
-    /// some when it needs them.
+    /// Notes that there are no more pages now. Only a waiting transaction gets the error: a client that asked
+    /// ahead may find some when it needs them.
     fn in_vain(&mut self, why: Error) {
         self.is_content = true;
         if std::mem::take(&mut self.is_needed) {
@@ -97,8 +97,8 @@ impl Leases {
 }
 
 impl Client {
-    /// A place for a new object of that many bytes, and the birth of its page, which the scope's snapshot has reached; `None`
-    /// while the server is being asked for pages, or the stream has not come to the birth.
+    /// A place for a new object of that many bytes, and the birth of its page, which the scope's snapshot has
+    /// reached; `None` while the server is being asked for pages, or the stream has not come to the birth.
     pub(crate) fn allocate(
         &mut self,
         _now: Now,

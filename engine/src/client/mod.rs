@@ -1,11 +1,12 @@
 //! The client's half of the engine: a machine that keeps a cache true to one server.
 //!
-//! Its doors: [`Client::new`], [`Client::handle`] for what happened, [`Client::outgoing`] for the bytes to send,
-//! [`Client::deadline`]. Transactions call the rest under the client's lock and wait by being called again.
+//! Its doors: [`Client::new`], [`Client::handle`] for what happened, [`Client::outgoing`] for the bytes to
+//! send, [`Client::deadline`]. Transactions call the rest under the client's lock and wait by being called
+//! again.
 //!
-//! The invariant is the watermark's: everything up to `W` that concerns a cached object has been applied here, flags
-//! first, then `W`, then new bytes. A reply is installed only when `W` has reached the stamp it is valid at, and only
-//! if it answers a pending fetch of this connection.
+//! The invariant is the watermark's: everything up to `W` that concerns a cached object has been applied
+//! here, flags first, then `W`, then new bytes. A reply is installed only when `W` has reached the stamp it
+//! is valid at, and only if it answers a pending fetch of this connection.
 
 mod begin;
 mod calls;
@@ -183,7 +184,8 @@ struct Tools {
 }
 
 impl Client {
-    /// A client with an empty cache, not connected. The seed gives its identity, so it must be random in production.
+    /// A client with an empty cache, not connected. The seed gives its identity, so it must be random in
+    /// production.
     pub fn new(config: ClientConfig, seed: u64, reader: Reader, mut writer: Writer) -> Client {
         let classes = Classes::new(&mut writer);
         Client {
@@ -241,8 +243,8 @@ impl Client {
         self.note_link(now);
     }
 
-    /// Notes since when there has been no use in the connection. When it is of use again, the server is asked at once how far
-    /// it is, for transactions wait for that.
+    /// Notes since when there has been no use in the connection. When it is of use again, the server is asked
+    /// at once how far it is, for transactions wait for that.
     fn note_link(&mut self, now: Now) {
         match &self.peer.link {
             LinkState::Up => {
@@ -389,8 +391,8 @@ impl Client {
         status
     }
 
-    /// Asks the server to collect what no root reaches, or to say what it would free: its status, JSON, with the number of the
-    /// collection that will do it.
+    /// Asks the server to collect what no root reaches, or to say what it would free: its status, JSON, with
+    /// the number of the collection that will do it.
     pub fn begin_collection(&mut self, _now: Now, is_dry: bool) -> Option<Result<Vec<u8>, Error>> {
         let status = self.tools.collection.take();
         if status.is_none() {
@@ -401,8 +403,9 @@ impl Client {
         status
     }
 
-    /// Asks the server whether it serves. `since` is the caller's: none at first, and then what it was left to be. The answer is to a question
-    /// that was sent later than that, for an older one says nothing of now.
+    /// Asks the server whether it serves. `since` is the caller's: none at first, and then what it was left
+    /// to be. The answer is to a question that was sent later than that, for an older one says nothing of
+    /// now.
     pub fn health(&mut self, since: &mut Option<u64>) -> Option<Result<Health, Error>> {
         let since = *since.get_or_insert(self.peer.pending.last_call());
         let health = self.tools.health.as_ref().filter(|(call, _)| *call > since);
@@ -425,8 +428,8 @@ impl Client {
         self.ops.oldest_base().map_or(self.reader.watermark(), |base| base.min(self.reader.watermark()))
     }
 
-    /// Sends a message whose answer, if it has one, does not name its call. Gives that. What is answered by its call is for
-    /// [`Client::request`].
+    /// Sends a message whose answer, if it has one, does not name its call. Gives that. What is answered by
+    /// its call is for [`Client::request`].
     fn say(&mut self, kind: Kind, body: &[u8]) -> u64 {
         self.say_parts(kind, [body, &[]], 0)
     }

@@ -1,18 +1,23 @@
-//! Pending calls: the requests of this connection that wait for a reply which repeats the number of their call.
+//! Pending calls: the requests of this connection that wait for a reply which repeats the number of their
+//! call.
 //!
-//! A request is entered with what it asks for ([`Asked`]), and its reply takes it out and goes to the part that asked. The invariant:
-//! a part believes that something of its is being asked for as long as that is in the table and no longer, so none waits for what
-//! will not come. No part knows the number of a call, but for the questions, whose name it is. A call leaves the table in four ways:
+//! A request is entered with what it asks for ([`Asked`]), and its reply takes it out and goes to the part
+//! that asked. The invariant: a part believes that something of its is being asked for as long as that is in
+//! the table and no longer, so none waits for what will not come. No part knows the number of a call, but for
+//! the questions, whose name it is. A call leaves the table in four ways:
 //!
-//! - *a reply* that fits what was asked. One that does not, in its kind or in the page that it names, is a violation of the protocol and
-//!   ends the connection.
+//! - *a reply* that fits what was asked. One that does not, in its kind or in the page that it names, is a
+//!   violation of the protocol and ends the connection.
 //! - *a refusal*, which goes to the one that asked;
-//! - *a later echo*: the server joins the questions of a connection, and the echo to one answers all before it;
-//! - *the end of the connection*: [`Client::lose_pending`] empties the table and tells each part what of its was lost.
+//! - *a later echo*: the server joins the questions of a connection, and the echo to one answers all before
+//!   it;
+//! - *the end of the connection*: [`Client::lose_pending`] empties the table and tells each part what of its
+//!   was lost.
 //!
-//! A reply to a call that is not here is dropped, once its body has been found well-formed. On one connection an honest server sends one
-//! such reply: it refuses a commit whose page is damaged, and says beside that what became of the operation. Calls are numbered over all
-//! connections, so a reply of an earlier one would find nothing, either.
+//! A reply to a call that is not here is dropped, once its body has been found well-formed. On one connection
+//! an honest server sends one such reply: it refuses a commit whose page is damaged, and says beside that
+//! what became of the operation. Calls are numbered over all connections, so a reply of an earlier one would
+//! find nothing, either.
 //!
 //! Other requests are not answered by the number of their call. Operations (commits, calls of methods,
 //! questions about an outcome) and calls of services outlive the connection: they keep their slots, and are
@@ -272,8 +277,8 @@ impl Client {
         Ok(())
     }
 
-    /// The connection is gone, and with it the replies to all calls that were pending: the door through which every part hears what of
-    /// its was lost.
+    /// The connection is gone, and with it the replies to all calls that were pending: the door through which
+    /// every part hears what of its was lost.
     pub(super) fn lose_pending(&mut self) {
         let mut lost = self.peer.pending.take_all();
         for (call, asked) in lost.drain() {

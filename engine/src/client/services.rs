@@ -52,8 +52,8 @@ impl Requests {
         self.table = None;
         self.of_object = None;
         self.connection += 1;
-        // What came before the answer to a call did is of use. A call without one is given up: an answer that comes by another connection
-        // comes without the items before it.
+        // What came before the answer to a call did is of use. A call without one is given up: an answer that
+        // comes by another connection comes without the items before it.
         let (slots, connection) = (&mut self.slots, self.connection);
         self.streams.retain(|slot, (seq, _)| {
             let id = CallId { slot: *slot, seq: *seq };
@@ -63,7 +63,8 @@ impl Requests {
 }
 
 impl Client {
-    /// The answer to a binding has come: if it was that of a service, it names the table of this client's calls.
+    /// The answer to a binding has come: if it was that of a service, it names the table of this client's
+    /// calls.
     pub(super) fn bound(&mut self, key: &Key, bound: Bound) {
         if let Some(number) = bound.table {
             let table = Table { view: self.history.view, number };
@@ -75,7 +76,8 @@ impl Client {
         self.peer.calls.bound(key, bound);
     }
 
-    /// An interface for a class, or a service if that has no name, as it is bound on this connection, if it is already.
+    /// An interface for a class, or a service if that has no name, as it is bound on this connection, if it
+    /// is already.
     pub fn bound_interface(&self, schema: &'static InterfaceSchema, class: &'static str) -> Option<Binding> {
         self.peer.calls.known(Through::Own(schema, class)).filter(|b| b.table.is_some() == class.is_empty())
     }
@@ -93,7 +95,8 @@ impl Client {
         Some(body)
     }
 
-    /// The body of the response to the call of an object that the host has given this sequence, if it came as a message.
+    /// The body of the response to the call of an object that the host has given this sequence, if it came as
+    /// a message.
     pub fn answer_of_object(&mut self, seq: u64) -> Option<Vec<u8>> {
         let (_, body) = self.requests.of_object.take_if(|(of, _)| *of == seq)?;
         self.acknowledge_body(&body);
@@ -105,7 +108,8 @@ impl Client {
         self.acknowledge(stamp);
     }
 
-    /// A response of the connection that the host has read itself names this stamp: what is read from now on is not older.
+    /// A response of the connection that the host has read itself names this stamp: what is read from now on
+    /// is not older.
     pub fn heard_by_line(&mut self, stamp: Stamp) {
         // A message has it in its header.
         self.history.heard = self.history.heard.max(stamp);
@@ -118,8 +122,8 @@ impl Client {
         self.history.acknowledged = self.history.acknowledged.max(stamp.min(self.history.heard));
     }
 
-    /// Takes it back, when the connection is gone or the host waits no longer. If its last call has no answer, it is under way from
-    /// now on as if it had been made here, by the name that is given.
+    /// Takes it back, when the connection is gone or the host waits no longer. If its last call has no
+    /// answer, it is under way from now on as if it had been made here, by the name that is given.
     pub fn take_lane_back(&mut self, lane: Lane, is_waiting: bool) -> CallId {
         self.requests.slots.give_back(lane, is_waiting)
     }

@@ -1,7 +1,7 @@
 //! Calls with streams: items out and in, each call on the connection that it was sent on.
 //!
-//! The invariant: an item goes to a call that waits for its answer on this connection. Items of any other are dropped, as are those of a
-//! call whose caller has given up.
+//! The invariant: an item goes to a call that waits for its answer on this connection. Items of any other are
+//! dropped, as are those of a call whose caller has given up.
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{CallId, Stamp};

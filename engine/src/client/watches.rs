@@ -1,8 +1,9 @@
 //! Watches of this client's programs: objects whose changes the programs want reported.
 //!
-//! A change of a watched object waits here until its watch takes it; further changes of the object join it. The page of
-//! every watched object stays subscribed, cached or not. Where that is impossible, because the server asks the page back or
-//! has forgotten what this client had, the object is *lost*: nothing is heard of it until its watch has read it again.
+//! A change of a watched object waits here until its watch takes it; further changes of the object join it.
+//! The page of every watched object stays subscribed, cached or not. Where that is impossible, because the
+//! server asks the page back or has forgotten what this client had, the object is *lost*: nothing is heard of
+//! it until its watch has read it again.
 
 use tercel_heap::Scope;
 use tercel_wire::id::{Oref, PageId, Stamp};

@@ -1,11 +1,12 @@
 //! Collecting what no root reaches.
 //!
-//! One mark, incremental, by the leader alone, over the newest state of every object, ordered or not yet visible. What a
-//! commit writes, makes or moves becomes grey with it and is looked at again; so when nothing is grey, all that the roots reach
-//! is black, at that very moment (Steele, CACM 1975). Then the pages are swept: objects that are white are dead. A time of
-//! grace passes, in which commits go on to colour; then what is still dead goes to the order in pieces, and at a moment when
-//! nothing is grey one entry behind them frees all of it together. If anything dead was written meanwhile, the collection is
-//! given up and begins again.
+//! One mark, incremental, by the leader alone, over the newest state of every object, ordered or not yet
+//! visible. What a commit writes, makes or moves becomes grey with it and is looked at again; so when nothing
+//! is grey, all that the roots reach is black, at that very moment (Steele, CACM 1975). Then the pages are
+//! swept: objects that are white are dead. A time of grace passes, in which commits go on to colour; then
+//! what is still dead goes to the order in pieces, and at a moment when nothing is grey one entry behind them
+//! frees all of it together. If anything dead was written meanwhile, the collection is given up and begins
+//! again.
 //!
 //! A transaction under way that still names a freed object is refused when it commits
 //! ([`crate::replica::frees`]). Chunks of large values and former places are no candidates: they go with the
@@ -48,7 +49,8 @@ pub(super) struct Collecting {
     report: String,
     /// The end of one that is not visible yet, and its report.
     ending: Option<(Stamp, String)>,
-    /// Pages that have room beside what is in them, each with the bytes that this takes, as the last sweep found them.
+    /// Pages that have room beside what is in them, each with the bytes that this takes, as the last sweep
+    /// found them.
     holes: Vec<(PageId, u16)>,
     /// Trees that waited to be freed when a collection had released its own.
     released: usize,
@@ -135,7 +137,8 @@ pub(crate) struct CollectStatus<'a> {
     pub dead: u64,
     /// The next page to be swept.
     pub page: u64,
-    /// Collections that came to their end in this view, and what the last one says of itself: JSON, or nothing.
+    /// Collections that came to their end in this view, and what the last one says of itself: JSON, or
+    /// nothing.
     pub done: u64,
     pub report: &'a str,
     /// Objects and chunks beyond those that the last one left.
@@ -271,7 +274,8 @@ impl Cycle {
         }
     }
 
-    /// Looks at some of what is grey in a page. What is in the buffer is looked at there, for the rest the page must be here.
+    /// Looks at some of what is grey in a page. What is in the buffer is looked at there, for the rest the
+    /// page must be here.
     fn mark_slice(&mut self, page: PageId, work: &mut Work<'_>) {
         self.cursor = page;
         let is_here = work.pages.is_here(page);
@@ -536,7 +540,8 @@ impl Leader {
     /// Orders a piece of what is dead, or, behind the last, the end of all of it.
     fn free_dead(&mut self, mut cycle: Box<Cycle>, work: &mut Work<'_>) {
         let is_shown = cycle.ordered <= work.pages.visible();
-        // The log is needed from the first piece on: a collection that has begun to free waits for no room that its end makes.
+        // The log is needed from the first piece on: a collection that has begun to free waits for no room
+        // that its end makes.
         let is_begun = cycle.ordered > Stamp::ZERO;
         let has_room = !work.log_is_full() && work.pages.mob.bytes() <= work.config.mob_bytes;
         cycle.is_held_up = work.disk_full || !(is_begun || has_room);
@@ -601,7 +606,8 @@ impl Leader {
         }
     }
 
-    /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it leads to.
+    /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it
+    /// leads to.
     pub(crate) fn collect_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
         let Some(cycle) = self.reclaiming.collecting.cycle.as_mut().filter(|c| c.reading == Some(page))
         else {
@@ -610,7 +616,8 @@ impl Leader {
         cycle.reading = None;
         let Some(why) = failed else {
             self.go_on_collecting(work);
-            // It was read for this alone, and the pages of clients are not to make room for all pages of the space.
+            // It was read for this alone, and the pages of clients are not to make room for all pages of the
+            // space.
             return work.pages.cool(page);
         };
         let text = format!(

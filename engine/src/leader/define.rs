@@ -34,8 +34,8 @@ impl Leader {
             Err((reason, text)) => work.refuse(asked, reason, text),
             Ok(id) => {
                 let stamp = self.order(&Entry::Define(id, layout), None, work);
-                // The leader announces a number only once it is visible. A lost number could be given to another class,
-                // and a client that had heard of it would write objects of the wrong class.
+                // The leader announces a number only once it is visible. A lost number could be given to
+                // another class, and a client that had heard of it would write objects of the wrong class.
                 self.defining.push_back(Defining { stamp, id, asked: vec![asked] });
             }
         }

@@ -1,8 +1,9 @@
 //! Freeing what was released: trees of chunks that no object owns any more.
 //!
-//! Trees are read from the front of the queue in ordered state, and an entry says which of their chunks are gone and which
-//! trees below them are to be next. One such entry is on its way at a time, of a bounded size, so others commit in between.
-//! Only nodes and the leaves that are roots are read: how high a node stands says whether its children are leaves.
+//! Trees are read from the front of the queue in ordered state, and an entry says which of their chunks are
+//! gone and which trees below them are to be next. One such entry is on its way at a time, of a bounded size,
+//! so others commit in between. Only nodes and the leaves that are roots are read: how high a node stands
+//! says whether its children are leaves.
 
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
@@ -114,7 +115,8 @@ impl Leader {
         }
     }
 
-    /// The page that freeing waited for is here, or is damaged: then what was released in it stays where it is.
+    /// The page that freeing waited for is here, or is damaged: then what was released in it stays where it
+    /// is.
     pub(crate) fn free_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
         if self.reclaiming.freeing.reading != Some(page) {
             return;

@@ -1,9 +1,11 @@
-//! Large transactions, a slice at a time: whatever one transaction writes, others are served, and commit, between its slices.
+//! Large transactions, a slice at a time: whatever one transaction writes, others are served, and commit,
+//! between its slices.
 //!
-//! One is worked on at a time. It is checked, and its pages are brought here, while others do as they like. From the moment in
-//! which it is judged until it is ordered it *holds* what it read and what it writes: a transaction that writes any of that
-//! waits until then, and so does one that makes objects in the pages that it fills. All others are judged, placed and ordered
-//! as ever, before it. So whatever was found out about it stays true although it took many slices.
+//! One is worked on at a time. It is checked, and its pages are brought here, while others do as they like.
+//! From the moment in which it is judged until it is ordered it *holds* what it read and what it writes: a
+//! transaction that writes any of that waits until then, and so does one that makes objects in the pages that
+//! it fills. All others are judged, placed and ordered as ever, before it. So whatever was found out about it
+//! stays true although it took many slices.
 //!
 //! A ledger keeps the room that its writes will take in each page; other requests for room count it. Once all
 //! writes have their places it goes to the order in pieces, one after the other. At last an entry of a few
@@ -330,8 +332,8 @@ impl Leader {
         self.large.as_ref().is_some_and(|l| l.pages.missing == 0 && goes_on(l))
     }
 
-    /// Lets go of a transaction whose client is gone or wants to hear that it was not executed, if no piece of it is
-    /// ordered yet. Those that waited behind it are tried again soon.
+    /// Lets go of a transaction whose client is gone or wants to hear that it was not executed, if no piece
+    /// of it is ordered yet. Those that waited behind it are tried again soon.
     pub(super) fn drop_large(&mut self, which: impl Fn(&Large) -> bool) {
         if self.large.as_ref().is_some_and(|l| which(l) && l.record.staged.is_none()) {
             self.end_large();

@@ -1,9 +1,10 @@
 //! The decisions of one view's leader, and all that it knows alone.
 //!
-//! A leader judges operations against everything that it ordered before, finds places, and orders entries. What it knows
-//! beyond ordered state is one value, made when its view begins and dropped when the view ends, so nothing leaks from view
-//! to view: each part is rebuilt from ordered state, or ends with the view. The invariant: before the view's own entry is
-//! stable nothing is answered, and nothing that was ordered is answered before it is visible.
+//! A leader judges operations against everything that it ordered before, finds places, and orders entries.
+//! Its knowledge beyond ordered state is one value, made when its view begins and dropped when the view ends.
+//! So nothing leaks from view to view: each part is rebuilt from ordered state, or ends with the view. The
+//! invariant: before the view's own entry is stable nothing is answered, and nothing that was ordered is
+//! answered before it is visible.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -126,7 +127,8 @@ pub(crate) struct Leader {
     rejected: RejectedOps,
     /// Commits that wait for something.
     waiting: Waiting,
-    /// The large transaction that is worked on, and the bytes of the last one, which are given back a piece at a time.
+    /// The large transaction that is worked on, and the bytes of the last one, which are given back a piece
+    /// at a time.
     large: Option<Box<Large>>,
     spare: Vec<u8>,
     reclaiming: Reclaiming,
@@ -152,8 +154,8 @@ struct Reclaiming {
     collecting: Collecting,
 }
 
-/// Pages that were never given out: the first that was neither ordered nor promised, and those below that were promised for
-/// nothing.
+/// Pages that were never given out: the first that was neither ordered nor promised, and those below that
+/// were promised for nothing.
 #[derive(Debug)]
 struct Promises {
     next_page: u32,
@@ -179,8 +181,8 @@ struct Present {
 }
 
 impl Leader {
-    /// A view begins, behind everything that the replica has applied: its own entry is ordered. What it keeps and was not
-    /// visible becomes visible with that.
+    /// A view begins, behind everything that the replica has applied: its own entry is ordered. What it keeps
+    /// and was not visible becomes visible with that.
     pub(crate) fn begin(view: ViewId, kept: Vec<Flight>, work: &mut Work<'_>) -> Leader {
         let over = work.now.plus_us(session_us(work.config));
         let mut leader = Leader {
@@ -380,5 +382,6 @@ fn session_us(config: &ServerConfig) -> u64 {
     2 * config.keepalive_ms as u64 * 1_000
 }
 
-/// Writes of a large transaction that the index of recent ones takes in in one go: a hundred microseconds or two.
+/// Writes of a large transaction that the index of recent ones takes in in one go: a hundred microseconds or
+/// two.
 const TAKEN_IN_AT_ONCE: usize = 500;

@@ -1,10 +1,10 @@
 //! Trees of chunks belong to one field of one object each.
 //!
-//! A chunk is made by the transaction that makes its owner's new version, and is never changed. So the word of a tree in a
-//! new version is one that the object had before, or leads to chunks of the same transaction that nothing else there names;
-//! whatever else a client sends is refused. That is what lets a tree be freed with the version that owned it. What a
-//! transaction says of its own chunks is seen while its objects are checked ([`Owned`]), the rest when an object is placed
-//! and its old version is at hand ([`let_go`]).
+//! A chunk is made by the transaction that makes its owner's new version, and is never changed. So the word
+//! of a tree in a new version is one that the object had before, or leads to chunks of the same transaction
+//! that nothing else there names; whatever else a client sends is refused. That is what lets a tree be freed
+//! with the version that owned it. What a transaction says of its own chunks is seen while its objects are
+//! checked ([`Owned`]), the rest when an object is placed and its old version is at hand ([`let_go`]).
 
 use tercel_wire::class;
 use tercel_wire::cursor::le32;

@@ -1,7 +1,7 @@
 //! Where new versions go: in place if the page has room, else elsewhere, with word of it left behind.
 //!
-//! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free bytes; what a
-//! large transaction that is not ordered yet will use up is kept in a ledger.
+//! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free
+//! bytes; what a large transaction that is not ordered yet will use up is kept in a ledger.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::txn::Hold;
 
 /// A granted page as it fills.
 ///
-/// The client gives out its slots in order, so every slot below the highest one seen is taken; those not made yet, and
-/// perhaps never, keep the room of a forward. An object that is larger when it is made than its place was can therefore
-/// always go elsewhere and leave word. In a page that was granted beside what is in it, nothing is made in the slots
-/// below the first one of the grant.
+/// The client gives out its slots in order, so every slot below the highest one seen is taken; those not made
+/// yet, and perhaps never, keep the room of a forward. An object that is larger when it is made than its
+/// place was can therefore always go elsewhere and leave word. In a page that was granted beside what is in
+/// it, nothing is made in the slots below the first one of the grant.
 #[derive(Debug, Clone)]
 pub(super) struct Fill {
     made: [u64; SLOTS_MAX as usize / 64],
@@ -176,8 +176,8 @@ const FORWARD_BYTES: usize = 8;
 const _: () = assert!(FORWARD_BYTES <= OBJECT_BYTES_MIN);
 
 impl Leader {
-    /// Free bytes of a page with the newest version of everything in it, and with what a large transaction will leave
-    /// there; none of one that is not at hand.
+    /// Free bytes of a page with the newest version of everything in it, and with what a large transaction
+    /// will leave there; none of one that is not at hand.
     fn room(&self, page: PageId, work: &mut Work<'_>) -> isize {
         let free = work.pages.extents(page).map_or(0, |extents| extents.free());
         free - self.large.as_ref().map_or(0, |large| large.placing.will_take(page))
@@ -246,8 +246,8 @@ impl Leader {
         Ok(())
     }
 
-    /// The client's pages have what was placed in them, so many of the pages: gives those among them that are full.
-    /// `None` when all have been seen to.
+    /// The client's pages have what was placed in them, so many of the pages: gives those among them that are
+    /// full. `None` when all have been seen to.
     pub(super) fn keep_fills(&mut self, placing: &mut Placing, count: usize) -> Option<Vec<PageId>> {
         if placing.fills.is_empty() {
             return None;
@@ -266,7 +266,8 @@ impl Leader {
     }
 
     /// Takes the granted pages that new objects are made in, with their slots seen. They must be here
-    /// ([`Leader::is_here_to_fill`]), and born by the transaction's `base`: what it read may name what they had before.
+    /// ([`Leader::is_here_to_fill`]), and born by the transaction's `base`: what it read may name what they
+    /// had before.
     pub(super) fn expect_some(
         &mut self,
         base: Stamp,
@@ -409,8 +410,8 @@ impl Leader {
         Oref::new(page, slot).ok_or(Outcome::Full(Limit::Pages))
     }
 
-    /// A page for what outgrew its own: one that is given out again by the entry that moves something there, or one that was
-    /// never given out.
+    /// A page for what outgrew its own: one that is given out again by the entry that moves something there,
+    /// or one that was never given out.
     fn overflow_page(&mut self, placing: &mut Placing, work: &mut Work<'_>) -> Option<PageId> {
         // Until a large transaction is ordered, others could be given the same page.
         let taken = placing.births.len();

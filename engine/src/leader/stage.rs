@@ -1,8 +1,9 @@
 //! The end of a large transaction: it goes to the order in pieces, and an entry commits what was staged.
 //!
-//! Pieces are ordered like everything else, one when the one before is visible, so that no sync carries more of it than a
-//! piece, and others' commits go between. What has been staged and not committed when the view ends never happened. The
-//! invariant: as long as it is not ordered, or a page lacks what it wrote, the log is kept from its first piece on.
+//! Pieces are ordered like everything else, one when the one before is visible, so that no sync carries more
+//! of it than a piece, and others' commits go between. What has been staged and not committed when the view
+//! ends never happened. The invariant: as long as it is not ordered, or a page lacks what it wrote, the log
+//! is kept from its first piece on.
 
 use tercel_wire::id::Stamp;
 
@@ -12,8 +13,8 @@ use crate::mutant;
 use crate::replica::Replica;
 use crate::replica::entry::{Entry, Head};
 
-/// Bytes of a piece. A record of it has less than the 64 KiB up to which one wrong byte can be put right, and syncing it takes
-/// little longer than syncing a small commit.
+/// Bytes of a piece. A record of it has less than the 64 KiB up to which one wrong byte can be put right, and
+/// syncing it takes little longer than syncing a small commit.
 const PIECE_BYTES: usize = 60 << 10;
 
 /// Bytes that are given back to the system at once: some hundred microseconds.
@@ -60,7 +61,8 @@ impl Leader {
         self.waiting.behind_due = true;
     }
 
-    /// Gives back some of the bytes of the last large transaction: giving back 64 MB at once takes milliseconds.
+    /// Gives back some of the bytes of the last large transaction: giving back 64 MB at once takes
+    /// milliseconds.
     pub(super) fn throw_away(&mut self) {
         let left = self.spare.len().saturating_sub(THROWN_AWAY_BYTES);
         self.spare.truncate(left);

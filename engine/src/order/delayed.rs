@@ -1,9 +1,11 @@
-//! A group of one, for the simulator: everything that a group may do to its leader, and nothing that it must not.
+//! A group of one, for the simulator: everything that a group may do to its leader, and nothing that it must
+//! not.
 //!
-//! Stability lags and now and then stalls. The leader is deposed at any moment; any prefix of what it had ordered and not
-//! made stable survives, and the next view, in which the same node leads, begins behind that. An entry may be stable
-//! although this node's disk does not have it, as where a quorum of others has it. A process that ends is followed by one
-//! that is told what the group still knows ([`Known`]). The invariant: what was reported as stable survives everything.
+//! Stability lags and now and then stalls. The leader is deposed at any moment; any prefix of what it had
+//! ordered and not made stable survives, and the next view, in which the same node leads, begins behind that.
+//! An entry may be stable although this node's disk does not have it, as where a quorum of others has it. A
+//! process that ends is followed by one that is told what the group still knows ([`Known`]). The invariant:
+//! what was reported as stable survives everything.
 
 use std::collections::VecDeque;
 
@@ -231,7 +233,8 @@ impl Delayed {
 
 impl Sequencer for Delayed {
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
-        // A leader that was deposed in this very moment may still submit: the next view is for the server that joins behind it.
+        // A leader that was deposed in this very moment may still submit: the next view is for the server
+        // that joins behind it.
         let is_time = matches!(input, Input::Time);
         match input {
             Input::Submit { entry, .. } => self.submit(now, entry, out),

@@ -1,9 +1,10 @@
 //! A node that is given what is stable, and never leads: a learner of a group, or a copy that serves reads.
 //!
-//! It has a log of its own, like every node: what it is fed is appended there, and given on to be applied once this node's
-//! disk has it. So it restarts from its own checkpoint and log, whatever its feeder has let go of, and never shows less
-//! than it did before. It tells its feeder up to where its disk has everything ([`acked`]), and is sent what comes behind
-//! that until it says more. The invariant: entries come in their order, each once, and none is left out.
+//! It has a log of its own, like every node: what it is fed is appended there, and given on to be applied
+//! once this node's disk has it. So it restarts from its own checkpoint and log, whatever its feeder has let
+//! go of, and never shows less than it did before. It tells its feeder up to where its disk has everything
+//! ([`acked`]), and is sent what comes behind that until it says more. The invariant: entries come in their
+//! order, each once, and none is left out.
 
 use std::collections::VecDeque;
 
@@ -82,7 +83,8 @@ impl Sequencer for Follower {
     }
 }
 
-/// A packet that feeds a follower: a stable entry, and the stamp of the entry before it, so that none is skipped.
+/// A packet that feeds a follower: a stable entry, and the stamp of the entry before it, so that none is
+/// skipped.
 pub fn packet(before: Stamp, entry: &Sealed) -> Vec<u8> {
     let mut out = Vec::with_capacity(29 + entry.payload.len());
     out.put_u64(before.0);

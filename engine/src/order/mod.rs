@@ -1,13 +1,13 @@
 //! The sequencer's shape: entries in, their order and its safety out.
 //!
-//! A leader gives each entry a stamp and submits it. The sequencer says where in the log it stands ([`Output::Append`]),
-//! when it is as safe as it was asked to be ([`Output::Stable`]), and which node leads. An entry that is not stable yet is
-//! *tentative*: a deposed leader forgets it, and the next view says which of these entries were kept. A lost entry gets no
-//! answer.
+//! A leader gives each entry a stamp and submits it. The sequencer says where in the log it stands
+//! ([`Output::Append`]), when it is as safe as it was asked to be ([`Output::Stable`]), and which node leads.
+//! An entry that is not stable yet is *tentative*: a deposed leader forgets it, and the next view says which
+//! of these entries were kept. A lost entry gets no answer.
 //!
-//! Position in the log and stamp are two types: positions are dense and the sequencer's, stamps rise and are the leader's.
-//! Every sequencer is a machine: [`Sequencer::handle`] with outputs appended to a buffer of the caller's,
-//! [`Sequencer::deadline`]; time and seeds are arguments.
+//! Position in the log and stamp are two types: positions are dense and the sequencer's, stamps rise and are
+//! the leader's. Every sequencer is a machine: [`Sequencer::handle`] with outputs appended to a buffer of the
+//! caller's, [`Sequencer::deadline`]; time and seeds are arguments.
 //!
 //! | module | its engine |
 //! |---|---|

@@ -1,9 +1,10 @@
 //! Installing modified objects into their pages, in the background, and checkpoints.
 //!
-//! A batch of pages is brought up to the visible stamp and stored in one step. Every few batches the ordered state goes
-//! with it; the log is then needed only from the oldest modification that is not in the stored pages. When the log is
-//! too long, or would take too long to replay, batches follow each other, and the state goes with one as soon as that
-//! shortens the log by much. The invariant: what is handed over is stable, and on this node's disk.
+//! A batch of pages is brought up to the visible stamp and stored in one step. Every few batches the ordered
+//! state goes with it; the log is then needed only from the oldest modification that is not in the stored
+//! pages. When the log is too long, or would take too long to replay, batches follow each other, and the
+//! state goes with one as soon as that shortens the log by much. The invariant: what is handed over is
+//! stable, and on this node's disk.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,8 @@ pub(crate) struct Installer {
     /// The first entry that recovery would replay.
     replay_from: Stamp,
     pub log_room: LogRoom,
-    /// The first pieces of large commits and of collections in the log and the entries that end them, as far as recovery would replay them.
+    /// The first pieces of large commits and of collections in the log and the entries that end them, as far
+    /// as recovery would replay them.
     pieces: VecDeque<(Stamp, Stamp)>,
     /// Commits wait for room in the buffer.
     pub is_awaited: bool,
@@ -61,28 +63,30 @@ pub(crate) struct ToStore {
     pub overfull: Option<PageId>,
 }
 
-/// Pages of a batch: a quarter of a megabyte, which a store syncs in little more than the time of a commit, and some hundred
-/// microseconds of the loop, which brings them up to date.
+/// Pages of a batch: a quarter of a megabyte, which a store syncs in little more than the time of a commit,
+/// and some hundred microseconds of the loop, which brings them up to date.
 const BATCH_PAGES: usize = 32;
 
-/// Pages of a batch when commits wait for room, or a stop does: more of them in the same time, and longer waits for all
-/// other work.
+/// Pages of a batch when commits wait for room, or a stop does: more of them in the same time, and longer
+/// waits for all other work.
 const HURRIED_PAGES: usize = 4 * BATCH_PAGES;
 
 /// Batches whose pages are found at once: finding them takes as long however few they are.
 const FOUND_BATCHES: usize = 16;
 
-/// Full batches between two checkpoints, a hurried one being four: the ordered state has some megabytes, so it goes with
-/// sixteen of pages.
+/// Full batches between two checkpoints, a hurried one being four: the ordered state has some megabytes, so
+/// it goes with sixteen of pages.
 const BATCHES_PER_CHECKPOINT: usize = 64;
 
 /// As how many a batch counts that is not full: then little is written, and there is time.
 const BATCHES_OF_REST: usize = 4;
 
-/// Entries that recovery would replay before modifications are installed however few there are: a second or two.
+/// Entries that recovery would replay before modifications are installed however few there are: a second or
+/// two.
 const ENTRIES_BEHIND_MAX: usize = 100_000;
 
-/// The share of those entries that a checkpoint must spare to be worth its megabytes while batch follows on batch.
+/// The share of those entries that a checkpoint must spare to be worth its megabytes while batch follows on
+/// batch.
 const SPARED_SHARE: u64 = 4;
 
 impl Installer {
@@ -234,15 +238,16 @@ impl Pages {
         batch
     }
 
-    /// The oldest entry of the log that is needed once these pages are stored at the visible stamp. A replay must not begin
-    /// between the first piece of a large commit, or of a collection, and its end.
+    /// The oldest entry of the log that is needed once these pages are stored at the visible stamp. A replay
+    /// must not begin between the first piece of a large commit, or of a collection, and its end.
     fn log_needed(&self, replica: &Replica, installing: &[PageId]) -> Option<Stamp> {
         let arriving = replica.pieces_from().filter(|_| !dropped(Rule::PiecesNotKept));
         let needed = self.mob.oldest(installing, self.visible).into_iter().chain(arriving).min()?;
         if dropped(Rule::PiecesNotKept) {
             return Some(needed);
         }
-        // A large commit may end while the pieces of a collection arrive. The entries here are in the order of their ends.
+        // A large commit may end while the pieces of a collection arrive. The entries here are in the order
+        // of their ends.
         let begin = |needed: Stamp, (first, end): &(Stamp, Stamp)| {
             if needed <= *end { needed.min(*first) } else { needed }
         };
@@ -283,7 +288,8 @@ impl Pages {
                 state: replica.save_changed(),
             });
         }
-        // The state contains what is ordered; it may be stored only once all of that is visible, and so on disk.
+        // The state contains what is ordered; it may be stored only once all of that is visible, and so on
+        // disk.
         let early = dropped(Rule::CheckpointUnsynced) || dropped(Rule::TentativeInstalled);
         if batch.waiting.as_ref().is_some_and(|c| c.applied > visible && !early) {
             self.installer.batch = Some(batch);
@@ -321,7 +327,8 @@ impl Pages {
         Some(ToStore { pages, checkpoint, overfull })
     }
 
-    /// The batch is stored. Gives the stamp below which the log is not needed any more, if it had a checkpoint.
+    /// The batch is stored. Gives the stamp below which the log is not needed any more, if it had a
+    /// checkpoint.
     pub(crate) fn installed(&mut self) -> Option<Stamp> {
         let batch = self.installer.batch.take()?;
         let upto = batch.sent?;
@@ -329,8 +336,8 @@ impl Pages {
         let upto = if dropped(Rule::InstalledUptoNow) { self.visible } else { upto };
         for page in &batch.pages {
             self.mob.installed(*page, upto);
-            // A read that is under way may have seen the page before it was stored, and what it lacks is not in the
-            // buffer any more.
+            // A read that is under way may have seen the page before it was stored, and what it lacks is not
+            // in the buffer any more.
             if !dropped(Rule::ReadOvertakenByInstall) {
                 self.reads.stored(*page);
             }

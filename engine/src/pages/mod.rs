@@ -1,8 +1,9 @@
 //! Where objects are on this node: pages on disk, and over them the buffer of modified objects.
 //!
-//! Reading, installing and pinning are effects that the host carries out. Their answers name the view into which this
-//! replica was recovered, and answers of another view are dropped. The invariant: no reader sees a version above the
-//! visible stamp, and pages are handed to the host only when all that is visible is on this node's disk, too.
+//! Reading, installing and pinning are effects that the host carries out. Their answers name the view into
+//! which this replica was recovered, and answers of another view are dropped. The invariant: no reader sees a
+//! version above the visible stamp, and pages are handed to the host only when all that is visible is on this
+//! node's disk, too.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -191,8 +192,8 @@ impl Pages {
     /// A page was read from the store.
     pub(crate) fn keep_read(&mut self, page: PageId, bytes: Option<Arc<Vec<u8>>>) {
         self.images.put(page, bytes, true);
-        // The buffer's versions are laid over now, even if no request waits any more: once an install that is under way
-        // is done, the buffer does not have them any more.
+        // The buffer's versions are laid over now, even if no request waits any more: once an install that is
+        // under way is done, the buffer does not have them any more.
         self.image(page);
     }
 
@@ -224,8 +225,8 @@ impl Pages {
         self.newest(oref, forwarded).flatten()
     }
 
-    /// By slot, the bytes of the newest ordered version of everything in a page, in order of slots; none of a page that
-    /// is not at hand.
+    /// By slot, the bytes of the newest ordered version of everything in a page, in order of slots; none of a
+    /// page that is not at hand.
     pub(crate) fn extents(&mut self, page: PageId) -> Option<Extents> {
         let CachedImage::Current(bytes) = self.image(page) else { return None };
         let parsed = bytes.as_ref().and_then(|b| Page::trusted(b, page).ok());
@@ -279,8 +280,9 @@ pub(crate) fn has_objects(page: &[u8]) -> bool {
 /// Where a page's header says where its objects end.
 const DATA_END_AT: usize = 26;
 
-/// Has the allocator join the small blocks that were given back. The C library's puts them aside and joins all of them at
-/// the next request of a kilobyte or more, whatever it is for: after 100,000 of them that took ten milliseconds.
+/// Has the allocator join the small blocks that were given back. The C library's puts them aside and joins
+/// all of them at the next request of a kilobyte or more, whatever it is for: after 100,000 of them that took
+/// ten milliseconds.
 fn join_freed() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(4 << 10)));
 }

@@ -1,9 +1,10 @@
 //! The last answer of each slot of each client: what makes an operation execute at most once.
 //!
-//! Every answer that is kept is a commit: what did not commit leaves no trace in the order. The invariant: an operation
-//! that committed is found here until a later one of its slot commits, or its client says good-bye or is evicted; and a client
-//! that was evicted is known as such, or, once some are no longer remembered, a stranger is believed to be new only on the
-//! first connection of its life. Bytes are bounded as well as clients: the leader evicts before it orders what has no room.
+//! Every answer that is kept is a commit: what did not commit leaves no trace in the order. The invariant: an
+//! operation that committed is found here until a later one of its slot commits, or its client says good-bye
+//! or is evicted; and a client that was evicted is known as such, or, once some are no longer remembered, a
+//! stranger is believed to be new only on the first connection of its life. Bytes are bounded as well as
+//! clients: the leader evicts before it orders what has no room.
 
 use std::collections::VecDeque;
 
@@ -134,8 +135,8 @@ impl Answers {
         bytes > old_bytes && self.bytes + bytes - old_bytes > limits::ANSWERS_BYTES_MAX
     }
 
-    /// The clients to evict before an operation's answer comes, if the table is full: of those without a session the ones whose
-    /// last commit is the oldest.
+    /// The clients to evict before an operation's answer comes, if the table is full: of those without a
+    /// session the ones whose last commit is the oldest.
     pub fn victims(
         &self,
         op: OpId,
@@ -294,7 +295,8 @@ mod tests {
         assert_eq!(answers.bytes, counted_bytes(&answers));
         assert_eq!(answers.past(head(2, 1).op), Past::Committed(&answers.clients[&ClientId(2)].slots[&0]));
         assert_eq!(answers.past(head(3, 1).op), Past::Unknown);
-        // A slot that had an answer as long has room for the next; another has none where no client is absent.
+        // A slot that had an answer as long has room for the next; another has none where no client is
+        // absent.
         while !answers.lacks_room(head(1_000, 1).op, reply.len()) {
             let slot = answers.clients.get(&ClientId(1_001)).map_or(0, |c| c.slots.len() as u16);
             commit(&mut answers, 1_001, slot);

@@ -1,10 +1,11 @@
 //! By page: in how many of its slots there is something, and from which slot on there never was a place.
 //!
-//! The counts lie in rows as they are stored, four bytes a page, so nothing of them is encoded for a checkpoint. A checkpoint
-//! takes the rows that are not known to be stored, and shares them with this table until they change: it costs a reference
-//! count a row, and a copy of a row at its next change. The invariant: a row that is `Stored` is in the page store, byte for
-//! byte, with the last checkpoint there. A row becomes `Stored` only when a checkpoint that took it is, so one that comes to nothing
-//! needs no word: the next one takes its rows again.
+//! The counts lie in rows as they are stored, four bytes a page, so nothing of them is encoded for a
+//! checkpoint. A checkpoint takes the rows that are not known to be stored, and shares them with this table
+//! until they change: it costs a reference count a row, and a copy of a row at its next change. The
+//! invariant: a row that is `Stored` is in the page store, byte for byte, with the last checkpoint there. A
+//! row becomes `Stored` only when a checkpoint that took it is, so one that comes to nothing needs no word:
+//! the next one takes its rows again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::mutant::{Rule, dropped};
 /// A row of counts: its number, from 0 and without gaps, and its [`ROW_BYTES`] bytes.
 pub type CountRow = (u32, Arc<Vec<u8>>);
 
-/// Pages of a row. With the frame of a named value it fits into a node of the page store's file, which has 4,096 bytes.
+/// Pages of a row. With the frame of a named value it fits into a node of the page store's file, which has
+/// 4,096 bytes.
 pub const ROW_PAGES: u32 = 1_000;
 
 pub const ROW_BYTES: usize = ROW_PAGES as usize * COUNT_BYTES;
@@ -29,7 +31,8 @@ pub const ROWS_MAX: usize = (PageId::MAX.get() / ROW_PAGES) as usize + 1;
 /// It is not known in how many slots of a page there is something.
 pub const UNKNOWN: u16 = u16::MAX;
 
-/// Two numbers of two bytes: slots that are filled, and the first that was never a place, 0 if that is not known.
+/// Two numbers of two bytes: slots that are filled, and the first that was never a place, 0 if that is not
+/// known.
 const COUNT_BYTES: usize = 4;
 
 /// The counts of all pages. Pages beyond the last row have none.

@@ -1,8 +1,8 @@
-//! The entries that are ordered and logged. A log record's kind is the entry's, its payload the entry's bytes; view and
-//! stamp stand in the record.
+//! The entries that are ordered and logged. A log record's kind is the entry's, its payload the entry's
+//! bytes; view and stamp stand in the record.
 //!
-//! An entry is the leader's judgement: an operation with its effects and the places of its objects. A replica that applies
-//! it judges nothing.
+//! An entry is the leader's judgement: an operation with its effects and the places of its objects. A replica
+//! that applies it judges nothing.
 
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
@@ -95,8 +95,8 @@ pub struct Head {
     pub left: Vec<Oref>,
     /// The roots of trees of chunks that its objects owned before, and own no more.
     pub released: Vec<Oref>,
-    /// Granted pages that it makes objects in and that were given out again, each with its birth, by page. A replay needs
-    /// them: the state that it begins with may have let go of the grant.
+    /// Granted pages that it makes objects in and that were given out again, each with its birth, by page. A
+    /// replay needs them: the state that it begins with may have let go of the grant.
     pub births: Vec<(PageId, Stamp)>,
 }
 
@@ -107,7 +107,7 @@ pub struct Placement {
     pub write: u32,
     /// Its place.
     pub to: Oref,
-    /// Whether it was elsewhere before.
+    /// Set if the write moves the object to this place; else it was there before.
     pub is_new: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Ordered state: what follows from the entries alone, the same at every replica at equal stamps.
 //!
-//! Not here: connections, caches, decisions. A leader judges and places; the entries that it orders are applied here by
-//! the same function at the leader, at a follower and in recovery. The invariant: [`Replica::apply`] is the only door, and
-//! its effect depends on nothing but the state and the entry.
+//! Not here: connections, caches, decisions. A leader judges and places; the entries that it orders are
+//! applied here by the same function at the leader, at a follower and in recovery. The invariant:
+//! [`Replica::apply`] is the only door, and its effect depends on nothing but the state and the entry.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -61,8 +61,8 @@ use crate::slots::Slots;
 
 /// Where the versions go that entries write: the buffer of modified objects.
 pub trait Objects {
-    /// Takes in one write, and where it goes if that is another place. The births are those of the pages in which something is
-    /// made, else zero.
+    /// Takes in one write, and where it goes if that is another place. The births are those of the pages in
+    /// which something is made, else zero.
     fn write(
         &mut self,
         oref: Oref,
@@ -142,8 +142,8 @@ impl Replica {
         }
     }
 
-    /// Applies the next entry, ordered in `view`; what it writes goes to `objects`. An entry that the state already
-    /// contains, as one read from a log may be, only writes.
+    /// Applies the next entry, ordered in `view`; what it writes goes to `objects`. An entry that the state
+    /// already contains, as one read from a log may be, only writes.
     ///
     /// # Errors
     /// If the entry ends pieces that are not all there. Nothing has changed then.
@@ -301,7 +301,8 @@ impl Replica {
             self.forget_pieces(objects);
             self.pieces = Some(Pieces::new(op, stamp));
         }
-        // A piece that continues nothing is of a transaction whose beginning was let go of: it is in the pages.
+        // A piece that continues nothing is of a transaction whose beginning was let go of: it is in the
+        // pages.
         let Some(pieces) = self.pieces.as_mut().filter(|p| p.continues(op, at)) else { return Ok(()) };
         pieces.take(bytes, objects)
     }
@@ -376,7 +377,8 @@ impl Replica {
             all.unheld.iter().for_each(|page| self.places.unhold(*page, stamp));
             self.released.push(&all.released);
             self.frees.collected(stamp, &all.pages);
-            // A transaction that read of a place there in an older state must not write that down: nothing keeps the page.
+            // A transaction that read of a place there in an older state must not write that down: nothing
+            // keeps the page.
             self.frees.reborn(stamp, &all.unheld);
             self.places.have_collected(self.places.objects());
         }
@@ -468,8 +470,8 @@ impl Replica {
         }
     }
 
-    /// Goes on behind entries that are lost: nothing that they named is given out again, and a client that has seen any
-    /// of them is told that its base is too old. `stamp` must be above all of them.
+    /// Goes on behind entries that are lost: nothing that they named is given out again, and a client that
+    /// has seen any of them is told that its base is too old. `stamp` must be above all of them.
     pub fn skip_lost(&mut self, stamp: Stamp, view: ViewId, next_page: u32) {
         self.stamp = self.stamp.max(stamp);
         self.views.skip_to(view, self.stamp);

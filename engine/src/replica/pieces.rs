@@ -1,9 +1,9 @@
 //! A large commit as its pieces arrive: entries among others', and an entry that commits them.
 //!
-//! All pieces together say what one record of a commit would have said. They are decoded as they come, and each
-//! object goes where all objects go, under a pending stamp that has no value yet; so applying a piece takes as long as the piece is,
-//! whatever the size of the whole, at the leader, at a follower and in recovery. The invariant: a commit is of all its
-//! pieces, in order and without a gap, or it is an error.
+//! All pieces together say what one record of a commit would have said. They are decoded as they come, and
+//! each object goes where all objects go, under a pending stamp that has no value yet; so applying a piece
+//! takes as long as the piece is, whatever the size of the whole, at the leader, at a follower and in
+//! recovery. The invariant: a commit is of all its pieces, in order and without a gap, or it is an error.
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, Stamp};

@@ -1,9 +1,9 @@
 //! The index of recent writes: whether what a transaction read was written since.
 //!
-//! There is no version per object, only the stamp of each recent write and, below what the index still knows, the floor
-//! (Adya, Gruber, Liskov, Maheshwari, SIGMOD 1995, with one space and one order instead of loosely synchronized clocks).
-//! The invariant: what the index says follows from the writes alone. When it takes in those of a large commit, and when it
-//! drops what it has forgotten, changes no answer.
+//! There is no version per object, only the stamp of each recent write and, below what the index still knows,
+//! the floor (Adya, Gruber, Liskov, Maheshwari, SIGMOD 1995, with one space and one order instead of loosely
+//! synchronized clocks). The invariant: what the index says follows from the writes alone. When it takes in
+//! those of a large commit, and when it drops what it has forgotten, changes no answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,8 +48,9 @@ impl RecentWrites {
         RecentWrites { floor, ..RecentWrites::default() }
     }
 
-    /// The oldest entry whose writes are all known: the one that the last so many writes begin in. What is older counts as
-    /// forgotten, whether or not it is still there; so what the index says follows from the order alone.
+    /// The oldest entry whose writes are all known: the one that the last so many writes begin in. What is
+    /// older counts as forgotten, whether or not it is still there; so what the index says follows from the
+    /// order alone.
     fn reach(&self) -> Stamp {
         let surplus = self.order.len().saturating_sub(mutant::bound(limits::LAST_WRITES_MAX, 48));
         if surplus == 0 { Stamp::ZERO } else { self.order[surplus].1 }
@@ -105,7 +106,8 @@ impl RecentWrites {
                 return false;
             };
             self.order.pop_front();
-            // The queue also holds writes that a later one of the same object has overtaken; both are bounded by it.
+            // The queue also holds writes that a later one of the same object has overtaken; both are bounded
+            // by it.
             if self.newest(oref) == Some(stamp) {
                 self.stamps.remove(&oref);
                 self.fresh.as_mut().map(|fresh| fresh.orefs.remove(&oref));
@@ -114,8 +116,9 @@ impl RecentWrites {
         self.order.front().is_some_and(|(_, stamp)| *stamp < reach)
     }
 
-    /// Takes in the writes of a large commit at once, whatever their number: `set` has the same as `list`. They are moved
-    /// into the index later, a few at a time ([`RecentWrites::index_pending`]). Only when [`RecentWrites::is_index_complete`].
+    /// Takes in the writes of a large commit at once, whatever their number: `set` has the same as `list`.
+    /// They are moved into the index later, a few at a time ([`RecentWrites::index_pending`]). Only when
+    /// [`RecentWrites::is_index_complete`].
     pub(super) fn insert_large(&mut self, stamp: Stamp, list: Arc<[Oref]>, set: Set<Oref>) {
         debug_assert!(self.is_index_complete(), "one at a time");
         self.order.extend(list.iter().map(|oref| (*oref, stamp)));

@@ -1,9 +1,9 @@
-//! Trees of chunks that no object owns any more, in the order in which they were released. A leader reads them, a node at a
-//! time, and orders the end of their chunks; so a commit that replaces a large value costs what it writes, however large the
-//! old value was.
+//! Trees of chunks that no object owns any more, in the order in which they were released. A leader reads
+//! them, a node at a time, and orders the end of their chunks; so a commit that replaces a large value costs
+//! what it writes, however large the old value was.
 //!
-//! Leaves are freed without a look at them. So it is known here where the few chunks went that found no room in the places
-//! for which they were made: a node of a tree names those places.
+//! Leaves are freed without a look at them. So it is known here where the few chunks went that found no room
+//! in the places for which they were made: a node of a tree names those places.
 //!
 //! The invariant: a tree is owned by one field of one object, or is in this queue once, or is gone.
 

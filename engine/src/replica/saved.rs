@@ -1,7 +1,8 @@
 //! Ordered state as bytes, to be saved with the pages.
 //!
-//! Two parts: a head, encoded anew each time, and the counts by page, which are kept as they are stored. The head says how many
-//! rows of counts belong to it and what they come to, so a head with the rows of another is refused.
+//! Two parts: a head, encoded anew each time, and the counts by page, which are kept as they are stored. The
+//! head says how many rows of counts belong to it and what they come to, so a head with the rows of another
+//! is refused.
 
 use std::sync::Arc;
 

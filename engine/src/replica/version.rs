@@ -1,8 +1,9 @@
 //! When a version was written: at a stamp, or at the one that its transaction will get.
 //!
-//! A large transaction's versions are put into the buffer one after the other, before it has a place in the order. They
-//! share a pending stamp; giving it a value makes all of them visible, or stored with their pages, in one step. The invariant:
-//! a pending stamp gets its value once, above every stamp given out before.
+//! A large transaction's versions are put into the buffer one after the other, before it has a place in the
+//! order. They share a pending stamp; giving it a value makes all of them visible, or stored with their
+//! pages, in one step. The invariant: a pending stamp gets its value once, above every stamp given out
+//! before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

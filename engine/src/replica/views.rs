@@ -1,8 +1,9 @@
 //! The views that there were, and what each kept of those before it.
 //!
-//! A view begins with an ordered entry that names the last stamp it keeps. A client of an older view may have heard of
-//! stamps beyond that: they were lost, and what it has of them never happened. Stamps need not be dense, so the view's own
-//! stamp would hide such a loss. The invariant: numbers rise, kept stamps never fall.
+//! A view begins with an ordered entry that names the last stamp it keeps. A client of an older view may have
+//! heard of stamps beyond that: they were lost, and what it has of them never happened. Stamps need not be
+//! dense, so the view's own stamp would hide such a loss. The invariant: numbers rise, kept stamps never
+//! fall.
 
 use std::collections::VecDeque;
 
@@ -52,8 +53,8 @@ impl Views {
         self.list.iter().copied()
     }
 
-    /// Replaces all views by `view`, whose number becomes at least that of the last one. No client may go on in a history
-    /// whose end is lost.
+    /// Replaces all views by `view`, whose number becomes at least that of the last one. No client may go on
+    /// in a history whose end is lost.
     pub fn skip_to(&mut self, view: ViewId, kept: Stamp) {
         let number = self.last().number.max(view.number);
         self.list.clear();

@@ -14,8 +14,8 @@ use crate::object::Object;
 use crate::time::Now;
 use crate::txn::{Options, Port, Tx, run, try_run};
 
-/// The call that a procedure of a service runs for: its caller, how much time is left, whether the caller has given up; and the space
-/// that the server has.
+/// The call that a procedure of a service runs for: its caller, how much time is left, whether the caller has
+/// given up; and the space that the server has.
 pub struct Context<'a> {
     client: ClientId,
     begun: Now,
@@ -59,9 +59,10 @@ impl<'a> Context<'a> {
         self.client
     }
 
-    /// The time that is left to the caller; none if the caller has no limit. What is called from here on the caller's behalf should end
-    /// within it, see [`ServiceHandle::on_behalf_of`](super::ServiceHandle::on_behalf_of). In the server's loop it is counted from
-    /// the begin of the call.
+    /// The time that is left to the caller; none if the caller has no limit. What is called from here on the
+    /// caller's behalf should end within it, see
+    /// [`ServiceHandle::on_behalf_of`](super::ServiceHandle::on_behalf_of). In the server's loop it is
+    /// counted from the begin of the call.
     pub fn remaining(&self) -> Option<Duration> {
         let now = self.port.map_or(self.begun, |port| port.now());
         self.until.map(|until| Duration::from_micros(until.since_us(now)))
@@ -73,8 +74,9 @@ impl<'a> Context<'a> {
         self.is_cancelled.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// Runs a transaction inside of the server, as `Server::run` does. What it wrote is durable when it returns, and the caller reads
-    /// nothing older behind the answer, nor behind an item that the procedure sends later.
+    /// Runs a transaction inside of the server, as `Server::run` does. What it wrote is durable when it
+    /// returns, and the caller reads nothing older behind the answer, nor behind an item that the procedure
+    /// sends later.
     ///
     /// # Errors
     /// The error that `body` returned; `Denied` if the procedure is not `#[slow]`; `Timeout` when the
@@ -91,7 +93,8 @@ impl<'a> Context<'a> {
         try_run(self.port()?, self.options(), body)
     }
 
-    /// An object whose methods are called inside of the server, each call a transaction of its own. The procedure is `#[slow]`.
+    /// An object whose methods are called inside of the server, each call a transaction of its own. The
+    /// procedure is `#[slow]`.
     pub fn handle<T: Object>(&self, object: Ref<T>) -> Handle<'_, T> {
         let handle = Handle::new(object, self.port());
         match self.remaining() {

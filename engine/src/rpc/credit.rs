@@ -1,8 +1,9 @@
 //! The bytes that a client's calls may have under way at a server.
 //!
-//! A server grants them with its welcome, beside a number of calls. A client spends them when it sends a call and has them back when
-//! the call is answered; what finds none waits at the client, where it costs the server nothing. The invariant: more is spent than
-//! was granted by one call at most, which was sent alone, or before the server granted less.
+//! A server grants them with its welcome, beside a number of calls. A client spends them when it sends a call
+//! and has them back when the call is answered; what finds none waits at the client, where it costs the
+//! server nothing. The invariant: more is spent than was granted by one call at most, which was sent alone,
+//! or before the server granted less.
 
 /// Bytes of arguments that may be under way, and those that are.
 #[derive(Debug, Default)]

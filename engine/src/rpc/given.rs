@@ -52,7 +52,8 @@ impl<'a> Given<'a> {
     /// The value that begins at `at`.
     ///
     /// # Errors
-    /// `Corrupt` if a part of it is not there, `Schema` if it is of a variant that this program does not know.
+    /// `Corrupt` if a part of it is not there, `Schema` if it is of a variant that this program does not
+    /// know.
     pub fn value<F: Field>(&self, at: usize) -> Result<F, Error> {
         F::load(&Stored { body: Cow::Borrowed(self.0.record()), parts: &self.0 }, at)
     }

@@ -10,7 +10,8 @@ use super::Given;
 use crate::error::Error;
 use crate::txn::Tx;
 
-/// Runs a method of an object, by its number: gives how it ended, with what it gave appended. For derived code.
+/// Runs a method of an object, by its number: gives how it ended, with what it gave appended. For derived
+/// code.
 pub type Run = fn(&Tx<'_>, usize, Ref<Any>, &Given<'_>, &mut Vec<u8>) -> Result<Ended, Error>;
 
 /// The end of a method.

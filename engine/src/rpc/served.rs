@@ -1,13 +1,15 @@
 //! The calls of services of one client, as a server keeps them: the last call of each slot, and its result.
 //!
-//! A call whose sequence is that of its slot was here before: it is answered as it was then, or it runs still. A lower one is an old
-//! copy. A higher one is new, and says that the client has the answer to the one before. So a call is begun at most once for as
-//! long as the table is kept, and the table is as large as the slots that the client was granted.
+//! A call whose sequence is that of its slot was here before: it is answered as it was then, or it runs
+//! still. A lower one is an old copy. A higher one is new, and says that the client has the answer to the one
+//! before. So a call is begun at most once for as long as the table is kept, and the table is as large as the
+//! slots that the client was granted.
 //!
-//! A host can keep such a table beside a connection of its own and call [`Served::arrive`] and [`Served::end`] itself: they neither
-//! hash nor allocate where a slot was used before.
+//! A host can keep such a table beside a connection of its own and call [`Served::arrive`] and
+//! [`Served::end`] itself: they neither hash nor allocate where a slot was used before.
 //!
-//! The invariant: of a sequence that is at most its slot's, [`Arrival::New`] was said before, and is never said again.
+//! The invariant: of a sequence that is at most its slot's, [`Arrival::New`] was said before, and is never
+//! said again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +64,8 @@ pub enum Arrival<'a> {
     Forgotten,
     /// A copy of an earlier call of the slot: its client has the answer.
     Old,
-    /// The client uses a slot whose call has no answer, or one that it was not granted: it has broken the protocol.
+    /// The client uses a slot whose call has no answer, or one that it was not granted: it has broken the
+    /// protocol.
     Broken,
 }
 
@@ -135,8 +138,8 @@ impl Served {
         }
     }
 
-    /// A call has come to its end: the body of its response is kept, if it is not too large. Says whether the call is still its
-    /// slot's.
+    /// A call has come to its end: the body of its response is kept, if it is not too large. Says whether the
+    /// call is still its slot's.
     #[inline]
     pub fn end(&mut self, id: CallId, body: &[u8]) -> bool {
         let all_bytes = self.kept_bytes;
@@ -164,7 +167,8 @@ impl Served {
         true
     }
 
-    /// A call that has just arrived has come to its end, and what to is not kept: a copy of it is [`Arrival::Forgotten`].
+    /// A call that has just arrived has come to its end, and what to is not kept: a copy of it is
+    /// [`Arrival::Forgotten`].
     #[inline]
     pub(super) fn end_unkept(&mut self, id: CallId) {
         if let Some(slot) = self.of(id) {

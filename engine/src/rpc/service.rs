@@ -22,11 +22,11 @@ use crate::txn::{
     ExpressAsked, ExpressCall, Expressed, Home, Port, Requested, Requester, Rest, Step, Through, UnderWay,
 };
 
-/// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one is enough for several
-/// threads.
+/// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one
+/// is enough for several threads.
 ///
-/// A call is executed at most once, whatever becomes of the connection, unless its procedure is declared `#[read]`. What an error says
-/// of that:
+/// A call is executed at most once, whatever becomes of the connection, unless its procedure is declared
+/// `#[read]`. What an error says of that:
 ///
 /// | a call ends with | the procedure |
 /// |---|---|
@@ -57,7 +57,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         ServiceHandle { port, timeout, of: PhantomData }
     }
 
-    /// The same, whose callers wait at most so long. The server begins no call whose time is over, counted there from when it takes the call up.
+    /// The same, whose callers wait at most so long. The server begins no call whose time is over, counted
+    /// there from when it takes the call up.
     pub fn within(self, timeout: Duration) -> ServiceHandle<'c, S> {
         ServiceHandle { timeout: Some(timeout), ..self }
     }
@@ -68,7 +69,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         ServiceHandle { timeout, ..self }
     }
 
-    /// Calls a procedure. For derived code: `put` writes what it takes, `gives` and `fails` read what comes back.
+    /// Calls a procedure. For derived code: `put` writes what it takes, `gives` and `fails` read what comes
+    /// back.
     #[doc(hidden)]
     pub fn __call<R, E>(
         &self,

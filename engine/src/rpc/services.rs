@@ -31,8 +31,8 @@ pub trait ServiceInterface {
 /// Runs a procedure, by its number: gives how it ended, with what it gave appended.
 type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result<Ended, Error> + Send + Sync;
 
-/// A service with what implements it, for a server to offer. `#[service]` makes it of an implementation: `Clock::serve(MyClock)`. Cheap
-/// to clone; clones are one implementation.
+/// A service with what implements it, for a server to offer. `#[service]` makes it of an implementation:
+/// `Clock::serve(MyClock)`. Cheap to clone; clones are one implementation.
 #[derive(Clone)]
 pub struct Service {
     schema: &'static InterfaceSchema,
@@ -53,9 +53,10 @@ impl Service {
         Service { schema: S::SCHEMA, run: Arc::new(run), lent: S::LENT, keeps_replies: true }
     }
 
-    /// The same, of whose calls the server keeps no replies, unless they run on a thread of their own. For measurements of what keeping
-    /// them costs, and for nothing else: a call is begun at most once as before, but it is `Unknown` to a caller that has lost the
-    /// answer with its connection, whatever the call came to.
+    /// The same, of whose calls the server keeps no replies, unless they run on a thread of their own. For
+    /// measurements of what keeping them costs, and for nothing else: a call is begun at most once as before,
+    /// but it is `Unknown` to a caller that has lost the answer with its connection, whatever the call came
+    /// to.
     #[doc(hidden)]
     pub fn without_replies(self) -> Service {
         Service { keeps_replies: false, ..self }
@@ -96,9 +97,9 @@ impl Services {
         Some(Procedure { of, number: method, run: &*service.run, keeps_reply: service.keeps_replies })
     }
 
-    /// Lends what a request takes to its procedure, where it lies in the shared body of the request; `copied` is how that body begins, of
-    /// which the request was decoded. None if it is to be copied first: the procedure asks for no bytes that may change, or takes
-    /// something else beside them that is no number.
+    /// Lends what a request takes to its procedure, where it lies in the shared body of the request; `copied`
+    /// is how that body begins, of which the request was decoded. None if it is to be copied first: the
+    /// procedure asks for no bytes that may change, or takes something else beside them that is no number.
     pub fn lend<'a>(
         &self,
         request: &Request<'a>,
@@ -292,8 +293,9 @@ impl Job {
         self.payload.len()
     }
 
-    /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to the server's transactions, by
-    /// the clock of the server; `items` to the streams of the call, if it has any.
+    /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to
+    /// the server's transactions, by the clock of the server; `items` to the streams of the call, if it has
+    /// any.
     pub fn run(&self, now: Now, port: Option<&dyn Port>, items: Option<&Arc<dyn ItemPort>>) -> JobDone {
         let id = self.id.call.unwrap_or(CallId { slot: 0, seq: 1 });
         let mut body = Vec::new();

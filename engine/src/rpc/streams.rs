@@ -1,12 +1,13 @@
 //! The streams of a call that is under way: items in order, in windows of bytes.
 //!
-//! A call has at most one stream each way, and each end has the sending half of one and the receiving half of the other. The sender
-//! counts what it has sent, and stops when its window is full. The receiver keeps what has arrived until it is consumed, and says
-//! from time to time how much that is. Both are structs without messages, threads and time: a client's machine has them for its
-//! calls, and the host of a server for those that it runs.
+//! A call has at most one stream each way, and each end has the sending half of one and the receiving half of
+//! the other. The sender counts what it has sent, and stops when its window is full. The receiver keeps what
+//! has arrived until it is consumed, and says from time to time how much that is. Both are structs without
+//! messages, threads and time: a client's machine has them for its calls, and the host of a server for those
+//! that it runs.
 //!
-//! The invariant: what a [`Receiving`] keeps is at most a window, or an item behind a step of one; a peer that sends more is found out
-//! before it is kept.
+//! The invariant: what a [`Receiving`] keeps is at most a window, or an item behind a step of one; a peer
+//! that sends more is found out before it is kept.
 
 use std::collections::VecDeque;
 
@@ -48,8 +49,8 @@ pub enum Said {
     Credit(u64),
     /// There were so many items, and there will be no more.
     End(u64),
-    /// The procedure uses the space: its caller reads nothing older behind each item from now on. A host says so to its machine; no
-    /// message has it.
+    /// The procedure uses the space: its caller reads nothing older behind each item from now on. A host says
+    /// so to its machine; no message has it.
     UsesSpace,
 }
 
@@ -126,7 +127,8 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// The ordinal of an item of so many bytes, which is to be sent now; none if the window has no room for it.
+    /// The ordinal of an item of so many bytes, which is to be sent now; none if the window has no room for
+    /// it.
     pub fn send(&mut self, item: usize) -> Option<u64> {
         if !self.has_room(item) {
             return None;
@@ -312,8 +314,8 @@ mod tests {
         assert!(none.hear(Said::Credit(0)).is_err());
     }
 
-    /// A sender and a receiver over a link that delays and doubles: every item comes once, in order; no more than a window is kept; and the
-    /// sender always goes on.
+    /// A sender and a receiver over a link that delays and doubles: every item comes once, in order; no more
+    /// than a window is kept; and the sender always goes on.
     #[test]
     fn halves_agree_over_a_link_that_delays_and_doubles() {
         for seed in 0..60 {

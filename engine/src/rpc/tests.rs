@@ -1,5 +1,5 @@
-//! The two tables of a call of a service, against each other over a link that loses, doubles and reorders: no call is begun twice, what a
-//! caller is told is true, and no slot is lost.
+//! The two tables of a call of a service, against each other over a link that loses, doubles and reorders: no
+//! call is begun twice, what a caller is told is true, and no slot is lost.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};

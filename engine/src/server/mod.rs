@@ -1,12 +1,13 @@
 //! A server: the rooms of the engine, wired.
 //!
-//! Its doors: [`Recovery::finish`] (a server begins with what was recovered), [`Server::handle`] with effects appended to a
-//! buffer that the caller owns, [`Server::deadline`], getters. It does no input or output: reading a page, writing the log
-//! and installing pages are effects that come back as inputs.
+//! Its doors: [`Recovery::finish`] (a server begins with what was recovered), [`Server::handle`] with effects
+//! appended to a buffer that the caller owns, [`Server::deadline`], getters. It does no input or output:
+//! reading a page, writing the log and installing pages are effects that come back as inputs.
 //!
-//! A server is a replica that follows the order, and leads while the sequencer says so. The invariant is *stable before
-//! visible*: what a leader orders is judged and applied at once, tentatively; no reply, page, stream or watermark shows it
-//! before it is stable. A leader that is deposed is thrown away with its replica, and another server is recovered.
+//! A server is a replica that follows the order, and leads while the sequencer says so. The invariant is
+//! *stable before visible*: what a leader orders is judged and applied at once, tentatively; no reply, page,
+//! stream or watermark shows it before it is stable. A leader that is deposed is thrown away with its
+//! replica, and another server is recovered.
 
 mod execute;
 mod inside;
@@ -67,14 +68,15 @@ pub struct Server {
 pub struct Express<'a> {
     /// Its client, whose connection is in use.
     pub client: ClientId,
-    /// Where the client was found last: its host keeps that from one request to the next. Any number will do at first.
+    /// Where the client was found last: its host keeps that from one request to the next. Any number will do
+    /// at first.
     pub place: &'a mut usize,
     /// The rest of its caller's time, in microseconds; 0 is no limit.
     pub left_us: u32,
     /// As in the message.
     pub body: &'a [u8],
-    /// All of the body and its bytes, where it lies in memory that the peer may write; of that `body` is how it begins. It comes as a
-    /// whole if it cannot be used so.
+    /// All of the body and its bytes, where it lies in memory that the peer may write; of that `body` is how
+    /// it begins. It comes as a whole if it cannot be used so.
     pub shared: Option<(SharedBody<'a>, usize)>,
 }
 
@@ -386,8 +388,8 @@ impl Server {
         }
     }
 
-    /// While new calls are refused: notes the moment from which on none is under way, and up to where they have written. Clients that go on
-    /// to commit do not put it off.
+    /// While new calls are refused: notes the moment from which on none is under way, and up to where they
+    /// have written. Clients that go on to commit do not put it off.
     fn drain(&mut self) {
         if self.condition.drain == Drain::Draining
             && self.sessions.calls_under_way() == 0
@@ -482,9 +484,10 @@ impl Server {
         self.sessions.conn_of(client)
     }
 
-    /// Runs a procedure of a service, or a method that only reads, whose request came by a shorter way than as a message. Appends the
-    /// body of the response to `response`, and what is to be done besides to `out`. Says whether there is a response; if not, nothing has
-    /// changed, and the request is to come as a message. `local` is as for [`Server::run_calls`].
+    /// Runs a procedure of a service, or a method that only reads, whose request came by a shorter way than
+    /// as a message. Appends the body of the response to `response`, and what is to be done besides to `out`.
+    /// Says whether there is a response; if not, nothing has changed, and the request is to come as a
+    /// message. `local` is as for [`Server::run_calls`].
     #[inline]
     pub fn express(
         &mut self,
@@ -554,8 +557,8 @@ impl Server {
         (self.replica.stamp, self.replica.digest())
     }
 
-    /// Renders the page at the visible stamp. `None` if it must be read from the store first: the read is asked for, and the
-    /// caller calls again when it is answered.
+    /// Renders the page at the visible stamp. `None` if it must be read from the store first: the read is
+    /// asked for, and the caller calls again when it is answered.
     pub fn page(&mut self, page: PageId, out: &mut Effects) -> Option<Option<Arc<Vec<u8>>>> {
         match self.pages.image(page) {
             CachedImage::Current(bytes) | CachedImage::Stale(bytes) => Some(bytes),
@@ -577,8 +580,8 @@ impl Server {
         self.pages.mob.page_ids()
     }
 
-    /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing more of what it
-    /// is fed: it is sent again later.
+    /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing
+    /// more of what it is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.entries.iter().map(|e| e.payload.len()).sum()
     }

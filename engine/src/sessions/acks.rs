@@ -1,8 +1,9 @@
 //! Acknowledgements that the reuse of pages waits for: asked for at once, and not waited for for ever.
 //!
-//! A page that has returned is given out again once every session has acknowledged that. A client says by itself only every
-//! keepalive what it has heard of, so the server asks each session that is behind, with the stream. The invariant: no session
-//! holds up reuse for longer than two keepalives since it was asked, or [`limits::HELD_UP_US`] if it is busy.
+//! A page that has returned is given out again once every session has acknowledged that. A client says by
+//! itself only every keepalive what it has heard of, so the server asks each session that is behind, with the
+//! stream. The invariant: no session holds up reuse for longer than two keepalives since it was asked, or
+//! [`limits::HELD_UP_US`] if it is busy.
 
 use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::message::Reason;
@@ -54,7 +55,8 @@ impl Asking {
 }
 
 impl Sessions {
-    /// Asks the sessions that returned pages wait for to acknowledge, and ends those that were asked for too long.
+    /// Asks the sessions that returned pages wait for to acknowledge, and ends those that were asked for too
+    /// long.
     pub(super) fn ask_behind(&mut self, cx: &mut Cx<'_>) {
         let Some(leader) = cx.leader.as_deref() else { return };
         let Some(returned) = cx.replica.places.last_return() else { return };
@@ -103,8 +105,8 @@ impl Sessions {
 /// others are asked again, for their operations may have ended.
 const ASK_EVERY_US: u64 = 100_000;
 
-/// Microseconds from one question to the next, over all sessions: five thousand a second, whose answers take the loop some
-/// hundredth of its time.
+/// Microseconds from one question to the next, over all sessions: five thousand a second, whose answers take
+/// the loop some hundredth of its time.
 const ASK_OTHER_US: u64 = 200;
 
 #[cfg(test)]

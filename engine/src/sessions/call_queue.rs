@@ -1,16 +1,20 @@
 //! The calls of methods that wait, and which of them is run next.
 //!
-//! A call that was given up is due again when the state is another one, which any client's commit makes it. The host runs a bounded number
-//! of due calls in one go, and then serves other connections. Three rules decide on the order:
+//! A call that was given up is due again when the state is another one, which any client's commit makes it.
+//! The host runs a bounded number of due calls in one go, and then serves other connections. Three rules
+//! decide on the order:
 //!
-//! - Connections take turns: one call of each, then around again, from where the last go ended. A client with many calls costs another
-//!   one call for each of its own.
-//! - Of one connection, what was not tried in the last state goes before what was. A new state makes no connection and no call begin
-//!   again at its first one, so that the last ones are reached while states change faster than all calls can be run.
-//! - Of calls that write one object, only the first that is run in a state gets through. So one call is run first in every state until
-//!   it has ended, and then the oldest of the next connection: none meets the writes of other calls in every state.
+//! - Connections take turns: one call of each, then around again, from where the last go ended. A client with
+//!   many calls costs another one call for each of its own.
+//! - Of one connection, what was not tried in the last state goes before what was. A new state makes no
+//!   connection and no call begin again at its first one, so that the last ones are reached while states
+//!   change faster than all calls can be run.
+//! - Of calls that write one object, only the first that is run in a state gets through. So one call is run
+//!   first in every state until it has ended, and then the oldest of the next connection: none meets the
+//!   writes of other calls in every state.
 //!
-//! The invariant: a call stands in exactly one of its connection's two queues, and [`Calls::due`] has the connections with due calls.
+//! The invariant: a call stands in exactly one of its connection's two queues, and [`Calls::due`] has the
+//! connections with due calls.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -45,8 +49,9 @@ pub(crate) struct Calls {
     missed: Missed,
 }
 
-/// The pages that each call has missed since an attempt last found all of its pages at hand. A call that misses more pages than find
-/// room at once never finds all of them. Attempts are no measure of that: many are made while one page is read.
+/// The pages that each call has missed since an attempt last found all of its pages at hand. A call that
+/// misses more pages than find room at once never finds all of them. Attempts are no measure of that: many
+/// are made while one page is read.
 #[derive(Debug, Default)]
 struct Missed {
     by_call: BTreeMap<Ticket, BTreeSet<PageId>>,
@@ -169,7 +174,8 @@ impl Calls {
         Some((ticket, self.get(ticket)?))
     }
 
-    /// Notes that an attempt was given up for want of a page. Gives how many pages the call has missed, as far as that is known.
+    /// Notes that an attempt was given up for want of a page. Gives how many pages the call has missed, as
+    /// far as that is known.
     pub(crate) fn has_missed(&mut self, ticket: Ticket, page: PageId) -> usize {
         let is_first = self.first.is_some_and(|(_, first)| first == ticket);
         // Each call becomes the first, so every call that wants too many is found.

@@ -1,10 +1,11 @@
 //! Calls of methods that wait to be run here, or for what they need.
 //!
-//! A call is an operation of its client, executed at most once as a commit is: the id is looked up before the method runs, goes
-//! into the order with what the method wrote, and is spent by every other answer. The host runs what is due
-//! ([`crate::server::Server::run_calls`]), in the order that [`super::call_queue`] says; a method that needs a page, or met a commit
-//! that is not visible yet, is run anew when there is news. The invariant: a call that was taken is here until it is answered, its
-//! connection ends, or its client asks what became of it, which spends the id.
+//! A call is an operation of its client, executed at most once as a commit is: the id is looked up before the
+//! method runs, goes into the order with what the method wrote, and is spent by every other answer. The host
+//! runs what is due ([`crate::server::Server::run_calls`]), in the order that [`super::call_queue`] says; a
+//! method that needs a page, or met a commit that is not visible yet, is run anew when there is news. The
+//! invariant: a call that was taken is here until it is answered, its connection ends, or its client asks
+//! what became of it, which spends the id.
 
 use std::sync::Arc;
 
@@ -174,7 +175,8 @@ impl Sessions {
     /// A method that only reads was run for a client by a shorter way.
     pub(crate) fn has_read(&mut self, client: ClientId, cx: &mut Cx<'_>) {
         if let Some(conn) = self.clients.get(&client).copied() {
-            // What its client reads from now on is not older than what the method saw: it must not wait for that.
+            // What its client reads from now on is not older than what the method saw: it must not wait for
+            // that.
             self.stream_to(conn, cx);
         }
     }

@@ -57,7 +57,8 @@ impl Sessions {
         cx.reply_at(cx.pages.visible(), asked.conn, Kind::Page, asked.call, [&names, bytes]);
     }
 
-    /// Takes a page from the store, or the news that it has none or cannot read it. Every waiter of the page goes on.
+    /// Takes a page from the store, or the news that it has none or cannot read it. Every waiter of the page
+    /// goes on.
     pub(crate) fn page_read(
         &mut self,
         page: PageId,
@@ -106,7 +107,8 @@ impl Sessions {
             (Waiter::Inside(_, page), failed) => self.inside.page_read(page, failed),
             (Waiter::Install, None) => cx.pages.install_read(),
             (Waiter::Host, _) => {}
-            // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new objects.
+            // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new
+            // objects.
             (Waiter::Install, Some(e)) => {
                 let next = "`tercel check --repair` restores what the log holds";
                 cx.out.push(Effect::Stop(format!("{e}; {next}")));

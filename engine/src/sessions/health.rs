@@ -1,7 +1,8 @@
 //! The question whether the server serves, and what is kept to answer it.
 //!
-//! It is answered from what is in memory, in the turn in which it comes: neither the order nor the log nor the page store is asked, so
-//! that a server answers whose disk is stuck. The invariant: a state is named because the server has met it, not because it expects it.
+//! It is answered from what is in memory, in the turn in which it comes: neither the order nor the log nor
+//! the page store is asked, so that a server answers whose disk is stuck. The invariant: a state is named
+//! because the server has met it, not because it expects it.
 
 use tercel_wire::id::Stamp;
 use tercel_wire::message::{FromServer, Health, HealthState};

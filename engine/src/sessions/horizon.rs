@@ -8,7 +8,8 @@ use tercel_wire::id::{Oref, Stamp};
 use crate::limits;
 use crate::mutant::{self, Rule, dropped};
 
-/// The recent changes, in the order of their stamps. The invariant: every visible change above `from` is here.
+/// The recent changes, in the order of their stamps. The invariant: every visible change above `from` is
+/// here.
 #[derive(Debug, Default)]
 pub(crate) struct Horizon {
     changes: VecDeque<(Stamp, Arc<[Oref]>)>,

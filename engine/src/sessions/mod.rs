@@ -1,7 +1,8 @@
 //! Connections: greeting, subscriptions, the stream, resuming, backups, silence.
 //!
-//! Sessions speak the protocol. They hand decisions to the leader and send its answers. The invariant: a client hears of
-//! every change to every page that it is subscribed to, in the order of stamps, and of nothing that is not visible.
+//! Sessions speak the protocol. They hand decisions to the leader and send its answers. The invariant: a
+//! client hears of every change to every page that it is subscribed to, in the order of stamps, and of
+//! nothing that is not visible.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -97,7 +98,8 @@ pub(crate) struct Sessions {
     clients: Map<ClientId, Conn>,
     /// The sessions that must hear of changes to a page.
     directory: Map<PageId, Vec<Conn>>,
-    /// Pages that all sessions are subscribed to and were not asked back, and which session had most of them lately.
+    /// Pages that all sessions are subscribed to and were not asked back, and which session had most of them
+    /// lately.
     kept: usize,
     fullest: Fullest,
     horizon: Horizon,

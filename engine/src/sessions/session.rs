@@ -99,8 +99,8 @@ impl Parts {
         !self.slots.is_empty()
     }
 
-    /// Takes a piece of a transaction; all sessions together have `others` bytes beside this one's. With one that is out of
-    /// order or beyond a bound all of it is let go: the commit that follows is told why.
+    /// Takes a piece of a transaction; all sessions together have `others` bytes beside this one's. With one
+    /// that is out of order or beyond a bound all of it is let go: the commit that follows is told why.
     pub(super) fn take(&mut self, part: Part<'_>, others: usize) {
         let fresh = || Arriving {
             seq: part.op.seq,

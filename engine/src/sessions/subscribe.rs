@@ -1,7 +1,7 @@
 //! Pages, and the sessions that hear of them.
 //!
-//! The directory is bounded by session: beyond the bound some page is asked back, and is forgotten once the client has said
-//! so, not before. All of it is bounded, too: there the session that has most is asked.
+//! The directory is bounded by session: beyond the bound some page is asked back, and is forgotten once the
+//! client has said so, not before. All of it is bounded, too: there the session that has most is asked.
 
 use tercel_wire::id::PageId;
 use tercel_wire::message::{Reason, Unsubscribe};
@@ -18,8 +18,8 @@ pub(super) struct Leaving {
     pub pages: hashbrown::hash_map::IntoIter<PageId, u64>,
 }
 
-/// Pages whose lists a session that is gone is taken from in one go: some hundred microseconds. A client may have had a
-/// million.
+/// Pages whose lists a session that is gone is taken from in one go: some hundred microseconds. A client may
+/// have had a million.
 const LEAVE_AT_ONCE: usize = 2_000;
 
 /// The session that has most pages, or had lately.
@@ -30,8 +30,8 @@ pub(super) struct Fullest {
     looks: usize,
 }
 
-/// Pages asked back until all sessions are looked at again for the one that has most: a look at thousands of sessions costs
-/// each of these pages some nanoseconds.
+/// Pages asked back until all sessions are looked at again for the one that has most: a look at thousands of
+/// sessions costs each of these pages some nanoseconds.
 const LOOK_EVERY: usize = 1_000;
 
 /// Pages that a session is asked for with one message, while it has nothing else to hear.
@@ -61,7 +61,8 @@ impl Sessions {
         }
     }
 
-    /// All sessions together have too many pages: the one that has most is asked for one. One that gives nothing back ends.
+    /// All sessions together have too many pages: the one that has most is asked for one. One that gives
+    /// nothing back ends.
     fn revoke_of_fullest(&mut self, asking: Conn, but: PageId, cx: &mut Cx<'_>) {
         if self.fullest.looks == 0 || !self.fullest.conn.is_some_and(|conn| self.all.contains_key(&conn)) {
             let by_pages = self.all.iter().map(|(conn, s)| (s.pages.kept(), *conn));
@@ -121,8 +122,8 @@ impl Sessions {
         }
     }
 
-    /// Takes sessions that are gone from the lists of those that hear of their pages, some pages at a time. Until then they
-    /// are in these lists for nothing.
+    /// Takes sessions that are gone from the lists of those that hear of their pages, some pages at a time.
+    /// Until then they are in these lists for nothing.
     pub(crate) fn leave_some(&mut self) {
         for _ in 0..LEAVE_AT_ONCE {
             let Some(leaving) = self.leaving.front_mut() else { return };

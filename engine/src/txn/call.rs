@@ -200,12 +200,12 @@ pub type Responded = (Vec<u8>, Arc<Interface>);
 
 /// A home that can call services. `None` means: call again when something has happened.
 pub trait Requester: Streamer {
-    /// Sends a call, once more on another connection if need be, and gives the body of its response. `under_way` is kept between the
-    /// calls of one call, and is none as long as nothing was sent.
+    /// Sends a call, once more on another connection if need be, and gives the body of its response.
+    /// `under_way` is kept between the calls of one call, and is none as long as nothing was sent.
     ///
     /// # Errors
-    /// `Unknown` if it was sent, and it will never be known what it came to. Before it was sent: `Denied` if there is no such service
-    /// there, `Schema` if a procedure takes or gives something else, `Unavailable`.
+    /// `Unknown` if it was sent, and it will never be known what it came to. Before it was sent: `Denied` if
+    /// there is no such service there, `Schema` if a procedure takes or gives something else, `Unavailable`.
     fn request(
         &mut self,
         now: Now,
@@ -219,7 +219,8 @@ pub trait Requester: Streamer {
     /// As [`Requester::request`] before it was sent.
     fn tell(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(), Error>>;
 
-    /// The body of a response that [`Requester::request`] gave was read: the memory of a large one is for the next.
+    /// The body of a response that [`Requester::request`] gave was read: the memory of a large one is for the
+    /// next.
     fn has_read(&mut self, body: Vec<u8>);
 
     /// The caller of a call waits no longer.

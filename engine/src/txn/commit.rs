@@ -15,7 +15,8 @@ use crate::time::Now;
 pub struct Committed {
     /// The place in the space's order: of the commit, or of the state that a read-only transaction read.
     pub stamp: Stamp,
-    /// The same, to pass on: a transaction that begins with `at_least` this sees what this one wrote, or read.
+    /// The same, to pass on: a transaction that begins with `at_least` this sees what this one wrote, or
+    /// read.
     pub token: Token,
     /// The operation; none if nothing was written.
     pub op: Option<OpId>,
@@ -34,9 +35,9 @@ impl Tx<'_> {
     /// Commits. What was only read costs nothing: it was of one state all along.
     ///
     /// # Errors
-    /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no answer came, and without one if
-    /// its time was over before it was sent;
-    /// `PlaceLost` if it fills a place that is lost; `Full`, also if it read more than can be remembered; `Unavailable`.
+    /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no
+    /// answer came, and without one if its time was over before it was sent; `PlaceLost` if it fills a place
+    /// that is lost; `Full`, also if it read more than can be remembered; `Unavailable`.
     pub fn commit(self) -> Result<Committed, Error> {
         if self.write_set.is_empty() {
             if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
@@ -172,18 +173,20 @@ impl Tx<'_> {
         self.until.is_some_and(|until| now >= until)
     }
 
-    /// Fails if what was read never happened, does not hold, or is not all known any more, or if a place is lost.
+    /// Fails if what was read never happened, does not hold, or is not all known any more, or if a place is
+    /// lost.
     fn may_be_sent(&self, home: &mut dyn Home) -> Result<(), Error> {
         let is_lost = self.placed_in.get().is_some_and(|session| session != home.sessions_ended());
         if !self.scope.is_of_history() || is_lost {
-            // What was read never happened in the history that the space has now; or what it refers to may be another's
-            // place by now.
+            // What was read never happened in the history that the space has now; or what it refers to may be
+            // another's place by now.
             return Err(Error::Conflict);
         }
         self.remembers_reads(home)
     }
 
-    /// The token of the state that was read. Most often that is the state it began with, and no lock is needed.
+    /// The token of the state that was read. Most often that is the state it began with, and no lock is
+    /// needed.
     fn token_of(&self, stamp: Stamp) -> Result<Token, Error> {
         let mut token = self.began_at;
         if token.stamp != stamp {
@@ -195,8 +198,8 @@ impl Tx<'_> {
         Ok(token)
     }
 
-    /// Fails if what was read is not all known any more, or has changed: what would be sent to be judged is then not what
-    /// was read.
+    /// Fails if what was read is not all known any more, or has changed: what would be sent to be judged is
+    /// then not what was read.
     fn remembers_reads(&self, home: &mut dyn Home) -> Result<(), Error> {
         match self.isolation {
             Isolation::Serializable | Isolation::Strict if self.scope.doomed() => home.recheck(&self.scope),

@@ -1,5 +1,5 @@
-//! A shorter way for calls of services, and of methods that only read, for a port that has one: a caller that is alone drives the
-//! connection itself, and its call passes by the rest of the machine.
+//! A shorter way for calls of services, and of methods that only read, for a port that has one: a caller that
+//! is alone drives the connection itself, and its call passes by the rest of the machine.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ pub struct ExpressAsked {
     pub method: usize,
     /// It takes nothing: [`ExpressCall::put`] would append nothing.
     pub takes_nothing: bool,
-    /// The object with its class, and the stamp of the state in which the reference to it was read; none for a procedure of a service.
+    /// The object with its class, and the stamp of the state in which the reference to it was read; none for
+    /// a procedure of a service.
     pub object: Option<(&'static str, Oref, Stamp)>,
     /// Time for which the caller waits; none is as long as the client does.
     pub timeout: Option<Duration>,
@@ -28,7 +29,8 @@ pub struct ExpressAsked {
 
 /// The arguments of such a call, and the receiver of its answer.
 pub trait ExpressCall {
-    /// Appends what the procedure takes, all of it or without its parts if they are many bytes; gives how many it has left out.
+    /// Appends what the procedure takes, all of it or without its parts if they are many bytes; gives how
+    /// many it has left out.
     ///
     /// # Errors
     /// If it cannot be in a message. The call is then made the other way, which says so.

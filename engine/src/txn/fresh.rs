@@ -1,12 +1,13 @@
 //! The required freshness of the state that a transaction reads, and the questions that prove it.
 //!
-//! A home asks "how far is the space?" and counts from the moment at which it asked: the echo names a stamp that was visible
-//! at some moment between question and echo, so a cache that has reached the stamp holds all that was acknowledged before
-//! the question. No other clock is trusted. A question counts only once the sequencer has confirmed it: the echo of a leader
-//! that was deposed, and does not know it yet, says nothing about the space.
+//! A home asks "how far is the space?" and counts from the moment at which it asked: the echo names a stamp
+//! that was visible at some moment between question and echo, so a cache that has reached the stamp holds all
+//! that was acknowledged before the question. No other clock is trusted. A question counts only once the
+//! sequencer has confirmed it: the echo of a leader that was deposed, and does not know it yet, says nothing
+//! about the space.
 //!
-//! The invariant of [`Echoes`]: everything that was acknowledged before the youngest echoed question was asked is in the
-//! state that the home shows.
+//! The invariant of [`Echoes`]: everything that was acknowledged before the youngest echoed question was
+//! asked is in the state that the home shows.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,19 +24,19 @@ use crate::time::{Now, micros};
 /// The greatest age of the state that a transaction reads. Every choice gives one consistent state with every
 /// commit that the same home knew of before.
 ///
-/// The age counts from the moment at which this home asked the server how far the space is, by a clock that also runs while
-/// the machine sleeps. It is the most that the state can lack; most often it lacks much less.
+/// The age counts from the moment at which this home asked the server how far the space is, by a clock that
+/// also runs while the machine sleeps. It is the most that the state can lack; most often it lacks much less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Freshness {
-    /// At most two keepalives old, four seconds unless the server was told otherwise. Beginning waits for nothing while the
-    /// server answers, and fails with `Unavailable` when it has not answered for so long.
+    /// At most two keepalives old, four seconds unless the server was told otherwise. Beginning waits for
+    /// nothing while the server answers, and fails with `Unavailable` when it has not answered for so long.
     #[default]
     Recent,
-    /// At most this old. A transaction that begins on an older state waits for an answer of the server. With zero it sees all
-    /// that was acknowledged to any client before it began.
+    /// At most this old. A transaction that begins on an older state waits for an answer of the server. With
+    /// zero it sees all that was acknowledged to any client before it began.
     Bounded(Duration),
-    /// As old as the cache is: reads of cached objects go on as long as the server is gone. An object that is not cached
-    /// still waits for the server.
+    /// As old as the cache is: reads of cached objects go on as long as the server is gone. An object that is
+    /// not cached still waits for the server.
     Stale,
 }
 
@@ -90,8 +91,8 @@ impl Begin {
         !self.strict && self.freshness == Freshness::Stale
     }
 
-    /// The age that the state may have whenever it was asked for; none if only a question will do that is asked after the
-    /// begin.
+    /// The age that the state may have whenever it was asked for; none if only a question will do that is
+    /// asked after the begin.
     fn age_max_us(&self, recent_us: u64) -> Option<u64> {
         match self.freshness {
             _ if self.strict => None,
@@ -101,7 +102,8 @@ impl Begin {
         }
     }
 
-    /// The age from which a question should be under way, so that the next begin need not wait, if there is such an age.
+    /// The age from which a question should be under way, so that the next begin need not wait, if there is
+    /// such an age.
     fn age_to_ask_us(&self, recent_us: u64) -> Option<u64> {
         match self.freshness {
             Freshness::Stale => None,
@@ -136,14 +138,15 @@ pub struct AsOf {
 /// The decision that the echoes so far allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowed {
-    /// To begin: everything acknowledged before this moment is in the state. Whether it is time to ask anew all the same.
+    /// To begin: everything acknowledged before this moment is in the state. Whether it is time to ask anew
+    /// all the same.
     Yes { as_of: Now, ask: bool },
     /// Not yet: a question is needed that was asked later.
     NotYet,
 }
 
-/// Questions under way at once. One may have been sent just before a transaction began, so that one needs another; those
-/// that begin while two are under way share the next.
+/// Questions under way at once. One may have been sent just before a transaction began, so that one needs
+/// another; those that begin while two are under way share the next.
 const QUESTIONS_MAX: usize = 2;
 
 /// The questions that were asked, and the youngest echo.
@@ -190,8 +193,8 @@ impl Echoes {
         self.under_way.push_back(Question { number: self.asked, call, at });
     }
 
-    /// The echo to `call` is here; it named `stamp`, and the home has reached `watermark`. Echoes come in the order of their
-    /// questions, but for those that were joined: a later one answers all before it.
+    /// The echo to `call` is here; it named `stamp`, and the home has reached `watermark`. Echoes come in the
+    /// order of their questions, but for those that were joined: a later one answers all before it.
     pub(crate) fn heard(&mut self, call: u64, stamp: Stamp, watermark: Stamp) {
         let Some(i) = self.under_way.iter().position(|q| q.call == call) else { return };
         let question = self.under_way.drain(..=i).next_back();

@@ -1,10 +1,11 @@
 //! Where a transaction runs: what [`Tx`](super::Tx) asks of whatever keeps the objects, hits excepted.
 //!
-//! A home is a machine: it never waits. A call that cannot be answered yet answers `None` (or [`Located::Wait`]), has asked
-//! for what is missing, and is repeated after something has happened. A remote client is a home; so is a server, for the
-//! transactions inside of it ([`super::local`]).
+//! A home is a machine: it never waits. A call that cannot be answered yet answers `None` (or
+//! [`Located::Wait`]), has asked for what is missing, and is repeated after something has happened. A remote
+//! client is a home; so is a server, for the transactions inside of it ([`super::local`]).
 //!
-//! The invariant: all that a transaction was given is of one state, the scope's snapshot, or the next call says `Conflict`.
+//! The invariant: all that a transaction was given is of one state, the scope's snapshot, or the next call
+//! says `Conflict`.
 
 use std::sync::Arc;
 
@@ -21,11 +22,12 @@ use crate::txn::{Caller, Hold, Place, Requester, Ticket};
 
 /// The home of transactions. `None` means: call again when something has happened.
 pub trait Home {
-    /// Opens the read side of a transaction. Waits until the home shows its own last commit, and a state as new as `begin`
-    /// demands; `begin` is kept between the calls of one begin.
+    /// Opens the read side of a transaction. Waits until the home shows its own last commit, and a state as
+    /// new as `begin` demands; `begin` is kept between the calls of one begin.
     ///
     /// # Errors
-    /// `Unavailable` if the state may be too old to read; `OtherHistory`; `Full` if too many transactions are open.
+    /// `Unavailable` if the state may be too old to read; `OtherHistory`; `Full` if too many transactions are
+    /// open.
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>>;
 
     /// A stamp that this home has shown or was answered, to pass on.
@@ -40,8 +42,8 @@ pub trait Home {
     /// Makes an object readable through the scope. `search` is kept between the calls of one search.
     fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located;
 
-    /// The class of the object that a reference names which was read at `stamp`, whatever it is. It does not count as read
-    /// unless there is none.
+    /// The class of the object that a reference names which was read at `stamp`, whatever it is. It does not
+    /// count as read unless there is none.
     ///
     /// # Errors
     /// `NotFound`, `Conflict`, `Corrupt`, and as [`Home::locate`].
@@ -54,11 +56,12 @@ pub trait Home {
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>>;
 
-    /// A place for a new object of that many bytes, and the birth of its page. The scope's snapshot is at or above the birth
-    /// then: it has taken over a newer state if need be.
+    /// A place for a new object of that many bytes, and the birth of its page. The scope's snapshot is at or
+    /// above the birth then: it has taken over a newer state if need be.
     ///
     /// # Errors
-    /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
+    /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a
+    /// page or the space has no pages left; `Unavailable`.
     fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<Place, Error>>;
 
     /// Gives the hold on the page of a place, which keeps the page from being given back. `None` if this home
@@ -71,7 +74,8 @@ pub trait Home {
     /// The number of ended sessions in which places were given out: places of an earlier session are lost.
     fn sessions_ended(&self) -> u64;
 
-    /// Looks whether everything that the scope read still holds, and takes the newest state as its snapshot if so.
+    /// Looks whether everything that the scope read still holds, and takes the newest state as its snapshot
+    /// if so.
     ///
     /// # Errors
     /// `Conflict` if something changed; `Full` if the scope read more than the home can remember.
@@ -84,10 +88,12 @@ pub trait Home {
     fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>);
 
     /// Sends a transaction as one operation: `base` is [`Home::base`] of its scope, `effects`
-    /// [`tercel_wire::message::CommitEffects`] as bytes, `local_writes` the new versions in it, which are taken once it is sent.
+    /// [`tercel_wire::message::CommitEffects`] as bytes, `local_writes` the new versions in it, which are
+    /// taken once it is sent.
     ///
     /// # Errors
-    /// `PlaceLost` or `Conflict` if it makes an object in a place that is lost; `Full` if it is too large; `Unavailable`.
+    /// `PlaceLost` or `Conflict` if it makes an object in a place that is lost; `Full` if it is too large;
+    /// `Unavailable`.
     fn submit(
         &mut self,
         now: Now,
@@ -96,7 +102,8 @@ pub trait Home {
         effects: &[u8],
     ) -> Option<Result<OpId, Error>>;
 
-    /// The answer to an operation that was submitted, once later transactions of this home see its effects. It is given once.
+    /// The answer to an operation that was submitted, once later transactions of this home see its effects.
+    /// It is given once.
     fn outcome(&mut self, op: OpId) -> Option<Outcome>;
 
     /// Stops waiting for the answer; [`Home::resolve`] finds it later.
@@ -105,8 +112,9 @@ pub trait Home {
     /// The outcome of an operation that was abandoned.
     fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome>;
 
-    /// Takes what a method has written that was run here for a caller, with what it returns, instead of [`Home::submit`]. Gives
-    /// whether it was taken: if not, it met what is not visible yet. The `holds` are kept until it is ordered, or never will be.
+    /// Takes what a method has written that was run here for a caller, with what it returns, instead of
+    /// [`Home::submit`]. Gives whether it was taken: if not, it met what is not visible yet. The `holds` are
+    /// kept until it is ordered, or never will be.
     ///
     /// # Errors
     /// As [`Home::submit`].
@@ -143,8 +151,8 @@ pub struct Wanted<'a> {
     pub scope: &'a Scope,
     /// The object.
     pub oref: Oref,
-    /// The stamp at which the program read the reference; [`Stamp::MAX`] if it stands in an object of the snapshot, or names
-    /// whatever is there.
+    /// The stamp at which the program read the reference; [`Stamp::MAX`] if it stands in an object of the
+    /// snapshot, or names whatever is there.
     pub stamp: Stamp,
     /// The reference that leads there, if it stands in an object at hand.
     pub ref_view: Option<&'a RefView<'a, 'a>>,
@@ -185,7 +193,8 @@ pub struct LocalWrite {
     pub object: Vec<u8>,
     /// Set if the operation makes it.
     pub new: bool,
-    /// The stamp up to which its place was known to be one. If its page was granted again since, the place is lost.
+    /// The stamp up to which its place was known to be one. If its page was granted again since, the place is
+    /// lost.
     pub placed: Stamp,
     /// Set if the place was taken before the transaction that makes it, which therefore cannot take another.
     pub is_brought: bool,
@@ -216,8 +225,9 @@ pub trait Watcher {
     /// Opens a watch, of nothing yet.
     fn open(&mut self) -> WatchId;
 
-    /// Counts an object as read, of whatever class it is, and whether there is one or not: if it changes, or comes to be,
-    /// what the scope read no longer holds. `None` means: call again when something has happened.
+    /// Counts an object as read, of whatever class it is, and whether there is one or not: if it changes, or
+    /// comes to be, what the scope read no longer holds. `None` means: call again when something has
+    /// happened.
     ///
     /// # Errors
     /// `Conflict`, and as [`Home::locate`].
@@ -232,8 +242,8 @@ pub trait Watcher {
     /// Ends a watch.
     fn close(&mut self, watch: WatchId);
 
-    /// From now on the watch hears of changes of these objects, all of which were just read in a state that still holds. One
-    /// that was lost is heard of as changed in this state.
+    /// From now on the watch hears of changes of these objects, all of which were just read in a state that
+    /// still holds. One that was lost is heard of as changed in this state.
     ///
     /// # Errors
     /// `Full` if they are too many: then the watch looks at none of them.

@@ -1,5 +1,5 @@
-//! Places for new objects in pages that were granted for them: filled one page after the other, in order of creation, which
-//! is the clustering.
+//! Places for new objects in pages that were granted for them: filled one page after the other, in order of
+//! creation, which is the clustering.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -70,7 +70,8 @@ struct Held {
 pub struct Hold(AtomicBool);
 
 impl Hold {
-    /// The page is not given back before the session ends: a place there may be filled at any time until then.
+    /// The page is not given back before the session ends: a place there may be filled at any time until
+    /// then.
     pub(crate) fn keep(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -116,7 +117,8 @@ impl Places {
         }
         let given_back = self.giving_back.take().unwrap_or_default();
         self.forget(given_back.into_iter().map(|(page, _)| page).collect());
-        // The server lets go of a page that is full, and does not say so: one that it grants again begins anew.
+        // The server lets go of a page that is full, and does not say so: one that it grants again begins
+        // anew.
         self.forget(pages.clone());
         self.held.extend(pages.iter().map(|page| {
             (*page, Held { birth, filled: Slots::default(), from: Lot::of(*page, &holes).from })
@@ -167,8 +169,8 @@ impl Places {
         let current = self.current.iter().map(|f| (f.page, f.promised.len(), &f.hold));
         let turned = self.turned.iter().map(|(page, slots, hold)| (*page, usize::from(*slots), hold));
         let (_, slots, hold) = current.chain(turned).find(|(of, ..)| *of == page)?;
-        // The server lets go of a page that is full, and does not say so. By now another home may have made something above
-        // the places that were given out here.
+        // The server lets go of a page that is full, and does not say so. By now another home may have made
+        // something above the places that were given out here.
         (usize::from(place.slot()) < slots).then(|| hold.clone())
     }
 
@@ -179,7 +181,8 @@ impl Places {
         }
     }
 
-    /// The birth of the page that the next object of that many bytes would be in; `None` if there is no place for it.
+    /// The birth of the page that the next object of that many bytes would be in; `None` if there is no place
+    /// for it.
     pub(crate) fn birth_next(&self, bytes: usize) -> Option<Stamp> {
         let current = self.current.as_ref().filter(|f| f.fits(bytes)).map(|f| f.page);
         let page = current.or_else(|| self.empty.iter().find(|lot| lot.fits(bytes)).map(|lot| lot.page))?;
@@ -187,7 +190,8 @@ impl Places {
         Some(self.birth(page).unwrap_or_default())
     }
 
-    /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these pages.
+    /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these
+    /// pages.
     pub(crate) fn place(&mut self, bytes: usize) -> Option<Place> {
         if let Some(f) = &mut self.current {
             let slot = f.promised.len() as u16;
@@ -207,8 +211,9 @@ impl Places {
         self.place(bytes)
     }
 
-    /// Pages in which nothing more will be made, each with the first slot that was given to nothing, for a request to give back: the same until pages are granted, for the server
-    /// takes back what the first request named that reached it.
+    /// Pages in which nothing more will be made, each with the first slot that was given to nothing, for a
+    /// request to give back: the same until pages are granted, for the server takes back what the first
+    /// request named that reached it.
     pub(crate) fn give_back(&mut self) -> Vec<(PageId, u16)> {
         let done = self
             .turned
@@ -229,7 +234,8 @@ impl Places {
         }
     }
 
-    /// The page being filled is left as it is: what the server thinks of it differs from what was thought here.
+    /// The page being filled is left as it is: what the server thinks of it differs from what was thought
+    /// here.
     pub(crate) fn turn_page(&mut self) {
         let turned = self.current.take();
         self.turned.extend(turned.map(|f| (f.page, f.promised.len() as u16, f.hold)));
@@ -239,8 +245,8 @@ impl Places {
     }
 }
 
-/// Pages given back with one request, a kilobyte of it: more than it asks for, so that a client which has fallen behind catches
-/// up.
+/// Pages given back with one request, a kilobyte of it: more than it asks for, so that a client which has
+/// fallen behind catches up.
 const DONE_MAX: usize = 4 * limits::LEASE_PAGES as usize;
 
 #[cfg(test)]

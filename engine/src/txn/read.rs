@@ -16,8 +16,8 @@ use crate::txn::object::{Obj, Object};
 /// quick way was enough, and copying it about costs several times as much as a hit.
 pub(crate) type Boxed<T> = Result<Option<Box<T>>, Box<Error>>;
 
-/// Attempts to enter an object that was found and then lost again to replacement before it could be pinned. Losing it
-/// once is rare; losing it this often means a cache of a few frames and many threads.
+/// Attempts to enter an object that was found and then lost again to replacement before it could be pinned.
+/// Losing it once is rare; losing it this often means a cache of a few frames and many threads.
 const ENTER_ATTEMPTS_MAX: usize = 10_000;
 
 impl<'c> Tx<'c> {
@@ -25,7 +25,8 @@ impl<'c> Tx<'c> {
     ///
     /// # Errors
     /// `NotFound` if it names nothing; `Conflict` if what was read before is no longer one state with it;
-    /// `Unavailable`, `Timeout`; `Schema` if the object is of another class; `Full` if the cache is too small.
+    /// `Unavailable`, `Timeout`; `Schema` if the object is of another class; `Full` if the cache is too
+    /// small.
     #[inline]
     pub fn get<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Obj<'t, T>, Error> {
         match self.scope.get(r) {
@@ -133,7 +134,8 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// Finds the object of a reference that was read at `stamp`, whatever it takes; none if the home says that there is none.
+    /// Finds the object of a reference that was read at `stamp`, whatever it takes; none if the home says
+    /// that there is none.
     #[cold]
     #[inline(never)]
     pub(super) fn enter_oref<'t, T: Typed>(
@@ -179,8 +181,8 @@ impl<'c> Tx<'c> {
             if let Some(Lookup::Hit(view)) = ref_view.map(|ref_view| self.scope.follow_clean(ref_view)) {
                 return Ok(Some(view));
             }
-            // A word of a private copy stays stored, and a token has an old hint: go by the one just found. Its stamp was
-            // compared.
+            // A word of a private copy stays stored, and a token has an old hint: go by the one just found.
+            // Its stamp was compared.
             if let Lookup::Hit(view) = self.scope.get_clean(Ref::with_hint(oref, hint)) {
                 return Ok(Some(view));
             }
@@ -213,13 +215,13 @@ impl<'c> Tx<'c> {
         located
     }
 
-    /// Finds out whether references that the program kept from outside of this transaction may be written into objects: a
-    /// stored reference is followed without a look at the birth of its page. They do not count as read; a later end of an
-    /// object that is named is the server's to refuse.
+    /// Finds out whether references that the program kept from outside of this transaction may be written
+    /// into objects: a stored reference is followed without a look at the birth of its page. They do not
+    /// count as read; a later end of an object that is named is the server's to refuse.
     ///
     /// # Errors
-    /// `NotFound` if one of them names no object, nor a place in which this home may still make one; `Conflict`, and as
-    /// [`Tx::get`].
+    /// `NotFound` if one of them names no object, nor a place in which this home may still make one;
+    /// `Conflict`, and as [`Tx::get`].
     pub(super) fn find_kept(&self, mut kept: Vec<(Oref, Stamp)>) -> Result<(), Error> {
         kept.sort_unstable();
         kept.dedup();
@@ -233,8 +235,8 @@ impl<'c> Tx<'c> {
         if let Some((oref, _)) = kept.iter().find(is_replaced).filter(|_| !dropped(Rule::TokenWithoutBirth)) {
             return Err(Error::not_found(*oref));
         }
-        // What was read in the present state is there, and of a newer one, which another transaction has read, nothing can be
-        // said in this one. Should the transaction move on, they are judged.
+        // What was read in the present state is there, and of a newer one, which another transaction has
+        // read, nothing can be said in this one. Should the transaction move on, they are judged.
         let snapshot = self.scope.snapshot();
         let is_doubtful = |stamp: Stamp| stamp < snapshot || stamp == Stamp::MAX;
         let (older, sure): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(_, stamp)| is_doubtful(*stamp));
@@ -260,8 +262,9 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Finds out whether kept references that are written may still be written in the state that the transaction commits on,
-    /// if that is a newer one than they were judged in: they are not among what it read. `None` while that takes time.
+    /// Finds out whether kept references that are written may still be written in the state that the
+    /// transaction commits on, if that is a newer one than they were judged in: they are not among what it
+    /// read. `None` while that takes time.
     ///
     /// # Errors
     /// `Conflict` if one of them names nothing any more; as [`Tx::get`].
@@ -300,7 +303,8 @@ impl<'c> Tx<'c> {
                 self.holds.borrow_mut().push(hold);
             } else {
                 match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
-                    // What is of a class that the program cannot read is there. Of what is in a damaged page nothing is known.
+                    // What is of a class that the program cannot read is there. Of what is in a damaged page
+                    // nothing is known.
                     Ok(_) | Err(Error::Schema(_)) => {}
                     Err(Error::NotFound(_)) if dropped(Rule::EndedPlaceNamed) => {}
                     Err(e) => return Some(Err(e)),

@@ -1,7 +1,8 @@
 //! Large values: trees of chunks, built and read.
 //!
-//! Leaves hold up to [`LEAF_BYTES`] bytes or as many references as fit there; nodes hold children. All but the last
-//! leaf are full. The objects are ordinary ones: they are cached, evicted, checked and committed like any other.
+//! Leaves hold up to [`LEAF_BYTES`] bytes or as many references as fit there; nodes hold children. All but
+//! the last leaf are full. The objects are ordinary ones: they are cached, evicted, checked and committed
+//! like any other.
 
 use tercel_heap::{Typed, View};
 use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};

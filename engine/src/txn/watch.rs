@@ -5,9 +5,9 @@
 //! something that it read has changed. Its new result is compared with the one before, so it may be any code
 //! that reads.
 //!
-//! The invariant, on which [`Watch::token`] rests: what is ready to be told was gathered at one moment, under one lock, and
-//! is everything that changed up to then. So changes are told in the order of their stamps, and a stamp that is gone past
-//! never comes again.
+//! The invariant, on which [`Watch::token`] rests: what is ready to be told was gathered at one moment, under
+//! one lock, and is everything that changed up to then. So changes are told in the order of their stamps, and
+//! a stamp that is gone past never comes again.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,10 +27,11 @@ use crate::time::Now;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// A state that has the change: a transaction that begins with `at_least` this, here or elsewhere, sees it.
+    /// A state that has the change: a transaction that begins with `at_least` this, here or elsewhere, sees
+    /// it.
     pub token: Token,
-    /// The object that changed; of a root or of a map's entry the object that it leads to now, or led to if it was removed
-    /// from the map. Null: the root was removed, or the whole range may have changed.
+    /// The object that changed; of a root or of a map's entry the object that it leads to now, or led to if
+    /// it was removed from the map. Null: the root was removed, or the whole range may have changed.
     pub reference: Ref<Any>,
     /// Which of the things that are watched it is of, counted from 0 in the order in which they were named.
     pub source: usize,
@@ -83,7 +84,8 @@ pub struct Watch {
     /// The objects, each with its source and the stamp of the reference that named it.
     objects: Map<Oref, (usize, Stamp)>,
     queries: Vec<Standing>,
-    /// The objects that queries found and follow, with the queries' sources and the keys under which they found them.
+    /// The objects that queries found and follow, with the queries' sources and the keys under which they
+    /// found them.
     followed: Followed,
     /// The objects that queries read to find them.
     nodes: Set<Oref>,
@@ -143,8 +145,8 @@ impl Watch {
     /// Opens a watch. With a token it begins by telling everything that may have changed since.
     ///
     /// # Errors
-    /// `OtherHistory` if the token is of another; `Full` if what is to be watched is too much; what a query says; `Timeout` or
-    /// `Unavailable` if the home's server did not answer until `until`.
+    /// `OtherHistory` if the token is of another; `Full` if what is to be watched is too much; what a query
+    /// says; `Timeout` or `Unavailable` if the home's server did not answer until `until`.
     pub fn open(
         port: &dyn Port,
         sources: Vec<Source>,
@@ -208,12 +210,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The next change. Waits for it until `until`, also while the server is gone; then `None`. Reading what must be read after
-    /// a change may take a second longer.
+    /// The next change. Waits for it until `until`, also while the server is gone; then `None`. Reading what
+    /// must be read after a change may take a second longer.
     ///
     /// # Errors
-    /// `OtherHistory` if the space was put back to an earlier state, or another one is at the address: watch anew. What a
-    /// query says. After an error the watch can be asked again, and nothing is lost by it.
+    /// `OtherHistory` if the space was put back to an earlier state, or another one is at the address: watch
+    /// anew. What a query says. After an error the watch can be asked again, and nothing is lost by it.
     pub fn next(&mut self, port: &dyn Port, until: Now) -> Result<Option<Change>, Error> {
         loop {
             if let Some(change) = self.ready.pop_front() {

@@ -1,5 +1,5 @@
-//! Pages that are given out again: a reference that a program kept from before names no object any more, although another
-//! object took the place.
+//! Pages that are given out again: a reference that a program kept from before names no object any more,
+//! although another object took the place.
 
 use crate::places::{end_session, half_a_page};
 use crate::world::things::{Thing, count, make, set, thing, world};

@@ -1,5 +1,5 @@
-//! Transactions inside of a server in any order against a model that remembers every state: what each read is of one state,
-//! what commits is as if one ran after the other, and no conflict is made up.
+//! Transactions inside of a server in any order against a model that remembers every state: what each read is
+//! of one state, what commits is as if one ran after the other, and no conflict is made up.
 
 use std::collections::BTreeMap;
 

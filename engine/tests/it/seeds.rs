@@ -1,6 +1,7 @@
-//! Random histories: clients whose threads overlap, delays, cuts, silence, crashes. What must hold in every one of them:
-//! a reader sees one state; what was acknowledged is there and was executed once; a session reads what it wrote; a
-//! birth is seen with what was committed with it; in the end every cache says what the server says.
+//! Random histories: clients whose threads overlap, delays, cuts, silence, crashes. What must hold in every
+//! one of them: a reader sees one state; what was acknowledged is there and was executed once; a session
+//! reads what it wrote; a birth is seen with what was committed with it; in the end every cache says what the
+//! server says.
 //!
 //! `SEED=n` runs one of them, `SEEDS=n` so many.
 

@@ -1,4 +1,5 @@
-//! Copies whose subscription has ended: they are used again where nothing has changed, without the page, and nowhere else.
+//! Copies whose subscription has ended: they are used again where nothing has changed, without the page, and
+//! nowhere else.
 
 use crate::world::World;
 use crate::world::hand::{A, B, Hand, Said, Work, object};
@@ -101,7 +102,8 @@ fn of_three() -> (World, Ref<Thing>, Ref<Thing>) {
     (w, x, y)
 }
 
-/// The third client is away while so much changes elsewhere that the server does not know all of it when it comes back.
+/// The third client is away while so much changes elsewhere that the server does not know all of it when it
+/// comes back.
 fn is_away(w: &World) {
     is_away_while(w, || {});
 }

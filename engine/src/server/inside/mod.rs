@@ -1,15 +1,17 @@
 //! The server as the home of transactions inside of it: methods, and programs beside their server.
 //!
-//! A transaction reads the server's own page images. There is no cache: each object that it reads is copied into its scope
-//! ([`tercel_heap::Copier`]). It commits with the bytes that a remote client would send, through a session of the server's
-//! own (`sessions/inside`), and is judged as any other.
+//! A transaction reads the server's own page images. There is no cache: each object that it reads is copied
+//! into its scope ([`tercel_heap::Copier`]). It commits with the bytes that a remote client would send,
+//! through a session of the server's own (`sessions/inside`), and is judged as any other.
 //!
-//! [`Local`] is what outlives a server: the scopes of open transactions, and the types bound to classes. With a server it
-//! is a [`Home`] for one step: [`Server::inside`]. Nothing here waits: what is missing is asked for, and the step is
-//! repeated after news. A dropped transaction leaves nothing but places, which are never given out twice.
+//! [`Local`] is what outlives a server: the scopes of open transactions, and the types bound to classes. With
+//! a server it is a [`Home`] for one step: [`Server::inside`]. Nothing here waits: what is missing is asked
+//! for, and the step is repeated after news. A dropped transaction leaves nothing but places, which are never
+//! given out twice.
 //!
-//! The invariant: everything in a scope is of the state at its snapshot. A read looks at the visible state, and only after
-//! nothing that the scope read before was found among the changes since its snapshot; that state is then its snapshot.
+//! The invariant: everything in a scope is of the state at its snapshot. A read looks at the visible state,
+//! and only after nothing that the scope read before was found among the changes since its snapshot; that
+//! state is then its snapshot.
 
 mod classes;
 mod read;
@@ -38,10 +40,11 @@ use classes::Classes;
 /// Limits of the transactions inside of a server.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// Transactions open at once, up to [`tercel_heap::SCOPES_MAX`]. More wait for nothing: they are told `Full`.
+    /// Transactions open at once, up to [`tercel_heap::SCOPES_MAX`]. More wait for nothing: they are told
+    /// `Full`.
     pub transactions_max: usize,
-    /// Bytes that one transaction may copy of what it reads; 128 are counted for each object beside its own. All of them
-    /// may be in use at once, times `transactions_max`.
+    /// Bytes that one transaction may copy of what it reads; 128 are counted for each object beside its own.
+    /// All of them may be in use at once, times `transactions_max`.
     pub read_bytes_max: usize,
     /// Bytes of objects that one transaction may write.
     pub write_bytes_max: usize,
@@ -74,7 +77,8 @@ impl Local {
 }
 
 impl Server {
-    /// Runs one step of a transaction over the state as it is now. Appends effects to `out`, as [`Server::handle`] does.
+    /// Runs one step of a transaction over the state as it is now. Appends effects to `out`, as
+    /// [`Server::handle`] does.
     pub fn inside<R>(
         &mut self,
         now: Now,
@@ -120,7 +124,8 @@ impl Inside<'_> {
         }
     }
 
-    /// The moment before which everything acknowledged is visible here, if that is late enough for the transaction.
+    /// The moment before which everything acknowledged is visible here, if that is late enough for the
+    /// transaction.
     fn as_of(&mut self, now: Now, begin: &mut Begin) -> Option<Now> {
         for asked in [false, true] {
             let echoes = &mut self.server.sessions.inside.echoes;

@@ -34,8 +34,8 @@ impl Inside<'_> {
         self.recheck(scope)
     }
 
-    /// Fails if something that the scope read has changed, else takes the visible state as its snapshot. Looks only at what
-    /// became visible since.
+    /// Fails if something that the scope read has changed, else takes the visible state as its snapshot.
+    /// Looks only at what became visible since.
     pub(super) fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
         if scope.doomed() {
             return Err(Error::Conflict);

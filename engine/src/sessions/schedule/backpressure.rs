@@ -1,11 +1,11 @@
 //! The connections that ask faster than they read.
 //!
-//! Above a bound of unsent answers the server stops reading a connection. What its client asks then waits in the client's
-//! own socket: it costs the server neither memory nor work until the client has read. Messages that the client did not ask
-//! for are still sent, up to the bound at which the connection ends.
+//! Above a bound of unsent answers the server stops reading a connection. What its client asks then waits in
+//! the client's own socket: it costs the server neither memory nor work until the client has read. Messages
+//! that the client did not ask for are still sent, up to the bound at which the connection ends.
 //!
-//! The invariant: a backpressured connection is paused at the host, and had so many unsent bytes that the host will report
-//! when they are gone.
+//! The invariant: a backpressured connection is paused at the host, and had so many unsent bytes that the
+//! host will report when they are gone.
 //!
 //! The server reads nothing from a backpressured connection, so the silence would end the session. A client
 //! whose unsent bytes become fewer is alive.

@@ -1,10 +1,10 @@
 //! The bytes that all connections together make a server hold: of incomplete messages, and unsent ones.
 //!
-//! Each connection has a bound of its own, and there are thousands of them. The sum is kept as a number that is at least
-//! what is held. It only grows, by what arrives, until it passes the bound; then what is held is counted. If the count is
-//! nearly as much as the bound, the connections that hold most are to end, until a quarter of the bound is free. So a count,
-//! which looks at every connection, comes only once in an eighth of the bound. The invariant: never is more held than the
-//! bound and what came last.
+//! Each connection has a bound of its own, and there are thousands of them. The sum is kept as a number that
+//! is at least what is held. It only grows, by what arrives, until it passes the bound; then what is held is
+//! counted. If the count is nearly as much as the bound, the connections that hold most are to end, until a
+//! quarter of the bound is free. So a count, which looks at every connection, comes only once in an eighth of
+//! the bound. The invariant: never is more held than the bound and what came last.
 
 use std::collections::VecDeque;
 
@@ -89,8 +89,8 @@ impl Last {
         Last { bytes_max, ended: VecDeque::new(), bytes: 0 }
     }
 
-    /// Adds a connection that ends with so many bytes. Says whether it may take them; if not, other ended connections have
-    /// too many.
+    /// Adds a connection that ends with so many bytes. Says whether it may take them; if not, other ended
+    /// connections have too many.
     pub(super) fn add(&mut self, now: Now, bytes: usize) -> bool {
         while let Some((_, gone)) = self.ended.pop_front_if(|(by, _)| *by <= now) {
             self.bytes -= gone;

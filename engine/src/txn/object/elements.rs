@@ -1,8 +1,8 @@
 //! Lists whose elements are no references: numbers, texts, records.
 //!
-//! Such a list is read whole, each element as the field it could be. Where it is too long for its record and its elements
-//! are all numbers, a tree of chunks has their bytes, one element after the other; they are read there as they would be in
-//! the record.
+//! Such a list is read whole, each element as the field it could be. Where it is too long for its record and
+//! its elements are all numbers, a tree of chunks has their bytes, one element after the other; they are read
+//! there as they would be in the record.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use tercel_wire::record::{Bytes, List, Text};
 use super::{Field, ListField, Object, RawObj, Stored};
 use crate::error::Error;
 
-/// A list in an object at hand whose elements are no references. It is gone through as [`Refs`](super::Refs) are:
-/// `for line in bill.lines() { line?.. }`.
+/// A list in an object at hand whose elements are no references. It is gone through as [`Refs`](super::Refs)
+/// are: `for line in bill.lines() { line?.. }`.
 pub struct Elements<'a, 't, H, E> {
     holder: &'a RawObj<'t, H>,
     list: usize,

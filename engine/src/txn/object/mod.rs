@@ -1,8 +1,8 @@
 //! The objects of programs: to read, to change, and references to follow.
 //!
-//! An [`Obj`] is pinned while it lives and reads straight from the cache's memory; it belongs to its transaction and to
-//! its thread. What can need a page (following a reference, reading a part that is in chunks) returns a `Result`, the
-//! rest does not.
+//! An [`Obj`] is pinned while it lives and reads straight from the cache's memory; it belongs to its
+//! transaction and to its thread. What can need a page (following a reference, reading a part that is in
+//! chunks) returns a `Result`, the rest does not.
 
 mod elements;
 
@@ -69,8 +69,8 @@ pub trait Field: Value + Sized {
     /// Reads it from a stored record, whole.
     fn load(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
 
-    // What derived code would else ask of `Value` and of `RawMut`. That a type is no `Field` is then the one error that
-    // its author gets.
+    // What derived code would else ask of `Value` and of `RawMut`. That a type is no `Field` is then the one
+    // error that its author gets.
 
     /// Its type. For derived code.
     #[doc(hidden)]
@@ -85,8 +85,8 @@ pub trait Field: Value + Sized {
     fn set_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         object.set(field, at, self)
     }
-    /// Sets the field to what it holds with this behind: of lists, whose elements come behind those that are there. Of
-    /// anything else it is [`Field::set_field`]. For derived code.
+    /// Sets the field to what it holds with this behind: of lists, whose elements come behind those that are
+    /// there. Of anything else it is [`Field::set_field`]. For derived code.
     #[doc(hidden)]
     fn append_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         self.set_field(object, field, at)
@@ -95,9 +95,9 @@ pub trait Field: Value + Sized {
 
 /// A pinned object of class `T`, as long as the transaction lives at most.
 ///
-/// Neither it nor what it lends, such as the text of a field, can leave the transaction. What is to outlive it is taken out:
-/// the whole object with [`Obj::to_value`], a text or byte string with `into_owned()`, as in `obj.name()?.into_owned()`,
-/// and the way back to it with [`Obj::reference`], which is a plain value.
+/// Neither it nor what it lends, such as the text of a field, can leave the transaction. What is to outlive
+/// it is taken out: the whole object with [`Obj::to_value`], a text or byte string with `into_owned()`, as in
+/// `obj.name()?.into_owned()`, and the way back to it with [`Obj::reference`], which is a plain value.
 pub struct Obj<'t, T: Object>(T::View<'t>);
 
 impl<'t, T: Object> Obj<'t, T> {
@@ -122,8 +122,8 @@ impl<'t, T: Object> Obj<'t, T> {
         T::load(&T::raw(&self.0).stored())
     }
 
-    /// A copy of the transaction's own, to change. Reads of the object in this transaction see the changes at once,
-    /// others when it commits. This `Obj` goes on showing what it showed.
+    /// A copy of the transaction's own, to change. Reads of the object in this transaction see the changes at
+    /// once, others when it commits. This `Obj` goes on showing what it showed.
     pub fn edit(&self) -> Result<T::Mut<'t>, Error> {
         let raw = T::raw(&self.0);
         raw.tx.edit_view(&raw.view)
@@ -237,8 +237,8 @@ macro_rules! scalars {
                 Ok(std::array::from_fn(|i| fixed(&stored.body, at + i * size_of::<$t>())))
             }
         }
-        // For each number by itself: of one implementation for all of them the compiler would speak in its errors, and not
-        // of what the elements of a list can be.
+        // For each number by itself: of one implementation for all of them the compiler would speak in its
+        // errors, and not of what the elements of a list can be.
         impl ListField for $t {
             type Items<'a, 't, T: Object> = Elements<'a, 't, T, $t> where 't: 'a;
             fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Elements<'a, 't, T, $t> {
@@ -540,8 +540,8 @@ impl<'a, 't, H: Class, T> Refs<'a, 't, H, T> {
         Ok(Some(self.tx.token(oref, hint)))
     }
 
-    /// The leaf of the tree at `root` that holds reference `i` of `len`, and its place there. All nodes are full but
-    /// the last of each level, so the way down is arithmetic.
+    /// The leaf of the tree at `root` that holds reference `i` of `len`, and its place there. All nodes are
+    /// full but the last of each level, so the way down is arithmetic.
     #[cold]
     fn leaf_of(&self, root: Oref, len: usize, mut i: usize) -> Result<(View<'t, RefsLeaf>, usize), Error> {
         let mut span = class::NODE_CHILDREN;
@@ -642,8 +642,8 @@ pub struct RefsIter<'a, 't, H, T> {
     class: PhantomData<fn() -> T>,
 }
 
-/// The way through a list in chunks, if it is one. Dropped by hand, because to see that there is none takes an
-/// instruction where dropping none takes a call.
+/// The way through a list in chunks, if it is one. Dropped by hand, because to see that there is none takes
+/// an instruction where dropping none takes a call.
 struct Way<'t>(ManuallyDrop<Option<Box<TreeIter<'t>>>>);
 
 impl Drop for Way<'_> {
@@ -664,8 +664,8 @@ fn leave(tree: Box<TreeIter<'_>>) {
 impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
     type Item = Result<Obj<'t, T>, Error>;
 
-    // Inlined although it is long: its answer is then taken apart in registers and not through memory, which would be
-    // most of the time of a step.
+    // Inlined although it is long: its answer is then taken apart in registers and not through memory, which
+    // would be most of the time of a step.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(step) = self.items.follow::<T>() {
@@ -737,7 +737,8 @@ impl<'t> TreeIter<'t> {
         let mut next = self.root.take();
         loop {
             let Some(oref) = next else {
-                // Children were pushed in reverse, so the next one is at the end of the lowest level that has any.
+                // Children were pushed in reverse, so the next one is at the end of the lowest level that has
+                // any.
                 while self.path.last().is_some_and(|l| l.is_empty()) {
                     self.path.pop();
                 }

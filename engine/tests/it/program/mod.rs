@@ -1,5 +1,5 @@
-//! A program of transactions that can run in any home: it builds, reads by every way there is, changes in place, grows objects
-//! out of their pages, and does what does not work.
+//! A program of transactions that can run in any home: it builds, reads by every way there is, changes in
+//! place, grows objects out of their pages, and does what does not work.
 
 use tercel_derive::Object;
 use tercel_engine::error::Error;
