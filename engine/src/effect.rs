@@ -102,7 +102,8 @@ pub enum Input<'a> {
     Alive(Conn),
     /// The connection is gone.
     Disconnected(Conn),
-    /// The host has no room for what the connection makes it keep: its client is told why, and it ends.
+    /// The host has no room for the connection's bytes: its client receives the reason, and the connection
+    /// ends.
     NoRoom(Conn, &'static str),
     /// Another member of the group says this.
     Packet(NodeId, &'a [u8]),
@@ -160,7 +161,7 @@ pub enum Effect {
     Run(ViewId, Job),
     /// The client of this call, which was to run, says this on its streams.
     Hear(ViewId, JobId, Said),
-    /// The client of this call is gone, or waits no longer: whatever waits at its streams is told.
+    /// The client of this call is gone, or waits no longer: whatever waits at its streams is notified.
     EndStreams(JobId),
     /// Read this page.
     Read(ViewId, PageId),

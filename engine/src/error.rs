@@ -20,8 +20,8 @@ pub enum Error {
     /// Another transaction changed what this one read. Run it again; `run` does so by itself.
     #[error("another transaction changed what this one read: run it again")]
     Conflict,
-    /// The server cannot be reached, or the client has not heard from it for too long to read consistently.
-    /// Try later.
+    /// The server cannot be reached, or was silent for too long for the client to read consistently. Try
+    /// later.
     #[error("the server is not available: {0}")]
     Unavailable(String),
     /// The space at the address is another one, or was put back to an earlier state, by a restore or a
@@ -38,8 +38,8 @@ pub enum Error {
     Timeout(Option<Box<OpId>>),
     /// A call of a service was sent, and it is not known whether the server has executed it: the connection
     /// or the server was lost, or no answer came in time. It was executed once at most, and if it was not
-    /// begun by now it never will be, unless the server could not be told. The program must find out by other
-    /// means, or call a procedure that may be executed twice.
+    /// begun by now it never will be, unless the server could not be notified. The program must find out by
+    /// other means, or call a procedure that may be executed twice.
     #[error(
         "it is not known whether the call was executed, once at most: {0}; look what it has done before a second call"
     )]
@@ -68,7 +68,7 @@ pub enum Error {
     /// The server is older than this program, and does not know what it was asked for. Its operator must act.
     #[error("the server is older than this program and lacks what it was asked for; upgrade the server: {0}")]
     Unsupported(String),
-    /// Stored or received bytes are damaged. An operator must act: `tercel check` tells where.
+    /// Stored or received bytes are damaged. An operator must act: `tercel check` shows where.
     #[error("damaged data: {0}")]
     Corrupt(String),
     /// An argument that cannot be meant, such as an address that is none. The program must change.
@@ -244,7 +244,7 @@ pub enum FaultKind {
 }
 
 impl ServerFault {
-    /// A fault of a kind, with the error that tells all of it.
+    /// A fault of a kind, with the error that holds all details.
     pub fn new(kind: FaultKind, source: impl std::error::Error + Send + Sync + 'static) -> ServerFault {
         ServerFault { kind, source: Arc::new(source) }
     }
@@ -254,7 +254,7 @@ impl ServerFault {
         self.kind
     }
 
-    /// The error behind it, if it is an `E`.
+    /// The underlying error, if it is an `E`.
     pub fn get<E: std::error::Error + 'static>(&self) -> Option<&E> {
         self.source.downcast_ref()
     }

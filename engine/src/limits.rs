@@ -62,7 +62,7 @@ pub fn window_bytes() -> usize {
     crate::mutant::bound(WINDOW_BYTES, 4 << 10)
 }
 
-/// Bytes behind which an item of any size may be sent, and the receiver says how much it has consumed: then
+/// Bytes after which an item of any size may be sent, and the receiver reports how much it has consumed: then
 /// the sender never waits for what will not be said. A receiver has this and one message at most, if that is
 /// more than a window.
 pub fn window_step_bytes() -> usize {
@@ -182,7 +182,7 @@ pub const SUBSCRIPTIONS_MAX: usize = 1 << 20;
 pub const SUBSCRIPTIONS_ALL_MAX: usize = 1 << 24;
 
 /// Pages of greetings that are being taken in, of all clients that greet: 48 of the largest greetings, at 16
-/// bytes a page. A client that comes above it is told to come again.
+/// bytes a page. A client that comes above it must come again.
 pub const GREETED_PAGES_MAX: usize = 1 << 22;
 
 /// Bytes of messages that have arrived in part, of all connections of a server: eight of the largest calls.
@@ -204,8 +204,8 @@ pub const UNSENT_ALL_BYTES_MAX: usize = 1 << 30;
 /// sixteen.
 pub const UNSENT_ASK_MAX: usize = 1 << 20;
 
-/// Microseconds for which a turn of the loop serves the connections that are heard together, and once more
-/// those of the run queue: a dozen requests. A connection that is heard later has one frame handled.
+/// Microseconds for which a turn of the loop serves the connections that are ready together, and once more
+/// those of the run queue: a dozen requests. A connection that is ready later has one frame handled.
 pub const SLICE_US: u64 = 50;
 
 /// Time in which a connection that was ended may take its last bytes, in microseconds.
@@ -222,7 +222,7 @@ pub const REVOKING_MAX: usize = 1_024;
 /// Bytes of transactions arriving in parts, of all sessions together: a few of the largest at once.
 pub const STAGED_BYTES_MAX: usize = 4 * TRANSACTION_BYTES_MAX;
 
-/// Pages known to be empty that a client stays subscribed to, so that a birth there is heard of.
+/// Pages known to be empty that a client stays subscribed to, so that the client receives a birth there.
 pub const EMPTY_PAGES_MAX: usize = 1_024;
 
 /// Objects that the watches of a client look at, counted for each watch: some megabytes.

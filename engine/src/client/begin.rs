@@ -166,7 +166,7 @@ impl Client {
         call
     }
 
-    /// The server has answered a question, and with it those before, behind everything that was visible when
+    /// The server has answered a question, and with it those before, after everything that was visible when
     /// it was asked.
     pub(super) fn echoed(
         &mut self,

@@ -34,7 +34,7 @@ pub(super) struct Fetches {
     /// The error of the last failed fetch of a page.
     failed: Map<PageId, (u64, Error)>,
     dropped: Vec<PageId>,
-    /// Subscriptions that were given back, of which the server was not told yet, each with its fetch.
+    /// Subscriptions that were given back, that were not reported to the server yet, each with its fetch.
     leaving: Vec<(PageId, u64)>,
     /// Pages that the server asked back and that were not fetched since.
     given_back: Set<PageId>,
@@ -72,8 +72,8 @@ fn has_slot(slots: &Option<Box<Slots>>, slot: u16) -> bool {
 /// A fetch under way: its reply is pending, or has come too early to count.
 struct Outstanding {
     fetch: u64,
-    /// Up to where the copy that is here was heard of, if the server was told: it may say that nothing has
-    /// changed since.
+    /// The stamp up to which the copy here is current, if the request named it: the server may answer that
+    /// nothing has changed since.
     since: Option<Stamp>,
     /// Slots that changed meanwhile, and when.
     kept: Vec<(u16, Stamp)>,
@@ -95,10 +95,11 @@ impl Outstanding {
 /// fetches again.
 const FAILED_MAX: usize = 1_024;
 
-/// Subscriptions given back of which the server is not told with something else.
+/// Subscriptions given back that are not reported to the server with another request.
 const LEAVING_MAX: usize = 64;
 
-/// Pages given back that are remembered, to tell a transaction that reads too much from one that was unlucky.
+/// Pages given back that are remembered, to distinguish a transaction that reads too much from one that was
+/// unlucky.
 const GIVEN_BACK_MAX: usize = 4_096;
 
 impl Subscribed {
@@ -349,7 +350,7 @@ impl Client {
         }
     }
 
-    /// Does as if changes to a page were not heard of from now on: its copy is used again once it is found
+    /// Does as if changes to a page were not received from now on: its copy is used again once it is found
     /// unchanged. For measuring.
     pub fn doubt(&mut self, page: PageId) {
         if self.fetches.revoke(page, u64::MAX, self.writer.is_cached(page)) {
@@ -409,7 +410,8 @@ impl Client {
         Ok(())
     }
 
-    /// Uses the copy of a page again: what was true of it up to where it was heard of is true at `at`, too.
+    /// Uses the copy of a page again: its contents as of the last received change are its contents at `at`,
+    /// too.
     fn trust(&mut self, page: PageId, at: Stamp) {
         let Some(o) = self.fetches.outstanding.remove(&page) else { return };
         let ended = self.fetches.ended.remove(&page);
@@ -428,9 +430,9 @@ impl Client {
         }
     }
 
-    /// Keeps an empty page subscribed: a transaction that read that there is nothing must hear when an object
-    /// is made. The cache does not know the page, so it cannot tell when the page is no longer needed. Beyond
-    /// the bound the client drops the oldest page and dooms the transactions that rely on it.
+    /// Keeps an empty page subscribed: a transaction that read that there is nothing must be notified when an
+    /// object is made. The cache does not know the page, so it cannot tell when the page is no longer needed.
+    /// Beyond the bound the client drops the oldest page and dooms the transactions that rely on it.
     fn found_empty(&mut self, page: PageId) {
         self.fetches.empty.push_back(page);
         if self.fetches.empty.len() <= mutant::bound(limits::EMPTY_PAGES_MAX, 2) {
@@ -498,9 +500,9 @@ impl Client {
         self.give_back(pages);
     }
 
-    /// Gives subscriptions back. The server is told with the next request, or once there are many: a message
-    /// of its own costs both ends about as much as a fetch does, and until then the server tells of some
-    /// changes in vain.
+    /// Gives subscriptions back. The server is notified with the next request, or once there are many: a
+    /// message of its own costs both ends about as much as a fetch does, and until then the server reports
+    /// some changes in vain.
     pub(super) fn give_back(&mut self, pages: impl IntoIterator<Item = (PageId, u64)>) {
         if self.peer.link == super::LinkState::Up {
             self.fetches.leaving.extend(pages);

@@ -22,7 +22,7 @@ pub(super) struct Leases {
     is_needed: bool,
     /// Asked ahead in vain: it asks again when a place is needed.
     is_content: bool,
-    /// Grants that were heard of in this session.
+    /// Grants that were received in this session.
     seq: u64,
     /// The number of pages to ask for next: doubles with use.
     ask: u16,
@@ -226,7 +226,8 @@ mod tests {
             assert_eq!(asked(&mut client), None);
         }
         assert!(places.iter().all(|place| pages.contains(&place.page())));
-        // A transaction needs a place now, so the server is asked again, and the transaction is told.
+        // A transaction needs a place now, so the server is asked again, and the transaction receives the
+        // error.
         for _ in 0..2 {
             assert_eq!(allocate(&mut client), None);
             assert!(asked(&mut client).is_some());

@@ -25,7 +25,7 @@ impl Client {
             Resolved::Ready { hint } => Located::Ready { hint },
             Resolved::Miss { page } | Resolved::Stale { page } => self.fetch_for(scope, oref, page, search),
             Resolved::Empty { page } => match search.fetched {
-                // An empty slot of a page just fetched: the server's word.
+                // An empty slot of a page just fetched: the server has said so.
                 Some((p, fetch))
                     if p == page && page == oref.page() && self.fetches.is_known(oref, fetch) =>
                 {

@@ -265,7 +265,7 @@ impl Client {
         &mut self.peer.out
     }
 
-    /// When it next wants to hear of the time.
+    /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
         match self.peer.link {
             LinkState::Up => {

@@ -11,8 +11,8 @@
 //! - *a refusal*, which goes to the one that asked;
 //! - *a later echo*: the server joins the questions of a connection, and the echo to one answers all before
 //!   it;
-//! - *the end of the connection*: [`Client::lose_pending`] empties the table and tells each part what of its
-//!   was lost.
+//! - *the end of the connection*: [`Client::lose_pending`] empties the table and notifies each part of its
+//!   lost requests.
 //!
 //! A reply to a call that is not here is dropped, once its body has been found well-formed. On one connection
 //! an honest server sends one such reply: it refuses a commit whose page is damaged, and says beside that
@@ -233,7 +233,7 @@ impl Client {
             }
             (asked, _) => {
                 let violation = asked.violation(header.kind, named.map(|(page, _)| page));
-                // The part that asked hears of it as of all that the connection had under way.
+                // The part that asked is notified of it as of all requests of the connection.
                 self.peer.pending.enter(call, asked);
                 return Err(violation);
             }
@@ -278,7 +278,7 @@ impl Client {
     }
 
     /// The connection is gone, and with it the replies to all calls that were pending: the door through which
-    /// every part hears what of its was lost.
+    /// every part is notified of its lost requests.
     pub(super) fn lose_pending(&mut self) {
         let mut lost = self.peer.pending.take_all();
         for (call, asked) in lost.drain() {

@@ -296,7 +296,7 @@ impl Requester for Client {
 
     fn give_up(&mut self, id: CallId) {
         self.requests.forget_streams(id);
-        // While there is no connection the server cannot be told: it is when there is another.
+        // While there is no connection the server cannot be notified: it is when there is another.
         let (connection, met) = (self.requests.connection, self.requests.table);
         if self.requests.slots.cancel(id, connection, met) {
             self.send_cancel(id);

@@ -2,7 +2,7 @@
 //!
 //! A change of a watched object waits here until its watch takes it; further changes of the object join it.
 //! The page of every watched object stays subscribed, cached or not. Where that is impossible, because the
-//! server asks the page back or has forgotten what this client had, the object is *lost*: nothing is heard of
+//! server asks the page back or has forgotten what this client had, the object is *lost*: no news arrives of
 //! it until its watch has read it again.
 
 use tercel_heap::Scope;
@@ -78,7 +78,7 @@ impl Watches {
         }
     }
 
-    /// Changes in the page are no longer heard.
+    /// Changes in the page are no longer received.
     pub(super) fn lose_page(&mut self, page: PageId) {
         for oref in self.pages.get(&page).into_iter().flatten() {
             for watch in self.watchers.get(oref).into_iter().flatten() {
@@ -89,7 +89,7 @@ impl Watches {
         }
     }
 
-    /// Nothing is heard any more of what was watched up to now.
+    /// No more news arrives of the objects watched up to now.
     pub(super) fn lose_all(&mut self) {
         for watched in self.all.values_mut() {
             let Watched { objects, pending, .. } = watched;

@@ -1,7 +1,7 @@
 //! Use of the room of pages: summed up by a collection's sweep, which looks at every page with anything in
 //! it.
 //!
-//! It is an estimate as soon as anything is committed behind the sweep. The invariant: of each page counted,
+//! It is an estimate as soon as anything is committed after the sweep. The invariant: of each page counted,
 //! bytes of objects, free bytes, slots and header are the page's bytes.
 
 use tercel_wire::id::{Oref, PageId};

@@ -4,9 +4,8 @@
 //! visible. What a commit writes, makes or moves becomes grey with it and is looked at again; so when nothing
 //! is grey, all that the roots reach is black, at that very moment (Steele, CACM 1975). Then the pages are
 //! swept: objects that are white are dead. A time of grace passes, in which commits go on to colour; then
-//! what is still dead goes to the order in pieces, and at a moment when nothing is grey one entry behind them
-//! frees all of it together. If anything dead was written meanwhile, the collection is given up and begins
-//! again.
+//! what is still dead goes to the order in pieces, and at a moment when nothing is grey one later entry frees
+//! all of it together. If anything dead was written meanwhile, the collection is given up and begins again.
 //!
 //! A transaction under way that still names a freed object is refused when it commits
 //! ([`crate::replica::frees`]). Chunks of large values and former places are no candidates: they go with the
@@ -369,7 +368,7 @@ impl Cycle {
         self.phase = Phase::Grace(work.now.plus_us(grace * 1_000));
     }
 
-    /// The next piece of what is dead, and the page behind it.
+    /// The next piece of dead objects, and the page after it.
     fn piece(&mut self, from: u32) -> (Piece, u32) {
         let mut piece = Piece { at: self.staged, ..Piece::default() };
         let (mut bytes, mut next) = (0, from);
@@ -537,7 +536,7 @@ impl Leader {
         self.reclaiming.collecting.cycle = Some(cycle);
     }
 
-    /// Orders a piece of what is dead, or, behind the last, the end of all of it.
+    /// Orders a piece of dead objects, or, after the last, the entry that frees all of them.
     fn free_dead(&mut self, mut cycle: Box<Cycle>, work: &mut Work<'_>) {
         let is_shown = cycle.ordered <= work.pages.visible();
         // The log is needed from the first piece on: a collection that has begun to free waits for no room
@@ -592,14 +591,14 @@ impl Leader {
         }
     }
 
-    /// Something came to life that the order had heard was dead: all of it is taken back.
+    /// An object came to life that an ordered piece names as dead: all pieces are taken back.
     fn begin_collecting_again(&mut self, cycle: Cycle, work: &mut Work<'_>) {
         self.take_back_dead(&cycle, work);
         self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(cycle.wanted)));
         self.waiting.behind_due = true;
     }
 
-    /// Nothing of what the order has heard is freed.
+    /// No object of the ordered pieces is freed.
     fn take_back_dead(&mut self, cycle: &Cycle, work: &mut Work<'_>) {
         if cycle.ordered > Stamp::ZERO {
             self.order(&Entry::Condemn(Piece::default()), None, work);

@@ -40,7 +40,7 @@ impl Leader {
             return work.expel(asked.conn, "a client counts its grants");
         }
         if lease.seq == seq {
-            // It has not heard of its last grant.
+            // It has not received its last grant.
             return work.replies.push(Reply::Granted(asked, last));
         }
         if work.disk_full {

@@ -128,7 +128,7 @@ pub(super) enum LargePhase {
     Place,
     /// The pages that it fills are brought up to date.
     Keep,
-    /// It goes to the order in pieces, and is committed behind the last.
+    /// It goes to the order in pieces, and is committed after the last.
     Stage,
 }
 
@@ -269,7 +269,7 @@ impl Large {
         self.phase.holds() && effects.writes.iter().any(|w| held(w) || w.new && self.fills(w.oref.page()))
     }
 
-    /// Goes on behind a slice, or to the next step.
+    /// Goes on after a slice, or to the next step.
     fn done(&mut self, end: usize, of: usize, then: LargePhase) {
         self.next = end;
         if end >= of {
@@ -332,8 +332,8 @@ impl Leader {
         self.large.as_ref().is_some_and(|l| l.pages.missing == 0 && goes_on(l))
     }
 
-    /// Lets go of a transaction whose client is gone or wants to hear that it was not executed, if no piece
-    /// of it is ordered yet. Those that waited behind it are tried again soon.
+    /// Drops a transaction whose client is gone or waits for the answer that it was not executed, if no piece
+    /// of it is ordered yet. Transactions that waited for it are tried again soon.
     pub(super) fn drop_large(&mut self, which: impl Fn(&Large) -> bool) {
         if self.large.as_ref().is_some_and(|l| which(l) && l.record.staged.is_none()) {
             self.end_large();
@@ -348,7 +348,7 @@ impl Leader {
         self.waiting.behind_due = true;
     }
 
-    /// Those that waited behind a large transaction are tried again.
+    /// Transactions that waited for a large one are tried again.
     pub(crate) fn go_on_behind(&mut self, work: &mut Work<'_>) {
         if self.large.is_none() && std::mem::take(&mut self.waiting.behind_due) {
             for id in std::mem::take(&mut self.waiting.behind) {

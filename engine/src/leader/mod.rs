@@ -181,7 +181,7 @@ struct Present {
 }
 
 impl Leader {
-    /// A view begins, behind everything that the replica has applied: its own entry is ordered. What it keeps
+    /// A view begins, after everything that the replica has applied: its own entry is ordered. What it keeps
     /// and was not visible becomes visible with that.
     pub(crate) fn begin(view: ViewId, kept: Vec<Flight>, work: &mut Work<'_>) -> Leader {
         let over = work.now.plus_us(session_us(work.config));

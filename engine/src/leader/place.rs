@@ -1,4 +1,5 @@
-//! Where new versions go: in place if the page has room, else elsewhere, with word of it left behind.
+//! Where new versions go: in place if the page has room, else elsewhere, with a forward left in the old
+//! place.
 //!
 //! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free
 //! bytes; what a large transaction that is not ordered yet will use up is kept in a ledger.
@@ -23,8 +24,8 @@ use crate::txn::Hold;
 ///
 /// The client gives out its slots in order, so every slot below the highest one seen is taken; those not made
 /// yet, and perhaps never, keep the room of a forward. An object that is larger when it is made than its
-/// place was can therefore always go elsewhere and leave word. In a page that was granted beside what is in
-/// it, nothing is made in the slots below the first one of the grant.
+/// place was can therefore always go elsewhere and leave a forward. In a page that was granted beside what is
+/// in it, nothing is made in the slots below the first one of the grant.
 #[derive(Debug, Clone)]
 pub(super) struct Fill {
     made: [u64; SLOTS_MAX as usize / 64],

@@ -1,9 +1,10 @@
 //! Operations that were answered "not executed" in this view.
 //!
 //! Such an answer rejects the id: a copy of the request that was delayed on an older connection must not
-//! execute after its client was told that it never will. Ids of earlier views need no memory: a leader
-//! answers them from the table or refuses them, and never executes them. The invariant: what a connected
-//! client was told is remembered, and so is what the last [`CLIENTS_MAX`] others were told.
+//! execute after its client received the answer that it never will. Ids of earlier views need no memory: a
+//! leader answers them from the table or refuses them, and never executes them. The invariant: what a
+//! connected client received is remembered, and so are the answers to the last [`CLIENTS_MAX`] others were
+//! told.
 
 use std::collections::VecDeque;
 

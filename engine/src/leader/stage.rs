@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = 60 << 10;
 const THROWN_AWAY_BYTES: usize = 1 << 20;
 
 impl Leader {
-    /// Orders the next piece, or, behind the last, the transaction.
+    /// Orders the next piece, or, after the last, the transaction.
     pub(super) fn stage_slice(&mut self, mut large: Box<Large>, work: &mut Work<'_>) {
         if large.record.head.is_empty() {
             let head = Head {

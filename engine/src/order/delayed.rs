@@ -2,10 +2,10 @@
 //! not.
 //!
 //! Stability lags and now and then stalls. The leader is deposed at any moment; any prefix of what it had
-//! ordered and not made stable survives, and the next view, in which the same node leads, begins behind that.
+//! ordered and not made stable survives, and the next view, in which the same node leads, begins after that.
 //! An entry may be stable although this node's disk does not have it, as where a quorum of others has it. A
-//! process that ends is followed by one that is told what the group still knows ([`Known`]). The invariant:
-//! what was reported as stable survives everything.
+//! process that ends is followed by one that receives the group's remaining knowledge ([`Known`]). The
+//! invariant: what was reported as stable survives everything.
 
 use std::collections::VecDeque;
 
@@ -39,7 +39,7 @@ pub struct Known {
     pub local_end: LogPosition,
     /// The last entry that was reported as stable, and its position.
     pub stable: (Stamp, LogPosition),
-    /// Entries that were ordered behind that, in order, as far as the group remembers.
+    /// Entries that were ordered after that, in order, as far as the group remembers.
     pub suffix: Vec<Sealed>,
 }
 
@@ -189,7 +189,7 @@ impl Delayed {
     }
 
     fn submit(&mut self, now: Now, entry: Sealed, out: &mut Vec<Output>) {
-        // A leader that does not know yet that it is deposed is not heard.
+        // A leader that does not know yet that it is deposed takes nothing.
         if entry.view != self.view || !matches!(self.leadership, Leadership::Leading(_)) {
             return;
         }
@@ -234,12 +234,12 @@ impl Delayed {
 impl Sequencer for Delayed {
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
         // A leader that was deposed in this very moment may still submit: the next view is for the server
-        // that joins behind it.
+        // that joins after it.
         let is_time = matches!(input, Input::Time);
         match input {
             Input::Submit { entry, .. } => self.submit(now, entry, out),
             Input::Written(view, position) if view == self.view || dropped(Rule::CreditsOldWritten) => {
-                // Until the next view begins, the word may be of entries that were cut.
+                // Until the next view begins, the report may be of entries that were cut.
                 self.written = self.written.max(position.min(self.last));
             }
             Input::Confirm(id) if matches!(self.leadership, Leadership::Leading(_)) => {
@@ -268,7 +268,7 @@ impl Sequencer for Delayed {
             Leadership::Leading(deposed_at) => deposed_at,
         };
         let due = self.tentative.front().map(|t| t.due).filter(|due| *due < NEVER);
-        // What waits for the disk waits for its word, not for the time.
+        // An entry that waits for the disk waits for the disk's report, not for the time.
         let due = due.filter(|_| {
             self.config.others_suffice || self.tentative.front().is_some_and(|t| t.position <= self.written)
         });

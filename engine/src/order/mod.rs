@@ -96,6 +96,6 @@ pub enum Output {
 pub trait Sequencer: Send + std::fmt::Debug {
     /// Takes in what happened and appends what it says.
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>);
-    /// When it next wants to hear of the time.
+    /// The next moment at which it needs the time.
     fn deadline(&self) -> Option<Now>;
 }

@@ -386,7 +386,7 @@ impl Objects for Mob {
     fn clear(&mut self, page: PageId, slots: &Slots, pending: &PendingStamp) {
         let written = VersionStamp::With(pending.clone());
         let patch = self.pages.entry(page).or_insert_with(Patch::new);
-        // What is cleared may be dropped, and the birth that it had told of with it.
+        // What is cleared may be dropped, and the birth that it had recorded with it.
         let birth = patch.birth();
         patch.clear(slots.clone(), Version { written, birth, object: Box::default() });
     }

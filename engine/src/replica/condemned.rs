@@ -1,6 +1,6 @@
 //! The slots by page, trees and unneeded pages that a collection is about to free, as its pieces arrive.
 //!
-//! All of it is freed by one entry behind the pieces, so that no object is seen whose references lead to what
+//! All of it is freed by one entry after the pieces, so that no object is seen whose references lead to what
 //! is gone. The invariant: what is freed is of all the pieces of one collection, in order and without a gap,
 //! or nothing is.
 

@@ -4,7 +4,7 @@
 //! checkpoint. A checkpoint takes the rows that are not known to be stored, and shares them with this table
 //! until they change: it costs a reference count a row, and a copy of a row at its next change. The
 //! invariant: a row that is `Stored` is in the page store, byte for byte, with the last checkpoint there. A
-//! row becomes `Stored` only when a checkpoint that took it is, so one that comes to nothing needs no word:
+//! row becomes `Stored` only when a checkpoint that took it is, so one that comes to nothing needs no report:
 //! the next one takes its rows again.
 
 use std::ops::Range;

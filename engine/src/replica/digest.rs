@@ -2,7 +2,7 @@
 //! megabytes.
 //!
 //! Tables are summed row by row, in any order: a row that comes is added, one that goes is taken off. What is
-//! a history, such as the writes that the index knows, is chained. It tells replicas apart that came to
+//! a history, such as the writes that the index knows, is chained. It distinguishes replicas that came to
 //! differ by mistake; it is no defence against an adversary.
 
 use tercel_wire::id::{Oref, Stamp, ViewId};

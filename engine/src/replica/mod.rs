@@ -470,8 +470,8 @@ impl Replica {
         }
     }
 
-    /// Goes on behind entries that are lost: nothing that they named is given out again, and a client that
-    /// has seen any of them is told that its base is too old. `stamp` must be above all of them.
+    /// Goes on after entries that are lost: nothing that they named is given out again, and a client that has
+    /// seen any of them receives the answer that its base is too old. `stamp` must be above all of them.
     pub fn skip_lost(&mut self, stamp: Stamp, view: ViewId, next_page: u32) {
         self.stamp = self.stamp.max(stamp);
         self.views.skip_to(view, self.stamp);

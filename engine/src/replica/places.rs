@@ -67,7 +67,7 @@ pub(super) struct Grantee {
     /// The number of its pages in which nothing was made.
     pub unused: usize,
     /// The number of its last grant, and that grant's pages and birth. The grant is repeated if the client
-    /// has not heard of it.
+    /// has not received it.
     pub seq: u64,
     pub last: Vec<PageId>,
     pub holes: Vec<Hole>,
@@ -195,7 +195,7 @@ impl Places {
     }
 
     /// The birth that a grant of these pages gives them at this stamp. One for all, also for those that are
-    /// new, so that a client is told one.
+    /// new, so that a client receives a single birth.
     pub fn birth_of(&self, pages: &[PageId], stamp: Stamp) -> Stamp {
         if pages.iter().any(|page| self.returned.contains_key(page)) { stamp } else { Stamp::ZERO }
     }
@@ -394,7 +394,7 @@ impl Places {
         filled.iter().for_each(|page| self.release(stamp, *page));
     }
 
-    /// Goes on behind entries that are lost: pages below `next_page` may have been given out, and in any page
+    /// Goes on after entries that are lost: pages below `next_page` may have been given out, and in any page
     /// there may be more or less than is known.
     pub(super) fn skip_to(&mut self, next_page: u32) {
         self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));

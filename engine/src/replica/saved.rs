@@ -33,7 +33,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Head and rows, one behind the other.
+    /// Head and rows, one after the other.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.piece(0, usize::MAX)
     }
@@ -354,7 +354,7 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
 }
 
 const STATE_VERSION: u16 = 5;
-/// Where a head says how many rows of counts belong to it: behind version, stamp and digest.
+/// Where a head says how many rows of counts belong to it: after version, stamp and digest.
 const ROWS_AT: usize = 18;
 /// Far more entries than a log will ever have, and far from where stamps would begin again.
 const STAMP_MAX: Stamp = Stamp(1 << 62);

@@ -1,7 +1,7 @@
 //! The views that there were, and what each kept of those before it.
 //!
 //! A view begins with an ordered entry that names the last stamp it keeps. A client of an older view may have
-//! heard of stamps beyond that: they were lost, and what it has of them never happened. Stamps need not be
+//! received stamps beyond that: they were lost, and what it has of them never happened. Stamps need not be
 //! dense, so the view's own stamp would hide such a loss. The invariant: numbers rise, kept stamps never
 //! fall.
 
@@ -39,8 +39,8 @@ impl Views {
         self.list.iter().any(|(v, _)| *v == view)
     }
 
-    /// Says whether a client of `view` that has received stamps up to `heard` may know something that is not
-    /// in this history. Then the view is not of this history, or its successor kept less.
+    /// Says whether a client of `view` that received stamps up to `heard` may know something that is not in
+    /// this history. Then the view is not of this history, or its successor kept less.
     pub fn contradict(&self, view: ViewId, heard: Stamp) -> bool {
         match self.list.iter().position(|(v, _)| *v == view) {
             None => true,

@@ -75,7 +75,7 @@ impl<'a> Context<'a> {
     }
 
     /// Runs a transaction inside of the server, as `Server::run` does. What it wrote is durable when it
-    /// returns, and the caller reads nothing older behind the answer, nor behind an item that the procedure
+    /// returns, and the caller reads nothing older after the answer, nor after an item that the procedure
     /// sends later.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub trait ItemPort: Send + Sync {
     /// As [`ItemPort::send`].
     fn next(&self) -> Result<Option<Vec<u8>>, Error>;
 
-    /// The procedure uses the space from now on: the caller reads nothing older behind an item that is sent
+    /// The procedure uses the space from now on: the caller reads nothing older after an item that is sent
     /// later.
     fn uses_space(&self) {}
 }

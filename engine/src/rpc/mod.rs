@@ -24,7 +24,7 @@
 //!   nothing for a second time by itself.
 //! - Calls that are never answered may be lost, also those that a later one overtakes.
 //! - What belongs to a call with streams, from its request to its response, goes where the order is kept and
-//!   nothing is lost before the end. Copies do no harm, also those that come behind that end.
+//!   nothing is lost before the end. Copies do no harm, also those that come after that end.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -38,7 +38,7 @@
 //! | `streams` | the streams of a call: items in windows |
 //! | `items` | the streams of a call as its procedure has them |
 //! | `streaming` | a call with streams as its caller has it |
-//! | `described` | a call of what only the server's description tells of |
+//! | `described` | a call of a method that is known from the server's description alone |
 //! | `context` | what a procedure knows of its call |
 //! | [`slots`] | the calls that a client has under way |
 //! | [`served`] | what a server keeps of a client's calls |

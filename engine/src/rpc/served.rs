@@ -74,7 +74,7 @@ pub enum Arrival<'a> {
 pub enum Cancelled<'a> {
     /// The call never came: it never will be begun now. It is to be answered so, and then [`Served::end`].
     New,
-    /// It runs, or waits to be run; it was told. It is answered when it has come to its end.
+    /// It runs, or waits to be run; it was notified. It is answered when it has ended.
     Told,
     /// It came to this: the body of its response.
     Kept(&'a [u8]),

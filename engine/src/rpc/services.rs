@@ -273,7 +273,7 @@ impl Job {
         Job { id, services, method, payload: payload.to_vec(), until, is_cancelled: Arc::default() }
     }
 
-    /// The flag by which the call, and what runs it, are told that its caller has given up.
+    /// The flag that notifies the call, and the thread that runs it, that its caller has given up.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.is_cancelled.clone()
     }

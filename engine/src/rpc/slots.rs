@@ -269,8 +269,8 @@ impl Slots {
         }
     }
 
-    /// The caller waits no longer. Says whether the server is to be told now; on a connection whose table is
-    /// not known yet [`Slots::met`] says so later.
+    /// The caller waits no longer. Says whether the server is to be notified now; on a connection whose table
+    /// is not known yet [`Slots::met`] says so later.
     #[must_use]
     pub fn cancel(&mut self, id: CallId, on: Connection, met: Option<Table>) -> bool {
         let Some(slot) = self.of(id) else { return false };

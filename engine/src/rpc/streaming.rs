@@ -54,13 +54,13 @@ impl<I: Field, O, R, E> Streaming<'_, I, O, R, E> {
     /// whether the procedure still takes items: if not it has ended, and the item is dropped.
     ///
     /// # Errors
-    /// `Unknown` if the call is lost; `Full` if the item is larger than a message, and `Invalid` behind
+    /// `Unknown` if the call is lost; `Full` if the item is larger than a message, and `Invalid` after
     /// [`Streaming::close`]: then the call goes on.
     pub fn send(&self, item: &I) -> Result<bool, Error> {
         self.call.send(&put_item(item)?)
     }
 
-    /// Ends the stream to the procedure, which finds its end behind the items.
+    /// Ends the stream to the procedure, which finds its end after the items.
     ///
     /// # Errors
     /// `Unknown` if the call is lost.

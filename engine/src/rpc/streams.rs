@@ -6,8 +6,8 @@
 //! messages, threads and time: a client's machine has them for its calls, and the host of a server for those
 //! that it runs.
 //!
-//! The invariant: what a [`Receiving`] keeps is at most a window, or an item behind a step of one; a peer
-//! that sends more is found out before it is kept.
+//! The invariant: what a [`Receiving`] keeps is at most a window, or an item after a step of one; a peer that
+//! sends more is found out before it is kept.
 
 use std::collections::VecDeque;
 
@@ -49,7 +49,7 @@ pub enum Said {
     Credit(u64),
     /// There were so many items, and there will be no more.
     End(u64),
-    /// The procedure uses the space: its caller reads nothing older behind each item from now on. A host says
+    /// The procedure uses the space: its caller reads nothing older after each item from now on. A host says
     /// so to its machine; no message has it.
     UsesSpace,
 }
@@ -184,7 +184,7 @@ pub struct Receiving {
     all: Option<u64>,
     received: u64,
     consumed: u64,
-    /// As the sender was told.
+    /// The last credit reported to the sender.
     said: u64,
 }
 

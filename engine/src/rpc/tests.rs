@@ -1,5 +1,5 @@
 //! The two tables of a call of a service, against each other over a link that loses, doubles and reorders: no
-//! call is begun twice, what a caller is told is true, and no slot is lost.
+//! call is begun twice, the result that a caller receives is true, and no slot is lost.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -44,7 +44,7 @@ struct World {
     /// The server's table; it changes when the server has forgotten the client.
     table: Table,
     connection: u64,
-    /// The table of this connection's server, once the client has heard of it.
+    /// The table of this connection's server, once the client knows it.
     met: Option<Table>,
     to_server: VecDeque<Message>,
     to_client: VecDeque<Message>,
@@ -264,7 +264,7 @@ fn call_is_begun_at_most_once_and_what_its_caller_is_told_is_true() {
             world.step();
             world.check();
         }
-        // Everything works: each caller is told, and each slot is free.
+        // Everything works: each caller has its result, and each slot is free.
         world.meet();
         for _ in 0..2_000 {
             match world.random.below(4) {

@@ -94,7 +94,7 @@ pub(crate) enum End {
     Working,
     /// Its leader was deposed; the log is to be cut above the position.
     Deposed(Option<LogPosition>),
-    /// The host was told.
+    /// The host was notified.
     Over,
 }
 
@@ -165,14 +165,14 @@ impl Server {
         self.go_on(out);
     }
 
-    /// When it next wants to hear of the time.
+    /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
         let leads = self.leader.as_ref();
         let has_work = match leads {
             Some(leader) => leader.has_work(self.pages.visible(), &self.replica),
             None => !self.replica.recent.is_index_complete(),
         };
-        // Work in slices goes on as soon as others have been heard.
+        // Work in slices goes on as soon as other inputs have been handled.
         if has_work || self.has_calls() || self.sessions.has_work() || self.pages.has_hidden() {
             return Some(self.now);
         }
@@ -441,7 +441,7 @@ impl Server {
         self.pages.visible()
     }
 
-    /// The view that it leads, or that it has heard of last.
+    /// The view that it leads, or the last view that it knows of.
     pub fn view(&self) -> ViewId {
         self.leader.as_ref().map_or(self.replica.view(), |leader| leader.view())
     }

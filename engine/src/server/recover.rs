@@ -155,7 +155,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// The log that was replayed begins behind this stamp.
+    /// The log that was replayed begins after this stamp.
     ///
     /// # Errors
     /// If it should begin earlier.
@@ -181,7 +181,7 @@ impl Recovery {
         (self.replica, self.mob)
     }
 
-    /// Makes a server of one node. It leads in its next view, which has this incarnation, behind a log that
+    /// Makes a server of one node. It leads in its next view, which has this incarnation, after a log that
     /// ends at `last`. The host must sync the entries that are appended to `out` before the server serves a
     /// client.
     ///

@@ -164,7 +164,7 @@ impl Sessions {
         if cx.pages.mob.bytes_aside() < before {
             self.lead(cx, |leader, work| leader.unstall(work));
         }
-        // Nothing is there: what comes behind it is looked for at once.
+        // Nothing is there: the next page is looked for at once.
         let Some(backup) = self.backups.current.as_mut().filter(|_| !pages.is_empty()) else { return };
         backup.pages_sent += (pages.len() / PAGE_BYTES) as u64;
         let (conn, call) = (backup.asked.conn, backup.wanted.pop_front());
@@ -247,7 +247,7 @@ impl Sessions {
         }
     }
 
-    /// Ends it and tells its client why.
+    /// Ends it and sends its client the reason.
     fn end_backup(&mut self, reason: Reason, text: impl Into<String>, cx: &mut Cx<'_>) {
         if let Some(backup) = &self.backups.current {
             cx.refuse(backup.asked, reason, text);

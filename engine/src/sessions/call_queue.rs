@@ -95,7 +95,7 @@ fn cost(payload_bytes: usize) -> usize {
     payload_bytes + limits::CALL_ENTRY_BYTES
 }
 
-/// The next connection behind this one, or the first.
+/// The next connection after this one, or the first.
 fn behind<'a, I: Iterator<Item = &'a Conn>>(
     conn: Option<Conn>,
     from: impl Fn(Option<Conn>) -> I,

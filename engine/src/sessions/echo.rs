@@ -2,7 +2,7 @@
 //!
 //! Everything that was acknowledged before a question came is visible here, if this node still leads: only
 //! the sequencer knows that. It is asked once for all questions that have come; those that come meanwhile
-//! wait for the next time. The invariant: an echo is sent behind the stream up to what was visible when the
+//! wait for the next time. The invariant: an echo is sent after the stream up to what was visible when the
 //! sequencer was asked.
 
 use tercel_wire::frame::Kind;

@@ -1,10 +1,10 @@
 //! Greeting: a client is new, goes on from where it was, or is of another history.
 //!
-//! A client that resumes names its view, its watermark, the highest stamp that it heard of, and every page
-//! that it is subscribed to. If the ordered list of views contradicts what it heard, what it has never
-//! happened here: it is told so, and begins anew as another client. A greeting names up to 87,000 pages, so
-//! they are taken in slices; the client is welcomed behind the last, and told of everything that changed
-//! since its watermark. The pages of all greetings together are bounded.
+//! A client that resumes names its view, its watermark, the highest stamp that it received, and every page
+//! that it is subscribed to. If the ordered list of views contradicts these, its state never happened here:
+//! it is refused, and begins anew as another client. A greeting names up to 87,000 pages, so they are taken
+//! in slices; the client is welcomed after the last, and receives everything that changed since its
+//! watermark. The pages of all greetings together are bounded.
 
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
@@ -130,7 +130,7 @@ impl Sessions {
     }
 
     /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and
-    /// tells them what changed since.
+    /// sends them the changes since.
     pub(crate) fn resume_some(&mut self, cx: &mut Cx<'_>) {
         let Some(mut resuming) = self.resuming.pop_front() else { return };
         for (page, fetch) in resuming.pages.by_ref().take(RESUMED_AT_ONCE) {
@@ -171,9 +171,8 @@ impl Sessions {
     }
 }
 
-/// Why a client cannot go on from where it was, if it cannot. What it has cached and the commits that it was
-/// told of may not be here, and stamps of the one history mean nothing in the other: it must not go on as if
-/// they did.
+/// Why a client cannot go on from where it was, if it cannot. Its cache and the commits that it received may
+/// not be here, and stamps of the one history mean nothing in the other: it must not go on as if they did.
 fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Reason, String)> {
     let heard = r.watermark.max(r.heard);
     if r.view.number < cx.config.view_first {

@@ -2,7 +2,7 @@
 //!
 //! The host has the windows ([`crate::rpc::streams`]). The machine knows which calls have streams and passes
 //! on what either end says. The invariant: nothing is passed on to or from a call whose connection is gone,
-//! or which has been cancelled; such a call is told ([`Effect::EndStreams`]).
+//! or which has been cancelled; such a call is notified ([`Effect::EndStreams`]).
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClientId, Stamp};
@@ -74,7 +74,7 @@ impl Sessions {
         }
     }
 
-    /// A call was cancelled: whatever waits at its streams is told.
+    /// A call was cancelled: whatever waits at its streams is notified.
     pub(super) fn end_streams(&mut self, id: JobId, cx: &mut Cx<'_>) {
         if self.serving.end_streaming(id) {
             cx.out.push(Effect::EndStreams(id));

@@ -158,7 +158,7 @@ impl Serving {
         }
     }
 
-    /// Forgets a client. What runs for it is told.
+    /// Forgets a client, and notifies the calls that run for it.
     pub(super) fn forget(&mut self, client: ClientId) {
         if let Some(of) = self.clients.remove(client) {
             of.served.cancel_all();

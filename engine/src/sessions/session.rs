@@ -26,7 +26,7 @@ pub(super) struct Session {
     pub fetches: usize,
 }
 
-/// Pages that a session must hear of.
+/// Pages whose changes a session must receive.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     /// The subscribed pages, each with the last fetch that was served.
@@ -73,7 +73,7 @@ pub(super) struct Arriving {
     /// A checksum of them, summed up as they come: all of it at once would take tens of milliseconds.
     sum: crc32fast::Hasher,
     bytes: usize,
-    /// Why nothing more of it is taken; its commit will be told.
+    /// Why nothing more of it is taken; its commit will receive the reason.
     refused: Option<Limit>,
 }
 
@@ -100,7 +100,8 @@ impl Parts {
     }
 
     /// Takes a piece of a transaction; all sessions together have `others` bytes beside this one's. With one
-    /// that is out of order or beyond a bound all of it is let go: the commit that follows is told why.
+    /// that is out of order or beyond a bound all of it is let go: the commit that follows receives the
+    /// reason.
     pub(super) fn take(&mut self, part: Part<'_>, others: usize) {
         let fresh = || Arriving {
             seq: part.op.seq,

@@ -1,4 +1,4 @@
-//! Pages, and the sessions that hear of them.
+//! Pages, and the sessions that receive their changes.
 //!
 //! The directory is bounded by session: beyond the bound some page is asked back, and is forgotten once the
 //! client has said so, not before. All of it is bounded, too: there the session that has most is asked.
@@ -11,7 +11,7 @@ use crate::effect::Conn;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 
-/// A session that is gone and may still be in the lists of those that hear of these pages.
+/// A session that is gone and may still be in the lists of subscribers of these pages.
 #[derive(Debug)]
 pub(super) struct Leaving {
     pub conn: Conn,
@@ -34,11 +34,11 @@ pub(super) struct Fullest {
 /// sessions costs each of these pages some nanoseconds.
 const LOOK_EVERY: usize = 1_000;
 
-/// Pages that a session is asked for with one message, while it has nothing else to hear.
+/// Pages that a session is asked for with one message, while it has nothing else to receive.
 const ASKED_TOGETHER: usize = 32;
 
 impl Sessions {
-    /// Adds a session to those that hear of a page.
+    /// Adds a session to the subscribers of a page.
     pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u64, cx: &mut Cx<'_>) {
         let Some(session) = self.all.get_mut(&conn) else { return };
         let pages = &mut session.pages;
@@ -77,7 +77,7 @@ impl Sessions {
             return self.turn_away(conn, Reason::Full, text, cx);
         }
         self.revoke_one(conn, but, cx);
-        // The session that asks for a page hears of it with what it asks next.
+        // The session that asks for a page receives its changes with the reply to its next request.
         let is_much = |s: &super::Session| s.pages.asking.len() >= ASKED_TOGETHER;
         if conn != asking && self.all.get(&conn).is_some_and(is_much) {
             self.stream_to(conn, cx);
@@ -122,8 +122,8 @@ impl Sessions {
         }
     }
 
-    /// Takes sessions that are gone from the lists of those that hear of their pages, some pages at a time.
-    /// Until then they are in these lists for nothing.
+    /// Takes sessions that are gone from the lists of subscribers of their pages, some pages at a time. Until
+    /// then they are in these lists for nothing.
     pub(crate) fn leave_some(&mut self) {
         for _ in 0..LEAVE_AT_ONCE {
             let Some(leaving) = self.leaving.front_mut() else { return };

@@ -57,8 +57,8 @@ impl<'c> Tx<'c> {
     /// Makes the object in a place that was reserved.
     ///
     /// # Errors
-    /// As [`Tx::create`]. The commit says `PlaceLost` if the place was reserved
-    /// by an earlier transaction and is lost since, as [`Tx::reserve`] tells.
+    /// As [`Tx::create`]. The commit says `PlaceLost` if the place was reserved by an earlier transaction and
+    /// is lost since, as [`Tx::reserve`] explains.
     pub fn fill<T: Object>(&self, place: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;

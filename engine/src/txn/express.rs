@@ -36,7 +36,7 @@ pub trait ExpressCall {
     /// If it cannot be in a message. The call is then made the other way, which says so.
     fn put(&mut self, out: &mut Vec<u8>) -> Result<usize, Error>;
 
-    /// Writes what was left out, which goes behind the rest.
+    /// Writes the parts that were left out, which follow the rest.
     fn put_rest(&mut self, sink: &mut PartSink<'_>);
 
     /// Receives the end of the response, with the layouts of its interface.

@@ -28,8 +28,9 @@ use crate::time::{Now, micros};
 /// also runs while the machine sleeps. It is the most that the state can lack; most often it lacks much less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Freshness {
-    /// At most two keepalives old, four seconds unless the server was told otherwise. Beginning waits for
-    /// nothing while the server answers, and fails with `Unavailable` when it has not answered for so long.
+    /// At most two keepalives old, four seconds unless the server was configured otherwise. Beginning waits
+    /// for nothing while the server answers, and fails with `Unavailable` when it has not answered for so
+    /// long.
     #[default]
     Recent,
     /// At most this old. A transaction that begins on an older state waits for an answer of the server. With
@@ -262,7 +263,7 @@ mod tests {
         begin(Isolation::Serializable, Freshness::Bounded(Duration::from_micros(us)))
     }
 
-    /// Asked at 1,000 by call 7 and heard.
+    /// Asked at 1,000 by call 7 and answered.
     fn echoed() -> Echoes {
         let mut echoes = Echoes::default();
         echoes.asked(7, Now(1_000));

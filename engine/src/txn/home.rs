@@ -216,11 +216,11 @@ pub struct Heard {
     pub oref: Oref,
     /// Its last change.
     pub changed: Option<Stamp>,
-    /// Nothing more will be heard of it until the watch has read it again: it may have changed.
+    /// No further news of it arrives until the watch has read it again: it may have changed.
     pub lost: bool,
 }
 
-/// A home that hears of changes. Changes of a watched object join until they are taken.
+/// A home that receives changes. Changes of a watched object join until they are taken.
 pub trait Watcher {
     /// Opens a watch, of nothing yet.
     fn open(&mut self) -> WatchId;
@@ -242,8 +242,8 @@ pub trait Watcher {
     /// Ends a watch.
     fn close(&mut self, watch: WatchId);
 
-    /// From now on the watch hears of changes of these objects, all of which were just read in a state that
-    /// still holds. One that was lost is heard of as changed in this state.
+    /// From now on the watch receives changes of these objects, all of which were just read in a state that
+    /// still holds. A lost object counts as changed in this state.
     ///
     /// # Errors
     /// `Full` if they are too many: then the watch looks at none of them.
@@ -252,15 +252,15 @@ pub trait Watcher {
     /// The watch no longer looks at these.
     fn let_go(&mut self, watch: WatchId, orefs: &[Oref]);
 
-    /// All that was heard and not taken yet, each object once.
+    /// All news received and not taken yet, each object once.
     ///
     /// # Errors
-    /// `OtherHistory` if the watch can hear no more, because what it was told is void.
+    /// `OtherHistory` if the watch can receive no more, because its earlier news is void.
     fn take(&mut self, watch: WatchId) -> Result<Vec<Heard>, Error>;
 
-    /// The stamp up to which everything that concerns watched objects was heard.
+    /// The stamp up to which all changes of watched objects were received.
     fn watermark(&self) -> Stamp;
 
-    /// Why nothing can be heard now, if that is for another reason than a connection that is gone.
+    /// The reason why no changes can be received now, if it is another than a lost connection.
     fn refusal(&self) -> Option<Error>;
 }

@@ -81,8 +81,8 @@ pub trait Port {
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
 
-    /// Waits before a program is told that the server is gone, so that one that tries again at once does not
-    /// spin. Longer the longer the outage lasts.
+    /// Waits before a program receives the error that the server is gone, so that one that tries again at
+    /// once does not spin. Longer the longer the outage lasts.
     fn pause(&self);
 }
 

@@ -186,7 +186,7 @@ impl Places {
     pub(crate) fn birth_next(&self, bytes: usize) -> Option<Stamp> {
         let current = self.current.as_ref().filter(|f| f.fits(bytes)).map(|f| f.page);
         let page = current.or_else(|| self.empty.iter().find(|lot| lot.fits(bytes)).map(|lot| lot.page))?;
-        // A page that the server has let go of: the commit will hear of it.
+        // A page that the server has let go of: the commit will be refused for it.
         Some(self.birth(page).unwrap_or_default())
     }
 

@@ -83,7 +83,7 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// The slow way to the element of a list that has what is `left` behind it.
+    /// The slow way to the element of a list that has what is `left` after it.
     #[cold]
     #[inline(never)]
     pub(crate) fn item_slow<'t, H: Class, T: Object>(
@@ -299,7 +299,7 @@ impl<'c> Tx<'c> {
             }
             let Some((oref, stamp)) = kept.get(judging.next).copied() else { return Some(Ok(())) };
             if let Some(hold) = home.hold(oref, stamp) {
-                // Else the server could take the page back before it hears that an object names the place.
+                // Else the server could take the page back before it learns that an object names the place.
                 self.holds.borrow_mut().push(hold);
             } else {
                 match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {

@@ -101,7 +101,7 @@ impl<'c> Tx<'c> {
         mut stop: impl FnMut(&str, &Obj<'t, Root>) -> bool,
     ) -> Result<Option<ListedRoot<'t>>, Error> {
         let mut before = self.get(Ref::<Root>::new(ROOT_HEAD))?;
-        // The end of the list stands behind the last one.
+        // The end of the list stands after the last root.
         for _ in 0..=ROOTS_MAX {
             let at = next(&before);
             if at.is_null() {

@@ -1,13 +1,13 @@
-//! Watching: being told what changed, instead of looking again and again.
+//! Watching: receiving changes, instead of looking again and again.
 //!
 //! Watched objects were read in a transaction, and the home reports changes of everything that it read.
 //! Objects are reported as they change. A *query*, for a root or a range of a map, is run again when
 //! something that it read has changed. Its new result is compared with the one before, so it may be any code
 //! that reads.
 //!
-//! The invariant, on which [`Watch::token`] rests: what is ready to be told was gathered at one moment, under
-//! one lock, and is everything that changed up to then. So changes are told in the order of their stamps, and
-//! a stamp that is gone past never comes again.
+//! The invariant, on which [`Watch::token`] rests: the changes ready to be reported were gathered at one
+//! moment, under one lock, and are everything that changed up to then. So changes are reported in the order
+//! of their stamps, and an earlier stamp never comes again.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -78,7 +78,7 @@ struct Standing {
     found: Option<Found>,
 }
 
-/// A watch of a home: what it looks at, and the changes that are ready to be told.
+/// A watch of a home: its objects and queries, and the changes that are ready to be reported.
 pub struct Watch {
     id: WatchId,
     /// The objects, each with its source and the stamp of the reference that named it.
@@ -89,20 +89,20 @@ pub struct Watch {
     followed: Followed,
     /// The objects that queries read to find them.
     nodes: Set<Oref>,
-    /// Objects that must be read before anything is heard of them.
+    /// Objects that must be read before their changes are received.
     unread: BTreeSet<Oref>,
     /// Set if queries must be run.
     is_due: bool,
-    /// While the watch is opened: what is first read at a later state than this is told of.
+    /// While the watch is opened: objects that are first read at a later state than this are reported.
     tells_from: Option<Stamp>,
     gathered: Gathered,
     ready: VecDeque<Change>,
-    /// Everything up to here was told, once nothing is ready.
+    /// Everything up to here was reported, once nothing is ready.
     upto: Token,
     told: Token,
 }
 
-/// Changes that are to be told, one for each object, root or entry.
+/// Changes to be reported, one for each object, root or entry.
 #[derive(Default)]
 struct Gathered {
     last: BTreeMap<(usize, Option<Key>), Told>,
@@ -113,7 +113,7 @@ struct Gathered {
 struct Told {
     stamp: Stamp,
     oref: Oref,
-    /// The stamp of the reference that is told: of a state in which the object was there, if it was.
+    /// The stamp of the reported reference: of a state in which the object was there, if it was.
     seen: Stamp,
     is_removed: bool,
 }
@@ -220,7 +220,7 @@ impl Watch {
         loop {
             if let Some(change) = self.ready.pop_front() {
                 self.told = match self.ready.front() {
-                    // Of the changes of one commit some are still to be told.
+                    // Some changes of this commit are still to be reported.
                     Some(next) if next.token.stamp == change.token.stamp => self.told,
                     Some(_) => change.token,
                     None => self.upto,
@@ -256,7 +256,7 @@ impl Watch {
         }
     }
 
-    /// A watch that begins since this token is told everything that this one was not told yet.
+    /// A watch that begins since this token reports everything that this one has not reported yet.
     pub fn token(&self) -> Token {
         self.told
     }
@@ -277,7 +277,7 @@ impl Watch {
         self.is_due || !self.unread.is_empty() || !self.gathered.last.is_empty()
     }
 
-    /// Waits until something is heard.
+    /// Waits until a change is received.
     fn wait(&mut self, port: &dyn Port, until: Now) -> Result<(), Error> {
         let mut outcome = Ok(Vec::new());
         let mut quiet_upto = None;
@@ -300,7 +300,7 @@ impl Watch {
             Step::Done
         });
         if let Some(upto) = quiet_upto {
-            // Nothing is ready either, so everything up to here was told.
+            // Nothing is ready either, so everything up to here was reported.
             (self.upto, self.told) = (upto, upto);
         }
         driven?;
@@ -341,7 +341,7 @@ impl Watch {
                 true => self.run_queries(&Tx::begin_until(port, &options, Some(until))?)?,
                 false => self.take(port, until)?,
             };
-            // Between the two, more may have been heard that must be read.
+            // Between the two, more changes may have been received that must be read.
             if !self.is_due && self.unread.is_empty() {
                 self.make_ready(upto);
                 return Ok(());
@@ -349,7 +349,7 @@ impl Watch {
         }
     }
 
-    /// Reads some objects of which nothing is heard.
+    /// Reads some objects whose changes are not received.
     fn read_objects(&mut self, tx: &Tx<'_>) -> Result<(), Error> {
         let some: Vec<Oref> = self.unread.iter().copied().take(OBJECTS_AT_ONCE).collect();
         some.iter().try_for_each(|oref| tx.touch(*oref))?;
@@ -414,7 +414,7 @@ impl Watch {
         }
         (self.nodes, self.followed) = (nodes, followed);
         heard.into_iter().for_each(|heard| self.note(heard));
-        // What was heard by now of what the queries read is in what they found.
+        // The changes received by now, of the objects that the queries read, are in their results.
         self.is_due = false;
         Ok(upto)
     }
@@ -463,7 +463,7 @@ impl Watch {
         }
     }
 
-    /// Takes what was heard, and gives the moment up to which it was.
+    /// Takes the changes received, and gives the moment up to which they are complete.
     fn take(&mut self, port: &dyn Port, until: Now) -> Result<Token, Error> {
         let mut taken = Err(no_watcher());
         port.drive(Some(until), &mut |home, _| {

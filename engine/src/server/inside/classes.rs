@@ -32,7 +32,7 @@ impl Classes {
         ];
         let mut classes = Classes(Map::default());
         for (key, id) in own {
-            // Only a process with too many types can fail here; it is told so when it uses one.
+            // Only a process with too many types can fail here; it receives the error when it uses one.
             let _ = classes.bind(key, id, Arc::new(Layout::of(key.schema())), copier);
         }
         classes

@@ -40,7 +40,7 @@ use classes::Classes;
 /// Limits of the transactions inside of a server.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// Transactions open at once, up to [`tercel_heap::SCOPES_MAX`]. More wait for nothing: they are told
+    /// Transactions open at once, up to [`tercel_heap::SCOPES_MAX`]. More wait for nothing: they receive
     /// `Full`.
     pub transactions_max: usize,
     /// Bytes that one transaction may copy of what it reads; 128 are counted for each object beside its own.
@@ -160,7 +160,7 @@ impl Inside<'_> {
     }
 }
 
-/// The age of a recent state: what clients are told by default.
+/// The age of a recent state: the default of clients.
 const RECENT_US: u64 = 2 * limits::KEEPALIVE_MS as u64 * 1_000;
 
 impl Home for Inside<'_> {
@@ -227,7 +227,8 @@ impl Home for Inside<'_> {
             return Some(Err(e));
         }
         let birth = self.server.sessions.inside.places.birth_next(bytes);
-        // In an older state the page may have had other objects. The grant is visible: it was told of.
+        // In an older state the page may have had other objects. The grant is visible: its notice has
+        // arrived.
         if birth.is_some_and(|birth| scope.snapshot() < birth)
             && let Err(e) = self.recheck(scope)
         {

@@ -33,7 +33,7 @@ pub(super) const CONN: Conn = Conn(u64::MAX);
 /// Questions about classes whose answers no transaction has taken yet.
 const DEFINING_MAX: usize = 64;
 
-/// Pages that could not be read, until a transaction that wants one hears of it.
+/// Pages that could not be read, until a transaction that wants one receives the error.
 const UNREAD_MAX: usize = 64;
 
 /// The session's questions under way, and the answers that no transaction has taken yet.
@@ -44,7 +44,7 @@ pub(crate) struct Inside {
     broken: u64,
     /// The last call.
     call: u64,
-    /// Grants that were heard of.
+    /// Grants whose notice has arrived.
     granted: u64,
     granting: Question<Leased>,
     /// Grants that doubled the number of pages to ask for next.

@@ -1,6 +1,6 @@
 //! Which connection is served next, which is not read, and which ends for want of room.
 //!
-//! A host tells the scheduler facts: bytes that arrived, bytes that a peer has not taken, the time. The
+//! A host reports facts to the scheduler: bytes that arrived, bytes that a peer has not taken, the time. The
 //! scheduler answers with decisions, which the host carries out at its sockets. It knows no socket and no
 //! clock. Whole frames go to a closure of the host's, which hands them to the server.
 //!

@@ -85,7 +85,7 @@ pub trait Field: Value + Sized {
     fn set_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         object.set(field, at, self)
     }
-    /// Sets the field to what it holds with this behind: of lists, whose elements come behind those that are
+    /// Sets the field to what it holds with this behind: of lists, whose elements come after those that are
     /// there. Of anything else it is [`Field::set_field`]. For derived code.
     #[doc(hidden)]
     fn append_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
