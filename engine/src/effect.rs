@@ -1,7 +1,7 @@
-//! What happens to a server, and what it wants done: the values that pass between it and its host.
+//! Inputs and effects: the values that pass between a server and its host.
 //!
-//! Everything that a view's effects ask for names the view into which the replica was recovered; an answer that names
-//! another is of a predecessor, and is dropped.
+//! Everything that a view's effects ask for names the view into which the replica was recovered; an answer
+//! that names another is of a predecessor, and is dropped.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -21,24 +21,26 @@ use crate::time::in_words;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Conn(pub u64);
 
-/// What one process may choose.
+/// Settings of one process.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Bytes of modified objects held in memory. A quarter of it starts installing; at all of it commits wait for that,
-    /// and answer `Full` when half as much is waiting. Larger means fewer page writes, a longer log and a longer
-    /// recovery.
+    /// Bytes of modified objects held in memory. A quarter of it starts installing; at all of it commits wait
+    /// for that, and answer `Full` when half as much is waiting. Larger means fewer page writes, a longer log
+    /// and a longer recovery.
     pub mob_bytes: usize,
     /// Bytes of pages cached. Larger means fewer reads of the store.
     pub cache_bytes: usize,
     /// Silence after which a client is asked, in milliseconds; twice that ends its session.
     pub keepalive_ms: u32,
-    /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some 50 bytes.
+    /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some
+    /// 50 bytes.
     pub subscriptions_max: usize,
-    /// Pages that all sessions together may be subscribed to; beyond it the server asks the session that has most for pages
-    /// back.
+    /// Pages that all sessions together may be subscribed to; beyond it the server asks the session that has
+    /// most for pages back.
     pub subscriptions_all_max: usize,
-    /// The number of the first view that this history of the space may have: of a space that was restored from a backup,
-    /// one that the history it was taken from never comes to. A client of another view has seen commits that are not here.
+    /// The number of the first view that this history of the space may have: of a space that was restored
+    /// from a backup, one that the history it was taken from never comes to. A client of another view has
+    /// seen commits that are not here.
     pub view_first: u32,
     /// When what no root reaches is collected.
     pub collect: CollectConfig,
@@ -46,21 +48,21 @@ pub struct ServerConfig {
     pub methods: Offers,
     /// The services that are offered here.
     pub services: Services,
-    /// Calls of slow procedures that the host has at once, running and waiting; one more is refused. Half of them may be one
-    /// client's.
+    /// Calls of slow procedures that the host has at once, running and waiting; one more is refused. Half of
+    /// them may be one client's.
     pub jobs_max: usize,
 }
 
 /// When what no root reaches is collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectConfig {
-    /// Whether a collection begins by itself; else only when a client asks for it.
+    /// Set if a collection begins by itself; else only a client's request begins one.
     pub is_automatic: bool,
-    /// How long what nothing leads to any more stays before it is freed, in milliseconds: programs may still hold references
-    /// to it.
+    /// Time for which unreachable objects stay before they are freed, in milliseconds: programs may still
+    /// hold references to them.
     pub grace_ms: u64,
-    /// A collection begins once there are so many objects and chunks of large values more than the last one left, and so many in
-    /// a hundred of those.
+    /// A collection begins once there are so many objects and chunks of large values more than the last one
+    /// left, and so many in a hundred of those.
     pub made_min: u64,
     /// See `made_min`.
     pub made_percent: u8,
@@ -100,7 +102,8 @@ pub enum Input<'a> {
     Alive(Conn),
     /// The connection is gone.
     Disconnected(Conn),
-    /// The host has no room for what the connection makes it keep: its client is told why, and it ends.
+    /// The host has no room for the connection's bytes: its client receives the reason, and the connection
+    /// ends.
     NoRoom(Conn, &'static str),
     /// Another member of the group says this.
     Packet(NodeId, &'a [u8]),
@@ -108,41 +111,42 @@ pub enum Input<'a> {
     Written(ViewId, LogPosition),
     /// A page was read: its bytes, or none if the store has no such page.
     Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
-    /// What [`Effect::Install`] asked for is stored.
+    /// The store has completed [`Effect::Install`].
     Installed(ViewId),
-    /// What [`Effect::Pin`] asked for is done, or why it cannot be.
+    /// The host has done [`Effect::Pin`], or gives the reason why it cannot be done.
     Pinned(ViewId, u64, Result<(), String>),
-    /// What [`Effect::ReadPinned`] asked for: those of the pages that exist, in their order.
+    /// The result of [`Effect::ReadPinned`]: those of the pages that exist, in their order.
     PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
     /// A call that [`Effect::Run`] asked for has come to its end.
     Ran(ViewId, JobDone),
     /// A call that runs sends an item, or says how much of its items it has consumed.
     Says(ViewId, JobId, Said),
-    /// What the client of a call has sent on a stream breaks the protocol.
+    /// The caller has broken the protocol by a message on a stream of this call.
     Violated(ViewId, JobId, Violation),
     /// The host is about to stop: no new call is begun, and those that are under way come to their end.
     Drain,
     /// The disk is full, or no longer.
     DiskFull(bool),
-    /// How much room the log has left of what it may take. To be said again after every truncation while it is not
+    /// The room that the log has left of its allowance. Reported again after every truncation while it is not
     /// [`LogRoom::Free`].
     LogRoom(LogRoom),
     /// Time passed.
     Time,
 }
 
-/// How much room the log has, of what it may take.
+/// Levels of room that the log has left of its allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogRoom {
     /// Enough.
     Free,
     /// It is longer than it should be: it is made shorter.
     Tight,
-    /// It must not become longer: commits wait until it is shorter, and are answered `Full` when too many wait.
+    /// It must not become longer: commits wait until it is shorter, and are answered `Full` when too many
+    /// wait.
     Full,
 }
 
-/// What a server wants done.
+/// Actions that a server asks its host for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Send these bytes.
@@ -157,7 +161,7 @@ pub enum Effect {
     Run(ViewId, Job),
     /// The client of this call, which was to run, says this on its streams.
     Hear(ViewId, JobId, Said),
-    /// The client of this call is gone, or waits no longer: whatever waits at its streams is told.
+    /// The client of this call is gone, or waits no longer: whatever waits at its streams is notified.
     EndStreams(JobId),
     /// Read this page.
     Read(ViewId, PageId),
@@ -165,13 +169,13 @@ pub enum Effect {
     Install {
         /// For the answer.
         view: ViewId,
-        /// What becomes of each page.
+        /// The fate of each page.
         pages: Vec<PageUpdate>,
-        /// What recovery will start from.
+        /// The state that recovery will start from.
         checkpoint: Option<Checkpoint>,
     },
-    /// Keep the pages as they are after the installs asked for so far, under this number, until [`Effect::Unpin`]. Numbers
-    /// only go up; one is kept at a time.
+    /// Keep the pages as they are after the installs asked for so far, under this number, until
+    /// [`Effect::Unpin`]. Numbers only go up; one is kept at a time.
     Pin(ViewId, u64),
     /// Read pages of what is kept.
     ReadPinned {
@@ -181,22 +185,24 @@ pub enum Effect {
         pin: u64,
         /// The first page.
         from: PageId,
-        /// How many page ids.
+        /// The number of page ids.
         count: u32,
     },
-    /// What is kept under this number, or will be, is no longer needed.
+    /// The pages kept under this number, or to be kept, are no longer needed.
     Unpin(u64),
     /// Entries below this stamp are no longer needed.
     Truncate(Stamp),
-    /// The leader was deposed: let what the log, the reader and the installer are doing come to its end, close all
-    /// connections, erase from the log what is above the position, durably, and recover from checkpoint and log with the
-    /// sequencer that this server had ([`crate::server::Server::into_sequencer`]). The server is of no more use.
+    /// The leader was deposed: let what the log, the reader and the installer are doing come to its end,
+    /// close all connections, erase from the log what is above the position, durably, and recover from
+    /// checkpoint and log with the sequencer that this server had
+    /// ([`crate::server::Server::into_sequencer`]). The server is of no more use.
     Recover(Option<LogPosition>),
     /// The server cannot go on.
     Stop(String),
 }
 
-/// A page with checksum and stamp as it is to be stored; none if nothing is in it any more, and it is to be deleted.
+/// A page with checksum and stamp as it is to be stored; none if nothing is in it any more, and it is to be
+/// deleted.
 pub type PageUpdate = (PageId, Option<Arc<Vec<u8>>>);
 
 /// Stores what a server wants stored where a host keeps pages in memory.
@@ -216,13 +222,13 @@ pub struct Checkpoint {
     pub applied: Stamp,
     /// The first entry whose writes may be missing from the stored pages.
     pub replay_from: Stamp,
-    /// The state. What is to be stored has the rows of counts that changed since the last checkpoint that is stored; what is
-    /// recovered from has all of them.
+    /// The state. What is to be stored has the rows of counts that changed since the last checkpoint that is
+    /// stored; what is recovered from has all of them.
     pub state: Saved,
 }
 
 impl Checkpoint {
-    /// What there is to recover from once this is stored over `older`: rows that this does not have stay as they are.
+    /// Merges this over `older`, for recovery once this is stored: rows absent here stay as they are.
     pub fn over(mut self, older: Option<Checkpoint>) -> Checkpoint {
         let mut rows: BTreeMap<u32, _> = older.into_iter().flat_map(|c| c.state.rows).collect();
         rows.extend(self.state.rows);
@@ -243,8 +249,8 @@ impl Effects {
         self.list.push(effect);
     }
 
-    /// Appends a frame to what is sent to a connection in this batch; its body in two parts, so that a page is copied once, to where it
-    /// is sent from.
+    /// Appends a frame to what is sent to a connection in this batch; its body in two parts, so that a page
+    /// is copied once, to where it is sent from.
     pub(crate) fn send(&mut self, conn: Conn, header: Header, body: [&[u8]; 2]) {
         if let Some(Effect::Send(last, bytes)) = self.list.last_mut()
             && *last == conn
@@ -256,7 +262,8 @@ impl Effects {
         self.push(Effect::Send(conn, bytes));
     }
 
-    /// The same, of a body that `write` appends where it is sent from, if it says that there is one; gives what it says.
+    /// The same, of a body that `write` appends where it is sent from, if it says that there is one; gives
+    /// what it says.
     pub(crate) fn send_if(
         &mut self,
         conn: Conn,
@@ -277,17 +284,17 @@ impl Effects {
     }
 }
 
-/// What a server warns of while there is time to act.
+/// Warnings of a server while there is time to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpaceWarning {
     /// Few of the space's pages are left.
     FewPages {
-        /// How many.
+        /// The number of pages left.
         left: u32,
     },
     /// At the rate of the last hour no page is left after so many seconds.
     FullSoon {
-        /// How many.
+        /// Seconds until the space is full at this rate.
         seconds: u64,
     },
 }
@@ -338,7 +345,7 @@ pub struct HostStats {
     pub accepts_paused: u64,
     /// Bytes of the log's segments.
     pub log_bytes: u64,
-    /// Whether the disk has no room for the log or the pages.
+    /// Set if the disk has no room for the log or the pages.
     pub disk_full: bool,
     /// Connections that were ended because all together had received in part, or not taken, too much.
     pub ended_for_room: u64,

@@ -1,7 +1,7 @@
 //! The errors of the engine, sorted by the party that must act.
 //!
-//! One type for all that a program calls, from opening a space to closing it. Its kinds are matched, and no caller needs to look
-//! into a text.
+//! One type for all that a program calls, from opening a space to closing it. Its kinds are matched, and no
+//! caller needs to look into a text.
 
 use std::sync::Arc;
 
@@ -12,42 +12,46 @@ use thiserror::Error;
 
 /// Why a call failed: of an object, a transaction, a client, or an embedded space.
 ///
-/// Each kind names the party that must act, and [`Error::is_retryable`] whether the same transaction may just be run again.
+/// Each kind names the party that must act, and [`Error::is_retryable`] whether the same transaction may just
+/// be run again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Another transaction changed what this one read. Run it again; `run` does so by itself.
     #[error("another transaction changed what this one read: run it again")]
     Conflict,
-    /// The server cannot be reached, or the client has not heard from it for too long to read consistently. Try later.
+    /// The server cannot be reached, or was silent for too long for the client to read consistently. Try
+    /// later.
     #[error("the server is not available: {0}")]
     Unavailable(String),
-    /// The space at the address is another one, or was put back to an earlier state, by a restore or a directory that was
-    /// moved; or a token is of another history. What the client has of the space is void: connect with a new client, and
-    /// look references up again. The client goes on trying, in case the right server comes back.
+    /// The space at the address is another one, or was put back to an earlier state, by a restore or a
+    /// directory that was moved; or a token is of another history. What the client has of the space is void:
+    /// connect with a new client, and look references up again. The client goes on trying, in case the right
+    /// server comes back.
     #[error("another history: {0}")]
     OtherHistory(String),
     /// No answer came in time.
     ///
-    /// With an operation, a commit was sent and its outcome is unknown: `Client::resolve` asks for that by the operation's
-    /// id, as `run` does. Without one nothing was sent that changes anything, so nothing was changed.
+    /// An operation's id is given if a commit was sent and its outcome is unknown. `Client::resolve` asks for
+    /// the outcome by that id, as `run` does. If there is no id, no change was sent, so nothing was changed.
     #[error("no answer came in time{}", unknown_or_not(.0.as_deref()))]
     Timeout(Option<Box<OpId>>),
-    /// A call of a service was sent, and it is not known whether the server has executed it: the connection or the server was lost, or
-    /// no answer came in time. It was executed once at most, and if it was not begun by now it never will be, unless the
-    /// server could not be told. The program must find out by other means, or call a procedure that may be executed twice.
+    /// A call of a service was sent, and it is not known whether the server has executed it: the connection
+    /// or the server was lost, or no answer came in time. It was executed once at most, and if it was not
+    /// begun by now it never will be, unless the server could not be notified. The program must find out by
+    /// other means, or call a procedure that may be executed twice.
     #[error(
         "it is not known whether the call was executed, once at most: {0}; look what it has done before a second call"
     )]
     Unknown(String),
-    /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the space. What it did before
-    /// stays. The server's program must act.
+    /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the
+    /// space. What it did before stays. The server's program must act.
     #[error("the procedure has failed at the server: {0}")]
     Failed(String),
-    /// The object's place was reserved by an earlier transaction, and is lost with the session that it was given in: the
-    /// client was without a connection for too long, or its server was put back to an earlier state. Or it was reserved by
-    /// another client. Running this transaction again cannot help; reserve another place, and write anew what refers to
-    /// this one.
+    /// The object's place was reserved by an earlier transaction, and is lost with the session that it was
+    /// given in: the client was without a connection for too long, or its server was put back to an earlier
+    /// state. Or it was reserved by another client. Running this transaction again cannot help; reserve
+    /// another place, and write anew what refers to this one.
     #[error(
         "the place of object {0} is not this client's, or no longer: places go with the session that they were reserved in; reserve another"
     )]
@@ -64,7 +68,7 @@ pub enum Error {
     /// The server is older than this program, and does not know what it was asked for. Its operator must act.
     #[error("the server is older than this program and lacks what it was asked for; upgrade the server: {0}")]
     Unsupported(String),
-    /// Stored or received bytes are damaged. An operator must act: `tercel check` tells where.
+    /// Stored or received bytes are damaged. An operator must act: `tercel check` shows where.
     #[error("damaged data: {0}")]
     Corrupt(String),
     /// An argument that cannot be meant, such as an address that is none. The program must change.
@@ -73,12 +77,14 @@ pub enum Error {
     /// A bound was reached. Which one, and the setting to raise where there is one, says the bound.
     #[error("full: {0}")]
     Full(Bound),
-    /// The server of an embedded space did not start, or stopped by itself. Its operator must act; the fault has a kind.
+    /// The server of an embedded space did not start, or stopped by itself. Its operator must act; the fault
+    /// has a kind.
     #[error("{0}")]
     Server(Box<ServerFault>),
 }
 
-/// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is one.
+/// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Bound {
@@ -103,13 +109,13 @@ pub enum Bound {
         /// As many.
         max: usize,
     },
-    /// What one transaction reads of a client's cache.
+    /// The number of reads by one transaction in a client's cache.
     #[error(
         "a transaction read more than the client's cache can remember: read less in one, or raise `cache_bytes` in its \
          ClientConfig"
     )]
     Reads,
-    /// What one transaction reads inside of a server.
+    /// The bytes read by one transaction inside of a server.
     #[error(
         "a transaction inside of this server reads at most {bytes_max} bytes: read less in one, or run it at a client"
     )]
@@ -123,7 +129,7 @@ pub enum Bound {
          raise `subscriptions_max`"
     )]
     Subscriptions,
-    /// What the watches of a client look at together.
+    /// The objects that the watches of a client look at together.
     #[error(
         "the watches of a client look at {max} objects at most, those on the way to them included: watch fewer, or watch \
          at several clients"
@@ -132,16 +138,16 @@ pub enum Bound {
         /// As many.
         max: usize,
     },
-    /// What one transaction writes at this client or server.
+    /// The bytes written by one transaction at this client or server.
     #[error("a transaction writes at most {bytes_max} bytes here: commit in smaller parts")]
     Writes {
         /// As many.
         bytes_max: usize,
     },
-    /// What one transaction sends.
+    /// The message of one transaction.
     #[error("the transaction reads or writes too much: commit in smaller parts")]
     Message,
-    /// What one call takes or gives, or one item of a stream.
+    /// The arguments or result of one call, or one item of a stream.
     #[error(
         "arguments and results have at most 64 MiB, and items of streams 1 MiB: this has {bytes} bytes, send it in parts"
     )]
@@ -152,7 +158,7 @@ pub enum Bound {
     /// The server's buffer of modified objects. Run the transaction again; `run` does so by itself.
     #[error("the server's buffer of modified objects: it drains by itself, try again")]
     Buffer,
-    /// What one transaction writes to the server.
+    /// The writes of one transaction to the server.
     #[error(
         "the transaction is larger than the server takes: commit in smaller parts, or let its operator raise mob_bytes \
          (`tercel serve --mob`), and cache_bytes where it changes objects in very many pages"
@@ -178,7 +184,7 @@ pub enum Bound {
         "the object has {bytes} bytes and a page holds at most {OBJECT_BYTES_MAX}: move part of it behind a reference"
     )]
     Object {
-        /// What it has.
+        /// The bytes that it has.
         bytes: usize,
     },
     /// A list that must stand inside of its object.
@@ -195,9 +201,9 @@ pub enum Bound {
     /// A key of a map.
     #[error("a key of a map has at most {bytes_max} bytes and this one has {bytes}: shorten it")]
     Key {
-        /// What it has.
+        /// The bytes that it has.
         bytes: usize,
-        /// What it may have.
+        /// The bytes that it may have.
         bytes_max: usize,
     },
     /// Another bound of the server, which its answer names.
@@ -213,7 +219,7 @@ pub struct ServerFault {
     source: Arc<dyn std::error::Error + Send + Sync>,
 }
 
-/// What is wrong with a server.
+/// Kinds of faults of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -223,7 +229,7 @@ pub enum FaultKind {
     NoSpace,
     /// The directory is not one of a space, or not of this build.
     NotASpace,
-    /// What the directory should have is damaged: `tercel check` tells where.
+    /// A file that the directory should have is damaged: `tercel check` shows where.
     Damaged,
     /// A setting that cannot be meant; the text names it.
     Setting,
@@ -238,17 +244,17 @@ pub enum FaultKind {
 }
 
 impl ServerFault {
-    /// A fault of a kind, with the error that tells all of it.
+    /// A fault of a kind, with the error that holds all details.
     pub fn new(kind: FaultKind, source: impl std::error::Error + Send + Sync + 'static) -> ServerFault {
         ServerFault { kind, source: Arc::new(source) }
     }
 
-    /// What to match.
+    /// The kind, to be matched.
     pub fn kind(&self) -> FaultKind {
         self.kind
     }
 
-    /// The error behind it, if it is an `E`.
+    /// The underlying error, if it is an `E`.
     pub fn get<E: std::error::Error + 'static>(&self) -> Option<&E> {
         self.source.downcast_ref()
     }
@@ -262,28 +268,29 @@ impl PartialEq for ServerFault {
 
 impl Eq for ServerFault {}
 
-// A step along a reference answers an object, 32 bytes, or an error. As long as the error is not the larger one, the compiler
-// keeps the object in registers; with an error of 40 bytes every step of a hot traversal took 6 to 20 % longer.
+// A step along a reference answers an object, 32 bytes, or an error. As long as the error is not the larger
+// one, the compiler keeps the object in registers; with an error of 40 bytes every step of a hot traversal
+// took 6 to 20 % longer.
 const _: () = assert!(size_of::<Error>() <= 32);
 
 impl Error {
-    /// Whether running the same transaction again can succeed without an intervention: after a conflict, and once the
-    /// server's buffer has drained. `run` does so by itself.
+    /// Says whether another run of the same transaction can succeed without an intervention: after a
+    /// conflict, and once the server's buffer has drained. `run` repeats it by itself.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict | Error::Full(Bound::Buffer))
     }
 
-    /// Whether the server is gone, or the space behind the address is another one.
+    /// Says whether the server is gone, or another space is at the address.
     pub(crate) fn is_outage(&self) -> bool {
         matches!(self, Error::Unavailable(_) | Error::OtherHistory(_))
     }
 
-    /// Whether an operation was executed is not known.
+    /// A time-out of an operation whose execution is uncertain.
     pub fn unknown(op: OpId) -> Error {
         Error::Timeout(Some(Box::new(op)))
     }
 
-    /// What there is to be said of it beside its kind.
+    /// The text of the error beside its kind.
     pub(crate) fn what(&self) -> String {
         match self {
             Error::NotFound(what)

@@ -1,7 +1,8 @@
 //! Every decision of Tercel as state machines without input or output.
 //!
-//! Not here: sockets, files, threads, clocks, randomness of the system. Time and seeds are handed in, what happened is
-//! handed in, and what is to be done comes out as values; `clippy.toml` beside this crate keeps it so.
+//! Not here: sockets, files, threads, clocks, randomness of the system. Time and seeds are handed in, what
+//! happened is handed in, and what is to be done comes out as values; `clippy.toml` beside this crate keeps
+//! it so.
 //!
 //! | room | what it decides |
 //! |---|---|
@@ -17,7 +18,8 @@
 //! | [`txn`] | what a transaction reads and writes, what it sends to commit, and where it runs: its home |
 //! | [`object`] | what a program holds: objects, references, lists |
 //!
-//! Learning one machine is learning all: `new(config, seed)`, `handle(now, input, ..)`, `deadline()`, getters.
+//! Learning one machine is learning all: `new(config, seed)`, `handle(now, input, ..)`, `deadline()`,
+//! getters.
 #![forbid(unsafe_code)]
 
 pub mod client;
@@ -43,7 +45,7 @@ pub use txn::object;
 #[doc(hidden)]
 pub use tercel_heap::mutant;
 
-/// What derived code needs. Not for people.
+/// Items for derived code. Not for people.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::error::Error;

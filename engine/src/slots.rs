@@ -27,17 +27,17 @@ impl Slots {
         self.0[at] |= 1 << (slot % 8);
     }
 
-    /// Whether it is one of them.
+    /// Says whether the slot is in the set.
     pub fn contains(&self, slot: u16) -> bool {
         self.0.get(slot as usize / 8).is_some_and(|bits| bits & 1 << (slot % 8) != 0)
     }
 
-    /// How many there are.
+    /// The number of slots in the set.
     pub fn count(&self) -> usize {
         self.0.iter().map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// Whether there is none.
+    /// Says whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -9,7 +9,8 @@ pub type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<FxHasher>>;
 /// A hash set with a fixed hash function.
 pub type Set<K> = hashbrown::HashSet<K, BuildHasherDefault<FxHasher>>;
 
-/// A table in which a value keeps its place: one that is asked for again and again is found there, without its key being hashed.
+/// A table in which a value keeps its place: one that is asked for again and again is found there, without
+/// its key being hashed.
 #[derive(Debug)]
 pub struct Placed<K, V> {
     places: Vec<Option<(K, V)>>,

@@ -13,7 +13,7 @@ use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::{Allowed, Begin, Begun, Echoes};
 
-/// How far the space is, and what is of its history: questions to the server, and its answers.
+/// Questions to the server about its progress and its history, and the answers.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     pub echoes: Echoes,
@@ -32,8 +32,8 @@ pub(super) struct Tokens {
 /// Entries of each list in [`Tokens`]: the oldest is dropped, and asked for again if it is needed.
 const TOKENS_MAX: usize = 32;
 
-/// Questions under way at which the keepalive asks no more. Those of transactions are fewer, see [`Echoes::may_ask`]; a server that goes on
-/// talking and echoes none is asked once a keepalive.
+/// Questions under way at which the keepalive asks no more. Those of transactions are fewer, see
+/// [`Echoes::may_ask`]; a server that goes on talking and echoes none is asked once a keepalive.
 pub(super) const QUESTIONS_MAX: usize = 32;
 
 fn push<T>(list: &mut VecDeque<T>, item: T) {
@@ -64,7 +64,7 @@ impl Tokens {
     }
 }
 
-/// What the state at hand is to a transaction that is to begin.
+/// The verdict on the cached state for a transaction that is to begin.
 enum Judged {
     /// New enough.
     Enough(Now),
@@ -93,7 +93,7 @@ impl Client {
         Token { space: self.history.space, view: self.history.view, stamp }
     }
 
-    /// Whether the state at hand is new enough. Asks the server if that helps.
+    /// Says whether the cached state is new enough. Asks the server if that helps.
     fn judge(&mut self, now: Now, begin: &mut Begin) -> Result<Judged, Error> {
         if let Some(refusal) = self.refusal().filter(|_| !begin.takes_stale()) {
             return Err(refusal.clone());
@@ -126,8 +126,8 @@ impl Client {
         }
     }
 
-    /// Whether the state at hand contains the token's. Asks the server how far it is if not, and whether the token is of its
-    /// history if that is not known.
+    /// Says whether the cached state contains the token's state. If not, asks the server for its progress; if
+    /// the token's history is not known, asks about that as well.
     fn holds(&mut self, now: Now, token: Token, begin: &mut Begin) -> Result<bool, Error> {
         if token.space != self.history.space {
             return Err(Error::OtherHistory(format!(
@@ -151,7 +151,8 @@ impl Client {
         Ok(false)
     }
 
-    /// Asks the server how far the space is, and whether a token is of its history. Returns the call; 0 without a connection.
+    /// Asks the server how far the space is, and whether a token is of its history. Returns the call; 0
+    /// without a connection.
     pub(super) fn ask(&mut self, now: Now, of: Option<Token>) -> u64 {
         if self.peer.link != LinkState::Up {
             return 0;
@@ -165,7 +166,8 @@ impl Client {
         call
     }
 
-    /// The server has answered a question, and with it those before, behind everything that was visible when it was asked.
+    /// The server has answered a question, and with it those before, after everything that was visible when
+    /// it was asked.
     pub(super) fn echoed(
         &mut self,
         call: u64,
@@ -187,8 +189,8 @@ impl Client {
         self.questions.echoes.heard(call, stamp, self.reader.watermark());
     }
 
-    /// Why a transaction cannot begin before the connection is there again, if that has been gone for two keepalives. One
-    /// with a time of its own waits for it.
+    /// Why a transaction cannot begin before the connection is there again, if that has been gone for two
+    /// keepalives. One with a time of its own waits for it.
     fn outage(&self, now: Now, begin: &Begin) -> Option<Error> {
         let since = self.peer.down_since.filter(|_| !begin.is_patient())?;
         (now.since_us(since) > 2 * self.peer.keepalive_us).then(|| Error::Unavailable(self.why_unavailable()))

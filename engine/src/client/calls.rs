@@ -1,4 +1,5 @@
-//! Calls of methods that run at the server: interfaces are bound once for each connection, calls are operations.
+//! Calls of methods that run at the server: interfaces are bound once for each connection, calls are
+//! operations.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::table::Map;
 use crate::time::Now;
 use crate::txn::{Binding, Caller, CameTo, Outgoing, Through};
 
-/// What was bound on this connection.
+/// Interfaces that were bound on this connection.
 #[derive(Default)]
 pub(super) struct Calls {
     /// By [`Through::key`].
@@ -28,7 +29,7 @@ pub(super) struct Calls {
 
 pub(super) type Key = (Cow<'static, str>, Cow<'static, str>, bool);
 
-/// How far a binding is.
+/// Progress of a binding.
 enum BoundTo {
     Asked(Arc<Interface>),
     Known(Option<Binding>),
@@ -49,7 +50,7 @@ impl Calls {
         self.bindings.remove(key);
     }
 
-    /// What an interface was bound to, if it was.
+    /// Gives the binding of an interface, if it is known.
     pub(super) fn known(&self, through: Through<'_>) -> Option<Binding> {
         match self.bindings.get(&through.key())? {
             BoundTo::Known(binding) => binding.clone(),
@@ -91,7 +92,8 @@ impl Client {
     /// The interfaces that the server has methods for.
     ///
     /// # Errors
-    /// `Unavailable` if there is no connection and none is being made; what the server says if it does not list them.
+    /// `Unavailable` if there is no connection and none is being made; what the server says if it does not
+    /// list them.
     pub fn interfaces(&mut self) -> Option<Result<Vec<Interface>, Error>> {
         if let Some(all) = self.tools.interfaces.take() {
             return Some(all);
@@ -187,7 +189,7 @@ impl Caller for Client {
     }
 }
 
-/// What a refusal means to a program.
+/// Translates a refusal into the error for the program.
 fn refused(why: Refusal, text: String) -> Error {
     match why {
         Refusal::NotFound => Error::NotFound(text),

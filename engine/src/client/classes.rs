@@ -25,9 +25,9 @@ pub(super) struct Classes {
     newest: Map<String, ClassId>,
     /// By name, the type of the program that reads and writes a class as it is stored.
     bound: Map<&'static str, Bound>,
-    /// Whether the catalogue was read since the connection was made.
+    /// Set if the catalogue was read since the connection was made.
     fresh: bool,
-    /// How often it was read.
+    /// The number of reads of the catalogue.
     reads: u32,
     /// Definitions under way, by name, and those that the server refused.
     defining: Set<&'static str>,
@@ -131,7 +131,8 @@ impl Classes {
         self.defining.remove(name);
     }
 
-    /// What this client knows was of another history of the space: the catalogue is read again, and must agree.
+    /// Marks the known classes as those of another history of the space: the catalogue is read again, and
+    /// must agree.
     pub(super) fn forget(&mut self) {
         self.is_foreign = true;
         self.failed.clear();
@@ -142,7 +143,7 @@ impl Classes {
         self.fresh = false;
     }
 
-    /// Whether another history's catalogue still has to agree with what this client has bound its types to.
+    /// Says whether another history's catalogue must still agree with the bound types of this client.
     pub(super) fn is_foreign(&self) -> bool {
         self.is_foreign
     }
@@ -161,8 +162,8 @@ impl Client {
         self.classes.fresh
     }
 
-    /// The catalogue is here. One that does not agree with what this client has bound its types to ends its use of the server; one
-    /// that does ends the check.
+    /// The catalogue is here. One that does not agree with what this client has bound its types to ends its
+    /// use of the server; one that does ends the check.
     pub(super) fn catalogue_came(&mut self, classes: ClassesMessage) {
         match self.classes.learned(classes, &mut self.writer) {
             Err(e) => self.peer.link = LinkState::Refused(e),

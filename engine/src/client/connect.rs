@@ -31,8 +31,8 @@ impl Client {
                 false => self.fetches.subscriptions(),
             },
         });
-        // A cache of more pages than a message can name begins anew; view and watermark are said in any case, for they
-        // tell the server whether this client is of its history at all.
+        // A cache of more pages than a message can name begins anew; view and watermark are said in any case,
+        // for they show the server whether this client is of its history at all.
         self.peer.begins_anew = resume.as_ref().is_some_and(|r| r.pages.len() > RESUMED_PAGES_MAX);
         let resume =
             resume.map(|r| if self.peer.begins_anew { Resume { pages: Vec::new(), ..r } } else { r });
@@ -72,13 +72,13 @@ impl Client {
         if self.seems_silent(now) {
             return self.disconnected("the server has been silent for two keepalives".into());
         }
-        // However much is heard: a server that talks all the time must hear from us, too.
+        // Even while messages arrive: a server that sends all the time must receive messages from us, too.
         if self.peer.link == LinkState::Up && now.since_us(self.peer.last_asked) >= self.peer.keepalive_us {
             self.keep_alive(now);
         }
     }
 
-    /// Lets the server hear from this client: by a question, unless it has left too many without an echo.
+    /// Shows the server that this client lives: by a question, unless it has left too many without an echo.
     fn keep_alive(&mut self, now: Now) {
         if self.questions.echoes.under_way() < QUESTIONS_MAX {
             self.ask(now, None);
@@ -88,7 +88,8 @@ impl Client {
         }
     }
 
-    /// Notes that the server took bytes. Unsent bytes make questions wait too, so this is as good as an answer.
+    /// Notes that the server took bytes. Unsent bytes make questions wait too, so this is as good as an
+    /// answer.
     pub(super) fn taken(&mut self, now: Now) {
         if self.peer.link.is_connected() {
             self.peer.last_heard = now;
@@ -245,8 +246,8 @@ impl Client {
             self.fetches.forget_history();
             self.watches.lose_all();
         } else if !w.resumed || self.peer.begins_anew {
-            // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included, before
-            // the watermark moves.
+            // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included,
+            // before the watermark moves.
             if !dropped(Rule::NothingFlaggedAtNewStart) {
                 self.writer.flag_all();
             }
@@ -274,7 +275,8 @@ impl Client {
         }
     }
 
-    /// Goes on under another identity: nothing is known of the operations of the one before, and its places are lost.
+    /// Goes on under another identity: nothing is known of the operations of the one before, and its places
+    /// are lost.
     fn begin_as_another(&mut self, why: String) {
         let mut random = crate::random::Random::new(self.id.0);
         self.id = tercel_wire::id::ClientId(random.next_u64());
@@ -292,7 +294,7 @@ impl Client {
                 self.begin_as_another(r.text);
                 return Ok(());
             }
-            // What it was told of never happened there: nothing of it counts any more.
+            // The changes that it received never happened there: none of them counts any more.
             Reason::History => {
                 (self.history.view, self.history.is_foreign) = (ViewId::NONE, true);
                 (self.history.heard, self.history.acknowledged) = (Stamp::ZERO, Stamp::ZERO);

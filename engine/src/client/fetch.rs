@@ -1,8 +1,8 @@
 //! Pages asked for and pages subscribed to.
 //!
-//! Invalidations that arrive while a fetch is outstanding are kept with it and applied to its reply: which of the two
-//! came first on the wire does not matter, only their stamps do. That a slot is empty is believed only as long as the
-//! page is subscribed to and nothing was born in the slot since the fetch that showed it.
+//! Invalidations that arrive while a fetch is outstanding are kept with it and applied to its reply: which of
+//! the two came first on the wire does not matter, only their stamps do. That a slot is empty is believed
+//! only as long as the page is subscribed to and nothing was born in the slot since the fetch that showed it.
 
 use std::collections::VecDeque;
 
@@ -25,20 +25,21 @@ pub(super) struct Fetches {
     /// Counts fetches, over all connections.
     last: u64,
     outstanding: Map<PageId, Outstanding>,
-    /// How many of them the server lets wait at once.
+    /// The number of fetches that the server lets wait at once.
     credit: usize,
     /// The pages whose changes the server must announce.
     subscribed: Map<PageId, Subscribed>,
     /// Pages that were found empty, the oldest first; some may have been fetched again since.
     empty: VecDeque<PageId>,
-    /// How the last fetch of a page failed.
+    /// The error of the last failed fetch of a page.
     failed: Map<PageId, (u64, Error)>,
     dropped: Vec<PageId>,
-    /// Subscriptions that were given back, of which the server was not told yet, each with its fetch.
+    /// Subscriptions that were given back, that were not reported to the server yet, each with its fetch.
     leaving: Vec<(PageId, u64)>,
     /// Pages that the server asked back and that were not fetched since.
     given_back: Set<PageId>,
-    /// Subscriptions that have ended while a copy of the page was here: what was known of its slots up to then.
+    /// Subscriptions that have ended while a copy of the page was here: what was known of its slots up to
+    /// then.
     ended: Map<PageId, Subscribed>,
 }
 
@@ -71,7 +72,8 @@ fn has_slot(slots: &Option<Box<Slots>>, slot: u16) -> bool {
 /// A fetch under way: its reply is pending, or has come too early to count.
 struct Outstanding {
     fetch: u64,
-    /// Up to where the copy that is here was heard of, if the server was told: it may say that nothing has changed since.
+    /// The stamp up to which the copy here is current, if the request named it: the server may answer that
+    /// nothing has changed since.
     since: Option<Stamp>,
     /// Slots that changed meanwhile, and when.
     kept: Vec<(u16, Stamp)>,
@@ -89,17 +91,19 @@ impl Outstanding {
     }
 }
 
-/// Failures that are remembered for waiting transactions. A transaction looks at a failure at once, or fetches again.
+/// Failures that are remembered for waiting transactions. A transaction looks at a failure at once, or
+/// fetches again.
 const FAILED_MAX: usize = 1_024;
 
-/// Subscriptions given back of which the server is not told with something else.
+/// Subscriptions given back that are not reported to the server with another request.
 const LEAVING_MAX: usize = 64;
 
-/// Pages given back that are remembered, to tell a transaction that reads too much from one that was unlucky.
+/// Pages given back that are remembered, to distinguish a transaction that reads too much from one that was
+/// unlucky.
 const GIVEN_BACK_MAX: usize = 4_096;
 
 impl Subscribed {
-    /// Of a page of which nothing is known.
+    /// A subscription to a page of which nothing is known.
     fn blind(fetch: u64) -> Subscribed {
         let all = || Some(Box::new([u64::MAX; SLOTS_MAX as usize / 64]));
         Subscribed { fetch, shown: 0, empty: false, birth: None, changed: all(), foreign: all() }
@@ -132,7 +136,7 @@ impl Fetches {
         self.given_back.is_empty()
     }
 
-    /// Whether the server asked the page back.
+    /// Says whether the server asked the page back.
     pub(super) fn has_given_back(&self, page: PageId) -> bool {
         self.given_back.contains(&page)
     }
@@ -146,7 +150,7 @@ impl Fetches {
         self.credit = credit.max(1).into();
     }
 
-    /// Whether the page is asked for.
+    /// Says whether the page is being fetched.
     pub(super) fn is_under_way(&self, page: PageId) -> bool {
         self.outstanding.contains_key(&page)
     }
@@ -173,7 +177,8 @@ impl Fetches {
         self.leaving.clear();
     }
 
-    /// The server has forgotten the subscriptions. What was known by them counts if the page `is_cached`, and is found unchanged.
+    /// The server has forgotten the subscriptions. What was known by them counts if the page `is_cached`, and
+    /// is found unchanged.
     pub(super) fn forget(&mut self, is_cached: impl Fn(PageId) -> bool) {
         for (page, s) in std::mem::take(&mut self.subscribed) {
             if is_cached(page) {
@@ -191,7 +196,8 @@ impl Fetches {
     }
 
     fn end(&mut self, page: PageId, s: Subscribed) {
-        // A copy for which an earlier subscription has ended, too, was not replaced since: what was fetched then is not here.
+        // A copy for which an earlier subscription has ended, too, was not replaced since: what was fetched
+        // then is not here.
         self.ended.entry(page).and_modify(|e| *e = Subscribed::blind(0)).or_insert(s);
     }
 
@@ -208,8 +214,8 @@ impl Fetches {
         self.failed.insert(page, (fetch, error));
     }
 
-    /// A reply came and what it showed is not here. What is cached of the page may be older, so it says nothing about
-    /// any slot; the server, however, believes that we have it.
+    /// A reply came and what it showed is not here. What is cached of the page may be older, so it says
+    /// nothing about any slot; the server, however, believes that we have it.
     fn lost(&mut self, page: PageId, fetch: u64, error: Error) {
         self.fail(page, fetch, error);
         if let Some(s) = self.subscribed.get_mut(&page) {
@@ -233,7 +239,8 @@ impl Fetches {
         }
     }
 
-    /// The birth of the page that an object is in, if the object is the one that was fetched with it, or this client's own.
+    /// The birth of the page that an object is in, if the object is the one that was fetched with it, or this
+    /// client's own.
     pub(super) fn birth_of(&self, oref: Oref) -> Option<Stamp> {
         self.subscribed.get(&oref.page()).filter(|s| !has_slot(&s.foreign, oref.slot()))?.birth
     }
@@ -250,25 +257,25 @@ impl Fetches {
         self.failed.get(&page).filter(|(f, _)| *f >= fetch).map(|(_, error)| error)
     }
 
-    /// Whether what the fetch `fetch`, or a later one, showed of this slot is still so.
+    /// Says whether the slot is unchanged since the fetch `fetch`, or a later one, showed it.
     pub(super) fn is_known(&self, oref: Oref, fetch: u64) -> bool {
         self.subscribed.get(&oref.page()).is_some_and(|s| s.fetch >= fetch && !s.has_changed(oref.slot()))
     }
 
-    /// Whether that fetch, or a later one, was answered with the page.
+    /// Says whether that fetch, or a later one, was answered with the page.
     pub(super) fn is_served(&self, page: PageId, fetch: u64) -> bool {
         !self.outstanding.contains_key(&page)
             && self.failed(page, fetch).is_none()
             && self.subscribed.get(&page).is_some_and(|s| s.shown >= fetch)
     }
 
-    /// Whether the page was empty when it was fetched last.
+    /// Says whether the page was empty when it was last fetched.
     pub(super) fn is_empty(&self, page: PageId) -> bool {
         self.subscribed.get(&page).is_some_and(|s| s.empty)
     }
 
-    /// The server wants to forget a page: whether it may, which it may not if a newer fetch was served or is under way. What was known of
-    /// it counts if it `is_cached`, and is found unchanged later.
+    /// The server wants to forget a page: whether it may, which it may not if a newer fetch was served or is
+    /// under way. What was known of it counts if it `is_cached`, and is found unchanged later.
     pub(super) fn revoke(&mut self, page: PageId, fetch: u64, is_cached: bool) -> bool {
         if dropped(Rule::UnsubscribeWithoutNumber) {
             self.subscribed.remove(&page);
@@ -294,13 +301,13 @@ impl Fetches {
 }
 
 impl Client {
-    /// Whether one more page can be asked for: more than the server has granted it would refuse.
+    /// Says whether one more page can be fetched: the server would refuse more than it has granted.
     pub(super) fn has_credit(&self) -> bool {
         self.fetches.outstanding.len() + self.tools.raw.under_way() < self.fetches.credit
     }
 
-    /// Asks for a page, unless that is under way; gives the fetch's number. A copy that was true at `since` need not be sent again if
-    /// nothing has changed.
+    /// Asks for a page, unless that is under way; gives the fetch's number. A copy that was true at `since`
+    /// need not be sent again if nothing has changed.
     pub(super) fn fetch(&mut self, page: PageId, since: Option<Stamp>) -> u64 {
         if let Some(o) = self.fetches.outstanding.get(&page) {
             return o.fetch;
@@ -343,7 +350,8 @@ impl Client {
         }
     }
 
-    /// Does as if changes to a page were not heard of from now on: its copy is used again once it is found unchanged. For measuring.
+    /// Does as if changes to a page were not received from now on: its copy is used again once it is found
+    /// unchanged. For measuring.
     pub fn doubt(&mut self, page: PageId) {
         if self.fetches.revoke(page, u64::MAX, self.writer.is_cached(page)) {
             self.writer.flag_page(page);
@@ -351,7 +359,8 @@ impl Client {
         }
     }
 
-    /// A raw read subscribed this client like any fetch: that is kept if the page is cached, and given back if not.
+    /// A raw read subscribed this client like any fetch: that is kept if the page is cached, and given back
+    /// if not.
     pub(super) fn note_raw_subscription(&mut self, page: PageId, fetch: u64) {
         match self.fetches.subscribed.get_mut(&page) {
             Some(s) => s.fetch = s.fetch.max(fetch),
@@ -401,7 +410,8 @@ impl Client {
         Ok(())
     }
 
-    /// Uses the copy of a page again: what was true of it up to where it was heard of is true at `at`, too.
+    /// Uses the copy of a page again: its contents as of the last received change are its contents at `at`,
+    /// too.
     fn trust(&mut self, page: PageId, at: Stamp) {
         let Some(o) = self.fetches.outstanding.remove(&page) else { return };
         let ended = self.fetches.ended.remove(&page);
@@ -420,9 +430,9 @@ impl Client {
         }
     }
 
-    /// Keeps an empty page subscribed: a transaction that read that there is nothing must hear when an object is made. The
-    /// cache does not know the page, so it cannot tell when the page is no longer needed. Beyond the bound the client drops
-    /// the oldest page and dooms the transactions that rely on it.
+    /// Keeps an empty page subscribed: a transaction that read that there is nothing must be notified when an
+    /// object is made. The cache does not know the page, so it cannot tell when the page is no longer needed.
+    /// Beyond the bound the client drops the oldest page and dooms the transactions that rely on it.
     fn found_empty(&mut self, page: PageId) {
         self.fetches.empty.push_back(page);
         if self.fetches.empty.len() <= mutant::bound(limits::EMPTY_PAGES_MAX, 2) {
@@ -460,7 +470,8 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the server which pages no cached object, pin, read set, fetch or unresolved commit names any more.
+    /// Tells the server which pages no cached object, pin, read set, fetch or unresolved commit names any
+    /// more.
     pub(super) fn unsubscribe(&mut self) {
         let mut dropped = std::mem::take(&mut self.fetches.dropped);
         self.writer.dropped(&mut dropped);
@@ -489,8 +500,9 @@ impl Client {
         self.give_back(pages);
     }
 
-    /// Gives subscriptions back. The server is told with the next request, or once there are many: a message of its own costs both ends
-    /// about as much as a fetch does, and until then the server tells of some changes in vain.
+    /// Gives subscriptions back. The server is notified with the next request, or once there are many: a
+    /// message of its own costs both ends about as much as a fetch does, and until then the server reports
+    /// some changes in vain.
     pub(super) fn give_back(&mut self, pages: impl IntoIterator<Item = (PageId, u64)>) {
         if self.peer.link == super::LinkState::Up {
             self.fetches.leaving.extend(pages);

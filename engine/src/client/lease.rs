@@ -22,9 +22,9 @@ pub(super) struct Leases {
     is_needed: bool,
     /// Asked ahead in vain: it asks again when a place is needed.
     is_content: bool,
-    /// Grants that were heard of in this session.
+    /// Grants that were received in this session.
     seq: u64,
-    /// How many to ask for next: doubles with use.
+    /// The number of pages to ask for next: doubles with use.
     ask: u16,
     refused: Option<Error>,
     /// Sessions that were over.
@@ -47,8 +47,8 @@ impl Leases {
         self.in_vain(error);
     }
 
-    /// Notes that there are no more pages now. Only a waiting transaction gets the error: a client that asked ahead may find
-    /// some when it needs them.
+    /// Notes that there are no more pages now. Only a waiting transaction gets the error: a client that asked
+    /// ahead may find some when it needs them.
     fn in_vain(&mut self, why: Error) {
         self.is_content = true;
         if std::mem::take(&mut self.is_needed) {
@@ -97,8 +97,8 @@ impl Leases {
 }
 
 impl Client {
-    /// A place for a new object of that many bytes, and the birth of its page, which the scope's snapshot has reached; `None`
-    /// while the server is being asked for pages, or the stream has not come to the birth.
+    /// A place for a new object of that many bytes, and the birth of its page, which the scope's snapshot has
+    /// reached; `None` while the server is being asked for pages, or the stream has not come to the birth.
     pub(crate) fn allocate(
         &mut self,
         _now: Now,
@@ -158,7 +158,7 @@ mod tests {
     /// Two of them fill a page.
     const HALF: usize = 3_900;
 
-    /// How many pages the client has just asked for, if it has asked for any.
+    /// Gives the number of pages that the client has just asked for, if it has asked for any.
     fn asked(client: &mut Client) -> Option<u16> {
         let bytes = std::mem::take(client.outgoing());
         let (header, body, rest) = tercel_wire::frame::split(&bytes).unwrap()?;
@@ -226,7 +226,8 @@ mod tests {
             assert_eq!(asked(&mut client), None);
         }
         assert!(places.iter().all(|place| pages.contains(&place.page())));
-        // A transaction needs a place now, so the server is asked again, and the transaction is told.
+        // A transaction needs a place now, so the server is asked again, and the transaction receives the
+        // error.
         for _ in 0..2 {
             assert_eq!(allocate(&mut client), None);
             assert!(asked(&mut client).is_some());

@@ -25,7 +25,7 @@ impl Client {
             Resolved::Ready { hint } => Located::Ready { hint },
             Resolved::Miss { page } | Resolved::Stale { page } => self.fetch_for(scope, oref, page, search),
             Resolved::Empty { page } => match search.fetched {
-                // An empty slot of a page just fetched: the server's word.
+                // An empty slot of a page just fetched: the server has said so.
                 Some((p, fetch))
                     if p == page && page == oref.page() && self.fetches.is_known(oref, fetch) =>
                 {
@@ -61,7 +61,8 @@ impl Client {
         }
     }
 
-    /// Fails if something that the scope read has changed; looks only if anything was applied since it last looked.
+    /// Fails if something that the scope read has changed; looks only if anything was applied since it last
+    /// looked.
     fn still_true(&mut self, scope: &Scope) -> Result<(), Error> {
         if dropped(Rule::NoCheckOnHit) || dropped(Rule::CheckAtEndOnly) {
             return Ok(());
@@ -96,8 +97,8 @@ impl Client {
         };
         let fetch = self.fetch(page, since);
         search.fetched = Some((page, fetch));
-        // The frame for the reply is made free while the request is on its way; not for a question, which the copy itself may be made
-        // free for.
+        // The frame for the reply is made free while the request is on its way; not for a question, which the
+        // copy itself may be made free for.
         if since.is_none() && self.writer.reserve().is_err() {
             return Located::Failed(Error::Full(Bound::Cache));
         }

@@ -1,11 +1,12 @@
 //! The client's half of the engine: a machine that keeps a cache true to one server.
 //!
-//! Its doors: [`Client::new`], [`Client::handle`] for what happened, [`Client::outgoing`] for the bytes to send,
-//! [`Client::deadline`]. Transactions call the rest under the client's lock and wait by being called again.
+//! Its doors: [`Client::new`], [`Client::handle`] for what happened, [`Client::outgoing`] for the bytes to
+//! send, [`Client::deadline`]. Transactions call the rest under the client's lock and wait by being called
+//! again.
 //!
-//! The invariant is the watermark's: everything up to `W` that concerns a cached object has been applied here, flags
-//! first, then `W`, then new bytes. A reply is installed only when `W` has reached the stamp it is valid at, and only
-//! if it answers a pending fetch of this connection.
+//! The invariant is the watermark's: everything up to `W` that concerns a cached object has been applied
+//! here, flags first, then `W`, then new bytes. A reply is installed only when `W` has reached the stamp it
+//! is valid at, and only if it answers a pending fetch of this connection.
 
 mod begin;
 mod calls;
@@ -48,7 +49,7 @@ use watches::Watches;
 
 pub use classes::Catalogue;
 
-/// What a client may be told.
+/// Settings of a client.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     /// The space it expects; 0 is any.
@@ -87,12 +88,12 @@ pub struct ClientStats {
     pub connections: u64,
     /// Questions how far the space is.
     pub questions: u64,
-    /// Whether the space had few pages left, or was to have none within a week at its present rate, when the server said so
-    /// last: some seconds ago at most, while connected. `tercel stat` says more.
+    /// Set if the space had few pages left, or none within a week at its present rate, by the server's last
+    /// report. The report is some seconds old at most, while connected. `tercel stat` shows more.
     pub nearly_full: bool,
 }
 
-/// How far the connection is.
+/// Progress of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LinkState {
     /// None; why the last one ended.
@@ -108,7 +109,7 @@ enum LinkState {
 }
 
 impl LinkState {
-    /// Whether there is a connection, whatever it is good for yet.
+    /// Says whether there is a connection, ready or not.
     fn is_connected(&self) -> bool {
         matches!(self, LinkState::Greeting | LinkState::Checking | LinkState::Up)
     }
@@ -144,7 +145,7 @@ struct Peer {
     down_since: Option<Now>,
     /// Why the server turned this client away, until it is welcomed.
     refusal: Option<Error>,
-    /// Whether the greeting could not name all that is cached, so that none of it may be kept.
+    /// Set if the greeting could not name all cached pages, so that none of them may be kept.
     begins_anew: bool,
     keepalive_us: u64,
     /// Bytes that one transaction may have there.
@@ -157,7 +158,7 @@ struct Peer {
     calls: Calls,
 }
 
-/// What the client has heard of, and in which history.
+/// The stamps that the client has received, and their history.
 struct History {
     space: SpaceId,
     /// The view of the last welcome.
@@ -170,7 +171,7 @@ struct History {
     is_foreign: bool,
 }
 
-/// What only tools ask for: answers that were not taken yet.
+/// Answers that only tools ask for, and that were not taken yet.
 #[derive(Default)]
 struct Tools {
     raw: raw::Raw,
@@ -183,7 +184,8 @@ struct Tools {
 }
 
 impl Client {
-    /// A client with an empty cache, not connected. The seed gives its identity, so it must be random in production.
+    /// A client with an empty cache, not connected. The seed gives its identity, so it must be random in
+    /// production.
     pub fn new(config: ClientConfig, seed: u64, reader: Reader, mut writer: Writer) -> Client {
         let classes = Classes::new(&mut writer);
         Client {
@@ -241,8 +243,8 @@ impl Client {
         self.note_link(now);
     }
 
-    /// Notes since when there has been no use in the connection. When it is of use again, the server is asked at once how far
-    /// it is, for transactions wait for that.
+    /// Notes since when there has been no use in the connection. When it is of use again, the server is asked
+    /// at once how far it is, for transactions wait for that.
     fn note_link(&mut self, now: Now) {
         match &self.peer.link {
             LinkState::Up => {
@@ -263,7 +265,7 @@ impl Client {
         &mut self.peer.out
     }
 
-    /// When it next wants to hear of the time.
+    /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
         match self.peer.link {
             LinkState::Up => {
@@ -277,13 +279,14 @@ impl Client {
         }
     }
 
-    /// Whether nothing was heard of the server for so long that [`Input::Time`] would end the connection.
+    /// Says whether the server was silent for so long that [`Input::Time`] would end the connection.
     pub fn seems_silent(&self, now: Now) -> bool {
         self.peer.link.is_connected() && now.since_us(self.peer.last_heard) > 2 * self.peer.keepalive_us
     }
 
-    /// Whether it wants a connection made (again). A client that found another history at the address tries on, for the right
-    /// server may come back; one that was refused for another reason would only be refused again.
+    /// Says whether a connection should be made (again). A client that found another history at the address
+    /// tries on, for the right server may come back. A client refused for another reason would only be
+    /// refused again.
     pub fn wants_connection(&self) -> bool {
         matches!(self.peer.link, LinkState::Down(_) | LinkState::Refused(Error::OtherHistory(_)))
     }
@@ -293,12 +296,12 @@ impl Client {
         self.peer.refusal.as_ref()
     }
 
-    /// Whether the connection should be cut: the server broke the protocol or refused.
+    /// Says whether the connection should be cut: the server broke the protocol or refused.
     pub fn wants_close(&self) -> bool {
         matches!(self.peer.link, LinkState::Down(_) | LinkState::Refused(_))
     }
 
-    /// Whether requests can be answered now; if not, why. `None` while a connection is being made.
+    /// Says whether requests can be answered now; if not, why. `None` while a connection is being made.
     pub fn availability(&self) -> Option<Result<(), Error>> {
         match &self.peer.link {
             LinkState::Up => Some(Ok(())),
@@ -316,7 +319,7 @@ impl Client {
         }
     }
 
-    /// What the server knows it by.
+    /// The client's id, by which the server knows it.
     pub fn id(&self) -> ClientId {
         self.id
     }
@@ -356,8 +359,8 @@ impl Client {
         }
     }
 
-    /// Whether a page that the transaction read was asked back by the server, and it had read about as many as this client
-    /// may have: then running it again would end no better.
+    /// Says whether the server asked back a page that the transaction read, and the transaction read about as
+    /// many pages as this client may have. Then another run would fail in the same way.
     fn reads_too_many(&mut self, scope: &Scope) -> bool {
         if self.fetches.has_given_back_none() {
             return false;
@@ -388,8 +391,8 @@ impl Client {
         status
     }
 
-    /// Asks the server to collect what no root reaches, or to say what it would free: its status, JSON, with the number of the
-    /// collection that will do it.
+    /// Asks the server to collect what no root reaches, or to say what it would free: its status, JSON, with
+    /// the number of the collection that will do it.
     pub fn begin_collection(&mut self, _now: Now, is_dry: bool) -> Option<Result<Vec<u8>, Error>> {
         let status = self.tools.collection.take();
         if status.is_none() {
@@ -400,8 +403,9 @@ impl Client {
         status
     }
 
-    /// Asks the server whether it serves. `since` is the caller's: none at first, and then what it was left to be. The answer is to a question
-    /// that was sent later than that, for an older one says nothing of now.
+    /// Asks the server whether it serves. `since` is the caller's: none at first, and then what it was left
+    /// to be. The answer is to a question that was sent later than that, for an older one says nothing of
+    /// now.
     pub fn health(&mut self, since: &mut Option<u64>) -> Option<Result<Health, Error>> {
         let since = *since.get_or_insert(self.peer.pending.last_call());
         let health = self.tools.health.as_ref().filter(|(call, _)| *call > since);
@@ -424,8 +428,8 @@ impl Client {
         self.ops.oldest_base().map_or(self.reader.watermark(), |base| base.min(self.reader.watermark()))
     }
 
-    /// Sends a message whose answer, if it has one, does not name its call. Gives that. What is answered by its call is for
-    /// [`Client::request`].
+    /// Sends a message whose answer, if it has one, does not name its call. Gives that. What is answered by
+    /// its call is for [`Client::request`].
     fn say(&mut self, kind: Kind, body: &[u8]) -> u64 {
         self.say_parts(kind, [body, &[]], 0)
     }

@@ -1,7 +1,7 @@
 //! Operations under way: each in a slot, each with one answer.
 //!
-//! An operation whose answer did not come is asked for by its id, never sent again: the answer "not executed" rejects
-//! the id, so a late copy of the request cannot execute.
+//! An operation whose answer did not come is asked for by its id, never sent again: the answer "not executed"
+//! rejects the id, so a late copy of the request cannot execute.
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{OP_SLOTS_MAX, OpId, PageId, Stamp};
@@ -24,9 +24,9 @@ pub(super) struct Ops {
     answered: Map<OpId, Outcome>,
     /// Operations not in a slot that were asked about, and the connection on which they were.
     asked: Map<OpId, u64>,
-    /// How many operations the server lets be under way at once.
+    /// The number of operations that the server lets be under way at once.
     credit: usize,
-    /// What calls take.
+    /// Credit for the bytes of arguments of calls.
     pub(super) call_bytes: ByteCredit,
 }
 
@@ -59,7 +59,8 @@ struct CallSlot {
     came_to: Option<CameTo>,
 }
 
-/// Answers kept, and questions remembered, for callers that ask again later. Without them the server is asked again.
+/// Answers kept, and questions remembered, for callers that ask again later. Without them the server is asked
+/// again.
 const ANSWERED_MAX: usize = 4_096;
 
 impl Ops {
@@ -84,7 +85,7 @@ impl Ops {
         busy.filter(|b| b.outcome.is_none()).map(|b| b.op).collect()
     }
 
-    /// Whether an unresolved operation writes to the page.
+    /// Says whether an unresolved operation writes to the page.
     pub(super) fn names(&self, page: PageId) -> bool {
         let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
         busy.flat_map(|b| b.local_writes.iter()).any(|o| o.oref.page() == page)
@@ -132,7 +133,8 @@ impl Ops {
         }
     }
 
-    /// An answer to a question about an operation in no slot. One that crossed the first answer counts for nothing.
+    /// An answer to a question about an operation in no slot. One that crossed the first answer counts for
+    /// nothing.
     fn answer(&mut self, op: OpId, outcome: Outcome) {
         if self.asked.contains_key(&op) {
             self.remember(op, outcome);
@@ -177,8 +179,8 @@ impl Ops {
 }
 
 impl Client {
-    /// Sends a transaction as one operation; `None` while there is no connection or no slot, or while much else waits to
-    /// be sent.
+    /// Sends a transaction as one operation; `None` while there is no connection or no slot, or while much
+    /// else waits to be sent.
     pub(crate) fn submit(
         &mut self,
         _now: Now,
@@ -195,8 +197,8 @@ impl Client {
         let holds = |o: &LocalWrite| self.leases.holds(o.oref, o.placed);
         let mut lost = local_writes.iter().filter(|o| o.new && !holds(o)).peekable();
         if lost.peek().is_some() {
-            // The session in which the places were granted is over. A transaction that runs again takes others, but not
-            // for what it brought.
+            // The session in which the places were granted is over. A transaction that runs again takes
+            // others, but not for what it brought.
             let error = lost.find(|o| o.is_brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
             return Some(Err(error));
         }
@@ -251,7 +253,8 @@ impl Client {
         self.say(Kind::Commit, &body);
     }
 
-    /// Takes a slot for a call that takes so many bytes. None while the server has as many calls, or bytes, as it has granted.
+    /// Takes a slot for a call that takes so many bytes. None while the server has as many calls, or bytes,
+    /// as it has granted.
     pub(super) fn begin_call(&mut self, bytes: usize) -> Option<OpId> {
         if !self.ops.call_bytes.allows(bytes) {
             return None;
@@ -293,7 +296,7 @@ impl Client {
         }
     }
 
-    /// What a call came to, once.
+    /// Takes the result of a call, once.
     pub(super) fn take_call(&mut self, op: OpId) -> Option<CameTo> {
         if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
             busy.outcome.get_or_insert(Outcome::Unknown);
@@ -305,7 +308,8 @@ impl Client {
         Some(came_to.unwrap_or(CameTo::Decided(outcome)))
     }
 
-    /// Has the server say what became of a call that is no longer waited for: what it has not begun it never will.
+    /// Has the server say what became of a call that is no longer waited for: what it has not begun it never
+    /// will.
     pub(super) fn cancel_call(&mut self, op: OpId) {
         self.ask_outcome(op);
         self.abandon(op);
@@ -378,7 +382,7 @@ impl Client {
         self.ops.release(op)
     }
 
-    /// What became of an operation that was given up waiting for.
+    /// Gives the outcome of an operation whose caller gave up waiting.
     pub fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
         if let Some(outcome) = self.ops.answered.get(&op).copied() {
             if let Outcome::Committed(stamp) = outcome {

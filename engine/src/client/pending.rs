@@ -1,23 +1,28 @@
-//! Pending calls: the requests of this connection that wait for a reply which repeats the number of their call.
+//! Pending calls: the requests of this connection that wait for a reply which repeats the number of their
+//! call.
 //!
-//! A request is entered with what it asks for ([`Asked`]), and its reply takes it out and goes to the part that asked. The invariant:
-//! a part believes that something of its is being asked for as long as that is in the table and no longer, so none waits for what
-//! will not come. No part knows the number of a call, but for the questions, whose name it is. A call leaves the table in four ways:
+//! A request is entered with what it asks for ([`Asked`]), and its reply takes it out and goes to the part
+//! that asked. The invariant: a part believes that something of its is being asked for as long as that is in
+//! the table and no longer, so none waits for what will not come. No part knows the number of a call, but for
+//! the questions, whose name it is. A call leaves the table in four ways:
 //!
-//! - *a reply* that fits what was asked. One that does not, in its kind or in the page that it names, is a violation of the protocol and
-//!   ends the connection.
+//! - *a reply* that fits what was asked. One that does not, in its kind or in the page that it names, is a
+//!   violation of the protocol and ends the connection.
 //! - *a refusal*, which goes to the one that asked;
-//! - *a later echo*: the server joins the questions of a connection, and the echo to one answers all before it;
-//! - *the end of the connection*: [`Client::lose_pending`] empties the table and tells each part what of its was lost.
+//! - *a later echo*: the server joins the questions of a connection, and the echo to one answers all before
+//!   it;
+//! - *the end of the connection*: [`Client::lose_pending`] empties the table and notifies each part of its
+//!   lost requests.
 //!
-//! A reply to a call that is not here is dropped, once its body has been found well-formed. On one connection an honest server sends one
-//! such reply: it refuses a commit whose page is damaged, and says beside that what became of the operation. Calls are numbered over all
-//! connections, so a reply of an earlier one would find nothing, either.
+//! A reply to a call that is not here is dropped, once its body has been found well-formed. On one connection
+//! an honest server sends one such reply: it refuses a commit whose page is damaged, and says beside that
+//! what became of the operation. Calls are numbered over all connections, so a reply of an earlier one would
+//! find nothing, either.
 //!
-//! What is not here is not answered by the number of its call. Operations (commits, calls of methods, questions what became of
-//! one) and calls of services outlive the connection: they keep their slots, and are answered by slot and sequence
-//! ([`super::ops`], [`super::services`]). The answer to a greeting, the stream and the end of a connection have no call. What only tells
-//! the server something ([`Client::say`]) has no answer.
+//! Other requests are not answered by the number of their call. Operations (commits, calls of methods,
+//! questions about an outcome) and calls of services outlive the connection: they keep their slots, and are
+//! answered by slot and sequence ([`super::ops`], [`super::services`]). The answer to a greeting, the stream
+//! and the end of a connection have no call. A notification to the server ([`Client::say`]) has no answer.
 //!
 //! Bounds, of the entries of each kind:
 //!
@@ -41,14 +46,14 @@ use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
 
-/// What a request asks for.
+/// The subject of a request.
 #[derive(Debug)]
 pub(super) enum Asked {
     /// A page for the cache, by this fetch; one that names a stamp may be answered with Unchanged.
     Page { page: PageId, fetch: u64, has_stamp: bool },
     /// A page past the cache, by this fetch.
     RawPage { page: PageId, fetch: u64 },
-    /// How far the space is, and whether a token is of its history.
+    /// The progress of the space, and whether a token is of its history.
     Question(Option<Token>),
     /// The numbers by which the methods of an interface are called.
     Bind(Box<Key>),
@@ -58,7 +63,7 @@ pub(super) enum Asked {
     Single(Single),
 }
 
-/// What is asked for once at a time.
+/// Requests of which at most one per kind is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Single {
     /// Pages to make objects in.
@@ -71,7 +76,7 @@ pub(super) enum Single {
     Status,
     /// A collection, or what it would free.
     Collection,
-    /// Whether the server serves.
+    /// The health of the server.
     Health,
 }
 
@@ -92,7 +97,7 @@ impl Asked {
         }
     }
 
-    /// What a server did that answered it with a message of this kind, which names this page if it names one.
+    /// The error for an answer of this kind to this request; `named` is the page that the answer names.
     fn violation(&self, kind: Kind, named: Option<PageId>) -> Error {
         let asked = match self {
             Asked::Page { page, .. } | Asked::RawPage { page, .. } => Some(*page),
@@ -132,7 +137,7 @@ impl Pending {
         self.last
     }
 
-    /// Whether it is being asked for.
+    /// Says whether such a request is under way.
     pub(super) fn has(&self, single: Single) -> bool {
         self.single[single as usize]
     }
@@ -228,7 +233,7 @@ impl Client {
             }
             (asked, _) => {
                 let violation = asked.violation(header.kind, named.map(|(page, _)| page));
-                // The part that asked hears of it as of all that the connection had under way.
+                // The part that asked is notified of it as of all requests of the connection.
                 self.peer.pending.enter(call, asked);
                 return Err(violation);
             }
@@ -272,8 +277,8 @@ impl Client {
         Ok(())
     }
 
-    /// The connection is gone, and with it the replies to all calls that were pending: the door through which every part hears what of
-    /// its was lost.
+    /// The connection is gone, and with it the replies to all calls that were pending: the door through which
+    /// every part is notified of its lost requests.
     pub(super) fn lose_pending(&mut self) {
         let mut lost = self.peer.pending.take_all();
         for (call, asked) in lost.drain() {
@@ -349,7 +354,7 @@ mod tests {
         client
     }
 
-    /// What each of the pending calls asks for, with its call.
+    /// Lists the pending calls by number, each with its request.
     fn calls(client: &Client) -> Vec<(String, u64)> {
         let by_call = &client.peer.pending.by_call;
         let mut calls: Vec<_> = by_call.iter().map(|(call, asked)| (format!("{asked:?}"), *call)).collect();

@@ -22,11 +22,12 @@ pub(super) struct Raw {
 /// The page's bytes, or none if it was never written.
 type Answer = Result<Option<Vec<u8>>, Error>;
 
-/// Answers that are kept. Their callers take them at once, or have given up; one that comes late for its answer asks again.
+/// Answers that are kept. Their callers take them at once, or have given up; one that comes late for its
+/// answer asks again.
 const CAME_MAX: usize = 64;
 
 impl Raw {
-    /// How many are under way.
+    /// The number of raw fetches under way.
     pub(super) fn under_way(&self) -> usize {
         self.asked.len()
     }
@@ -63,7 +64,8 @@ impl Raw {
 }
 
 impl Client {
-    /// The page's bytes, unchecked; `None` while the server is being asked. `read` is the caller's, none at first.
+    /// The page's bytes, unchecked; `None` while the server is being asked. `read` is the caller's, none at
+    /// first.
     pub fn raw_page(
         &mut self,
         page: PageId,

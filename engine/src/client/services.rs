@@ -52,8 +52,8 @@ impl Requests {
         self.table = None;
         self.of_object = None;
         self.connection += 1;
-        // What came before the answer to a call did is of use. A call without one is given up: an answer that comes by another connection
-        // comes without the items before it.
+        // What came before the answer to a call did is of use. A call without one is given up: an answer that
+        // comes by another connection comes without the items before it.
         let (slots, connection) = (&mut self.slots, self.connection);
         self.streams.retain(|slot, (seq, _)| {
             let id = CallId { slot: *slot, seq: *seq };
@@ -63,7 +63,8 @@ impl Requests {
 }
 
 impl Client {
-    /// The answer to a binding has come: if it was that of a service, it names the table of this client's calls.
+    /// The answer to a binding has come: if it was that of a service, it names the table of this client's
+    /// calls.
     pub(super) fn bound(&mut self, key: &Key, bound: Bound) {
         if let Some(number) = bound.table {
             let table = Table { view: self.history.view, number };
@@ -75,7 +76,8 @@ impl Client {
         self.peer.calls.bound(key, bound);
     }
 
-    /// An interface for a class, or a service if that has no name, as it is bound on this connection, if it is already.
+    /// An interface for a class, or a service if that has no name, as it is bound on this connection, if it
+    /// is already.
     pub fn bound_interface(&self, schema: &'static InterfaceSchema, class: &'static str) -> Option<Binding> {
         self.peer.calls.known(Through::Own(schema, class)).filter(|b| b.table.is_some() == class.is_empty())
     }
@@ -93,7 +95,8 @@ impl Client {
         Some(body)
     }
 
-    /// The body of the response to the call of an object that the host has given this sequence, if it came as a message.
+    /// The body of the response to the call of an object that the host has given this sequence, if it came as
+    /// a message.
     pub fn answer_of_object(&mut self, seq: u64) -> Option<Vec<u8>> {
         let (_, body) = self.requests.of_object.take_if(|(of, _)| *of == seq)?;
         self.acknowledge_body(&body);
@@ -105,21 +108,22 @@ impl Client {
         self.acknowledge(stamp);
     }
 
-    /// A response of the connection that the host has read itself names this stamp: what is read from now on is not older.
+    /// A response of the connection that the host has read itself names this stamp: what is read from now on
+    /// is not older.
     pub fn heard_by_line(&mut self, stamp: Stamp) {
         // A message has it in its header.
         self.history.heard = self.history.heard.max(stamp);
         self.acknowledge(stamp);
     }
 
-    /// What is read from now on is not older than a stamp. Of another history than this client is in now it means nothing: what is
-    /// not heard of in this one is left out.
+    /// Ensures that later reads are not older than a stamp. A stamp of another history means nothing here, so
+    /// it is cut to the stamps received in this history.
     pub(super) fn acknowledge(&mut self, stamp: Stamp) {
         self.history.acknowledged = self.history.acknowledged.max(stamp.min(self.history.heard));
     }
 
-    /// Takes it back, when the connection is gone or the host waits no longer. If its last call has no answer, it is under way from
-    /// now on as if it had been made here, by the name that is given.
+    /// Takes it back, when the connection is gone or the host waits no longer. If its last call has no
+    /// answer, it is under way from now on as if it had been made here, by the name that is given.
     pub fn take_lane_back(&mut self, lane: Lane, is_waiting: bool) -> CallId {
         self.requests.slots.give_back(lane, is_waiting)
     }
@@ -187,7 +191,7 @@ impl Client {
         };
     }
 
-    /// How far a call is that was sent; its answer, once.
+    /// Gives the progress of a call that was sent; its answer, once.
     fn look(&mut self, under_way: &mut Option<UnderWay>) -> Option<Looked> {
         let Some(UnderWay { id, interface }) = under_way.clone() else { return Some(Looked::Unsent) };
         let ended = match self.requests.slots.look(id, self.requests.connection) {
@@ -217,7 +221,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// How far a call is.
+/// Progress of a call.
 enum Looked {
     Unsent,
     /// It was sent on a connection that is gone.
@@ -292,7 +296,7 @@ impl Requester for Client {
 
     fn give_up(&mut self, id: CallId) {
         self.requests.forget_streams(id);
-        // While there is no connection the server cannot be told: it is when there is another.
+        // While there is no connection the server cannot be notified: it is when there is another.
         let (connection, met) = (self.requests.connection, self.requests.table);
         if self.requests.slots.cancel(id, connection, met) {
             self.send_cancel(id);

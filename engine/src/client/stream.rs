@@ -62,7 +62,7 @@ impl Client {
         self.install_early()
     }
 
-    /// Makes this client's own new versions readable here, where the server tells us of later changes.
+    /// Makes this client's own new versions readable here, where the server reports later changes to us.
     fn install_own(&mut self, op: OpId, stamp: Stamp, later: &Set<Oref>) {
         for local_write in self.ops.take_local_writes(op, stamp) {
             let heard = self.fetches.is_subscribed(local_write.oref.page()) || dropped(Rule::OwnUnsubscribed);

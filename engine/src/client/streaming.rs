@@ -1,7 +1,7 @@
 //! Calls with streams: items out and in, each call on the connection that it was sent on.
 //!
-//! The invariant: an item goes to a call that waits for its answer on this connection. Items of any other are dropped, as are those of a
-//! call whose caller has given up.
+//! The invariant: an item goes to a call that waits for its answer on this connection. Items of any other are
+//! dropped, as are those of a call whose caller has given up.
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{CallId, Stamp};
@@ -34,7 +34,7 @@ impl Client {
             .map_err(|Violation(why)| Error::Unavailable(format!("the server broke the protocol: {why}")))
     }
 
-    /// How far a call is that waits: `None` if nothing more is known, else that it has ended, or is lost.
+    /// Says whether a waiting call has ended or is lost; `None` if nothing new is known.
     fn is_ended(&mut self, id: CallId) -> Option<Result<(), Error>> {
         let requests = &self.requests;
         if requests.slots.is_answered(id) {

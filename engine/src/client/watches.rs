@@ -1,8 +1,9 @@
-//! What the programs of this client watch: objects whose changes they want to be told.
+//! Watches of this client's programs: objects whose changes the programs want reported.
 //!
-//! A change of a watched object waits here until its watch takes it; further changes of the object join it. The page of
-//! every watched object stays subscribed, cached or not. Where that is impossible, because the server asks the page back or
-//! has forgotten what this client had, the object is *lost*: nothing is heard of it until its watch has read it again.
+//! A change of a watched object waits here until its watch takes it; further changes of the object join it.
+//! The page of every watched object stays subscribed, cached or not. Where that is impossible, because the
+//! server asks the page back or has forgotten what this client had, the object is *lost*: no news arrives of
+//! it until its watch has read it again.
 
 use tercel_heap::Scope;
 use tercel_wire::id::{Oref, PageId, Stamp};
@@ -38,12 +39,12 @@ struct Watched {
     ended: Option<Error>,
 }
 
-/// What a watch was not told of an object yet.
+/// Changes of an object that were not reported to a watch yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pending {
     changed: Option<Stamp>,
     lost: bool,
-    /// Whether it stands in the list.
+    /// Set while it stands in the list.
     listed: bool,
 }
 
@@ -58,7 +59,7 @@ impl Watched {
 }
 
 impl Watches {
-    /// Whether changes in the page must be heard.
+    /// Says whether the client needs notices of changes in the page.
     pub(super) fn holds(&self, page: PageId) -> bool {
         self.pages.contains_key(&page)
     }
@@ -77,7 +78,7 @@ impl Watches {
         }
     }
 
-    /// Changes in the page are no longer heard.
+    /// Changes in the page are no longer received.
     pub(super) fn lose_page(&mut self, page: PageId) {
         for oref in self.pages.get(&page).into_iter().flatten() {
             for watch in self.watchers.get(oref).into_iter().flatten() {
@@ -88,7 +89,7 @@ impl Watches {
         }
     }
 
-    /// Nothing is heard any more of what was watched up to now.
+    /// No more news arrives of the objects watched up to now.
     pub(super) fn lose_all(&mut self) {
         for watched in self.all.values_mut() {
             let Watched { objects, pending, .. } = watched;
@@ -110,7 +111,7 @@ impl Watches {
         }
     }
 
-    /// Whether the watch did not look at the object before.
+    /// Adds an object to a watch; says whether it was not watched by it before.
     fn add(&mut self, watch: WatchId, oref: Oref) -> Result<bool, Error> {
         let Some(watched) = self.all.get_mut(&watch) else { return Err(unknown()) };
         if watched.objects.contains_key(&oref) {

@@ -7,7 +7,8 @@ use tercel_wire::id::{ClientId, Stamp};
 use crate::table::Map;
 use crate::time::Now;
 
-/// The clients with grants and no connection. Every session waits equally long, so the first in the queue ends first.
+/// The clients with grants and no connection. Every session waits equally long, so the first in the queue
+/// ends first.
 #[derive(Debug, Default)]
 pub(super) struct Absent {
     over: Map<ClientId, (Now, Stamp)>,
@@ -25,8 +26,8 @@ impl Absent {
         absent
     }
 
-    /// The client's session is over then. It has acknowledged everything up to `acked`, and takes nothing back of that by
-    /// being away.
+    /// The client's session is over then. It has acknowledged everything up to `acked`, and takes nothing
+    /// back of that by being away.
     pub(super) fn insert(&mut self, client: ClientId, over: Now, acked: Stamp) {
         self.over.insert(client, (over, acked));
         self.queue.push_back((over, client));

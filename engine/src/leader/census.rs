@@ -1,7 +1,8 @@
-//! How the room of pages is used: summed up by a collection's sweep, which looks at every page with anything in it.
+//! Use of the room of pages: summed up by a collection's sweep, which looks at every page with anything in
+//! it.
 //!
-//! It is an estimate as soon as anything is committed behind the sweep. The invariant: of each page counted, bytes of
-//! objects, free bytes, slots and header are the page's bytes.
+//! It is an estimate as soon as anything is committed after the sweep. The invariant: of each page counted,
+//! bytes of objects, free bytes, slots and header are the page's bytes.
 
 use tercel_wire::id::{Oref, PageId};
 
@@ -28,7 +29,7 @@ pub(crate) struct Counted {
     pub at: Now,
 }
 
-/// What a sweep has seen so far.
+/// Sums of a sweep so far.
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     /// As the pages are.

@@ -1,15 +1,16 @@
 //! Collecting what no root reaches.
 //!
-//! One mark, incremental, by the leader alone, over the newest state of every object, ordered or not yet visible. What a
-//! commit writes, makes or moves becomes grey with it and is looked at again; so when nothing is grey, all that the roots reach
-//! is black, at that very moment (Steele, CACM 1975). Then the pages are swept: objects that are white are dead. A time of
-//! grace passes, in which commits go on to colour; then what is still dead goes to the order in pieces, and at a moment when
-//! nothing is grey one entry behind them frees all of it together. If anything dead was written meanwhile, the collection is
-//! given up and begins again.
+//! One mark, incremental, by the leader alone, over the newest state of every object, ordered or not yet
+//! visible. What a commit writes, makes or moves becomes grey with it and is looked at again; so when nothing
+//! is grey, all that the roots reach is black, at that very moment (Steele, CACM 1975). Then the pages are
+//! swept: objects that are white are dead. A time of grace passes, in which commits go on to colour; then
+//! what is still dead goes to the order in pieces, and at a moment when nothing is grey one later entry frees
+//! all of it together. If anything dead was written meanwhile, the collection is given up and begins again.
 //!
-//! What a transaction that is under way still names of it is refused when it commits ([`crate::replica::frees`]). Chunks of
-//! large values and former places are no candidates: they go with the object that they belong to. The
-//! invariant: what is freed is dead when it is freed, and nothing that is not freed with it leads there.
+//! A transaction under way that still names a freed object is refused when it commits
+//! ([`crate::replica::frees`]). Chunks of large values and former places are no candidates: they go with the
+//! object that they belong to. The invariant: a freed object is dead when it is freed, and only objects freed
+//! with it lead there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,22 +41,23 @@ pub(super) struct Collecting {
     config: CollectConfig,
     cycle: Option<Box<Cycle>>,
     wanted: Option<Wanted>,
-    /// How many slots there was something in when the last one had come to its end.
+    /// The number of slots in use when the last collection ended.
     left: u64,
-    /// How many have come to their end, and the report of the last one.
+    /// The number of completed collections, and the report of the last one.
     done: u64,
     report: String,
     /// The end of one that is not visible yet, and its report.
     ending: Option<(Stamp, String)>,
-    /// Pages that have room beside what is in them, each with the bytes that this takes, as the last sweep found them.
+    /// Pages that have room beside what is in them, each with the bytes that this takes, as the last sweep
+    /// found them.
     holes: Vec<(PageId, u16)>,
     /// Trees that waited to be freed when a collection had released its own.
     released: usize,
-    /// How the last sweep found the room of pages used, or what was freed since has left it.
+    /// The use of the room of pages that the last sweep found, less the objects freed since.
     counted: Option<Counted>,
 }
 
-/// What the next collection is asked to do. Of several that ask, the one that wants more is heard.
+/// The task of the next collection. Of several requests, the one that wants more wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wanted {
     /// To say what it would free.
@@ -81,7 +83,7 @@ struct Cycle {
     holes: Vec<(PageId, u16)>,
     /// By class, what was dead when it was swept.
     found: BTreeMap<ClassId, Found>,
-    /// How the room of the pages is used that were swept, and when they were.
+    /// The use of the room of the pages swept so far, and the time of the sweep.
     counting: Counting,
     counted_at: Now,
     /// Pages in the pieces that are ordered, objects in them, and the stamp of the last piece.
@@ -93,7 +95,7 @@ struct Cycle {
     is_held_up: bool,
 }
 
-/// How far a collection is.
+/// Progress of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Mark,
@@ -107,7 +109,7 @@ enum Phase {
     Free,
 }
 
-/// What is dead of one class.
+/// Dead objects of one class.
 #[derive(Debug, Default)]
 struct Found {
     objects: u64,
@@ -123,10 +125,10 @@ struct Corpse {
     trees: Vec<Oref>,
 }
 
-/// How a collection stands, for people.
+/// The state of a collection, for people.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CollectStatus<'a> {
-    /// What is done now.
+    /// The present phase.
     pub phase: &'static str,
     /// Objects that were reached.
     pub marked: u64,
@@ -134,12 +136,13 @@ pub(crate) struct CollectStatus<'a> {
     pub dead: u64,
     /// The next page to be swept.
     pub page: u64,
-    /// Collections that came to their end in this view, and what the last one says of itself: JSON, or nothing.
+    /// Collections that came to their end in this view, and what the last one says of itself: JSON, or
+    /// nothing.
     pub done: u64,
     pub report: &'a str,
     /// Objects and chunks beyond those that the last one left.
     pub made: u64,
-    /// How the room of pages was used when that was counted last.
+    /// The use of the room of pages at the last count.
     pub counted: Option<Counted>,
 }
 
@@ -192,18 +195,18 @@ impl Collecting {
         }
     }
 
-    /// How many objects and chunks there are more than the last one left.
+    /// The number of objects and chunks beyond those that the last collection left.
     fn made(&self, places: &Places) -> u64 {
         places.objects().saturating_sub(self.left)
     }
 
-    /// Whether so much was made since the last one that another is worth it.
+    /// Says whether enough was made since the last collection to make another worthwhile.
     fn is_due(&self, places: &Places) -> bool {
         let share = self.left / 100 * u64::from(self.config.made_percent);
         self.config.is_automatic && self.made(places) >= self.config.made_min.max(share)
     }
 
-    /// Whether what is dead is about to be freed, so that no large transaction may begin.
+    /// Says whether dead objects are about to be freed, so that no large transaction may begin.
     pub(super) fn is_freeing(&self) -> bool {
         self.cycle.as_ref().is_some_and(|cycle| matches!(cycle.phase, Phase::Stage(_) | Phase::Free))
     }
@@ -220,7 +223,7 @@ impl Collecting {
         self.holes.pop()
     }
 
-    /// How many trees may wait to be freed beside those that commits have released.
+    /// The number of trees that may wait to be freed beside those that commits have released.
     pub(super) fn released(&self) -> usize {
         self.released
     }
@@ -270,7 +273,8 @@ impl Cycle {
         }
     }
 
-    /// Looks at some of what is grey in a page. What is in the buffer is looked at there, for the rest the page must be here.
+    /// Looks at some of what is grey in a page. What is in the buffer is looked at there, for the rest the
+    /// page must be here.
     fn mark_slice(&mut self, page: PageId, work: &mut Work<'_>) {
         self.cursor = page;
         let is_here = work.pages.is_here(page);
@@ -364,7 +368,7 @@ impl Cycle {
         self.phase = Phase::Grace(work.now.plus_us(grace * 1_000));
     }
 
-    /// The next piece of what is dead, and the page behind it.
+    /// The next piece of dead objects, and the page after it.
     fn piece(&mut self, from: u32) -> (Piece, u32) {
         let mut piece = Piece { at: self.staged, ..Piece::default() };
         let (mut bytes, mut next) = (0, from);
@@ -421,7 +425,8 @@ fn refs_of(object: &[u8], catalogue: &Catalogue, refs: &mut Vec<Oref>) {
     layout.refs(body, |at| refs.extend(Oref::from_raw(le32(body, at)).filter(|to| !to.is_null())));
 }
 
-/// What is in a place to which nothing leads, if that is a candidate; a page that must be here to know it.
+/// Gives the object in an unreachable place, if it is a candidate; as error, the page that must be here to
+/// know it.
 fn corpse(oref: Oref, work: &mut Work<'_>) -> Result<Option<Corpse>, PageId> {
     let catalogue = &work.replica.catalogue;
     let look = |object: &[u8]| {
@@ -448,7 +453,7 @@ impl Leader {
         collecting.done + 1 + u64::from(collecting.cycle.is_some() || collecting.ending.is_some())
     }
 
-    /// How the collection stands.
+    /// The state of the collection.
     pub(crate) fn collect_status(&self, places: &Places) -> CollectStatus<'_> {
         let Collecting { done, report, counted, .. } = &self.reclaiming.collecting;
         let (done, made, counted) = (*done, self.reclaiming.collecting.made(places), *counted);
@@ -470,7 +475,7 @@ impl Leader {
         }
     }
 
-    /// Whether a collection has something to do now.
+    /// Says whether a collection has something to do now.
     pub(super) fn collect_wants(&self, visible: Stamp, places: &Places) -> bool {
         let collecting = &self.reclaiming.collecting;
         let Some(cycle) = &collecting.cycle else {
@@ -531,10 +536,11 @@ impl Leader {
         self.reclaiming.collecting.cycle = Some(cycle);
     }
 
-    /// Orders a piece of what is dead, or, behind the last, the end of all of it.
+    /// Orders a piece of dead objects, or, after the last, the entry that frees all of them.
     fn free_dead(&mut self, mut cycle: Box<Cycle>, work: &mut Work<'_>) {
         let is_shown = cycle.ordered <= work.pages.visible();
-        // The log is needed from the first piece on: a collection that has begun to free waits for no room that its end makes.
+        // The log is needed from the first piece on: a collection that has begun to free waits for no room
+        // that its end makes.
         let is_begun = cycle.ordered > Stamp::ZERO;
         let has_room = !work.log_is_full() && work.pages.mob.bytes() <= work.config.mob_bytes;
         cycle.is_held_up = work.disk_full || !(is_begun || has_room);
@@ -585,21 +591,22 @@ impl Leader {
         }
     }
 
-    /// Something came to life that the order had heard was dead: all of it is taken back.
+    /// An object came to life that an ordered piece names as dead: all pieces are taken back.
     fn begin_collecting_again(&mut self, cycle: Cycle, work: &mut Work<'_>) {
         self.take_back_dead(&cycle, work);
         self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(cycle.wanted)));
         self.waiting.behind_due = true;
     }
 
-    /// Nothing of what the order has heard is freed.
+    /// No object of the ordered pieces is freed.
     fn take_back_dead(&mut self, cycle: &Cycle, work: &mut Work<'_>) {
         if cycle.ordered > Stamp::ZERO {
             self.order(&Entry::Condemn(Piece::default()), None, work);
         }
     }
 
-    /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it leads to.
+    /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it
+    /// leads to.
     pub(crate) fn collect_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
         let Some(cycle) = self.reclaiming.collecting.cycle.as_mut().filter(|c| c.reading == Some(page))
         else {
@@ -608,7 +615,8 @@ impl Leader {
         cycle.reading = None;
         let Some(why) = failed else {
             self.go_on_collecting(work);
-            // It was read for this alone, and the pages of clients are not to make room for all pages of the space.
+            // It was read for this alone, and the pages of clients are not to make room for all pages of the
+            // space.
             return work.pages.cool(page);
         };
         let text = format!(
@@ -628,7 +636,7 @@ impl Cycle {
         Counted { census: self.counting.found, at: self.counted_at }
     }
 
-    /// Whether there is nothing to be freed.
+    /// Says whether there is nothing to be freed.
     fn is_futile(&self) -> bool {
         self.marks.dead() == 0 && self.unheld.is_empty()
     }

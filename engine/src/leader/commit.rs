@@ -32,28 +32,29 @@ pub(crate) struct Body<'a> {
     ran: Option<Ran>,
 }
 
-/// What a method has come to that was run here for its caller, whose operation it is.
+/// The result of a method that was run here for its caller, whose operation it is.
 #[derive(Debug, Clone)]
 pub(crate) struct Ran {
     /// The session in which it took places.
     pub author: ClientId,
-    /// What it returns: kept with the operation.
+    /// The bytes that it returns: kept with the operation.
     pub reply: Vec<u8>,
     /// A checksum of the call.
     pub digest: u32,
-    /// Keep the pages in which it took places from being given back while it waits to be ordered. The transaction, which held them,
-    /// has ended by then.
+    /// Keep the pages in which it took places from being given back while it waits to be ordered. The
+    /// transaction, which held them, has ended by then.
     pub holds: Vec<Arc<Hold>>,
 }
 
 impl<'a> Body<'a> {
-    /// Puts together what came with the commit, and the parts before it with the checksum that was summed up as they came.
+    /// Puts together what came with the commit, and the parts before it with the checksum that was summed up
+    /// as they came.
     pub(crate) fn new(parts: Vec<Vec<u8>>, mut sum: crc32fast::Hasher, last: &'a [u8]) -> Body<'a> {
         sum.update(last);
         Body { parts, last: last.into(), digest: sum.finalize(), ran: None }
     }
 
-    /// What a method wrote.
+    /// The writes of a method.
     pub(crate) fn of_call(effects: &'a [u8], ran: Ran) -> Body<'a> {
         Body { parts: Vec::new(), last: effects.into(), digest: ran.digest, ran: Some(ran) }
     }
@@ -168,7 +169,7 @@ impl Leader {
         left.iter().for_each(|oref| self.reclaiming.collecting.left(*oref));
     }
 
-    /// Whether the transaction may commit after everything ordered so far.
+    /// Says whether the transaction may commit after everything ordered so far.
     pub(crate) fn judge(&self, effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(), Outcome> {
         work.replica.certify(effects).or_else(|outcome| match outcome {
             Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) && self.is_in_flight(oref) => {
@@ -186,7 +187,8 @@ impl Leader {
         }
     }
 
-    /// Answers from what is known of the operation; whether it was. `digest` is a checksum of the bytes that came with it.
+    /// Answers from what is known of the operation; whether it was. `digest` is a checksum of the bytes that
+    /// came with it.
     pub(crate) fn answer_past(
         &mut self,
         asked: Asked,
@@ -194,7 +196,8 @@ impl Leader {
         digest: Option<u32>,
         work: &mut Work<'_>,
     ) -> bool {
-        // A space that was restored has the views of the backup, too; what was done in them after it was taken is not here.
+        // A space that was restored has the views of the backup, too; what was done in them after it was
+        // taken is not here.
         let is_of_history = work.replica.views.knows(op.view) && op.view.number >= work.config.view_first;
         let outcome = match work.replica.answers.past(op) {
             Past::Never if self.large_will_end(op) => return true,
@@ -218,7 +221,8 @@ impl Leader {
         true
     }
 
-    /// Answers that an operation is not executed, which rejects its id: no later copy of the request will execute.
+    /// Answers that an operation is not executed, which rejects its id: no later copy of the request will
+    /// execute.
     pub(crate) fn not_executed(&mut self, asked: Asked, op: OpId, outcome: Outcome, work: &mut Work<'_>) {
         let present = &self.present;
         self.rejected.reject(op, |client| present.contains_key(&client));
@@ -258,8 +262,8 @@ impl Leader {
         self.not_executed(asked, op, Outcome::NotExecuted, work);
     }
 
-    /// Pages that must be seen before the writes can be placed. They must find room in the page cache all at once, or
-    /// they would drive each other out for ever.
+    /// Pages that must be seen before the writes can be placed. They must find room in the page cache all at
+    /// once, or they would drive each other out for ever.
     fn missing_pages(
         &mut self,
         effects: &CommitEffects<'_>,
@@ -395,7 +399,7 @@ impl Leader {
         pages
     }
 
-    /// Whether something is known to have been made in a place.
+    /// Says whether something is known to have been made in a place.
     fn is_made(&self, to: Oref, work: &mut Work<'_>) -> bool {
         match self.fills.get(&to.page()) {
             Some(fill) => fill.is_made(to.slot()),
@@ -404,7 +408,8 @@ impl Leader {
     }
 }
 
-/// The pages of an object that are not at hand: its own, and the one that it moved to. All of them are `needed`.
+/// The pages of an object that are not at hand: its own, and the one that it moved to. All of them are
+/// `needed`.
 pub(super) fn missing_of(oref: Oref, work: &mut Work<'_>, needed: &mut Set<PageId>) -> Option<PageId> {
     needed.insert(oref.page());
     if !work.pages.is_here(oref.page()) {
@@ -415,8 +420,8 @@ pub(super) fn missing_of(oref: Oref, work: &mut Work<'_>, needed: &mut Set<PageI
     (!work.pages.is_here(to.page())).then_some(to.page())
 }
 
-/// Checks an object against its class, and that no page it names was never given out; notes the places that may only have been
-/// promised, and its trees.
+/// Checks an object against its class, and that no page it names was never given out; notes the places that
+/// may only have been promised, and its trees.
 pub(super) fn check_object(
     w: &Write<'_>,
     named: &mut Vec<Oref>,

@@ -1,4 +1,4 @@
-//! Classes: a new one is ordered, and told of once it is visible.
+//! Classes: a new one is ordered, and announced once it is visible.
 
 use tercel_wire::frame::BODY_BYTES_MAX;
 use tercel_wire::id::{ClassId, Stamp};
@@ -34,8 +34,8 @@ impl Leader {
             Err((reason, text)) => work.refuse(asked, reason, text),
             Ok(id) => {
                 let stamp = self.order(&Entry::Define(id, layout), None, work);
-                // The leader announces a number only once it is visible. A lost number could be given to another class,
-                // and a client that had heard of it would write objects of the wrong class.
+                // The leader announces a number only once it is visible. A lost number could be given to
+                // another class, and a client that knew of it would write objects of the wrong class.
                 self.defining.push_back(Defining { stamp, id, asked: vec![asked] });
             }
         }

@@ -1,7 +1,7 @@
 //! Entries that are ordered and not yet visible: the tentative suffix of a leader's entries.
 //!
-//! The invariant: entries become visible in the order of their stamps, each once everything up to it is stable at its
-//! own level.
+//! The invariant: entries become visible in the order of their stamps, each once everything up to it is
+//! stable at its own level.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct Flights {
 #[derive(Debug, Clone)]
 pub(crate) struct Flight {
     pub stamp: Stamp,
-    /// How safe it must be.
+    /// The level of safety that it needs.
     pub level: Level,
     pub op: Option<OpId>,
     /// The references that it changed, as readers know them.

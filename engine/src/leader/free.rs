@@ -1,8 +1,9 @@
 //! Freeing what was released: trees of chunks that no object owns any more.
 //!
-//! Trees are read from the front of the queue in ordered state, and an entry says which of their chunks are gone and which
-//! trees below them are to be next. One such entry is on its way at a time, of a bounded size, so others commit in between.
-//! Only nodes and the leaves that are roots are read: how high a node stands says whether its children are leaves.
+//! Trees are read from the front of the queue in ordered state, and an entry says which of their chunks are
+//! gone and which trees below them are to be next. One such entry is on its way at a time, of a bounded size,
+//! so others commit in between. Only nodes and the leaves that are roots are read: how high a node stands
+//! says whether its children are leaves.
 
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
@@ -18,7 +19,7 @@ use crate::replica::Replica;
 use crate::replica::catalogue::Catalogue;
 use crate::replica::entry::{Entry, Freed};
 
-/// How far the leader is with freeing what was released.
+/// The leader's progress in freeing released trees.
 #[derive(Debug, Default)]
 pub(super) struct Freeing {
     /// The last entry about it.
@@ -36,8 +37,8 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// What an object of a class for chunks holds. Nothing hangs on an object of any other class, which damage alone can have
-    /// put there.
+    /// Gives the contents of an object of a class for chunks. Nothing hangs on an object of any other class,
+    /// which damage alone can have put there.
     fn of(object: &[u8], catalogue: &Catalogue) -> Option<Chunk> {
         let mut children = Vec::new();
         let body = &object[HEADER_BYTES..];
@@ -57,7 +58,7 @@ impl Chunk {
 }
 
 impl Leader {
-    /// Whether there is a slice of freeing to be done.
+    /// Says whether there is a slice of freeing to be done.
     pub(super) fn free_wants(&self, visible: Stamp, replica: &Replica) -> bool {
         let freeing = &self.reclaiming.freeing;
         replica.released.count() > 0
@@ -114,7 +115,8 @@ impl Leader {
         }
     }
 
-    /// The page that freeing waited for is here, or is damaged: then what was released in it stays where it is.
+    /// The page that freeing waited for is here, or is damaged: then what was released in it stays where it
+    /// is.
     pub(crate) fn free_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
         if self.reclaiming.freeing.reading != Some(page) {
             return;

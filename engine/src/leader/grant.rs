@@ -1,9 +1,9 @@
 //! Pages to make objects in: granted to a client, kept over its connections, and ended with its session.
 //!
-//! A commit may refer to a place before an object is made in it. So the leader announces a grant only once it is visible:
-//! the page of a lost grant would be granted again, and the reference would come to name another object. Pages of ended
-//! sessions are granted again by the rule of reuse alone: every session has acknowledged the end, and no transaction that
-//! was judged before it is still under way.
+//! A commit may refer to a place before an object is made in it. So the leader announces a grant only once it
+//! is visible: the page of a lost grant would be granted again, and the reference would come to name another
+//! object. Pages of ended sessions are granted again by the rule of reuse alone: every session has
+//! acknowledged the end, and no transaction that was judged before it is still under way.
 
 use tercel_wire::id::{ClientId, PageId, Stamp};
 use tercel_wire::message::{Hole, Lease, Leased, Reason};
@@ -40,7 +40,7 @@ impl Leader {
             return work.expel(asked.conn, "a client counts its grants");
         }
         if lease.seq == seq {
-            // It has not heard of its last grant.
+            // It has not received its last grant.
             return work.replies.push(Reply::Granted(asked, last));
         }
         if work.disk_full {
@@ -64,8 +64,8 @@ impl Leader {
         }
     }
 
-    /// A client makes nothing more in pages that it was granted. It does not say so of what a large transaction of it makes
-    /// objects in.
+    /// A client makes nothing more in pages that it was granted. It does not say so of what a large
+    /// transaction of it makes objects in.
     fn take_back(&mut self, client: ClientId, mut pages: Vec<(PageId, u16)>, work: &mut Work<'_>) {
         let is_of = |page| work.replica.places.granted(page).is_some_and(|g| g.client == client);
         pages.retain(|(page, _)| is_of(*page) && !self.large_fills(*page));
@@ -76,7 +76,7 @@ impl Leader {
         }
     }
 
-    /// What was known of pages that are given out again is of no use.
+    /// Drops the knowledge about pages that are given out again.
     fn begin_anew(&mut self, pages: &[PageId]) {
         pages.iter().for_each(|page| _ = self.fills.remove(page));
         self.overflow = self.overflow.filter(|overflow| !pages.contains(&overflow.page));
@@ -107,7 +107,8 @@ impl Leader {
         }
         let count = spare.min(left).min(wanted.min(limits::LEASE_PAGES) as usize);
         let mut pages = self.reusable(count, work);
-        // A birth would be that of the objects in a page with a hole, too. And there must be room for an object of any size.
+        // A birth would be that of the objects in a page with a hole, too. And there must be room for an
+        // object of any size.
         let holes = if pages.is_empty() { self.holes(count / 2, work) } else { Vec::new() };
         pages.extend(holes.iter().map(|hole| hole.page));
         while pages.len() < count
@@ -142,8 +143,8 @@ impl Leader {
             return Vec::new();
         }
         let present = self.present.values().map(|p| p.acked).min();
-        // While clients come and go there is always an absent one: were it counted as having acknowledged nothing, no page
-        // would ever be given out again.
+        // While clients come and go there is always an absent one: were it counted as having acknowledged
+        // nothing, no page would ever be given out again.
         let acked = present.into_iter().chain(self.absent.acked()).chain([work.pages.visible()]).min();
         let acked = acked.unwrap_or_default();
         let acked = if dropped(Rule::ReuseAtOnce) { work.replica.stamp } else { acked };
@@ -192,8 +193,8 @@ impl Leader {
         self.fills.retain(|page, _| places.granted(*page).is_some());
     }
 
-    /// Whether the end of the client's session is ordered and not yet visible. The end may still be lost, so the leader
-    /// cannot tell whether the client still has its grants.
+    /// Says whether the end of the client's session is ordered and not yet visible. The end may still be
+    /// lost, so the leader cannot tell whether the client still has its grants.
     pub(crate) fn is_ending(&self, client: ClientId) -> bool {
         self.ending.iter().any(|(_, ending)| *ending == client)
     }

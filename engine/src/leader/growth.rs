@@ -1,7 +1,8 @@
-//! How fast pages are given out that never were, when none will be left at that rate, and whether that is to be said.
+//! The rate at which fresh pages are given out, the time when none will be left at that rate, and the warning
+//! about it.
 //!
-//! Fresh pages are counted by the minute, for an hour. The invariant: every fresh page of the window is in its minute, for
-//! pages are given out by entries, and each entry is followed by a look.
+//! Fresh pages are counted by the minute, for an hour. The invariant: every fresh page of the window is in
+//! its minute, for pages are given out by entries, and each entry is followed by a look.
 
 use std::collections::VecDeque;
 
@@ -24,7 +25,7 @@ pub(super) struct Growth {
     warning: Option<SpaceWarning>,
 }
 
-/// What there is to give out.
+/// Pages to give out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stock {
     /// The first page that was never given out.
@@ -39,7 +40,7 @@ impl From<&Places> for Stock {
     }
 }
 
-/// How long a space will have room.
+/// The time for which a space will have room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outlook {
     /// Fresh pages in an hour; `None` if they were not watched for long enough.
@@ -54,7 +55,8 @@ const MINUTE_US: u64 = 60_000_000;
 /// Minutes in the window: what is older says little about the present.
 const MINUTES: u64 = 60;
 
-/// Time to watch before there is a rate. A shorter burst, such as a program's start, says little about the days to come.
+/// Time to watch before there is a rate. A shorter burst, such as a program's start, says little about the
+/// days to come.
 const WATCHED_US_MIN: u64 = 5 * MINUTE_US;
 
 /// A warning comes when less than this part of the pages is left: still three gigabytes.
@@ -63,7 +65,8 @@ const FEW_PART: u32 = 10;
 /// It goes when more than this part is left, so that it does not come and go with single pages.
 const MANY_PART: u32 = 8;
 
-/// A warning comes when the space will be full within a week: a program can be changed in that time, or its data moved.
+/// A warning comes when the space will be full within a week: a program can be changed in that time, or its
+/// data moved.
 const SOON_S: u64 = 7 * 86_400;
 
 /// It goes when there are two weeks, so that it does not come and go with each minute's rate.
@@ -107,7 +110,7 @@ impl Growth {
         self.warning = self.judge(now, stock.left);
     }
 
-    /// How it was at the last look.
+    /// The outlook as of the last look.
     pub(super) fn outlook(&self, now: Now, stock: Stock) -> Outlook {
         let watched = self.watched_us(now);
         Outlook {

@@ -1,14 +1,16 @@
-//! Large transactions, a slice at a time: whatever one transaction writes, others are served, and commit, between its slices.
+//! Large transactions, a slice at a time: whatever one transaction writes, others are served, and commit,
+//! between its slices.
 //!
-//! One is worked on at a time. It is checked, and its pages are brought here, while others do as they like. From the moment in
-//! which it is judged until it is ordered it *holds* what it read and what it writes: a transaction that writes any of that
-//! waits until then, and so does one that makes objects in the pages that it fills. All others are judged, placed and ordered
-//! as ever, before it. So whatever was found out about it stays true although it took many slices.
+//! One is worked on at a time. It is checked, and its pages are brought here, while others do as they like.
+//! From the moment in which it is judged until it is ordered it *holds* what it read and what it writes: a
+//! transaction that writes any of that waits until then, and so does one that makes objects in the pages that
+//! it fills. All others are judged, placed and ordered as ever, before it. So whatever was found out about it
+//! stays true although it took many slices.
 //!
-//! What its writes will take of each page is kept in a ledger, which is counted when others look for room. Once all have
-//! their places it goes to the order in pieces, one after the other, and at last an entry of a few bytes commits it
-//! ([`super::stage`]): all of it becomes visible in one step. Until its first piece it can be dropped without a trace; from then
-//! on it is committed whatever becomes of its client.
+//! A ledger keeps the room that its writes will take in each page; other requests for room count it. Once all
+//! writes have their places it goes to the order in pieces, one after the other. At last an entry of a few
+//! bytes commits it ([`super::stage`]): all of it becomes visible in one step. Until its first piece it can
+//! be dropped without a trace; from then on it is committed whatever becomes of its client.
 
 use std::collections::VecDeque;
 
@@ -38,41 +40,41 @@ pub(super) struct Large {
     base: Stamp,
     reads: Vec<Oref>,
     pub(super) writes: Vec<At>,
-    /// How many reads, or writes, are still to be decoded.
+    /// The number of reads, or writes, still to be decoded.
     left: usize,
     touched: Touched,
     pub(super) placing: Placing,
     pub(super) record: Record,
     pub(super) phase: LargePhase,
-    /// How far the step is.
+    /// Progress of the step.
     pub(super) next: usize,
     pages: Missing,
 }
 
-/// What is not yet in the bytes, in its order, and how much of the first of them is.
+/// Parts not yet in the bytes, in their order, and the bytes of the first part that are.
 #[derive(Debug)]
 struct Arriving {
     parts: VecDeque<Vec<u8>>,
     part_at: usize,
 }
 
-/// What it read, and what it writes.
+/// The objects that it read, and those that it writes.
 #[derive(Debug, Default)]
 struct Touched {
     read: Set<Oref>,
     written: Set<Oref>,
 }
 
-/// What its record in the log has beside its bytes.
+/// The fields of its record in the log beside its bytes.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// Places that its objects name and that may only have been promised, and the pages of those that are.
     refs: Vec<Oref>,
     pub named: Vec<PageId>,
     pub filled: Vec<PageId>,
-    /// What it returns.
+    /// The bytes that it returns.
     pub reply: Vec<u8>,
-    /// What the record begins with.
+    /// The head of the record.
     pub head: Vec<u8>,
     /// Its last piece so far.
     pub staged: Option<Stamp>,
@@ -82,7 +84,8 @@ pub(super) struct Record {
 #[derive(Debug, Default)]
 struct Missing {
     missing: usize,
-    /// How often the pages of this slice did not stay here together: it is so many times halved.
+    /// The number of times that the pages of this slice did not stay here together: the slice is halved so
+    /// many times.
     tries: u32,
 }
 
@@ -107,9 +110,9 @@ pub(super) enum LargePhase {
     Gather,
     /// Its base is decoded.
     Head,
-    /// What it read is decoded.
+    /// Its reads are decoded.
     Reads,
-    /// What it writes is decoded.
+    /// Its writes are decoded.
     Writes,
     /// Objects are what their classes say, and none is written twice.
     Check,
@@ -125,12 +128,12 @@ pub(super) enum LargePhase {
     Place,
     /// The pages that it fills are brought up to date.
     Keep,
-    /// It goes to the order in pieces, and is committed behind the last.
+    /// It goes to the order in pieces, and is committed after the last.
     Stage,
 }
 
 impl LargePhase {
-    /// Whether it holds what it read and writes.
+    /// Says whether it holds the objects that it read and writes.
     fn holds(self) -> bool {
         matches!(
             self,
@@ -159,12 +162,12 @@ const SLICE_BYTES: usize = 64 << 10;
 /// Granted pages that are brought up to date at once, when it is certain that something is made in them.
 const FILLS_AT_ONCE: usize = 500;
 
-/// Whether a transaction of so many bytes is worked on in slices.
+/// Says whether a transaction of so many bytes is worked on in slices.
 pub(super) fn is_large(bytes: usize) -> bool {
     bytes > mutant::bound(LARGE_BYTES, 200)
 }
 
-/// How a slice ended: a refusal ends the transaction.
+/// The result of a slice: a refusal ends the transaction.
 type Sliced = Result<(), Outcome>;
 
 impl Large {
@@ -254,19 +257,19 @@ impl Large {
         self.next..end
     }
 
-    /// Whether new objects are made in this page.
+    /// Says whether new objects are made in this page.
     pub(super) fn fills(&self, page: PageId) -> bool {
         self.placing.fills(page)
     }
 
-    /// Whether a transaction may not be placed before this one is ordered.
+    /// Says whether a transaction may not be placed before this one is ordered.
     fn holds(&self, effects: &CommitEffects<'_>) -> bool {
         let held =
             |w: &Write<'_>| self.touched.read.contains(&w.oref) || self.touched.written.contains(&w.oref);
         self.phase.holds() && effects.writes.iter().any(|w| held(w) || w.new && self.fills(w.oref.page()))
     }
 
-    /// Goes on behind a slice, or to the next step.
+    /// Goes on after a slice, or to the next step.
     fn done(&mut self, end: usize, of: usize, then: LargePhase) {
         self.next = end;
         if end >= of {
@@ -302,34 +305,35 @@ impl Leader {
         }));
     }
 
-    /// Whether a commit must wait for a large one that holds what it writes.
+    /// Says whether a commit must wait for a large transaction that holds the objects of its writes.
     pub(super) fn large_holds(&self, effects: &CommitEffects<'_>) -> bool {
         self.large.as_ref().is_some_and(|l| l.holds(effects)) && !dropped(Rule::HeldIgnored)
     }
 
-    /// Whether a large transaction makes objects in the page.
+    /// Says whether a large transaction makes objects in the page.
     pub(super) fn large_fills(&self, page: PageId) -> bool {
         self.large.as_ref().is_some_and(|l| l.fills(page))
     }
 
-    /// Whether a large transaction is of the same slot of the same client: a slot's operations are executed in their order.
+    /// Says whether a large transaction is of the same slot of the same client: a slot's operations are
+    /// executed in their order.
     pub(super) fn large_precedes(&self, op: OpId) -> bool {
         self.large.as_ref().is_some_and(|l| (l.op.client, l.op.slot) == (op.client, op.slot))
     }
 
-    /// Whether the operation will be committed and is not yet ordered.
+    /// Says whether the operation will be committed and is not yet ordered.
     pub(super) fn large_will_end(&self, op: OpId) -> bool {
         self.large.as_ref().is_some_and(|l| l.op == op && l.record.staged.is_some())
     }
 
-    /// Whether there is a slice to be done.
+    /// Says whether there is a slice to be done.
     pub(super) fn large_wants(&self, visible: Stamp, replica: &Replica) -> bool {
         let goes_on = |l: &Large| l.phase != LargePhase::Stage || l.may_stage(visible, replica);
         self.large.as_ref().is_some_and(|l| l.pages.missing == 0 && goes_on(l))
     }
 
-    /// Lets go of a transaction whose client is gone or wants to hear that it was not executed, if no piece of it is
-    /// ordered yet. Those that waited behind it are tried again soon.
+    /// Drops a transaction whose client is gone or waits for the answer that it was not executed, if no piece
+    /// of it is ordered yet. Transactions that waited for it are tried again soon.
     pub(super) fn drop_large(&mut self, which: impl Fn(&Large) -> bool) {
         if self.large.as_ref().is_some_and(|l| which(l) && l.record.staged.is_none()) {
             self.end_large();
@@ -344,7 +348,7 @@ impl Leader {
         self.waiting.behind_due = true;
     }
 
-    /// Those that waited behind a large transaction are tried again.
+    /// Transactions that waited for a large one are tried again.
     pub(crate) fn go_on_behind(&mut self, work: &mut Work<'_>) {
         if self.large.is_none() && std::mem::take(&mut self.waiting.behind_due) {
             for id in std::mem::take(&mut self.waiting.behind) {

@@ -1,4 +1,4 @@
-//! What a collection knows of every slot: two bits each, in some fifty bytes a page.
+//! The marks of a collection for every slot: two bits each, in some fifty bytes a page.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use tercel_wire::id::{Oref, PageId};
 
 use crate::slots::Slots;
 
-/// What is known of a slot (Dijkstra, Lamport, Martin, Scholten, Steffens, CACM 1978, with one colour more).
+/// The mark of a slot (Dijkstra, Lamport, Martin, Scholten, Steffens, CACM 1978, with one colour more).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Color {
     /// Nothing has led to it yet.
@@ -25,12 +25,12 @@ pub(super) struct Marks {
     /// By page. Pages beyond the end are white.
     pages: Vec<PageMarks>,
     grey: BTreeSet<PageId>,
-    /// How many are grey or black, and how many dead.
+    /// The number of grey or black slots, and that of dead ones.
     marked: u64,
     dead: u64,
 }
 
-/// What a page with something grey costs beside.
+/// The additional cost of a page with something grey, in bytes.
 const GREY_BYTES: usize = 16;
 
 #[derive(Debug, Clone, Default)]
@@ -90,24 +90,24 @@ impl Marks {
         self.grey.range(from..).next().or_else(|| self.grey.first()).copied()
     }
 
-    /// Whether there is nothing grey.
+    /// Says whether there is nothing grey.
     pub(super) fn is_settled(&self) -> bool {
         self.grey.is_empty()
     }
 
-    /// What is grey in a page.
+    /// The grey objects of a page.
     pub(super) fn grey_of(&self, page: PageId) -> Vec<Oref> {
         let slots = self.page(page).into_iter().flat_map(|p| p.slots_of(|color| color == Color::Grey));
         slots.filter_map(|slot| Oref::new(page, slot)).collect()
     }
 
-    /// What is dead in a page.
+    /// The dead slots of a page.
     pub(super) fn dead_of(&self, page: PageId) -> Slots {
         let page = self.page(page).filter(|p| p.dead > 0);
         page.into_iter().flat_map(|p| p.slots_of(|color| color == Color::Dead)).collect()
     }
 
-    /// What is grey or black in a page.
+    /// The grey and black slots of a page.
     pub(super) fn marked_of(&self, page: PageId) -> Slots {
         let is_marked = |color| matches!(color, Color::Grey | Color::Black);
         self.page(page).into_iter().flat_map(|p| p.slots_of(is_marked)).collect()
@@ -118,7 +118,7 @@ impl Marks {
         self.pages.len() as u32
     }
 
-    /// How many slots are grey or black.
+    /// The number of grey or black slots.
     pub(super) fn marked(&self) -> u64 {
         self.marked
     }
@@ -129,7 +129,7 @@ impl Marks {
         self.pages.capacity() * size_of::<PageMarks>() + colors + self.grey.len() * GREY_BYTES
     }
 
-    /// How many slots are dead.
+    /// The number of dead slots.
     pub(super) fn dead(&self) -> u64 {
         self.dead
     }

@@ -1,9 +1,10 @@
 //! The decisions of one view's leader, and all that it knows alone.
 //!
-//! A leader judges operations against everything that it ordered before, finds places, and orders entries. What it knows
-//! beyond ordered state is one value, made when its view begins and dropped when the view ends, so nothing leaks from view
-//! to view: each part is rebuilt from ordered state, or ends with the view. The invariant: before the view's own entry is
-//! stable nothing is answered, and nothing that was ordered is answered before it is visible.
+//! A leader judges operations against everything that it ordered before, finds places, and orders entries.
+//! Its knowledge beyond ordered state is one value, made when its view begins and dropped when the view ends.
+//! So nothing leaks from view to view: each part is rebuilt from ordered state, or ends with the view. The
+//! invariant: before the view's own entry is stable nothing is answered, and nothing that was ordered is
+//! answered before it is visible.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -66,14 +67,14 @@ pub(crate) use commit::{Body, Ran};
 pub(crate) use flight::Flight;
 pub(crate) use growth::Outlook;
 
-/// What the leader works on and says, for the time of one call.
+/// Inputs and outputs of the leader, for the time of one call.
 pub(crate) struct Work<'a> {
     pub now: Now,
     pub config: &'a ServerConfig,
     pub replica: &'a mut Replica,
     pub pages: &'a mut Pages,
     pub sequencer: &'a mut dyn Sequencer,
-    /// What the sequencer said.
+    /// Outputs of the sequencer.
     pub said: &'a mut Vec<order::Output>,
     pub replies: &'a mut Vec<Reply>,
     pub stats: &'a mut ServerStats,
@@ -126,7 +127,8 @@ pub(crate) struct Leader {
     rejected: RejectedOps,
     /// Commits that wait for something.
     waiting: Waiting,
-    /// The large transaction that is worked on, and the bytes of the last one, which are given back a piece at a time.
+    /// The large transaction that is worked on, and the bytes of the last one, which are given back a piece
+    /// at a time.
     large: Option<Box<Large>>,
     spare: Vec<u8>,
     reclaiming: Reclaiming,
@@ -152,8 +154,8 @@ struct Reclaiming {
     collecting: Collecting,
 }
 
-/// Pages that were never given out: the first that was neither ordered nor promised, and those below that were promised for
-/// nothing.
+/// Pages that were never given out: the first that was neither ordered nor promised, and those below that
+/// were promised for nothing.
 #[derive(Debug)]
 struct Promises {
     next_page: u32,
@@ -179,8 +181,8 @@ struct Present {
 }
 
 impl Leader {
-    /// A view begins, behind everything that the replica has applied: its own entry is ordered. What it keeps and was not
-    /// visible becomes visible with that.
+    /// A view begins, after everything that the replica has applied: its own entry is ordered. What it keeps
+    /// and was not visible becomes visible with that.
     pub(crate) fn begin(view: ViewId, kept: Vec<Flight>, work: &mut Work<'_>) -> Leader {
         let over = work.now.plus_us(session_us(work.config));
         let mut leader = Leader {
@@ -222,7 +224,7 @@ impl Leader {
         self.view
     }
 
-    /// Whether the view's own entry is visible, so that clients may be answered.
+    /// Says whether the view's own entry is visible, so that clients may be answered.
     pub(crate) fn is_ready(&self, visible: Stamp) -> bool {
         visible >= self.first || dropped(Rule::AnswersBeforeView)
     }
@@ -257,7 +259,7 @@ impl Leader {
         self.flights.all()
     }
 
-    /// What was waited for is visible: classes and grants are told of.
+    /// Handles the advance of the visible stamp: replies about classes and grants, and steps of collections.
     pub(crate) fn shown(&mut self, visible: Stamp, work: &mut Work<'_>) {
         self.defined_upto(visible, work);
         self.granted_upto(visible, work);
@@ -308,7 +310,7 @@ impl Leader {
         }
     }
 
-    /// Whether there is work that goes on in slices, which must not wait for anything to happen.
+    /// Says whether there is work that goes on in slices, which must not wait for anything to happen.
     pub(crate) fn has_work(&self, visible: Stamp, replica: &Replica) -> bool {
         !self.spare.is_empty()
             || !replica.recent.is_index_complete()
@@ -332,22 +334,22 @@ impl Leader {
         self.absent.next().into_iter().chain(self.reclaiming.collecting.deadline()).min()
     }
 
-    /// How long there will be room, at the rate of the last look.
+    /// The time for which there will be room, at the rate of the last look.
     pub(crate) fn outlook(&self, now: Now, replica: &Replica) -> Outlook {
         self.promises.growth.outlook(now, (&replica.places).into())
     }
 
-    /// What there is to be said of that.
+    /// The warning about the room of the space, if there is one.
     pub(crate) fn space_warning(&self) -> Option<SpaceWarning> {
         self.promises.growth.warning()
     }
 
-    /// Whether everything that was ordered is visible.
+    /// Says whether everything that was ordered is visible.
     pub(crate) fn is_all_visible(&self) -> bool {
         self.flights.is_empty()
     }
 
-    /// Whether nothing more will be ordered of what has arrived, nor of what that has released.
+    /// Says whether no arrived transaction and no released tree remains to be ordered.
     pub(crate) fn is_idle(&self, replica: &Replica) -> bool {
         self.is_all_visible()
             && self.large.is_none()
@@ -355,17 +357,17 @@ impl Leader {
             && replica.released.count() == 0
     }
 
-    /// Whether a transaction that has arrived waits to be ordered.
+    /// Says whether a transaction that has arrived waits to be ordered.
     pub(crate) fn has_waiting(&self) -> bool {
         self.large.is_some() || !self.waiting.is_empty()
     }
 
-    /// Whether a large transaction is worked on.
+    /// Says whether a large transaction is worked on.
     pub(crate) fn has_large(&self) -> bool {
         self.large.is_some()
     }
 
-    /// Whether what is ordered and not visible changes the object.
+    /// Says whether an entry that is ordered and not visible changes the object.
     fn is_in_flight(&self, oref: Oref) -> bool {
         self.flights.iter().any(|f| f.changed.contains(&oref))
     }
@@ -375,10 +377,11 @@ impl Leader {
     }
 }
 
-/// How long a session outlives its last connection, in microseconds: two keepalives.
+/// Time for which a session outlives its last connection, in microseconds: two keepalives.
 fn session_us(config: &ServerConfig) -> u64 {
     2 * config.keepalive_ms as u64 * 1_000
 }
 
-/// Writes of a large transaction that the index of recent ones takes in in one go: a hundred microseconds or two.
+/// Writes of a large transaction that the index of recent ones takes in in one go: a hundred microseconds or
+/// two.
 const TAKEN_IN_AT_ONCE: usize = 500;

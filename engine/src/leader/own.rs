@@ -1,10 +1,10 @@
 //! Trees of chunks belong to one field of one object each.
 //!
-//! A chunk is made by the transaction that makes its owner's new version, and is never changed. So the word of a tree in a
-//! new version is one that the object had before, or leads to chunks of the same transaction that nothing else there names;
-//! whatever else a client sends is refused. That is what lets a tree be freed with the version that owned it. What a
-//! transaction says of its own chunks is seen while its objects are checked ([`Owned`]), the rest when an object is placed
-//! and its old version is at hand ([`let_go`]).
+//! A chunk is made by the transaction that makes its owner's new version, and is never changed. So the word
+//! of a tree in a new version is one that the object had before, or leads to chunks of the same transaction
+//! that nothing else there names; whatever else a client sends is refused. That is what lets a tree be freed
+//! with the version that owned it. What a transaction says of its own chunks is seen while its objects are
+//! checked ([`Owned`]), the rest when an object is placed and its old version is at hand ([`let_go`]).
 
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
@@ -23,7 +23,7 @@ use crate::table::Map;
 #[derive(Debug, Default)]
 pub(super) struct Owned(Map<Oref, Use>);
 
-/// How a chunk, or what may be one, is used.
+/// Uses of a chunk, or of a place that may hold one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Use {
     is_made: bool,
@@ -53,8 +53,8 @@ impl Owned {
         Ok(())
     }
 
-    /// Whether each chunk is used once and what is not made here is only named as the tree of an object, once all writes were
-    /// seen.
+    /// Checks, once all writes were seen, that each chunk is used once, and that a chunk not made here is
+    /// only named as the tree of an object.
     pub(super) fn check(&self) -> Result<(), Outcome> {
         let is_right = |of: &Use| match of.is_made {
             true => of.by_objects + of.by_nodes == 1,

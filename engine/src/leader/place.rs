@@ -1,7 +1,8 @@
-//! Where new versions go: in place if the page has room, else elsewhere, with word of it left behind.
+//! Where new versions go: in place if the page has room, else elsewhere, with a forward left in the old
+//! place.
 //!
-//! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free bytes; what a
-//! large transaction that is not ordered yet will use up is kept in a ledger.
+//! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free
+//! bytes; what a large transaction that is not ordered yet will use up is kept in a ledger.
 
 use std::sync::Arc;
 
@@ -21,10 +22,10 @@ use crate::txn::Hold;
 
 /// A granted page as it fills.
 ///
-/// The client gives out its slots in order, so every slot below the highest one seen is taken; those not made yet, and
-/// perhaps never, keep the room of a forward. An object that is larger when it is made than its place was can therefore
-/// always go elsewhere and leave word. In a page that was granted beside what is in it, nothing is made in the slots
-/// below the first one of the grant.
+/// The client gives out its slots in order, so every slot below the highest one seen is taken; those not made
+/// yet, and perhaps never, keep the room of a forward. An object that is larger when it is made than its
+/// place was can therefore always go elsewhere and leave a forward. In a page that was granted beside what is
+/// in it, nothing is made in the slots below the first one of the grant.
 #[derive(Debug, Clone)]
 pub(super) struct Fill {
     made: [u64; SLOTS_MAX as usize / 64],
@@ -49,13 +50,14 @@ impl Fill {
         fill
     }
 
-    /// Whether no object finds room any more, nor is one still to be made. Of a page that was granted beside what is in it the
-    /// client may think that there is more room than there is, so it is the client that gives it back.
+    /// Says whether no object finds room any more, nor is one still to be made. The client may overestimate
+    /// the room of a page that was granted with objects in it, so the client gives that page back.
     fn is_full(&self) -> bool {
         self.from == 0 && self.made_count == self.slots && !self.fits(SLOT_BYTES + OBJECT_BYTES_MIN)
     }
 
-    /// Whether there are so many bytes beside the objects made and the forwards that may have to be.
+    /// Says whether there is room for so many bytes beside the objects made and the forwards that may have to
+    /// be.
     fn fits(&self, bytes: usize) -> bool {
         let forwards = (self.slots - self.from - self.made_count) as usize * FORWARD_BYTES;
         PAGE_HEADER_BYTES + self.bytes + forwards + bytes + self.slots as usize * SLOT_BYTES <= PAGE_BYTES
@@ -67,7 +69,7 @@ impl Fill {
         slot >= self.from && self.made[slot as usize / 64] & 1u64 << (slot % 64) == 0
     }
 
-    /// Whether an object was made in the slot.
+    /// Says whether an object was made in the slot.
     pub(super) fn is_made(&self, slot: u16) -> bool {
         slot < SLOTS_MAX && self.made[slot as usize / 64] & 1u64 << (slot % 64) != 0
     }
@@ -89,7 +91,7 @@ pub(super) struct Overflow {
 /// Free bytes of the pages that a commit writes to, as they are used up.
 type Rooms = Map<PageId, isize>;
 
-/// What placing a transaction has found out, and decided.
+/// Findings and decisions of placing a transaction.
 #[derive(Debug, Default)]
 pub(super) struct Placing {
     pub(super) client: ClientId,
@@ -110,7 +112,7 @@ pub(super) struct Placing {
     promised: Vec<PageId>,
     /// Keep the pages in which a method took places from being given back.
     _holds: Vec<Arc<Hold>>,
-    /// Whether it is ordered in pieces, long after this.
+    /// Set if it is ordered in pieces, long after this.
     is_large: bool,
     /// Bytes that it will take of each page, beyond what is there, as long as it is not ordered.
     ledger: Rooms,
@@ -132,12 +134,12 @@ impl Placing {
         self.rooms.clear();
     }
 
-    /// Whether it makes something in this page, which is given out again.
+    /// Says whether it makes something in this page, which is given out again.
     fn takes(&self, page: PageId) -> bool {
         self.births.iter().any(|(taken, _)| *taken == page)
     }
 
-    /// Whether new objects are made in this page.
+    /// Says whether new objects are made in this page.
     pub(super) fn fills(&self, page: PageId) -> bool {
         self.fills.contains_key(&page)
     }
@@ -162,8 +164,9 @@ impl Placing {
         std::mem::take(&mut self.births)
     }
 
-    /// Whether the new objects find room, once all of them were expected. Another transaction of the client may have
-    /// grown into the room of these before they were seen: run again, in other places.
+    /// Checks that the new objects find room, once all of them were expected. Another transaction of the
+    /// client may have taken that room before these objects were seen: then the transaction is run again, in
+    /// other places.
     pub(super) fn fits(&self) -> Result<(), Outcome> {
         if self.fills.values().all(|fill| fill.fits(0)) { Ok(()) } else { Err(Outcome::NotExecuted) }
     }
@@ -174,8 +177,8 @@ const FORWARD_BYTES: usize = 8;
 const _: () = assert!(FORWARD_BYTES <= OBJECT_BYTES_MIN);
 
 impl Leader {
-    /// Free bytes of a page with the newest version of everything in it, and with what a large transaction will leave
-    /// there; none of one that is not at hand.
+    /// Free bytes of a page with the newest version of everything in it, and with what a large transaction
+    /// will leave there; none of one that is not at hand.
     fn room(&self, page: PageId, work: &mut Work<'_>) -> isize {
         let free = work.pages.extents(page).map_or(0, |extents| extents.free());
         free - self.large.as_ref().map_or(0, |large| large.placing.will_take(page))
@@ -244,8 +247,8 @@ impl Leader {
         Ok(())
     }
 
-    /// The client's pages have what was placed in them, so many of the pages: gives those among them that are full.
-    /// `None` when all have been seen to.
+    /// The client's pages have what was placed in them, so many of the pages: gives those among them that are
+    /// full. `None` when all have been seen to.
     pub(super) fn keep_fills(&mut self, placing: &mut Placing, count: usize) -> Option<Vec<PageId>> {
         if placing.fills.is_empty() {
             return None;
@@ -264,7 +267,8 @@ impl Leader {
     }
 
     /// Takes the granted pages that new objects are made in, with their slots seen. They must be here
-    /// ([`Leader::is_here_to_fill`]), and born by the transaction's `base`: what it read may name what they had before.
+    /// ([`Leader::is_here_to_fill`]), and born by the transaction's `base`: what it read may name what they
+    /// had before.
     pub(super) fn expect_some(
         &mut self,
         base: Stamp,
@@ -297,7 +301,8 @@ impl Leader {
         Ok(())
     }
 
-    /// Whether what must be known of a granted page is at hand: an earlier view may have left objects in it.
+    /// Says whether the contents of a granted page are at hand where they are needed: an earlier view may
+    /// have left objects in it.
     pub(super) fn is_here_to_fill(&self, page: PageId, work: &mut Work<'_>) -> bool {
         let granted = work.replica.places.granted(page);
         self.fills.contains_key(&page) || granted.is_none_or(|g| !g.is_made_in) || work.pages.is_here(page)
@@ -406,8 +411,8 @@ impl Leader {
         Oref::new(page, slot).ok_or(Outcome::Full(Limit::Pages))
     }
 
-    /// A page for what outgrew its own: one that is given out again by the entry that moves something there, or one that was
-    /// never given out.
+    /// A page for what outgrew its own: one that is given out again by the entry that moves something there,
+    /// or one that was never given out.
     fn overflow_page(&mut self, placing: &mut Placing, work: &mut Work<'_>) -> Option<PageId> {
         // Until a large transaction is ordered, others could be given the same page.
         let taken = placing.births.len();

@@ -1,9 +1,10 @@
 //! Operations that were answered "not executed" in this view.
 //!
-//! Such an answer rejects the id: a copy of the request that was delayed on an older connection must not execute after
-//! its client was told that it never will. Ids of earlier views need no memory: a leader answers them from the table or
-//! refuses them, and never executes them. The invariant: what a connected client was told is remembered, and so is what
-//! the last [`CLIENTS_MAX`] others were told.
+//! Such an answer rejects the id: a copy of the request that was delayed on an older connection must not
+//! execute after its client received the answer that it never will. Ids of earlier views need no memory: a
+//! leader answers them from the table or refuses them, and never executes them. The invariant: what a
+//! connected client received is remembered, and so are the answers to the last [`CLIENTS_MAX`] others were
+//! told.
 
 use std::collections::VecDeque;
 
@@ -21,7 +22,8 @@ pub(super) struct RejectedOps {
 }
 
 impl RejectedOps {
-    /// Rejects the operation's id and all before it in its slot. Clients for which `is_connected` holds are not forgotten.
+    /// Rejects the operation's id and all before it in its slot. Clients for which `is_connected` holds are
+    /// not forgotten.
     pub(super) fn reject(&mut self, op: OpId, is_connected: impl Fn(ClientId) -> bool) {
         if !self.clients.contains_key(&op.client) {
             self.order.push_back(op.client);
@@ -42,14 +44,14 @@ impl RejectedOps {
         }
     }
 
-    /// Whether the id was rejected.
+    /// Says whether the id was rejected.
     pub(super) fn is_rejected(&self, op: OpId) -> bool {
         self.clients.get(&op.client).and_then(|slots| slots.get(&op.slot)).is_some_and(|seq| *seq >= op.seq)
     }
 }
 
-/// Four times the sessions. To slip through, a copy would have to wait in the kernel, its connection never greeted and
-/// never closed, while as many other clients come, are refused something and go.
+/// Four times the sessions. To slip through, a copy would have to wait in the kernel, its connection never
+/// greeted and never closed, while as many other clients come, are refused something and go.
 const CLIENTS_MAX: usize = 4 * crate::limits::SESSIONS_MAX;
 
 #[cfg(test)]

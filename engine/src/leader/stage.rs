@@ -1,8 +1,9 @@
 //! The end of a large transaction: it goes to the order in pieces, and an entry commits what was staged.
 //!
-//! Pieces are ordered like everything else, one when the one before is visible, so that no sync carries more of it than a
-//! piece, and others' commits go between. What has been staged and not committed when the view ends never happened. The
-//! invariant: as long as it is not ordered, or a page lacks what it wrote, the log is kept from its first piece on.
+//! Pieces are ordered like everything else, one when the one before is visible, so that no sync carries more
+//! of it than a piece, and others' commits go between. What has been staged and not committed when the view
+//! ends never happened. The invariant: as long as it is not ordered, or a page lacks what it wrote, the log
+//! is kept from its first piece on.
 
 use tercel_wire::id::Stamp;
 
@@ -12,15 +13,15 @@ use crate::mutant;
 use crate::replica::Replica;
 use crate::replica::entry::{Entry, Head};
 
-/// Bytes of a piece. A record of it has less than the 64 KiB up to which one wrong byte can be put right, and syncing it takes
-/// little longer than syncing a small commit.
+/// Bytes of a piece. A record of it has less than the 64 KiB up to which one wrong byte can be put right, and
+/// syncing it takes little longer than syncing a small commit.
 const PIECE_BYTES: usize = 60 << 10;
 
 /// Bytes that are given back to the system at once: some hundred microseconds.
 const THROWN_AWAY_BYTES: usize = 1 << 20;
 
 impl Leader {
-    /// Orders the next piece, or, behind the last, the transaction.
+    /// Orders the next piece, or, after the last, the transaction.
     pub(super) fn stage_slice(&mut self, mut large: Box<Large>, work: &mut Work<'_>) {
         if large.record.head.is_empty() {
             let head = Head {
@@ -60,7 +61,8 @@ impl Leader {
         self.waiting.behind_due = true;
     }
 
-    /// Gives back some of the bytes of the last large transaction: giving back 64 MB at once takes milliseconds.
+    /// Gives back some of the bytes of the last large transaction: giving back 64 MB at once takes
+    /// milliseconds.
     pub(super) fn throw_away(&mut self) {
         let left = self.spare.len().saturating_sub(THROWN_AWAY_BYTES);
         self.spare.truncate(left);
@@ -69,7 +71,7 @@ impl Leader {
 }
 
 impl Large {
-    /// Whether the next piece can be ordered now, or the transaction.
+    /// Says whether the next piece can be ordered now, or the transaction.
     pub(super) fn may_stage(&self, visible: Stamp, replica: &Replica) -> bool {
         // The index of recent writes takes in one at a time.
         self.record.staged.is_none_or(|staged| visible >= staged)
@@ -81,7 +83,7 @@ impl Large {
         self.record.head.len() + self.bytes.len()
     }
 
-    /// Whether the last piece was ordered.
+    /// Says whether the last piece was ordered.
     fn is_staged(&self) -> bool {
         !self.record.head.is_empty() && self.next == self.bytes_all()
     }

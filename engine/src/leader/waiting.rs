@@ -1,5 +1,5 @@
-//! Commits that wait: for pages to be read before they can be placed, for room, or for a large one that stands in their
-//! way. Bounded by client and in bytes; what cannot wait is answered `Full`.
+//! Commits that wait: for pages to be read before they can be placed, for room, or for a large one that
+//! stands in their way. Bounded by client and in bytes; what cannot wait is answered `Full`.
 
 use tercel_wire::id::OpId;
 

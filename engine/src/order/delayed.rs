@@ -1,9 +1,11 @@
-//! A group of one, for the simulator: everything that a group may do to its leader, and nothing that it must not.
+//! A group of one, for the simulator: everything that a group may do to its leader, and nothing that it must
+//! not.
 //!
-//! Stability lags and now and then stalls. The leader is deposed at any moment; any prefix of what it had ordered and not
-//! made stable survives, and the next view, in which the same node leads, begins behind that. An entry may be stable
-//! although this node's disk does not have it, as where a quorum of others has it. A process that ends is followed by one
-//! that is told what the group still knows ([`Known`]). The invariant: what was reported as stable survives everything.
+//! Stability lags and now and then stalls. The leader is deposed at any moment; any prefix of what it had
+//! ordered and not made stable survives, and the next view, in which the same node leads, begins after that.
+//! An entry may be stable although this node's disk does not have it, as where a quorum of others has it. A
+//! process that ends is followed by one that receives the group's remaining knowledge ([`Known`]). The
+//! invariant: what was reported as stable survives everything.
 
 use std::collections::VecDeque;
 
@@ -14,20 +16,21 @@ use crate::mutant::{Rule, dropped};
 use crate::random::Random;
 use crate::time::Now;
 
-/// How a group behaves.
+/// Settings of a group's behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayedConfig {
-    /// How long it takes at most until an entry is stable, in microseconds; one in thirty-two takes fifty times as long.
+    /// The longest time until an entry is stable, in microseconds; one in thirty-two takes fifty times as
+    /// long.
     pub stable_us: u64,
     /// Entries of a view, at most, before its leader is deposed.
     pub reign_entries: u64,
     /// The longest time without a leader, in microseconds.
     pub vacant_us: u64,
-    /// Whether entries may be stable that this node's disk does not have.
+    /// Set if entries may be stable that this node's disk does not have.
     pub others_suffice: bool,
 }
 
-/// What a group knows when one of its members starts.
+/// Knowledge of a group when one of its members starts.
 #[derive(Debug, Clone)]
 pub struct Known {
     /// The newest view of anything it has.
@@ -36,7 +39,7 @@ pub struct Known {
     pub local_end: LogPosition,
     /// The last entry that was reported as stable, and its position.
     pub stable: (Stamp, LogPosition),
-    /// Entries that were ordered behind that, in order, as far as the group remembers.
+    /// Entries that were ordered after that, in order, as far as the group remembers.
     pub suffix: Vec<Sealed>,
 }
 
@@ -53,14 +56,14 @@ pub struct Delayed {
     stable: Stamp,
     /// The first entry of this view, once there is one.
     view_first: LogPosition,
-    /// What this node's disk has.
+    /// The end of the log on this node's disk.
     written: LogPosition,
     submitted: u64,
     reign_entries: u64,
     deposed: u64,
     /// Questions whether it leads, and when the others have answered.
     confirms: VecDeque<(Now, u64)>,
-    /// What is to be said first.
+    /// Outputs that come before all others.
     first: Vec<Output>,
 }
 
@@ -131,18 +134,19 @@ impl Delayed {
         self.last
     }
 
-    /// How often its leader was deposed.
+    /// The number of depositions of its leader.
     pub fn deposed(&self) -> u64 {
         self.deposed
     }
 
-    /// What must be done, durably, before the log is replayed: the rest of the group is ahead of it, or behind.
+    /// Steps to take, durably, before the log is replayed: the rest of the group has a longer log, or a
+    /// shorter one.
     pub fn before_replay(&mut self) -> Vec<Output> {
         self.written = self.last;
         std::mem::take(&mut self.first)
     }
 
-    /// How many of so many entries that are not stable survive: any prefix, often all or none.
+    /// Draws the number of unstable entries that survive: any prefix, often all or none.
     fn survivors(&mut self, of: usize) -> usize {
         match self.random.below(3) {
             0 => of,
@@ -185,7 +189,7 @@ impl Delayed {
     }
 
     fn submit(&mut self, now: Now, entry: Sealed, out: &mut Vec<Output>) {
-        // A leader that does not know yet that it is deposed is not heard.
+        // A leader that does not know yet that it is deposed takes nothing.
         if entry.view != self.view || !matches!(self.leadership, Leadership::Leading(_)) {
             return;
         }
@@ -229,12 +233,13 @@ impl Delayed {
 
 impl Sequencer for Delayed {
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
-        // A leader that was deposed in this very moment may still submit: the next view is for the server that joins behind it.
+        // A leader that was deposed in this very moment may still submit: the next view is for the server
+        // that joins after it.
         let is_time = matches!(input, Input::Time);
         match input {
             Input::Submit { entry, .. } => self.submit(now, entry, out),
             Input::Written(view, position) if view == self.view || dropped(Rule::CreditsOldWritten) => {
-                // Until the next view begins, the word may be of entries that were cut.
+                // Until the next view begins, the report may be of entries that were cut.
                 self.written = self.written.max(position.min(self.last));
             }
             Input::Confirm(id) if matches!(self.leadership, Leadership::Leading(_)) => {
@@ -263,7 +268,7 @@ impl Sequencer for Delayed {
             Leadership::Leading(deposed_at) => deposed_at,
         };
         let due = self.tentative.front().map(|t| t.due).filter(|due| *due < NEVER);
-        // What waits for the disk waits for its word, not for the time.
+        // An entry that waits for the disk waits for the disk's report, not for the time.
         let due = due.filter(|_| {
             self.config.others_suffice || self.tentative.front().is_some_and(|t| t.position <= self.written)
         });

@@ -1,9 +1,10 @@
 //! A node that is given what is stable, and never leads: a learner of a group, or a copy that serves reads.
 //!
-//! It has a log of its own, like every node: what it is fed is appended there, and given on to be applied once this node's
-//! disk has it. So it restarts from its own checkpoint and log, whatever its feeder has let go of, and never shows less
-//! than it did before. It tells its feeder up to where its disk has everything ([`acked`]), and is sent what comes behind
-//! that until it says more. The invariant: entries come in their order, each once, and none is left out.
+//! It has a log of its own, like every node: what it is fed is appended there, and given on to be applied
+//! once this node's disk has it. So it restarts from its own checkpoint and log, whatever its feeder has let
+//! go of, and never shows less than it did before. It reports to its feeder up to where its disk has
+//! everything ([`acked`]), and receives the entries after that until it reports more. The invariant: entries
+//! come in their order, each once, and none is left out.
 
 use std::collections::VecDeque;
 
@@ -26,14 +27,14 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Goes on behind a log whose last entry is `last`, at `end`.
+    /// Goes on after a log whose last entry is `last`, at `end`.
     pub fn new(last: Stamp, end: LogPosition) -> Follower {
         Follower { last, end, written: last, unwritten: VecDeque::new(), has_greeted: false }
     }
 
     fn fed(&mut self, from: NodeId, before: Stamp, entry: Sealed, out: &mut Vec<Output>) {
         if entry.stamp <= self.written {
-            // Its feeder has not heard that it is here.
+            // Its feeder does not know yet that it is here.
             return out.push(Output::Send(from, ack(self.written)));
         }
         // An entry that was lost on its way comes again.
@@ -82,7 +83,8 @@ impl Sequencer for Follower {
     }
 }
 
-/// A packet that feeds a follower: a stable entry, and the stamp of the entry before it, so that none is skipped.
+/// A packet that feeds a follower: a stable entry, and the stamp of the entry before it, so that none is
+/// skipped.
 pub fn packet(before: Stamp, entry: &Sealed) -> Vec<u8> {
     let mut out = Vec::with_capacity(29 + entry.payload.len());
     out.put_u64(before.0);
@@ -105,12 +107,13 @@ fn ack(written: Stamp) -> Vec<u8> {
     written.0.to_le_bytes().to_vec()
 }
 
-/// Reads what a follower tells its feeder: its disk has everything up to this stamp. `None` if it is damaged.
+/// Reads the report of a follower to its feeder: its disk has everything up to this stamp. `None` if it is
+/// damaged.
 pub fn acked(packet: &[u8]) -> Option<Stamp> {
     Some(Stamp(u64::from_le_bytes(packet.try_into().ok()?)))
 }
 
-/// Members that a follower hears from have no names yet.
+/// Members from which a follower receives have no names yet.
 pub const FEEDER: NodeId = NodeId(0);
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The sequencer's shape: entries in, their order and its safety out.
 //!
-//! A leader gives each entry a stamp and submits it. The sequencer says where in the log it stands ([`Output::Append`]),
-//! when it is as safe as it was asked to be ([`Output::Stable`]), and which node leads. An entry that is not stable yet is
-//! *tentative*: a deposed leader forgets it, and the next view says which of these entries were kept. A lost entry gets no
-//! answer.
+//! A leader gives each entry a stamp and submits it. The sequencer says where in the log it stands
+//! ([`Output::Append`]), when it is as safe as it was asked to be ([`Output::Stable`]), and which node leads.
+//! An entry that is not stable yet is *tentative*: a deposed leader forgets it, and the next view says which
+//! of these entries were kept. A lost entry gets no answer.
 //!
-//! Position in the log and stamp are two types: positions are dense and the sequencer's, stamps rise and are the leader's.
-//! Every sequencer is a machine: [`Sequencer::handle`] with outputs appended to a buffer of the caller's,
-//! [`Sequencer::deadline`]; time and seeds are arguments.
+//! Position in the log and stamp are two types: positions are dense and the sequencer's, stamps rise and are
+//! the leader's. Every sequencer is a machine: [`Sequencer::handle`] with outputs appended to a buffer of the
+//! caller's, [`Sequencer::deadline`]; time and seeds are arguments.
 //!
 //! | module | its engine |
 //! |---|---|
@@ -23,7 +23,7 @@ use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
 use crate::time::Now;
 
-/// How safe an ordered entry is. Each level includes those before it.
+/// Levels of safety of an ordered entry. Each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// All members agree on its place.
@@ -56,7 +56,7 @@ pub enum Input<'a> {
     /// The leader of `entry.view` orders an entry, which becomes visible once it is stable at `level`.
     Submit {
         entry: Sealed,
-        /// How safe it must be.
+        /// The level of safety that it needs.
         level: Level,
     },
     /// Another member says this.
@@ -71,7 +71,7 @@ pub enum Input<'a> {
     Time,
 }
 
-/// What a sequencer says.
+/// Outputs of a sequencer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send this to another member.
@@ -96,6 +96,6 @@ pub enum Output {
 pub trait Sequencer: Send + std::fmt::Debug {
     /// Takes in what happened and appends what it says.
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>);
-    /// When it next wants to hear of the time.
+    /// The next moment at which it needs the time.
     fn deadline(&self) -> Option<Now>;
 }

@@ -19,7 +19,7 @@ pub struct Solo {
 }
 
 impl Solo {
-    /// Leads in `view` behind a log that ends at `last`.
+    /// Leads in `view` after a log that ends at `last`.
     pub fn new(view: ViewId, last: LogPosition) -> Solo {
         Solo { view, last, is_leading: false, unwritten: VecDeque::new(), stable: Stamp::ZERO }
     }

@@ -1,7 +1,7 @@
 //! The server's page cache: pages as readers see them now.
 //!
-//! An image is the stored page with the visible modified objects over it. A commit makes it stale; the next use brings
-//! it up to date from its own bytes. Bounded by bytes; the one unused longest goes.
+//! An image is the stored page with the visible modified objects over it. A commit makes it stale; the next
+//! use brings it up to date from its own bytes. Bounded by bytes; the one unused longest goes.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ struct Image {
     used: u64,
 }
 
-/// What a look-up gives.
+/// The result of a look-up.
 #[derive(Debug, Clone)]
 pub enum CachedImage {
     /// Current bytes, or none if the page was never written.

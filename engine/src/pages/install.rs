@@ -1,9 +1,10 @@
 //! Installing modified objects into their pages, in the background, and checkpoints.
 //!
-//! A batch of pages is brought up to the visible stamp and stored in one step. Every few batches the ordered state goes
-//! with it; the log is then needed only from the oldest modification that is not in the stored pages. When the log is
-//! too long, or would take too long to replay, batches follow each other, and the state goes with one as soon as that
-//! shortens the log by much. The invariant: what is handed over is stable, and on this node's disk.
+//! A batch of pages is brought up to the visible stamp and stored in one step. Every few batches the ordered
+//! state goes with it; the log is then needed only from the oldest modification that is not in the stored
+//! pages. When the log is too long, or would take too long to replay, batches follow each other, and the
+//! state goes with one as soon as that shortens the log by much. The invariant: what is handed over is
+//! stable, and on this node's disk.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,8 @@ pub(crate) struct Installer {
     /// The first entry that recovery would replay.
     replay_from: Stamp,
     pub log_room: LogRoom,
-    /// The first pieces of large commits and of collections in the log and the entries that end them, as far as recovery would replay them.
+    /// The first pieces of large commits and of collections in the log and the entries that end them, as far
+    /// as recovery would replay them.
     pieces: VecDeque<(Stamp, Stamp)>,
     /// Commits wait for room in the buffer.
     pub is_awaited: bool,
@@ -44,45 +46,47 @@ struct Batch {
     pages: Vec<PageId>,
     /// Reads that are still out.
     missing: usize,
-    /// Whether the pages have been handed over, and as of which stamp.
+    /// The stamp as of which the pages were handed over, if they were.
     sent: Option<Stamp>,
     checkpoint: Option<(Stamp, Stamp)>,
     /// A state that must be visible, and on disk, before it is stored.
     waiting: Option<Checkpoint>,
 }
 
-/// What there is to store, in one step.
+/// Pages and checkpoint to store in one step.
 pub(crate) struct ToStore {
-    /// What becomes of each page.
+    /// The fate of each page.
     pub pages: Vec<PageUpdate>,
-    /// What recovery will start from.
+    /// The state that recovery will start from.
     pub checkpoint: Option<Checkpoint>,
     /// A page whose objects do not fit into it: a defect, and nothing may be stored.
     pub overfull: Option<PageId>,
 }
 
-/// Pages of a batch: a quarter of a megabyte, which a store syncs in little more than the time of a commit, and some hundred
-/// microseconds of the loop, which brings them up to date.
+/// Pages of a batch: a quarter of a megabyte, which a store syncs in little more than the time of a commit,
+/// and some hundred microseconds of the loop, which brings them up to date.
 const BATCH_PAGES: usize = 32;
 
-/// Pages of a batch when commits wait for room, or a stop does: more of them in the same time, and longer waits for all
-/// other work.
+/// Pages of a batch when commits wait for room, or a stop does: more of them in the same time, and longer
+/// waits for all other work.
 const HURRIED_PAGES: usize = 4 * BATCH_PAGES;
 
 /// Batches whose pages are found at once: finding them takes as long however few they are.
 const FOUND_BATCHES: usize = 16;
 
-/// Full batches between two checkpoints, a hurried one being four: the ordered state has some megabytes, so it goes with
-/// sixteen of pages.
+/// Full batches between two checkpoints, a hurried one being four: the ordered state has some megabytes, so
+/// it goes with sixteen of pages.
 const BATCHES_PER_CHECKPOINT: usize = 64;
 
 /// As how many a batch counts that is not full: then little is written, and there is time.
 const BATCHES_OF_REST: usize = 4;
 
-/// Entries that recovery would replay before modifications are installed however few there are: a second or two.
+/// Entries that recovery would replay before modifications are installed however few there are: a second or
+/// two.
 const ENTRIES_BEHIND_MAX: usize = 100_000;
 
-/// The share of those entries that a checkpoint must spare to be worth its megabytes while batch follows on batch.
+/// The share of those entries that a checkpoint must spare to be worth its megabytes while batch follows on
+/// batch.
 const SPARED_SHARE: u64 = 4;
 
 impl Installer {
@@ -148,12 +152,12 @@ impl Pages {
         if full || hurried { self.start_install(replica, hurried) } else { None }
     }
 
-    /// Whether commits wait for room, or will soon.
+    /// Says whether commits wait for room, or will soon.
     fn is_hurried(&self) -> bool {
         self.installer.is_awaited || self.is_pressed() || self.mob.bytes() > self.installer.mob_bytes_max / 2
     }
 
-    /// Whether the log must become shorter and a checkpoint can make it so.
+    /// Says whether the log must become shorter and a checkpoint can make it so.
     fn is_pressed(&self) -> bool {
         let entries = self.entries_behind();
         entries > mutant::bound(ENTRIES_BEHIND_MAX, 200) as u64
@@ -176,7 +180,7 @@ impl Pages {
         self.start_install(replica, true)
     }
 
-    /// Whether everything ordered is stored, so that recovery would replay nothing.
+    /// Says whether everything ordered is stored, so that recovery would replay nothing.
     pub(crate) fn is_flushed(&self, replica: &Replica) -> bool {
         let installer = &self.installer;
         installer.batch.is_none() && self.mob.pages() == 0 && installer.checkpointed == replica.stamp
@@ -234,22 +238,23 @@ impl Pages {
         batch
     }
 
-    /// The oldest entry of the log that is needed once these pages are stored at the visible stamp. A replay must not begin
-    /// between the first piece of a large commit, or of a collection, and its end.
+    /// The oldest entry of the log that is needed once these pages are stored at the visible stamp. A replay
+    /// must not begin between the first piece of a large commit, or of a collection, and its end.
     fn log_needed(&self, replica: &Replica, installing: &[PageId]) -> Option<Stamp> {
         let arriving = replica.pieces_from().filter(|_| !dropped(Rule::PiecesNotKept));
         let needed = self.mob.oldest(installing, self.visible).into_iter().chain(arriving).min()?;
         if dropped(Rule::PiecesNotKept) {
             return Some(needed);
         }
-        // A large commit may end while the pieces of a collection arrive. The entries here are in the order of their ends.
+        // A large commit may end while the pieces of a collection arrive. The entries here are in the order
+        // of their ends.
         let begin = |needed: Stamp, (first, end): &(Stamp, Stamp)| {
             if needed <= *end { needed.min(*first) } else { needed }
         };
         Some(self.installer.pieces.iter().rev().fold(needed, begin))
     }
 
-    /// Whether the log must become shorter, and a checkpoint with these pages would make it so by much.
+    /// Says whether the log must become shorter, and a checkpoint with these pages would shorten it by much.
     fn checkpoint_pays(&self, replica: &Replica, pages: &[PageId]) -> bool {
         if !self.is_pressed() {
             return false;
@@ -283,7 +288,8 @@ impl Pages {
                 state: replica.save_changed(),
             });
         }
-        // The state contains what is ordered; it may be stored only once all of that is visible, and so on disk.
+        // The state contains what is ordered; it may be stored only once all of that is visible, and so on
+        // disk.
         let early = dropped(Rule::CheckpointUnsynced) || dropped(Rule::TentativeInstalled);
         if batch.waiting.as_ref().is_some_and(|c| c.applied > visible && !early) {
             self.installer.batch = Some(batch);
@@ -321,7 +327,8 @@ impl Pages {
         Some(ToStore { pages, checkpoint, overfull })
     }
 
-    /// The batch is stored. Gives the stamp below which the log is not needed any more, if it had a checkpoint.
+    /// The batch is stored. Gives the stamp below which the log is not needed any more, if it had a
+    /// checkpoint.
     pub(crate) fn installed(&mut self) -> Option<Stamp> {
         let batch = self.installer.batch.take()?;
         let upto = batch.sent?;
@@ -329,8 +336,8 @@ impl Pages {
         let upto = if dropped(Rule::InstalledUptoNow) { self.visible } else { upto };
         for page in &batch.pages {
             self.mob.installed(*page, upto);
-            // A read that is under way may have seen the page before it was stored, and what it lacks is not in the
-            // buffer any more.
+            // A read that is under way may have seen the page before it was stored, and what it lacks is not
+            // in the buffer any more.
             if !dropped(Rule::ReadOvertakenByInstall) {
                 self.reads.stored(*page);
             }

@@ -1,15 +1,16 @@
-//! The modified-object buffer: new versions wait here, in memory and in the log, until they are installed into their
-//! pages in the background, many of a page at once (Ghemawat 1995).
+//! The modified-object buffer: new versions wait here, in memory and in the log, until they are installed
+//! into their pages in the background, many of a page at once (Ghemawat 1995).
 //!
-//! Versions carry stamps, because an ordered entry is not yet visible: readers see the newest up to the visible stamp,
-//! placing sees the newest of all. Versions of a large transaction are here before it has a stamp
-//! ([`crate::replica::version`]), as the newest of their slots.
+//! Versions carry stamps, because an ordered entry is not yet visible: readers see the newest up to the
+//! visible stamp, placing sees the newest of all. Versions of a large transaction are here before it has a
+//! stamp ([`crate::replica::version`]), as the newest of their slots.
 //!
-//! What a collection frees is one version for all the slots of a page together: there may be a million of them.
+//! A collection frees all its slots of a page in one version: there may be a million of them.
 //!
-//! It can be frozen at a stamp for a backup, which reads the pages as they were then. Nothing is copied: a version that
-//! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. The pages stored
-//! at the freeze, the versions set aside and the versions still here make up that stamp exactly.
+//! It can be frozen at a stamp for a backup, which reads the pages as they were then. Nothing is copied: a
+//! version that would be dropped and that the frozen stamp shows is set aside instead, until its page has
+//! been read. The pages stored at the freeze, the versions set aside and the versions still here make up that
+//! stamp exactly.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -28,13 +29,13 @@ use crate::table::Map;
 #[derive(Debug, Default)]
 pub struct Mob {
     pages: Map<PageId, Patch>,
-    /// Of the versions in `pages`, and of those among them that have no place in the order.
+    /// Bytes of the versions in `pages`, and of those among them that have no place in the order.
     bytes: usize,
     bytes_pending: usize,
     frozen: Option<Frozen>,
 }
 
-/// What a stamp of the past still needs.
+/// Versions that a stamp of the past still needs.
 #[derive(Debug)]
 struct Frozen {
     upto: Stamp,
@@ -68,12 +69,12 @@ struct Cleared {
 #[derive(Debug)]
 struct Version {
     written: VersionStamp,
-    /// Of the page, as far as this or an earlier version of the slot told; else zero.
+    /// The birth of the page, as far as this or an earlier version of the slot recorded it; else zero.
     birth: Stamp,
     object: Box<[u8]>,
 }
 
-/// What a version costs beside its bytes: its place in two vectors and the allocator's share.
+/// The cost of a version beside its bytes: its place in two vectors and the allocator's share.
 const VERSION_BYTES: usize = 64;
 
 impl Version {
@@ -95,8 +96,8 @@ impl Patch {
         Patch { slots: Vec::new(), cleared: Vec::new(), first: None }
     }
 
-    /// When the oldest of the versions was written. What a large transaction wrote and what a collection emptied may both
-    /// wait for their stamps, so which of them is older is not known before.
+    /// When the oldest of the versions was written. What a large transaction wrote and what a collection
+    /// emptied may both wait for their stamps, so which of them is older is not known before.
     fn first(&self) -> Stamp {
         let cleared = self.cleared.iter().map(|c| &c.version.written);
         cleared.chain(&self.first).map(VersionStamp::stamp).min().unwrap_or(VersionStamp::NEVER)
@@ -122,8 +123,8 @@ impl Patch {
         }
     }
 
-    /// The newest version of a slot that has a place in the order, visible or not; without bytes if nothing is there any
-    /// more.
+    /// The newest version of a slot that has a place in the order, visible or not; without bytes if nothing
+    /// is there any more.
     pub fn newest(&self, slot: u16) -> Option<&[u8]> {
         let i = self.slots.binary_search_by_key(&slot, |(s, _)| *s).ok();
         let version = i.and_then(|i| newest_of(&self.slots[i].1, Version::is_ordered));
@@ -194,7 +195,8 @@ impl Mob {
         self.bytes_pending
     }
 
-    /// From now on [`Mob::merge_page_frozen`] shows pages as of `upto`, which nothing applied so far is above.
+    /// From now on [`Mob::merge_page_frozen`] shows pages as of `upto`, which nothing applied so far is
+    /// above.
     pub fn freeze(&mut self, upto: Stamp) {
         self.frozen = Some(Frozen { upto, from: 0, aside: BTreeMap::new(), bytes: 0 });
     }
@@ -213,7 +215,7 @@ impl Mob {
         self.frozen = None;
     }
 
-    /// Whether the page differs, at the frozen stamp, from what was stored when it was frozen.
+    /// Says whether the page differs, at the frozen stamp, from the stored page at the time of freezing.
     pub fn differs_frozen(&self, page: PageId) -> bool {
         !self.frozen_versions(page).is_empty()
     }
@@ -229,8 +231,8 @@ impl Mob {
         lay(self.frozen_versions(page).into_iter(), page, base, space, buffer)
     }
 
-    /// By slot, what the frozen stamp shows of a page beside what is stored. A slot with a version set aside has only
-    /// younger ones left.
+    /// By slot, what the frozen stamp shows of a page beside what is stored. A slot with a version set aside
+    /// has only younger ones left.
     fn frozen_versions(&self, page: PageId) -> Vec<(u16, &Version)> {
         let Some(frozen) = &self.frozen else { return Vec::new() };
         let here = self.pages.get(&page).into_iter().flat_map(|p| p.visible(frozen.upto));
@@ -268,8 +270,8 @@ impl Mob {
         self.pages.entry(oref.page()).or_insert_with(Patch::new).put(oref.slot(), version);
     }
 
-    /// Writes a page as readers at `upto` see it: its stored form, if there is one, with the visible versions over it.
-    /// `None` if the objects do not fit, which placing prevents.
+    /// Writes a page as readers at `upto` see it: its stored form, if there is one, with the visible versions
+    /// over it. `None` if the objects do not fit, which placing prevents.
     pub fn merge_page(
         &self,
         page: PageId,
@@ -282,12 +284,12 @@ impl Mob {
         lay(over, page, base, space, buffer)
     }
 
-    /// Whether the newest versions up to a stamp put anything into the page.
+    /// Says whether the newest versions up to a stamp put anything into the page.
     pub fn has_objects(&self, page: PageId, upto: Stamp) -> bool {
         self.pages.get(&page).is_some_and(|p| p.visible(upto).any(|(_, version)| !version.object.is_empty()))
     }
 
-    /// Whether the page has modifications, the oldest of which is visible.
+    /// Says whether the page has modifications, the oldest of which is visible.
     pub fn is_installable(&self, page: PageId, visible: Stamp) -> bool {
         self.pages.get(&page).is_some_and(|p| p.first() <= visible)
     }
@@ -336,13 +338,15 @@ impl Mob {
             self.bytes -= drop_oldest(versions, hidden, page, slot, &mut self.frozen);
             is_any_empty |= versions.is_empty();
         }
-        // All at once: a collection empties hundreds of slots of a page, and each removal would move all behind it.
+        // All at once: a collection empties hundreds of slots of a page, and each removal would move all
+        // behind it.
         if is_any_empty {
             patch.slots.retain(|(_, versions)| !versions.is_empty());
         }
     }
 
-    /// The oldest entry of the log that is needed for what is ordered, once `installing` are stored as of `upto`.
+    /// The oldest entry of the log that is needed for what is ordered, once `installing` are stored as of
+    /// `upto`.
     pub fn oldest(&self, installing: &[PageId], upto: Stamp) -> Option<Stamp> {
         self.pages
             .iter()
@@ -382,7 +386,7 @@ impl Objects for Mob {
     fn clear(&mut self, page: PageId, slots: &Slots, pending: &PendingStamp) {
         let written = VersionStamp::With(pending.clone());
         let patch = self.pages.entry(page).or_insert_with(Patch::new);
-        // What is cleared may be dropped, and the birth that it had told of with it.
+        // What is cleared may be dropped, and the birth that it had recorded with it.
         let birth = patch.birth();
         patch.clear(slots.clone(), Version { written, birth, object: Box::default() });
     }
@@ -473,8 +477,8 @@ fn lay<'a>(
     Some(builder.born(birth).finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
 }
 
-/// Drops the oldest `n` versions of a slot, but for the one that the frozen stamp shows, which is set aside. Gives the
-/// bytes that the slot has become smaller by.
+/// Drops the oldest `n` versions of a slot, but for the one that the frozen stamp shows, which is set aside.
+/// Gives the bytes that the slot has become smaller by.
 fn drop_oldest(
     versions: &mut Vec<Version>,
     n: usize,

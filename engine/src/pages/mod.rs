@@ -1,8 +1,9 @@
 //! Where objects are on this node: pages on disk, and over them the buffer of modified objects.
 //!
-//! Reading, installing and pinning are effects that the host carries out. Their answers name the view into which this
-//! replica was recovered, and answers of another view are dropped. The invariant: no reader sees a version above the
-//! visible stamp, and pages are handed to the host only when all that is visible is on this node's disk, too.
+//! Reading, installing and pinning are effects that the host carries out. Their answers name the view into
+//! which this replica was recovered, and answers of another view are dropped. The invariant: no reader sees a
+//! version above the visible stamp, and pages are handed to the host only when all that is visible is on this
+//! node's disk, too.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -54,7 +55,7 @@ pub struct Pages {
 const DROPPED_AT_ONCE: usize = 500;
 
 impl Pages {
-    /// With the modified objects that recovery found, all of them visible up to `visible`.
+    /// Pages with the modified objects that recovery found, all of them visible up to `visible`.
     pub(crate) fn new(
         space: SpaceId,
         cache_bytes: usize,
@@ -82,7 +83,7 @@ impl Pages {
         self.visible
     }
 
-    /// Whether all that is visible is on this node's disk, so that pages may be stored.
+    /// Says whether all visible entries are on this node's disk, so that pages may be stored.
     pub(crate) fn may_store(&self) -> bool {
         self.written >= self.visible || dropped(Rule::TentativeInstalled)
     }
@@ -105,7 +106,7 @@ impl Pages {
         }
     }
 
-    /// What was ordered may be seen too early, if a rule is dropped.
+    /// Shows ordered changes too early, if a rule is dropped.
     pub(crate) fn changed_by_mistake(&mut self, changed: &[Oref]) {
         changed.iter().for_each(|oref| self.images.changed(oref.page()));
     }
@@ -120,7 +121,7 @@ impl Pages {
         self.written = self.written.max(stamp);
     }
 
-    /// Whether hidden versions are still to be dropped.
+    /// Says whether hidden versions are still to be dropped.
     pub(crate) fn has_hidden(&self) -> bool {
         !self.hidden.is_empty()
     }
@@ -191,8 +192,8 @@ impl Pages {
     /// A page was read from the store.
     pub(crate) fn keep_read(&mut self, page: PageId, bytes: Option<Arc<Vec<u8>>>) {
         self.images.put(page, bytes, true);
-        // The buffer's versions are laid over now, even if no request waits any more: once an install that is under way
-        // is done, the buffer does not have them any more.
+        // The buffer's versions are laid over now, even if no request waits any more: once an install that is
+        // under way is done, the buffer does not have them any more.
         self.image(page);
     }
 
@@ -201,7 +202,7 @@ impl Pages {
         self.images.cool(page);
     }
 
-    /// Whether a page's contents are at hand, brought up to date or not.
+    /// Says whether a page's contents are at hand, brought up to date or not.
     pub(crate) fn is_here(&mut self, page: PageId) -> bool {
         page.get() > self.stored_end || !matches!(self.images.get(page), CachedImage::Missing)
     }
@@ -224,8 +225,8 @@ impl Pages {
         self.newest(oref, forwarded).flatten()
     }
 
-    /// By slot, the bytes of the newest ordered version of everything in a page, in order of slots; none of a page that
-    /// is not at hand.
+    /// By slot, the bytes of the newest ordered version of everything in a page, in order of slots; none of a
+    /// page that is not at hand.
     pub(crate) fn extents(&mut self, page: PageId) -> Option<Extents> {
         let CachedImage::Current(bytes) = self.image(page) else { return None };
         let parsed = bytes.as_ref().and_then(|b| Page::trusted(b, page).ok());
@@ -251,7 +252,7 @@ impl Pages {
     }
 }
 
-/// What the slots of a page take.
+/// The extents of the slots of a page.
 pub(crate) struct Extents {
     /// One beyond the last slot.
     pub slots: u16,
@@ -271,7 +272,7 @@ impl Extents {
 /// Above everything that was ordered, below what was not: for rules dropped on purpose.
 const TENTATIVE: Stamp = Stamp(u64::MAX - 1);
 
-/// Whether anything is in a page.
+/// Says whether anything is in a page.
 pub(crate) fn has_objects(page: &[u8]) -> bool {
     le16(page, DATA_END_AT) as usize > PAGE_HEADER_BYTES
 }
@@ -279,8 +280,9 @@ pub(crate) fn has_objects(page: &[u8]) -> bool {
 /// Where a page's header says where its objects end.
 const DATA_END_AT: usize = 26;
 
-/// Has the allocator join the small blocks that were given back. The C library's puts them aside and joins all of them at
-/// the next request of a kilobyte or more, whatever it is for: after 100,000 of them that took ten milliseconds.
+/// Has the allocator join the small blocks that were given back. The C library's puts them aside and joins
+/// all of them at the next request of a kilobyte or more, whatever it is for: after 100,000 of them that took
+/// ten milliseconds.
 fn join_freed() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(4 << 10)));
 }

@@ -1,9 +1,10 @@
 //! Pages that must be read: the requests that wait for each, and the order of the reads.
 //!
-//! Each session has a queue of its own, the installer another, and they take turns, a page each; only a few reads are
-//! with the host at a time. So a session that asks for a thousand pages waits for a thousand. A session that asks for one
-//! page waits for a few, whatever the others want. A page is read once however many requests wait for it. The invariant: a
-//! page that is waited for and not with the host is in the queue of every asker that waits for it.
+//! Each session has a queue of its own, the installer another, and they take turns, a page each; only a few
+//! reads are with the host at a time. So a session that asks for a thousand pages waits for a thousand. A
+//! session that asks for one page waits for a few, whatever the others want. A page is read once however many
+//! requests wait for it. The invariant: a page that is waited for and not with the host is in the queue of
+//! every asker that waits for it.
 
 use std::collections::VecDeque;
 
@@ -51,17 +52,17 @@ type Asker = Option<Conn>;
 #[derive(Debug, Default)]
 struct Reading {
     waiters: Vec<Waiter>,
-    /// Whether the host has been asked.
+    /// Set once the host has been asked.
     is_out: bool,
     /// The bytes that it brings may be older than those stored since.
     again: bool,
 }
 
-/// Reads with the host at a time: enough that it always has the next one at hand, few enough that what is asked for now
-/// waits some hundred microseconds for them.
+/// Reads with the host at a time: enough that it always has the next one at hand, few enough that what is
+/// asked for now waits some hundred microseconds for them.
 pub(crate) const OUT_MAX: usize = 8;
 
-/// What a read that has come back is for.
+/// The purpose of a read that has come back.
 pub(crate) enum Done {
     /// For these.
     For(Vec<Waiter>),

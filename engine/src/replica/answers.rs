@@ -1,9 +1,10 @@
 //! The last answer of each slot of each client: what makes an operation execute at most once.
 //!
-//! Every answer that is kept is a commit: what did not commit leaves no trace in the order. The invariant: an operation
-//! that committed is found here until a later one of its slot commits, or its client says good-bye or is evicted; and a client
-//! that was evicted is known as such, or, once some are no longer remembered, a stranger is believed to be new only on the
-//! first connection of its life. Bytes are bounded as well as clients: the leader evicts before it orders what has no room.
+//! Every answer that is kept is a commit: what did not commit leaves no trace in the order. The invariant: an
+//! operation that committed is found here until a later one of its slot commits, or its client says good-bye
+//! or is evicted; and a client that was evicted is known as such, or, once some are no longer remembered, a
+//! stranger is believed to be new only on the first connection of its life. Bytes are bounded as well as
+//! clients: the leader evicts before it orders what has no room.
 
 use std::collections::VecDeque;
 
@@ -20,12 +21,12 @@ use crate::table::{Map, Set};
 pub struct Answers {
     clients: Map<ClientId, Client>,
     evicted: Evicted,
-    /// Of all answers, with their replies.
+    /// Bytes of all answers, with their replies.
     bytes: usize,
     sum: RowSum,
 }
 
-/// What is known of a client.
+/// Answers to one client.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Client {
     pub slots: Map<u16, Answer>,
@@ -42,7 +43,7 @@ pub struct Answer {
     pub stamp: Stamp,
     /// A checksum of the bytes that the client sent: the same id with others is a mistake of the client's.
     pub digest: u32,
-    /// What it returned: nothing, for a transaction.
+    /// The reply: nothing, for a transaction.
     pub reply: Box<[u8]>,
 }
 
@@ -50,11 +51,11 @@ pub struct Answer {
 pub(super) struct Evicted {
     pub order: VecDeque<ClientId>,
     pub set: Set<ClientId>,
-    /// Whether some evicted clients are no longer remembered as such.
+    /// Set once some evicted clients are no longer remembered as such.
     pub forgot: bool,
 }
 
-/// What the table says of an operation.
+/// The table's knowledge of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Past<'a> {
     /// It was executed.
@@ -104,7 +105,7 @@ impl Answers {
         }
     }
 
-    /// What became of an operation.
+    /// Looks up an operation.
     pub fn past(&self, op: OpId) -> Past<'_> {
         if dropped(Rule::NoOperationTable) {
             return Past::Never;
@@ -121,12 +122,12 @@ impl Answers {
         }
     }
 
-    /// Whether there is something to forget of a client.
+    /// Says whether the table has answers of a client that could be forgotten.
     pub(crate) fn knows(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)
     }
 
-    /// Whether an answer with a reply of so many bytes would be too much beside all others.
+    /// Says whether an answer with a reply of so many bytes would be too much beside all others.
     pub(crate) fn lacks_room(&self, op: OpId, reply_bytes: usize) -> bool {
         let old = self.clients.get(&op.client).and_then(|client| client.slots.get(&op.slot));
         let old_bytes = old.map_or(0, Answer::bytes);
@@ -134,8 +135,8 @@ impl Answers {
         bytes > old_bytes && self.bytes + bytes - old_bytes > limits::ANSWERS_BYTES_MAX
     }
 
-    /// The clients to evict before an operation's answer comes, if the table is full: of those without a session the ones whose
-    /// last commit is the oldest.
+    /// The clients to evict before an operation's answer comes, if the table is full: of those without a
+    /// session the ones whose last commit is the oldest.
     pub fn victims(
         &self,
         op: OpId,
@@ -220,7 +221,7 @@ impl Answer {
     }
 }
 
-/// What an answer without a reply takes in memory, with its places in the tables.
+/// The memory for an answer without a reply, with its places in the tables.
 const ANSWER_BYTES: usize = 64;
 
 /// Clients that the table has room for, which is more than there are sessions.
@@ -294,7 +295,8 @@ mod tests {
         assert_eq!(answers.bytes, counted_bytes(&answers));
         assert_eq!(answers.past(head(2, 1).op), Past::Committed(&answers.clients[&ClientId(2)].slots[&0]));
         assert_eq!(answers.past(head(3, 1).op), Past::Unknown);
-        // A slot that had an answer as long has room for the next; another has none where no client is absent.
+        // A slot that had an answer as long has room for the next; another has none where no client is
+        // absent.
         while !answers.lacks_room(head(1_000, 1).op, reply.len()) {
             let slot = answers.clients.get(&ClientId(1_001)).map_or(0, |c| c.slots.len() as u16);
             commit(&mut answers, 1_001, slot);

@@ -15,7 +15,7 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// With the classes that every space has.
+    /// A catalogue with the classes that every space has.
     pub fn new() -> Catalogue {
         let mut catalogue = Catalogue::default();
         for (id, layout) in class::built_in() {
@@ -35,12 +35,12 @@ impl Catalogue {
         self.classes.get(&id)
     }
 
-    /// How many classes there are, Tercel's own included.
+    /// The number of classes, Tercel's own included.
     pub fn len(&self) -> usize {
         self.classes.len()
     }
 
-    /// Whether there is none, which no space is.
+    /// Says whether there is no class, which holds for no space.
     pub fn is_empty(&self) -> bool {
         self.classes.is_empty()
     }

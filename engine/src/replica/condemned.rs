@@ -1,7 +1,8 @@
-//! What a collection is about to free, as its pieces arrive: slots by page, trees, and pages that nothing keeps any more.
+//! The slots by page, trees and unneeded pages that a collection is about to free, as its pieces arrive.
 //!
-//! All of it is freed by one entry behind the pieces, so that no object is seen whose references lead to what is gone. The
-//! invariant: what is freed is of all the pieces of one collection, in order and without a gap, or nothing is.
+//! All of it is freed by one entry after the pieces, so that no object is seen whose references lead to what
+//! is gone. The invariant: what is freed is of all the pieces of one collection, in order and without a gap,
+//! or nothing is.
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{Oref, PageId, Stamp};
@@ -58,7 +59,7 @@ impl Condemned {
         Condemned { first, all: Piece::default(), pending: PendingStamp::default() }
     }
 
-    /// Whether these are all the pieces, of so many pages.
+    /// Says whether these are all the pieces, of so many pages.
     pub(super) fn is_whole(&self, pages: u32) -> bool {
         self.all.pages.len() == pages as usize
     }

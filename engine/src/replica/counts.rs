@@ -1,10 +1,11 @@
 //! By page: in how many of its slots there is something, and from which slot on there never was a place.
 //!
-//! The counts lie in rows as they are stored, four bytes a page, so nothing of them is encoded for a checkpoint. A checkpoint
-//! takes the rows that are not known to be stored, and shares them with this table until they change: it costs a reference
-//! count a row, and a copy of a row at its next change. The invariant: a row that is `Stored` is in the page store, byte for
-//! byte, with the last checkpoint there. A row becomes `Stored` only when a checkpoint that took it is, so one that comes to nothing
-//! needs no word: the next one takes its rows again.
+//! The counts lie in rows as they are stored, four bytes a page, so nothing of them is encoded for a
+//! checkpoint. A checkpoint takes the rows that are not known to be stored, and shares them with this table
+//! until they change: it costs a reference count a row, and a copy of a row at its next change. The
+//! invariant: a row that is `Stored` is in the page store, byte for byte, with the last checkpoint there. A
+//! row becomes `Stored` only when a checkpoint that took it is, so one that comes to nothing needs no report:
+//! the next one takes its rows again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::mutant::{Rule, dropped};
 /// A row of counts: its number, from 0 and without gaps, and its [`ROW_BYTES`] bytes.
 pub type CountRow = (u32, Arc<Vec<u8>>);
 
-/// Pages of a row. With the frame of a named value it fits into a node of the page store's file, which has 4,096 bytes.
+/// Pages of a row. With the frame of a named value it fits into a node of the page store's file, which has
+/// 4,096 bytes.
 pub const ROW_PAGES: u32 = 1_000;
 
 pub const ROW_BYTES: usize = ROW_PAGES as usize * COUNT_BYTES;
@@ -29,7 +31,8 @@ pub const ROWS_MAX: usize = (PageId::MAX.get() / ROW_PAGES) as usize + 1;
 /// It is not known in how many slots of a page there is something.
 pub const UNKNOWN: u16 = u16::MAX;
 
-/// Two numbers of two bytes: slots that are filled, and the first that was never a place, 0 if that is not known.
+/// Two numbers of two bytes: slots that are filled, and the first that was never a place, 0 if that is not
+/// known.
 const COUNT_BYTES: usize = 4;
 
 /// The counts of all pages. Pages beyond the last row have none.
@@ -49,7 +52,7 @@ struct Row {
     state: RowState,
 }
 
-/// Whether a row is in the page store.
+/// The relation of a row to the page store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RowState {
     /// As it is.
@@ -138,7 +141,7 @@ impl Counts {
         pages.for_each(|page| self.add(page, Count { filled: UNKNOWN, top: 0 }));
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(super) fn rows_count(&self) -> u32 {
         self.rows.len() as u32
     }
@@ -167,7 +170,7 @@ impl Counts {
         }
     }
 
-    /// Whether no count lies at or beyond the page.
+    /// Says whether no count lies at or beyond the page.
     pub(super) fn end_below(&self, page: u32) -> bool {
         let Some(row) = self.rows.last() else { return true };
         let first = (self.rows.len() as u32 - 1) * ROW_PAGES;

@@ -1,8 +1,9 @@
-//! A sum over ordered state that is kept as the state changes, so that replicas compare eight bytes and not megabytes.
+//! A sum over ordered state that is kept as the state changes, so that replicas compare eight bytes and not
+//! megabytes.
 //!
-//! Tables are summed row by row, in any order: a row that comes is added, one that goes is taken off. What is a history,
-//! such as the writes that the index knows, is chained. It tells replicas apart that came to differ by mistake; it is no
-//! defence against an adversary.
+//! Tables are summed row by row, in any order: a row that comes is added, one that goes is taken off. What is
+//! a history, such as the writes that the index knows, is chained. It distinguishes replicas that came to
+//! differ by mistake; it is no defence against an adversary.
 
 use tercel_wire::id::{Oref, Stamp, ViewId};
 

@@ -1,8 +1,8 @@
-//! The entries that are ordered and logged. A log record's kind is the entry's, its payload the entry's bytes; view and
-//! stamp stand in the record.
+//! The entries that are ordered and logged. A log record's kind is the entry's, its payload the entry's
+//! bytes; view and stamp stand in the record.
 //!
-//! An entry is the leader's judgement: an operation with its effects and the places of its objects. A replica that applies
-//! it judges nothing.
+//! An entry is the leader's judgement: an operation with its effects and the places of its objects. A replica
+//! that applies it judges nothing.
 
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
@@ -46,23 +46,23 @@ pub enum Entry<'a> {
         op: OpId,
         /// Bytes of it before this piece.
         at: u32,
-        /// Of what a record of kind [`kind::COMMIT`] would have.
+        /// Bytes of the payload that a record of kind [`kind::COMMIT`] would have.
         bytes: &'a [u8],
     },
     /// The transaction whose pieces came before.
     CommitStaged {
         /// The transaction's operation.
         op: OpId,
-        /// How many bytes all its pieces have.
+        /// The number of bytes of all its pieces.
         bytes: u32,
     },
     /// Chunks of trees that no object owns any more are gone.
     Free(Freed),
     /// A piece of what a collection frees.
     Condemn(Piece),
-    /// What the pieces before say is freed.
+    /// Frees the slots and trees that the earlier pieces name.
     Collect {
-        /// How many pages all of them have.
+        /// The number of pages in all pieces.
         pages: u32,
     },
 }
@@ -70,13 +70,13 @@ pub enum Entry<'a> {
 /// A transaction as it is logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logged<'a> {
-    /// What stands before the effects.
+    /// The part before the effects.
     pub head: Head,
-    /// What it read and writes.
+    /// The objects that it read, and its writes.
     pub effects: CommitEffects<'a>,
 }
 
-/// What the leader knows and decided about a transaction, beside its effects.
+/// The leader's knowledge and decisions about a transaction, beside its effects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
     /// The operation.
@@ -95,8 +95,8 @@ pub struct Head {
     pub left: Vec<Oref>,
     /// The roots of trees of chunks that its objects owned before, and own no more.
     pub released: Vec<Oref>,
-    /// Granted pages that it makes objects in and that were given out again, each with its birth, by page. A replay needs
-    /// them: the state that it begins with may have let go of the grant.
+    /// Granted pages that it makes objects in and that were given out again, each with its birth, by page. A
+    /// replay needs them: the state that it begins with may have let go of the grant.
     pub births: Vec<(PageId, Stamp)>,
 }
 
@@ -107,7 +107,7 @@ pub struct Placement {
     pub write: u32,
     /// Its place.
     pub to: Oref,
-    /// Whether it was elsewhere before.
+    /// Set if the write moves the object to this place; else it was there before.
     pub is_new: bool,
 }
 

@@ -1,9 +1,11 @@
-//! The index of what collections freed: whether what a transaction reads, writes or names was freed after its base.
+//! The index of what collections freed: whether what a transaction reads, writes or names was freed after its
+//! base.
 //!
-//! One row a page: the last free there, and the slots of all frees there that are remembered. So a slot that was freed long
-//! ago counts as freed with the last, which at worst makes a transaction try again. What other frees there are needs no
-//! row: a chunk and a former place go with a write of the object that they belong to. A page that is given out again, or is
-//! not held back any more, counts as freed, all of it: an object may have named a place there in which nothing was.
+//! One row a page: the last free there, and the slots of all frees there that are remembered. So a slot that
+//! was freed long ago counts as freed with the last, which at worst makes a transaction try again. What other
+//! frees there are needs no row: a chunk and a former place go with a write of the object that they belong
+//! to. A page that is given out again, or is not held back any more, counts as freed, all of it: an object
+//! may have named a place there in which nothing was.
 
 use std::collections::VecDeque;
 
@@ -14,7 +16,7 @@ use crate::mutant::{self, Rule, dropped};
 use crate::slots::Slots;
 use crate::table::Map;
 
-/// What was freed lately, by page, and the floor below which that is not known.
+/// Recent frees, by page, and the floor below which frees are not known.
 #[derive(Debug, Clone, Default)]
 pub struct Frees {
     pages: Map<PageId, (Stamp, Slots)>,
@@ -24,7 +26,7 @@ pub struct Frees {
     floor: Stamp,
 }
 
-/// What is known of a place.
+/// The knowledge about a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
     /// It was not freed after the base.
@@ -45,7 +47,7 @@ impl Frees {
         self.last
     }
 
-    /// What is known of a place to a transaction of that base.
+    /// Gives what is known of a place to a transaction of that base.
     pub fn of(&self, oref: Oref, base: Stamp) -> Known {
         if base >= self.last || dropped(Rule::FreesNotCertified) {
             return Known::There;
@@ -57,8 +59,8 @@ impl Frees {
         }
     }
 
-    /// These pages were given out again, or are not held back any more: what was a place there is none any more, whatever
-    /// names it.
+    /// These pages were given out again, or are not held back any more: what was a place there is none any
+    /// more, whatever names it.
     pub(super) fn reborn(&mut self, stamp: Stamp, pages: &[PageId]) {
         let all: Vec<_> = pages.iter().map(|page| (*page, Slots::all())).collect();
         if !all.is_empty() {

@@ -1,8 +1,8 @@
 //! Ordered state: what follows from the entries alone, the same at every replica at equal stamps.
 //!
-//! Not here: connections, caches, decisions. A leader judges and places; the entries that it orders are applied here by
-//! the same function at the leader, at a follower and in recovery. The invariant: [`Replica::apply`] is the only door, and
-//! its effect depends on nothing but the state and the entry.
+//! Not here: connections, caches, decisions. A leader judges and places; the entries that it orders are
+//! applied here by the same function at the leader, at a follower and in recovery. The invariant:
+//! [`Replica::apply`] is the only door, and its effect depends on nothing but the state and the entry.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -61,8 +61,8 @@ use crate::slots::Slots;
 
 /// Where the versions go that entries write: the buffer of modified objects.
 pub trait Objects {
-    /// Takes in one write, and where it goes if that is another place. The births are those of the pages in which something is
-    /// made, else zero.
+    /// Takes in one write, and where it goes if that is another place. The births are those of the pages in
+    /// which something is made, else zero.
     fn write(
         &mut self,
         oref: Oref,
@@ -83,7 +83,7 @@ pub trait Objects {
     fn retract(&mut self, oref: Oref, pending: &PendingStamp);
 }
 
-/// What an entry did.
+/// The effects of an entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// The references that changed, as readers know them.
@@ -111,7 +111,7 @@ pub struct Replica {
     pub places: Places,
     /// Trees of chunks that no object owns any more.
     pub released: Released,
-    /// What collections freed.
+    /// The slots that collections freed.
     pub frees: Frees,
     pieces: Option<Pieces>,
     condemned: Option<Condemned>,
@@ -142,8 +142,8 @@ impl Replica {
         }
     }
 
-    /// Applies the next entry, ordered in `view`; what it writes goes to `objects`. An entry that the state already
-    /// contains, as one read from a log may be, only writes.
+    /// Applies the next entry, ordered in `view`; what it writes goes to `objects`. An entry that the state
+    /// already contains, as one read from a log may be, only writes.
     ///
     /// # Errors
     /// If the entry ends pieces that are not all there. Nothing has changed then.
@@ -265,7 +265,8 @@ impl Replica {
         self.recent.forget_for(c.effects.writes.len());
     }
 
-    /// What a commit does beside writing: objects moved, places that were named and pages that are full, trees let go of.
+    /// Applies the effects of a commit beside its writes: objects moved, places that were named and pages
+    /// that are full, released trees.
     fn settle(&mut self, stamp: Stamp, head: &Head) {
         let mut reused = Vec::new();
         for page in head.placements.iter().filter(|p| p.is_new).map(|p| p.to.page()) {
@@ -300,7 +301,8 @@ impl Replica {
             self.forget_pieces(objects);
             self.pieces = Some(Pieces::new(op, stamp));
         }
-        // A piece that continues nothing is of a transaction whose beginning was let go of: it is in the pages.
+        // A piece that continues nothing is of a transaction whose beginning was let go of: it is in the
+        // pages.
         let Some(pieces) = self.pieces.as_mut().filter(|p| p.continues(op, at)) else { return Ok(()) };
         pieces.take(bytes, objects)
     }
@@ -375,7 +377,8 @@ impl Replica {
             all.unheld.iter().for_each(|page| self.places.unhold(*page, stamp));
             self.released.push(&all.released);
             self.frees.collected(stamp, &all.pages);
-            // A transaction that read of a place there in an older state must not write that down: nothing keeps the page.
+            // A transaction that read of a place there in an older state must not write that down: nothing
+            // keeps the page.
             self.frees.reborn(stamp, &all.unheld);
             self.places.have_collected(self.places.objects());
         }
@@ -401,10 +404,11 @@ impl Replica {
         pieces.into_iter().chain(self.condemned.as_ref().map(|c| c.first)).min()
     }
 
-    /// Whether a transaction may commit after everything applied so far: a function of the ordered prefix alone.
+    /// Says whether a transaction may commit after everything applied so far: a function of the ordered
+    /// prefix alone.
     ///
     /// # Errors
-    /// What the client is told: a conflict, or that its base is older than the index reaches.
+    /// The outcome for the client: a conflict, or a base older than the index reaches.
     pub fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         if dropped(Rule::NoCertification) {
             return Ok(());
@@ -416,7 +420,7 @@ impl Replica {
         if effects.base < self.frees.last() { self.certify_frees(effects) } else { Ok(()) }
     }
 
-    /// Whether nothing that the transaction read, changes or names was freed after its base.
+    /// Checks that nothing that the transaction read, changes or names was freed after its base.
     fn certify_frees(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         let mut verdict = Ok(());
         let mut look = |oref: Oref| match self.frees.of(oref, effects.base) {
@@ -456,7 +460,7 @@ impl Replica {
             ^ self.views.digest()
     }
 
-    /// What a restart must not forget, forgotten if a rule is dropped.
+    /// Forgets state that must survive a restart, if a rule is dropped.
     pub(crate) fn forget_by_mistake(&mut self) {
         if dropped(Rule::RestartEmptyIndex) {
             self.recent = RecentWrites::default();
@@ -466,8 +470,8 @@ impl Replica {
         }
     }
 
-    /// Goes on behind entries that are lost: nothing that they named is given out again, and a client that has seen any
-    /// of them is told that its base is too old. `stamp` must be above all of them.
+    /// Goes on after entries that are lost: nothing that they named is given out again, and a client that has
+    /// seen any of them receives the answer that its base is too old. `stamp` must be above all of them.
     pub fn skip_lost(&mut self, stamp: Stamp, view: ViewId, next_page: u32) {
         self.stamp = self.stamp.max(stamp);
         self.views.skip_to(view, self.stamp);
@@ -478,7 +482,7 @@ impl Replica {
         (self.pieces, self.condemned) = (None, None);
     }
 
-    /// Whether the client's operations are known, or may have been.
+    /// Says whether the client's operations may have been known and forgotten.
     pub fn may_be_evicted(&self, client: ClientId, connection: u64) -> bool {
         self.answers.may_be_evicted(client, connection)
     }

@@ -1,9 +1,9 @@
 //! A large commit as its pieces arrive: entries among others', and an entry that commits them.
 //!
-//! All pieces together say what one record of a commit would have said. They are decoded as they come, and each
-//! object goes where all objects go, under a pending stamp that has no value yet; so applying a piece takes as long as the piece is,
-//! whatever the size of the whole, at the leader, at a follower and in recovery. The invariant: a commit is of all its
-//! pieces, in order and without a gap, or it is an error.
+//! All pieces together say what one record of a commit would have said. They are decoded as they come, and
+//! each object goes where all objects go, under a pending stamp that has no value yet; so applying a piece
+//! takes as long as the piece is, whatever the size of the whole, at the leader, at a follower and in
+//! recovery. The invariant: a commit is of all its pieces, in order and without a gap, or it is an error.
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, Stamp};
@@ -29,7 +29,7 @@ pub(super) struct Pieces {
     state: DecodeState,
     pub head: Head,
     next_placement: usize,
-    /// What it writes, and whether that is new.
+    /// The references that it writes, and whether each is new.
     pub writes: Vec<(Oref, bool)>,
     pub set: Set<Oref>,
     /// The references that changed, as readers know them.
@@ -39,7 +39,7 @@ pub(super) struct Pieces {
     pub pending: PendingStamp,
 }
 
-/// What comes next, and how many more of it.
+/// The next items to decode, and their remaining number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DecodeState {
     Begin,
@@ -76,7 +76,7 @@ impl Pieces {
         self.op == op && self.bytes == at
     }
 
-    /// Whether this is all of the operation, of so many bytes.
+    /// Says whether this is all of the operation, of so many bytes.
     pub(super) fn is_whole(&self, op: OpId, bytes: usize) -> bool {
         self.continues(op, bytes)
             && self.state == DecodeState::Writes(0)

@@ -1,11 +1,12 @@
 //! Pages given out to make objects in: to which client, and when they may be given out again.
 //!
-//! A grant outlives connections and views. It ends with its client's session, by an ordered entry. A page that is not granted
-//! and in which there is nothing returns: because nothing was made in it when its grant ended, or because all that was there
-//! has been freed. It is given out again once every session has acknowledged that, so that no commit under way still means
-//! the old place. A page in which a place was promised that an object refers to, and nothing was made there, is held back.
-//! The grant that gives a page out again is the page's *birth*: a reference that was read before it names no object any more.
-//! The invariant: a page is in at most one of the tables, and every page from 2 up to `next_page` was given out.
+//! A grant outlives connections and views. It ends with its client's session, by an ordered entry. A page
+//! that is not granted and in which there is nothing returns: because nothing was made in it when its grant
+//! ended, or because all that was there has been freed. It is given out again once every session has
+//! acknowledged that, so that no commit under way still means the old place. A page in which a place was
+//! promised that an object refers to, and nothing was made there, is held back. The grant that gives a page
+//! out again is the page's *birth*: a reference that was read before it names no object any more. The
+//! invariant: a page is in at most one of the tables, and every page from 2 up to `next_page` was given out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,9 +48,9 @@ pub struct Granted {
     pub client: ClientId,
     /// By which of the client's grants, from 1.
     pub seq: u64,
-    /// Whether anything was made in it.
+    /// Set once anything was made in it.
     pub is_made_in: bool,
-    /// Whether an object refers to a place in it where nothing was made.
+    /// Set if an object refers to a place in it where nothing was made.
     pub is_named: bool,
     /// The stamp of its grant, if that gave any page out again; else zero.
     pub birth: Stamp,
@@ -60,12 +61,13 @@ pub struct Granted {
 /// A client that was granted pages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Grantee {
-    /// By grant, so that the oldest is first: a page that was given out again has a lower number than older ones.
+    /// By grant, so that the oldest is first: a page that was given out again has a lower number than older
+    /// ones.
     pub pages: BTreeSet<(u64, PageId)>,
     /// The number of its pages in which nothing was made.
     pub unused: usize,
-    /// The number of its last grant, and that grant's pages and birth. The grant is repeated if the client has not heard of
-    /// it.
+    /// The number of its last grant, and that grant's pages and birth. The grant is repeated if the client
+    /// has not received it.
     pub seq: u64,
     pub last: Vec<PageId>,
     pub holes: Vec<Hole>,
@@ -102,8 +104,8 @@ impl Places {
         first.into_iter().flatten().min()
     }
 
-    /// Whether the page has returned, or will once there is nothing in it: it is not known that something refers to a place
-    /// in it where nothing is.
+    /// Says whether the page has returned, or will once it is empty. No object is known to refer to an unused
+    /// place in it.
     pub fn may_return(&self, page: PageId) -> bool {
         self.granted.get(&page).is_some_and(|g| !g.is_named) || self.returned.contains_key(&page)
     }
@@ -133,22 +135,23 @@ impl Places {
         self.counts.in_use()
     }
 
-    /// How many pages may still be given out: they never were, or they have returned.
+    /// The number of pages that may still be given out: fresh ones, and those that have returned.
     pub fn left(&self) -> u32 {
         (PageId::MAX.get() + 1).saturating_sub(self.next_page) + self.returned.len() as u32
     }
 
-    /// Whether the page is held back: something may refer to a place there where nothing is.
+    /// Says whether the page is held back: something may refer to a place there where nothing is.
     pub fn is_held_back(&self, page: PageId) -> bool {
         self.held_back.contains(&page)
     }
 
-    /// How many pages objects may be made in.
+    /// The number of pages in which objects may be made.
     pub fn granted_count(&self) -> usize {
         self.granted.len()
     }
 
-    /// Pages that are not given out again although there is nothing in them: something refers to a place there.
+    /// Pages that are not given out again although there is nothing in them: something refers to a place
+    /// there.
     pub fn held_back_count(&self) -> usize {
         self.held_back.len()
     }
@@ -163,7 +166,7 @@ impl Places {
         self.clients.keys().copied()
     }
 
-    /// Whether the client has grants.
+    /// Says whether the client has grants.
     pub fn has_grants(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)
     }
@@ -184,14 +187,15 @@ impl Places {
         })
     }
 
-    /// The first slot of a page that was never a place, if that is known and the page can be granted beside what is in it.
+    /// The first slot of a page that was never a place, if that is known and the page can be granted beside
+    /// what is in it.
     pub fn hole_from(&self, page: PageId) -> Option<u16> {
         let is_free = !self.granted.contains_key(&page) && !self.held_back.contains(&page);
         self.counts.top(page).filter(|_| is_free && ![0, UNKNOWN].contains(&self.filled(page)))
     }
 
-    /// The birth that a grant of these pages gives them at this stamp. One for all, also for those that are new, so that a
-    /// client is told one.
+    /// The birth that a grant of these pages gives them at this stamp. One for all, also for those that are
+    /// new, so that a client receives a single birth.
     pub fn birth_of(&self, pages: &[PageId], stamp: Stamp) -> Stamp {
         if pages.iter().any(|page| self.returned.contains_key(page)) { stamp } else { Stamp::ZERO }
     }
@@ -201,7 +205,8 @@ impl Places {
         self.returned.iter().filter(|(_, at)| **at <= acked).map(|(page, _)| *page).take(max).collect()
     }
 
-    /// The stamp that every session has to acknowledge before all returned pages are given out again; `None` if there are none.
+    /// The stamp that every session has to acknowledge before all returned pages are given out again; `None`
+    /// if there are none.
     pub fn last_return(&self) -> Option<Stamp> {
         (!self.returned.is_empty()).then_some(self.last_return)
     }
@@ -211,8 +216,8 @@ impl Places {
         self.returned.get(&page).copied()
     }
 
-    /// A client may make objects in these pages. Beyond [`limits::LEASED_PAGES_MAX`] it loses the oldest, as it knows.
-    /// Gives the pages that were given out before.
+    /// A client may make objects in these pages. Beyond [`limits::LEASED_PAGES_MAX`] it loses the oldest, as
+    /// it knows. Gives the pages that were given out before.
     pub(super) fn grant(&mut self, stamp: Stamp, g: &Grant) -> Vec<PageId> {
         let mut reborn = Vec::new();
         self.next_page = self.next_page.max(g.next_page);
@@ -372,8 +377,8 @@ impl Places {
         }
     }
 
-    /// What a leader found out about a commit: pages in which its objects name places where nothing is, and pages that it
-    /// filled.
+    /// Applies a leader's findings about a commit: pages in which its objects name unused places, and pages
+    /// that it filled.
     pub(super) fn judged(&mut self, stamp: Stamp, named: &[PageId], filled: &[PageId]) {
         for page in named {
             // A place that was promised is named although its client has gone: the page stays as it is.
@@ -389,8 +394,8 @@ impl Places {
         filled.iter().for_each(|page| self.release(stamp, *page));
     }
 
-    /// Goes on behind entries that are lost: pages below `next_page` may have been given out, and in any page there may be
-    /// more or less than is known.
+    /// Goes on after entries that are lost: pages below `next_page` may have been given out, and in any page
+    /// there may be more or less than is known.
     pub(super) fn skip_to(&mut self, next_page: u32) {
         self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
         self.forget_counts();

@@ -1,9 +1,9 @@
 //! The index of recent writes: whether what a transaction read was written since.
 //!
-//! There is no version per object, only the stamp of each recent write and, below what the index still knows, the floor
-//! (Adya, Gruber, Liskov, Maheshwari, SIGMOD 1995, with one space and one order instead of loosely synchronized clocks).
-//! The invariant: what the index says follows from the writes alone. When it takes in those of a large commit, and when it
-//! drops what it has forgotten, changes no answer.
+//! There is no version per object, only the stamp of each recent write and, below what the index still knows,
+//! the floor (Adya, Gruber, Liskov, Maheshwari, SIGMOD 1995, with one space and one order instead of loosely
+//! synchronized clocks). The invariant: what the index says follows from the writes alone. When it takes in
+//! those of a large commit, and when it drops what it has forgotten, changes no answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct RecentWrites {
     is_over: bool,
 }
 
-/// What a large transaction wrote, as far as the index does not have it yet.
+/// Writes of a large transaction, as far as the index does not have them yet.
 #[derive(Debug, Clone)]
 struct Fresh {
     stamp: Stamp,
@@ -38,7 +38,8 @@ struct Fresh {
     next: usize,
 }
 
-/// What a commit adds to the index it makes it drop, and once more, so that it never stays above its bound for long.
+/// The number of index entries to drop for each that a commit adds. It is two, so that the index never stays
+/// above its bound for long.
 const FORGOTTEN_A_WRITE: usize = 2;
 
 impl RecentWrites {
@@ -47,8 +48,9 @@ impl RecentWrites {
         RecentWrites { floor, ..RecentWrites::default() }
     }
 
-    /// The oldest entry whose writes are all known: the one that the last so many writes begin in. What is older counts as
-    /// forgotten, whether or not it is still there; so what the index says follows from the order alone.
+    /// The oldest entry whose writes are all known: the one that the last so many writes begin in. What is
+    /// older counts as forgotten, whether or not it is still there; so what the index says follows from the
+    /// order alone.
     fn reach(&self) -> Stamp {
         let surplus = self.order.len().saturating_sub(mutant::bound(limits::LAST_WRITES_MAX, 48));
         if surplus == 0 { Stamp::ZERO } else { self.order[surplus].1 }
@@ -70,7 +72,7 @@ impl RecentWrites {
         }
     }
 
-    /// Whether anything that the transaction read, or changes, was written after its base.
+    /// Checks that nothing that the transaction read, or changes, was written after its base.
     pub(super) fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         let written = effects.writes.iter().filter(|w| !w.new).map(|w| w.oref);
         let all = if dropped(Rule::WritesCertifiedOnly) { &[][..] } else { &effects.reads[..] };
@@ -104,7 +106,8 @@ impl RecentWrites {
                 return false;
             };
             self.order.pop_front();
-            // The queue also holds writes that a later one of the same object has overtaken; both are bounded by it.
+            // The queue also holds writes that a later one of the same object has overtaken; both are bounded
+            // by it.
             if self.newest(oref) == Some(stamp) {
                 self.stamps.remove(&oref);
                 self.fresh.as_mut().map(|fresh| fresh.orefs.remove(&oref));
@@ -113,8 +116,9 @@ impl RecentWrites {
         self.order.front().is_some_and(|(_, stamp)| *stamp < reach)
     }
 
-    /// Takes in the writes of a large commit at once, whatever their number: `set` has the same as `list`. They are moved
-    /// into the index later, a few at a time ([`RecentWrites::index_pending`]). Only when [`RecentWrites::is_index_complete`].
+    /// Takes in the writes of a large commit at once, whatever their number: `set` has the same as `list`.
+    /// They are moved into the index later, a few at a time ([`RecentWrites::index_pending`]). Only when
+    /// [`RecentWrites::is_index_complete`].
     pub(super) fn insert_large(&mut self, stamp: Stamp, list: Arc<[Oref]>, set: Set<Oref>) {
         debug_assert!(self.is_index_complete(), "one at a time");
         self.order.extend(list.iter().map(|oref| (*oref, stamp)));
@@ -127,7 +131,8 @@ impl RecentWrites {
         self.order.reserve(count);
     }
 
-    /// Whether the index has taken in all of the last large commit, and dropped what it forgot for it.
+    /// Says whether the index has taken in all of the last large commit, and dropped the writes that it
+    /// forgot for that.
     pub fn is_index_complete(&self) -> bool {
         self.fresh.is_none() && !self.is_over
     }
@@ -153,7 +158,7 @@ impl RecentWrites {
         }
     }
 
-    /// What is to be saved: the floor, and every write that is not forgotten, in order.
+    /// The rows to save: the floor, and every write that is not forgotten, in order.
     pub(super) fn rows(&self) -> (Stamp, impl ExactSizeIterator<Item = (Oref, Stamp)>) {
         let reach = self.reach();
         let forgotten = self.order.partition_point(|(_, stamp)| *stamp < reach);

@@ -1,9 +1,9 @@
-//! Trees of chunks that no object owns any more, in the order in which they were released. A leader reads them, a node at a
-//! time, and orders the end of their chunks; so a commit that replaces a large value costs what it writes, however large the
-//! old value was.
+//! Trees of chunks that no object owns any more, in the order in which they were released. A leader reads
+//! them, a node at a time, and orders the end of their chunks; so a commit that replaces a large value costs
+//! what it writes, however large the old value was.
 //!
-//! Leaves are freed without a look at them. So it is known here where the few chunks went that found no room in the places
-//! for which they were made: a node of a tree names those places.
+//! Leaves are freed without a look at them. So it is known here where the few chunks went that found no room
+//! in the places for which they were made: a node of a tree names those places.
 //!
 //! The invariant: a tree is owned by one field of one object, or is in this queue once, or is gone.
 
@@ -14,7 +14,7 @@ use tercel_wire::id::{ClassId, Oref};
 
 use super::entry::Freed;
 
-/// Whether objects of the class are parts of large values.
+/// Says whether objects of the class are parts of large values.
 pub(crate) fn is_chunk(id: ClassId) -> bool {
     matches!(id, class::BYTES_LEAF | class::REFS_LEAF | class::CHUNK_NODE)
 }
@@ -28,7 +28,7 @@ pub struct Released {
 }
 
 impl Released {
-    /// How many there are.
+    /// The number of trees in the queue.
     pub fn count(&self) -> usize {
         self.queue.len()
     }
@@ -63,7 +63,7 @@ impl Released {
         Released { queue: roots.into(), moved: BTreeMap::new() }
     }
 
-    /// What was at the front is freed; what hung on it takes its place.
+    /// Replaces the freed trees at the front by the trees that hung on them.
     pub(super) fn freed(&mut self, f: &Freed) {
         self.queue.drain(..self.queue.len().min(f.taken as usize));
         f.below.iter().rev().for_each(|root| self.queue.push_front(*root));

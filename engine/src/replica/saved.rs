@@ -1,7 +1,8 @@
 //! Ordered state as bytes, to be saved with the pages.
 //!
-//! Two parts: a head, encoded anew each time, and the counts by page, which are kept as they are stored. The head says how many
-//! rows of counts belong to it and what they come to, so a head with the rows of another is refused.
+//! Two parts: a head, encoded anew each time, and the counts by page, which are kept as they are stored. The
+//! head says how many rows of counts belong to it and what they come to, so a head with the rows of another
+//! is refused.
 
 use std::sync::Arc;
 
@@ -32,12 +33,12 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Head and rows, one behind the other.
+    /// Head and rows, one after the other.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.piece(0, usize::MAX)
     }
 
-    /// How many bytes head and rows have.
+    /// The number of bytes of head and rows.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.rows.len() * ROW_BYTES
     }
@@ -77,7 +78,7 @@ impl Saved {
         Ok(Saved { head: head.to_vec(), rows: rows.collect() })
     }
 
-    /// How many rows belong to a head.
+    /// The number of rows that belong to a head.
     ///
     /// # Errors
     /// If the head is of another version, or damaged.
@@ -102,7 +103,7 @@ impl Replica {
         Saved { head: self.head(), rows: self.places.counts_mut().take() }
     }
 
-    /// What [`Replica::save_changed`] gave last is stored.
+    /// Handles the news that the last state from [`Replica::save_changed`] is stored.
     pub fn saved(&mut self) {
         self.places.counts_mut().stored();
     }
@@ -353,7 +354,7 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
 }
 
 const STATE_VERSION: u16 = 5;
-/// Where a head says how many rows of counts belong to it: behind version, stamp and digest.
+/// Where a head says how many rows of counts belong to it: after version, stamp and digest.
 const ROWS_AT: usize = 18;
 /// Far more entries than a log will ever have, and far from where stamps would begin again.
 const STAMP_MAX: Stamp = Stamp(1 << 62);

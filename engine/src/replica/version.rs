@@ -1,8 +1,9 @@
 //! When a version was written: at a stamp, or at the one that its transaction will get.
 //!
-//! A large transaction's versions are put into the buffer one after the other, before it has a place in the order. They
-//! share a pending stamp; giving it a value makes all of them visible, or stored with their pages, in one step. The invariant:
-//! a pending stamp gets its value once, above every stamp given out before.
+//! A large transaction's versions are put into the buffer one after the other, before it has a place in the
+//! order. They share a pending stamp; giving it a value makes all of them visible, or stored with their
+//! pages, in one step. The invariant: a pending stamp gets its value once, above every stamp given out
+//! before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +15,11 @@ use tercel_wire::id::Stamp;
 pub enum VersionStamp {
     /// At this stamp.
     At(Stamp),
-    /// With the transaction that has this pending stamp.
+    /// The stamp of the transaction that has this pending stamp.
     With(PendingStamp),
 }
 
-/// What the versions of a large transaction share: its stamp, or [`VersionStamp::NEVER`].
+/// The shared stamp of the versions of a large transaction, or [`VersionStamp::NEVER`].
 #[derive(Debug, Clone)]
 pub struct PendingStamp(Arc<AtomicU64>);
 
@@ -47,12 +48,12 @@ impl VersionStamp {
         }
     }
 
-    /// Whether it has a place in the order.
+    /// Says whether it has a place in the order.
     pub fn is_ordered(&self) -> bool {
         self.stamp() < VersionStamp::NEVER
     }
 
-    /// Whether it is of the transaction that has this pending stamp.
+    /// Says whether it is of the transaction that has this pending stamp.
     pub fn is_with(&self, pending: &PendingStamp) -> bool {
         matches!(self, VersionStamp::With(of) if Arc::ptr_eq(&of.0, &pending.0))
     }

@@ -1,8 +1,9 @@
 //! The views that there were, and what each kept of those before it.
 //!
-//! A view begins with an ordered entry that names the last stamp it keeps. A client of an older view may have heard of
-//! stamps beyond that: they were lost, and what it has of them never happened. Stamps need not be dense, so the view's own
-//! stamp would hide such a loss. The invariant: numbers rise, kept stamps never fall.
+//! A view begins with an ordered entry that names the last stamp it keeps. A client of an older view may have
+//! received stamps beyond that: they were lost, and what it has of them never happened. Stamps need not be
+//! dense, so the view's own stamp would hide such a loss. The invariant: numbers rise, kept stamps never
+//! fall.
 
 use std::collections::VecDeque;
 
@@ -33,13 +34,13 @@ impl Views {
         self.list.back().map_or(ViewId::NONE, |(view, _)| *view)
     }
 
-    /// Whether the view is one of this history, as far as it is remembered.
+    /// Says whether the view is one of this history, as far as it is remembered.
     pub fn knows(&self, view: ViewId) -> bool {
         self.list.iter().any(|(v, _)| *v == view)
     }
 
-    /// Whether a client of `view` that has heard of stamps up to `heard` may have heard of something that is not in this
-    /// history: the view is none of it, or its successor kept less.
+    /// Says whether a client of `view` that received stamps up to `heard` may know something that is not in
+    /// this history. Then the view is not of this history, or its successor kept less.
     pub fn contradict(&self, view: ViewId, heard: Stamp) -> bool {
         match self.list.iter().position(|(v, _)| *v == view) {
             None => true,
@@ -52,8 +53,8 @@ impl Views {
         self.list.iter().copied()
     }
 
-    /// Replaces all views by `view`, whose number becomes at least that of the last one. No client may go on in a history
-    /// whose end is lost.
+    /// Replaces all views by `view`, whose number becomes at least that of the last one. No client may go on
+    /// in a history whose end is lost.
     pub fn skip_to(&mut self, view: ViewId, kept: Stamp) {
         let number = self.last().number.max(view.number);
         self.list.clear();

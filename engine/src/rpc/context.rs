@@ -1,4 +1,4 @@
-//! What a procedure of a service knows of the call that it runs for.
+//! The context of a call, for the procedure that runs for it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::object::Object;
 use crate::time::Now;
 use crate::txn::{Options, Port, Tx, run, try_run};
 
-/// The call that a procedure of a service runs for: its caller, how much time is left, whether the caller has given up; and the space
-/// that the server has.
+/// The call that a procedure of a service runs for: its caller, how much time is left, whether the caller has
+/// given up; and the space that the server has.
 pub struct Context<'a> {
     client: ClientId,
     begun: Now,
@@ -23,7 +23,7 @@ pub struct Context<'a> {
     is_cancelled: Option<&'a AtomicBool>,
     port: Option<&'a dyn Port>,
     items: Option<&'a Arc<dyn ItemPort>>,
-    /// Whether the space was used.
+    /// Set once the space was used.
     touched: Cell<bool>,
 }
 
@@ -59,24 +59,28 @@ impl<'a> Context<'a> {
         self.client
     }
 
-    /// The time that is left to the caller; none if the caller has no limit. What is called from here on the caller's behalf should end
-    /// within it, see [`ServiceHandle::on_behalf_of`](super::ServiceHandle::on_behalf_of). In the server's loop it is counted from
-    /// the begin of the call.
+    /// The time that is left to the caller; none if the caller has no limit. What is called from here on the
+    /// caller's behalf should end within it, see
+    /// [`ServiceHandle::on_behalf_of`](super::ServiceHandle::on_behalf_of). In the server's loop it is
+    /// counted from the begin of the call.
     pub fn remaining(&self) -> Option<Duration> {
         let now = self.port.map_or(self.begun, |port| port.now());
         self.until.map(|until| Duration::from_micros(until.since_us(now)))
     }
 
-    /// Whether the caller has given up, or is gone: the result is of no use to it. A procedure that runs long looks at it now and then.
+    /// Says whether the caller has given up, or is gone: the result is of no use then. A procedure that runs
+    /// long checks this now and then.
     pub fn is_cancelled(&self) -> bool {
         self.is_cancelled.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// Runs a transaction inside of the server, as `Server::run` does. What it wrote is durable when it returns, and the caller reads
-    /// nothing older behind the answer, nor behind an item that the procedure sends later.
+    /// Runs a transaction inside of the server, as `Server::run` does. What it wrote is durable when it
+    /// returns, and the caller reads nothing older after the answer, nor after an item that the procedure
+    /// sends later.
     ///
     /// # Errors
-    /// What `body` returned; `Denied` if the procedure is not `#[slow]`; `Timeout` when the caller's time is over.
+    /// The error that `body` returned; `Denied` if the procedure is not `#[slow]`; `Timeout` when the
+    /// caller's time is over.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         run(self.port()?, self.options(), body)
     }
@@ -84,12 +88,13 @@ impl<'a> Context<'a> {
     /// [`run`](Context::run) for a `body` with errors of its own, such as [`Failure`](super::Failure).
     ///
     /// # Errors
-    /// What `body` returned; as [`Context::run`] otherwise.
+    /// The error that `body` returned; as [`Context::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         try_run(self.port()?, self.options(), body)
     }
 
-    /// An object whose methods are called inside of the server, each call a transaction of its own. The procedure is `#[slow]`.
+    /// An object whose methods are called inside of the server, each call a transaction of its own. The
+    /// procedure is `#[slow]`.
     pub fn handle<T: Object>(&self, object: Ref<T>) -> Handle<'_, T> {
         let handle = Handle::new(object, self.port());
         match self.remaining() {

@@ -1,8 +1,9 @@
 //! The bytes that a client's calls may have under way at a server.
 //!
-//! A server grants them with its welcome, beside a number of calls. A client spends them when it sends a call and has them back when
-//! the call is answered; what finds none waits at the client, where it costs the server nothing. The invariant: more is spent than
-//! was granted by one call at most, which was sent alone, or before the server granted less.
+//! A server grants them with its welcome, beside a number of calls. A client spends them when it sends a call
+//! and has them back when the call is answered; what finds none waits at the client, where it costs the
+//! server nothing. The invariant: more is spent than was granted by one call at most, which was sent alone,
+//! or before the server granted less.
 
 /// Bytes of arguments that may be under way, and those that are.
 #[derive(Debug, Default)]
@@ -17,7 +18,8 @@ impl ByteCredit {
         self.granted = bytes;
     }
 
-    /// Whether a call that takes so many may be sent now. One that is larger than all that was granted goes alone.
+    /// Says whether a call with arguments of so many bytes may be sent now. A call larger than the whole
+    /// grant goes alone.
     pub(crate) fn allows(&self, bytes: usize) -> bool {
         self.spent == 0 || self.spent.saturating_add(bytes) <= self.granted
     }

@@ -1,7 +1,8 @@
-//! Calls of what this program knows only from a server's description: for tools, which have neither the class nor the service.
+//! Calls of what this program knows only from a server's description: for tools, which have neither the class
+//! nor the service.
 //!
-//! Such a call is bound, sent and executed at most once like any other. It always runs at the server. What it takes and gives are
-//! payloads of the layouts in the description, see [`tercel_wire::datum`].
+//! Such a call is bound, sent and executed at most once like any other. It always runs at the server. What it
+//! takes and gives are payloads of the layouts in the description, see [`tercel_wire::datum`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +24,13 @@ pub struct Described<'a> {
     pub method: usize,
     /// The object, which may be any that is there; for a service it is not used.
     pub object: Oref,
-    /// How long the caller waits.
+    /// Time for which the caller waits.
     pub timeout: Duration,
-    /// What the method takes.
+    /// The arguments, as the method takes them.
     pub takes: &'a [u8],
 }
 
-/// What a method or procedure came to.
+/// The result of a method or procedure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     Returned(Vec<u8>),
@@ -41,8 +42,8 @@ impl Described<'_> {
     /// Calls it; gives nothing if it is never answered.
     ///
     /// # Errors
-    /// `Schema` if there is no such method, or the server now has another one; `Denied` if it has streams; `Full`, and as a call of
-    /// [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
+    /// `Schema` if there is no such method, or the server now has another one; `Denied` if it has streams;
+    /// `Full`, and as a call of [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
     pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
         let until = port.now().plus(self.timeout);
         let (through, until, sent) = (Through::Described(self.interface), Some(until), self.takes.to_vec());

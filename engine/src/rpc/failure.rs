@@ -1,4 +1,4 @@
-//! How a call fails: by the method's own decision, or for want of something that it needed.
+//! Failures of a call: by the method's own decision, or for want of something that it needed.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use crate::error::Error;
 use crate::object::Record;
 
-/// What a method returns, and its caller gets.
+/// The result of a method, as its caller gets it.
 pub type Called<T, E = Infallible> = Result<T, Failure<E>>;
 
 /// Why a call gave no result. Nothing that the method wrote is kept.
 ///
-/// With `?` a method passes on any [`Error`], and its own error, which is a record.
+/// By `?` a method passes on any [`Error`], and its own error, which is a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure<E = Infallible> {
     /// The method has failed by its own decision.

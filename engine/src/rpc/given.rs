@@ -1,4 +1,4 @@
-//! What a method takes or gives: bytes of a message, read where they are.
+//! Arguments and results of methods: bytes of a message, read where they are.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -14,12 +14,12 @@ use super::{Called, Ended, Failure, ReplyBody};
 use crate::error::Error;
 use crate::object::{Field, Parts, Stored};
 
-/// What a method was given, or gave back. For derived code.
+/// The arguments or the result of a method. For derived code.
 #[derive(Debug, Clone, Copy)]
 pub struct Given<'a>(Payload<'a>);
 
 impl<'a> Given<'a> {
-    /// What a payload has, checked. For hosts.
+    /// Wraps the contents of a payload, checked. For hosts.
     pub fn new(payload: Payload<'a>) -> Given<'a> {
         Given(payload)
     }
@@ -52,7 +52,8 @@ impl<'a> Given<'a> {
     /// The value that begins at `at`.
     ///
     /// # Errors
-    /// `Corrupt` if a part of it is not there, `Schema` if it is of a variant that this program does not know.
+    /// `Corrupt` if a part of it is not there, `Schema` if it is of a variant that this program does not
+    /// know.
     pub fn value<F: Field>(&self, at: usize) -> Result<F, Error> {
         F::load(&Stored { body: Cow::Borrowed(self.0.record()), parts: &self.0 }, at)
     }
@@ -71,7 +72,7 @@ pub fn put_lending(lending: Lending<'_>, e: &mut Encoder<'_>, at: usize) {
 /// Writes what a method came to. For derived code.
 ///
 /// # Errors
-/// What kept it from its end; `Full` if what it gives is too large.
+/// The error that kept the method from its end; `Full` if its result is too large.
 pub fn finish<R, E>(
     called: Called<R, E>,
     method: &'static MethodSchema,

@@ -22,9 +22,9 @@ use crate::txn::{
 /// Where methods run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallPolicy {
-    /// Where that is cheapest. A method that reads runs on the cached copy; where there is none, at the server the first time,
-    /// and on a copy that is fetched from the second time on. A method that writes runs at the server. What the server has no
-    /// methods for runs here.
+    /// Where that is cheapest. A method that reads runs on the cached copy; where there is none, at the
+    /// server the first time, and on a copy that is fetched from the second time on. A method that writes
+    /// runs at the server. What the server has no methods for runs here.
     #[default]
     Auto,
     /// In this process, on the cached copy, which is fetched if need be.
@@ -35,8 +35,8 @@ pub enum CallPolicy {
 
 /// An object whose methods are called. Made by `Client::handle` and [`Tx::handle`]; cheap to clone.
 ///
-/// Each call through a client's handle is a transaction of its own: it may be run more than once, and what it wrote is durable
-/// when it returns. A call in an open transaction runs there and is committed with it.
+/// Each call through a client's handle is a transaction of its own: it may be run more than once, and what it
+/// wrote is durable when it returns. A call in an open transaction runs there and is committed with it.
 pub struct Handle<'c, T> {
     object: Ref<T>,
     at: At<'c>,
@@ -44,7 +44,7 @@ pub struct Handle<'c, T> {
     timeout: Option<Duration>,
 }
 
-/// What a handle calls through.
+/// The way by which a handle calls.
 #[derive(Clone)]
 enum At<'c> {
     /// Each call is a transaction of its own; or there is no way to begin one.
@@ -91,14 +91,15 @@ impl<'c, T: Object> Handle<'c, T> {
         self.policy(CallPolicy::Local)
     }
 
-    /// The same, whose callers wait at most so long. The server does not begin a call whose time is over, counted there from when it takes
-    /// the call up. What became of one that was given up says `Client::resolve`; one that was not executed by then never is.
+    /// The same, whose callers wait at most so long. The server does not begin a call whose time is over,
+    /// counted there from when it takes the call up. What became of one that was given up says
+    /// `Client::resolve`; one that was not executed by then never is.
     pub fn within(self, timeout: Duration) -> Handle<'c, T> {
         Handle { timeout: Some(timeout), ..self }
     }
 
-    /// Calls a method. For derived code: `here` runs it on an object at hand, `put` writes what it takes, `gives` and `fails`
-    /// read what comes back.
+    /// Calls a method. For derived code: `here` runs it on an object at hand, `put` writes what it takes,
+    /// `gives` and `fails` read what comes back.
     #[doc(hidden)]
     #[inline(always)]
     pub fn __call<R, E>(
@@ -154,7 +155,8 @@ impl<'c, T: Object> Handle<'c, T> {
         }
     }
 
-    /// Calls a method that only reads by a shorter way, if there is one and the server can run it there and then.
+    /// Calls a method that only reads by a shorter way, if there is one and the server can run it there and
+    /// then.
     fn express<R, E>(
         &self,
         port: &dyn Port,
@@ -178,7 +180,7 @@ impl<'c, T: Object> Handle<'c, T> {
         }
     }
 
-    /// Whether a call runs in this process.
+    /// Says whether a call runs in this process.
     fn is_local(&self, port: &dyn Port, stub: &Stub, until: Option<Now>) -> Result<bool, Error> {
         if self.policy != CallPolicy::Auto {
             return Ok(self.policy == CallPolicy::Local);
@@ -212,7 +214,7 @@ impl<'c, T: Object> Handle<'c, T> {
     }
 }
 
-/// What a method gave.
+/// Decodes the result of a method.
 fn returned<R, E>(
     method: &Method,
     bytes: &[u8],
@@ -284,7 +286,7 @@ impl Stub {
     }
 }
 
-/// What a method is told that writes although it was declared to read.
+/// The error for a method that writes although it was declared to read.
 pub(crate) fn has_written(method: &str) -> Error {
     Error::Denied(format!(
         "method `{method}` is declared `#[read]` and has written: take `&mut self` in its interface"
@@ -432,7 +434,7 @@ impl Calling<'_> {
 /// The first pause between two attempts: about a commit's time. It doubles up to 256 times that.
 const BACK_OFF_US: u64 = 50;
 
-/// What it means to a caller that an operation was not executed, or that this is not known.
+/// The caller's error for an operation that was not executed, or for which this is not known.
 fn undecided(outcome: Outcome) -> Error {
     match outcome {
         Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted | Outcome::Committed(_) => {

@@ -1,7 +1,8 @@
-//! The streams of a call as its procedure has them: items that it gives or takes, and questions that its caller answers.
+//! The streams of a call as its procedure has them: items that it gives or takes, and questions that its
+//! caller answers.
 //!
-//! Each operation may wait, on the thread that runs the procedure; how, is the host's. It fails once the caller has given up, is gone, or
-//! its time is over: then the procedure should come to its end.
+//! Each operation may wait, on the thread that runs the procedure; how, is the host's. It fails once the
+//! caller has given up, is gone, or its time is over: then the procedure should come to its end.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -19,7 +20,7 @@ use super::{Context, Given};
 use crate::error::{Bound, Error};
 use crate::object::Field;
 
-/// What a host does for the streams of a call that it runs.
+/// The host's part in the streams of a call that it runs.
 pub trait ItemPort: Send + Sync {
     /// Sends an item, once its window has room.
     ///
@@ -33,14 +34,16 @@ pub trait ItemPort: Send + Sync {
     /// As [`ItemPort::send`].
     fn next(&self) -> Result<Option<Vec<u8>>, Error>;
 
-    /// The procedure uses the space from now on: the caller reads nothing older behind an item that is sent later.
+    /// The procedure uses the space from now on: the caller reads nothing older after an item that is sent
+    /// later.
     fn uses_space(&self) {}
 }
 
-/// What one thread has alone: items are sent in the order of their ordinals.
+/// Marks a type for use by one thread: items are sent in the order of their ordinals.
 type OneThread = PhantomData<Rc<()>>;
 
-/// The stream that a procedure gives, beside its result. In the declaration of a service: `out: &Output<Price>`.
+/// The stream that a procedure gives, beside its result. In the declaration of a service:
+/// `out: &Output<Price>`.
 pub struct Output<T> {
     port: Arc<dyn ItemPort>,
     of: PhantomData<fn(T)>,
@@ -57,8 +60,8 @@ impl<T: Field> Output<T> {
     /// Sends an item. Waits while the caller has as much that it has not consumed as the window takes.
     ///
     /// # Errors
-    /// `Unavailable` if the caller has given up or is gone, and `Timeout` if its time is over: the procedure should come to its end.
-    /// `Full` if the item is larger than a message.
+    /// `Unavailable` if the caller has given up or is gone, and `Timeout` if its time is over: the procedure
+    /// should come to its end. `Full` if the item is larger than a message.
     pub fn send(&self, item: &T) -> Result<(), Error> {
         self.port.send(put_item(item)?)
     }
@@ -90,8 +93,8 @@ impl<T: Field> Input<T> {
     }
 }
 
-/// Questions that the caller of a procedure answers, while it waits in its call. In the declaration of a service:
-/// `ask: &Callback<Question, Answer>`.
+/// Questions that the caller of a procedure answers, while it waits in its call. In the declaration of a
+/// service: `ask: &Callback<Question, Answer>`.
 pub struct Callback<Q, A> {
     port: Arc<dyn ItemPort>,
     layout: Layout,
@@ -134,7 +137,7 @@ fn unanswered() -> Error {
 pub struct Plain<T>(PhantomData<T>);
 
 impl<T: Field> Plain<T> {
-    /// How they look.
+    /// The schema of the items.
     pub const SCHEMA: Schema =
         Schema { name: "item", fields: &[schema::Field { name: "item", ty: T::FIELD_TYPE }] };
 }
@@ -143,7 +146,7 @@ impl<T: Field> Plain<T> {
 pub struct Numbered<T>(PhantomData<T>);
 
 impl<T: Field> Numbered<T> {
-    /// How they look.
+    /// The schema of the items.
     pub const SCHEMA: Schema = Schema {
         name: "numbered",
         fields: &[

@@ -1,26 +1,30 @@
-//! Methods of objects, written once and run where the object is cheapest; and services, procedures without an object.
+//! Methods of objects, written once and run where the object is cheapest; and services, procedures without an
+//! object.
 //!
-//! `#[interface]` makes of a trait with receivers a trait of functions over an [`Obj`](crate::object::Obj), which a class
-//! implements, and a trait of calls, which a [`Handle`] has. A handle runs a method on the cached copy, inside of a transaction of
-//! this client; or sends it to a server that offers the class's [`Methods`], which runs it inside of a transaction of its own
-//! ([`crate::server::Server::run_calls`]). Either way a method is a transaction: it may be run more than once, has no effect
-//! outside of the space before it commits, and leaves none if it fails.
+//! `#[interface]` makes of a trait with receivers a trait of functions over an [`Obj`](crate::object::Obj),
+//! which a class implements, and a trait of calls, which a [`Handle`] has. A handle runs a method on the
+//! cached copy, inside of a transaction of this client; or sends it to a server that offers the class's
+//! [`Methods`], which runs it inside of a transaction of its own ([`crate::server::Server::run_calls`]).
+//! Either way a method is a transaction: it may be run more than once, has no effect outside of the space
+//! before it commits, and leaves none if it fails.
 //!
-//! `#[service]` makes of a trait one that a server implements and one that a [`ServiceHandle`] has. A procedure is no transaction: it
-//! may do anything, and is therefore executed at most once. Two tables see to that, one at each end of a connection: the slots of
-//! the client ([`slots`]) and what the server keeps of them ([`served`]). Neither knows of connections, messages or time, so a host
-//! can use them directly.
+//! `#[service]` makes of a trait one that a server implements and one that a [`ServiceHandle`] has. A
+//! procedure is no transaction: it may do anything, and is therefore executed at most once. Two tables see to
+//! that, one at each end of a connection: the slots of the client ([`slots`]) and what the server keeps of
+//! them ([`served`]). Neither knows of connections, messages or time, so a host can use them directly.
 //!
-//! So they hold where single messages are lost, come twice, or overtake each other. A host of such a link keeps these rules, and
-//! `sim/src/lossy` is one that does:
+//! So they hold where single messages are lost, come twice, or overtake each other. A host of such a link
+//! keeps these rules, and `sim/src/lossy` is one that does:
 //!
-//! - Each message names the table that it is of, and one of another table is not believed: a server refuses it whatever it says, a
-//!   client drops it. A call has its name for good in one table only, so a copy of it is new to every other.
-//! - The caller that waits sends its call again, under the same name and with the rest of its time. A call that was given up is
-//!   cancelled again until that is answered ([`slots::Slots::given_up`]). A server sends nothing for a second time by itself.
+//! - Each message names the table that it is of, and one of another table is not believed: a server refuses
+//!   it whatever it says, a client drops it. A call has its name for good in one table only, so a copy of it
+//!   is new to every other.
+//! - The caller that waits sends its call again, under the same name and with the rest of its time. A call
+//!   that was given up is cancelled again until that is answered ([`slots::Slots::given_up`]). A server sends
+//!   nothing for a second time by itself.
 //! - Calls that are never answered may be lost, also those that a later one overtakes.
-//! - What belongs to a call with streams, from its request to its response, goes where the order is kept and nothing is lost before the
-//!   end. Copies do no harm, also those that come behind that end.
+//! - What belongs to a call with streams, from its request to its response, goes where the order is kept and
+//!   nothing is lost before the end. Copies do no harm, also those that come after that end.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -34,7 +38,7 @@
 //! | `streams` | the streams of a call: items in windows |
 //! | `items` | the streams of a call as its procedure has them |
 //! | `streaming` | a call with streams as its caller has it |
-//! | `described` | a call of what only the server's description tells of |
+//! | `described` | a call of a method that is known from the server's description alone |
 //! | `context` | what a procedure knows of its call |
 //! | [`slots`] | the calls that a client has under way |
 //! | [`served`] | what a server keeps of a client's calls |

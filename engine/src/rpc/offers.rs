@@ -10,10 +10,11 @@ use super::Given;
 use crate::error::Error;
 use crate::txn::Tx;
 
-/// Runs a method of an object, by its number: gives how it ended, with what it gave appended. For derived code.
+/// Runs a method of an object, by its number: gives how it ended, with what it gave appended. For derived
+/// code.
 pub type Run = fn(&Tx<'_>, usize, Ref<Any>, &Given<'_>, &mut Vec<u8>) -> Result<Ended, Error>;
 
-/// How a method ended.
+/// The end of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Returned,
@@ -48,7 +49,7 @@ impl fmt::Debug for Methods {
 pub struct Offers(Arc<Vec<(Interface, Methods)>>);
 
 impl Offers {
-    /// With one more interface of a class. The last of equal ones counts.
+    /// Adds one more interface of a class. The last of equal ones counts.
     pub fn with(&self, methods: Methods) -> Offers {
         let interface = Interface::of(methods.schema, methods.class);
         let mut all = Vec::clone(&self.0);

@@ -8,17 +8,18 @@ use tercel_wire::record::Encoder;
 use crate::error::Error;
 use crate::limits;
 
-/// Memory that both ends of a connection share: what is large of a response is written there, where its reader finds it. For hosts.
+/// Memory that both ends of a connection share: what is large of a response is written there, where its
+/// reader finds it. For hosts.
 pub trait SharedRoom {
-    /// Takes a body that begins with `begins`; behind that are so many bytes, which `fill` writes. Says whether it did: if there is no
-    /// room, `fill` was not called.
+    /// Takes a body that begins with `begins`; so many bytes follow, which `fill` writes. Says whether it
+    /// did: if there is no room, `fill` was not called.
     fn take(&mut self, begins: &[u8], bytes: usize, fill: &mut dyn FnMut(&mut PartSink<'_>)) -> bool;
 }
 
 /// The body of a response.
 ///
-/// The invariant: if some of it was written into shared room, that is all that stands behind the bytes here, and the room has taken
-/// those bytes as they are.
+/// The invariant: if some of it was written into shared room, that is all that follows the bytes here, and
+/// the room has taken those bytes as they are.
 pub struct ReplyBody<'a> {
     bytes: &'a mut Vec<u8>,
     room: Option<&'a mut dyn SharedRoom>,
@@ -38,7 +39,7 @@ impl<'a> ReplyBody<'a> {
         ReplyBody { bytes, room: Some(room), behind: 0 }
     }
 
-    /// Bytes of it that were written into the room, behind those that are here.
+    /// The number of bytes that were written into the room, after those that are here.
     pub fn behind(&self) -> usize {
         self.behind
     }
@@ -47,12 +48,12 @@ impl<'a> ReplyBody<'a> {
         self.bytes
     }
 
-    /// How many bytes there are, here and in the room.
+    /// The number of bytes, here and in the room.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() + self.behind
     }
 
-    /// Takes back what is behind the first so many bytes.
+    /// Takes back everything after the first so many bytes.
     pub(super) fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
         self.behind = 0;
@@ -178,7 +179,8 @@ mod tests {
         }))
     }
 
-    /// Serves a call twice: the body as its reader finds it, how often the room was asked, and what the second one was told.
+    /// Serves a call twice: the body as its reader finds it, how often the room was asked, and the response
+    /// to the second call.
     fn serve_twice(bytes: usize, bytes_max: usize, method: u16) -> (Vec<u8>, usize, Vec<u8>) {
         let (services, mut served) = (services(bytes), Served::default());
         let cx = Context::inline(ClientId(1), Now(0), None);

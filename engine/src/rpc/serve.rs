@@ -1,7 +1,7 @@
 //! A call of a service that arrives at a server: looked up, run or handed on, answered, kept.
 //!
-//! This is all that happens to a call which is not slow, whatever it arrived by: a host with a faster way than messages keeps a
-//! [`Served`] for each client of its own and calls [`serve`].
+//! This is all that happens to a call which is not slow, whatever it arrived by: a host with a faster way
+//! than messages keeps a [`Served`] for each client of its own and calls [`serve`].
 
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::message::{Request, ResponseEnd, Unbegun};
@@ -11,15 +11,15 @@ use super::services::{NO_METHOD, put};
 use super::{Context, Procedure, ReplyBody, Services, Taking};
 use crate::mutant::{Rule, dropped};
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// The body of its response was appended.
     Answered,
     /// There is nothing to be said: it runs still, is a copy of an earlier one, or is never answered.
     Silent,
-    /// It is new, and is to run on a thread of its own: then [`Served::runs`] and, in the end, [`Served::end`]. One that has no slot is
-    /// just run.
+    /// It is new, and is to run on a thread of its own: then [`Served::runs`] and, in the end,
+    /// [`Served::end`]. One that has no slot is just run.
     Slow,
     /// Its client has broken the protocol.
     Broken,

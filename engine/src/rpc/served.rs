@@ -1,13 +1,15 @@
-//! What a server keeps of one client's calls of services: the last call of each slot, and what it came to.
+//! The calls of services of one client, as a server keeps them: the last call of each slot, and its result.
 //!
-//! A call whose sequence is that of its slot was here before: it is answered as it was then, or it runs still. A lower one is an old
-//! copy. A higher one is new, and says that the client has the answer to the one before. So a call is begun at most once for as
-//! long as the table is kept, and the table is as large as the slots that the client was granted.
+//! A call whose sequence is that of its slot was here before: it is answered as it was then, or it runs
+//! still. A lower one is an old copy. A higher one is new, and says that the client has the answer to the one
+//! before. So a call is begun at most once for as long as the table is kept, and the table is as large as the
+//! slots that the client was granted.
 //!
-//! A host can keep such a table beside a connection of its own and call [`Served::arrive`] and [`Served::end`] itself: they neither
-//! hash nor allocate where a slot was used before.
+//! A host can keep such a table beside a connection of its own and call [`Served::arrive`] and
+//! [`Served::end`] itself: they neither hash nor allocate where a slot was used before.
 //!
-//! The invariant: of a sequence that is at most its slot's, [`Arrival::New`] was said before, and is never said again.
+//! The invariant: of a sequence that is at most its slot's, [`Arrival::New`] was said before, and is never
+//! said again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +51,7 @@ enum State {
 /// Memory that a slot keeps for its next response: its share of what may be kept of a client.
 const SPARE_BYTES: usize = limits::KEPT_CLIENT_BYTES_MAX / SERVICE_SLOTS_MAX as usize;
 
-/// What a call that arrives is.
+/// Kinds of arriving calls.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<'a> {
     /// It was not here before: begin it, or refuse it, and then [`Served::end`].
@@ -62,16 +64,17 @@ pub enum Arrival<'a> {
     Forgotten,
     /// A copy of an earlier call of the slot: its client has the answer.
     Old,
-    /// The client uses a slot whose call has no answer, or one that it was not granted: it has broken the protocol.
+    /// The client uses a slot whose call has no answer, or one that it was not granted: it has broken the
+    /// protocol.
     Broken,
 }
 
-/// What a cancellation finds.
+/// Findings of a cancellation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Cancelled<'a> {
     /// The call never came: it never will be begun now. It is to be answered so, and then [`Served::end`].
     New,
-    /// It runs, or waits to be run; it was told. It is answered when it has come to its end.
+    /// It runs, or waits to be run; it was notified. It is answered when it has ended.
     Told,
     /// It came to this: the body of its response.
     Kept(&'a [u8]),
@@ -114,7 +117,7 @@ impl Served {
         Arrival::New
     }
 
-    /// Whether [`Served::arrive`] would say [`Arrival::New`].
+    /// Says whether [`Served::arrive`] would return [`Arrival::New`].
     pub(crate) fn is_new(&self, id: CallId) -> bool {
         let slot = self.slots.get(id.slot as usize);
         slot.map_or(id.seq > 0, |slot| id.seq > slot.seq && !matches!(slot.state, State::Running(_)))
@@ -135,8 +138,8 @@ impl Served {
         }
     }
 
-    /// A call has come to its end: the body of its response is kept, if it is not too large. Says whether the call is still its
-    /// slot's.
+    /// A call has come to its end: the body of its response is kept, if it is not too large. Says whether the
+    /// call is still its slot's.
     #[inline]
     pub fn end(&mut self, id: CallId, body: &[u8]) -> bool {
         let all_bytes = self.kept_bytes;
@@ -164,7 +167,8 @@ impl Served {
         true
     }
 
-    /// A call that has just arrived has come to its end, and what to is not kept: a copy of it is [`Arrival::Forgotten`].
+    /// A call that has just arrived has come to its end, and what to is not kept: a copy of it is
+    /// [`Arrival::Forgotten`].
     #[inline]
     pub(super) fn end_unkept(&mut self, id: CallId) {
         if let Some(slot) = self.of(id) {

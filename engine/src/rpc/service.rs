@@ -22,11 +22,11 @@ use crate::txn::{
     ExpressAsked, ExpressCall, Expressed, Home, Port, Requested, Requester, Rest, Step, Through, UnderWay,
 };
 
-/// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one is enough for several
-/// threads.
+/// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one
+/// is enough for several threads.
 ///
-/// A call is executed at most once, whatever becomes of the connection, unless its procedure is declared `#[read]`. What an error says
-/// of that:
+/// A call is executed at most once, whatever becomes of the connection, unless its procedure is declared
+/// `#[read]`. What an error says of that:
 ///
 /// | a call ends with | the procedure |
 /// |---|---|
@@ -57,7 +57,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         ServiceHandle { port, timeout, of: PhantomData }
     }
 
-    /// The same, whose callers wait at most so long. The server begins no call whose time is over, counted there from when it takes the call up.
+    /// The same, whose callers wait at most so long. The server begins no call whose time is over, counted
+    /// there from when it takes the call up.
     pub fn within(self, timeout: Duration) -> ServiceHandle<'c, S> {
         ServiceHandle { timeout: Some(timeout), ..self }
     }
@@ -68,7 +69,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         ServiceHandle { timeout, ..self }
     }
 
-    /// Calls a procedure. For derived code: `put` writes what it takes, `gives` and `fails` read what comes back.
+    /// Calls a procedure. For derived code: `put` writes what it takes, `gives` and `fails` read what comes
+    /// back.
     #[doc(hidden)]
     pub fn __call<R, E>(
         &self,
@@ -190,7 +192,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     }
 }
 
-/// What reads the result of a call with streams, and its error. For derived code.
+/// Readers of the result of a call with streams, and of its error. For derived code.
 #[doc(hidden)]
 pub struct Reads<R, E> {
     /// Reads what it gives.
@@ -199,7 +201,7 @@ pub struct Reads<R, E> {
     pub fails: fn(&Given<'_>) -> Result<E, Error>,
 }
 
-/// What a response says.
+/// Decodes the end of a response.
 #[inline(always)]
 pub(super) fn read_answer<R, E>(
     of: &Method,
@@ -219,14 +221,14 @@ pub(super) fn read_answer<R, E>(
     }
 }
 
-/// How a procedure has ended that came to its end.
+/// The end of a procedure that ran to its end.
 enum Ended<'a> {
     Returned(&'a [u8]),
     Failed(&'a [u8]),
 }
 
 /// # Errors
-/// What a response says of a procedure that did not come to its end.
+/// Translates the response of a procedure that did not run to its end into an error.
 #[inline(always)]
 fn ended(end: ResponseEnd<'_>) -> Result<Ended<'_>, Error> {
     match end {
@@ -270,7 +272,7 @@ pub(super) struct Calling<'a> {
     rest: Option<Rest<'a>>,
 }
 
-/// What came back, and the layouts that it has.
+/// A response, and the layouts of its interface.
 struct Answer {
     body: Vec<u8>,
     interface: std::sync::Arc<Interface>,
@@ -398,7 +400,7 @@ pub(super) fn unreadable(e: impl std::fmt::Display) -> Error {
     Error::Failed(format!("its result cannot be read: {e}"))
 }
 
-/// What a refusal means to a program: in any case that the call was not begun.
+/// Translates a refusal into an error for the program: in any case the call was not begun.
 fn unbegun(why: Unbegun, text: &str) -> Error {
     match why {
         Unbegun::Schema => Error::Schema(text.into()),

@@ -19,7 +19,7 @@ use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::Port;
 
-/// What `#[service]` makes of a trait. For derived code.
+/// The interface that `#[service]` makes of a trait. For derived code.
 #[doc(hidden)]
 pub trait ServiceInterface {
     /// Its procedures.
@@ -31,8 +31,8 @@ pub trait ServiceInterface {
 /// Runs a procedure, by its number: gives how it ended, with what it gave appended.
 type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result<Ended, Error> + Send + Sync;
 
-/// A service with what implements it, for a server to offer. `#[service]` makes it of an implementation: `Clock::serve(MyClock)`. Cheap
-/// to clone; clones are one implementation.
+/// A service with what implements it, for a server to offer. `#[service]` makes it of an implementation:
+/// `Clock::serve(MyClock)`. Cheap to clone; clones are one implementation.
 #[derive(Clone)]
 pub struct Service {
     schema: &'static InterfaceSchema,
@@ -53,9 +53,10 @@ impl Service {
         Service { schema: S::SCHEMA, run: Arc::new(run), lent: S::LENT, keeps_replies: true }
     }
 
-    /// The same, of whose calls the server keeps no replies, unless they run on a thread of their own. For measurements of what keeping
-    /// them costs, and for nothing else: a call is begun at most once as before, but it is `Unknown` to a caller that has lost the
-    /// answer with its connection, whatever the call came to.
+    /// The same, of whose calls the server keeps no replies, unless they run on a thread of their own. For
+    /// measurements of what keeping them costs, and for nothing else: a call is begun at most once as before,
+    /// but it is `Unknown` to a caller that has lost the answer with its connection, whatever the call came
+    /// to.
     #[doc(hidden)]
     pub fn without_replies(self) -> Service {
         Service { keeps_replies: false, ..self }
@@ -73,7 +74,7 @@ impl fmt::Debug for Service {
 pub struct Services(Arc<Vec<(Interface, Service)>>);
 
 impl Services {
-    /// With one more. The last of equal names counts.
+    /// Adds one more service. The last of equal names counts.
     pub fn with(&self, service: Service) -> Services {
         let interface = Interface::of_service(service.schema);
         let mut all = Vec::clone(&self.0);
@@ -96,9 +97,9 @@ impl Services {
         Some(Procedure { of, number: method, run: &*service.run, keeps_reply: service.keeps_replies })
     }
 
-    /// Lends what a request takes to its procedure, where it lies in the shared body of the request; `copied` is how that body begins, of
-    /// which the request was decoded. None if it is to be copied first: the procedure asks for no bytes that may change, or takes
-    /// something else beside them that is no number.
+    /// Lends what a request takes to its procedure, where it lies in the shared body of the request; `copied`
+    /// is how that body begins, of which the request was decoded. None if it is to be copied first: the
+    /// procedure asks for no bytes that may change, or takes something else beside them that is no number.
     pub fn lend<'a>(
         &self,
         request: &Request<'a>,
@@ -124,7 +125,7 @@ impl Services {
     }
 }
 
-/// What a procedure is to take.
+/// The arguments for a procedure.
 #[derive(Debug, Clone, Copy)]
 pub enum Taking<'a> {
     /// A payload, which is not checked yet.
@@ -143,13 +144,13 @@ pub struct Procedure<'a> {
 }
 
 impl Procedure<'_> {
-    /// How it is run.
+    /// The way in which it is run.
     #[inline]
     pub fn mode(&self) -> Mode {
         self.of.mode
     }
 
-    /// Whether what a call of it came to is kept.
+    /// Says whether the results of its calls are kept.
     #[inline]
     pub(super) fn keeps_reply(&self) -> bool {
         self.keeps_reply
@@ -219,7 +220,7 @@ pub fn put(id: CallId, end: ResponseEnd<'_>, out: &mut Vec<u8>) {
     Response { slot: id.slot, seq: id.seq, end }.encode(out);
 }
 
-/// What a client is told that calls what is not there.
+/// The message for a client that calls a procedure which is not there.
 pub(super) const NO_METHOD: &str = "the server has no such procedure: bind the service anew";
 
 /// Names a call that runs on a thread of its own, over all clients.
@@ -262,7 +263,7 @@ pub struct JobDone {
     pub taken_bytes: usize,
     /// The body of the response.
     pub body: Vec<u8>,
-    /// Whether it was begun, and used the space.
+    /// Set if it was begun, and used the space.
     pub has_touched: bool,
 }
 
@@ -272,7 +273,7 @@ impl Job {
         Job { id, services, method, payload: payload.to_vec(), until, is_cancelled: Arc::default() }
     }
 
-    /// The flag by which the call, and what runs it, are told that its caller has given up.
+    /// The flag that notifies the call, and the thread that runs it, that its caller has given up.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.is_cancelled.clone()
     }
@@ -292,8 +293,9 @@ impl Job {
         self.payload.len()
     }
 
-    /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to the server's transactions, by
-    /// the clock of the server; `items` to the streams of the call, if it has any.
+    /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to
+    /// the server's transactions, by the clock of the server; `items` to the streams of the call, if it has
+    /// any.
     pub fn run(&self, now: Now, port: Option<&dyn Port>, items: Option<&Arc<dyn ItemPort>>) -> JobDone {
         let id = self.id.call.unwrap_or(CallId { slot: 0, seq: 1 });
         let mut body = Vec::new();
@@ -319,7 +321,7 @@ impl Job {
     }
 }
 
-/// Whether a call's time is over.
+/// Says whether a call's time is over.
 fn is_late(until: Option<Now>, now: Now) -> bool {
     until.is_some_and(|until| now >= until) && !dropped(Rule::BeginsPastDeadline)
 }

@@ -1,11 +1,13 @@
 //! The calls of services that a client has under way, each in a slot.
 //!
-//! A call takes a slot, the sequence of the slot rises, and both name the call for good. A call that has no answer when the connection
-//! is gone is sent once more on the next one, under the same name, if the server still has the table in which it keeps this client's
-//! calls. With another table nothing is known of the call. A caller that gives up leaves its slot taken until the server has
-//! answered, so a slot is never used for two calls that the server may run at the same time.
+//! A call takes a slot, the sequence of the slot rises, and both name the call for good. A call that has no
+//! answer when the connection is gone is sent once more on the next one, under the same name, if the server
+//! still has the table in which it keeps this client's calls. With another table nothing is known of the
+//! call. A caller that gives up leaves its slot taken until the server has answered, so a slot is never used
+//! for two calls that the server may run at the same time.
 //!
-//! The invariant: [`Look::Answered`] and [`Sent::Unknown`] are said once for each call, and then its slot is free.
+//! The invariant: [`Look::Answered`] and [`Sent::Unknown`] are said once for each call, and then its slot is
+//! free.
 
 use std::borrow::Cow;
 
@@ -14,8 +16,8 @@ use tercel_wire::id::{CallId, SERVICE_SLOTS_MAX, ViewId};
 use super::credit::ByteCredit;
 use crate::mutant::{Rule, dropped};
 
-/// The table of a server in which it keeps a client's calls. Another server, and a server that has forgotten the client, has another
-/// one.
+/// The table of a server in which it keeps a client's calls. Another server, and a server that has forgotten
+/// the client, has another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
     /// The view that the server leads.
@@ -84,7 +86,8 @@ enum State {
     },
     /// The answer is here, and its caller has not taken it.
     Answered(Vec<u8>),
-    /// Its calls are numbered in a [`Lane`]. The body of a response may have come as a message, with the sequence of its call.
+    /// Its calls are numbered in a [`Lane`]. The body of a response may have come as a message, with the
+    /// sequence of its call.
     Lent(Option<(u64, Vec<u8>)>),
 }
 
@@ -94,7 +97,7 @@ impl Default for Table {
     }
 }
 
-/// How far a call is.
+/// Progress of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Look {
     /// The body of the response. The slot is free.
@@ -107,7 +110,7 @@ pub enum Look {
     None,
 }
 
-/// What becomes of a call that was sent on an earlier connection.
+/// The fate of a call that was sent on an earlier connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
     /// It is to be sent again, under the same name.
@@ -117,7 +120,7 @@ pub enum Sent {
 }
 
 impl Slots {
-    /// How many calls the server takes from now on.
+    /// Sets the number of calls that the server takes from now on.
     pub fn set_credit(&mut self, credit: u16) {
         self.credit = credit.min(SERVICE_SLOTS_MAX);
     }
@@ -127,8 +130,8 @@ impl Slots {
         self.bytes.grant(bytes);
     }
 
-    /// Takes a slot for a call that is sent now and takes so many bytes. `None` if all slots are taken, or as many bytes are under way
-    /// as the server takes: call again when one is answered.
+    /// Takes a slot for a call that is sent now and takes so many bytes. `None` if all slots are taken, or as
+    /// many bytes are under way as the server takes: call again when one is answered.
     pub fn begin(&mut self, table: Table, connection: Connection, bytes: usize) -> Option<CallId> {
         if !self.bytes.allows(bytes) {
             return None;
@@ -150,7 +153,8 @@ impl Slots {
         Some(Lane { last: CallId { slot, seq: taken.seq }, table, connection })
     }
 
-    /// Takes a lent slot back. If its last call has no answer, it waits for one from now on, under the name that is given.
+    /// Takes a lent slot back. If its last call has no answer, it waits for one from now on, under the name
+    /// that is given.
     pub fn give_back(&mut self, lane: Lane, is_waiting: bool) -> CallId {
         let answer = self.answer_of(&lane);
         let Lane { last, table, connection } = lane;
@@ -189,7 +193,8 @@ impl Slots {
         self.told
     }
 
-    /// Takes in the body of a response. One whose caller has given up frees its slot; one to an earlier call counts for nothing.
+    /// Takes in the body of a response. One whose caller has given up frees its slot; one to an earlier call
+    /// counts for nothing.
     pub fn answered(&mut self, id: CallId, body: Cow<'_, [u8]>) {
         if let Some(Slot { state: State::Lent(answer), .. }) = self.slots.get_mut(id.slot as usize) {
             // A copy of an earlier one may come late.
@@ -211,7 +216,7 @@ impl Slots {
         }
     }
 
-    /// How far a call is, on this connection. An answer is given once.
+    /// Gives the progress of a call, on this connection. An answer is given once.
     pub fn look(&mut self, id: CallId, connection: Connection) -> Look {
         let Some(slot) = self.of(id) else { return Look::None };
         match &mut slot.state {
@@ -226,13 +231,13 @@ impl Slots {
         }
     }
 
-    /// Whether the answer to a call is here, and was not taken.
+    /// Says whether the answer to a call is here, and was not taken.
     pub fn is_answered(&self, id: CallId) -> bool {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.seq == id.seq);
         slot.is_some_and(|slot| matches!(slot.state, State::Answered(_)))
     }
 
-    /// Whether a caller waits for the answer to a call that was sent on this connection.
+    /// Says whether a caller waits for the answer to a call that was sent on this connection.
     pub fn is_waiting(&self, id: CallId, on: Connection) -> bool {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.seq == id.seq);
         slot.is_some_and(|slot| {
@@ -240,7 +245,8 @@ impl Slots {
         })
     }
 
-    /// A call that was sent on an earlier connection is to be sent on this one, where the server has this table.
+    /// A call that was sent on an earlier connection is to be sent on this one, where the server has this
+    /// table.
     pub fn send_again(&mut self, id: CallId, now: Table, on: Connection) -> Sent {
         match self.of(id).map(|slot| &mut slot.state) {
             Some(State::Waiting { table, connection, .. })
@@ -263,8 +269,8 @@ impl Slots {
         }
     }
 
-    /// The caller waits no longer. Says whether the server is to be told now; on a connection whose table is not known yet
-    /// [`Slots::met`] says so later.
+    /// The caller waits no longer. Says whether the server is to be notified now; on a connection whose table
+    /// is not known yet [`Slots::met`] says so later.
     #[must_use]
     pub fn cancel(&mut self, id: CallId, on: Connection, met: Option<Table>) -> bool {
         let Some(slot) = self.of(id) else { return false };
@@ -293,8 +299,8 @@ impl Slots {
         }
     }
 
-    /// The server of this connection has this table. Gives the calls that were given up before and are to be cancelled there; of
-    /// another table those are forgotten.
+    /// The server of this connection has this table. Gives the calls that were given up before and are to be
+    /// cancelled there; of another table those are forgotten.
     pub fn met(&mut self, now: Table, on: Connection) -> Vec<CallId> {
         let mut to_cancel = Vec::new();
         for i in 0..self.slots.len() {
@@ -313,7 +319,8 @@ impl Slots {
         to_cancel
     }
 
-    /// The calls that were given up and have no answer yet. Where messages are lost, each is cancelled again until it is answered.
+    /// The calls that were given up and have no answer yet. Where messages are lost, each is cancelled again
+    /// until it is answered.
     pub fn given_up(&self) -> impl Iterator<Item = CallId> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(i, slot)| match slot.state {

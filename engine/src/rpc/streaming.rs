@@ -14,17 +14,19 @@ use crate::object::Field;
 use crate::time::Now;
 use crate::txn::{Home, Port, Requester, Step, UnderWay};
 
-/// A call under way that takes items of type `I`, or gives items of type `O`, beside its result. Of a direction that it does not have
-/// the type is [`Infallible`].
+/// A call under way that takes items of type `I`, or gives items of type `O`, beside its result. Of a
+/// direction that it does not have the type is [`Infallible`].
 ///
-/// The call is under way as soon as this is made: its procedure takes a thread of the server, and the caller's time runs. It ends with
-/// [`Streaming::finish`]; a call that is dropped before is cancelled. Several threads may use it: a thread may send while another reads.
+/// The call is under way as soon as this is made: its procedure takes a thread of the server, and the
+/// caller's time runs. It ends with [`Streaming::finish`]; a call that is dropped before is cancelled.
+/// Several threads may use it: a thread may send while another reads.
 ///
-/// Items that are not read stay in memory, up to a window (256 KiB), and then the procedure waits. So a caller that sends much and reads
-/// nothing may wait for a procedure that waits for it, until the caller's time is over.
+/// Items that are not read stay in memory, up to a window (256 KiB), and then the procedure waits. So a
+/// caller that sends much and reads nothing may wait for a procedure that waits for it, until the caller's
+/// time is over.
 ///
-/// A call with streams is sent once. Every operation gives [`Error::Unknown`] once the connection is lost, or the caller's time is over.
-/// The table of [`ServiceHandle`](super::ServiceHandle) says what the errors mean.
+/// A call with streams is sent once. Every operation gives [`Error::Unknown`] once the connection is lost, or
+/// the caller's time is over. The table of [`ServiceHandle`](super::ServiceHandle) says what the errors mean.
 #[must_use = "a call with streams is cancelled when this is dropped"]
 pub struct Streaming<'c, I, O, R, E = Infallible> {
     call: Call<'c>,
@@ -48,17 +50,17 @@ impl<'c, I, O, R, E> Streaming<'c, I, O, R, E> {
 }
 
 impl<I: Field, O, R, E> Streaming<'_, I, O, R, E> {
-    /// Sends an item. Waits while the procedure has as much that it has not read as the window takes. Says whether the procedure still
-    /// takes items: if not it has ended, and the item is dropped.
+    /// Sends an item. Waits while the procedure has as much that it has not read as the window takes. Says
+    /// whether the procedure still takes items: if not it has ended, and the item is dropped.
     ///
     /// # Errors
-    /// `Unknown` if the call is lost; `Full` if the item is larger than a message, and `Invalid` behind [`Streaming::close`]: then the
-    /// call goes on.
+    /// `Unknown` if the call is lost; `Full` if the item is larger than a message, and `Invalid` after
+    /// [`Streaming::close`]: then the call goes on.
     pub fn send(&self, item: &I) -> Result<bool, Error> {
         self.call.send(&put_item(item)?)
     }
 
-    /// Ends the stream to the procedure, which finds its end behind the items.
+    /// Ends the stream to the procedure, which finds its end after the items.
     ///
     /// # Errors
     /// `Unknown` if the call is lost.
@@ -118,7 +120,7 @@ impl Call<'_> {
         self.finish()
     }
 
-    /// What the body of a response says.
+    /// Decodes the body of a response.
     pub(super) fn read<R, E>(&self, body: &[u8], reads: &Reads<R, E>) -> Called<R, E> {
         let response = Response::decode(body).map_err(unreadable)?;
         read_answer(self.method(), response.end, &reads.gives, &reads.fails)

@@ -1,12 +1,13 @@
 //! The streams of a call that is under way: items in order, in windows of bytes.
 //!
-//! A call has at most one stream each way, and each end has the sending half of one and the receiving half of the other. The sender
-//! counts what it has sent, and stops when its window is full. The receiver keeps what has arrived until it is consumed, and says
-//! from time to time how much that is. Both are structs without messages, threads and time: a client's machine has them for its
-//! calls, and the host of a server for those that it runs.
+//! A call has at most one stream each way, and each end has the sending half of one and the receiving half of
+//! the other. The sender counts what it has sent, and stops when its window is full. The receiver keeps what
+//! has arrived until it is consumed, and says from time to time how much that is. Both are structs without
+//! messages, threads and time: a client's machine has them for its calls, and the host of a server for those
+//! that it runs.
 //!
-//! The invariant: what a [`Receiving`] keeps is at most a window, or an item behind a step of one; a peer that sends more is found out
-//! before it is kept.
+//! The invariant: what a [`Receiving`] keeps is at most a window, or an item after a step of one; a peer that
+//! sends more is found out before it is kept.
 
 use std::collections::VecDeque;
 
@@ -33,13 +34,13 @@ impl Directions {
         Directions { input: method.has_input(), output: method.has_output() }
     }
 
-    /// Whether there is any.
+    /// Says whether there is any.
     pub fn is_any(self) -> bool {
         self.input || self.output
     }
 }
 
-/// What the other end says of the streams of a call.
+/// Messages of the other end about the streams of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     /// An item, with its ordinal.
@@ -48,12 +49,12 @@ pub enum Said {
     Credit(u64),
     /// There were so many items, and there will be no more.
     End(u64),
-    /// The procedure uses the space: its caller reads nothing older behind each item from now on. A host says so to its machine; no
-    /// message has it.
+    /// The procedure uses the space: its caller reads nothing older after each item from now on. A host says
+    /// so to its machine; no message has it.
     UsesSpace,
 }
 
-/// How the other end has broken the protocol.
+/// A breach of the protocol by the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Violation(pub &'static str);
 
@@ -106,12 +107,12 @@ impl Streams {
     }
 }
 
-/// What an item counts in its window.
+/// The bytes that an item counts in its window.
 fn counted(item: usize) -> u64 {
     (item + ITEM_BYTES) as u64
 }
 
-/// Whether a window in which so much is not consumed has room for an item.
+/// Says whether a window with so many unconsumed bytes has room for an item.
 fn has_room(unconsumed: u64, item: u64) -> bool {
     unconsumed < limits::window_step_bytes() as u64 || unconsumed + item <= limits::window_bytes() as u64
 }
@@ -126,7 +127,8 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// The ordinal of an item of so many bytes, which is to be sent now; none if the window has no room for it.
+    /// The ordinal of an item of so many bytes, which is to be sent now; none if the window has no room for
+    /// it.
     pub fn send(&mut self, item: usize) -> Option<u64> {
         if !self.has_room(item) {
             return None;
@@ -136,12 +138,12 @@ impl Sending {
         Some(self.items)
     }
 
-    /// Whether the window has room for an item of so many bytes now.
+    /// Says whether the window has room for an item of so many bytes now.
     pub fn has_room(&self, item: usize) -> bool {
         has_room(self.sent - self.consumed, counted(item)) || dropped(Rule::WindowIgnored)
     }
 
-    /// Whether so large an item can be sent at all.
+    /// Says whether so large an item can be sent at all.
     pub fn is_sendable(item: usize) -> bool {
         item <= limits::ITEM_MAX
     }
@@ -151,7 +153,7 @@ impl Sending {
         (!std::mem::replace(&mut self.is_ended, true)).then_some(self.items)
     }
 
-    /// Whether it was ended.
+    /// Says whether it was ended.
     pub fn is_ended(&self) -> bool {
         self.is_ended
     }
@@ -182,7 +184,7 @@ pub struct Receiving {
     all: Option<u64>,
     received: u64,
     consumed: u64,
-    /// As the sender was told.
+    /// The last credit reported to the sender.
     said: u64,
 }
 
@@ -227,7 +229,7 @@ impl Receiving {
         Some((item, stamp))
     }
 
-    /// What the sender is to be told: how much was consumed, if that is enough more than it was told before.
+    /// The credit to report to the sender: the bytes consumed, if enough more than at the last report.
     pub fn credit(&mut self) -> Option<u64> {
         let is_due = self.consumed - self.said >= limits::window_step_bytes() as u64 && !self.is_ended();
         is_due.then(|| {
@@ -236,7 +238,7 @@ impl Receiving {
         })
     }
 
-    /// Whether all items have arrived.
+    /// Says whether all items have arrived.
     pub fn is_ended(&self) -> bool {
         self.all.is_some()
     }
@@ -312,8 +314,8 @@ mod tests {
         assert!(none.hear(Said::Credit(0)).is_err());
     }
 
-    /// A sender and a receiver over a link that delays and doubles: every item comes once, in order; no more than a window is kept; and the
-    /// sender always goes on.
+    /// A sender and a receiver over a link that delays and doubles: every item comes once, in order; no more
+    /// than a window is kept; and the sender always goes on.
     #[test]
     fn halves_agree_over_a_link_that_delays_and_doubles() {
         for seed in 0..60 {

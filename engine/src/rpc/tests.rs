@@ -1,5 +1,5 @@
-//! The two tables of a call of a service, against each other over a link that loses, doubles and reorders: no call is begun twice, what a
-//! caller is told is true, and no slot is lost.
+//! The two tables of a call of a service, against each other over a link that loses, doubles and reorders: no
+//! call is begun twice, the result that a caller receives is true, and no slot is lost.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,13 +18,13 @@ use super::{Context, Ended, Service, ServiceInterface, Services, Taken, serve};
 use crate::random::Random;
 use crate::time::Now;
 
-/// What the two ends say.
+/// Messages of the two ends.
 #[derive(Debug, Clone)]
 enum Message {
     /// A call; what it is called in the test.
     Call(CallId, u64),
     Cancel(CallId),
-    /// What a call came to: its result, or none if it was not begun.
+    /// The result of a call, or none if it was not begun.
     Answer(CallId, Option<u64>),
 }
 
@@ -44,13 +44,13 @@ struct World {
     /// The server's table; it changes when the server has forgotten the client.
     table: Table,
     connection: u64,
-    /// The table of this connection's server, once the client has heard of it.
+    /// The table of this connection's server, once the client knows it.
     met: Option<Table>,
     to_server: VecDeque<Message>,
     to_client: VecDeque<Message>,
     /// Calls that run at the server, with the table that they are of.
     running: Vec<(Table, CallId, u64)>,
-    /// How often each call was begun.
+    /// The number of times that each call was begun.
     begun: BTreeMap<u64, u32>,
     /// Calls that wait for an answer, by their names in the test.
     waiting: BTreeMap<u64, CallId>,
@@ -200,7 +200,8 @@ impl World {
         }
     }
 
-    /// What is on its way is lost. The client hears of the server's table some time after it has another connection.
+    /// Loses all messages on their way. The client receives the server's table some time after it has another
+    /// connection.
     fn cut(&mut self) {
         self.to_server.clear();
         self.to_client.clear();
@@ -263,7 +264,7 @@ fn call_is_begun_at_most_once_and_what_its_caller_is_told_is_true() {
             world.step();
             world.check();
         }
-        // Everything works: each caller is told, and each slot is free.
+        // Everything works: each caller has its result, and each slot is free.
         world.meet();
         for _ in 0..2_000 {
             match world.random.below(4) {

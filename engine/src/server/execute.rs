@@ -1,9 +1,10 @@
 //! The methods of calls, run here: each in a transaction over this server's own state, without waiting.
 //!
-//! A method runs where it stands, in the middle of what the host does. What it needs and is not at hand, a page or an answer of
-//! the order, it does not wait for: the attempt is given up, and the method is run anew once there is news. So does one that met
-//! a commit which is not visible yet. What it wrote is ordered as the operation of its caller, with what it returns. The host is
-//! held up for a bounded number of attempts; whose call is next is decided by [`crate::sessions::call_queue`].
+//! A method runs where it stands, in the middle of what the host does. What it needs and is not at hand, a
+//! page or an answer of the order, it does not wait for: the attempt is given up, and the method is run anew
+//! once there is news. So does one that met a commit which is not visible yet. What it wrote is ordered as
+//! the operation of its caller, with what it returns. The host is held up for a bounded number of attempts;
+//! whose call is next is decided by [`crate::sessions::call_queue`].
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -27,7 +28,7 @@ use crate::time::Now;
 use crate::txn::{Home, Options, Port, Step, Ticket, Tx};
 
 impl Server {
-    /// Whether there are calls to be run, or to be run anew. The host does not sleep before they are.
+    /// Says whether there are calls to be run, or to be run anew. The host does not sleep before they are.
     pub fn has_calls(&self) -> bool {
         self.sessions.calls.has_due(self.call_state())
     }
@@ -37,9 +38,9 @@ impl Server {
         (self.inside_news(), self.visible())
     }
 
-    /// Runs calls that are due, [`limits::CALLS_AT_ONCE`] at most: if [`Server::has_calls`] says that there are more, the host calls it
-    /// again once it has served other connections. `local` is the state of the transactions inside of this server; what is to be done is
-    /// appended to `out`, as by [`Server::handle`].
+    /// Runs calls that are due, [`limits::CALLS_AT_ONCE`] at most: if [`Server::has_calls`] says that there
+    /// are more, the host calls it again once it has served other connections. `local` is the state of the
+    /// transactions inside of this server; what is to be done is appended to `out`, as by [`Server::handle`].
     pub fn run_calls(&mut self, now: Now, local: &mut Local, out: &mut Effects) {
         let state = self.call_state();
         self.sessions.calls.renew(state);
@@ -138,11 +139,11 @@ impl Server {
     }
 }
 
-/// How an attempt to run a method ended.
+/// The end of an attempt to run a method.
 enum Attempt {
-    /// What it wrote is being ordered.
+    /// Its writes are being ordered.
     Taken,
-    /// With nothing to be ordered.
+    /// It ended with nothing to be ordered.
     Ended(Ended),
 }
 
@@ -181,8 +182,8 @@ fn attempt(
     }
 }
 
-/// Runs a method that only reads, with what it gives appended: how it ended, and the state that it read. None if it is to be run as an
-/// operation, which says why.
+/// Runs a method that only reads, with what it gives appended: how it ended, and the state that it read. None
+/// if it is to be run as an operation, which says why.
 fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option<(rpc::Ended, Stamp)> {
     let (oref, read_at) = request.object?;
     let offers = port.at.borrow().0.config.methods.clone();
@@ -200,7 +201,7 @@ fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option
 struct Inline<'a> {
     at: RefCell<(&'a mut Server, &'a mut Local, &'a mut Effects)>,
     now: Now,
-    /// Whether the server goes on behind each step: one may order something.
+    /// Set if the server goes on after each step, because a step may order something.
     may_order: bool,
     /// The method needed something that is not at hand.
     waits: Cell<bool>,

@@ -1,12 +1,13 @@
 //! A server: the rooms of the engine, wired.
 //!
-//! Its doors: [`Recovery::finish`] (a server begins with what was recovered), [`Server::handle`] with effects appended to a
-//! buffer that the caller owns, [`Server::deadline`], getters. It does no input or output: reading a page, writing the log
-//! and installing pages are effects that come back as inputs.
+//! Its doors: [`Recovery::finish`] (a server begins with what was recovered), [`Server::handle`] with effects
+//! appended to a buffer that the caller owns, [`Server::deadline`], getters. It does no input or output:
+//! reading a page, writing the log and installing pages are effects that come back as inputs.
 //!
-//! A server is a replica that follows the order, and leads while the sequencer says so. The invariant is *stable before
-//! visible*: what a leader orders is judged and applied at once, tentatively; no reply, page, stream or watermark shows it
-//! before it is stable. A leader that is deposed is thrown away with its replica, and another server is recovered.
+//! A server is a replica that follows the order, and leads while the sequencer says so. The invariant is
+//! *stable before visible*: what a leader orders is judged and applied at once, tentatively; no reply, page,
+//! stream or watermark shows it before it is stable. A leader that is deposed is thrown away with its
+//! replica, and another server is recovered.
 
 mod execute;
 mod inside;
@@ -67,14 +68,15 @@ pub struct Server {
 pub struct Express<'a> {
     /// Its client, whose connection is in use.
     pub client: ClientId,
-    /// Where the client was found last: its host keeps that from one request to the next. Any number will do at first.
+    /// Where the client was found last: its host keeps that from one request to the next. Any number will do
+    /// at first.
     pub place: &'a mut usize,
-    /// What is left of its caller's time, in microseconds; 0 is no limit.
+    /// The rest of its caller's time, in microseconds; 0 is no limit.
     pub left_us: u32,
     /// As in the message.
     pub body: &'a [u8],
-    /// All of the body and its bytes, where it lies in memory that the peer may write; of that `body` is how it begins. It comes as a
-    /// whole if it cannot be used so.
+    /// All of the body and its bytes, where it lies in memory that the peer may write; of that `body` is how
+    /// it begins. It comes as a whole if it cannot be used so.
     pub shared: Option<(SharedBody<'a>, usize)>,
 }
 
@@ -86,13 +88,13 @@ pub(crate) struct Suffix {
     pub stable: Stamp,
 }
 
-/// Whether the server is of any more use.
+/// The stage of a server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Working,
     /// Its leader was deposed; the log is to be cut above the position.
     Deposed(Option<LogPosition>),
-    /// The host was told.
+    /// The host was notified.
     Over,
 }
 
@@ -163,14 +165,14 @@ impl Server {
         self.go_on(out);
     }
 
-    /// When it next wants to hear of the time.
+    /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
         let leads = self.leader.as_ref();
         let has_work = match leads {
             Some(leader) => leader.has_work(self.pages.visible(), &self.replica),
             None => !self.replica.recent.is_index_complete(),
         };
-        // Work in slices goes on as soon as others have been heard.
+        // Work in slices goes on as soon as other inputs have been handled.
         if has_work || self.has_calls() || self.sessions.has_work() || self.pages.has_hidden() {
             return Some(self.now);
         }
@@ -302,8 +304,8 @@ impl Server {
         }
     }
 
-    /// Whether the buffer of modified objects has room for one more entry. What has no place in the order is not counted:
-    /// no install makes it smaller, only the entries that come.
+    /// Says whether the buffer of modified objects has room for one more entry. Versions without a place in
+    /// the order are not counted: no install makes them fewer, only the entries that come.
     fn has_room(&self) -> bool {
         let mob = &self.pages.mob;
         mob.bytes() - mob.bytes_pending() <= self.config.mob_bytes
@@ -344,7 +346,7 @@ impl Server {
         self.sequence(order::Input::Written(view, position), out);
     }
 
-    /// What was to be stored is.
+    /// Handles the completion of an install.
     fn installed(&mut self, out: &mut Effects) {
         if let Some(needed) = self.pages.installed() {
             self.replica.saved();
@@ -370,7 +372,7 @@ impl Server {
         self.pages.drop_hidden();
     }
 
-    /// What follows from whatever has happened.
+    /// Runs follow-up work: applies stable entries, drives backups and installs.
     pub(crate) fn go_on(&mut self, out: &mut Effects) {
         self.follow(out);
         self.sessions(out, |s, cx| {
@@ -386,8 +388,8 @@ impl Server {
         }
     }
 
-    /// While new calls are refused: notes the moment from which on none is under way, and up to where they have written. Clients that go on
-    /// to commit do not put it off.
+    /// While new calls are refused: notes the moment from which on none is under way, and up to where they
+    /// have written. Clients that go on to commit do not put it off.
     fn drain(&mut self) {
         if self.condition.drain == Drain::Draining
             && self.sessions.calls_under_way() == 0
@@ -397,7 +399,7 @@ impl Server {
         }
     }
 
-    /// Whether new calls are refused, those that were under way have come to their end, and what they wrote is visible.
+    /// Says whether new calls are refused, all earlier calls have ended, and their writes are visible.
     pub fn is_drained(&self) -> bool {
         matches!(self.condition.drain, Drain::Ordered(upto) if upto <= self.pages.visible())
     }
@@ -425,7 +427,7 @@ impl Server {
         self.store(to_store, out);
     }
 
-    /// Whether everything ordered is stored, so that recovery would replay nothing.
+    /// Says whether everything ordered is stored, so that recovery would replay nothing.
     pub fn is_flushed(&self) -> bool {
         self.pages.is_flushed(&self.replica)
     }
@@ -439,35 +441,35 @@ impl Server {
         self.pages.visible()
     }
 
-    /// The view that it leads, or that it has heard of last.
+    /// The view that it leads, or the last view that it knows of.
     pub fn view(&self) -> ViewId {
         self.leader.as_ref().map_or(self.replica.view(), |leader| leader.view())
     }
 
-    /// Whether it leads, and clients are answered.
+    /// Says whether it leads, and clients are answered.
     pub fn is_leading(&self) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.is_ready(self.pages.visible()))
     }
 
-    /// Whether everything that was ordered is visible, no large transaction is on its way and nothing is being installed: a
-    /// moment to stop at.
+    /// Says whether everything that was ordered is visible, no large transaction is under way and nothing is
+    /// being installed: a moment to stop at.
     pub fn is_quiet(&self) -> bool {
         let no_large = self.leader.as_ref().is_none_or(|leader| !leader.has_large());
         self.is_all_visible() && no_large && !self.pages.installer.is_installing()
     }
 
-    /// Whether everything that was ordered is visible, and so stable.
+    /// Says whether everything that was ordered is visible, and so stable.
     pub fn is_all_visible(&self) -> bool {
         self.leader.as_ref().is_none_or(|leader| leader.is_all_visible())
     }
 
-    /// Whether nothing more will be ordered of what has arrived, whether or not its client still waits for it, nor of what that
-    /// has released.
+    /// Says whether no arrived transaction and no released tree remains to be ordered, whether or not a
+    /// client still waits for it.
     pub fn is_idle(&self) -> bool {
         self.leader.as_ref().is_none_or(|leader| leader.is_idle(&self.replica))
     }
 
-    /// Whether the connection's client has greeted, and was not turned away.
+    /// Says whether the connection's client has greeted, and was not turned away.
     pub fn has_greeted(&self, conn: Conn) -> bool {
         self.sessions.has_greeted(conn)
     }
@@ -482,9 +484,10 @@ impl Server {
         self.sessions.conn_of(client)
     }
 
-    /// Runs a procedure of a service, or a method that only reads, whose request came by a shorter way than as a message. Appends the
-    /// body of the response to `response`, and what is to be done besides to `out`. Says whether there is a response; if not, nothing has
-    /// changed, and the request is to come as a message. `local` is as for [`Server::run_calls`].
+    /// Runs a procedure of a service, or a method that only reads, whose request came by a shorter way than
+    /// as a message. Appends the body of the response to `response`, and what is to be done besides to `out`.
+    /// Says whether there is a response; if not, nothing has changed, and the request is to come as a
+    /// message. `local` is as for [`Server::run_calls`].
     #[inline]
     pub fn express(
         &mut self,
@@ -523,12 +526,12 @@ impl Server {
         }
     }
 
-    /// How many clients are connected.
+    /// The number of connected clients.
     pub fn sessions_count(&self) -> usize {
         self.sessions.count()
     }
 
-    /// What there is to be said of the space's room, while this node leads.
+    /// The warning about the space's room, if any, while this node leads.
     pub fn space_warning(&self) -> Option<SpaceWarning> {
         self.leader.as_ref().and_then(|leader| leader.space_warning())
     }
@@ -554,8 +557,8 @@ impl Server {
         (self.replica.stamp, self.replica.digest())
     }
 
-    /// Renders the page at the visible stamp. `None` if it must be read from the store first: the read is asked for, and the
-    /// caller calls again when it is answered.
+    /// Renders the page at the visible stamp. `None` if it must be read from the store first: the read is
+    /// asked for, and the caller calls again when it is answered.
     pub fn page(&mut self, page: PageId, out: &mut Effects) -> Option<Option<Arc<Vec<u8>>>> {
         match self.pages.image(page) {
             CachedImage::Current(bytes) | CachedImage::Stale(bytes) => Some(bytes),
@@ -577,13 +580,13 @@ impl Server {
         self.pages.mob.page_ids()
     }
 
-    /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing more of what it
-    /// is fed: it is sent again later.
+    /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing
+    /// more of what it is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.entries.iter().map(|e| e.payload.len()).sum()
     }
 
-    /// What outlives a server whose leader was deposed.
+    /// Gives the sequencer, which outlives a server whose leader was deposed.
     pub fn into_sequencer(self) -> Box<dyn Sequencer> {
         self.sequencer
     }

@@ -1,9 +1,10 @@
 //! Recovery: open, then replay the log.
 //!
-//! The checkpoint says which entries the ordered state contains and from which entry on the stored pages may lack writes.
-//! Every entry goes through the one door of ordered state; those that the state contains are only laid into the buffer.
-//! Stored pages may be ahead of the checkpoint; the buffer then holds the same or newer versions and covers them. What is not
-//! known to be stable is not applied: it waits as bytes for what the sequencer says of it.
+//! The checkpoint says which entries the ordered state contains and from which entry on the stored pages may
+//! lack writes. Every entry goes through the one door of ordered state; those that the state contains are
+//! only laid into the buffer. Stored pages may be ahead of the checkpoint; the buffer then holds the same or
+//! newer versions and covers them. What is not known to be stable is not applied: it waits as bytes for what
+//! the sequencer says of it.
 
 use std::collections::VecDeque;
 
@@ -36,7 +37,7 @@ pub enum RecoveryError {
     Entry {
         /// Its place.
         stamp: Stamp,
-        /// What is wrong.
+        /// The error.
         error: DecodeError,
     },
     /// Entries are missing.
@@ -72,7 +73,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Begins with the last checkpoint, if there ever was one. `stored_end` is the highest page that the store may have.
+    /// Begins with the last checkpoint, if there ever was one. `stored_end` is the highest page that the
+    /// store may have.
     ///
     /// # Errors
     /// If the checkpoint is damaged.
@@ -153,7 +155,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// The log that was replayed begins behind this stamp.
+    /// The log that was replayed begins after this stamp.
     ///
     /// # Errors
     /// If it should begin earlier.
@@ -174,13 +176,14 @@ impl Recovery {
         self.replica.view()
     }
 
-    /// What was recovered, to be looked at and not served.
+    /// Gives the recovered state, to be inspected and not served.
     pub fn into_parts(self) -> (Replica, Mob) {
         (self.replica, self.mob)
     }
 
-    /// Makes a server of one node. It leads in its next view, which has this incarnation, behind a log that ends at `last`.
-    /// The host must sync the entries that are appended to `out` before the server serves a client.
+    /// Makes a server of one node. It leads in its next view, which has this incarnation, after a log that
+    /// ends at `last`. The host must sync the entries that are appended to `out` before the server serves a
+    /// client.
     ///
     /// # Errors
     /// If entries are missing that the checkpoint contains.
@@ -197,7 +200,8 @@ impl Recovery {
         self.finish_with(now, Box::new(Solo::new(view, last)), view, out)
     }
 
-    /// A server with a sequencer. `joined` names it in effects and their answers, and is another one after each recovery.
+    /// A server with a sequencer. `joined` names it in effects and their answers, and is another one after
+    /// each recovery.
     ///
     /// # Errors
     /// If entries are missing that the checkpoint contains.

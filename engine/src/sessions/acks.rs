@@ -1,8 +1,9 @@
 //! Acknowledgements that the reuse of pages waits for: asked for at once, and not waited for for ever.
 //!
-//! A page that has returned is given out again once every session has acknowledged that. A client says by itself only every
-//! keepalive what it has heard of, so the server asks each session that is behind, with the stream. The invariant: no session
-//! holds up reuse for longer than two keepalives since it was asked, or [`limits::HELD_UP_US`] if it is busy.
+//! A page that has returned is given out again once every session has acknowledged that. A client says by
+//! itself only every keepalive what it has heard of, so the server asks each session that is behind, with the
+//! stream. The invariant: no session holds up reuse for longer than two keepalives since it was asked, or
+//! [`limits::HELD_UP_US`] if it is busy.
 
 use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::message::Reason;
@@ -14,7 +15,7 @@ use crate::limits;
 use crate::table::Set;
 use crate::time::Now;
 
-/// What a session is asked to acknowledge.
+/// The acknowledgement that a session owes.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
     owed: Option<Owed>,
@@ -32,7 +33,7 @@ struct Owed {
 }
 
 impl Asking {
-    /// Whether the client is to be asked now for `wanted`.
+    /// Says whether the client is to be asked now for `wanted`.
     fn is_due(&mut self, now: Now, wanted: Stamp, every_us: u64) -> bool {
         if self.asked.is_some_and(|asked| now.since_us(asked) < every_us) {
             return false;
@@ -42,7 +43,7 @@ impl Asking {
         true
     }
 
-    /// Whether the client, which has acknowledged everything up to `acked`, was asked for too long.
+    /// Says whether the client, which has acknowledged everything up to `acked`, was asked for too long.
     fn is_over(&mut self, now: Now, acked: Stamp, silence_us: u64, is_busy: bool) -> bool {
         self.owed.take_if(|owed| owed.stamp <= acked);
         let Some(owed) = &mut self.owed else { return false };
@@ -54,7 +55,8 @@ impl Asking {
 }
 
 impl Sessions {
-    /// Asks the sessions that returned pages wait for to acknowledge, and ends those that were asked for too long.
+    /// Asks the sessions that returned pages wait for to acknowledge, and ends those that were asked for too
+    /// long.
     pub(super) fn ask_behind(&mut self, cx: &mut Cx<'_>) {
         let Some(leader) = cx.leader.as_deref() else { return };
         let Some(returned) = cx.replica.places.last_return() else { return };
@@ -80,8 +82,8 @@ impl Sessions {
         }
     }
 
-    /// Whether the client was asked for too long. A busy one is not late: its operation keeps the base that it had, and what
-    /// it was sent before the question may take a while to arrive.
+    /// Says whether the client was asked for too long. A busy client is not late: its operation keeps the
+    /// base that it had, and messages sent before the question may take a while to arrive.
     fn is_over(&mut self, behind: &Behind, working: &Set<ClientId>, cx: &Cx<'_>) -> bool {
         let Some(session) = self.all.get_mut(&behind.conn) else { return false };
         let silence_us = 2 * cx.config.keepalive_ms as u64 * 1000;
@@ -99,12 +101,12 @@ impl Sessions {
     }
 }
 
-/// How often a session is asked at most: a client that answers at once is asked once, and others are asked again, for their
-/// operations may have ended.
+/// The shortest interval between two questions to one session. A client that answers at once is asked once;
+/// others are asked again, for their operations may have ended.
 const ASK_EVERY_US: u64 = 100_000;
 
-/// Microseconds from one question to the next, over all sessions: five thousand a second, whose answers take the loop some
-/// hundredth of its time.
+/// Microseconds from one question to the next, over all sessions: five thousand a second, whose answers take
+/// the loop some hundredth of its time.
 const ASK_OTHER_US: u64 = 200;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Backups: everything as of one stamp, handed out part by part while the server works.
 //!
-//! A backup begins by freezing: the ordered state is written down, the buffer of modified objects keeps from now on what
-//! the stamp shows, and the page store is pinned. The pin goes the way of the installs: it contains the pages that were
-//! sent to be installed before it, and no later ones. Entries up to the stamp are all ordered by then but perhaps not
-//! durable; the server announces the stamp only once they are.
+//! A backup begins by freezing: the ordered state is written down, the buffer of modified objects keeps from
+//! now on what the stamp shows, and the page store is pinned. The pin goes the way of the installs: it
+//! contains the pages that were sent to be installed before it, and no later ones. Entries up to the stamp
+//! are all ordered by then but perhaps not durable; the server announces the stamp only once they are.
 //!
-//! The invariant: the pinned pages hold nothing younger than the stamp, and whatever of it they lack is in the buffer. It is
-//! bounded: one backup at a time, a part only when it was asked for, time without progress, and what is set aside counts
-//! among the bytes of the buffer. Commits come first: where one would have to wait for a backup, the backup ends.
+//! The invariant: the pinned pages hold nothing younger than the stamp, and whatever of it they lack is in
+//! the buffer. It is bounded: one backup at a time, a part only when it was asked for, time without progress,
+//! and what is set aside counts among the bytes of the buffer. Commits come first: where one would have to
+//! wait for a backup, the backup ends.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -38,9 +39,9 @@ pub(super) struct Backups {
 struct Backup {
     /// Names the pin of the page store.
     pin: u64,
-    /// What it was begun by.
+    /// The request that began it.
     asked: Asked,
-    /// Whether that was answered: everything up to the stamp is visible, and the store pinned.
+    /// Set once that was answered: everything up to the stamp is visible, and the store pinned.
     is_told: bool,
     is_pinned: bool,
     begun: BackupBegun,
@@ -59,7 +60,7 @@ struct Backup {
 }
 
 impl Backup {
-    /// How far it is, in pages.
+    /// The progress, in pages.
     fn progress(&self) -> usize {
         self.next as usize + self.state_sent / PAGE_BYTES
     }
@@ -116,8 +117,8 @@ impl Sessions {
         });
     }
 
-    /// Queues a request for the next part. Refused as `Unavailable` without a backup of this connection, and as `Full` if too
-    /// many requests are queued.
+    /// Queues a request for the next part. Refused as `Unavailable` without a backup of this connection, and
+    /// as `Full` if too many requests are queued.
     pub(super) fn backup_next(&mut self, asked: Asked, cx: &mut Cx<'_>) {
         match self.backups.current.as_mut().filter(|b| b.asked.conn == asked.conn) {
             None => {
@@ -141,8 +142,8 @@ impl Sessions {
         }
     }
 
-    /// Pages from the first one that was not read yet are here as the pinned store has them; those that it does not have
-    /// are left out.
+    /// Pages from the first one that was not read yet are here as the pinned store has them; those that it
+    /// does not have are left out.
     pub(crate) fn pinned_read(
         &mut self,
         pin: u64,
@@ -163,7 +164,7 @@ impl Sessions {
         if cx.pages.mob.bytes_aside() < before {
             self.lead(cx, |leader, work| leader.unstall(work));
         }
-        // Nothing is there: what comes behind it is looked for at once.
+        // Nothing is there: the next page is looked for at once.
         let Some(backup) = self.backups.current.as_mut().filter(|_| !pages.is_empty()) else { return };
         backup.pages_sent += (pages.len() / PAGE_BYTES) as u64;
         let (conn, call) = (backup.asked.conn, backup.wanted.pop_front());
@@ -217,7 +218,8 @@ impl Sessions {
         }
     }
 
-    /// Whether the client still takes what it asked for. One that does not must not keep old pages on the disk for ever.
+    /// Ends a backup whose client takes too little of it: such a client must not keep old pages on the disk
+    /// for ever.
     pub(super) fn look_at_backup(&mut self, cx: &mut Cx<'_>) {
         let Some(b) = self.backups.current.as_mut().filter(|b| b.is_told) else { return };
         if cx.now.since_us(b.looked) < limits::BACKUP_WINDOW_US {
@@ -233,8 +235,8 @@ impl Sessions {
         b.was_at = b.progress();
     }
 
-    /// A commit may wait for room in the buffer of modified objects. If what is set aside is in its way, the backup ends:
-    /// installing would make no room.
+    /// A commit may wait for room in the buffer of modified objects. If what is set aside is in its way, the
+    /// backup ends: installing would make no room.
     fn make_room_of_backup(&mut self, cx: &mut Cx<'_>) {
         let Some(bytes) = cx.leader.as_ref().and_then(|leader| leader.bytes_awaited()) else { return };
         let surplus = (cx.pages.mob.bytes() + bytes).saturating_sub(cx.config.mob_bytes);
@@ -245,7 +247,7 @@ impl Sessions {
         }
     }
 
-    /// Ends it and tells its client why.
+    /// Ends it and sends its client the reason.
     fn end_backup(&mut self, reason: Reason, text: impl Into<String>, cx: &mut Cx<'_>) {
         if let Some(backup) = &self.backups.current {
             cx.refuse(backup.asked, reason, text);

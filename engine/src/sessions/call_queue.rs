@@ -1,16 +1,20 @@
 //! The calls of methods that wait, and which of them is run next.
 //!
-//! A call that was given up is due again when the state is another one, which any client's commit makes it. The host runs a bounded number
-//! of due calls in one go, and then serves other connections. Three rules decide on the order:
+//! A call that was given up is due again when the state is another one, which any client's commit makes it.
+//! The host runs a bounded number of due calls in one go, and then serves other connections. Three rules
+//! decide on the order:
 //!
-//! - Connections take turns: one call of each, then around again, from where the last go ended. A client with many calls costs another
-//!   one call for each of its own.
-//! - Of one connection, what was not tried in the last state goes before what was. A new state makes no connection and no call begin
-//!   again at its first one, so that the last ones are reached while states change faster than all calls can be run.
-//! - Of calls that write one object, only the first that is run in a state gets through. So one call is run first in every state until
-//!   it has ended, and then the oldest of the next connection: none meets the writes of other calls in every state.
+//! - Connections take turns: one call of each, then around again, from where the last go ended. A client with
+//!   many calls costs another one call for each of its own.
+//! - Of one connection, what was not tried in the last state goes before what was. A new state makes no
+//!   connection and no call begin again at its first one, so that the last ones are reached while states
+//!   change faster than all calls can be run.
+//! - Of calls that write one object, only the first that is run in a state gets through. So one call is run
+//!   first in every state until it has ended, and then the oldest of the next connection: none meets the
+//!   writes of other calls in every state.
 //!
-//! The invariant: a call stands in exactly one of its connection's two queues, and [`Calls::due`] has the connections with due calls.
+//! The invariant: a call stands in exactly one of its connection's two queues, and [`Calls::due`] has the
+//! connections with due calls.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -30,7 +34,7 @@ pub(crate) struct Calls {
     waiting: BTreeMap<Ticket, Arc<Waiting>>,
     bytes: usize,
     last: Ticket,
-    /// What waits of each connection of which something does.
+    /// The waiting calls of each connection that has any.
     conns: BTreeMap<Conn, OfConn>,
     /// The connections with calls that are due.
     due: BTreeSet<Conn>,
@@ -45,8 +49,9 @@ pub(crate) struct Calls {
     missed: Missed,
 }
 
-/// The pages that each call has missed since an attempt last found all of its pages at hand. A call that misses more pages than find
-/// room at once never finds all of them. Attempts are no measure of that: many are made while one page is read.
+/// The pages that each call has missed since an attempt last found all of its pages at hand. A call that
+/// misses more pages than find room at once never finds all of them. Attempts are no measure of that: many
+/// are made while one page is read.
 #[derive(Debug, Default)]
 struct Missed {
     by_call: BTreeMap<Ticket, BTreeSet<PageId>>,
@@ -85,12 +90,12 @@ pub(crate) struct Waiting {
     pub payload: Vec<u8>,
 }
 
-/// What a call counts against the bounds in bytes.
+/// The bytes that a call counts against the bounds.
 fn cost(payload_bytes: usize) -> usize {
     payload_bytes + limits::CALL_ENTRY_BYTES
 }
 
-/// The next connection behind this one, or the first.
+/// The next connection after this one, or the first.
 fn behind<'a, I: Iterator<Item = &'a Conn>>(
     conn: Option<Conn>,
     from: impl Fn(Option<Conn>) -> I,
@@ -123,7 +128,7 @@ impl OfConn {
 }
 
 impl Calls {
-    /// Whether there are calls to be run in this state.
+    /// Says whether there are calls to be run in this state.
     pub(crate) fn has_due(&self, state: (u64, Stamp)) -> bool {
         !self.due.is_empty() || (!self.waiting.is_empty() && self.tried != state)
     }
@@ -169,7 +174,8 @@ impl Calls {
         Some((ticket, self.get(ticket)?))
     }
 
-    /// Notes that an attempt was given up for want of a page. Gives how many pages the call has missed, as far as that is known.
+    /// Notes that an attempt was given up for want of a page. Gives how many pages the call has missed, as
+    /// far as that is known.
     pub(crate) fn has_missed(&mut self, ticket: Ticket, page: PageId) -> usize {
         let is_first = self.first.is_some_and(|(_, first)| first == ticket);
         // Each call becomes the first, so every call that wants too many is found.
@@ -188,7 +194,7 @@ impl Calls {
         self.missed.forget(ticket);
     }
 
-    /// How many wait, of all connections.
+    /// The number of waiting calls, of all connections.
     pub(super) fn count(&self) -> usize {
         self.waiting.len()
     }
@@ -197,8 +203,8 @@ impl Calls {
         self.waiting.get(&ticket).cloned()
     }
 
-    /// Whether one more call of the connection, with so many bytes, may wait here: its client has no more of them than it was
-    /// granted requests, and they leave room for those of others.
+    /// Says whether one more call of the connection, with so many bytes, may wait here. The bounds are the
+    /// requests granted to its client, the bytes of one connection, and those of all.
     pub(super) fn has_room(&self, conn: Conn, payload_bytes: usize) -> bool {
         let (count, bytes) = self.conns.get(&conn).map_or((0, 0), |of| (of.len(), of.bytes));
         let more = cost(payload_bytes);
@@ -255,7 +261,7 @@ impl Calls {
         tickets.into_iter().for_each(|ticket| _ = self.take(ticket));
     }
 
-    /// Whether the operation is a call of the connection that waits.
+    /// Says whether the operation is a waiting call of the connection.
     pub(super) fn waits(&self, conn: Conn, op: OpId) -> bool {
         self.of_op(conn, op).next().is_some()
     }

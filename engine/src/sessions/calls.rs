@@ -1,10 +1,11 @@
 //! Calls of methods that wait to be run here, or for what they need.
 //!
-//! A call is an operation of its client, executed at most once as a commit is: the id is looked up before the method runs, goes
-//! into the order with what the method wrote, and is spent by every other answer. The host runs what is due
-//! ([`crate::server::Server::run_calls`]), in the order that [`super::call_queue`] says; a method that needs a page, or met a commit
-//! that is not visible yet, is run anew when there is news. The invariant: a call that was taken is here until it is answered, its
-//! connection ends, or its client asks what became of it, which spends the id.
+//! A call is an operation of its client, executed at most once as a commit is: the id is looked up before the
+//! method runs, goes into the order with what the method wrote, and is spent by every other answer. The host
+//! runs what is due ([`crate::server::Server::run_calls`]), in the order that [`super::call_queue`] says; a
+//! method that needs a page, or met a commit that is not visible yet, is run anew when there is news. The
+//! invariant: a call that was taken is here until it is answered, its connection ends, or its client asks
+//! what became of it, which spends the id.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::mutant::{Rule, dropped};
 use crate::replica::answers::Past;
 use crate::txn::{Hold, Ticket};
 
-/// What a method came to.
+/// The result of a method.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// It returned, and has read this state alone.
@@ -129,8 +130,9 @@ impl Sessions {
         self.calls.put(waiting);
     }
 
-    /// What a method of a call has written is to be ordered, with what it returns. Gives whether it is: if not, it met what is
-    /// not visible yet, and is to be run anew. The pages of the `holds` are not given back before it is ordered.
+    /// Orders the writes of a call's method, with its result. Says whether they were taken: if not, the
+    /// method met something that is not visible yet, and is to be run anew. The pages of the `holds` are not
+    /// given back before the writes are ordered.
     pub(crate) fn call_wrote(
         &mut self,
         ticket: Ticket,
@@ -176,7 +178,8 @@ impl Sessions {
     /// A method that only reads was run for a client by a shorter way.
     pub(crate) fn has_read(&mut self, client: ClientId, cx: &mut Cx<'_>) {
         if let Some(conn) = self.clients.get(&client).copied() {
-            // What its client reads from now on is not older than what the method saw: it must not wait for that.
+            // What its client reads from now on is not older than what the method saw: it must not wait for
+            // that.
             self.stream_to(conn, cx);
         }
     }
@@ -227,13 +230,14 @@ pub(super) fn answer(asked: Asked, op: OpId, end: CallEnd<'_>, cx: &mut Cx<'_>) 
     cx.answer(asked, &FromServer::Answer(Answer { slot: op.slot, seq: op.seq, end }));
 }
 
-/// What is kept with an operation of what its call returned, which may be nothing. Of an operation that was no call nothing is kept.
+/// The bytes that are kept with an operation for the result of its call, which may be empty. For an operation
+/// that was no call nothing is kept.
 fn kept(mut reply: Vec<u8>) -> Vec<u8> {
     reply.insert(0, 0);
     reply
 }
 
-/// What a call returned that committed: none if the operation was no call.
+/// The result of a call that committed: none if the operation was no call.
 pub(super) fn reply_of(op: OpId, cx: &Cx<'_>) -> Option<(Stamp, Vec<u8>)> {
     match cx.replica.answers.past(op) {
         Past::Committed(a) => a.reply.split_first().map(|(_, reply)| (a.stamp, reply.to_vec())),

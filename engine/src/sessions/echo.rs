@@ -1,8 +1,9 @@
 //! Questions how far the space is: asked of the sequencer together, echoed to each that asked.
 //!
-//! Everything that was acknowledged before a question came is visible here, if this node still leads: only the sequencer
-//! knows that. It is asked once for all questions that have come; those that come meanwhile wait for the next time. The
-//! invariant: an echo is sent behind the stream up to what was visible when the sequencer was asked.
+//! Everything that was acknowledged before a question came is visible here, if this node still leads: only
+//! the sequencer knows that. It is asked once for all questions that have come; those that come meanwhile
+//! wait for the next time. The invariant: an echo is sent after the stream up to what was visible when the
+//! sequencer was asked.
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::Stamp;
@@ -39,7 +40,7 @@ impl Sessions {
         self.question(asked, cx);
     }
 
-    /// Whether a token's state is visible.
+    /// Says whether a token's state is visible.
     ///
     /// # Errors
     /// `OtherHistory` if it is of another space, or of another history of this one.
@@ -72,7 +73,8 @@ impl Sessions {
         cx.sequencer.handle(cx.now, order::Input::Confirm(echoing.number), cx.said);
     }
 
-    /// The sequencer says that this node still led when it was asked, and that everything up to `stamp` was ordered before.
+    /// The sequencer says that this node still led when it was asked, and that everything up to `stamp` was
+    /// ordered before.
     pub(crate) fn confirmed(&mut self, number: u64, stamp: Stamp, cx: &mut Cx<'_>) {
         if number == self.echoing.number && !self.echoing.under_way.is_empty() {
             self.echoing.confirmed = Some(stamp);

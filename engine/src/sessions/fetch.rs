@@ -57,7 +57,8 @@ impl Sessions {
         cx.reply_at(cx.pages.visible(), asked.conn, Kind::Page, asked.call, [&names, bytes]);
     }
 
-    /// Takes a page from the store, or the news that it has none or cannot read it. Every waiter of the page goes on.
+    /// Takes a page from the store, or the news that it has none or cannot read it. Every waiter of the page
+    /// goes on.
     pub(crate) fn page_read(
         &mut self,
         page: PageId,
@@ -106,7 +107,8 @@ impl Sessions {
             (Waiter::Inside(_, page), failed) => self.inside.page_read(page, failed),
             (Waiter::Install, None) => cx.pages.install_read(),
             (Waiter::Host, _) => {}
-            // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new objects.
+            // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new
+            // objects.
             (Waiter::Install, Some(e)) => {
                 let next = "`tercel check --repair` restores what the log holds";
                 cx.out.push(Effect::Stop(format!("{e}; {next}")));
@@ -115,9 +117,10 @@ impl Sessions {
     }
 }
 
-/// Whether nothing in a page has changed after `since`, up to now. Its stamp is that of its last change, or higher: so a page that was
-/// emptied, or given out again, or put right by a repair, is not taken for unchanged. Of a page that changed at `since` itself nothing is
-/// said, because a repair gives the stamp of the last commit to all that it has lost something of.
+/// Says whether nothing in a page has changed after `since`, up to now. The page's stamp is that of its last
+/// change, or higher. So a page that was emptied, given out again, or put right by a repair is not taken for
+/// unchanged. A page that changed at `since` itself is not called unchanged, because a repair gives the stamp
+/// of the last commit to every page from which it lost something.
 fn is_unchanged(bytes: &[u8], since: Stamp, cx: &Cx<'_>) -> bool {
     let is_proven = since <= cx.pages.visible() && Page::stamp_in(bytes) < since;
     !bytes.is_empty() && (is_proven || dropped(Rule::UnchangedUnproved))

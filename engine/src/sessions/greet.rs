@@ -1,9 +1,10 @@
 //! Greeting: a client is new, goes on from where it was, or is of another history.
 //!
-//! A client that resumes names its view, its watermark, the highest stamp that it heard of, and every page that it is
-//! subscribed to. If the ordered list of views contradicts what it heard, what it has never happened here: it is told so, and
-//! begins anew as another client. A greeting names up to 87,000 pages, so they are taken in slices; the client is welcomed
-//! behind the last, and told of everything that changed since its watermark. The pages of all greetings together are bounded.
+//! A client that resumes names its view, its watermark, the highest stamp that it received, and every page
+//! that it is subscribed to. If the ordered list of views contradicts these, its state never happened here:
+//! it is refused, and begins anew as another client. A greeting names up to 87,000 pages, so they are taken
+//! in slices; the client is welcomed after the last, and receives everything that changed since its
+//! watermark. The pages of all greetings together are bounded.
 
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
@@ -128,8 +129,8 @@ impl Sessions {
         cx.reply(conn, Kind::Welcome, 0, &body);
     }
 
-    /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and tells them what
-    /// changed since.
+    /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and
+    /// sends them the changes since.
     pub(crate) fn resume_some(&mut self, cx: &mut Cx<'_>) {
         let Some(mut resuming) = self.resuming.pop_front() else { return };
         for (page, fetch) in resuming.pages.by_ref().take(RESUMED_AT_ONCE) {
@@ -156,7 +157,8 @@ impl Sessions {
         self.stream_to(resuming.conn, cx);
     }
 
-    /// Whether the session's pages are still being subscribed to: what changes meanwhile it is told of behind the last.
+    /// Says whether the session's pages are still being subscribed to: changes made meanwhile are reported
+    /// after the last page.
     pub(super) fn is_resuming(&self, conn: Conn) -> bool {
         self.resuming.iter().any(|r| r.conn == conn)
     }
@@ -169,8 +171,8 @@ impl Sessions {
     }
 }
 
-/// Why a client cannot go on from where it was, if it cannot. What it has cached and the commits that it was told of may not
-/// be here, and stamps of the one history mean nothing in the other: it must not go on as if they did.
+/// Why a client cannot go on from where it was, if it cannot. Its cache and the commits that it received may
+/// not be here, and stamps of the one history mean nothing in the other: it must not go on as if they did.
 fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Reason, String)> {
     let heard = r.watermark.max(r.heard);
     if r.view.number < cx.config.view_first {

@@ -1,7 +1,8 @@
 //! The question whether the server serves, and what is kept to answer it.
 //!
-//! It is answered from what is in memory, in the turn in which it comes: neither the order nor the log nor the page store is asked, so
-//! that a server answers whose disk is stuck. The invariant: a state is named because the server has met it, not because it expects it.
+//! It is answered from what is in memory, in the turn in which it comes: neither the order nor the log nor
+//! the page store is asked, so that a server answers whose disk is stuck. The invariant: a state is named
+//! because the server has met it, not because it expects it.
 
 use tercel_wire::id::Stamp;
 use tercel_wire::message::{FromServer, Health, HealthState};
@@ -11,7 +12,7 @@ use crate::leader::Asked;
 use crate::limits;
 use crate::time::Now;
 
-/// What a server knows of how it is itself.
+/// The condition of a server, as it knows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Condition {
     /// When it was recovered.
@@ -23,7 +24,7 @@ pub(crate) struct Condition {
     pub drain: Drain,
 }
 
-/// How far a server is on its way to its end.
+/// Progress of a server towards its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drain {
     /// It takes new calls.
@@ -39,7 +40,7 @@ impl Condition {
         Condition { began: now, disk_full: false, unwritten_since: None, drain: Drain::Open }
     }
 
-    /// Whether new calls are refused.
+    /// Says whether new calls are refused.
     pub(crate) fn is_draining(self) -> bool {
         self.drain != Drain::Open
     }
@@ -83,6 +84,6 @@ fn state(cx: &Cx<'_>) -> (HealthState, String) {
     (HealthState::Serving, leader.space_warning().map_or(String::new(), |warning| warning.to_string()))
 }
 
-/// What a call is told that comes while the server drains.
+/// The message for a call that comes while the server drains.
 pub(super) const DRAINING: &str =
     "the server is about to stop and takes no new calls: call again once it, or another one, serves";

@@ -8,7 +8,8 @@ use tercel_wire::id::{Oref, Stamp};
 use crate::limits;
 use crate::mutant::{self, Rule, dropped};
 
-/// The recent changes, in the order of their stamps. The invariant: every visible change above `from` is here.
+/// The recent changes, in the order of their stamps. The invariant: every visible change above `from` is
+/// here.
 #[derive(Debug, Default)]
 pub(crate) struct Horizon {
     changes: VecDeque<(Stamp, Arc<[Oref]>)>,
@@ -36,12 +37,12 @@ impl Horizon {
         }
     }
 
-    /// Whether all that changed since is known.
+    /// Says whether all changes since then are known.
     pub(crate) fn reaches(&self, since: Stamp) -> bool {
         since >= self.from || dropped(Rule::ResumePastHorizon)
     }
 
-    /// What changed since, in order.
+    /// The changes since then, in order.
     pub(crate) fn since(&self, since: Stamp) -> impl Iterator<Item = &(Stamp, Arc<[Oref]>)> {
         let first = self.changes.partition_point(|(stamp, _)| *stamp <= since);
         self.changes.range(first..)

@@ -1,8 +1,8 @@
 //! Streams of calls of services, between a client's connection and the host that runs its calls.
 //!
-//! The host has the windows ([`crate::rpc::streams`]). The machine knows which calls have streams and passes on what either end says. The
-//! invariant: nothing is passed on to or from a call whose connection is gone, or which has been cancelled; such a call is told
-//! ([`Effect::EndStreams`]).
+//! The host has the windows ([`crate::rpc::streams`]). The machine knows which calls have streams and passes
+//! on what either end says. The invariant: nothing is passed on to or from a call whose connection is gone,
+//! or which has been cancelled; such a call is notified ([`Effect::EndStreams`]).
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClientId, Stamp};
@@ -55,7 +55,8 @@ impl Sessions {
         }
     }
 
-    /// Sends an item. One of a procedure that has used the space names the stamp that its caller reads from then on.
+    /// Sends an item. One of a procedure that has used the space names the stamp that its caller reads from
+    /// then on.
     fn send_item(&mut self, conn: Conn, id: JobId, body: &[u8], cx: &mut Cx<'_>) {
         if !self.serving.has_used_space(id) {
             return cx.reply_at(Stamp::ZERO, conn, Kind::OutputItem, 0, [body, &[]]);
@@ -73,7 +74,7 @@ impl Sessions {
         }
     }
 
-    /// A call was cancelled: whatever waits at its streams is told.
+    /// A call was cancelled: whatever waits at its streams is notified.
     pub(super) fn end_streams(&mut self, id: JobId, cx: &mut Cx<'_>) {
         if self.serving.end_streaming(id) {
             cx.out.push(Effect::EndStreams(id));

@@ -1,16 +1,17 @@
 //! Connections: greeting, subscriptions, the stream, resuming, backups, silence.
 //!
-//! Sessions speak the protocol. They hand decisions to the leader and send its answers. The invariant: a client hears of
-//! every change to every page that it is subscribed to, in the order of stamps, and of nothing that is not visible.
+//! Sessions speak the protocol. They hand decisions to the leader and send its answers. The invariant: a
+//! client receives every change to every page that it is subscribed to, in the order of stamps, and of
+//! nothing that is not visible.
 //!
 //! | module | its noun |
 //! |---|---|
 //! | [`session`] | one connected client |
 //! | [`greet`] | greeting: new, resumed, of another history |
 //! | [`requests`] | the requests of a client |
-//! | [`stream`] | changes, and the sessions that must hear of them |
+//! | [`stream`] | changes, and the sessions that must receive them |
 //! | [`acks`] | acknowledgements that the reuse of pages waits for |
-//! | [`subscribe`] | pages, and the sessions that hear of them |
+//! | [`subscribe`] | pages, and the sessions that receive their changes |
 //! | [`horizon`] | recent changes, for sessions that resume |
 //! | [`fetch`] | pages served |
 //! | [`echo`] | questions how far the space is |
@@ -69,7 +70,7 @@ use services::Serving;
 use session::Session;
 use subscribe::Fullest;
 
-/// What sessions work on and say, for the time of one call.
+/// Inputs and outputs of sessions, for the time of one call.
 pub(crate) struct Cx<'a> {
     pub now: Now,
     pub space: SpaceId,
@@ -80,7 +81,7 @@ pub(crate) struct Cx<'a> {
     pub pages: &'a mut Pages,
     pub leader: Option<&'a mut Leader>,
     pub sequencer: &'a mut dyn Sequencer,
-    /// What the sequencer said.
+    /// Outputs of the sequencer.
     pub said: &'a mut Vec<order::Output>,
     pub stats: &'a mut ServerStats,
     pub host: HostStats,
@@ -88,16 +89,17 @@ pub(crate) struct Cx<'a> {
     pub out: &'a mut Effects,
 }
 
-/// The sessions of a server, and the pages that each must hear of.
+/// The sessions of a server, and the pages whose changes each must receive.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     all: Map<Conn, Session>,
-    /// Sessions that are subscribed to anything: those that must hear how far it is.
+    /// Sessions that are subscribed to anything, and so must receive the watermark.
     listening: Set<Conn>,
     clients: Map<ClientId, Conn>,
-    /// The sessions that must hear of changes to a page.
+    /// The sessions that must receive changes to a page.
     directory: Map<PageId, Vec<Conn>>,
-    /// Pages that all sessions are subscribed to and were not asked back, and which session had most of them lately.
+    /// Pages that all sessions are subscribed to and were not asked back, and which session had most of them
+    /// lately.
     kept: usize,
     fullest: Fullest,
     horizon: Horizon,
@@ -279,7 +281,7 @@ impl Sessions {
         }
     }
 
-    /// Whether the connection has a client's session.
+    /// Says whether the connection has a client's session.
     pub(crate) fn has_greeted(&self, conn: Conn) -> bool {
         self.client_of(conn).is_some()
     }
@@ -294,12 +296,12 @@ impl Sessions {
         self.clients.get(&client).copied()
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is work that goes on in slices.
+    /// Says whether there is work that goes on in slices.
     pub(crate) fn has_work(&self) -> bool {
         !self.leaving.is_empty() || !self.resuming.is_empty()
     }
@@ -309,7 +311,7 @@ impl Sessions {
         (!self.all.is_empty()).then(|| self.ticks.listening.plus_us(limits::HEARTBEAT_US))
     }
 
-    /// Time passed: silent sessions end, those that listen hear how far it is.
+    /// Time passed: silent sessions end, subscribed ones receive the watermark.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
         if cx.now < self.ticks.listening.plus_us(limits::HEARTBEAT_US) {
             return;
@@ -325,7 +327,7 @@ impl Sessions {
             let heard = self.all.iter().filter(|(_, s)| cx.now.since_us(s.heard) > silence);
             silent.extend(heard.map(|(conn, _)| *conn));
         }
-        // A client with nothing in its cache hears how far the space is with what it asks for.
+        // A client with nothing in its cache receives the watermark with the replies to its requests.
         let visible = cx.pages.visible();
         let wants = |s: &Session| s.news.sent < visible || !s.pages.revoking.is_empty();
         let is_behind = |conn: &&Conn| self.all.get(*conn).is_some_and(|s| s.client.is_some() && wants(s));
@@ -343,7 +345,7 @@ impl Sessions {
     }
 }
 
-/// What a server says by itself.
+/// The origin of a message that no client asked for.
 fn unasked(conn: Conn) -> Asked {
     Asked { conn, call: 0 }
 }

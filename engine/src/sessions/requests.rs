@@ -137,5 +137,5 @@ fn not_known(kind: u8) -> String {
     )
 }
 
-/// What a client is told that has a slot of its own making: each keeps an answer here.
+/// The message for a client that uses a slot beyond its credit: each slot keeps an answer here.
 pub(super) const NO_SLOT: &str = "an operation in a slot beyond the credit that was granted";

@@ -1,9 +1,10 @@
 //! Calls of services: what is kept of each client's, and where they run.
 //!
-//! A client has a table from its first binding on. It outlives the client's connections, for a while: a client that comes back sends
-//! what has no answer once more, and finds there what became of it. What is not slow runs where it arrives; the rest is handed to the host
-//! and comes back ([`Effect::Run`], [`crate::effect::Input::Ran`]). The invariant: a call that was taken is answered once it has come
-//! to its end, on the connection that its client has then.
+//! A client has a table from its first binding on. It outlives the client's connections, for a while: a
+//! client that comes back sends what has no answer once more, and finds there what became of it. What is not
+//! slow runs where it arrives; the rest is handed to the host and comes back ([`Effect::Run`],
+//! [`crate::effect::Input::Ran`]). The invariant: a call that was taken is answered once it has come to its
+//! end, on the connection that its client has then.
 
 use std::collections::VecDeque;
 
@@ -27,7 +28,8 @@ use crate::time::Now;
 #[derive(Debug, Default)]
 pub(super) struct Serving {
     clients: Placed<ClientId, OfClient>,
-    /// Clients without a connection, and when they are forgotten. Some of them may have come back, or have gone again since.
+    /// Clients without a connection, and when they are forgotten. Some of them may have come back, or have
+    /// gone again since.
     absent: VecDeque<(Now, ClientId)>,
     /// The last table.
     last: u32,
@@ -95,7 +97,7 @@ impl Serving {
         }
     }
 
-    /// Whether a call with streams is under way, for which they still are.
+    /// Says whether a call is under way whose streams still are.
     pub(super) fn is_streaming(&self, id: JobId) -> bool {
         let of = self.clients.get(id.client).filter(|of| of.table == id.table);
         of.zip(id.call).is_some_and(|(of, id)| of.streaming(id).is_some())
@@ -115,7 +117,7 @@ impl Serving {
         calls.filter(|call| Some(call.id) == id.call).for_each(|call| call.uses_space = true);
     }
 
-    /// Whether it does.
+    /// Says whether the procedure of a call with streams has used the space.
     pub(super) fn has_used_space(&self, id: JobId) -> bool {
         let of = self.clients.get(id.client).filter(|of| of.table == id.table);
         of.zip(id.call).and_then(|(of, id)| of.streaming(id)).is_some_and(|call| call.uses_space)
@@ -131,7 +133,8 @@ impl Serving {
         had
     }
 
-    /// The connection of a client is gone, and its streams with it: the calls that had some are cancelled. Gives their names.
+    /// The connection of a client is gone, and its streams with it: the calls that had some are cancelled.
+    /// Gives their names.
     pub(super) fn end_streams(&mut self, client: ClientId) -> Vec<JobId> {
         let Some(of) = self.clients.get_mut(client) else { return Vec::new() };
         let ended = std::mem::take(&mut of.streaming);
@@ -155,7 +158,7 @@ impl Serving {
         }
     }
 
-    /// Forgets a client. What runs for it is told.
+    /// Forgets a client, and notifies the calls that run for it.
     pub(super) fn forget(&mut self, client: ClientId) {
         if let Some(of) = self.clients.remove(client) {
             of.served.cancel_all();
@@ -184,8 +187,8 @@ impl Serving {
         }
     }
 
-    /// Forgets clients that were without a connection for too long. If much is kept, what is kept of the others that have none is let
-    /// go of.
+    /// Forgets clients that were without a connection for too long. If much is kept, what is kept of the
+    /// others that have none is let go of.
     pub(super) fn tick(&mut self, now: Now) {
         while self.absent.front().is_some_and(|(over, _)| *over <= now) {
             self.forget_first();
@@ -243,7 +246,8 @@ impl Sessions {
         self.serving.make_room(client);
     }
 
-    /// Refuses a call that was not here before, for the server is about to stop. Says whether it was such a call.
+    /// Refuses a call that was not here before, for the server is about to stop. Says whether it was such a
+    /// call.
     fn refuse_new(&mut self, asked: Asked, client: ClientId, request: &Request<'_>, cx: &mut Cx<'_>) -> bool {
         let serving = &mut self.serving;
         let Some(of) = serving.clients.get_mut(client) else { return false };
@@ -262,8 +266,9 @@ impl Sessions {
         true
     }
 
-    /// Runs a procedure whose request came by a shorter way, if it is to be run where it arrived, and appends the body of the
-    /// response. If not, nothing has changed: it is to come as a message. What it takes is that of the request, if it is not lent.
+    /// Runs a procedure whose request came by a shorter way, if it is to be run where it arrived, and appends
+    /// the body of the response. If not, nothing has changed: it is to come as a message. What it takes is
+    /// that of the request, if it is not lent.
     #[inline]
     pub(crate) fn express(
         &mut self,
@@ -358,7 +363,8 @@ impl Sessions {
         let Some(conn) = self.clients.get(&client).copied() else { return };
         cx.reply(conn, Kind::Response, 0, &body);
         if stamp > Stamp::ZERO {
-            // What its client reads from now on is not older than what the procedure did: it must not wait for that.
+            // What its client reads from now on is not older than what the procedure did: it must not wait
+            // for that.
             self.stream_to(conn, cx);
         }
     }

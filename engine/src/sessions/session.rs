@@ -8,7 +8,7 @@ use crate::limits;
 use crate::table::Map;
 use crate::time::Now;
 
-/// What the server knows of one connected client.
+/// The server's state of one connected client.
 #[derive(Debug)]
 pub(super) struct Session {
     /// None until the greeting.
@@ -26,10 +26,10 @@ pub(super) struct Session {
     pub fetches: usize,
 }
 
-/// Pages that a session must hear of.
+/// Pages whose changes a session must receive.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
-    /// With the last fetch that was served.
+    /// The subscribed pages, each with the last fetch that was served.
     pub held: Map<PageId, u64>,
     /// Pages to be forgotten, not yet acknowledged.
     pub revoking: Map<PageId, u64>,
@@ -45,7 +45,7 @@ impl Subscriptions {
     }
 }
 
-/// What a session is to hear of next.
+/// The next messages for a session.
 #[derive(Debug, Default)]
 pub(super) struct News {
     /// The stream has been sent up to here.
@@ -73,7 +73,7 @@ pub(super) struct Arriving {
     /// A checksum of them, summed up as they come: all of it at once would take tens of milliseconds.
     sum: crc32fast::Hasher,
     bytes: usize,
-    /// Why nothing more of it is taken; its commit will be told.
+    /// Why nothing more of it is taken; its commit will receive the reason.
     refused: Option<Limit>,
 }
 
@@ -94,13 +94,14 @@ impl Session {
 }
 
 impl Parts {
-    /// Whether there is a transaction whose commit has not come.
+    /// Says whether there is a transaction whose commit has not come.
     pub(super) fn is_arriving(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// Takes a piece of a transaction; all sessions together have `others` bytes beside this one's. With one that is out of
-    /// order or beyond a bound all of it is let go: the commit that follows is told why.
+    /// Takes a piece of a transaction; all sessions together have `others` bytes beside this one's. With one
+    /// that is out of order or beyond a bound all of it is let go: the commit that follows receives the
+    /// reason.
     pub(super) fn take(&mut self, part: Part<'_>, others: usize) {
         let fresh = || Arriving {
             seq: part.op.seq,

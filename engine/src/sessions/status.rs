@@ -1,4 +1,4 @@
-//! How the server is, in numbers: JSON for `tercel stat`.
+//! The status of the server, in numbers: JSON for `tercel stat`.
 
 use tercel_wire::id::PageId;
 use tercel_wire::page::PAGE_BYTES;
@@ -8,7 +8,7 @@ use crate::leader::{CollectStatus, Leader, Outlook};
 use crate::time::{Now, in_words};
 
 impl Sessions {
-    /// With the number of the collection that was just asked for, if one was.
+    /// The status. `ticket` is the number of the collection that was just asked for, if one was.
     pub(super) fn status(&self, ticket: Option<u64>, cx: &Cx<'_>) -> String {
         let (s, mob, visible) = (&cx.stats, &cx.pages.mob, cx.pages.visible());
         let places = &cx.replica.places;
@@ -60,7 +60,7 @@ impl Sessions {
     }
 }
 
-/// What the leader alone knows.
+/// The part of the status that the leader alone knows.
 fn of_leader(leader: &Leader, cx: &Cx<'_>) -> String {
     let collection = leader.collect_status(&cx.replica.places);
     let outlook = leader.outlook(cx.now, cx.replica);
@@ -76,7 +76,8 @@ fn collection_json(c: &CollectStatus<'_>) -> String {
     )
 }
 
-/// How the room of pages was used when it was counted last; null if it was not since the leader's view began.
+/// The use of the room of pages at the last count; null if they were not counted since the leader's view
+/// began.
 fn counted_json(c: &CollectStatus<'_>, now: Now) -> String {
     c.counted.map_or("null".into(), |counted| {
         let ago = now.since_us(counted.at) / 1_000_000;

@@ -1,4 +1,4 @@
-//! The stream of changes, and the sessions that must hear of them.
+//! The stream of changes, and the sessions that must receive them.
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{Oref, PageId, Stamp};
@@ -10,8 +10,8 @@ use crate::leader::Flight;
 use crate::mutant::{Rule, dropped};
 
 impl Sessions {
-    /// Entries are visible: their changes go to the sessions that must hear of them. The client that committed is told there
-    /// that it did, and needs no other answer.
+    /// Entries are visible: their changes go to the sessions subscribed to them. The client that committed
+    /// finds its outcome there, and needs no other answer.
     pub(crate) fn show(&mut self, shown: &[Flight], cx: &mut Cx<'_>) {
         let mut told: Vec<Conn> = Vec::with_capacity(shown.len());
         for flight in shown {
@@ -36,7 +36,8 @@ impl Sessions {
             calls::answer(unasked(conn), op, CallEnd::Returned(stamp, &reply), cx);
         }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
-        // The sessions that must hear, with their objects: the directory has the sessions subscribed to every page.
+        // The sessions that must receive the changes, with their objects: the directory has the sessions
+        // subscribed to every page.
         let mut hear: Vec<(Conn, &[Oref])> = owner.map(|conn| (conn, &[][..])).into_iter().collect();
         // Objects of a page mostly stand together.
         for of_page in flight.changed.chunk_by(|a, b| a.page() == b.page()) {
@@ -54,7 +55,7 @@ impl Sessions {
         for of_session in hear.chunk_by(|a, b| a.0 == b.0) {
             let conn = of_session[0].0;
             if self.is_resuming(conn) {
-                // It is told of all that changed once its pages are known.
+                // It receives all changes once its pages are known.
                 continue;
             }
             let Some(session) = self.all.get_mut(&conn) else { continue };
@@ -93,8 +94,8 @@ impl Sessions {
         let revoked: Vec<(PageId, u64)> =
             asked.into_iter().filter_map(|p| Some((p, *revoking.get(&p)?))).collect();
         let mut from = std::mem::replace(&mut news.sent, visible);
-        // A message is bounded, so a long catalogue of changes is cut between commits, and a large commit within:
-        // its stamp is reached only by the last piece.
+        // A message is bounded, so a long catalogue of changes is cut between commits, and a large commit
+        // within: its stamp is reached only by the last piece.
         while !changes.is_empty() {
             let (piece, to) = cut(&mut changes, visible);
             if changes.is_empty() {
@@ -114,8 +115,8 @@ fn send_stream(conn: Conn, stream: Stream, cx: &mut Cx<'_>) {
     cx.reply(conn, Kind::Stream, 0, &body);
 }
 
-/// A client is asked for a page once, and reminded of all that it has not given back this often at most: each message with
-/// all of them would cost more than what it comes with.
+/// A client is asked for a page once, and reminded of all that it has not given back this often at most: each
+/// message with all of them would cost more than what it comes with.
 const REMIND_US: u64 = 50_000;
 
 /// Takes as many changes off the front as a message holds, and says up to which stamp they are complete.

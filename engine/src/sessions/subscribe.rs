@@ -1,7 +1,7 @@
-//! Pages, and the sessions that hear of them.
+//! Pages, and the sessions that receive their changes.
 //!
-//! The directory is bounded by session: beyond the bound some page is asked back, and is forgotten once the client has said
-//! so, not before. All of it is bounded, too: there the session that has most is asked.
+//! The directory is bounded by session: beyond the bound some page is asked back, and is forgotten once the
+//! client has said so, not before. All of it is bounded, too: there the session that has most is asked.
 
 use tercel_wire::id::PageId;
 use tercel_wire::message::{Reason, Unsubscribe};
@@ -11,34 +11,34 @@ use crate::effect::Conn;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 
-/// A session that is gone and may still be in the lists of those that hear of these pages.
+/// A session that is gone and may still be in the lists of subscribers of these pages.
 #[derive(Debug)]
 pub(super) struct Leaving {
     pub conn: Conn,
     pub pages: hashbrown::hash_map::IntoIter<PageId, u64>,
 }
 
-/// Pages whose lists a session that is gone is taken from in one go: some hundred microseconds. A client may have had a
-/// million.
+/// Pages whose lists a session that is gone is taken from in one go: some hundred microseconds. A client may
+/// have had a million.
 const LEAVE_AT_ONCE: usize = 2_000;
 
 /// The session that has most pages, or had lately.
 #[derive(Debug, Default)]
 pub(super) struct Fullest {
     conn: Option<Conn>,
-    /// How often it is taken for that without another look at all sessions.
+    /// The number of times that it is taken as the fullest without another look at all sessions.
     looks: usize,
 }
 
-/// Pages asked back until all sessions are looked at again for the one that has most: a look at thousands of sessions costs
-/// each of these pages some nanoseconds.
+/// Pages asked back until all sessions are looked at again for the one that has most: a look at thousands of
+/// sessions costs each of these pages some nanoseconds.
 const LOOK_EVERY: usize = 1_000;
 
-/// Pages that a session is asked for with one message, while it has nothing else to hear.
+/// Pages that a session is asked for with one message, while it has nothing else to receive.
 const ASKED_TOGETHER: usize = 32;
 
 impl Sessions {
-    /// Adds a session to those that hear of a page.
+    /// Adds a session to the subscribers of a page.
     pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u64, cx: &mut Cx<'_>) {
         let Some(session) = self.all.get_mut(&conn) else { return };
         let pages = &mut session.pages;
@@ -61,7 +61,8 @@ impl Sessions {
         }
     }
 
-    /// All sessions together have too many pages: the one that has most is asked for one. One that gives nothing back ends.
+    /// All sessions together have too many pages: the one that has most is asked for one. One that gives
+    /// nothing back ends.
     fn revoke_of_fullest(&mut self, asking: Conn, but: PageId, cx: &mut Cx<'_>) {
         if self.fullest.looks == 0 || !self.fullest.conn.is_some_and(|conn| self.all.contains_key(&conn)) {
             let by_pages = self.all.iter().map(|(conn, s)| (s.pages.kept(), *conn));
@@ -76,7 +77,7 @@ impl Sessions {
             return self.turn_away(conn, Reason::Full, text, cx);
         }
         self.revoke_one(conn, but, cx);
-        // The session that asks for a page hears of it with what it asks next.
+        // The session that asks for a page receives its changes with the reply to its next request.
         let is_much = |s: &super::Session| s.pages.asking.len() >= ASKED_TOGETHER;
         if conn != asking && self.all.get(&conn).is_some_and(is_much) {
             self.stream_to(conn, cx);
@@ -121,8 +122,8 @@ impl Sessions {
         }
     }
 
-    /// Takes sessions that are gone from the lists of those that hear of their pages, some pages at a time. Until then they
-    /// are in these lists for nothing.
+    /// Takes sessions that are gone from the lists of subscribers of their pages, some pages at a time. Until
+    /// then they are in these lists for nothing.
     pub(crate) fn leave_some(&mut self) {
         for _ in 0..LEAVE_AT_ONCE {
             let Some(leaving) = self.leaving.front_mut() else { return };

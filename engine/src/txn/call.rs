@@ -1,4 +1,4 @@
-//! What a home does for calls of methods and services: it sends them, or takes what methods wrote.
+//! The home's part in calls of methods and services: it sends them, or takes the writes of methods.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -41,7 +41,7 @@ impl Through<'_> {
         }
     }
 
-    /// Whether a method only reads.
+    /// Says whether a method only reads.
     pub fn reads(&self, method: usize) -> bool {
         match self {
             Through::Own(schema, _) => schema.methods[method].reads,
@@ -57,7 +57,7 @@ impl Through<'_> {
         }
     }
 
-    /// Whether it is this one, which has the same [`Through::key`].
+    /// Says whether it is this interface, which has the same [`Through::key`].
     pub fn is(&self, interface: &Interface) -> bool {
         match self {
             Through::Own(..) => true,
@@ -65,8 +65,8 @@ impl Through<'_> {
         }
     }
 
-    /// What tells it from every other that a program may bind on one connection: names of interface and class, and whether it was
-    /// described.
+    /// The key among all interfaces that a program may bind on one connection: names of interface and class,
+    /// and whether it was described.
     pub fn key(&self) -> (Cow<'static, str>, Cow<'static, str>, bool) {
         match self {
             Through::Own(schema, class) => (schema.name.into(), (*class).into(), false),
@@ -98,11 +98,11 @@ pub struct Outgoing<'a> {
     pub target: Oref,
     /// The stamp of the state in which the reference to it was read.
     pub read_at: Stamp,
-    /// What the method takes.
+    /// The arguments, as the method takes them.
     pub payload: &'a [u8],
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CameTo {
     /// It returned this, in the state at this stamp, which has what it wrote.
@@ -129,13 +129,14 @@ pub trait Caller {
     /// `Full` if it is too large for a message.
     fn call(&mut self, now: Now, until: Option<Now>, call: &Outgoing<'_>) -> Option<Result<OpId, Error>>;
 
-    /// What a call came to, once. What is read from then on is not older.
+    /// Takes the result of a call, once. Later reads are not older.
     fn called(&mut self, op: OpId) -> Option<CameTo>;
 
     /// Its caller waits no longer: what has not been executed never will be.
     fn cancel(&mut self, op: OpId);
 
-    /// Whether an object is cached, or was not when a method was called on it before: then its page is worth a fetch.
+    /// Says whether an object's page is worth a fetch: the object is cached, or was not cached at an earlier
+    /// call of a method on it.
     fn is_worth_fetching(&mut self, oref: Oref) -> bool;
 }
 
@@ -146,11 +147,11 @@ pub struct Requested<'a> {
     pub through: Through<'a>,
     /// The number of the procedure there.
     pub method: usize,
-    /// How long its caller waits.
+    /// The moment until which its caller waits.
     pub until: Option<Now>,
-    /// What the procedure takes.
+    /// The arguments, as the procedure takes them.
     pub payload: &'a [u8],
-    /// What stands behind that, if it is much.
+    /// The large parts that follow the payload, if any.
     pub rest: Option<Rest<'a>>,
 }
 
@@ -164,7 +165,7 @@ impl Requested<'_> {
 /// The large parts of what a procedure takes, which are written where they are sent from.
 #[derive(Clone, Copy)]
 pub struct Rest<'a> {
-    /// How many bytes they are.
+    /// The number of bytes of the parts.
     pub bytes: usize,
     /// Writes the record; its parts are what is left of that.
     pub put: &'a dyn Fn(&mut Encoder<'_>),
@@ -199,12 +200,12 @@ pub type Responded = (Vec<u8>, Arc<Interface>);
 
 /// A home that can call services. `None` means: call again when something has happened.
 pub trait Requester: Streamer {
-    /// Sends a call, once more on another connection if need be, and gives the body of its response. `under_way` is kept between the
-    /// calls of one call, and is none as long as nothing was sent.
+    /// Sends a call, once more on another connection if need be, and gives the body of its response.
+    /// `under_way` is kept between the calls of one call, and is none as long as nothing was sent.
     ///
     /// # Errors
-    /// `Unknown` if it was sent, and it will never be known what it came to. Before it was sent: `Denied` if there is no such service
-    /// there, `Schema` if a procedure takes or gives something else, `Unavailable`.
+    /// `Unknown` if it was sent, and it will never be known what it came to. Before it was sent: `Denied` if
+    /// there is no such service there, `Schema` if a procedure takes or gives something else, `Unavailable`.
     fn request(
         &mut self,
         now: Now,
@@ -218,7 +219,8 @@ pub trait Requester: Streamer {
     /// As [`Requester::request`] before it was sent.
     fn tell(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(), Error>>;
 
-    /// The body of a response that [`Requester::request`] gave was read: the memory of a large one is for the next.
+    /// The body of a response that [`Requester::request`] gave was read: the memory of a large one is for the
+    /// next.
     fn has_read(&mut self, body: Vec<u8>);
 
     /// The caller of a call waits no longer.

@@ -15,7 +15,8 @@ use crate::time::Now;
 pub struct Committed {
     /// The place in the space's order: of the commit, or of the state that a read-only transaction read.
     pub stamp: Stamp,
-    /// The same, to pass on: a transaction that begins with `at_least` this sees what this one wrote, or read.
+    /// The same, to pass on: a transaction that begins with `at_least` this sees what this one wrote, or
+    /// read.
     pub token: Token,
     /// The operation; none if nothing was written.
     pub op: Option<OpId>,
@@ -34,9 +35,9 @@ impl Tx<'_> {
     /// Commits. What was only read costs nothing: it was of one state all along.
     ///
     /// # Errors
-    /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no answer came, and without one if
-    /// its time was over before it was sent;
-    /// `PlaceLost` if it fills a place that is lost; `Full`, also if it read more than can be remembered; `Unavailable`.
+    /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no
+    /// answer came, and without one if its time was over before it was sent; `PlaceLost` if it fills a place
+    /// that is lost; `Full`, also if it read more than can be remembered; `Unavailable`.
     pub fn commit(self) -> Result<Committed, Error> {
         if self.write_set.is_empty() {
             if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
@@ -123,13 +124,14 @@ impl Tx<'_> {
         }
     }
 
-    /// Whether it made or changed anything.
+    /// Says whether it made or changed anything.
     pub(crate) fn has_written(&self) -> bool {
         !self.write_set.is_empty()
     }
 
-    /// Gives what a method wrote to its home, with what it returns: it is ordered as the operation of the method's caller.
-    /// Whether it was taken: if not, it met what is not visible yet.
+    /// Gives a method's writes to its home, with the method's result: they are ordered as the operation of
+    /// the method's caller. Says whether they were taken: if not, the method met something that is not
+    /// visible yet.
     ///
     /// # Errors
     /// As [`Tx::commit`].
@@ -165,23 +167,26 @@ impl Tx<'_> {
         taken
     }
 
-    /// Whether its time is over: nothing is sent then, so that its caller knows that it was not executed.
+    /// Says whether its time is over: nothing is sent then, so that its caller knows that it was not
+    /// executed.
     fn is_late(&self, now: Now) -> bool {
         self.until.is_some_and(|until| now >= until)
     }
 
-    /// Fails if what was read never happened, does not hold, or is not all known any more, or if a place is lost.
+    /// Fails if what was read never happened, does not hold, or is not all known any more, or if a place is
+    /// lost.
     fn may_be_sent(&self, home: &mut dyn Home) -> Result<(), Error> {
         let is_lost = self.placed_in.get().is_some_and(|session| session != home.sessions_ended());
         if !self.scope.is_of_history() || is_lost {
-            // What was read never happened in the history that the space has now; or what it refers to may be another's
-            // place by now.
+            // What was read never happened in the history that the space has now; or what it refers to may be
+            // another's place by now.
             return Err(Error::Conflict);
         }
         self.remembers_reads(home)
     }
 
-    /// The token of the state that was read. Most often that is the state it began with, and no lock is needed.
+    /// The token of the state that was read. Most often that is the state it began with, and no lock is
+    /// needed.
     fn token_of(&self, stamp: Stamp) -> Result<Token, Error> {
         let mut token = self.began_at;
         if token.stamp != stamp {
@@ -193,8 +198,8 @@ impl Tx<'_> {
         Ok(token)
     }
 
-    /// Fails if what was read is not all known any more, or has changed: what would be sent to be judged is then not what
-    /// was read.
+    /// Fails if what was read is not all known any more, or has changed: what would be sent to be judged is
+    /// then not what was read.
     fn remembers_reads(&self, home: &mut dyn Home) -> Result<(), Error> {
         match self.isolation {
             Isolation::Serializable | Isolation::Strict if self.scope.doomed() => home.recheck(&self.scope),
@@ -216,7 +221,7 @@ impl Tx<'_> {
             .collect()
     }
 
-    /// What is written, and the bytes to send for it.
+    /// Collects the writes, and the bytes to send for them.
     fn parcel(&self, home: &mut dyn Home) -> Parcel {
         let local_writes = self.local_writes();
         let made = self.made.borrow();
@@ -239,7 +244,7 @@ impl Tx<'_> {
     }
 }
 
-/// What an outcome means to a program.
+/// Translates an outcome into a result for the program.
 fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     match outcome {
         Outcome::Committed(stamp) => Ok(stamp),
@@ -258,7 +263,7 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     }
 }
 
-/// What a bound means to a program.
+/// Translates a bound into an error for the program.
 fn full(limit: Limit) -> Error {
     Error::Full(match limit {
         Limit::Buffer => Bound::Buffer,

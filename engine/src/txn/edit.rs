@@ -14,11 +14,13 @@ use crate::error::{Bound, Error};
 use crate::txn::object::{Object, RawMut};
 
 impl<'c> Tx<'c> {
-    /// Makes a new object. Its reference is final; the object exists for others once this transaction commits.
+    /// Makes a new object. Its reference is final; the object exists for others once this transaction
+    /// commits.
     ///
     /// # Errors
-    /// `NotFound` if the value has a reference that was kept from an earlier transaction and names nothing any more; `Full` if
-    /// the value is too large or the space has no pages left; `Schema`; `Unavailable`, `Timeout`.
+    /// `NotFound` if the value has a reference that was kept from an earlier transaction and names nothing
+    /// any more; `Full` if the value is too large or the space has no pages left; `Schema`; `Unavailable`,
+    /// `Timeout`.
     pub fn create<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
@@ -27,15 +29,16 @@ impl<'c> Tx<'c> {
         Ok(self.token(oref, 0))
     }
 
-    /// Takes a place for an object that will be as large as `value` is, to refer to it before it exists; fill it with
-    /// [`Tx::fill`], in this transaction or a later one of this client.
+    /// Takes a place for an object that will be as large as `value` is, to refer to it before it exists; fill
+    /// it with [`Tx::fill`], in this transaction or a later one of this client.
     ///
-    /// A place lasts as long as the client's session, which outlives connections and starts of the server. The session ends
-    /// when the client closes, when it has had no connection for two keepalives, and when the server was put back to an
-    /// earlier state. Every place that is not filled by then is lost for good, although the client connects again by
-    /// itself; a later transaction that fills one fails with [`Error::PlaceLost`]. What was committed by then and refers to
-    /// such a place leads to `NotFound`, and `tercel check` counts it. So a program that keeps places for later transactions
-    /// must be able to begin anew, and lets others reach what leads there only with the last of them.
+    /// A place lasts as long as the client's session, which outlives connections and starts of the server.
+    /// The session ends when the client closes, when it has had no connection for two keepalives, and when
+    /// the server was put back to an earlier state. Every place that is not filled by then is lost for good,
+    /// although the client connects again by itself; a later transaction that fills one fails with
+    /// [`Error::PlaceLost`]. What was committed by then and refers to such a place leads to `NotFound`, and
+    /// `tercel check` counts it. So a program that keeps places for later transactions must be able to begin
+    /// anew, and lets others reach what leads there only with the last of them.
     ///
     /// # Errors
     /// As [`Tx::create`].
@@ -54,8 +57,8 @@ impl<'c> Tx<'c> {
     /// Makes the object in a place that was reserved.
     ///
     /// # Errors
-    /// As [`Tx::create`]. The commit says `PlaceLost` if the place was reserved
-    /// by an earlier transaction and is lost since, as [`Tx::reserve`] tells.
+    /// As [`Tx::create`]. The commit says `PlaceLost` if the place was reserved by an earlier transaction and
+    /// is lost since, as [`Tx::reserve`] explains.
     pub fn fill<T: Object>(&self, place: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
@@ -73,8 +76,8 @@ impl<'c> Tx<'c> {
     /// Replaces the whole object, unread.
     ///
     /// # Errors
-    /// `NotFound` if the reference was kept from an earlier transaction and names nothing any more; `Full`, `Schema`,
-    /// `Unavailable`, `Timeout`.
+    /// `NotFound` if the reference was kept from an earlier transaction and names nothing any more; `Full`,
+    /// `Schema`, `Unavailable`, `Timeout`.
     pub fn replace<T: Object>(&self, r: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
         if r.stamp() < self.began_at.stamp {
@@ -88,8 +91,8 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// A private copy of the object, to change. What its setters set belongs to the transaction at once: dropping the
-    /// editor keeps it, dropping the transaction loses it.
+    /// A private copy of the object, to change. What its setters set belongs to the transaction at once:
+    /// dropping the editor keeps it, dropping the transaction loses it.
     ///
     /// # Errors
     /// As [`Tx::get`]; `Full` if the transaction is too large.
@@ -187,8 +190,8 @@ impl<'c> Tx<'c> {
         self.put::<T>(oref, object, None)
     }
 
-    /// Keeps a private copy. Large values of it that are replaced were made for nothing, as are those of one that cannot be
-    /// kept.
+    /// Keeps a private copy. Large values of it that are replaced were made for nothing, as are those of one
+    /// that cannot be kept.
     fn put<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
         let layout = self.class_of::<T>()?.layout;
         let trees = |object: &[u8]| {
@@ -221,7 +224,7 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Whether the object was made by this transaction.
+    /// Says whether the object was made by this transaction.
     pub fn is_new<T>(&self, r: Ref<T>) -> bool {
         self.made.borrow().contains_key(&r.oref())
     }

@@ -1,12 +1,13 @@
-//! How new the state must be that a transaction reads, and the questions that show how new it is.
+//! The required freshness of the state that a transaction reads, and the questions that prove it.
 //!
-//! A home asks "how far is the space?" and counts from the moment at which it asked: the echo names a stamp that was visible
-//! at some moment between question and echo, so a cache that has reached the stamp holds all that was acknowledged before
-//! the question. No other clock is trusted. A question counts only once the sequencer has confirmed it: the echo of a leader
-//! that was deposed, and does not know it yet, says nothing about the space.
+//! A home asks "how far is the space?" and counts from the moment at which it asked: the echo names a stamp
+//! that was visible at some moment between question and echo, so a cache that has reached the stamp holds all
+//! that was acknowledged before the question. No other clock is trusted. A question counts only once the
+//! sequencer has confirmed it: the echo of a leader that was deposed, and does not know it yet, says nothing
+//! about the space.
 //!
-//! The invariant of [`Echoes`]: everything that was acknowledged before the youngest echoed question was asked is in the
-//! state that the home shows.
+//! The invariant of [`Echoes`]: everything that was acknowledged before the youngest echoed question was
+//! asked is in the state that the home shows.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,22 +21,23 @@ use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::time::{Now, micros};
 
-/// How old the state may be that a transaction reads. Whatever is chosen, it is one consistent state, and it contains every
-/// commit that the same home was told of before.
+/// The greatest age of the state that a transaction reads. Every choice gives one consistent state with every
+/// commit that the same home knew of before.
 ///
-/// The age counts from the moment at which this home asked the server how far the space is, by a clock that also runs while
-/// the machine sleeps. It is the most that the state can lack; most often it lacks much less.
+/// The age counts from the moment at which this home asked the server how far the space is, by a clock that
+/// also runs while the machine sleeps. It is the most that the state can lack; most often it lacks much less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Freshness {
-    /// At most two keepalives old, four seconds unless the server was told otherwise. Beginning waits for nothing while the
-    /// server answers, and fails with `Unavailable` when it has not answered for so long.
+    /// At most two keepalives old, four seconds unless the server was configured otherwise. Beginning waits
+    /// for nothing while the server answers, and fails with `Unavailable` when it has not answered for so
+    /// long.
     #[default]
     Recent,
-    /// At most this old. A transaction that begins on an older state waits for an answer of the server. With zero it sees all
-    /// that was acknowledged to any client before it began.
+    /// At most this old. A transaction that begins on an older state waits for an answer of the server. With
+    /// zero it sees all that was acknowledged to any client before it began.
     Bounded(Duration),
-    /// As old as the cache is: reads of cached objects go on as long as the server is gone. An object that is not cached
-    /// still waits for the server.
+    /// As old as the cache is: reads of cached objects go on as long as the server is gone. An object that is
+    /// not cached still waits for the server.
     Stale,
 }
 
@@ -46,7 +48,7 @@ pub struct Begin {
     strict: bool,
     freshness: Freshness,
     at_least: Option<Token>,
-    /// Whether it waits for a server that has been gone for two keepalives.
+    /// Set if it waits for a server that has been gone for two keepalives.
     patient: bool,
     /// The first question that was asked after the begin.
     question: Option<u64>,
@@ -72,7 +74,7 @@ impl Begin {
         self.at_least
     }
 
-    /// Whether it waits for a server that has been gone for long.
+    /// Says whether it waits for a server that has been gone for long.
     pub(crate) fn is_patient(&self) -> bool {
         self.patient
     }
@@ -85,13 +87,13 @@ impl Begin {
         })
     }
 
-    /// Whether any state will do that is one.
+    /// Says whether any consistent state will do, however old.
     pub(crate) fn takes_stale(&self) -> bool {
         !self.strict && self.freshness == Freshness::Stale
     }
 
-    /// The age that the state may have whenever it was asked for; none if only a question will do that is asked after the
-    /// begin.
+    /// The age that the state may have whenever it was asked for; none if only a question will do that is
+    /// asked after the begin.
     fn age_max_us(&self, recent_us: u64) -> Option<u64> {
         match self.freshness {
             _ if self.strict => None,
@@ -101,7 +103,8 @@ impl Begin {
         }
     }
 
-    /// The age from which a question should be under way, so that the next begin need not wait, if there is such an age.
+    /// The age from which a question should be under way, so that the next begin need not wait, if there is
+    /// such an age.
     fn age_to_ask_us(&self, recent_us: u64) -> Option<u64> {
         match self.freshness {
             Freshness::Stale => None,
@@ -114,7 +117,7 @@ impl Begin {
 
 /// The read side of a transaction that has begun.
 pub struct Begun {
-    /// What it reads through.
+    /// The scope that it reads through.
     pub scope: Scope,
     /// Bytes that it may write.
     pub bytes_max: usize,
@@ -133,17 +136,18 @@ pub struct AsOf {
     pub age: Duration,
 }
 
-/// What the echoes so far allow.
+/// The decision that the echoes so far allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowed {
-    /// To begin: everything acknowledged before this moment is in the state. Whether it is time to ask anew all the same.
+    /// To begin: everything acknowledged before this moment is in the state. Whether it is time to ask anew
+    /// all the same.
     Yes { as_of: Now, ask: bool },
     /// Not yet: a question is needed that was asked later.
     NotYet,
 }
 
-/// Questions under way at once. One may have been sent just before a transaction began, so that one needs another; those
-/// that begin while two are under way share the next.
+/// Questions under way at once. One may have been sent just before a transaction began, so that one needs
+/// another; those that begin while two are under way share the next.
 const QUESTIONS_MAX: usize = 2;
 
 /// The questions that were asked, and the youngest echo.
@@ -164,7 +168,7 @@ struct Question {
 }
 
 impl Echoes {
-    /// Whether one more question may be asked now.
+    /// Says whether one more question may be asked now.
     pub(crate) fn may_ask(&self) -> bool {
         self.under_way.len() < QUESTIONS_MAX
     }
@@ -174,12 +178,12 @@ impl Echoes {
         self.under_way.len()
     }
 
-    /// Whether no answer is on its way.
+    /// Says whether no answer is on its way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// Whether the answer to this call is on its way.
+    /// Says whether the answer to this call is on its way.
     pub(crate) fn waits_for(&self, call: u64) -> bool {
         self.under_way.iter().any(|q| q.call == call)
     }
@@ -190,8 +194,8 @@ impl Echoes {
         self.under_way.push_back(Question { number: self.asked, call, at });
     }
 
-    /// The echo to `call` is here; it named `stamp`, and the home has reached `watermark`. Echoes come in the order of their
-    /// questions, but for those that were joined: a later one answers all before it.
+    /// The echo to `call` is here; it named `stamp`, and the home has reached `watermark`. Echoes come in the
+    /// order of their questions, but for those that were joined: a later one answers all before it.
     pub(crate) fn heard(&mut self, call: u64, stamp: Stamp, watermark: Stamp) {
         let Some(i) = self.under_way.iter().position(|q| q.call == call) else { return };
         let question = self.under_way.drain(..=i).next_back();
@@ -216,14 +220,14 @@ impl Echoes {
         self.under_way.retain(|q| q.call != call);
     }
 
-    /// What was heard is of another history.
+    /// Forgets questions and echo: they are of another history.
     pub(crate) fn forget(&mut self) {
         self.under_way.clear();
         self.echo = None;
     }
 
-    /// Whether a transaction may begin on the state that the home shows. `recent_us` is the age that [`Freshness::Recent`]
-    /// allows.
+    /// Says whether a transaction may begin on the state that the home shows. `recent_us` is the age that
+    /// [`Freshness::Recent`] allows.
     pub(crate) fn allow(&self, begin: &mut Begin, now: Now, recent_us: u64) -> Allowed {
         // By number, for a question of the same microsecond may have been asked before the begin.
         let first = *begin.question.get_or_insert(self.asked + 1);
@@ -237,7 +241,7 @@ impl Echoes {
         Allowed::Yes { as_of: echo.at, ask: begin.age_to_ask_us(recent_us).is_some_and(|ask| age_us > ask) }
     }
 
-    /// Whether the answer to a question that is under way will let the transaction begin.
+    /// Says whether the answer to a question under way will let the transaction begin.
     pub(crate) fn is_asked_for(&self, begin: &Begin, now: Now, recent_us: u64) -> bool {
         let is_young =
             |q: &Question| begin.age_max_us(recent_us).is_some_and(|max| now.since_us(q.at) < max / 2);
@@ -259,7 +263,7 @@ mod tests {
         begin(Isolation::Serializable, Freshness::Bounded(Duration::from_micros(us)))
     }
 
-    /// Asked at 1,000 by call 7 and heard.
+    /// Asked at 1,000 by call 7 and answered.
     fn echoed() -> Echoes {
         let mut echoes = Echoes::default();
         echoes.asked(7, Now(1_000));

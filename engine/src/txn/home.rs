@@ -1,10 +1,11 @@
 //! Where a transaction runs: what [`Tx`](super::Tx) asks of whatever keeps the objects, hits excepted.
 //!
-//! A home is a machine: it never waits. A call that cannot be answered yet answers `None` (or [`Located::Wait`]), has asked
-//! for what is missing, and is repeated after something has happened. A remote client is a home; so is a server, for the
-//! transactions inside of it ([`super::local`]).
+//! A home is a machine: it never waits. A call that cannot be answered yet answers `None` (or
+//! [`Located::Wait`]), has asked for what is missing, and is repeated after something has happened. A remote
+//! client is a home; so is a server, for the transactions inside of it ([`super::local`]).
 //!
-//! The invariant: all that a transaction was given is of one state, the scope's snapshot, or the next call says `Conflict`.
+//! The invariant: all that a transaction was given is of one state, the scope's snapshot, or the next call
+//! says `Conflict`.
 
 use std::sync::Arc;
 
@@ -19,13 +20,14 @@ use crate::error::Error;
 use crate::time::Now;
 use crate::txn::{Caller, Hold, Place, Requester, Ticket};
 
-/// What runs transactions. `None` means: call again when something has happened.
+/// The home of transactions. `None` means: call again when something has happened.
 pub trait Home {
-    /// Opens the read side of a transaction. Waits until the home shows its own last commit, and a state as new as `begin`
-    /// demands; `begin` is kept between the calls of one begin.
+    /// Opens the read side of a transaction. Waits until the home shows its own last commit, and a state as
+    /// new as `begin` demands; `begin` is kept between the calls of one begin.
     ///
     /// # Errors
-    /// `Unavailable` if the state may be too old to read; `OtherHistory`; `Full` if too many transactions are open.
+    /// `Unavailable` if the state may be too old to read; `OtherHistory`; `Full` if too many transactions are
+    /// open.
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>>;
 
     /// A stamp that this home has shown or was answered, to pass on.
@@ -40,8 +42,8 @@ pub trait Home {
     /// Makes an object readable through the scope. `search` is kept between the calls of one search.
     fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located;
 
-    /// The class of the object that a reference names which was read at `stamp`, whatever it is. It does not count as read
-    /// unless there is none.
+    /// The class of the object that a reference names which was read at `stamp`, whatever it is. It does not
+    /// count as read unless there is none.
     ///
     /// # Errors
     /// `NotFound`, `Conflict`, `Corrupt`, and as [`Home::locate`].
@@ -54,24 +56,26 @@ pub trait Home {
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>>;
 
-    /// A place for a new object of that many bytes, and the birth of its page. The scope's snapshot is at or above the birth
-    /// then: it has taken over a newer state if need be.
+    /// A place for a new object of that many bytes, and the birth of its page. The scope's snapshot is at or
+    /// above the birth then: it has taken over a newer state if need be.
     ///
     /// # Errors
-    /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
+    /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a
+    /// page or the space has no pages left; `Unavailable`.
     fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<Place, Error>>;
 
-    /// What keeps the page of a place from being given back, if this home may still make an object in the place, whose reference
-    /// was read at `stamp`.
+    /// Gives the hold on the page of a place, which keeps the page from being given back. `None` if this home
+    /// may no longer make an object in the place, whose reference was read at `stamp`.
     fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>>;
 
     /// An object was made in a place, or may have been: none will be made there any more.
     fn filled(&mut self, place: Oref);
 
-    /// How many sessions have ended in which places were given out: those of an earlier session are lost.
+    /// The number of ended sessions in which places were given out: places of an earlier session are lost.
     fn sessions_ended(&self) -> u64;
 
-    /// Looks whether everything that the scope read still holds, and takes the newest state as its snapshot if so.
+    /// Looks whether everything that the scope read still holds, and takes the newest state as its snapshot
+    /// if so.
     ///
     /// # Errors
     /// `Conflict` if something changed; `Full` if the scope read more than the home can remember.
@@ -84,10 +88,12 @@ pub trait Home {
     fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>);
 
     /// Sends a transaction as one operation: `base` is [`Home::base`] of its scope, `effects`
-    /// [`tercel_wire::message::CommitEffects`] as bytes, `local_writes` the new versions in it, which are taken once it is sent.
+    /// [`tercel_wire::message::CommitEffects`] as bytes, `local_writes` the new versions in it, which are
+    /// taken once it is sent.
     ///
     /// # Errors
-    /// `PlaceLost` or `Conflict` if it makes an object in a place that is lost; `Full` if it is too large; `Unavailable`.
+    /// `PlaceLost` or `Conflict` if it makes an object in a place that is lost; `Full` if it is too large;
+    /// `Unavailable`.
     fn submit(
         &mut self,
         now: Now,
@@ -96,17 +102,19 @@ pub trait Home {
         effects: &[u8],
     ) -> Option<Result<OpId, Error>>;
 
-    /// The answer to an operation that was submitted, once later transactions of this home see its effects. It is given once.
+    /// The answer to an operation that was submitted, once later transactions of this home see its effects.
+    /// It is given once.
     fn outcome(&mut self, op: OpId) -> Option<Outcome>;
 
     /// Stops waiting for the answer; [`Home::resolve`] finds it later.
     fn abandon(&mut self, op: OpId);
 
-    /// What became of an operation that was abandoned.
+    /// The outcome of an operation that was abandoned.
     fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome>;
 
-    /// Takes what a method has written that was run here for a caller, with what it returns, instead of [`Home::submit`]. Gives
-    /// whether it was taken: if not, it met what is not visible yet. The `holds` are kept until it is ordered, or never will be.
+    /// Takes what a method has written that was run here for a caller, with what it returns, instead of
+    /// [`Home::submit`]. Gives whether it was taken: if not, it met what is not visible yet. The `holds` are
+    /// kept until it is ordered, or never will be.
     ///
     /// # Errors
     /// As [`Home::submit`].
@@ -143,8 +151,8 @@ pub struct Wanted<'a> {
     pub scope: &'a Scope,
     /// The object.
     pub oref: Oref,
-    /// The stamp at which the program read the reference; [`Stamp::MAX`] if it stands in an object of the snapshot, or names
-    /// whatever is there.
+    /// The stamp at which the program read the reference; [`Stamp::MAX`] if it stands in an object of the
+    /// snapshot, or names whatever is there.
     pub stamp: Stamp,
     /// The reference that leads there, if it stands in an object at hand.
     pub ref_view: Option<&'a RefView<'a, 'a>>,
@@ -152,15 +160,15 @@ pub struct Wanted<'a> {
     pub key: TypeKey,
 }
 
-/// What one search has asked for so far.
+/// Requests that one search has made so far.
 #[derive(Debug, Default)]
 pub struct Search {
     pub(crate) fetched: Option<(PageId, u64)>,
-    /// How often the catalogue had been read when a class was first missing in it.
+    /// The number of reads of the catalogue when a class was first missing in it.
     pub(crate) catalogue: Option<u32>,
 }
 
-/// How far a search is.
+/// Progress of a search.
 #[derive(Debug)]
 pub enum Located {
     /// The scope has it: a hit will find it, by this handle if not by the word.
@@ -183,41 +191,43 @@ pub struct LocalWrite {
     pub oref: Oref,
     /// Header and body in stored form.
     pub object: Vec<u8>,
-    /// Whether the operation makes it.
+    /// Set if the operation makes it.
     pub new: bool,
-    /// The stamp up to which its place was known to be one. If its page was granted again since, the place is lost.
+    /// The stamp up to which its place was known to be one. If its page was granted again since, the place is
+    /// lost.
     pub placed: Stamp,
-    /// Whether the place was taken before the transaction that makes it, which therefore cannot take another.
+    /// Set if the place was taken before the transaction that makes it, which therefore cannot take another.
     pub is_brought: bool,
 }
 
 /// A watch of a client: no other client knows it, such as that of a process that was forked off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId {
-    /// What the client was called when it was opened.
+    /// The client's id at the time of opening.
     pub client: ClientId,
     /// Which of its watches it is.
     pub number: u64,
 }
 
-/// What was heard of a watched object.
+/// News of a watched object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
     /// The object.
     pub oref: Oref,
     /// Its last change.
     pub changed: Option<Stamp>,
-    /// Nothing more will be heard of it until the watch has read it again: it may have changed.
+    /// No further news of it arrives until the watch has read it again: it may have changed.
     pub lost: bool,
 }
 
-/// A home that hears of changes. Changes of a watched object join until they are taken.
+/// A home that receives changes. Changes of a watched object join until they are taken.
 pub trait Watcher {
     /// Opens a watch, of nothing yet.
     fn open(&mut self) -> WatchId;
 
-    /// Counts an object as read, of whatever class it is, and whether there is one or not: if it changes, or comes to be,
-    /// what the scope read no longer holds. `None` means: call again when something has happened.
+    /// Counts an object as read, of whatever class it is, and whether there is one or not: if it changes, or
+    /// comes to be, what the scope read no longer holds. `None` means: call again when something has
+    /// happened.
     ///
     /// # Errors
     /// `Conflict`, and as [`Home::locate`].
@@ -232,8 +242,8 @@ pub trait Watcher {
     /// Ends a watch.
     fn close(&mut self, watch: WatchId);
 
-    /// From now on the watch hears of changes of these objects, all of which were just read in a state that still holds. One
-    /// that was lost is heard of as changed in this state.
+    /// From now on the watch receives changes of these objects, all of which were just read in a state that
+    /// still holds. A lost object counts as changed in this state.
     ///
     /// # Errors
     /// `Full` if they are too many: then the watch looks at none of them.
@@ -242,15 +252,15 @@ pub trait Watcher {
     /// The watch no longer looks at these.
     fn let_go(&mut self, watch: WatchId, orefs: &[Oref]);
 
-    /// All that was heard and not taken yet, each object once.
+    /// All news received and not taken yet, each object once.
     ///
     /// # Errors
-    /// `OtherHistory` if the watch can hear no more, because what it was told is void.
+    /// `OtherHistory` if the watch can receive no more, because its earlier news is void.
     fn take(&mut self, watch: WatchId) -> Result<Vec<Heard>, Error>;
 
-    /// The stamp up to which everything that concerns watched objects was heard.
+    /// The stamp up to which all changes of watched objects were received.
     fn watermark(&self) -> Stamp;
 
-    /// Why nothing can be heard now, if that is for another reason than a connection that is gone.
+    /// The reason why no changes can be received now, if it is another than a lost connection.
     fn refusal(&self) -> Option<Error>;
 }

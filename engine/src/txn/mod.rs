@@ -1,8 +1,8 @@
 //! Transactions as programs see them.
 //!
-//! A [`Tx`] reads through a heap scope, writes into private copies and commits through a [`Home`]: a client of a server, or
-//! the server itself. A [`Port`] is the seam between a home and the threads that use it: "do this with the home locked, and
-//! wait until it is done".
+//! A [`Tx`] reads through a heap scope, writes into private copies and commits through a [`Home`]: a client
+//! of a server, or the server itself. A [`Port`] is the seam between a home and the threads that use it: "do
+//! this with the home locked, and wait until it is done".
 
 mod call;
 mod commit;
@@ -53,11 +53,12 @@ pub trait Port {
     /// The time by the home's clock.
     fn now(&self) -> Now;
 
-    /// Calls `step` with the home locked, again after everything that happens, until it says [`Step::Done`]. Calls it at
-    /// least once.
+    /// Calls `step` with the home locked, again after everything that happens, until it says [`Step::Done`].
+    /// Calls it at least once.
     ///
     /// # Errors
-    /// `Timeout` at `until`, or when the port's own patience ends if that is none; `Unavailable` when it is closed.
+    /// `Timeout` at `until`, or when the port's own patience ends if that is none; `Unavailable` when it is
+    /// closed.
     fn drive(
         &self,
         until: Option<Now>,
@@ -80,12 +81,12 @@ pub trait Port {
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
 
-    /// Waits before a program is told that the server is gone, so that one that tries again at once does not spin. Longer the
-    /// longer the outage lasts.
+    /// Waits before a program receives the error that the server is gone, so that one that tries again at
+    /// once does not spin. Longer the longer the outage lasts.
     fn pause(&self);
 }
 
-/// What a step under the lock says.
+/// The verdict of a step under the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Nothing more to wait for.
@@ -94,32 +95,33 @@ pub enum Step {
     Wait,
 }
 
-/// How strictly a transaction reads.
+/// Levels of strictness of a transaction's reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
     /// As if transactions ran one after the other: everything read is checked at commit.
     #[default]
     Serializable,
-    /// Serializable, and it sees all that was acknowledged to any client before it began (strict serializability). Beginning
-    /// takes one round trip to the server, which all that begin at the same time share; cached objects are then read as
-    /// without.
+    /// Serializable, and it sees all that was acknowledged to any client before it began (strict
+    /// serializability). Beginning takes one round trip to the server, which all that begin at the same time
+    /// share; cached objects are then read as without.
     Strict,
-    /// Everything read is of one moment; only objects that are written are checked at commit, so two transactions may
-    /// each change what the other read (write skew).
+    /// Everything read is of one moment; only objects that are written are checked at commit, so two
+    /// transactions may each change what the other read (write skew).
     Snapshot,
 }
 
-/// How a transaction is run.
+/// Settings of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// How strictly it reads.
+    /// The strictness of its reads.
     pub isolation: Isolation,
-    /// How old the state may be that it reads. [`Isolation::Strict`] demands more.
+    /// The greatest age of the state that it reads. [`Isolation::Strict`] demands more.
     pub freshness: Freshness,
     /// A state that it must contain.
     pub at_least: Option<Token>,
-    /// The time after which its calls wait no longer, counted from its begin and over all attempts of `run`. If there is
-    /// none, each call waits as long as the home's calls do, and a server that is gone is waited for for two keepalives.
+    /// The time after which its calls wait no longer, counted from its begin and over all attempts of `run`.
+    /// If there is none, each call waits as long as the home's calls do, and a server that is gone is waited
+    /// for for two keepalives.
     pub timeout: Option<Duration>,
 }
 
@@ -137,8 +139,8 @@ impl Options {
 
 /// A transaction: reads one consistent state, writes privately, commits at once or not at all.
 ///
-/// Dropping it aborts it, silently: what was created and edited in it is lost without [`Tx::commit`]. Inside of
-/// [`run`] the commit is made for you.
+/// Dropping it aborts it, silently: what was created and edited in it is lost without [`Tx::commit`]. Inside
+/// of [`run`] the commit is made for you.
 #[must_use = "a transaction that is dropped is aborted and what it wrote is lost: commit it"]
 pub struct Tx<'c> {
     port: &'c dyn Port,
@@ -158,7 +160,8 @@ pub struct Tx<'c> {
     made: RefCell<Map<Oref, Stamp>>,
     /// Places that this transaction has reserved, with the births of their pages.
     reserved: RefCell<Map<Oref, Stamp>>,
-    /// Those of the objects made whose place was reserved by an earlier one, with the stamps of their references.
+    /// Those of the objects made whose place was reserved by an earlier one, with the stamps of their
+    /// references.
     brought: RefCell<Map<Oref, Stamp>>,
     /// References from outside of this transaction that it writes.
     named: RefCell<Named>,
@@ -181,8 +184,8 @@ impl<'c> Tx<'c> {
     /// Begins one. Waits until the home shows its own last commit, and a state as new as the options say.
     ///
     /// # Errors
-    /// `Unavailable` if no state that is new enough can be had in time; `OtherHistory` if the space or the token of
-    /// [`Options::at_least`] is of another history; `Full` if too many transactions are open.
+    /// `Unavailable` if no state that is new enough can be had in time; `OtherHistory` if the space or the
+    /// token of [`Options::at_least`] is of another history; `Full` if too many transactions are open.
     pub fn begin(port: &'c dyn Port, options: impl Into<Options>) -> Result<Tx<'c>, Error> {
         let options = options.into();
         Tx::begin_until(port, &options, options.until(port))
@@ -233,8 +236,8 @@ impl<'c> Tx<'c> {
         self.scope.snapshot()
     }
 
-    /// The state that it began with, and the most that it can be old by now. Since then the transaction may have taken over a
-    /// newer state, if what it had read was the same there.
+    /// The state that it began with, and the most that it can be old by now. Since then the transaction may
+    /// have taken over a newer state, if what it had read was the same there.
     pub fn as_of(&self) -> AsOf {
         AsOf { token: self.began_at, age: Duration::from_micros(self.port.now().since_us(self.as_of)) }
     }
@@ -264,7 +267,7 @@ impl<'c> Tx<'c> {
     }
 }
 
-/// What a private copy that cannot be kept means to a program.
+/// Translates the reason why a private copy cannot be kept into an error for the program.
 fn write_set_error(e: WriteSetError) -> Error {
     match e {
         WriteSetError::Unbound(_) | WriteSetError::OtherType(_) => Error::Schema(e.to_string()),
@@ -274,11 +277,12 @@ fn write_set_error(e: WriteSetError) -> Error {
     }
 }
 
-/// Runs `body` in a transaction and commits, again after every conflict, with growing pauses. With a timeout the last
-/// attempt begins before its end.
+/// Runs `body` in a transaction and commits, again after every conflict, with growing pauses. With a timeout
+/// the last attempt begins before its end.
 ///
 /// # Errors
-/// What `body` returned, if that is not a conflict; a conflict after many attempts; what the commit said.
+/// The error that `body` returned, if that is not a conflict; a conflict after many attempts; the error of
+/// the commit.
 pub fn run<R>(
     port: &dyn Port,
     options: impl Into<Options>,
@@ -287,11 +291,11 @@ pub fn run<R>(
     attempts(port, options.into(), body, Error::is_retryable)
 }
 
-/// [`run`] for a body with errors of its own. They cannot be asked whether they are a conflict, so the transaction is:
-/// whatever `body` returned, it runs again if something that it read has changed since.
+/// [`run`] for a body with errors of its own. They cannot be asked whether they are a conflict, so the
+/// transaction is: whatever `body` returned, it runs again if something that it read has changed since.
 ///
 /// # Errors
-/// What `body` returned on a state that still holds; as [`run`] otherwise.
+/// The error that `body` returned on a state that still holds; as [`run`] otherwise.
 pub fn try_run<R, E: From<Error>>(
     port: &dyn Port,
     options: impl Into<Options>,
@@ -300,8 +304,9 @@ pub fn try_run<R, E: From<Error>>(
     attempts(port, options.into(), body, |_| false)
 }
 
-/// The attempts of [`run`] and [`try_run`]. `is_conflict` knows conflicts among the errors of `body`; those that it does
-/// not know are known by the transaction, for a call in it says `Conflict` only when it is doomed for good.
+/// The attempts of [`run`] and [`try_run`]. `is_conflict` knows conflicts among the errors of `body`; those
+/// that it does not know are known by the transaction, for a call in it says `Conflict` only when it is
+/// doomed for good.
 fn attempts<R, E: From<Error>>(
     port: &dyn Port,
     options: Options,
@@ -312,8 +317,8 @@ fn attempts<R, E: From<Error>>(
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     loop {
         let tx = Tx::begin_until(port, &options, until)?;
-        // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at the same
-        // snapshot and fails again, so it does not count.
+        // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
+        // the same snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();
         attempt += u32::from(seen.replace(begun) != Some(begun));
         let conflict = match body(&tx) {

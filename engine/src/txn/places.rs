@@ -1,5 +1,5 @@
-//! Places for new objects in pages that were granted for them: filled one page after the other, in order of creation, which
-//! is the clustering.
+//! Places for new objects in pages that were granted for them: filled one page after the other, in order of
+//! creation, which is the clustering.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Lot {
     }
 }
 
-/// Whether a page can have so many slots and bytes of objects, its header included.
+/// Says whether a page can have so many slots and bytes of objects, its header included.
 fn fits(slots: usize, bytes: usize) -> bool {
     slots <= SLOTS_MAX as usize && bytes + SLOT_BYTES * slots <= PAGE_BYTES
 }
@@ -64,12 +64,14 @@ struct Held {
     from: u16,
 }
 
-/// What keeps a page from being given back: as long as a transaction has it, it may make something in the page.
+/// Keeps a page from being given back: as long as a transaction has the hold, it may make something in the
+/// page.
 #[derive(Debug, Default)]
 pub struct Hold(AtomicBool);
 
 impl Hold {
-    /// The page is not given back before the session ends: a place there may be filled at any time until then.
+    /// The page is not given back before the session ends: a place there may be filled at any time until
+    /// then.
     pub(crate) fn keep(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -90,7 +92,7 @@ pub struct Place {
 struct Filling {
     page: PageId,
     used: usize,
-    /// What each slot was promised, nothing those below the page's first.
+    /// The bytes promised to each slot, zero below the page's first.
     promised: Vec<u16>,
     hold: Arc<Hold>,
 }
@@ -101,7 +103,7 @@ impl Filling {
     }
 }
 
-/// Whether no transaction may still make something in the page.
+/// Says whether no transaction may still make something in the page.
 fn is_let_go_of(hold: &Arc<Hold>) -> bool {
     Arc::strong_count(hold) == 1 && !hold.0.load(Ordering::Relaxed)
 }
@@ -115,7 +117,8 @@ impl Places {
         }
         let given_back = self.giving_back.take().unwrap_or_default();
         self.forget(given_back.into_iter().map(|(page, _)| page).collect());
-        // The server lets go of a page that is full, and does not say so: one that it grants again begins anew.
+        // The server lets go of a page that is full, and does not say so: one that it grants again begins
+        // anew.
         self.forget(pages.clone());
         self.held.extend(pages.iter().map(|page| {
             (*page, Held { birth, filled: Slots::default(), from: Lot::of(*page, &holes).from })
@@ -149,13 +152,13 @@ impl Places {
         self.held.get(&page).map(|held| held.birth)
     }
 
-    /// Whether an object may still be made in a place whose reference was read at `stamp`.
+    /// Says whether an object may still be made in a place whose reference was read at `stamp`.
     pub(crate) fn holds(&self, place: Oref, stamp: Stamp) -> bool {
         self.held.get(&place.page()).is_some_and(|held| held.birth <= stamp && place.slot() >= held.from)
     }
 
-    /// What keeps the page of a place from being given back, if an object may still be made in the place, for all that is known
-    /// here. Its reference was read at `stamp`.
+    /// Gives the hold on the page of a place, if an object may still be made in the place, as far as this
+    /// client knows. The reference to the place was read at `stamp`.
     pub(crate) fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>> {
         let page = place.page();
         let held = self.held.get(&page)?;
@@ -166,8 +169,8 @@ impl Places {
         let current = self.current.iter().map(|f| (f.page, f.promised.len(), &f.hold));
         let turned = self.turned.iter().map(|(page, slots, hold)| (*page, usize::from(*slots), hold));
         let (_, slots, hold) = current.chain(turned).find(|(of, ..)| *of == page)?;
-        // The server lets go of a page that is full, and does not say so. By now another home may have made something above
-        // the places that were given out here.
+        // The server lets go of a page that is full, and does not say so. By now another home may have made
+        // something above the places that were given out here.
         (usize::from(place.slot()) < slots).then(|| hold.clone())
     }
 
@@ -178,15 +181,17 @@ impl Places {
         }
     }
 
-    /// The birth of the page that the next object of that many bytes would be in; `None` if there is no place for it.
+    /// The birth of the page that the next object of that many bytes would be in; `None` if there is no place
+    /// for it.
     pub(crate) fn birth_next(&self, bytes: usize) -> Option<Stamp> {
         let current = self.current.as_ref().filter(|f| f.fits(bytes)).map(|f| f.page);
         let page = current.or_else(|| self.empty.iter().find(|lot| lot.fits(bytes)).map(|lot| lot.page))?;
-        // A page that the server has let go of: the commit will hear of it.
+        // A page that the server has let go of: the commit will be refused for it.
         Some(self.birth(page).unwrap_or_default())
     }
 
-    /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these pages.
+    /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these
+    /// pages.
     pub(crate) fn place(&mut self, bytes: usize) -> Option<Place> {
         if let Some(f) = &mut self.current {
             let slot = f.promised.len() as u16;
@@ -206,8 +211,9 @@ impl Places {
         self.place(bytes)
     }
 
-    /// Pages in which nothing more will be made, each with the first slot that was given to nothing, for a request to give back: the same until pages are granted, for the server
-    /// takes back what the first request named that reached it.
+    /// Pages in which nothing more will be made, each with the first slot that was given to nothing, for a
+    /// request to give back: the same until pages are granted, for the server takes back what the first
+    /// request named that reached it.
     pub(crate) fn give_back(&mut self) -> Vec<(PageId, u16)> {
         let done = self
             .turned
@@ -228,7 +234,8 @@ impl Places {
         }
     }
 
-    /// The page being filled is left as it is: what the server thinks of it differs from what was thought here.
+    /// The page being filled is left as it is: what the server thinks of it differs from what was thought
+    /// here.
     pub(crate) fn turn_page(&mut self) {
         let turned = self.current.take();
         self.turned.extend(turned.map(|f| (f.page, f.promised.len() as u16, f.hold)));
@@ -238,8 +245,8 @@ impl Places {
     }
 }
 
-/// Pages given back with one request, a kilobyte of it: more than it asks for, so that a client which has fallen behind catches
-/// up.
+/// Pages given back with one request, a kilobyte of it: more than it asks for, so that a client which has
+/// fallen behind catches up.
 const DONE_MAX: usize = 4 * limits::LEASE_PAGES as usize;
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::object::{Obj, Object};
 
-/// What a slow way answers. Boxed, so that it comes back in registers: a result as large as an object's view would be
-/// written into the caller's own, which must then live in memory also where the quick way was enough, and copying it
-/// about costs several times what a hit does.
+/// The result of a slow way. It is boxed, so that it comes back in registers. A result as large as an
+/// object's view would be written into the caller's own. That view must then live in memory even where the
+/// quick way was enough, and copying it about costs several times as much as a hit.
 pub(crate) type Boxed<T> = Result<Option<Box<T>>, Box<Error>>;
 
-/// Attempts to enter an object that was found and then lost again to replacement before it could be pinned. Losing it
-/// once is rare; losing it this often means a cache of a few frames and many threads.
+/// Attempts to enter an object that was found and then lost again to replacement before it could be pinned.
+/// Losing it once is rare; losing it this often means a cache of a few frames and many threads.
 const ENTER_ATTEMPTS_MAX: usize = 10_000;
 
 impl<'c> Tx<'c> {
@@ -25,7 +25,8 @@ impl<'c> Tx<'c> {
     ///
     /// # Errors
     /// `NotFound` if it names nothing; `Conflict` if what was read before is no longer one state with it;
-    /// `Unavailable`, `Timeout`; `Schema` if the object is of another class; `Full` if the cache is too small.
+    /// `Unavailable`, `Timeout`; `Schema` if the object is of another class; `Full` if the cache is too
+    /// small.
     #[inline]
     pub fn get<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Obj<'t, T>, Error> {
         match self.scope.get(r) {
@@ -62,7 +63,8 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// What a step along element `i` of the list of references at `list` came to, the slow way gone where it must be.
+    /// Gives the result of a step along element `i` of the list of references at `list`, by the slow way
+    /// where that is needed.
     #[inline(always)]
     pub(crate) fn arrived<'t, H: Class, T: Object>(
         &'t self,
@@ -81,7 +83,7 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// The slow way to the element of a list that has what is `left` behind it.
+    /// The slow way to the element of a list that has what is `left` after it.
     #[cold]
     #[inline(never)]
     pub(crate) fn item_slow<'t, H: Class, T: Object>(
@@ -132,7 +134,8 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// Finds the object of a reference that was read at `stamp`, whatever it takes; none if the home says that there is none.
+    /// Finds the object of a reference that was read at `stamp`, whatever it takes; none if the home says
+    /// that there is none.
     #[cold]
     #[inline(never)]
     pub(super) fn enter_oref<'t, T: Typed>(
@@ -146,7 +149,8 @@ impl<'c> Tx<'c> {
         self.enter::<T>(oref, stamp, None)
     }
 
-    /// Whether a reference to an object with a private copy was read before the object's page was given out again.
+    /// Says whether a reference to an object with a private copy was read before the object's page was given
+    /// out again.
     fn is_older<T: Typed>(&self, oref: Oref, stamp: Stamp) -> Result<bool, Error> {
         if let Some(birth) = self.made.borrow().get(&oref) {
             return Ok(stamp < *birth && !dropped(Rule::TokenWithoutBirth));
@@ -177,8 +181,8 @@ impl<'c> Tx<'c> {
             if let Some(Lookup::Hit(view)) = ref_view.map(|ref_view| self.scope.follow_clean(ref_view)) {
                 return Ok(Some(view));
             }
-            // A word of a private copy stays stored, and a token has an old hint: go by the one just found. Its stamp was
-            // compared.
+            // A word of a private copy stays stored, and a token has an old hint: go by the one just found.
+            // Its stamp was compared.
             if let Lookup::Hit(view) = self.scope.get_clean(Ref::with_hint(oref, hint)) {
                 return Ok(Some(view));
             }
@@ -211,13 +215,13 @@ impl<'c> Tx<'c> {
         located
     }
 
-    /// Finds out whether references that the program kept from outside of this transaction may be written into objects: a
-    /// stored reference is followed without a look at the birth of its page. They do not count as read; a later end of an
-    /// object that is named is the server's to refuse.
+    /// Finds out whether references that the program kept from outside of this transaction may be written
+    /// into objects: a stored reference is followed without a look at the birth of its page. They do not
+    /// count as read; a later end of an object that is named is the server's to refuse.
     ///
     /// # Errors
-    /// `NotFound` if one of them names no object, nor a place in which this home may still make one; `Conflict`, and as
-    /// [`Tx::get`].
+    /// `NotFound` if one of them names no object, nor a place in which this home may still make one;
+    /// `Conflict`, and as [`Tx::get`].
     pub(super) fn find_kept(&self, mut kept: Vec<(Oref, Stamp)>) -> Result<(), Error> {
         kept.sort_unstable();
         kept.dedup();
@@ -231,8 +235,8 @@ impl<'c> Tx<'c> {
         if let Some((oref, _)) = kept.iter().find(is_replaced).filter(|_| !dropped(Rule::TokenWithoutBirth)) {
             return Err(Error::not_found(*oref));
         }
-        // What was read in the present state is there, and of a newer one, which another transaction has read, nothing can be
-        // said in this one. Should the transaction move on, they are judged.
+        // What was read in the present state is there, and of a newer one, which another transaction has
+        // read, nothing can be said in this one. Should the transaction move on, they are judged.
         let snapshot = self.scope.snapshot();
         let is_doubtful = |stamp: Stamp| stamp < snapshot || stamp == Stamp::MAX;
         let (older, sure): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(_, stamp)| is_doubtful(*stamp));
@@ -258,8 +262,9 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Finds out whether kept references that are written may still be written in the state that the transaction commits on,
-    /// if that is a newer one than they were judged in: they are not among what it read. `None` while that takes time.
+    /// Finds out whether kept references that are written may still be written in the state that the
+    /// transaction commits on, if that is a newer one than they were judged in: they are not among what it
+    /// read. `None` while that takes time.
     ///
     /// # Errors
     /// `Conflict` if one of them names nothing any more; as [`Tx::get`].
@@ -279,7 +284,7 @@ impl<'c> Tx<'c> {
         })
     }
 
-    /// Whether each of these names an object, or a place in which this home may still make one.
+    /// Checks that each of these names an object, or a place in which this home may still make one.
     fn judge(
         &self,
         home: &mut dyn Home,
@@ -294,11 +299,12 @@ impl<'c> Tx<'c> {
             }
             let Some((oref, stamp)) = kept.get(judging.next).copied() else { return Some(Ok(())) };
             if let Some(hold) = home.hold(oref, stamp) {
-                // Else the server could take the page back before it hears that an object names the place.
+                // Else the server could take the page back before it learns that an object names the place.
                 self.holds.borrow_mut().push(hold);
             } else {
                 match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
-                    // What is of a class that the program cannot read is there. Of what is in a damaged page nothing is known.
+                    // What is of a class that the program cannot read is there. Of what is in a damaged page
+                    // nothing is known.
                     Ok(_) | Err(Error::Schema(_)) => {}
                     Err(Error::NotFound(_)) if dropped(Rule::EndedPlaceNamed) => {}
                     Err(e) => return Some(Err(e)),
@@ -308,7 +314,7 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// Whether something this transaction read has changed since.
+    /// Says whether something this transaction read has changed since.
     pub(super) fn is_stale(&self) -> Result<bool, Error> {
         let mut stale = false;
         self.port.drive(self.until, &mut |home, _| {
@@ -322,7 +328,7 @@ impl<'c> Tx<'c> {
 /// Kept references that a transaction writes into objects.
 pub(super) struct Named {
     all: Vec<(Oref, Stamp)>,
-    /// How many there are before the first that may be there twice.
+    /// The number of references before the first that may be there twice.
     distinct: usize,
     /// The oldest state in which one of them was judged.
     judged: Stamp,
@@ -346,7 +352,7 @@ impl Named {
     }
 }
 
-/// How far a look at kept references is.
+/// Progress of a look at kept references.
 #[derive(Default)]
 pub(super) struct Judging {
     /// The snapshot since the first of them.

@@ -44,7 +44,8 @@ impl<'c> Tx<'c> {
     /// Stores `r` under `name`, in place of an earlier one. A null reference removes the root.
     ///
     /// # Errors
-    /// As [`Tx::create`]; `Full` if the space has 1,024 roots; `Invalid` if the name is not of 1 to 255 bytes.
+    /// As [`Tx::create`]; `Full` if the space has 1,024 roots; `Invalid` if the name is not of 1 to 255
+    /// bytes.
     pub fn set_root<T: Target>(&self, name: &str, r: Ref<T>) -> Result<(), Error> {
         if r.is_null() {
             return self.remove_root(name).map(drop);
@@ -100,7 +101,7 @@ impl<'c> Tx<'c> {
         mut stop: impl FnMut(&str, &Obj<'t, Root>) -> bool,
     ) -> Result<Option<ListedRoot<'t>>, Error> {
         let mut before = self.get(Ref::<Root>::new(ROOT_HEAD))?;
-        // The end of the list stands behind the last one.
+        // The end of the list stands after the last root.
         for _ in 0..=ROOTS_MAX {
             let at = next(&before);
             if at.is_null() {

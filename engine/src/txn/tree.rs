@@ -1,7 +1,8 @@
 //! Large values: trees of chunks, built and read.
 //!
-//! Leaves hold up to [`LEAF_BYTES`] bytes or as many references as fit there; nodes hold children. All but the last
-//! leaf are full. The objects are ordinary ones: they are cached, evicted, checked and committed like any other.
+//! Leaves hold up to [`LEAF_BYTES`] bytes or as many references as fit there; nodes hold children. All but
+//! the last leaf are full. The objects are ordinary ones: they are cached, evicted, checked and committed
+//! like any other.
 
 use tercel_heap::{Typed, View};
 use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};
@@ -19,7 +20,7 @@ pub(super) struct TreeBuilder<'a, 'c> {
     tx: &'a Tx<'c>,
     /// The chunks that it made.
     made: Vec<Oref>,
-    /// What the transaction said when a chunk could not be made; the encoder only knows that it failed.
+    /// The transaction's error when a chunk could not be made; the encoder only knows that it failed.
     error: Option<Error>,
     /// The references that it was given, and the stamps they were read at.
     kept: Vec<(Oref, Stamp)>,
@@ -30,8 +31,9 @@ impl<'a, 'c> TreeBuilder<'a, 'c> {
         TreeBuilder { tx, made: Vec::new(), error: None, kept: Vec::new() }
     }
 
-    /// What was encoded, or why it could not be: for want of room, or `NotFound` if a reference that the program kept from an
-    /// earlier transaction names nothing any more. Then no chunk is left of it.
+    /// Gives the encoded object, or the reason why there is none: a lack of room, or `NotFound` if a
+    /// reference that the program kept from an earlier transaction names nothing any more. After an error no
+    /// chunk of the object is left.
     pub(super) fn finish(self, encoded: Result<Vec<u8>, EncodeError>) -> Result<Vec<u8>, Error> {
         let TreeBuilder { tx, made, error, kept } = self;
         let found = encoded.map_err(|e| error.unwrap_or_else(|| e.into()));

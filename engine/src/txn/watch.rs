@@ -1,12 +1,13 @@
-//! Watching: being told what changed, instead of looking again and again.
+//! Watching: receiving changes, instead of looking again and again.
 //!
-//! What is watched was read in a transaction, and the home tells of changes of what that read. Objects are told of as they
-//! change. A *query*, for a root or a range of a map, is run again when something that it read has changed, and what it
-//! finds is compared with what it found before; so it may be any code that reads.
+//! Watched objects were read in a transaction, and the home reports changes of everything that it read.
+//! Objects are reported as they change. A *query*, for a root or a range of a map, is run again when
+//! something that it read has changed. Its new result is compared with the one before, so it may be any code
+//! that reads.
 //!
-//! The invariant, on which [`Watch::token`] rests: what is ready to be told was gathered at one moment, under one lock, and
-//! is everything that changed up to then. So changes are told in the order of their stamps, and a stamp that is gone past
-//! never comes again.
+//! The invariant, on which [`Watch::token`] rests: the changes ready to be reported were gathered at one
+//! moment, under one lock, and are everything that changed up to then. So changes are reported in the order
+//! of their stamps, and an earlier stamp never comes again.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,37 +27,38 @@ use crate::time::Now;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// A state that has the change: a transaction that begins with `at_least` this, here or elsewhere, sees it.
+    /// A state that has the change: a transaction that begins with `at_least` this, here or elsewhere, sees
+    /// it.
     pub token: Token,
-    /// The object that changed; of a root or of a map's entry the object that it leads to now, or led to if it was removed
-    /// from the map. Null: the root was removed, or the whole range may have changed.
+    /// The object that changed; of a root or of a map's entry the object that it leads to now, or led to if
+    /// it was removed from the map. Null: the root was removed, or the whole range may have changed.
     pub reference: Ref<Any>,
     /// Which of the things that are watched it is of, counted from 0 in the order in which they were named.
     pub source: usize,
-    /// Of an entry of a map its key, as the bytes that order it, which the map's `key_of` reads; of a root its name. None of
-    /// an object, and where a whole range may have changed.
+    /// The key of an entry of a map, as the bytes that order it, which the map's `key_of` reads; the name of
+    /// a root. `None` for an object, and where a whole range may have changed.
     pub key: Option<Arc<[u8]>>,
-    /// Whether the root or the entry was removed.
+    /// Set if the root or the entry was removed.
     pub is_removed: bool,
 }
 
-/// What a query finds: references by key, the keys rising.
+/// The result of a query: references by key, the keys rising.
 pub type Found = Vec<(Vec<u8>, Oref)>;
 
 /// Reads what is watched.
 pub type Query = Box<dyn FnMut(&Tx<'_>) -> Result<Found, Error> + Send>;
 
-/// What a watch looks at.
+/// The source of a watch.
 pub enum Source {
     /// An object, whether it exists yet or not.
     Object(Ref<Any>),
-    /// What a query finds.
+    /// The result of a query.
     Query {
         /// The query.
         run: Query,
-        /// Whether changes of the objects that it finds are told as well.
+        /// Set if changes of the objects that it finds are reported as well.
         follows: bool,
-        /// Whether it always finds the same keys, so that telling all that it finds tells everything.
+        /// Set if it always finds the same keys, so that a report of all its results is complete.
         is_complete: bool,
     },
 }
@@ -76,30 +78,31 @@ struct Standing {
     found: Option<Found>,
 }
 
-/// A watch of a home: what it looks at, and the changes that are ready to be told.
+/// A watch of a home: its objects and queries, and the changes that are ready to be reported.
 pub struct Watch {
     id: WatchId,
     /// The objects, each with its source and the stamp of the reference that named it.
     objects: Map<Oref, (usize, Stamp)>,
     queries: Vec<Standing>,
-    /// The objects that queries found and follow, with the queries' sources and the keys under which they found them.
+    /// The objects that queries found and follow, with the queries' sources and the keys under which they
+    /// found them.
     followed: Followed,
-    /// What queries read to find them.
+    /// The objects that queries read to find them.
     nodes: Set<Oref>,
-    /// Objects that must be read before anything is heard of them.
+    /// Objects that must be read before their changes are received.
     unread: BTreeSet<Oref>,
-    /// Whether queries must be run.
+    /// Set if queries must be run.
     is_due: bool,
-    /// While the watch is opened: what is first read at a later state than this is told of.
+    /// While the watch is opened: objects that are first read at a later state than this are reported.
     tells_from: Option<Stamp>,
     gathered: Gathered,
     ready: VecDeque<Change>,
-    /// Everything up to here was told, once nothing is ready.
+    /// Everything up to here was reported, once nothing is ready.
     upto: Token,
     told: Token,
 }
 
-/// Changes that are to be told, one for each object, root or entry.
+/// Changes to be reported, one for each object, root or entry.
 #[derive(Default)]
 struct Gathered {
     last: BTreeMap<(usize, Option<Key>), Told>,
@@ -110,13 +113,14 @@ struct Gathered {
 struct Told {
     stamp: Stamp,
     oref: Oref,
-    /// The stamp of the reference that is told: of a state in which the object was there, if it was.
+    /// The stamp of the reported reference: of a state in which the object was there, if it was.
     seen: Stamp,
     is_removed: bool,
 }
 
 impl Gathered {
-    /// Of two changes of one thing the later is kept, and of two at one stamp the one that is told later.
+    /// Keeps the later of two changes of the same thing, and of two at one stamp the one that is reported
+    /// later.
     fn tell(&mut self, source: usize, key: Option<&Key>, told: Told) {
         let of = (source, key.cloned());
         if self.last.get(&of).is_none_or(|last| last.stamp <= told.stamp) {
@@ -131,7 +135,7 @@ const OBJECTS_AT_ONCE: usize = 256;
 /// Makes a transaction one that waits for its server; its end is the caller's.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long reading may take beyond the caller's time, in microseconds.
+/// Time that reading may take beyond the caller's time, in microseconds.
 const READ_US: u64 = 1_000_000;
 
 /// The pause before a state that changed while it was read is read again, in microseconds.
@@ -141,8 +145,8 @@ impl Watch {
     /// Opens a watch. With a token it begins by telling everything that may have changed since.
     ///
     /// # Errors
-    /// `OtherHistory` if the token is of another; `Full` if what is to be watched is too much; what a query says; `Timeout` or
-    /// `Unavailable` if the home's server did not answer until `until`.
+    /// `OtherHistory` if the token is of another; `Full` if what is to be watched is too much; what a query
+    /// says; `Timeout` or `Unavailable` if the home's server did not answer until `until`.
     pub fn open(
         port: &dyn Port,
         sources: Vec<Source>,
@@ -206,17 +210,17 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The next change. Waits for it until `until`, also while the server is gone; then `None`. Reading what must be read after
-    /// a change may take a second longer.
+    /// The next change. Waits for it until `until`, also while the server is gone; then `None`. Reading what
+    /// must be read after a change may take a second longer.
     ///
     /// # Errors
-    /// `OtherHistory` if the space was put back to an earlier state, or another one is at the address: watch anew. What a
-    /// query says. After an error the watch can be asked again, and nothing is lost by it.
+    /// `OtherHistory` if the space was put back to an earlier state, or another one is at the address: watch
+    /// anew. What a query says. After an error the watch can be asked again, and nothing is lost by it.
     pub fn next(&mut self, port: &dyn Port, until: Now) -> Result<Option<Change>, Error> {
         loop {
             if let Some(change) = self.ready.pop_front() {
                 self.told = match self.ready.front() {
-                    // Of the changes of one commit some are still to be told.
+                    // Some changes of this commit are still to be reported.
                     Some(next) if next.token.stamp == change.token.stamp => self.told,
                     Some(_) => change.token,
                     None => self.upto,
@@ -252,7 +256,7 @@ impl Watch {
         }
     }
 
-    /// A watch that begins since this token is told everything that this one was not told yet.
+    /// A watch that begins since this token reports everything that this one has not reported yet.
     pub fn token(&self) -> Token {
         self.told
     }
@@ -273,7 +277,7 @@ impl Watch {
         self.is_due || !self.unread.is_empty() || !self.gathered.last.is_empty()
     }
 
-    /// Waits until something is heard.
+    /// Waits until a change is received.
     fn wait(&mut self, port: &dyn Port, until: Now) -> Result<(), Error> {
         let mut outcome = Ok(Vec::new());
         let mut quiet_upto = None;
@@ -296,7 +300,7 @@ impl Watch {
             Step::Done
         });
         if let Some(upto) = quiet_upto {
-            // Nothing is ready either, so everything up to here was told.
+            // Nothing is ready either, so everything up to here was reported.
             (self.upto, self.told) = (upto, upto);
         }
         driven?;
@@ -337,7 +341,7 @@ impl Watch {
                 true => self.run_queries(&Tx::begin_until(port, &options, Some(until))?)?,
                 false => self.take(port, until)?,
             };
-            // Between the two, more may have been heard that must be read.
+            // Between the two, more changes may have been received that must be read.
             if !self.is_due && self.unread.is_empty() {
                 self.make_ready(upto);
                 return Ok(());
@@ -345,7 +349,7 @@ impl Watch {
         }
     }
 
-    /// Reads some objects of which nothing is heard.
+    /// Reads some objects whose changes are not received.
     fn read_objects(&mut self, tx: &Tx<'_>) -> Result<(), Error> {
         let some: Vec<Oref> = self.unread.iter().copied().take(OBJECTS_AT_ONCE).collect();
         some.iter().try_for_each(|oref| tx.touch(*oref))?;
@@ -410,7 +414,7 @@ impl Watch {
         }
         (self.nodes, self.followed) = (nodes, followed);
         heard.into_iter().for_each(|heard| self.note(heard));
-        // What was heard by now of what the queries read is in what they found.
+        // The changes received by now, of the objects that the queries read, are in their results.
         self.is_due = false;
         Ok(upto)
     }
@@ -459,7 +463,7 @@ impl Watch {
         }
     }
 
-    /// Takes what was heard, and gives the moment up to which it was.
+    /// Takes the changes received, and gives the moment up to which they are complete.
     fn take(&mut self, port: &dyn Port, until: Now) -> Result<Token, Error> {
         let mut taken = Err(no_watcher());
         port.drive(Some(until), &mut |home, _| {

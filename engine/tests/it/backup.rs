@@ -77,7 +77,7 @@ impl BackupClient {
         panic!("the backup does not come to its end");
     }
 
-    /// What was taken is what the whole history up to the stamp says, and nothing else.
+    /// Checks that the backup holds the state of the whole history up to the stamp, and nothing else.
     fn verify(&self, w: &World) {
         self.taken.compare(w.lock().history.iter()).unwrap();
     }
@@ -253,7 +253,8 @@ fn commits_come_before_a_backup_that_is_in_their_way() {
     w.run_until_idle();
     let mut backup_client = BackupClient::begin(&w, 1);
     w.run_until_idle();
-    // The oldest versions are set aside, and then installs stop: what is set aside is in the way of the last commits.
+    // The oldest versions are set aside, and then installs stop: what is set aside is in the way of the last
+    // commits.
     for round in 0..4 {
         all.iter().for_each(|r| set(&w, *r, round));
     }
@@ -373,8 +374,8 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     w.restart();
     w.run(new, |tx| tx.edit(r)?.set_count(4)).unwrap();
     assert_eq!(w.lock().clients[new].view().number, (1 << 20) + 1);
-    // By hand: an operation of before, asked for and sent, by a client that says nothing of where it comes from. Its view is
-    // one of the backup's, and what it did after the backup was taken is not here.
+    // By hand: an operation of before, asked for and sent, by a client that says nothing of where it comes
+    // from. Its view is one of the backup's, and what it did after the backup was taken is not here.
     let mut backup_client = BackupClient::new(&w, 5);
     let op = tercel_wire::id::OpId { client: ClientId(1_000_005), slot: 0, seq: 1, view: before };
     for (kind, body) in [

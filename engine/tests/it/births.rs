@@ -1,5 +1,5 @@
-//! Pages that are given out again: a reference that a program kept from before names no object any more, although another
-//! object took the place.
+//! Pages that are given out again: a reference that a program kept from before names no object any more,
+//! although another object took the place.
 
 use crate::places::{end_session, half_a_page};
 use crate::world::things::{Thing, count, make, set, thing, world};
@@ -45,7 +45,7 @@ fn reserve_second(w: &World) -> Ref<Thing> {
     w.run(OWNER, place).unwrap()
 }
 
-/// Whether a reference names nothing, however it is read.
+/// Says whether a reference names nothing, however it is read.
 fn is_gone(port: &Thread<'_>, r: Ref<Thing>) -> bool {
     let gone = [Isolation::Serializable, Isolation::Snapshot].map(|isolation| {
         let found = run(port, isolation, |tx| Ok(tx.find(r)?.is_some())).unwrap();

@@ -1,4 +1,5 @@
-//! What all clients together make a server keep is bounded, by hand: a client above a bound is told, and others go on.
+//! Bounds, by hand, on the memory that all clients together make a server keep: a client above a bound is
+//! refused, and others go on.
 
 use std::collections::BTreeMap;
 

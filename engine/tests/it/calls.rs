@@ -1,4 +1,5 @@
-//! Calls of methods that wait at a server, by hand: a client with many of them does not hold up another one, and each ends.
+//! Calls of methods that wait at a server, by hand: a client with many of them does not hold up another one,
+//! and each ends.
 
 use std::collections::BTreeSet;
 

@@ -44,7 +44,7 @@ fn make(w: &World, client: usize, count: u64) -> Ref<Thing> {
     w.run(client, |tx| tx.create(&Thing { count })).unwrap()
 }
 
-/// What a client reads once everything that is on its way has arrived.
+/// The value that a client reads once everything that is on its way has arrived.
 fn count(w: &World, client: usize, r: Ref<Thing>) -> u64 {
     w.run_until_idle();
     w.run(client, |tx| Ok(tx.get(r)?.count())).unwrap()

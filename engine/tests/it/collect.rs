@@ -1,4 +1,4 @@
-//! What no root reaches is collected, and nothing else.
+//! A collection frees all objects that no root reaches, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -82,7 +82,7 @@ pub fn collect(w: &World) -> String {
     report
 }
 
-/// How many objects there are in all pages, chunks included, and the head of the roots.
+/// The number of objects in all pages, chunks included, and the head of the roots.
 fn objects(w: &World) -> usize {
     w.run_until_idle();
     verify(w).1.values().map(Vec::len).sum()
@@ -160,7 +160,8 @@ fn large_values_and_moved_objects_go_with_what_they_belong_to() {
         collect(&w);
         w.pass_ms(2_000);
         let (state, pages) = verify(&w);
-        // The head of the roots, one root, the thing and perhaps what points to it, its value: a node and six leaves.
+        // The head of the roots, one root, the thing and perhaps what points to it, its value: a node and six
+        // leaves.
         let left: usize = pages.values().map(Vec::len).sum();
         assert!((10..=11).contains(&left) && state.released.count() == 0, "{left}");
         assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.text()?.len())), Ok(20_000));

@@ -1,4 +1,4 @@
-//! What a server reads back from its log and its store is read without a panic, whatever it is.
+//! A server reads its log and its store without a panic, whatever they hold.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

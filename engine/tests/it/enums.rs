@@ -1,4 +1,5 @@
-//! Enums as fields: every variant comes back, references in them are references, and an enum only gains variants behind.
+//! Enums as fields: every variant comes back, references in them are references, and an enum only gains
+//! variants behind.
 
 use crate::world::World;
 use tercel_derive::{Object, Record};

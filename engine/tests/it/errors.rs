@@ -1,4 +1,5 @@
-//! What the compiler says of a program that takes out of a transaction what belongs to it. The guide and `Client::run` quote it.
+//! The compiler's messages for a program that takes a borrowed value out of a transaction. The guide and
+//! `Client::run` quote them.
 
 #[test]
 fn a_result_that_borrows_from_its_transaction_is_named_by_its_type() {

@@ -15,7 +15,7 @@ use tercel_wire::page::Page;
 const VIEW: ViewId = ViewId::new(1, 9);
 const CLASS: ClassId = ClassId(16);
 
-/// What its feeder has to give: entries without a gap, as a leader orders them.
+/// The entries of its feeder, without a gap, as a leader orders them.
 #[derive(Default)]
 struct Order(Vec<Sealed>);
 
@@ -88,9 +88,9 @@ struct Fed {
     node: Node,
     config: ServerConfig,
     now: u64,
-    /// How many installs the store still carries out.
+    /// The number of installs that the store still carries out.
     installs_left: u32,
-    /// What it told its feeder last.
+    /// The stamp that it last reported to its feeder.
     acked: Stamp,
 }
 

@@ -1,5 +1,5 @@
-//! The bytes of the log's entries and of a stored state, as the newest version promises them, written by today's code and read
-//! by it.
+//! The bytes of the log's entries and of a stored state, as the newest version promises them, written by
+//! today's code and read by it.
 
 use crate::promise::Promises;
 use tercel_engine::replica::Objects;
@@ -139,7 +139,8 @@ fn a_stored_state_has_the_bytes_of_version_5() {
     promised.end();
 }
 
-/// Promises a state's head, and of its rows of counts what comes before zeros; gives the state read from what was promised.
+/// Promises a state's head, and of its rows of counts what comes before zeros; gives the state read from what
+/// was promised.
 fn keep(promised: &mut Promises, [head, rows]: [&str; 2], state: &Replica) -> Replica {
     let saved = state.save();
     let bytes: Vec<u8> = saved.rows.iter().flat_map(|(_, row)| row.iter().copied()).collect();

@@ -1,4 +1,5 @@
-//! Grants of places over many clients and connections: numbers of pages do not run out while few pages are in use.
+//! Grants of places over many clients and connections: numbers of pages do not run out while few pages are in
+//! use.
 
 use crate::world::hand::{A, B, Hand, Said, Work, closed, object, outcomes, refused};
 use tercel_engine::limits::{GRANTED_MAX, LEASE_PAGES, LEASED_UNUSED_MAX};
@@ -32,7 +33,8 @@ fn with_pages_left(left: u32) -> Hand {
     Hand::of(recovery, log)
 }
 
-/// Takes all the pages that the server grants to this client, at most so many; says how many, and why not more.
+/// Takes all the pages that the server grants to this client, at most so many; says how many, and why not
+/// more.
 fn take(h: &mut Hand, conn: Conn, max: usize) -> (usize, Option<Reason>) {
     let mut pages = 0;
     while pages < max {
@@ -57,7 +59,8 @@ fn pass_ms(h: &mut Hand, ms: u64) -> Said {
     said
 }
 
-/// Lets time pass a tenth of a second at a time. Clients A and B say all the while that they are there. What the server said.
+/// Lets time pass a tenth of a second at a time. Clients A and B say all the while that they are there. What
+/// the server said.
 fn pass_awake_ms(h: &mut Hand, ms: u64) -> Said {
     let mut said = Said::new();
     for _ in 0..ms / 100 {
@@ -81,7 +84,7 @@ fn with_pages_that_wait() -> Hand {
     h
 }
 
-/// How often the connection was asked to acknowledge, and what it was refused.
+/// The number of requests for an acknowledgement on the connection, and the reason of its refusal.
 fn asked(said: &Said, conn: Conn) -> (usize, Option<Reason>) {
     let of = || said.iter().filter(|s| s.0 == conn);
     let streams = of().filter(|s| s.1 == Kind::Stream).map(|s| Stream::decode(&s.3).unwrap());

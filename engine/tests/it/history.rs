@@ -1,5 +1,5 @@
-//! A directory that was put back from a copy goes on as another history, and reaches the same stamps again. A client that
-//! heard of the lost one must not join the two.
+//! A directory that was put back from a copy goes on as another history, and reaches the same stamps again. A
+//! client that heard of the lost one must not join the two.
 
 use crate::world::things::{count, make, many, set, thing, world};
 use tercel_derive::Object;
@@ -13,8 +13,8 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     let r = make(&w, 0, "r", 1);
     w.run_until_idle();
     let old = w.lock().node.disk.clone();
-    // What is lost: a version that is cached, pages that were granted, places of a transaction that is still open, and an
-    // operation whose answer is here and was not asked for.
+    // What is lost: a version that is cached, pages that were granted, places of a transaction that is still
+    // open, and an operation whose answer is here and was not asked for.
     w.run(0, |tx| set(tx, r, 2)).unwrap();
     many(&w, 0, 20, 3_900);
     let port = w.thread(0);
@@ -70,7 +70,8 @@ fn client_with_a_class_of_a_lost_history_is_refused_by_its_name() {
     w.lock().node.disk = old;
     w.restart();
     w.run_until_idle();
-    // Its number may soon be that of another class, and types are bound to numbers for as long as a cache is there.
+    // Its number may soon be that of another class, and types are bound to numbers for as long as a cache is
+    // there.
     w.lock().patience = 200;
     let refused = w.run(0, |tx| Ok(tx.get(r)?.count()));
     let is_told = |why: &str| why.contains("class Other") && why.contains("connect with a new client");

@@ -11,7 +11,7 @@ use tercel_wire::id::Stamp;
 use tercel_wire::message::Outcome;
 use tercel_wire::record::Ref;
 
-/// What a program inside of the server reads.
+/// The value that a program inside of the server reads.
 fn inside(p: &Indoors<'_>, r: Ref<Thing>) -> u64 {
     p.run(|tx| Ok(tx.get(r)?.count())).unwrap()
 }

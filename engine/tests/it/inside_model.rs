@@ -1,5 +1,5 @@
-//! Transactions inside of a server in any order against a model that remembers every state: what each read is of one state,
-//! what commits is as if one ran after the other, and no conflict is made up.
+//! Transactions inside of a server in any order against a model that remembers every state: what each read is
+//! of one state, what commits is as if one ran after the other, and no conflict is made up.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,8 @@ impl<'p> Model<'p> {
         &self.states.iter().rev().find(|(stamp, _)| *stamp <= at).unwrap().1
     }
 
-    /// Whether something that the transaction read was changed after its snapshot by what is ordered up to `upto`.
+    /// Says whether an entry ordered up to `upto` changed, after the transaction's snapshot, an object that
+    /// it read.
     fn is_stale(&self, open: &Open<'_>, upto: Stamp) -> bool {
         let since = open.tx.snapshot();
         let (then, now) = (self.state(since), self.state(upto));

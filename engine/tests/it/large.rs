@@ -1,5 +1,5 @@
-//! The server alone, spoken to by hand: large transactions are worked on in slices between which others are served, and
-//! what one client asks for does not stand in front of another's.
+//! The server alone, spoken to by hand: large transactions are worked on in slices between which others are
+//! served, and what one client asks for does not stand in front of another's.
 
 use crate::world::hand::{self, A, B, Hand, Said, Work, closed, layout, object, refused};
 use tercel_engine::limits::CREDIT;
@@ -16,7 +16,7 @@ fn op(client: u64, slot: u16, seq: u64) -> OpId {
     OpId { client: ClientId(client), slot, seq, view: ViewId::new(1, 7) }
 }
 
-/// What one of them was answered about operations.
+/// The outcomes of operations that the server sent on a connection.
 fn outcomes(said: &Said, conn: Conn) -> Vec<Outcome> {
     hand::outcomes(said.iter().filter(|(c, ..)| *c == conn))
 }
@@ -94,8 +94,8 @@ fn a_commit_that_writes_what_a_large_one_holds_waits_for_it_and_others_do_not() 
     h.commit(A, op(5, 0, 2), &reading);
     h.until_ordered();
     assert_eq!(h.kind(), kind::STAGE);
-    // A commit waits if it writes an object that the large one writes or has read. A commit that only reads an object
-    // that the large one writes goes before it.
+    // A commit waits if it writes an object that the large one writes or has read. A commit that only reads
+    // an object that the large one writes goes before it.
     let mut said = h.commit(B, op(6, 1, 1), &all(base, &[places[200]], false, &three));
     said.extend(h.commit(B, op(6, 2, 1), &all(base, &[places[7]], false, &three)));
     assert_eq!((h.kind(), outcomes(&said, B)), (kind::STAGE, vec![]));

@@ -1,4 +1,5 @@
-//! Lists of everything that can be in one: in the record, in chunks, and from one version of a class to the next.
+//! Lists of everything that can be in one: in the record, in chunks, and from one version of a class to the
+//! next.
 
 use crate::world::World;
 use tercel_derive::{Object, Record};

@@ -4,8 +4,8 @@ use crate::world::things::{many, set, world};
 use tercel_engine::error::{Bound, Error};
 use tercel_engine::txn::{Isolation, Tx};
 
-/// Reads much, writes one of it, and loses all of it to another transaction of its client; then something that it read is
-/// changed elsewhere.
+/// Reads much, writes one of it, and loses all of it to another transaction of its client; then something
+/// that it read is changed elsewhere.
 fn commit_after_forgetting(isolation: Isolation) -> Result<(), Error> {
     let w = world(1);
     let small = w.add_client(7, 256 << 10);

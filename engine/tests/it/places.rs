@@ -1,5 +1,5 @@
-//! Where objects are: places are reserved, lost and filled, and what grows moves. Whatever happens meanwhile, no place
-//! is ever that of two objects, and an object is found by its first reference wherever it went.
+//! Where objects are: places are reserved, lost and filled, and what grows moves. Whatever happens meanwhile,
+//! no place is ever that of two objects, and an object is found by its first reference wherever it went.
 
 use crate::world::World;
 use crate::world::things::{Thing, count, grow, make, many, promise, set, small, text, thing, world};
@@ -15,8 +15,8 @@ fn places_are_promised_only_once_it_is_durable_that_they_are() {
     let port = w.thread(1);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     w.run_until_idle();
-    // Were a place given out now, the crash would make the server forget it and give it out again, and the transaction
-    // would have two objects in it.
+    // Were a place given out now, the crash would make the server forget it and give it out again, and the
+    // transaction would have two objects in it.
     w.lock().hold.syncs = true;
     w.lock().patience = 100;
     assert_eq!(tx.create(&thing(7)).err(), Some(Error::Timeout(None)));
@@ -72,7 +72,8 @@ fn a_place_of_an_earlier_transaction_that_is_lost_is_said_at_once_and_not_tried_
         tx.fill(place, &thing(3))
     });
     assert_eq!((filled, attempts), (Err(Error::PlaceLost(place.oref())), 1));
-    // A transaction that reserves the places that it fills loses nothing for good: it is a conflict, and runs again.
+    // A transaction that reserves the places that it fills loses nothing for good: it is a conflict, and runs
+    // again.
     let port = w.thread(0);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     let own = tx.reserve(&thing(0)).unwrap();
@@ -89,7 +90,8 @@ fn a_place_that_is_lost_before_it_is_named_never_comes_to_name_another_object() 
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     let place = tx.reserve(&thing(0)).unwrap();
     end_session(&w, 0);
-    // Every session hears of the end; then the other client gets the page, and makes an object of its own in the place.
+    // Every session hears of the end; then the other client gets the page, and makes an object of its own in
+    // the place.
     w.pass_ms(10_000);
     let page = |r: Ref<Thing>| r.oref().page();
     let is_taken = (0..50).any(|_| page(w.run(1, half_a_page).unwrap()) == page(place));

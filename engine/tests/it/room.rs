@@ -1,4 +1,4 @@
-//! How full a space is: what is counted, what is kept, and what is warned of.
+//! The room of a space: its counts, kept counts, and warnings.
 
 use crate::collect::{ask, chain, collect, config, number, report, status};
 use crate::places::half_a_page;
@@ -8,7 +8,7 @@ use crate::world::things::{grow, make, set, small, world};
 use tercel_engine::server::{ServerConfig, SpaceWarning};
 use tercel_wire::record::Ref;
 
-/// What the status says of the last count.
+/// The part of the status about the last count.
 fn counted(status: &str) -> &str {
     &status[status.find("\"counted\":").unwrap()..]
 }

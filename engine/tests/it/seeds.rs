@@ -1,6 +1,7 @@
-//! Random histories: clients whose threads overlap, delays, cuts, silence, crashes. What must hold in every one of them:
-//! a reader sees one state; what was acknowledged is there and was executed once; a session reads what it wrote; a
-//! birth is seen with what was committed with it; in the end every cache says what the server says.
+//! Random histories: clients whose threads overlap, delays, cuts, silence, crashes. What must hold in every
+//! one of them: a reader sees one state; what was acknowledged is there and was executed once; a session
+//! reads what it wrote; a birth is seen with what was committed with it; in the end every cache says what the
+//! server says.
 //!
 //! `SEED=n` runs one of them, `SEEDS=n` so many.
 
@@ -23,7 +24,7 @@ struct Account {
     padding: Text,
 }
 
-/// What a client has done, as the space knows it.
+/// The deeds of a client, as the space knows them.
 #[derive(Object, Debug, Clone, PartialEq)]
 #[object(crate = "tercel_engine")]
 struct Ledger {
@@ -43,7 +44,7 @@ const CLIENTS: usize = 3;
 const ACCOUNTS: usize = 24;
 const TOTAL: i64 = 1_000 * ACCOUNTS as i64;
 
-/// What the test knows.
+/// The state that the test expects.
 #[derive(Default)]
 struct Model {
     accounts: Vec<Ref<Account>>,

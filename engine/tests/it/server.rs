@@ -1,4 +1,5 @@
-//! The server alone, spoken to by hand: what no honest client sends, and what the network does to what they send.
+//! The server alone, spoken to by hand: what no honest client sends, and what the network does to what they
+//! send.
 
 use crate::world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, refused};
 use tercel_engine::limits::{CLIENTS_MAX, CREDIT, LEASED_UNUSED_MAX, REVOKING_MAX};
@@ -391,7 +392,8 @@ fn whether_a_session_is_over_is_said_only_once_it_is_certain() {
     h.input(Input::Disconnected(A));
     h.now = h.now.plus_us(5 * ServerConfig::default().keepalive_ms as u64 * 1_000);
     h.input(Input::Time);
-    // The end is ordered. Were it lost, the client would still have its grants, and count from the first one anew.
+    // The end is ordered. Were it lost, the client would still have its grants, and count from the first one
+    // anew.
     assert_eq!(refused(&h.greet(B, 5, 2)).map(|r| r.0), Some(Reason::Unavailable));
     h.sync();
     h.greet(Conn(3), 5, 3);

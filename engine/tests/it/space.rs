@@ -1,4 +1,5 @@
-//! What large values and objects that move leave behind is freed, and its pages are given out again.
+//! The chunks and places that large values and moved objects leave are freed, and their pages are given out
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ fn replayed(w: &World) -> (Replica, BTreeMap<PageId, Vec<usize>>) {
     (state, pages)
 }
 
-/// What ordered state says of each page is what is in it.
+/// Checks that the ordered state describes each page as it is.
 pub fn verify(w: &World) -> (Replica, BTreeMap<PageId, Vec<usize>>) {
     let (state, pages) = replayed(w);
     for n in 1..state.places.next_page() {

@@ -286,7 +286,8 @@ fn a_lost_answer_is_asked_for_and_nothing_is_done_twice() {
     assert_eq!((count(&w, 0, r), count(&w, 1, r)), (2, 2));
 }
 
-/// Sets a number in a commit that is executed and whose answer is lost: the operation that the time-out names.
+/// Sets a number in a commit that is executed and whose answer is lost: the operation that the time-out
+/// names.
 fn set_without_hearing(w: &World, r: Ref<Thing>, count: u64) -> OpId {
     let port = w.thread(0);
     w.lock().patience = 50;
@@ -606,8 +607,8 @@ fn server_that_falls_silent_while_catalogues_are_compared_is_given_up() {
     w.run(0, |tx| set(tx, r, 2)).unwrap();
     w.crash();
     w.lock().node.disk = old;
-    // The client hears that the history is another, greets as another client, and is welcomed; its question for the
-    // catalogue never arrives.
+    // The client hears that the history is another, greets as another client, and is welcomed; its question
+    // for the catalogue never arrives.
     w.lock().hold.down = Some(0);
     w.restart();
     w.run_until_idle();

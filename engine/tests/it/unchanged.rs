@@ -1,4 +1,5 @@
-//! Copies whose subscription has ended: they are used again where nothing has changed, without the page, and nowhere else.
+//! Copies whose subscription has ended: they are used again where nothing has changed, without the page, and
+//! nowhere else.
 
 use crate::world::World;
 use crate::world::hand::{A, B, Hand, Said, Work, object};
@@ -17,7 +18,7 @@ fn op(client: u64, seq: u64) -> OpId {
     OpId { client: ClientId(client), slot: 0, seq, view: ViewId::new(1, 7) }
 }
 
-/// What is said to a connection that is no news: kinds and bytes.
+/// The answers to a connection, without the stream: kinds and bytes.
 fn answers(said: &Said) -> Vec<(Kind, usize)> {
     said.iter()
         .filter(|(_, kind, ..)| *kind != Kind::Stream)
@@ -74,7 +75,7 @@ fn server_says_unchanged_only_of_what_it_can_prove() {
     assert_eq!(answers(&h.fetch_since(B, page, 5, later)), whole);
 }
 
-/// What a client has fetched since, and what was found unchanged.
+/// The number of pages that a client has fetched since, and of those found unchanged.
 fn since(w: &World, client: usize, before: ClientStats) -> (u64, u64) {
     let now = w.lock().clients[client].stats();
     (now.pages - before.pages, now.unchanged - before.unchanged)
@@ -101,7 +102,8 @@ fn of_three() -> (World, Ref<Thing>, Ref<Thing>) {
     (w, x, y)
 }
 
-/// The third client is away while so much changes elsewhere that the server does not know all of it when it comes back.
+/// The third client is away while so much changes elsewhere that the server does not know all of it when it
+/// comes back.
 fn is_away(w: &World) {
     is_away_while(w, || {});
 }

@@ -32,7 +32,7 @@ impl Classes {
         ];
         let mut classes = Classes(Map::default());
         for (key, id) in own {
-            // Only a process with too many types can fail here; it is told so when it uses one.
+            // Only a process with too many types can fail here; it receives the error when it uses one.
             let _ = classes.bind(key, id, Arc::new(Layout::of(key.schema())), copier);
         }
         classes
@@ -78,7 +78,8 @@ impl Inside<'_> {
         Some(classes.bind(key, id, Arc::new(layout), copier).map(|layout| (id, layout)))
     }
 
-    /// Lets a type read objects of a stored class; `None` while the class that the type writes is being defined.
+    /// Lets a type read objects of a stored class; `None` while the class that the type writes is being
+    /// defined.
     pub(super) fn bind_for_reading(&mut self, key: TypeKey, id: ClassId) -> Option<Result<(), Error>> {
         let Some(stored) = self.class(id) else {
             let what = format!("an object of class {}, which the space does not have", id.0);

@@ -1,15 +1,17 @@
 //! The server as the home of transactions inside of it: methods, and programs beside their server.
 //!
-//! A transaction reads the server's own page images. There is no cache: each object that it reads is copied into its scope
-//! ([`tercel_heap::Copier`]). It commits with the bytes that a remote client would send, through a session of the server's
-//! own (`sessions/inside`), and is judged as any other.
+//! A transaction reads the server's own page images. There is no cache: each object that it reads is copied
+//! into its scope ([`tercel_heap::Copier`]). It commits with the bytes that a remote client would send,
+//! through a session of the server's own (`sessions/inside`), and is judged as any other.
 //!
-//! [`Local`] is what outlives a server: the scopes of open transactions, and the types bound to classes. With a server it
-//! is a [`Home`] for one step: [`Server::inside`]. Nothing here waits: what is missing is asked for, and the step is
-//! repeated after news. A dropped transaction leaves nothing but places, which are never given out twice.
+//! [`Local`] is what outlives a server: the scopes of open transactions, and the types bound to classes. With
+//! a server it is a [`Home`] for one step: [`Server::inside`]. Nothing here waits: what is missing is asked
+//! for, and the step is repeated after news. A dropped transaction leaves nothing but places, which are never
+//! given out twice.
 //!
-//! The invariant: everything in a scope is of the state at its snapshot. A read looks at the visible state, and only after
-//! nothing that the scope read before was found among the changes since its snapshot; that state is then its snapshot.
+//! The invariant: everything in a scope is of the state at its snapshot. A read looks at the visible state,
+//! and only after nothing that the scope read before was found among the changes since its snapshot; that
+//! state is then its snapshot.
 
 mod classes;
 mod read;
@@ -38,10 +40,11 @@ use classes::Classes;
 /// Limits of the transactions inside of a server.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// Transactions open at once, up to [`tercel_heap::SCOPES_MAX`]. More wait for nothing: they are told `Full`.
+    /// Transactions open at once, up to [`tercel_heap::SCOPES_MAX`]. More wait for nothing: they receive
+    /// `Full`.
     pub transactions_max: usize,
-    /// Bytes that one transaction may copy of what it reads; 128 are counted for each object beside its own. All of them
-    /// may be in use at once, times `transactions_max`.
+    /// Bytes that one transaction may copy of what it reads; 128 are counted for each object beside its own.
+    /// All of them may be in use at once, times `transactions_max`.
     pub read_bytes_max: usize,
     /// Bytes of objects that one transaction may write.
     pub write_bytes_max: usize,
@@ -65,7 +68,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// With no transaction open.
+    /// A local home with no transaction open.
     pub fn new(config: LocalConfig) -> Local {
         let mut copier = Copier::new(config.transactions_max, config.read_bytes_max);
         let classes = Classes::new(&mut copier);
@@ -74,7 +77,8 @@ impl Local {
 }
 
 impl Server {
-    /// Runs one step of a transaction over the state as it is now. Appends effects to `out`, as [`Server::handle`] does.
+    /// Runs one step of a transaction over the state as it is now. Appends effects to `out`, as
+    /// [`Server::handle`] does.
     pub fn inside<R>(
         &mut self,
         now: Now,
@@ -120,7 +124,8 @@ impl Inside<'_> {
         }
     }
 
-    /// The moment before which everything acknowledged is visible here, if that is late enough for the transaction.
+    /// The moment before which everything acknowledged is visible here, if that is late enough for the
+    /// transaction.
     fn as_of(&mut self, now: Now, begin: &mut Begin) -> Option<Now> {
         for asked in [false, true] {
             let echoes = &mut self.server.sessions.inside.echoes;
@@ -155,7 +160,7 @@ impl Inside<'_> {
     }
 }
 
-/// The age of a recent state: what clients are told by default.
+/// The age of a recent state: the default of clients.
 const RECENT_US: u64 = 2 * limits::KEEPALIVE_MS as u64 * 1_000;
 
 impl Home for Inside<'_> {
@@ -222,7 +227,8 @@ impl Home for Inside<'_> {
             return Some(Err(e));
         }
         let birth = self.server.sessions.inside.places.birth_next(bytes);
-        // In an older state the page may have had other objects. The grant is visible: it was told of.
+        // In an older state the page may have had other objects. The grant is visible: its notice has
+        // arrived.
         if birth.is_some_and(|birth| scope.snapshot() < birth)
             && let Err(e) = self.recheck(scope)
         {

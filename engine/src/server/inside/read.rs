@@ -26,7 +26,7 @@ enum ImageLookup {
 }
 
 impl Inside<'_> {
-    /// What must hold before anything is read: [`Inside::recheck`].
+    /// Checks the condition for every read: [`Inside::recheck`].
     fn still_true(&mut self, scope: &Scope) -> Result<(), Error> {
         if dropped(Rule::NoCheckOnHit) || dropped(Rule::CheckAtEndOnly) {
             return Ok(());
@@ -34,8 +34,8 @@ impl Inside<'_> {
         self.recheck(scope)
     }
 
-    /// Fails if something that the scope read has changed, else takes the visible state as its snapshot. Looks only at what
-    /// became visible since.
+    /// Fails if something that the scope read has changed, else takes the visible state as its snapshot.
+    /// Looks only at what became visible since.
     pub(super) fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
         if scope.doomed() {
             return Err(Error::Conflict);

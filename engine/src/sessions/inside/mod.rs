@@ -1,8 +1,9 @@
 //! The server's own session: that of the transactions inside of it.
 //!
-//! It asks the leader as any client does, without frames; an answer is kept here until the transaction that asked takes
-//! it. No connection of it can be cut, so it lasts as long as the view; another view is another session. The invariant:
-//! each question has one answer, and each answer raises [`Inside::news`], for those that wait.
+//! It asks the leader as any client does, without frames; an answer is kept here until the transaction that
+//! asked takes it. No connection of it can be cut, so it lasts as long as the view; another view is another
+//! session. The invariant: each question has one answer, and each answer raises [`Inside::news`], for those
+//! that wait.
 
 mod ops;
 
@@ -32,7 +33,7 @@ pub(super) const CONN: Conn = Conn(u64::MAX);
 /// Questions about classes whose answers no transaction has taken yet.
 const DEFINING_MAX: usize = 64;
 
-/// Pages that could not be read, until a transaction that wants one hears of it.
+/// Pages that could not be read, until a transaction that wants one receives the error.
 const UNREAD_MAX: usize = 64;
 
 /// The session's questions under way, and the answers that no transaction has taken yet.
@@ -43,7 +44,7 @@ pub(crate) struct Inside {
     broken: u64,
     /// The last call.
     call: u64,
-    /// Grants that were heard of.
+    /// Grants whose notice has arrived.
     granted: u64,
     granting: Question<Leased>,
     /// Grants that doubled the number of pages to ask for next.
@@ -187,7 +188,8 @@ impl Inside {
         }
     }
 
-    /// Takes what the leader answers this session; gives back what it answers others, and the end of this one.
+    /// Takes what the leader answers this session; gives back what it answers others, and the end of this
+    /// one.
     pub(super) fn hear(&mut self, reply: Reply) -> Option<Reply> {
         match reply {
             Reply::Verdict(Asked { conn: CONN, .. }, op, outcome) => self.answer(op, outcome),
@@ -230,7 +232,7 @@ impl Inside {
     }
 }
 
-/// What a refusal means to a transaction.
+/// Translates a refusal into the error for a transaction.
 fn refused(reason: Reason, text: String) -> Error {
     match reason {
         Reason::Schema => Error::Schema(text),
@@ -265,8 +267,8 @@ impl Sessions {
             return Ok(session);
         }
         let session = Session { client: client_of(view, self.inside.broken), view };
-        // Its transactions read the state as it is. What they name in a page that has returned they have read before, and it
-        // has changed since: so the session holds no page back.
+        // Its transactions read the state as it is. What they name in a page that has returned they have read
+        // before, and it has changed since: so the session holds no page back.
         leader.arrived(session.client, CONN, Stamp(u64::MAX));
         self.inside.session = Some(session);
         Ok(session)
@@ -279,16 +281,16 @@ impl Sessions {
         self.question(asked, cx);
     }
 
-    /// The leader has ended the server's own session: the next transaction begins another. Its places return as those of
-    /// any client that left do.
+    /// The leader has ended the server's own session: the next transaction begins another. Its places return
+    /// as those of any client that left do.
     pub(super) fn expel_inside(&mut self, cx: &mut Cx<'_>) {
         if let Some(client) = self.inside.end() {
             self.lead(cx, |leader, work| leader.left(client, CONN, work));
         }
     }
 
-    /// Calls `see` with each object that a commit after `since` and up to `visible` wrote. `false` if not all of them are known
-    /// any more.
+    /// Calls `see` with each object that a commit after `since` and up to `visible` wrote. `false` if not all
+    /// of them are known any more.
     pub(crate) fn changes_since(&self, since: Stamp, visible: Stamp, mut see: impl FnMut(Oref)) -> bool {
         if since > visible || !self.horizon.reaches(since) {
             return false;
@@ -321,8 +323,8 @@ impl Sessions {
         Some(answer)
     }
 
-    /// Grants the session empty pages, twice as many each time, and takes back those that it has filled; `None` while it is under
-    /// way.
+    /// Grants the session empty pages, twice as many each time, and takes back those that it has filled;
+    /// `None` while it is under way.
     ///
     /// # Errors
     /// `Full` if the space has no pages left.
@@ -342,8 +344,8 @@ impl Sessions {
         }))
     }
 
-    /// Takes an operation of the session: `effects` is [`tercel_wire::message::CommitEffects`] as bytes, judged as those of any
-    /// client. `None`, and nothing is taken, if there is no room for it now.
+    /// Takes an operation of the session: `effects` is [`tercel_wire::message::CommitEffects`] as bytes,
+    /// judged as those of any client. `None`, and nothing is taken, if there is no room for it now.
     pub(crate) fn inside_submit(
         &mut self,
         session: Session,

@@ -1,7 +1,7 @@
 //! Operations of the server's own session: each in a slot, each with one answer.
 //!
-//! No message is lost between a server and the transactions inside of it. So an operation that was taken is answered,
-//! unless the session ends first: then its outcome is unknown.
+//! No message is lost between a server and the transactions inside of it. So an operation that was taken is
+//! answered, unless the session ends first: then its outcome is unknown.
 
 use tercel_wire::id::OpId;
 use tercel_wire::message::Outcome;
@@ -88,7 +88,8 @@ impl Ops {
         self.answered.insert(op, outcome);
     }
 
-    /// The answer, once it is there; the slot is then free again. An operation of an ended session is unknown.
+    /// The answer, once it is there; the slot is then free again. An operation of an ended session is
+    /// unknown.
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
         match self.busy(op) {
             Some(_) => self.release(op),

@@ -1,14 +1,14 @@
 //! The connections that ask faster than they read.
 //!
-//! Above a bound of unsent answers the server stops reading a connection. What its client asks then waits in the client's
-//! own socket: it costs the server neither memory nor work until the client has read. Messages that the client did not ask
-//! for are still sent, up to the bound at which the connection ends.
+//! Above a bound of unsent answers the server stops reading a connection. What its client asks then waits in
+//! the client's own socket: it costs the server neither memory nor work until the client has read. Messages
+//! that the client did not ask for are still sent, up to the bound at which the connection ends.
 //!
-//! The invariant: a backpressured connection is paused at the host, and had so many unsent bytes that the host will report
-//! when they are gone.
+//! The invariant: a backpressured connection is paused at the host, and had so many unsent bytes that the
+//! host will report when they are gone.
 //!
-//! Of a backpressured connection nothing is heard, so its silence would end the session. A client whose unsent bytes become
-//! fewer is alive.
+//! The server reads nothing from a backpressured connection, so the silence would end the session. A client
+//! whose unsent bytes become fewer is alive.
 
 use crate::effect::Conn;
 use crate::table::Map;
@@ -17,7 +17,7 @@ use crate::time::Now;
 /// The backpressured connections.
 #[derive(Debug, Default)]
 pub(super) struct Backpressured {
-    /// With the unsent bytes at the last look.
+    /// The connections, with their unsent bytes at the last look.
     conns: Map<Conn, usize>,
     looked: Option<Now>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Backpressured {
 const LOOK_EVERY_US: u64 = 250_000;
 
 impl Backpressured {
-    /// Whether the connection is backpressured, or must be now.
+    /// Says whether the connection is backpressured, or must be now.
     pub(super) fn is_due(&self, conn: Conn, unsent_bytes: usize, unsent_bytes_max: usize) -> bool {
         unsent_bytes > unsent_bytes_max || (!self.conns.is_empty() && self.conns.contains_key(&conn))
     }

@@ -1,10 +1,10 @@
-//! What all connections together make a server hold: bytes of messages that are not whole, and bytes that were not taken.
+//! The bytes that all connections together make a server hold: of incomplete messages, and unsent ones.
 //!
-//! Each connection has a bound of its own, and there are thousands of them. The sum is kept as a number that is at least
-//! what is held. It only grows, by what arrives, until it passes the bound; then what is held is counted. If the count is
-//! nearly as much as the bound, the connections that hold most are to end, until a quarter of the bound is free. So a count,
-//! which looks at every connection, comes only once in an eighth of the bound. The invariant: never is more held than the
-//! bound and what came last.
+//! Each connection has a bound of its own, and there are thousands of them. The sum is kept as a number that
+//! is at least what is held. It only grows, by what arrives, until it passes the bound; then what is held is
+//! counted. If the count is nearly as much as the bound, the connections that hold most are to end, until a
+//! quarter of the bound is free. So a count, which looks at every connection, comes only once in an eighth of
+//! the bound. The invariant: never is more held than the bound and what came last.
 
 use std::collections::VecDeque;
 
@@ -16,10 +16,10 @@ use crate::time::Now;
 /// All that connections make a server hold.
 #[derive(Debug)]
 pub(super) struct HeldByAll {
-    /// What has arrived of messages that are not whole: of all connections, and of those that have not greeted.
+    /// Received bytes of incomplete messages: of all connections, and of those that have not greeted.
     pub received: Held,
     pub greeting: Held,
-    /// What was not taken: by connections that are there, and by those that were ended.
+    /// Unsent bytes: of present connections, and of those that were ended.
     pub unsent: Held,
     pub last: Last,
 }
@@ -73,7 +73,8 @@ impl Held {
     }
 }
 
-/// What ended connections have not taken, at most. The server no longer knows them, and the host drops them in the end.
+/// The most bytes that ended connections have not taken. The server no longer knows them, and the host drops
+/// them in the end.
 #[derive(Debug)]
 pub(super) struct Last {
     bytes_max: usize,
@@ -88,8 +89,8 @@ impl Last {
         Last { bytes_max, ended: VecDeque::new(), bytes: 0 }
     }
 
-    /// Adds a connection that ends with so many bytes. Says whether it may take them; if not, other ended connections have
-    /// too many.
+    /// Adds a connection that ends with so many bytes. Says whether it may take them; if not, other ended
+    /// connections have too many.
     pub(super) fn add(&mut self, now: Now, bytes: usize) -> bool {
         while let Some((_, gone)) = self.ended.pop_front_if(|(by, _)| *by <= now) {
             self.bytes -= gone;

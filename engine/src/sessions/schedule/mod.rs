@@ -1,13 +1,13 @@
 //! Which connection is served next, which is not read, and which ends for want of room.
 //!
-//! A host tells the scheduler facts: bytes that arrived, bytes that a peer has not taken, the time. The scheduler answers
-//! with decisions, which the host carries out at its sockets. It knows no socket and no clock. Whole frames go to
-//! a closure of the host's, which hands them to the server.
+//! A host reports facts to the scheduler: bytes that arrived, bytes that a peer has not taken, the time. The
+//! scheduler answers with decisions, which the host carries out at its sockets. It knows no socket and no
+//! clock. Whole frames go to a closure of the host's, which hands them to the server.
 //!
-//! A turn of the host's loop has two slices of time. In the first, all connections whose bytes arrived together are served,
-//! at least one frame of each. The rest of their frames waits in the run queue, and the host pauses these connections. The
-//! second slice serves the run queue, after the replies of the first are sent. So a client that sends as fast as it can has
-//! a share of the loop, and not more.
+//! A turn of the host's loop has two slices of time. In the first, all connections whose bytes arrived
+//! together are served, at least one frame of each. The rest of their frames waits in the run queue, and the
+//! host pauses these connections. The second slice serves the run queue, after the replies of the first are
+//! sent. So a client that sends as fast as it can has a share of the loop, and not more.
 //!
 //! The invariant: a connection of which whole frames are kept stands in the run queue, or is backpressured.
 //!
@@ -34,7 +34,7 @@ use backpressure::Backpressured;
 use held::HeldByAll;
 use run_queue::RunQueue;
 
-/// What a host may let its connections take.
+/// Bounds of a host on its connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Microseconds of a slice.
@@ -66,11 +66,12 @@ impl Default for Bounds {
 pub enum Origin {
     /// Behind a socket.
     Network,
-    /// In this process, which it may use up as it likes: its frames never wait, and what it holds is not counted.
+    /// In this process, which it may use up as it likes: its frames never wait, and what it holds is not
+    /// counted.
     Process,
 }
 
-/// What the host does with a connection.
+/// The host's action on a connection.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
@@ -84,11 +85,11 @@ pub enum Decision {
     Close,
 }
 
-/// What came of some bytes.
+/// The result of received bytes.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// What the host does with the connection.
+    /// The host's action on the connection.
     pub decision: Decision,
     /// Bytes that are kept beside those before. If there are any, the host asks [`Scheduler::over_received`].
     pub kept_bytes: usize,
@@ -117,14 +118,14 @@ pub struct Scheduler {
     scheduled: Scheduled,
 }
 
-/// What was received of a connection and not handled.
+/// Bytes received from a connection and not handled.
 #[derive(Debug)]
 struct Inbox {
     origin: Origin,
     deframer: Deframer,
 }
 
-/// What came of a slice.
+/// The result of a slice.
 #[derive(Debug, PartialEq, Eq)]
 enum Slice {
     /// Every whole frame was handled.
@@ -157,8 +158,8 @@ impl Scheduler {
         self.slice_end = now.plus_us(self.bounds.slice_us);
     }
 
-    /// Takes bytes that arrived, and has the frames handled that the first slice has time for. `unsent_bytes` is as of the
-    /// last flush, so its peer has not taken them.
+    /// Takes bytes that arrived, and has the frames handled that the first slice has time for. `unsent_bytes`
+    /// is as of the last flush, so its peer has not taken them.
     pub fn received(
         &mut self,
         conn: Conn,
@@ -202,8 +203,8 @@ impl Scheduler {
         Received { decision, kept_bytes }
     }
 
-    /// Whether no connection waits for a turn. If not, the host does not sleep, and sends the replies of the first slice
-    /// before it begins the second.
+    /// Says whether no connection waits for a turn. If one does, the host does not sleep, and sends the
+    /// replies of the first slice before it begins the second.
     pub fn is_idle(&self) -> bool {
         self.run_queue.is_empty()
     }
@@ -240,7 +241,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether the second slice is over.
+    /// Says whether the second slice is over.
     pub fn is_slice_over(&self, now: Now) -> bool {
         now >= self.slice_end
     }
@@ -265,8 +266,8 @@ impl Scheduler {
         self.backpressured.that_read(now, unsent_bytes)
     }
 
-    /// Counts bytes that are kept of a connection. Gives the connections to end: if all have sent too much, those that hold
-    /// most.
+    /// Counts bytes that are kept of a connection. Gives the connections to end: if all have sent too much,
+    /// those that hold most.
     pub fn over_received(
         &mut self,
         conn: Conn,
@@ -286,7 +287,7 @@ impl Scheduler {
         over
     }
 
-    /// What is kept of what these connections have sent.
+    /// The kept bytes of incomplete messages, for each of these connections.
     fn received_bytes(&self, is_among: impl Fn(Conn) -> bool) -> Vec<(usize, Conn)> {
         let holds = |(conn, inbox): &(&Conn, &Inbox)| {
             inbox.origin == Origin::Network && inbox.deframer.bytes() > 0 && is_among(**conn)
@@ -299,8 +300,8 @@ impl Scheduler {
         self.held.unsent.add(bytes)
     }
 
-    /// Gives the connections to end: if all have taken too little, those that have most to take. `unsent` has every connection
-    /// of the network.
+    /// Gives the connections to end: if all have taken too little, those that have most to take. `unsent` has
+    /// every connection of the network.
     pub fn over_unsent(&mut self, unsent: Vec<(usize, Conn)>) -> Vec<Conn> {
         let over = self.held.unsent.count(unsent);
         self.scheduled.ended_for_room += over.len() as u64;
@@ -326,8 +327,8 @@ impl Scheduler {
     }
 }
 
-/// Has whole frames handled where they were received, at least one, until `end` or, without it, all of them. The rest is
-/// kept.
+/// Has whole frames handled where they were received, at least one, until `end` or, without it, all of them.
+/// The rest is kept.
 fn split_some(
     mut bytes: &[u8],
     deframer: &mut Deframer,

@@ -15,12 +15,12 @@ pub(super) struct RunQueue {
 }
 
 impl RunQueue {
-    /// Whether no connection waits.
+    /// Says whether no connection waits.
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Whether the connection waits.
+    /// Says whether the connection waits.
     pub(super) fn waits(&self, conn: Conn) -> bool {
         !self.set.is_empty() && self.set.contains(&conn)
     }

@@ -1,8 +1,8 @@
 //! Lists whose elements are no references: numbers, texts, records.
 //!
-//! Such a list is read whole, each element as the field it could be. Where it is too long for its record and its elements
-//! are all numbers, a tree of chunks has their bytes, one element after the other; they are read there as they would be in
-//! the record.
+//! Such a list is read whole, each element as the field it could be. Where it is too long for its record and
+//! its elements are all numbers, a tree of chunks has their bytes, one element after the other; they are read
+//! there as they would be in the record.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use tercel_wire::record::{Bytes, List, Text};
 use super::{Field, ListField, Object, RawObj, Stored};
 use crate::error::Error;
 
-/// A list in an object at hand whose elements are no references. It is gone through as [`Refs`](super::Refs) are:
-/// `for line in bill.lines() { line?.. }`.
+/// A list in an object at hand whose elements are no references. It is gone through as [`Refs`](super::Refs)
+/// are: `for line in bill.lines() { line?.. }`.
 pub struct Elements<'a, 't, H, E> {
     holder: &'a RawObj<'t, H>,
     list: usize,
@@ -27,7 +27,7 @@ impl<'a, 't, H: Object, E: ListField> Elements<'a, 't, H, E> {
         Elements { holder, list, element: PhantomData }
     }
 
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         match self.holder.view.var(self.list) {
             Var::None => 0,
@@ -35,7 +35,7 @@ impl<'a, 't, H: Object, E: ListField> Elements<'a, 't, H, E> {
         }
     }
 
-    /// Whether there are none.
+    /// Says whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -103,8 +103,8 @@ pub fn load_elements<E: Field>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>,
     }
 }
 
-/// What derived code says of a value that is of no variant which its enum has. The values of a record were checked; those of a
-/// long list were not, and are not converted either.
+/// The error of derived code for a value that is of no variant of its enum. The values of a record were
+/// checked. Those of a long list were not, and are not converted either.
 pub fn no_variant(of: &str, tag: u8) -> Error {
     Error::Schema(format!(
         "a value is of variant number {tag} of `{of}`, which this program does not know: build it with the newer enum"

@@ -1,8 +1,8 @@
-//! What a program holds: objects to read, objects to change, references to follow.
+//! The objects of programs: to read, to change, and references to follow.
 //!
-//! An [`Obj`] is pinned while it lives and reads straight from the cache's memory; it belongs to its transaction and to
-//! its thread. What can need a page (following a reference, reading a part that is in chunks) returns a `Result`, the
-//! rest does not.
+//! An [`Obj`] is pinned while it lives and reads straight from the cache's memory; it belongs to its
+//! transaction and to its thread. What can need a page (following a reference, reading a part that is in
+//! chunks) returns a `Result`, the rest does not.
 
 mod elements;
 
@@ -28,9 +28,9 @@ pub use elements::{Elements, ElementsIter, load_elements, no_variant};
 
 /// A class of objects. Written by `#[derive(Object)]`; not meant to be written by hand.
 pub trait Object: Typed {
-    /// What reads an object: a method for each field.
+    /// The reader of an object: a method for each field.
     type View<'t>;
-    /// What changes one: a setter for each field.
+    /// The editor of an object: a setter for each field.
     type Mut<'t>;
 
     /// Wraps.
@@ -45,7 +45,7 @@ pub trait Object: Typed {
 
 /// A small record inside an object. Written by `#[derive(Record)]`.
 pub trait Record: Sized {
-    /// What it looks like.
+    /// The schema of its objects.
     const SCHEMA: Schema;
     /// Writes the fields.
     fn put_fields(&self, e: &mut Encoder<'_>, at: usize);
@@ -60,7 +60,7 @@ pub trait Record: Sized {
     note = "if `{Self}` is a class, with #[derive(Object)], a field refers to its objects: write `Ref<{Self}>`"
 )]
 pub trait Field: Value + Sized {
-    /// What reading the field of an object of class `T` gives.
+    /// The result of reading the field of an object of class `T`.
     type Got<'a, 't, T: Object>
     where
         't: 'a;
@@ -69,8 +69,8 @@ pub trait Field: Value + Sized {
     /// Reads it from a stored record, whole.
     fn load(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
 
-    // What derived code would else ask of `Value` and of `RawMut`. That a type is no `Field` is then the one error that
-    // its author gets.
+    // What derived code would else ask of `Value` and of `RawMut`. That a type is no `Field` is then the one
+    // error that its author gets.
 
     /// Its type. For derived code.
     #[doc(hidden)]
@@ -85,8 +85,8 @@ pub trait Field: Value + Sized {
     fn set_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         object.set(field, at, self)
     }
-    /// Sets the field to what it holds with this behind: of lists, whose elements come behind those that are there. Of
-    /// anything else it is [`Field::set_field`]. For derived code.
+    /// Sets the field to what it holds with this behind: of lists, whose elements come after those that are
+    /// there. Of anything else it is [`Field::set_field`]. For derived code.
     #[doc(hidden)]
     fn append_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         self.set_field(object, field, at)
@@ -95,9 +95,9 @@ pub trait Field: Value + Sized {
 
 /// A pinned object of class `T`, as long as the transaction lives at most.
 ///
-/// Neither it nor what it lends, such as the text of a field, can leave the transaction. What is to outlive it is taken out:
-/// the whole object with [`Obj::to_value`], a text or byte string with `into_owned()`, as in `obj.name()?.into_owned()`,
-/// and the way back to it with [`Obj::reference`], which is a plain value.
+/// Neither it nor what it lends, such as the text of a field, can leave the transaction. What is to outlive
+/// it is taken out: the whole object with [`Obj::to_value`], a text or byte string with `into_owned()`, as in
+/// `obj.name()?.into_owned()`, and the way back to it with [`Obj::reference`], which is a plain value.
 pub struct Obj<'t, T: Object>(T::View<'t>);
 
 impl<'t, T: Object> Obj<'t, T> {
@@ -122,8 +122,8 @@ impl<'t, T: Object> Obj<'t, T> {
         T::load(&T::raw(&self.0).stored())
     }
 
-    /// A copy of the transaction's own, to change. Reads of the object in this transaction see the changes at once,
-    /// others when it commits. This `Obj` goes on showing what it showed.
+    /// A copy of the transaction's own, to change. Reads of the object in this transaction see the changes at
+    /// once, others when it commits. This `Obj` goes on showing what it showed.
     pub fn edit(&self) -> Result<T::Mut<'t>, Error> {
         let raw = T::raw(&self.0);
         raw.tx.edit_view(&raw.view)
@@ -144,7 +144,7 @@ impl<'t, T: Object> Deref for Obj<'t, T> {
     }
 }
 
-/// What a view is made of. For derived code.
+/// The raw parts of a view. For derived code.
 pub struct RawObj<'t, T> {
     pub(crate) view: View<'t, T>,
     pub(crate) tx: &'t Tx<'t>,
@@ -165,7 +165,8 @@ pub struct Stored<'a> {
     pub(crate) parts: &'a dyn Parts,
 }
 
-/// What has the large parts of stored records: a transaction, for its objects, or a message, for what is in it.
+/// The source of the large parts of stored records: a transaction, for its objects, or a message, for its
+/// records.
 pub(crate) trait Parts {
     /// All bytes of a part, of which there are so many.
     fn tree(&self, root: Oref, len: usize) -> Result<Vec<u8>, Error>;
@@ -189,7 +190,7 @@ impl Parts for Tx<'_> {
     }
 }
 
-/// What an editor is made of. For derived code.
+/// The raw parts of an editor. For derived code.
 pub struct RawMut<'t, T> {
     pub(crate) tx: &'t Tx<'t>,
     pub(crate) oref: Oref,
@@ -236,8 +237,8 @@ macro_rules! scalars {
                 Ok(std::array::from_fn(|i| fixed(&stored.body, at + i * size_of::<$t>())))
             }
         }
-        // For each number by itself: of one implementation for all of them the compiler would speak in its errors, and not
-        // of what the elements of a list can be.
+        // For each number by itself: of one implementation for all of them the compiler would speak in its
+        // errors, and not of what the elements of a list can be.
         impl ListField for $t {
             type Items<'a, 't, T: Object> = Elements<'a, 't, T, $t> where 't: 'a;
             fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Elements<'a, 't, T, $t> {
@@ -353,7 +354,7 @@ impl<H: Class, T> RefField<'_, '_, H, T> {
         self.tx.token(oref, hint)
     }
 
-    /// Whether it names no object.
+    /// Says whether it names no object.
     pub fn is_null(&self) -> bool {
         self.reference().is_null()
     }
@@ -415,7 +416,7 @@ impl<E: ListField> Field for List<E> {
     note = "if `{Self}` is a class, with #[derive(Object)], a list refers to its objects: write `List<Ref<{Self}>>`"
 )]
 pub trait ListField: Value + Sized {
-    /// What reading the list gives.
+    /// The result of reading the list.
     type Items<'a, 't, T: Object>
     where
         't: 'a;
@@ -487,7 +488,7 @@ pub struct Refs<'a, 't, H, T> {
 }
 
 impl<H: Class, T> Refs<'_, '_, H, T> {
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         match self.holder.var(self.list) {
             Var::None => 0,
@@ -495,7 +496,7 @@ impl<H: Class, T> Refs<'_, '_, H, T> {
         }
     }
 
-    /// Whether there are none.
+    /// Says whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -539,8 +540,8 @@ impl<'a, 't, H: Class, T> Refs<'a, 't, H, T> {
         Ok(Some(self.tx.token(oref, hint)))
     }
 
-    /// The leaf of the tree at `root` that holds reference `i` of `len`, and its place there. All nodes are full but
-    /// the last of each level, so the way down is arithmetic.
+    /// The leaf of the tree at `root` that holds reference `i` of `len`, and its place there. All nodes are
+    /// full but the last of each level, so the way down is arithmetic.
     #[cold]
     fn leaf_of(&self, root: Oref, len: usize, mut i: usize) -> Result<(View<'t, RefsLeaf>, usize), Error> {
         let mut span = class::NODE_CHILDREN;
@@ -641,8 +642,8 @@ pub struct RefsIter<'a, 't, H, T> {
     class: PhantomData<fn() -> T>,
 }
 
-/// The way through a list in chunks, if it is one. Dropped by hand, because to see that there is none takes an
-/// instruction where dropping none takes a call.
+/// The way through a list in chunks, if it is one. Dropped by hand, because to see that there is none takes
+/// an instruction where dropping none takes a call.
 struct Way<'t>(ManuallyDrop<Option<Box<TreeIter<'t>>>>);
 
 impl Drop for Way<'_> {
@@ -663,8 +664,8 @@ fn leave(tree: Box<TreeIter<'_>>) {
 impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
     type Item = Result<Obj<'t, T>, Error>;
 
-    // Inlined although it is long: its answer is then taken apart in registers and not through memory, which would be
-    // most of the time of a step.
+    // Inlined although it is long: its answer is then taken apart in registers and not through memory, which
+    // would be most of the time of a step.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(step) = self.items.follow::<T>() {
@@ -736,7 +737,8 @@ impl<'t> TreeIter<'t> {
         let mut next = self.root.take();
         loop {
             let Some(oref) = next else {
-                // Children were pushed in reverse, so the next one is at the end of the lowest level that has any.
+                // Children were pushed in reverse, so the next one is at the end of the lowest level that has
+                // any.
                 while self.path.last().is_some_and(|l| l.is_empty()) {
                     self.path.pop();
                 }

@@ -1,5 +1,5 @@
-//! A program of transactions that can run in any home: it builds, reads by every way there is, changes in place, grows objects
-//! out of their pages, and does what does not work.
+//! A program of transactions that can run in any home: it builds, reads by every way there is, changes in
+//! place, grows objects out of their pages, and does what does not work.
 
 use tercel_derive::Object;
 use tercel_engine::error::Error;
@@ -84,7 +84,7 @@ fn build(home: Run<'_>) -> Result<(), Error> {
     })
 }
 
-/// What is reached from the ring's root, by every way that there is.
+/// The objects that are reached from the ring's root, by every way that there is.
 fn walk(tx: &Tx<'_>) -> Result<(Vec<u64>, u64, usize, Vec<String>), Error> {
     let head = tx.get_root::<Thing>("ring")?;
     let (mut at, mut counts) = (head.next().get()?, vec![head.count()]);
@@ -128,7 +128,7 @@ fn large(tx: &Tx<'_>) -> Result<(usize, usize, Vec<u64>, u64, u32), Error> {
     Ok((large.name()?.len(), blob.len(), some.into_iter().collect::<Result<_, _>>()?, sum, numbers))
 }
 
-/// What does not work, by kind.
+/// The errors of operations that must fail, by kind.
 fn refused(home: Run<'_>) -> Vec<String> {
     let kind = |r: Result<(), Error>| match r.unwrap_err() {
         Error::Full(_) => "full".to_owned(),
