@@ -1,4 +1,5 @@
-//! Calls of services, procedures without a stored object; and those of methods that only read, which need no name for good either.
+//! Calls of services, procedures without a stored object; and those of methods that only read, which need no
+//! name for good either.
 
 use super::form::{Form, FromOne, numbered};
 use crate::cursor::{DecodeError, Put, Reader, le32, le64, told};
@@ -6,19 +7,19 @@ use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 
 /// Asks a service for a procedure. The frame says how much time the caller has left.
 ///
-/// A client has slots, and one call at a time in each; the sequence of a slot rises with every call. The client and the sequence
-/// name a call for good, so that it is executed at most once.
+/// A client has slots, and one call at a time in each; the sequence of a slot rises with every call. The
+/// client and the sequence name a call for good, so that it is executed at most once.
 ///
-/// One that names an object asks for a method that only reads. It may be run more than once, so it takes no slot, and a server that
-/// cannot run it where it arrived says [`Unbegun::Elsewhere`].
+/// One that names an object asks for a method that only reads. It may be run more than once, so it takes no
+/// slot, and a server that cannot run it where it arrived says [`Unbegun::Elsewhere`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The slot; for a call that is never answered there is none, and the sequence is that of all of them. Nor is there for one of an
-    /// object.
+    /// The slot; for a call that is never answered there is none, and the sequence is that of all of them.
+    /// Nor is there for one of an object.
     pub slot: Option<u16>,
     /// The sequence.
     pub seq: u64,
-    /// Whether it was sent before, on an earlier connection.
+    /// Set if the request was already sent, on an earlier connection.
     pub again: bool,
     /// The number that the service, or the interface of the object's class, was bound to.
     pub interface: u16,
@@ -26,7 +27,7 @@ pub struct Request<'a> {
     pub method: u16,
     /// The object, and the stamp of the state in which the caller read the reference to it.
     pub object: Option<(Oref, Stamp)>,
-    /// What it takes, see [`crate::payload`].
+    /// The arguments, see [`crate::payload`].
     pub payload: &'a [u8],
 }
 
@@ -34,10 +35,12 @@ const ONE_WAY: u16 = 1;
 const AGAIN: u16 = 2;
 const OBJECT: u16 = 4;
 
-/// Bytes before the payload of a request, or of a response; of one that names an object a stamp stands between.
+/// Bytes before the payload of a request, or of a response; of one that names an object a stamp stands
+/// between.
 pub const HEAD_BYTES: usize = 20;
 
-/// Both have a sequence at 4, so that in a line of shared memory, where they begin at 12, each number is in a word of its own.
+/// Both have a sequence at 4, so that in a line of shared memory, where they begin at 12, each number is in a
+/// word of its own.
 const SEQ_AT: usize = 4;
 
 /// A head, as one number and the two behind it.
@@ -68,8 +71,8 @@ impl RequestTemplate {
         head(id.slot.into(), id.seq, self.procedure)
     }
 
-    /// That of a call of an object. Behind it go the stamp of the state in which the caller read the reference, and what the method
-    /// takes.
+    /// That of a call of an object. Behind it go the stamp of the state in which the caller read the
+    /// reference, and what the method takes.
     #[inline(always)]
     pub fn of_object(self, seq: u64, object: Oref) -> [u8; HEAD_BYTES] {
         head(u32::from(OBJECT) << 16, seq, self.procedure | u64::from(object.raw()) << 32)
@@ -80,7 +83,7 @@ fn procedure(interface: u16, method: u16) -> u32 {
     u32::from(interface) | u32::from(method) << 16
 }
 
-/// What stands for the slot in the response to a call of an object.
+/// The value in place of the slot, in the response to a call of an object.
 pub const OBJECT_SLOT: u16 = u16::MAX;
 
 impl<'a> Request<'a> {
@@ -137,22 +140,22 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a call of a service came to.
+/// The result of a call of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Response<'a> {
     /// The slot of the call, or [`OBJECT_SLOT`].
     pub slot: u16,
     /// Its sequence.
     pub seq: u64,
-    /// What it came to.
+    /// The result, or the failure.
     pub end: ResponseEnd<'a>,
 }
 
-/// What a call of a service came to.
+/// The result of a call of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseEnd<'a> {
-    /// It gave this. What its transactions wrote is visible at this stamp; zero if it had none. What a method gave was read in the state
-    /// at this stamp.
+    /// It gave this. What its transactions wrote is visible at this stamp; zero if it had none. What a method
+    /// gave was read in the state at this stamp.
     Returned(Stamp, &'a [u8]),
     /// It failed by its own decision; the stamp as above.
     Failed(Stamp, &'a [u8]),
@@ -165,11 +168,11 @@ pub enum ResponseEnd<'a> {
 }
 
 numbered! {
-    /// What keeps a procedure from being begun.
+    /// The reason for which a procedure was not begun.
     Unbegun {
         /// There is no such procedure at the server.
         Schema = 1,
-        /// What it was to take is damaged.
+        /// The arguments are damaged.
         Corrupt = 2,
         /// The time of the caller was over.
         Late = 3,
@@ -177,8 +180,8 @@ numbered! {
         Busy = 4,
         /// The caller has given up.
         Cancelled = 5,
-        /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with a [`super::Call`],
-        /// which is answered in full.
+        /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with
+        /// a [`super::Call`], which is answered in full.
         Elsewhere = 6,
         /// The server is about to stop, and takes no new calls.
         Draining = 7,
@@ -226,8 +229,8 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// What the call of this name has returned, with its stamp, if that is what a body says. What it says otherwise is for
-    /// [`Response::decode`].
+    /// Reads the returned payload and its stamp, if the body reports that the call `id` returned. Any other
+    /// body is for [`Response::decode`].
     #[inline]
     pub fn returned(body: &'a [u8], id: CallId) -> Option<(Stamp, &'a [u8])> {
         let (head, rest) = body.split_first_chunk::<HEAD_BYTES>()?;
