@@ -216,6 +216,6 @@ pub use tercel_wire::lent::{Lending, LentBytes};
 pub use tercel_wire::record::{Any, Bytes, List, Ref, Target, Text};
 pub use tercel_wire::token::{Token, TokenError};
 
-/// What derived code needs. Not for people.
+/// The support of derived code. Not for people.
 #[doc(hidden)]
 pub use tercel_engine::__private;

@@ -1,7 +1,8 @@
-//! What a server warns of, for the program that runs it.
+//! The warnings of a server, for the program that runs it.
 //!
-//! The loop notes what it warns of now, and a reader waits until that is of another kind than it heard last. Nothing is
-//! queued, so a reader that is slow costs no memory and holds nothing up; a warning that came and went meanwhile is not told.
+//! The loop notes what it warns of now, and a reader waits until that is of another kind than it heard last.
+//! Nothing is queued, so a reader that is slow costs no memory and holds nothing up; a warning that came and
+//! went meanwhile is not told.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex};
@@ -24,11 +25,11 @@ struct State {
     is_over: bool,
 }
 
-/// What a server warns of, each as it becomes true; ends when the server has stopped. [`Server::warnings`](super::Server::warnings)
-/// has an example.
+/// The warnings of a server, each when it becomes true; ends when the server has stopped.
+/// [`Server::warnings`](super::Server::warnings) has an example.
 pub struct Warnings {
     shared: Arc<Shared>,
-    /// What kind was heard last.
+    /// The kind of the last warning that this reader has received.
     heard: Option<Discriminant<SpaceWarning>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a salvage finds in a damaged log, which it leaves as it is.
+//! The findings of a salvage in a damaged log, which stays as it is.
 
 use super::*;
 use tercel_wire::log::RECORD_HEADER_BYTES;

@@ -1,4 +1,4 @@
-//! What a log holds when it is opened again: after a clean end, a crash, damage, a failed write or sync.
+//! The content of a log that is opened again: after a clean end, a crash, damage, a failed write or sync.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -376,7 +376,8 @@ fn what_no_mark_vouches_for_is_written_again_when_a_log_is_opened() {
     let (mut log, ..) = open(dir.path());
     commit(&mut log, &[10]);
     let mark = log.tail().offset.byte as u64;
-    // As if the sync of this batch had failed: its bytes are in the file, and nothing tells whether they are on the disk.
+    // As if the sync of this batch had failed: its bytes are in the file, and nothing tells whether they are
+    // on the disk.
     log.append(&records(&mut log.tail(), &[20, 30])).unwrap();
     log.files.flush().unwrap();
     let end = log.tail().offset.byte as usize;
