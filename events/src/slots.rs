@@ -41,7 +41,7 @@ impl Slot {
 pub(crate) struct Seen {
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// The end is behind the bytes: receive until it shows.
+    /// The end follows the unread bytes: receive until it shows.
     pub(crate) hung_up: bool,
     /// `Drained` is to be delivered.
     pub(crate) drained: bool,

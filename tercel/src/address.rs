@@ -1,4 +1,4 @@
-//! Where a server listens and a client connects: `HOST:PORT`, or `unix:PATH`.
+//! Addresses at which a server listens and a client connects: `HOST:PORT`, or `unix:PATH`.
 
 use std::convert::Infallible;
 use std::fmt;

@@ -183,7 +183,7 @@ pub(crate) struct InLine<'a> {
     pub body: &'a [u8],
 }
 
-/// Which end a process is: one sends requests, the other one responses.
+/// The end that a process is: one sends requests, the other one responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
@@ -204,7 +204,7 @@ impl End {
         if self == End::Client { Kind::Response } else { Kind::Request }
     }
 
-    /// Sends a call whose body is a head and what goes behind it; whether there was room. The body has
+    /// Sends a call whose body is a head and a rest; says whether there was room. The body has
     /// [`CALL_BODY_BYTES`] at most.
     #[inline(always)]
     pub(crate) fn send(
@@ -252,7 +252,7 @@ impl End {
         }
     }
 
-    /// As [`End::send_with`], but the peer is not told of it yet; none if there is no room.
+    /// As [`End::send_with`], but the peer is not notified yet; none if there is no room.
     pub(crate) fn write<'s>(
         self,
         sender: &'s mut Sender,
@@ -365,7 +365,7 @@ impl End {
     }
 }
 
-/// A call whose body is where the peer reads it, and of which the peer is not told yet.
+/// A call whose body is where the peer reads it, and of which the peer is not notified yet.
 pub(crate) struct Written<'s> {
     line: [u8; LINE_BYTES],
     block: WrittenBlock<'s>,
@@ -384,7 +384,7 @@ const ALIGNED: usize = 64;
 /// As [`Next`]; a long call is where its sender wrote it.
 pub(crate) enum Arrived<'r, 'l> {
     Nothing,
-    /// It was appended.
+    /// A piece of the stream, which was appended.
     Piece,
     Call(InLine<'l>),
     Large(Large<'r, 'l>),
@@ -411,7 +411,7 @@ impl<'l> Large<'_, 'l> {
         self.bytes > IN_PLACE_BYTES
     }
 
-    /// A copy of how the body begins, at most so much of it.
+    /// Copies the beginning of the body, as much as fits.
     pub(crate) fn head<'h>(&self, into: &'h mut [u8]) -> &'h [u8] {
         let bytes = self.bytes.min(into.len());
         let head = &mut into[..bytes];
@@ -423,7 +423,7 @@ impl<'l> Large<'_, 'l> {
         (SharedBody::new(self.block.runs(), Block::BEGINS + self.before), self.bytes)
     }
 
-    /// It as a call that does not change.
+    /// Copies the call, so that it no longer changes.
     pub(crate) fn copied(self) -> Result<InLine<'l>, Corrupt> {
         let body = self.room.take(self.bytes);
         match self.block.read_at(self.before, body) {
@@ -433,13 +433,14 @@ impl<'l> Large<'_, 'l> {
     }
 }
 
-/// Up to here a call is copied at once: its argument was put together with its record, and begins anywhere.
+/// Bytes up to which a call is copied at once: its argument was put together with its record, and begins
+/// anywhere.
 const IN_PLACE_BYTES: usize = 16 << 10;
 
 /// The next message of a channel.
 pub(crate) enum Next<'l> {
     Nothing,
-    /// It was appended.
+    /// A piece of the stream, which was appended.
     Piece,
     Call(InLine<'l>),
 }

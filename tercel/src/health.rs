@@ -12,8 +12,8 @@ pub use tercel_wire::message::HealthState;
 pub struct Health {
     /// The service that the server could offer its clients.
     pub state: HealthState,
-    /// Why it was in that state, or what its operator should know, as a sentence; empty if there was nothing
-    /// to say.
+    /// The reason for that state, or a notice to the operator, as a sentence; empty if there was nothing to
+    /// report.
     pub reason: String,
     /// Time since the server's start.
     pub uptime: Duration,

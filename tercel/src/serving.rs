@@ -22,9 +22,9 @@ thread_local! {
 /// The task of a thread.
 #[derive(Clone)]
 pub(crate) enum Serves {
-    /// It is the loop.
+    /// The thread is the loop.
     Loop,
-    /// It is one of a pool.
+    /// The thread is one of a pool.
     Pool(Arc<Pool>),
 }
 

@@ -1,7 +1,7 @@
 //! The users between which memory is shared. Both ends ask the kernel for the user at the other end before
 //! they share anything.
 
-/// Which clients may reach a server through shared memory.
+/// The clients that may reach a server through shared memory.
 ///
 /// The server copies arrivals before it judges them. A client can thus do no more by writing into the memory
 /// than by sending other bytes. Only a procedure that takes [`LentBytes`](crate::LentBytes) reads where its
@@ -10,7 +10,7 @@
 pub enum SharedMemory {
     /// None: they take the socket.
     Off,
-    /// Those of the server's own user.
+    /// The clients of the server's own user.
     #[default]
     SameUser,
     /// All that can reach the socket.

@@ -38,7 +38,7 @@ struct Large {
 }
 
 impl Large {
-    /// One with this header, in memory that was used before.
+    /// A large frame with this header, in memory that was used before.
     fn begin(header: Header, mut body: Vec<u8>) -> Large {
         body.clear();
         Large { header, body, sum: crc32fast::Hasher::new() }
@@ -48,7 +48,7 @@ impl Large {
         self.header.body_bytes as usize - self.body.len()
     }
 
-    /// Takes what is of it; gives what is behind it.
+    /// Takes the bytes that belong to the frame; returns the bytes after it.
     fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let (its, behind) = bytes.split_at(bytes.len().min(self.missing()));
         if self.header.body_sum.is_some() {

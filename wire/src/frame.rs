@@ -176,7 +176,7 @@ pub fn encode(header: Header, body: &[u8], out: &mut Vec<u8>) {
     encode_parts(header, [body, &[]], out);
 }
 
-/// The same, of a body in two parts: what is large need not be put behind the rest before.
+/// The same, of a body in two parts: a large part need not be copied after the rest first.
 ///
 /// # Panics
 /// As [`encode`].
@@ -246,10 +246,10 @@ impl Drop for Half<'_> {
     }
 }
 
-/// A frame, header and body, and the bytes behind it.
+/// A frame, header and body, and the bytes after it.
 pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
 
-/// Reads the frame that `bytes` begin with: header, body and what is behind it; none if it is not whole yet.
+/// Reads the frame that `bytes` begin with: header, body and the bytes after it; none if it is not whole yet.
 ///
 /// # Errors
 /// As [`Header::decode`], or of a body that its checksum contradicts.

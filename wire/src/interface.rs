@@ -128,7 +128,7 @@ impl Method {
 }
 
 impl Interface {
-    /// That of a class of this program.
+    /// The interface of a class of this program.
     pub fn of(schema: &InterfaceSchema, class: &str) -> Interface {
         let methods = schema.methods.iter().map(|m| Method {
             name: m.name.into(),
@@ -143,7 +143,7 @@ impl Interface {
         Interface { name: schema.name.into(), class: class.into(), methods: methods.collect() }
     }
 
-    /// That of a service of this program.
+    /// The interface of a service of this program.
     pub fn of_service(schema: &InterfaceSchema) -> Interface {
         Interface::of(schema, "")
     }

@@ -53,7 +53,7 @@ impl<'a> LentBytes<'a> {
         matches!(self.0, Place::Shared { .. })
     }
 
-    /// The eight bytes from `8 * at` on as a number, the first one lowest; bytes behind the end count as
+    /// The eight bytes from `8 * at` on as a number, the first byte lowest; bytes past the end count as
     /// zeros. None if there is no byte at all.
     #[inline]
     pub fn word(&self, at: usize) -> Option<u64> {
@@ -207,7 +207,7 @@ pub struct SharedBody<'a> {
 }
 
 impl<'a> SharedBody<'a> {
-    /// Two runs of words, one behind the other, little-endian, in which the body begins behind so many bytes.
+    /// Two consecutive runs of words, little-endian, in which the body begins after so many bytes.
     pub fn new(runs: [&'a [AtomicU64]; 2], begins: usize) -> SharedBody<'a> {
         SharedBody { runs, begins }
     }
@@ -235,9 +235,9 @@ pub type Write<'a> = dyn Fn(&mut dyn FnMut(&[u8])) + 'a;
 /// where they go.
 #[derive(Clone, Copy)]
 pub enum Lending<'a> {
-    /// Those of a slice.
+    /// The bytes of a slice.
     Bytes(&'a [u8]),
-    /// Those that a procedure was lent, and passes on.
+    /// Bytes that a procedure was lent, and passes on.
     Lent(LentBytes<'a>),
     /// So many bytes, which the function writes, one part after the other. In shared memory it writes to
     /// where they are read, and nothing is copied. It may be called more than once, and writes the same each

@@ -43,7 +43,7 @@ struct Beside {
 /// record is written once more for its parts: each is copied once, to where it goes.
 const GATHERED_BYTES: usize = 16 << 10;
 
-/// The word of a part that begins behind so many bytes of parts.
+/// The word of a part that begins after so many bytes of parts.
 fn word_of(at: usize) -> Result<Oref, EncodeError> {
     let (slot, page) = (at / 4 / PAGES, at / 4 % PAGES + 1);
     let word = PageId::new(page as u32).zip(slot.try_into().ok());
@@ -181,8 +181,8 @@ impl PayloadSchema {
         }
     }
 
-    /// As [`PayloadSchema::encode`], but leaves out the parts if they are many bytes: gives how many. They go
-    /// behind the rest, and [`PayloadSchema::encode_rest`] writes them there.
+    /// As [`PayloadSchema::encode`], but leaves out the parts if they are many bytes, and gives the number of
+    /// those bytes. They belong after the rest, and [`PayloadSchema::encode_rest`] writes them there.
     ///
     /// # Errors
     /// If a value cannot be in a record; then nothing is appended.
@@ -317,7 +317,7 @@ impl<'a> InPlace<'a> {
         let field = lone_bytes(layout)?;
         let (head, rest) = copied.split_at_checked(HEAD_BYTES)?;
         let record_bytes = le32(head, 0) as usize;
-        // What stands behind the record is the length of its part.
+        // The length of the record's part follows the record.
         let (record, length) = rest.split_at_checked(record_bytes)?;
         if le32(head, 4) != 0 || length.len() < 4 || layout.check(record).is_err() {
             return None;

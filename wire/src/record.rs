@@ -76,8 +76,8 @@ pub trait Spill {
     fn named(&mut self, _oref: Oref, _stamp: Stamp) {}
 }
 
-/// Appends a record, unpadded, whose fixed part has `size` bytes and which `put` writes. What was there
-/// before stays there, also if `put` panics; a part of the record may stay behind it then.
+/// Appends a record, unpadded, whose fixed part has `size` bytes and which `put` writes. Earlier content
+/// stays, also if `put` panics; a part of the record may then stay after it.
 ///
 /// # Errors
 /// If a value cannot be in a record; then nothing is appended.
@@ -190,7 +190,7 @@ impl<'a> Encoder<'a> {
         Encoder { body: vec![0; size], base: 0, spill, spill_above: SPILL_BYTES, error: None }
     }
 
-    /// Begins one behind other bytes, which [`encode_behind`] gives back with it.
+    /// Begins an encoder after other bytes, which [`encode_behind`] gives back with it.
     fn behind(mut body: Vec<u8>, size: usize, spill: &'a mut dyn Spill) -> Encoder<'a> {
         let base = body.len();
         body.resize(base + size, 0);

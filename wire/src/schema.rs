@@ -1,8 +1,8 @@
 //! The shape of a class, as a constant of a program. `#[derive(Object)]` writes the constant, and the
 //! compiler computes with it.
 //!
-//! A record has a fixed part, its fields in order of declaration, each at the next multiple of its alignment
-//! (never more than 4), and behind it the variable parts, which the fixed part names by offset and length.
+//! A record has a fixed part: its fields in order of declaration, each at the next multiple of its alignment
+//! (never more than 4). After it come the variable parts, which the fixed part names by offset and length.
 //! Offsets count from the body's first byte, which follows the object's 4-byte header.
 
 use std::fmt;

@@ -430,9 +430,9 @@ impl Block<'_> {
         fits
     }
 
-    /// The block where it lies, as two runs of words, little-endian, one behind the other. It begins
-    /// [`Block::BEGINS`] bytes behind the begin of the first. Each load is of a value, and of one that the
-    /// peer can change before the next.
+    /// The block in place, as two consecutive runs of words, little-endian. The block begins
+    /// [`Block::BEGINS`] bytes after the begin of the first run. The peer can change a word between two
+    /// loads.
     #[cfg(not(loom))]
     pub fn runs(&self) -> [&[AtomicU64]; 2] {
         self.words()

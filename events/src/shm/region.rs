@@ -235,8 +235,8 @@ impl<'a> Lane<'a> {
         &self.lines[self.place.control + 2].0[0]
     }
 
-    /// The words of the block area, from a position on for so many bytes, in two runs: behind the end comes
-    /// the beginning. The position is a multiple of 64; bytes beyond the area's are left out.
+    /// The words of the block area, from a position on for so many bytes, in two runs: after the end of the
+    /// area the beginning follows. The position is a multiple of 64; bytes beyond the area's are left out.
     pub(crate) fn words(self, position: u64, bytes: usize) -> [&'a [AtomicU64]; 2] {
         let blocks = &self.lines[self.place.blocks..][..self.place.block_bytes / LINE];
         let words = blocks.as_flattened_words();

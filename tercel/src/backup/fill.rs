@@ -74,7 +74,7 @@ impl Filler {
         Ok(())
     }
 
-    /// Stores the state, which makes the store one of this stamp: recovery begins behind it.
+    /// Stores the state, which makes the store one of this stamp: recovery begins after it.
     pub(super) fn finish(mut self, stamp: Stamp, state: &Saved) -> Result<Manifest, DiskError> {
         self.flush()?;
         let parts = Parts::new(stamp.next(), state);

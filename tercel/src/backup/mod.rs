@@ -62,7 +62,7 @@ pub use restore::{restore, verify};
 pub enum Source {
     /// A server's, which goes on working meanwhile.
     Server(Address),
-    /// That of a data directory that no server has open.
+    /// The space of a data directory that no server has open.
     Directory(PathBuf),
 }
 
@@ -116,13 +116,13 @@ impl Verified {
 pub struct Progress {
     /// The step under way.
     pub what: &'static str,
-    /// Page ids behind it.
+    /// Page ids done.
     pub done: u64,
     /// Page ids there are; some of them may have no page.
     pub total: u64,
 }
 
-/// Why there is no backup, or nothing was restored.
+/// The reason for which there is no backup, or nothing was restored.
 #[derive(Debug, Error)]
 pub enum BackupError {
     /// A file, here.
@@ -139,7 +139,7 @@ pub enum BackupError {
     Unreachable {
         /// Where.
         server: String,
-        /// Why not.
+        /// The reason.
         why: io::Error,
     },
     /// The connection broke off.
@@ -153,7 +153,7 @@ pub enum BackupError {
     /// The space has damaged pages, and damage does not travel into a backup.
     #[error("the space is damaged and cannot be backed up: {what}; {}", repair_first(.data.as_deref()))]
     Unsound {
-        /// Which page, and what is wrong with it.
+        /// The page, and its damage.
         what: String,
         /// The space's directory, if it is on this machine and no server has it.
         data: Option<PathBuf>,

@@ -61,7 +61,7 @@ struct BackupConnection {
     deframer: Deframer,
     buffer: Vec<u8>,
     call: u64,
-    /// When anything was heard, and when something was last said.
+    /// The moments of the last arrival and of the last question.
     heard: Instant,
     said: Instant,
     keepalive: Duration,

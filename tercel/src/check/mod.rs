@@ -32,7 +32,7 @@ pub use losses::{LOST_NAME, losses};
 use recovered::RecoveredImage;
 pub use report::{FINDINGS_MAX, Finding, Kind, Report};
 
-/// Why a directory can be neither verified nor repaired.
+/// The reason for which a directory can be neither verified nor repaired.
 #[derive(Debug, Error)]
 pub enum CheckError {
     /// A file cannot be read or written, or another process has the directory open.
@@ -78,8 +78,8 @@ pub struct Repaired {
     pub after: Report,
 }
 
-/// Verifies a directory that no server has open; whether a backup is what was taken,
-/// [`crate::backup::verify`] tells. `progress` is told pages done and pages there are.
+/// Verifies a directory that no server has open. [`crate::backup::verify`] also compares a backup with the
+/// sums that were taken with it. `progress` receives the number of pages done, and of all pages.
 ///
 /// # Errors
 /// If the directory cannot be read, or so much is lost that nothing can be told about the rest.

@@ -39,7 +39,7 @@ pub(super) struct RecoveredImage {
     pub lost: Option<Lost>,
     /// Everything before it was in the pages.
     replay_from: Stamp,
-    /// Which of the files are not as they should be.
+    /// The files that are not as they should be.
     pub format_bad: bool,
     pub space_bad: bool,
     pub pages_bad: bool,
@@ -76,7 +76,7 @@ pub(super) struct Lost {
 }
 
 impl RecoveredImage {
-    /// Looks through a directory, and tells the report what is wrong in the files themselves.
+    /// Looks through a directory, and reports the damage in the files themselves.
     pub(super) fn look(
         path: &Path,
         mut looked: Looked,
@@ -259,8 +259,8 @@ impl RecoveredImage {
         }
         let mut gone = count.map(|count| count.saturating_sub(self.pages.len() as u64));
         if self.store.is_bad {
-            // A page of which the log has everything is taken from there. Of another one nothing tells how
-            // old it is.
+            // A page of which the log has everything is taken from there. The age of any other page is
+            // unknown.
             self.pages.retain(|id, _| !held.is_whole(*id) || held.has(*id));
             self.pages.iter_mut().for_each(|(id, is_broken)| *is_broken |= held.is_whole(*id));
             let taken = self.pages.values().filter(|is_broken| !**is_broken).count();
@@ -367,9 +367,9 @@ impl RecoveredImage {
 struct Held {
     /// Their newest objects.
     mob: Mob,
-    /// When each of them was first written in the run.
+    /// The stamp of each page's first write in the run.
     first: BTreeMap<PageId, Stamp>,
-    /// From this page on all were born in the run.
+    /// The page from which on all pages were born in the run.
     born_from: u32,
 }
 
@@ -398,7 +398,7 @@ impl Default for Held {
     }
 }
 
-/// Which space it is: the log's segments know, too, and half of it is in every page.
+/// Finds the id of the space: the log's segments have it, too, and half of it is in every page.
 fn space(
     looked: &Looked,
     path: &Path,

@@ -1,10 +1,10 @@
 //! Writing anew what was found in a damaged directory.
 //!
-//! A page store is made anew from all pages that can be read, with everything that the log holds laid over; a
-//! log that is damaged is then not needed any more and replaced by an empty one that goes on behind it. New
+//! A page store is made anew from all pages that can be read, with everything that the log holds laid over. A
+//! damaged log is then not needed any more, and an empty log that continues from its end replaces it. New
 //! files are complete and synced under other names before they take the place of the old, which stay beside
-//! them as `NAME.damaged-N`. The invariant: whenever it is interrupted, the directory is as before, or one of
-//! its files is whole already, and another repair goes on from there.
+//! them as `NAME.damaged-N`. The invariant: whenever a repair is interrupted, the directory is as before, or
+//! one of its files is whole already. Another repair goes on from there.
 
 use std::fs;
 use std::io;
@@ -111,8 +111,9 @@ impl Work<'_> {
     fn state(&mut self, named: &Named) -> Replica {
         let mut state = self.recovered.state.clone();
         if let Some(lost) = self.recovered.lost {
-            // The number of lost commits is unknown. A client that saw a lost commit must be told, so stamps
-            // go on above all that there can have been. The numbers of views and of pages do the same.
+            // The number of lost commits is unknown. A client that saw a lost commit must receive an error,
+            // so stamps go on above all that there can have been. The numbers of views and of pages do the
+            // same.
             let stamp = Stamp(lost.last.0.max(state.stamp.0).saturating_add(COMMITS_LOST_MAX));
             let stored = self.recovered.ids().last().map_or(0, |id| id.get());
             let next_page = stored.max(named.page_max).max(state.places.next_page()) + PAGES_SKIPPED;
@@ -202,7 +203,7 @@ impl Work<'_> {
         Ok(Some(made.finish(state.stamp)))
     }
 
-    /// An empty log that goes on behind the pages, in place of the damaged one.
+    /// Puts an empty log that continues from the pages in place of the damaged log.
     fn log(&mut self, state: &Replica) -> Result<(), CheckError> {
         let dir = self.recovered.path.clone();
         let (old, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));

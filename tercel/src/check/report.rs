@@ -42,9 +42,9 @@ pub struct Report {
 pub struct Finding {
     /// The kind of thing that is wrong.
     pub kind: Kind,
-    /// In which file.
+    /// The file that has it.
     pub file: Option<PathBuf>,
-    /// At which byte of it.
+    /// The byte of the file at which it begins.
     pub offset: Option<u64>,
     /// The page that is wrong.
     pub page: Option<PageId>,
@@ -82,7 +82,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As programs read it.
+    /// The name that programs read.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Format => "format",
@@ -131,7 +131,7 @@ pub(super) enum Weight {
     Repairable,
     /// Wrong in objects that a repair leaves as they are.
     Staying,
-    /// Lost: when the files are repaired nothing tells of it.
+    /// Lost: once the files are repaired, no check shows it.
     Passing,
 }
 

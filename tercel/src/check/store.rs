@@ -21,12 +21,12 @@ pub(super) struct Store {
     file: PathBuf,
     /// None if it cannot be opened, or nothing in it is needed.
     pages: Option<RedbPages>,
-    /// Something in it is not as it was committed, and nothing tells what.
+    /// Set if something in the store is not as it was committed, and the place is unknown.
     pub is_bad: bool,
 }
 
 impl Store {
-    /// Opens the store at `file`, and has the library verify it; tells the report what it finds.
+    /// Opens the store at `file`, and has the library verify it; reports the damage.
     pub(super) fn open(file: &Path, report: &mut Report) -> Result<Store, DiskError> {
         let mut store = Store { file: file.into(), pages: None, is_bad: true };
         if !file.exists() {

@@ -22,7 +22,7 @@ pub(super) struct Named {
     pub slots: BTreeMap<PageId, u16>,
 }
 
-/// Looks at everything; tells the report.
+/// Looks at everything; adds the findings to the report.
 pub(super) fn walk(
     recovered: &RecoveredImage,
     report: &mut Report,
@@ -59,7 +59,7 @@ struct Walk<'a> {
     slots: HashMap<PageId, Slots>,
     /// References, each with the object that holds it; looked up at the end.
     named: Vec<(Oref, Oref)>,
-    /// Where objects that outgrew their pages say that they went; looked up at the end.
+    /// Objects that outgrew their pages, and the new places that they name; looked up at the end.
     moved: Vec<(Oref, Oref)>,
 }
 

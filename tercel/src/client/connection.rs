@@ -24,11 +24,11 @@ use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 use crate::sharing::SharedMemory as SharedWith;
 
-/// Where the server is.
+/// The place of the server.
 pub(crate) enum Remote {
-    /// Behind an address.
+    /// A server at an address.
     Address(Address, Way),
-    /// In this process.
+    /// A server in this process.
     Memory(Handle<Post>),
 }
 
@@ -111,7 +111,7 @@ impl Remote {
         }
     }
 
-    /// The same for a process forked off this one; none for a server that is a thread of this one.
+    /// The same place for a process forked off this one; none for a server that is a thread of this process.
     pub(crate) fn for_child(&self) -> Option<Remote> {
         match self {
             Remote::Address(address, way) => Some(Remote::Address(address.clone(), *way)),
@@ -425,7 +425,7 @@ impl SharedMemory {
             0 => End::Client.send(&mut sender.half, left_us, body.0, body.1),
             _ => End::Client.send_with(&mut sender.half, left_us, body, bytes, fill),
         };
-        // Damage may be found behind the line that it is found by: the server has it, or not.
+        // Damage may be found after the line that reveals it: the server has received the line, or not.
         !matches!(sent, Ok(false))
     }
 

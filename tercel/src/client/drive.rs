@@ -6,13 +6,13 @@
 //!
 //! No thread waits for the sender (the right to write). A thread that finds it taken leaves its bytes to the
 //! thread that has it. That thread looks once more, under the machine's lock, before it lets go. So a thread
-//! that reads never stands behind a thread that sends. A thread whose bytes are not taken reads meanwhile, if
-//! it has the baton or no other thread has: a server may want to be read first. A call in a line does without
-//! the sender: it goes between two whole messages, and not at all while a thread sends, which may have
-//! something to send that comes before.
+//! that reads never waits for a thread that sends. A thread whose bytes are not taken reads meanwhile, if it
+//! has the baton or no other thread has: a server may want to be read first. A call in a line does without
+//! the sender: it goes between two whole messages. It does not go at all while a thread sends, since that
+//! thread may have earlier messages to send.
 //!
 //! Only a thread with the baton judges silence, just after it has found the connection empty. Without that
-//! look, nothing may have been heard because no thread listened.
+//! look, nothing may have been received because no thread read.
 //!
 //! No thread sleeps on old news: events that may end a wait are counted under the machine's lock. A thread
 //! that is about to sleep looks whether the count is still the count at which it found the wait necessary.
@@ -46,7 +46,7 @@ use crate::serving::{self, Waits};
 pub(super) struct Linked {
     machine: Machine,
     conn: Option<Arc<ServerConnection>>,
-    /// Why the last attempt to connect failed.
+    /// The reason for which the last attempt to connect failed.
     last_failure: Option<String>,
 }
 
@@ -94,9 +94,9 @@ pub(super) struct Shared {
     /// The mark of the process that made this client. A child has copies of all fields as they were at the
     /// fork, locks that a thread held among them, and the parent's connection. It touches none of them.
     birthmark: Birthmark,
-    /// Where the randomness of this client's pauses begins.
+    /// The seed of this client's random pauses.
     seed: u64,
-    /// Where the machine's time begins, and the same moment for threads that wait.
+    /// The beginning of the machine's time, and the same moment for threads that wait.
     begun: Duration,
     outage: Mutex<Outage>,
     /// When the connection was read last, by [`Shared::now`].
@@ -188,7 +188,7 @@ struct Pauses {
     random: Random,
 }
 
-/// The pauses of threads that are about to be told that the server is gone.
+/// The pauses of threads that are about to report that the server is gone.
 struct Outage {
     pauses: Pauses,
     last: Option<Instant>,

@@ -1,11 +1,11 @@
 //! The shorter way of a call: a caller that finds the connection free sends one line in shared memory and
 //! looks for one.
 //!
-//! It drives the connection itself, with the baton, and numbers its calls in a slot that the machine has
-//! lent. What else arrives meanwhile is handed to the machine before the caller goes on. A call that is not
-//! answered while its caller looks and sleeps once is given to the machine, under its name: from then on it
-//! is waited for, sent again and given up as any other. Calls of methods that only read have a sequence and
-//! no slot; one that is not answered is made anew, as an operation.
+//! The caller drives the connection itself, with the baton, and numbers its calls in a slot that the machine
+//! has lent. It hands other arrivals to the machine before it goes on. A call that is not answered while its
+//! caller looks and sleeps once is given to the machine, under its name. From then on it is waited for, sent
+//! again and given up as any other. Calls of methods that only read have a sequence and no slot; a call
+//! without an answer is made anew, as an operation.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -27,7 +27,7 @@ use crate::serving;
 
 /// The state that calls by the shorter way need, for one connection.
 pub(super) struct Express {
-    /// That of the connection.
+    /// The generation of the connection.
     generation: u64,
     conn: Arc<ServerConnection>,
     calls: Calls,
@@ -42,7 +42,7 @@ struct Calls {
     acknowledged: Stamp,
     /// The bindings of interfaces on that connection.
     bound: Vec<OfInterface>,
-    /// Which of them the last call used.
+    /// The index of the binding that the last call used.
     last: usize,
     patience: Patience,
     /// The rest of a request after its head, and room for arrivals.
@@ -99,7 +99,7 @@ impl Bound {
 }
 
 impl Calls {
-    /// Which of the bindings is that of an interface. Most often it is that of the last call.
+    /// Finds the binding of an interface. Most often it is that of the last call.
     #[inline]
     fn place_of(&mut self, of: Bound) -> Option<usize> {
         if self.bound.get(self.last).is_some_and(|there| there.bound.is(of)) {

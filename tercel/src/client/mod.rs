@@ -177,7 +177,7 @@ struct Inner {
 struct Life {
     shared: Arc<Shared>,
     driver: Option<JoinHandle<()>>,
-    /// That of a child, which was forked off the process that this one is of.
+    /// The client of a child, which was forked off this client's process.
     of_child: OnceLock<Box<Life>>,
 }
 
@@ -597,8 +597,8 @@ impl Client {
 
     /// Returns the medium that carries this client's messages now; none while there is no connection.
     ///
-    /// A server behind a Unix socket is reached through shared memory if both ends have that on, as they have
-    /// by default.
+    /// A server at a Unix socket is reached through shared memory if both ends have that on, as they have by
+    /// default.
     pub fn transport(&self) -> Option<Transport> {
         self.shared().ok()?.transport()
     }

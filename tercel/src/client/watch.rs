@@ -25,14 +25,15 @@ impl WatchBuilder {
         WatchBuilder { client, sources: Vec::new(), since: None }
     }
 
-    /// An object: every commit that changes it. One that does not exist yet is told of when it is made.
+    /// Adds an object: every commit that changes it. The watch reports an object that does not exist yet when
+    /// it is made.
     pub fn object<T: Target>(mut self, r: Ref<T>) -> WatchBuilder {
         self.sources.push(Source::Object(r.cast()));
         self
     }
 
-    /// A root: which object has the name, and changes of that object. A root that is removed is told of by a
-    /// null reference.
+    /// Adds a root: the object that has the name, and changes of that object. The watch reports the removal
+    /// of a root by a null reference.
     pub fn root(self, name: &str) -> WatchBuilder {
         let name = name.to_owned();
         let found = move |tx: &Tx<'_>| {
@@ -42,8 +43,8 @@ impl WatchBuilder {
         self.query(Box::new(found), true, true)
     }
 
-    /// The entries of a map whose keys are in `range`: keys that come and go, and changes of the objects that
-    /// they lead to. An entry that is removed is told of by the reference that it had.
+    /// Adds the entries of a map whose keys are in `range`: keys that come and go, and changes of the objects
+    /// that they lead to. The watch reports the removal of an entry by the reference that the entry had.
     ///
     /// Every change of a key reads the range again, from the cache as far as it is there.
     pub fn range<'k, K: Key + 'static, V: Target + 'static>(
@@ -79,13 +80,14 @@ impl WatchBuilder {
     }
 
     /// Goes on where another watch stood: with [`Watch::token`], or the token of a commit or a transaction
-    /// that read what is watched. All that may have changed since is told first, whether or not it has.
+    /// that read the same objects. The watch first reports everything that may have changed since, whether or
+    /// not it has.
     pub fn since(mut self, token: Token) -> WatchBuilder {
         self.since = Some(token);
         self
     }
 
-    /// Begins to watch. What changes from now on is told.
+    /// Begins to watch. Changes from now on are reported.
     ///
     /// # Errors
     /// `Invalid` if nothing was named; `OtherHistory` if the token is of another; `Full` with
@@ -109,12 +111,12 @@ impl WatchBuilder {
 ///
 /// Nothing is lost and nothing goes back: after the last commit that changed something comes a change of it,
 /// and the stamps of changes rise. Changes that are not taken join, so that each object waits once, however
-/// often it changed: a watch tells what to look at, not what happened in between. When a change comes,
-/// transactions of this client see it.
+/// often it changed. A watch thus names the objects to look at, not the events in between. When a change
+/// comes, transactions of this client see it.
 ///
-/// A connection that is lost and found again costs nothing, as long as the server still knows what changed
-/// meanwhile. If it does not, or had to ask the client for pages back, then what is watched is told of as if
-/// it had changed.
+/// A connection that is lost and found again costs nothing, as long as the server still knows the changes of
+/// that time. If it does not, or had to ask the client for pages back, the watch reports every watched object
+/// as changed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -179,8 +181,8 @@ impl Watch {
         self.watch.next(shared, shared.now().plus(time))
     }
 
-    /// Where this watch stands: one that begins [`since`](WatchBuilder::since) here is told of everything
-    /// that this one was not.
+    /// The place of this watch: a watch that begins [`since`](WatchBuilder::since) here reports everything
+    /// that this one did not.
     pub fn token(&self) -> Token {
         self.watch.token()
     }

@@ -96,7 +96,7 @@ pub enum DiskError {
     Damaged {
         /// The file.
         file: PathBuf,
-        /// Where in the file, if that is known.
+        /// The position in the file, if it is known.
         position: Option<u64>,
         /// The damage found.
         what: String,
@@ -106,7 +106,7 @@ pub enum DiskError {
     CutTooLow {
         /// The log.
         dir: PathBuf,
-        /// Where it is to be cut.
+        /// The position of the cut.
         position: LogPosition,
         /// The position before its first record.
         begins: LogPosition,
@@ -138,7 +138,7 @@ pub enum DiskError {
     /// A thread that works on the files panicked; nothing can be promised any more.
     #[error("{what}")]
     Panicked {
-        /// Which thread, and what it said.
+        /// The thread, and its message.
         what: String,
     },
     /// An earlier operation failed in a way after which nothing can be promised.

@@ -23,7 +23,7 @@ pub struct HeldDir(Arc<Held>);
 #[derive(Debug)]
 struct Held {
     fd: OwnedFd,
-    /// As the caller named it.
+    /// The path that the caller named.
     path: PathBuf,
     /// The same, independent of the current directory of the process.
     absolute: PathBuf,

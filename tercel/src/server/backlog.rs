@@ -54,7 +54,7 @@ impl Backlog {
     }
 }
 
-/// Those of all clients whose calls have streams.
+/// The backlogs of all clients whose calls have streams.
 #[derive(Default)]
 pub(super) struct Backlogs {
     of: BTreeMap<ClientId, Arc<Backlog>>,
@@ -62,12 +62,12 @@ pub(super) struct Backlogs {
 }
 
 impl Backlogs {
-    /// By this the loop learns that it is to look at them.
+    /// The flag by which the loop learns that it must look at the backlogs.
     pub(super) fn due(&self) -> Arc<AtomicBool> {
         self.is_due.clone()
     }
 
-    /// That of a client.
+    /// The backlog of a client.
     pub(super) fn of(&mut self, client: ClientId) -> Arc<Backlog> {
         let is_due = &self.is_due;
         let new = || Arc::new(Backlog { bytes: Mutex::default(), is_due: is_due.clone() });

@@ -6,7 +6,7 @@
 //! holds the machine while it waits for a page or for the log.
 //!
 //! The invariant: the machine is with the loop, or lent, or with one thread. A thread that waits for the
-//! machine is told when it is lent.
+//! machine is notified when it is lent.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -90,7 +90,7 @@ fn since(begun: Instant) -> Now {
     Now(begun.elapsed().as_micros() as u64)
 }
 
-/// Where the loop lends its machine.
+/// The place in which the loop lends its machine.
 #[derive(Default)]
 pub(super) struct Lending {
     state: Mutex<LendState>,
@@ -180,7 +180,7 @@ pub(super) struct Inside {
     pub handle: Handle<Post>,
     /// The moment from which the server counts time, and the threads of the program as well.
     pub begun: Instant,
-    /// By this the server is known.
+    /// The view by which the server is known.
     pub view: ViewId,
 }
 

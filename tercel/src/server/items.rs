@@ -1,10 +1,10 @@
 //! The streams of a call that runs on one of the pool's threads: what its procedure waits for, and what ends
 //! the wait.
 //!
-//! The loop tells what the client says; the procedure's thread posts what it sends and has consumed. The
-//! thread waits by a condition that the loop signals, until the caller's time is over. The loop never waits:
-//! what arrives is kept, within the window. The invariant: the thread that runs the procedure alone sends and
-//! consumes, so that what it posts is in order.
+//! The loop hands on the client's messages; the procedure's thread posts its sent items and its consumption.
+//! The thread waits by a condition that the loop signals, until the caller's time is over. The loop never
+//! waits: it keeps arrivals, within the window. The invariant: the thread that runs the procedure alone sends
+//! and consumes, so that its posts are in order.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ impl Patience {
 }
 
 impl Items {
-    /// Those of a call which is to run.
+    /// The items of a call that is about to run.
     pub(super) fn new(view: ViewId, job: &Job, inside: &Inside, backlog: Arc<Backlog>) -> Items {
         let until = job.until().map(|until| inside.begun + Duration::from_micros(until.0));
         let state = State { streams: Streams::of_server(job.streams()), is_over: false };
@@ -122,7 +122,7 @@ impl Items {
         }
     }
 
-    /// Has the loop tell the client.
+    /// Has the loop send this to the client.
     fn say(&self, said: Said) {
         store::post(&self.handle, Post::Says(self.view, self.id, said));
     }

@@ -71,9 +71,9 @@ pub struct ServerConfig {
     /// Set if the server makes a space in the directory when there is none; true by default. A program that
     /// only reads sets `false`, so that a mistyped path is an error and not an empty space.
     pub create: bool,
-    /// Where to listen, each address a way in of its own; at none by default, which suits
-    /// [`embedded`](crate::embedded) and nothing else. Port 0 takes a free one: [`Server::addresses`] tells
-    /// which.
+    /// The addresses to listen at, each a way in of its own; none by default, which suits
+    /// [`embedded`](crate::embedded) and nothing else. Port 0 takes a free port, which [`Server::addresses`]
+    /// reports.
     pub listen: Vec<Address>,
     /// Set if addresses that other machines can reach are allowed. There is no encryption yet, so a program
     /// must ask for it.
@@ -115,8 +115,8 @@ pub struct ServerConfig {
     /// one more is refused. A call with streams has a thread beside these for as long as it is under way: 128
     /// at most, 32 of one client; one more is refused.
     pub workers: usize,
-    /// Which clients of this machine may reach the server through memory that both have mapped, handed over
-    /// at its Unix sockets: those of the server's user by default.
+    /// The clients of this machine that may reach the server through memory that both have mapped, handed
+    /// over at its Unix sockets: those of the server's user by default.
     pub shared_memory: SharedMemory,
     /// Time for which the loop looks for messages of clients before it sleeps. None, the default, is about
     /// the time of a wake-up for shared memory, wherever that pays, and no time at all for sockets. More
@@ -183,7 +183,7 @@ const LOG_BYTES_MAX: u64 = 1 << 40;
 /// As many as a space has pages.
 const SUBSCRIPTIONS_MAX: u64 = 1 << 22;
 
-/// Why a server did not start, or stopped by itself. Its operator must act.
+/// The reason for which a server did not start, or stopped by itself. Its operator must act.
 ///
 /// It becomes [`Error::Server`](tercel_engine::Error::Server) by `?`; what is here is then had back with
 /// [`ServerFault::get`](tercel_engine::error::ServerFault::get).
@@ -229,7 +229,7 @@ pub enum ServerError {
     Listen {
         /// Where.
         address: Address,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
     /// An address to listen at that is none.
@@ -353,7 +353,7 @@ pub(crate) enum Post {
     /// The log was cut and ends with this record.
     Cut(tercel_wire::log::Last),
     LogFailed(String),
-    /// One of the page store's threads has ended so.
+    /// A thread of the page store has panicked, with this message.
     Panicked(String),
     Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
     Installed(ViewId, Result<(), String>),
@@ -363,15 +363,15 @@ pub(crate) enum Post {
     PagesFull(bool),
     /// A client of this process connects.
     Open(u64, Arc<Pipe>),
-    /// It sends.
+    /// The client sends bytes.
     Bytes(u64, Vec<u8>),
-    /// It is gone.
+    /// The client is gone.
     Gone(u64),
     /// A transaction inside of the server has left something to do.
     Inside,
     /// A call of a slow procedure has come to its end.
     Ran(ViewId, JobDone),
-    /// It sends an item to its caller, or has consumed some of the caller's.
+    /// A procedure sends an item to its caller, or has consumed some of the caller's.
     Says(ViewId, JobId, Said),
     /// No new calls are to be begun; it is to be said when none is under way.
     Drain(mpsc::Sender<()>),
@@ -409,7 +409,8 @@ impl Server {
         ServerBuilder::new(dir.into())
     }
 
-    /// Where it listens, in the order of the configuration and with the ports that were taken.
+    /// The addresses at which the server listens, in the order of the configuration and with the ports that
+    /// were taken.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
@@ -516,13 +517,13 @@ impl Server {
     }
 
     /// Refuses new calls from now on, and waits at most so long for those that are under way. Says whether
-    /// all have come to their end, and what they wrote is durable. It is for a server that is to be stopped:
-    /// behind it [`Server::stop`] breaks off no call.
+    /// all have come to their end, and their writes are durable. It is for a server that is to be stopped:
+    /// after it, [`Server::stop`] breaks off no call.
     ///
-    /// Callers whose calls are refused are told `Unavailable`, and that nothing was begun. Clients stay
-    /// connected, and [`Client::health`](crate::Client::health) tells them that the server drains.
-    /// Transactions of clients go on until it stops: what becomes of one that is broken off then its client
-    /// learns from the next server.
+    /// Callers whose calls are refused receive `Unavailable`, and nothing was begun. Clients stay connected,
+    /// and [`Client::health`](crate::Client::health) reports that the server drains. Transactions of clients
+    /// go on until it stops; a client learns the outcome of a transaction that is broken off then from the
+    /// next server.
     ///
     /// ```
     /// use std::time::Duration;
@@ -601,7 +602,7 @@ impl Stopper {
         drain(&self.0, within)
     }
 
-    /// Asks; [`Server::wait`] tells when it is done.
+    /// Asks the server to stop; [`Server::wait`] returns when it has.
     pub fn stop(&self) {
         store::post(&self.0, Post::Stop);
     }

@@ -43,12 +43,13 @@ const BATCH_MAX: usize = 256;
 /// Connections inside the process are numbered from here, where no token of a socket is.
 const MEMORY_BIT: u64 = 1 << 63;
 
-/// For so long connections in shared memory are served before the others are looked at again, in
+/// Time for which connections in shared memory are served before the others are looked at again, in
 /// microseconds.
 const HOT_SLICE_US: u64 = 20;
 
-/// For so long calls in lines alone are served before the other connections are looked at again, in
-/// microseconds: a look there takes as long as some calls, and one call in a hundred should not wait for one.
+/// Time for which calls in lines alone are served before the other connections are looked at again, in
+/// microseconds. A look there takes as long as some calls, and one call in a hundred should not wait for a
+/// look.
 const CALLS_SLICE_US: u64 = 100;
 
 /// The longest wait of a clean stop for ordered installs. It does not wait for room on the disk: everything
@@ -75,7 +76,7 @@ pub(super) struct Loop {
     /// Decides which connection is served next, and which is not read.
     scheduler: Scheduler,
     disk: DiskState,
-    /// For the program around it; and what is on it.
+    /// The board for the program around the loop; and the warning on it.
     board: (Board, Option<SpaceWarning>),
     stop_by: Option<Instant>,
     /// Threads that wait until no call is under way.
@@ -95,7 +96,7 @@ struct DiskState {
 /// The connections in shared memory.
 struct Hot {
     channels: Channels,
-    /// Where they are handed over.
+    /// The door at which channels are handed over.
     door: Door,
     /// Room for what arrives there.
     received: Vec<u8>,
@@ -153,7 +154,7 @@ impl Loop {
         self.workers.inside().clone()
     }
 
-    /// Runs until it is told to stop or cannot go on.
+    /// Runs until it receives the order to stop or cannot go on.
     pub(super) fn run(&mut self) -> Result<(), ServerError> {
         let _serving = Serving::begin(self.workers.inside().view, Serves::Loop);
         let mut batch = Vec::with_capacity(BATCH_MAX);
@@ -236,7 +237,7 @@ impl Loop {
         found
     }
 
-    /// Why there is no machine any more: the thread that lost it has said so.
+    /// The reason for which there is no machine any more: the thread that lost it has reported it.
     fn lost(&mut self, batch: &mut Vec<Event<Post>>) -> ServerError {
         let said = batch.drain(..).find_map(|event| match event.kind {
             Kind::Posted(Post::Panicked(why)) => Some(why),
@@ -421,7 +422,7 @@ impl Loop {
             }
             Post::Bytes(id, bytes) => self.received(core, now, Conn(id | MEMORY_BIT), &bytes, 0),
             Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),
-            // What it left to do is done behind this batch.
+            // Its remaining work is done after this batch.
             Post::Inside => {}
             Post::Ran(view, done) => core.take(now, Input::Ran(view, done)),
             Post::Says(view, id, said) => {
@@ -549,7 +550,7 @@ impl Loop {
         self.scheduler.serve_next(unsent_bytes, clock, handle)
     }
 
-    /// Tells the machine which clients still read, among the clients that are not heard.
+    /// Reports to the machine the clients that still read, among the clients that are not received from.
     fn look_at_backpressured(&mut self, core: &mut Core, now: Now) {
         let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, &self.hot.channels, conn);
         for conn in self.scheduler.that_read(now, unsent_bytes) {

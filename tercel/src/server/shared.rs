@@ -35,7 +35,7 @@ pub(super) struct SharedPeer {
     is_own: bool,
     /// Set while arrivals stay in the channel.
     is_paused: bool,
-    /// The client wrote what it never writes: that is told when something is taken.
+    /// The client wrote what it never writes: the next take reports that.
     is_broken: bool,
     /// The client has ended, and so often what it sent before is still looked for.
     ends_in: Option<u32>,
@@ -45,7 +45,7 @@ pub(super) struct SharedPeer {
 #[derive(Debug)]
 pub(super) struct Known {
     pub client: ClientId,
-    /// Where the machine has found it last.
+    /// The place at which the machine last found it.
     pub place: usize,
 }
 
@@ -379,7 +379,7 @@ impl Channels {
         }
     }
 
-    /// After something, or nothing, was taken: whether a client has ended and nothing of it is left.
+    /// After a take, or an empty one: says whether a client has ended and nothing of its stream is left.
     pub(super) fn is_over(&mut self, at: usize, is_empty: bool) -> bool {
         let Some(peer) = self.get_mut(at) else { return false };
         let is_dead = peer.is_dead();
@@ -507,7 +507,7 @@ mod tests {
             let mut head = [0; 12];
             assert_eq!(large.head(&mut head), [5; 12]);
             assert_eq!(large.left_us(), 9);
-            // The part begins behind its length.
+            // The part begins after its length.
             let part = body.lend(HEAD_BYTES + 4, bytes - HEAD_BYTES - 4).unwrap();
             assert!(part.is_in_place() && part.to_vec().iter().all(|byte| *byte == 5));
             self.in_place.push(bytes);

@@ -58,7 +58,7 @@ pub(crate) struct Opened {
     pub bounds: Bounds,
     /// Threads for slow procedures.
     pub workers: usize,
-    /// Which clients may hand over channels.
+    /// The clients that may hand over channels.
     pub shared_memory: SharedMemory,
 }
 
@@ -189,8 +189,8 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
             return Err(ServerError::Remote(address.clone()));
         }
     }
-    // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves
-    // nothing behind. An existing space is recovered first: a client that can connect finds it ready.
+    // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves no
+    // files. An existing space is recovered first: a client that can connect finds it ready.
     let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
     let opened = open(&config)?;
     let listening = match early {

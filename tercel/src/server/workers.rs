@@ -44,7 +44,7 @@ struct Shared {
 struct State {
     /// Each with the view that wants it.
     waiting: VecDeque<(ViewId, Job)>,
-    /// By these the calls that run are told that their callers have given up.
+    /// The flags that report to running calls that their callers have given up.
     running: Vec<Arc<AtomicBool>>,
     /// The streams of calls that wait or run.
     items: BTreeMap<JobId, Arc<Items>>,
@@ -177,7 +177,7 @@ impl Workers {
 }
 
 impl Workers {
-    /// The client of a call says something on its streams. What has ended hears nothing.
+    /// Hands on a message of a call's client on its streams. A call that has ended receives nothing.
     ///
     /// # Errors
     /// If that breaks the protocol.

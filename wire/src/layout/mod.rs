@@ -85,7 +85,7 @@ pub enum RecordError {
         /// The rule that the bytes break.
         what: &'static str,
     },
-    /// An enum that is not the stored one with variants behind.
+    /// An enum other than the stored enum with variants appended.
     #[error(
         "field `{field}` of class `{class}`: variant `{variant}` is gone, elsewhere or of other fields, and an enum only gains \
          variants behind those that it has"
@@ -322,7 +322,7 @@ impl Layout {
         self.check_end(body, end)
     }
 
-    /// Checks what stands behind the parts, which end at `end`.
+    /// Checks the bytes after the parts, which end at `end`.
     fn check_end(&self, body: &[u8], end: usize) -> Result<(), RecordError> {
         let (class, found, expected) = (&self.name, body.len(), padded(end));
         if found != expected {
@@ -595,7 +595,7 @@ fn check_value(shape: &Shape, body: &[u8], at: usize, end: &mut usize) -> Result
     }
 }
 
-/// Checks a descriptor and moves `end` behind what it names; gives first byte and elements (none when
+/// Checks a descriptor and moves `end` past the bytes that it names; gives first byte and elements (none when
 /// spilled).
 fn check_var(
     body: &[u8],

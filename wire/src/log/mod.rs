@@ -92,7 +92,7 @@ impl Chain {
     }
 }
 
-/// The last record before some place in the log, as far as the records behind it depend on it.
+/// The last record before some place in the log, as far as later records depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Last {
     /// The chain after it.
@@ -202,7 +202,7 @@ pub struct RecordBegun {
     start: usize,
 }
 
-/// Appends a mark at `offset`, behind the record `last`: everything before it has been synced. It must fit
+/// Appends a mark at `offset`, after the record `last`: everything before it has been synced. It must fit
 /// into the segment whole.
 pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, last: &Last) {
     let start = out.len();

@@ -45,7 +45,7 @@ struct Stopped {
     at: LogOffset,
     /// Something other than zeros was found from the tail on.
     dirty: bool,
-    /// A valid mark behind the tail.
+    /// A valid mark after the tail.
     mark: Option<LogOffset>,
 }
 
@@ -251,7 +251,7 @@ impl Scanner {
         self.gather(number, bytes, offset, evidence);
     }
 
-    /// Looks behind the tail for anything that is not zero from `offset` on, and for a mark from `evidence`
+    /// Looks after the tail for anything that is not zero from `offset` on, and for a mark from `evidence`
     /// on.
     fn gather(&mut self, number: u64, bytes: &[u8], offset: usize, evidence: usize) {
         let rest = bytes.get(offset..).unwrap_or_default();
@@ -277,7 +277,7 @@ impl Scanner {
 pub struct Mark {
     /// Where it is.
     pub offset: LogOffset,
-    /// The record before it, which the one behind it follows.
+    /// The record before it, which the next record follows.
     pub before: Last,
 }
 
@@ -426,7 +426,7 @@ impl SegmentReader<'_> {
         Ok(Some(LocatedRecord { head, offset, spanning: true }))
     }
 
-    /// Moves the tail behind a record or a mark.
+    /// Moves the tail past a record or a mark.
     fn moved(&mut self, offset: usize, head: Option<Head>) {
         self.offset = offset;
         let tail = &mut self.scanner.tail;
@@ -475,8 +475,8 @@ pub struct Tail {
     pub offset: LogOffset,
     /// The last record.
     pub last: Last,
-    /// The place of the last mark: everything before it was synced, but for the header of its segment if it
-    /// is the first thing behind it.
+    /// The place of the last mark: everything before the mark was synced, except the header of its segment if
+    /// the mark directly follows that header.
     pub synced: LogOffset,
 }
 
@@ -485,8 +485,7 @@ pub struct Tail {
 pub enum End {
     /// Zeros follow the last record.
     Clean(Tail),
-    /// The bytes behind the last record were written and never confirmed. They must be cut: replaced by
-    /// zeros.
+    /// The bytes after the last record were written and never confirmed. They must be cut: replaced by zeros.
     Torn(Tail),
     /// A confirmed record cannot be read. The operator must restore the file or decide what to give up.
     Damage {

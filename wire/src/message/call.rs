@@ -19,12 +19,13 @@ pub struct Answer<'a> {
 /// The result of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEnd<'a> {
-    /// It gave this, and what it wrote is durable: in the state at this stamp, or it only read that state.
+    /// The method returned this, and its writes are durable: in the state at this stamp, or it only read that
+    /// state.
     Returned(Stamp, &'a [u8]),
-    /// It failed by its own decision, and nothing that it wrote is kept.
+    /// The method failed by its own decision, and nothing that it wrote is kept.
     Failed(Stamp, &'a [u8]),
-    /// It could not be run, or did not come to its end, and nothing that it wrote is kept: whose turn it is,
-    /// and why.
+    /// The method could not be run, or did not come to its end, and nothing that it wrote is kept: the party
+    /// that must act, and the reason.
     Refused(Refusal, &'a str),
 }
 

@@ -95,7 +95,7 @@ macro_rules! messages {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
             $($($(#[doc = $doc])* $kind,)*)*
-            /// One that this build does not know, by its number.
+            /// A kind that this build does not know, by its number.
             Unknown(u8),
         }
 

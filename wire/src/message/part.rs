@@ -97,7 +97,7 @@ impl Stream {
     }
 }
 
-/// One object's new version.
+/// The new version of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Write<'a> {
     /// The object.
@@ -260,9 +260,10 @@ numbered! {
         Serving = 0,
         /// Reads are answered. Commits wait, or are refused, until its disk takes them.
         ReadOnly = 1,
-        /// It is about to stop: calls that are under way come to their end, and new calls are refused.
+        /// The server is about to stop: calls that are under way come to their end, and new calls are
+        /// refused.
         Draining = 2,
-        /// It does not lead its group, or does not do so yet: clients are served by another.
+        /// The server does not lead its group, or does not lead it yet: another server serves the clients.
         NotLeading = 3,
     }
 }

@@ -10,8 +10,8 @@ use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 /// A client has slots, and one call at a time in each; the sequence of a slot rises with every call. The
 /// client and the sequence name a call for good, so that it is executed at most once.
 ///
-/// One that names an object asks for a method that only reads. It may be run more than once, so it takes no
-/// slot, and a server that cannot run it where it arrived says [`Unbegun::Elsewhere`].
+/// A request that names an object asks for a method that only reads. It may be run more than once, so it
+/// takes no slot. A server that cannot run it where it arrived answers [`Unbegun::Elsewhere`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
     /// The slot; for a call that is never answered there is none, and the sequence is that of all of them.
@@ -43,7 +43,7 @@ pub const HEAD_BYTES: usize = 20;
 /// word of its own.
 const SEQ_AT: usize = 4;
 
-/// A head, as one number and the two behind it.
+/// A head, as one number and the two after it.
 #[inline(always)]
 fn head(name: u32, seq: u64, last: u64) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
@@ -65,14 +65,14 @@ impl RequestTemplate {
         RequestTemplate { procedure: procedure(interface, method).into() }
     }
 
-    /// That of a call of a service, sent for the first time. Behind it goes what the procedure takes.
+    /// The head of a call of a service, sent for the first time. The arguments follow it.
     #[inline(always)]
     pub fn of_service(self, id: CallId) -> [u8; HEAD_BYTES] {
         head(id.slot.into(), id.seq, self.procedure)
     }
 
-    /// That of a call of an object. Behind it go the stamp of the state in which the caller read the
-    /// reference, and what the method takes.
+    /// The head of a call of an object. The stamp of the state in which the caller read the reference follows
+    /// it, and then the arguments.
     #[inline(always)]
     pub fn of_object(self, seq: u64, object: Oref) -> [u8; HEAD_BYTES] {
         head(u32::from(OBJECT) << 16, seq, self.procedure | u64::from(object.raw()) << 32)
@@ -154,16 +154,16 @@ pub struct Response<'a> {
 /// The result of a call of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseEnd<'a> {
-    /// It gave this. What its transactions wrote is visible at this stamp; zero if it had none. What a method
-    /// gave was read in the state at this stamp.
+    /// The call returned this. The writes of its transactions are visible at this stamp, which is zero if it
+    /// had no transaction. A method's result was read in the state at this stamp.
     Returned(Stamp, &'a [u8]),
-    /// It failed by its own decision; the stamp as above.
+    /// The call failed by its own decision; the stamp as above.
     Failed(Stamp, &'a [u8]),
-    /// It was begun and did not come to its end; the stamp as above. What it did before stays.
+    /// The call was begun and did not come to its end; the stamp as above. Its earlier writes stay.
     Broken(Stamp, &'a str),
-    /// It has come to its end, and what to is not kept any more.
+    /// The call has come to its end, and its result is not kept any more.
     Forgotten,
-    /// It was not begun, and never will be: why.
+    /// The call was not begun, and never will be, for this reason.
     Refused(Unbegun, &'a str),
 }
 
@@ -211,7 +211,7 @@ impl<'a> Response<'a> {
         out.extend_from_slice(bytes);
     }
 
-    /// Appends the head of one that says *returned*, at no stamp; behind it goes what the call gives.
+    /// Appends the head of a response that reports *returned*, at no stamp; the call's result follows it.
     #[inline]
     pub fn put_returned(id: CallId, out: &mut Vec<u8>) {
         out.extend_from_slice(&head(u32::from(id.slot) | u32::from(RETURNED) << 16, id.seq, 0));

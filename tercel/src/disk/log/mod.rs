@@ -108,7 +108,7 @@ impl Log {
         }
     }
 
-    /// Where the next record belongs: its chain is what records are encoded on.
+    /// The place of the next record, with the chain on which it is encoded.
     pub fn tail(&self) -> Tail {
         self.writer.tail()
     }
@@ -160,7 +160,8 @@ impl Log {
         &self.dir
     }
 
-    /// Syncs, and ends with a mark, by which the next opening can tell damage of the last batch from a crash.
+    /// Syncs, and ends with a mark. By that mark, the next opening distinguishes damage of the last batch
+    /// from a crash.
     pub fn close(mut self) -> Result<(), DiskError> {
         self.end_with_mark()
     }
@@ -345,7 +346,7 @@ impl Files {
     }
 }
 
-/// Segments ready behind the current one. One is enough for any batch below its size; a larger batch waits.
+/// Segments ready after the current one. One is enough for any batch below its size; a larger batch waits.
 const PREPARED_AHEAD: usize = 1;
 
 /// 16 MiB: preparing one takes some 40 ms of a disk's time, once every few thousand commits of a few KiB.

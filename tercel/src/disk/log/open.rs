@@ -22,7 +22,8 @@ pub struct Opened {
     pub replayed: u64,
     /// The stamp before the first record that was read: what comes up to it is in the log no more.
     pub begins: Stamp,
-    /// Where an unfinished write was cut off, if there was one. No caller had been told that it succeeded.
+    /// The place where an unfinished write was cut off, if there was one. No caller had been notified that it
+    /// succeeded.
     pub cut: Option<LogOffset>,
 }
 
@@ -107,7 +108,7 @@ struct RecoveredSegment {
     number: u64,
     file_bytes: u64,
     header: Result<SegmentHeader, Flaw>,
-    /// From here on the file is all zeros.
+    /// The byte from which the file is all zeros.
     zero_from: u64,
 }
 
@@ -195,8 +196,7 @@ fn damaged(dir: &Path, offset: LogOffset, flaw: Flaw) -> DiskError {
     }
 }
 
-/// Makes the files be what the tail says: zeros behind it, unused segments behind its own, and all of it
-/// durable.
+/// Makes the files match the tail: zeros after it, unused segments after its own, and all of it durable.
 fn repair(
     dir: &HeldDir,
     config: LogConfig,

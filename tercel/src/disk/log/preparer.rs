@@ -130,8 +130,8 @@ impl SegmentPreparer {
         self.preparing
     }
 
-    /// The last preparation found no room on the disk. What else may fail is told by the batch that needs the
-    /// segment.
+    /// The last preparation found no room on the disk. The batch that needs the segment reports any other
+    /// failure.
     pub(super) fn is_short(&self) -> bool {
         self.is_short
     }
@@ -203,7 +203,7 @@ impl Drop for SegmentPreparer {
 /// The pace at which a segment is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// Others are to feel little of it.
+    /// Slow enough for other users of the disk to notice little.
     Gentle,
     Fast,
     Stop,

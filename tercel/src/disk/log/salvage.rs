@@ -1,6 +1,6 @@
 //! Looking through a log without changing anything: what is in it, and what is damaged.
 //!
-//! Opening a log refuses damage and prepares for writing. A [`LogSalvage`] goes on behind damage, from the
+//! Opening a log refuses damage and prepares for writing. A [`LogSalvage`] goes on after damage, from the
 //! next mark or the next segment's header, so that it knows all runs of records that can still be read.
 //!
 //! The invariant: the records of a run follow each other without a gap, and each has been checked.
@@ -29,7 +29,7 @@ pub struct LogSalvage {
     pub runs: Vec<Run>,
     /// The segment in which the last run ends.
     end: Option<u64>,
-    /// Where an unfinished write stands at the end; an opening cuts it. No caller had been told that it
+    /// The place of an unfinished write at the end; an opening cuts it. No caller had been notified that it
     /// succeeded.
     pub torn: Option<LogOffset>,
     /// Set if records after the last run are lost with its segment, or with the end of that segment.
@@ -41,7 +41,7 @@ pub struct LogSalvage {
 pub struct Damage {
     /// The segment.
     pub file: PathBuf,
-    /// Where in it the bad record or header begins.
+    /// The byte at which the bad record or header begins.
     pub offset: u64,
     /// The damage.
     pub what: String,
@@ -65,7 +65,7 @@ pub struct Run {
     header: Option<SegmentHeader>,
 }
 
-/// Where a pass ended.
+/// The end of a pass.
 struct Passed {
     run: Run,
     end: End,
@@ -84,7 +84,7 @@ pub fn space_of(dir: &Path) -> Option<SpaceId> {
     space
 }
 
-/// The stamp behind which a log begins that has its first segment, and nothing in it yet.
+/// The stamp after which a log begins that has its first segment, and nothing in it yet.
 pub fn begins_behind(dir: &Path) -> Option<Stamp> {
     let (number, path) = segment_files(dir).ok()?.into_iter().next()?;
     let header = SegmentHeader::decode(&head_of(&path).ok()?).ok()?;
@@ -181,7 +181,7 @@ impl LogSalvage {
         };
         let at = match stop {
             Some(stop) if stop.at.byte == 0 && !self.has_header(stop.at.segment)? => stop.at,
-            // A header that is well-formed and does not fit tells of a record before it that is wrong.
+            // A well-formed header that does not fit proves that an earlier record is wrong.
             _ => offset,
         };
         self.damaged(at, stop.map_or(Flaw::Record, |stop| stop.flaw).to_string(), run.last);
@@ -244,7 +244,7 @@ impl LogSalvage {
         fs::read(path).map(Some).map_err(DiskError::io("read", path))
     }
 
-    /// A run that ends well may still have segments behind it, if one is missing.
+    /// A run that ends well may still have later segments, if a segment is missing.
     fn behind_gap(
         &mut self,
         from: u64,
@@ -260,9 +260,9 @@ impl LogSalvage {
         Ok(Some((number, None)))
     }
 
-    /// Where a run can begin again behind damage: at the next mark in the same segment, or at a later
-    /// segment's header or mark. A header or mark of a view that cannot follow `view`, the view of the last
-    /// good record, is left over from what was cut off.
+    /// The place where a run can begin again after damage: at the next mark in the same segment, or at a
+    /// later segment's header or mark. A header or mark of a view that cannot follow `view`, the view of the
+    /// last good record, is left over from a cut.
     fn resume(&self, at: LogOffset, view: ViewId) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
         let Some(log) = self.log()? else { return Ok(None) };
         for (number, _) in self.files.iter().filter(|(n, _)| *n >= at.segment) {
@@ -281,7 +281,7 @@ impl LogSalvage {
         Ok(None)
     }
 
-    /// Which log it is, by the first header that says so.
+    /// The log's id, by the first header that has it.
     fn log(&self) -> Result<Option<LogId>, DiskError> {
         for (number, _) in &self.files {
             let Some(bytes) = self.bytes(*number)? else { continue };
@@ -315,7 +315,7 @@ pub(super) fn segment_files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError
     Ok(files)
 }
 
-/// A header of the segment that holds `bytes`, for a scan that begins in the middle of it.
+/// A header of the segment that holds `bytes`, for a scan that begins in its middle.
 fn header_at(log: LogId, at: LogOffset, before: Last, bytes: &[u8]) -> SegmentHeader {
     let header = SegmentHeader::decode(bytes).ok().filter(|h| h.log == log && h.number == at.segment);
     let bytes = header.map_or(bytes.len() as u32, |h| h.bytes);

@@ -4,8 +4,8 @@
 //! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; the thread writes and syncs
 //! once and calls back. No other thread ever waits for the disk.
 //!
-//! A batch for which the disk has no room waits until it has. No caller has been told of the batch yet, and
-//! what is in the log is not touched.
+//! A batch for which the disk has no room waits until it has. No caller has been notified of the batch yet,
+//! and the content of the log is not touched.
 //!
 //! The invariant: callbacks come in the order of submission, and after the first failure there are only
 //! failures.
@@ -33,8 +33,8 @@ pub enum LogDone {
         /// The last record now; the next one is encoded on its chain.
         last: Last,
     },
-    /// A batch, and every one behind it, is not known to be durable and never will be. The server must stop;
-    /// opening the log again tells what is there.
+    /// A batch, and every later one, is not known to be durable and never will be. The server must stop;
+    /// opening the log again shows its content.
     Failed {
         /// Why.
         error: DiskError,

@@ -97,8 +97,8 @@ pub type EachPage<'a> = &'a mut dyn FnMut(PageId, &[u8]) -> Result<(), DiskError
 /// A store of pages. Its own reads show the newest commit.
 pub trait PageStore: PageRead {
     /// Makes a batch durable, whole or not at all. After [`DiskError::Full`] nothing has changed, and it may
-    /// be tried again; after any other error the store refuses further commits, and opening it again tells
-    /// what is there.
+    /// be tried again. After any other error the store refuses further commits, and opening it again shows
+    /// its content.
     fn commit(&mut self, batch: &PageBatch<'_>) -> Result<(), DiskError>;
 
     /// For another thread: reads the newest commit and never waits for one under way.

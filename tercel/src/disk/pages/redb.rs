@@ -327,7 +327,7 @@ fn state(txn: &ReadTransaction, key: &str) -> Result<u64, Failure> {
 /// Stands between the library and the server: turns its errors into ours, and its panics too.
 #[derive(Debug)]
 struct Guard {
-    /// Where the file is opened again; none for one that is opened once.
+    /// The directory in which the file is opened again; none for a file that is opened once.
     dir: Option<HeldDir>,
     file: PathBuf,
     page_bytes: u32,

@@ -31,7 +31,7 @@ fn spanning_log() -> TempDir {
     dir
 }
 
-/// The mark that a clean close ends with: nothing behind it tells that it was there.
+/// The mark that a clean close ends with: no later byte shows that it was there.
 const MARK: usize = super::MARK as usize;
 
 #[test]

@@ -186,7 +186,7 @@ fn segment_of_another_log_is_refused_and_left_alone() {
         (0..8).for_each(|_| commit(&mut log, &[3000]));
         let last = log.tail().offset.segment;
         log.close().unwrap();
-        // Before where the replay begins, and behind the end.
+        // Before the beginning of the replay, and after the end.
         for number in [2, last + 1] {
             let spoiled = copy(dir.path());
             let path = segment(spoiled.path(), number);
