@@ -1,8 +1,8 @@
 //! The null round trip: an echo over loopback TCP through the queue, against the same echo by blocking calls.
 //!
-//! All servers run in one process, asleep but for the one under test; blocks of round trips alternate between them in
-//! changing order, so that the machine's moods fall on all alike. Reported is the median over blocks, and the ratio
-//! to the raw server of the same round with the 95 % interval of its median.
+//! All servers run in one process, asleep but for the one under test; blocks of round trips alternate between
+//! them in changing order, so that the machine's moods fall on all alike. Reported is the median over blocks,
+//! and the ratio to the raw server of the same round with the 95 % interval of its median.
 //!
 //! `cargo bench -p tercel-events --bench echo`
 

@@ -1,9 +1,10 @@
 //! The null round trip between two processes: a channel in shared memory against the bare means under it.
 //!
-//! Spinning, the limit is one atomic word bounced in one cache line each way, for blocks with plain copies of the bytes; sleeping, one eventfd written and read
-//! each way. The peers are processes that wait in turn, one at a time; blocks of round trips alternate between the
-//! contenders in changing order, so that the machine's moods fall on all alike. Reported are the first tenth
-//! and the median over blocks of the time of a trip, and the ratio to the limit of the same round with the 95 % interval of its median.
+//! Spinning, the limit is one atomic word bounced in one cache line each way, for blocks with plain copies of
+//! the bytes; sleeping, one eventfd written and read each way. The peers are processes that wait in turn, one
+//! at a time; blocks of round trips alternate between the contenders in changing order, so that the machine's
+//! moods fall on all alike. Reported are the first tenth and the median over blocks of the time of a trip,
+//! and the ratio to the limit of the same round with the 95 % interval of its median.
 //!
 //! `cargo bench -p tercel-events --bench shm`, with `-- spinning` for a part
 
@@ -186,7 +187,7 @@ struct Ours {
     receiver: Receiver,
     spin: Spin,
     line: [u8; LINE_BYTES],
-    /// What is sent with each line, if anything.
+    /// The block sent with each line, if any.
     block: Option<Vec<u8>>,
 }
 
@@ -215,7 +216,8 @@ impl End {
             End::Word { theirs, seen, rooms, bytes, .. } => {
                 *seen += 1;
                 while theirs.load(Ordering::Acquire) != *seen {
-                    // Without the hint the looks get in the way of the store, and a trip takes half as long again.
+                    // Without the hint the looks get in the way of the store, and a trip takes half as long
+                    // again.
                     std::hint::spin_loop();
                 }
                 // SAFETY: the second room is this end's until it answers, and longer than a block.

@@ -1,16 +1,17 @@
 //! Receive buffers, leased and returned.
 //!
-//! The queue owns a fixed number of buffers. A received event carries one as a [`Lease`]; dropping the lease puts it
-//! back. A buffer is one boxed slice that moves between the pool and the lease, so it has one owner at any time and
-//! no unsafe code is needed. Not for other threads: a lease stays with the thread of its queue.
+//! The queue owns a fixed number of buffers. A received event carries one as a [`Lease`]; dropping the lease
+//! puts it back. A buffer is one boxed slice that moves between the pool and the lease, so it has one owner
+//! at any time and no unsafe code is needed. Not for other threads: a lease stays with the thread of its
+//! queue.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-/// Received bytes in a buffer that belongs to the queue. Dropping it gives the buffer back; holding many makes the
-/// queue stop receiving until some return.
+/// Received bytes in a buffer that belongs to the queue. Dropping it gives the buffer back; holding many
+/// makes the queue stop receiving until some return.
 pub struct Lease {
     /// The whole buffer; empty only while being dropped.
     buffer: Box<[u8]>,
@@ -30,7 +31,7 @@ impl Lease {
         self.bytes = bytes;
     }
 
-    /// Whether the bytes fill the buffer, so that more may wait behind them.
+    /// Says whether the bytes fill the buffer, so that more may be waiting in the kernel.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes == self.buffer.len()
     }
@@ -71,8 +72,8 @@ impl Drop for Lease {
 
 /// The buffers that no lease holds.
 pub(crate) struct Pool {
-    /// A stack: the buffer returned last is leased next, while its lines are still in the cache. Its capacity is the
-    /// number of buffers, so returning one never allocates.
+    /// A stack: the buffer returned last is leased next, while its lines are still in the cache. Its capacity
+    /// is the number of buffers, so returning one never allocates.
     free: RefCell<Vec<Box<[u8]>>>,
 }
 
@@ -88,7 +89,7 @@ impl Pool {
         Some(Lease { buffer, bytes: 0, pool: Rc::clone(self) })
     }
 
-    /// How many buffers no lease holds.
+    /// Counts the buffers that no lease holds.
     pub(crate) fn free(&self) -> usize {
         self.free.borrow().len()
     }

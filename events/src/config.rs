@@ -1,4 +1,4 @@
-//! What one process may choose about its queue, and what opening a queue can answer.
+//! The options of a process for its queue, and the results of opening one.
 //!
 //! The struct is plain data: [`Config::check`] is the only judge, and it runs once, when the queue is opened.
 
@@ -10,7 +10,8 @@ use crate::token::SLOTS_MAX;
 /// The kernel interface under a queue. Both give the same events in the same order of promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// A ring with multishot polls: arming is batched into the wait and an empty look costs no system call. Linux 6.1.
+    /// A ring with multishot polls: arming is batched into the wait and an empty look costs no system call.
+    /// Linux 6.1.
     Uring,
     /// Edge-triggered epoll: everywhere, also where a sandbox forbids rings. The default.
     Epoll,
@@ -28,36 +29,42 @@ impl fmt::Display for Backend {
 /// The choices of one queue. Tables and buffers are allocated when it opens, and touched only when used.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The backend to use; epoll by default, which runs everywhere and is as fast as a ring that only polls. The environment variable
-    /// `TERCEL_EVENTS` (`io_uring` or `epoll`) overrides this field.
+    /// The backend to use; epoll by default, which runs everywhere and is as fast as a ring that only polls.
+    /// The environment variable `TERCEL_EVENTS` (`io_uring` or `epoll`) overrides this field.
     pub backend: Option<Backend>,
-    /// How many listeners, streams, descriptors and timers may be declared at once. Each costs about 160 bytes when
-    /// used, and the ring one completion entry of 16 bytes. The default stays under the usual descriptor limit.
+    /// The number of listeners, streams, descriptors and timers that may be declared at once. Each costs
+    /// about 160 bytes when used, and the ring one completion entry of 16 bytes. The default stays under the
+    /// usual descriptor limit.
     pub sources_max: usize,
-    /// Receive buffers, all sources together. When every one is leased, receiving stops and flow control acts.
+    /// Receive buffers, all sources together. When every one is leased, receiving stops and flow control
+    /// acts.
     pub buffers: usize,
-    /// Size of one receive buffer. Larger means fewer calls for large messages, and more memory that a small message
-    /// occupies while it is leased; pages never written to cost nothing.
+    /// Size of one receive buffer. Larger means fewer calls for large messages, and more memory that a small
+    /// message occupies while it is leased; pages never written to cost nothing.
     pub buffer_bytes: usize,
-    /// A batch ends once it holds so many received bytes: what a caller may have to handle before it looks again.
-    /// Larger means fewer looks under load, and later answers to bytes that come meanwhile.
+    /// A batch ends once it holds so many received bytes: what a caller may have to handle before it looks
+    /// again. Larger means fewer looks under load, and later answers to bytes that come meanwhile.
     pub batch_bytes_max: usize,
-    /// How many unsent bytes a stream may hold before `send` refuses. This much memory a slow reader can cost.
-    /// One buffer on an empty queue is always taken, so that a message larger than this can leave.
+    /// The number of unsent bytes that a stream may hold before `send` refuses. This much memory a slow
+    /// reader can cost. An empty queue always takes one buffer, so that a message larger than this limit can
+    /// leave.
     pub write_bytes_max: usize,
-    /// Below this many unsent bytes, a stream that was above it reports `Drained`. Close to `write_bytes_max` it
-    /// reports often, near zero the socket may run dry before more is sent.
+    /// Below this many unsent bytes, a stream that was above it reports `Drained`. Close to `write_bytes_max`
+    /// it reports often, near zero the socket may run dry before more is sent.
     pub write_mark_bytes: usize,
-    /// Messages that other threads may have posted before `post` refuses; as many again may wait inside the queue.
+    /// Messages that other threads may have posted before `post` refuses; as many again may wait inside the
+    /// queue.
     pub messages_max: usize,
     /// After how long a listener that met the descriptor limit tries again, if no source was closed before.
-    /// Shorter costs one failing call per try, longer delays clients when another part of the process holds the
-    /// descriptors.
+    /// Shorter costs one failing call per try, longer delays clients when another part of the process holds
+    /// the descriptors.
     pub accept_retry_ms: u64,
-    /// How long a finished stream may take to send its rest before it is cut. It occupies a source until then.
+    /// Time in which a finished stream may send its rest before it is cut, in milliseconds. It occupies a
+    /// source until then.
     pub linger_ms: u64,
-    /// How long to look for events without sleeping before each sleep. Saves a wake-up of some microseconds where a
-    /// core is free, and burns that core; with fewer cores than busy threads it makes everything slower. 0 is off.
+    /// Time for which the queue looks for events before each sleep, in microseconds. Looking saves a wake-up
+    /// of some microseconds where a core is free, and burns that core. With fewer cores than busy threads it
+    /// makes everything slower. 0 turns it off.
     pub spin_us: u64,
 }
 

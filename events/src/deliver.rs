@@ -1,7 +1,7 @@
 //! From the lists to the batch: the only place where events are made.
 //!
-//! Bytes are received only as they are delivered, so a batch never holds more buffers than it has events, and a source
-//! that turns out to have nothing costs one call and leaves the list.
+//! Bytes are received only as they are delivered, so a batch never holds more buffers than it has events, and
+//! a source that turns out to have nothing costs one call and leaves the list.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ use crate::stream::Stream;
 use crate::sys::Interest;
 
 impl<M: Send> EventQueue<M> {
-    /// Fills the batch: the mailbox, the deadlines and the sources take turns, one event each, so that none of them
-    /// can keep the others out. It ends early when much was received.
+    /// Fills the batch: the mailbox, the deadlines and the sources take turns, one event each, so that none
+    /// of them can keep the others out. It ends early when much was received.
     pub(crate) fn deliver(&mut self, batch: &mut Vec<Event<M>>, array_max: usize) {
         let (mut idle, mut bytes) = (0, 0);
         batch.extend(self.early.take());
@@ -106,8 +106,8 @@ impl<M: Send> EventQueue<M> {
         let received = stream.receive(&mut lease);
         match (received, *failed) {
             (Ok(1..), _) => {
-                // A short receive has emptied the socket: what comes later is a new edge. Behind a hang-up or a
-                // failure the end is still to be found.
+                // A short receive has emptied the socket: what comes later is a new edge. Behind a hang-up or
+                // a failure the end is still to be found.
                 if lease.is_full() || seen.hung_up || failed.is_some() {
                     self.ready.push_back(number);
                 } else {
@@ -130,8 +130,8 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
-    /// Receives from the stream that bytes came by last, as if the kernel had said that there are more. Says whether something came of
-    /// it.
+    /// Receives from the stream that bytes came by last, as if the kernel had said that there are more. Says
+    /// whether something came of it.
     pub(crate) fn receive_hot(&mut self) -> bool {
         let Some(token) = self.hot else { return false };
         let number = token.slot();

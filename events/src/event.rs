@@ -1,4 +1,4 @@
-//! What the queue reports: events, and the words they are made of.
+//! The reports of the queue: events, and their parts.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ pub struct Event<M = ()> {
     pub token: Token,
     /// The number the caller gave the source.
     pub key: u64,
-    /// What happened.
+    /// The event itself.
     pub kind: Kind<M>,
 }
 
-/// What happened to the source of an [`Event`].
+/// The kinds of [`Event`], each with its details.
 #[derive(Debug)]
 pub enum Kind<M = ()> {
     /// A listener has accepted a stream, which is declared already, with key 0.
@@ -33,7 +33,8 @@ pub enum Kind<M = ()> {
     Received(Lease),
     /// A stream's peer will send no more. What is queued to it can still be sent; the source stays declared.
     EndOfStream,
-    /// A stream whose unsent bytes had passed the mark, or whose `send` was refused, has fallen below the mark.
+    /// A stream whose unsent bytes had passed the mark, or whose `send` was refused, has fallen below the
+    /// mark.
     Drained,
     /// A source is gone: the queue has closed its descriptor and the token names nothing any more.
     Closed(CloseReason),
@@ -48,7 +49,7 @@ pub enum Kind<M = ()> {
     Posted(M),
 }
 
-/// What a watched descriptor may be ready for.
+/// The operations for which a watched descriptor may be ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// A read may give something, if only the end.
@@ -95,7 +96,7 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// Whether a listener accepts, and if not, the reason.
+/// The state of a listener: it accepts, or it does not for a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerState {
     /// It accepts.
@@ -108,7 +109,7 @@ pub enum ListenerState {
     Closed,
 }
 
-/// What a queue has done since it opened. Each field only grows.
+/// Counts of a queue's work since it opened. Each field only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {

@@ -1,29 +1,36 @@
 //! Explicit event delivery: declare interest, take batches of events.
 //!
-//! The interface is that of Banga, Mogul and Druschel, *A Scalable and Explicit Event Delivery Mechanism for UNIX*
-//! (1999): a source is declared once, and from then on the kernel remembers it; `get_next_events` returns a bounded
-//! batch of what happened. Its cost does not depend on how many sources are silent, nor on how fast the others are.
+//! The interface is that of Banga, Mogul and Druschel, *A Scalable and Explicit Event Delivery Mechanism for
+//! UNIX* (1999): a source is declared once, and from then on the kernel remembers it; `get_next_events`
+//! returns a bounded batch of what happened. Its cost does not depend on how many sources are silent, nor on
+//! how fast the others are.
 //!
-//! It knows sockets, timers, wake-ups and, in [`shm`], memory shared with another process. It does not know messages, and it decides nothing: what bytes mean, which
-//! peer to disconnect and how to answer overload is the caller's business.
+//! It knows sockets, timers, wake-ups and, in [`shm`], memory shared with another process. It does not know
+//! messages, and it decides nothing: what bytes mean, which peer to disconnect and how to answer overload is
+//! the caller's business.
 //!
 //! # The contract
 //!
-//! - **One thread.** An [`EventQueue`] belongs to the thread that opened it. Other threads reach it by its [`Handle`].
-//! - **Batches.** [`EventQueue::get_next_events`] returns at most `array_max` events and does not wait past its
-//!   deadline. What does not fit stays queued, merged: one entry for each source, so the queue cannot overflow.
-//! - **Tokens.** A source is named by a [`Token`], which is never given twice. After [`EventQueue::revoke`] no later
-//!   batch names the token. A timer's token ends with its event, and a source's with [`Kind::Closed`].
+//! - **One thread.** An [`EventQueue`] belongs to the thread that opened it. Other threads reach it by its
+//!   [`Handle`].
+//! - **Batches.** [`EventQueue::get_next_events`] returns at most `array_max` events and does not wait past
+//!   its deadline. What does not fit stays queued, merged: one entry for each source, so the queue cannot
+//!   overflow.
+//! - **Tokens.** A source is named by a [`Token`], which is never given twice. After [`EventQueue::revoke`]
+//!   no later batch names the token. A timer's token ends with its event, and a source's with
+//!   [`Kind::Closed`].
 //! - **Ownership.** The queue owns the descriptors that are declared or accepted, and closes them.
-//! - **Receiving.** Bytes arrive in a [`Lease`], a buffer of the queue that returns when it is dropped. A silent stream
-//!   holds no buffer. When all are leased, receiving rests, the kernel holds up the peers, and it resumes by itself.
-//! - **Sending.** [`EventQueue::send`] queues a buffer and the next turn sends it, tried at once and without waiting
-//!   for readiness. Bytes are never reordered and are lost only with their stream. Above a bound `send` refuses and gives
-//!   the buffer back; below a mark [`Kind::Drained`] says so.
-//! - **Limits are states.** A listener that meets the descriptor limit rests and tries again ([`ListenerState`]); a
-//!   peer that does not read fills its own queue and nothing else. Each such moment is counted ([`Counters`]).
-//! - **Two backends**, io_uring and epoll, chosen when the queue is opened ([`Backend`]): epoll, unless the ring is
-//!   asked for. The environment variable `TERCEL_EVENTS` chooses for a whole process.
+//! - **Receiving.** Bytes arrive in a [`Lease`], a buffer of the queue that returns when it is dropped. A
+//!   silent stream holds no buffer. When all are leased, receiving rests, the kernel holds up the peers, and
+//!   it resumes by itself.
+//! - **Sending.** [`EventQueue::send`] queues a buffer and the next turn sends it, tried at once and without
+//!   waiting for readiness. Bytes are never reordered and are lost only with their stream. Above a bound
+//!   `send` refuses and gives the buffer back; below a mark [`Kind::Drained`] says so.
+//! - **Limits are states.** A listener that meets the descriptor limit rests and tries again
+//!   ([`ListenerState`]); a peer that does not read fills its own queue and nothing else. Each such moment is
+//!   counted ([`Counters`]).
+//! - **Two backends**, io_uring and epoll, chosen when the queue is opened ([`Backend`]): epoll, unless the
+//!   ring is asked for. The environment variable `TERCEL_EVENTS` chooses for a whole process.
 //!
 //! # An echo server
 //!
@@ -68,10 +75,11 @@
 //!
 //! # The rooms
 //!
-//! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (which source has
-//! which slot), `list` (pending, once each), `stream` and `listener` (bytes and connections), `buffer` (leases),
-//! `timer` (the wheel), `wake` (other threads), `sys` (the two backends and their contract), `shm` (a channel to another
-//! process of the host; it stands beside the queue, which knows only its bell), `sync` (the atomics that loom replaces).
+//! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (which
+//! source has which slot), `list` (pending, once each), `stream` and `listener` (bytes and connections),
+//! `buffer` (leases), `timer` (the wheel), `wake` (other threads), `sys` (the two backends and their
+//! contract), `shm` (a channel to another process of the host; it stands beside the queue, which knows only
+//! its bell), `sync` (the atomics that loom replaces).
 
 #![deny(missing_docs)]
 #![deny(unsafe_code)]

@@ -1,8 +1,8 @@
 //! A queue of slots in which each slot stands at most once: the bound on pending work, by construction.
 //!
-//! The nodes live in a table beside the slots, so joining and leaving cost no allocation and a source that is revoked
-//! leaves from the middle. However fast events arrive, a list is never longer than there are sources (the bound of
-//! Banga, Mogul and Druschel 1999, section 4).
+//! The nodes live in a table beside the slots, so joining and leaving cost no allocation and a source that is
+//! revoked leaves from the middle. However fast events arrive, a list is never longer than there are sources
+//! (the bound of Banga, Mogul and Druschel 1999, section 4).
 
 /// A doubly linked queue over slot numbers.
 pub(crate) struct SlotList {

@@ -1,7 +1,8 @@
 //! A listener and the three things that can hold it.
 //!
-//! Accepting is a nonblocking call on readiness. Running out of descriptors or sources is a state, not an error: the
-//! listener rests until a source is closed or a while has passed, and connections wait in the kernel's backlog.
+//! Accepting is a nonblocking call on readiness. Running out of descriptors or sources is a state, not an
+//! error: the listener rests until a source is closed or a while has passed, and connections wait in the
+//! kernel's backlog.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,7 +21,7 @@ pub(crate) struct Listener {
     pub(crate) holds: bool,
 }
 
-/// What one accept gave.
+/// The result of one accept.
 pub(crate) enum Accept {
     Stream(OwnedFd, Option<SocketAddr>),
     /// No connection waits.
@@ -47,7 +48,8 @@ impl Listener {
                 Err(error @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)) => {
                     return Accept::Broken(error);
                 }
-                // Linux hands errors of the new connection to accept: aborted, unreachable, refused by a filter.
+                // Linux hands errors of the new connection to accept: aborted, unreachable, refused by a
+                // filter.
                 Err(_) => {}
             }
         }

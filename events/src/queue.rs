@@ -1,9 +1,9 @@
 //! The queue: sources are declared, batches of events are taken.
 //!
 //! This file holds the state and the doors of the caller; `turn.rs` and `deliver.rs` hold what happens inside
-//! `get_next_events`. The invariant between them: a source with something to report stands in a list (`ready`, or
-//! `starved` while every buffer is leased; `due` for its deadline), once, and leaves all lists when it is revoked.
-//! That bounds the queue and is the whole of the revoke promise.
+//! `get_next_events`. The invariant between them: a source with something to report stands in a list
+//! (`ready`, or `starved` while every buffer is leased; `due` for its deadline), once, and leaves all lists
+//! when it is revoked. That bounds the queue and is the whole of the revoke promise.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,8 @@ use crate::timer::Wheel;
 use crate::token::Token;
 use crate::wake::{Handle, Mailbox};
 
-/// An event queue for one thread; `M` is what other threads may post to it. It cannot be sent to another thread:
+/// An event queue for one thread; `M` is what other threads may post to it. It cannot be sent to another
+/// thread:
 ///
 /// ```compile_fail,E0277
 /// fn sendable<T: Send>(_: T) {}
@@ -50,9 +51,10 @@ pub struct EventQueue<M: Send = ()> {
     /// Whose turn it is to deliver: mailbox, deadlines, sources.
     pub(crate) turn: u8,
     pub(crate) hints: Vec<Hint>,
-    /// The stream that bytes came by last: a queue that spins receives from it without asking the kernel first.
+    /// The stream that bytes came by last: a queue that spins receives from it without asking the kernel
+    /// first.
     pub(crate) hot: Option<Token>,
-    /// What that has brought. It is delivered before anything else happens.
+    /// The event that such a receive has brought. It is delivered before anything else happens.
     pub(crate) early: Option<Event<M>>,
     pub(crate) spare: Vec<Vec<u8>>,
     pub(crate) counters: Counters,
@@ -99,12 +101,12 @@ impl<M: Send> EventQueue<M> {
         self.poller.backend()
     }
 
-    /// What the queue has done so far.
+    /// Returns the counts of the queue's work so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How many sources are declared, finished streams that still send their rest included.
+    /// Counts the declared sources, among them finished streams that still send their rest.
     pub fn sources(&self) -> usize {
         self.slots.tenants - 1
     }
@@ -119,8 +121,8 @@ impl<M: Send> EventQueue<M> {
         self.mailbox_token
     }
 
-    /// Declares a listening socket, TCP or Unix. Streams it accepts are declared by the queue, without delay of small
-    /// sends (`TCP_NODELAY`).
+    /// Declares a listening socket, TCP or Unix. Streams it accepts are declared by the queue, without delay
+    /// of small sends (`TCP_NODELAY`).
     pub fn declare_listener(&mut self, socket: impl Into<OwnedFd>, key: u64) -> Result<Token, DeclareError> {
         let fd = socket.into();
         rustix::io::ioctl_fionbio(&fd, true).map_err(io::Error::from)?;
@@ -161,8 +163,9 @@ impl<M: Send> EventQueue<M> {
         self.declare(Source::Stream(Stream::new(fd)), key, Interest::READ)
     }
 
-    /// Declares any descriptor that can be polled, say a pipe that carries signals. The queue owns it and reports its
-    /// readiness; the bytes are the caller's business, through [`EventQueue::fd`]. It should not block.
+    /// Declares any descriptor that can be polled, say a pipe that carries signals. The queue owns it and
+    /// reports its readiness; the bytes are the caller's business, through [`EventQueue::fd`]. It should not
+    /// block.
     pub fn declare_fd(
         &mut self,
         fd: impl Into<OwnedFd>,
@@ -184,8 +187,8 @@ impl<M: Send> EventQueue<M> {
         Ok(token)
     }
 
-    /// Sets the deadline of a timer or a stream, in place of the one it had. A stream reports `Timer` and stays
-    /// declared. Moving a deadline later is cheap enough to do for each message.
+    /// Sets the deadline of a timer or a stream, in place of the one it had. A stream reports `Timer` and
+    /// stays declared. Moving a deadline later is cheap enough to do for each message.
     pub fn set_deadline(&mut self, token: Token, deadline: Instant) -> bool {
         let timed = matches!(self.live(token), Some(Slot { source: Source::Timer | Source::Stream(_), .. }));
         if timed {
@@ -215,7 +218,7 @@ impl<M: Send> EventQueue<M> {
         self.live(token)?.source.fd()
     }
 
-    /// Whether a listener accepts.
+    /// Reports whether a listener accepts.
     pub fn listener_state(&self, token: Token) -> ListenerState {
         match self.live(token) {
             Some(Slot { source: Source::Listener(listener), .. }) => listener.state,
@@ -223,8 +226,8 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
-    /// Takes a source out, closes its descriptor and drops what was queued to it. From now on no batch names the
-    /// token. Says whether the token named a source.
+    /// Takes a source out, closes its descriptor and drops what was queued to it. From now on no batch names
+    /// the token. Says whether the token named a source.
     pub fn revoke(&mut self, token: Token) -> bool {
         let (declared, listens) = match self.live(token).map(|slot| &slot.source) {
             None | Some(Source::Mailbox) => (false, false),
@@ -240,8 +243,8 @@ impl<M: Send> EventQueue<M> {
         declared
     }
 
-    /// Lets go of a stream, which lives until what is queued to it has been sent, or for `linger_ms`. The token means
-    /// nothing from now on. Says whether the token named a stream.
+    /// Lets go of a stream, which lives until what is queued to it has been sent, or for `linger_ms`. The
+    /// token means nothing from now on. Says whether the token named a stream.
     pub fn finish(&mut self, token: Token) -> bool {
         let slot = token.slot();
         match self.live_mut(token).map(|slot| &mut slot.source) {
@@ -260,8 +263,8 @@ impl<M: Send> EventQueue<M> {
         true
     }
 
-    /// Stops receiving from a stream, or accepting from a listener. Bytes then wait in the kernel and hold up the
-    /// peer. Costs nothing unless something arrives meanwhile.
+    /// Stops receiving from a stream, or accepting from a listener. Bytes then wait in the kernel and hold up
+    /// the peer. Costs nothing unless something arrives meanwhile.
     pub fn pause(&mut self, token: Token) -> bool {
         match self.live_mut(token).map(|slot| &mut slot.source) {
             Some(Source::Stream(stream)) => stream.paused = true,
@@ -282,8 +285,8 @@ impl<M: Send> EventQueue<M> {
         true
     }
 
-    /// Queues bytes to a stream. They leave, with whatever else was queued, at the next [`EventQueue::flush`] or
-    /// [`EventQueue::get_next_events`], in the order in which they were queued.
+    /// Queues bytes to a stream. They leave, with whatever else was queued, at the next [`EventQueue::flush`]
+    /// or [`EventQueue::get_next_events`], in the order in which they were queued.
     pub fn send(&mut self, token: Token, bytes: Vec<u8>) -> Result<(), SendError> {
         let slot = token.slot();
         let bytes_max = self.config.write_bytes_max;
@@ -308,7 +311,7 @@ impl<M: Send> EventQueue<M> {
         Err(SendError::Full(bytes))
     }
 
-    /// How many bytes are queued to a stream and not yet taken by the kernel.
+    /// Returns the number of bytes that are queued to a stream and not yet taken by the kernel.
     pub fn unsent_bytes(&self, token: Token) -> Option<usize> {
         match &self.live(token)?.source {
             Source::Stream(stream) => Some(stream.outgoing.bytes),
@@ -321,8 +324,8 @@ impl<M: Send> EventQueue<M> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Sends what is queued, as far as the sockets take it. `get_next_events` begins with this; call it to answer
-    /// early, before the rest of a batch is handled.
+    /// Sends what is queued, as far as the sockets take it. `get_next_events` begins with this; call it to
+    /// answer early, before the rest of a batch is handled.
     pub fn flush(&mut self) {
         while let Some(slot) = self.dirty.pop_front() {
             self.flush_stream(slot);
@@ -338,7 +341,8 @@ impl<M: Send> EventQueue<M> {
         self.slots.get_mut(token).filter(|slot| !slot.is_finishing())
     }
 
-    /// Whether one more source fits, if need be after the kernel has let go of some.
+    /// Says whether another source fits. If the slots are full, it first drains sources that the kernel has
+    /// released.
     pub(crate) fn has_room(&mut self) -> bool {
         if !self.slots.has_room() && self.slots.zombies > 0 {
             self.drain_released();
@@ -382,7 +386,8 @@ impl<M: Send> EventQueue<M> {
 
 impl<M: Send> Drop for EventQueue<M> {
     fn drop(&mut self) {
-        // A ring is torn down in the background, and until then it would hold every socket open, listeners included.
+        // A ring is torn down in the background, and until then it would hold every socket open, listeners
+        // included.
         for number in self.slots.numbers() {
             if self.slots.at(number).source.fd().is_some() {
                 self.release(number);
@@ -402,7 +407,7 @@ impl<M: Send> fmt::Debug for EventQueue<M> {
     }
 }
 
-/// What to watch a plain descriptor for.
+/// The readiness for which to watch a plain descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// Something to read.

@@ -1,8 +1,8 @@
 //! The table of sources: which source has which slot, in which generation.
 //!
-//! A slot goes `free -> tenant -> (zombie ->) free`. Its generation moves on when the tenant leaves, which is what
-//! makes a revoked token mean nothing from that moment; a zombie slot has no tenant and waits for the kernel's last
-//! completion before it is given away again.
+//! A slot goes `free -> tenant -> (zombie ->) free`. Its generation moves on when the tenant leaves, which is
+//! what makes a revoked token mean nothing from that moment; a zombie slot has no tenant and waits for the
+//! kernel's last completion before it is given away again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use crate::token::Token;
 
 pub(crate) struct Slot {
     generation: u32,
-    /// What the backend watches for.
+    /// The readiness for which the backend watches.
     pub(crate) armed: Interest,
     /// The kernel's hints that the queue has not used up.
     pub(crate) seen: Seen,
@@ -30,18 +30,18 @@ impl Slot {
         self.generation == token.generation() && !matches!(self.source, Source::Free(_) | Source::Zombie)
     }
 
-    /// Whether the caller has let go of the source while its rest is sent.
+    /// Says whether the caller has released the source while its rest is being sent.
     pub(crate) fn is_finishing(&self) -> bool {
         matches!(&self.source, Source::Stream(stream) if stream.finishing)
     }
 }
 
-/// What is known about a source that stands in the ready list.
+/// The known state of a source in the ready list.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Seen {
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// The end is behind the bytes: receive until it shows.
+    /// The end follows the unread bytes: receive until it shows.
     pub(crate) hung_up: bool,
     /// `Drained` is to be delivered.
     pub(crate) drained: bool,

@@ -1,7 +1,7 @@
 //! A connected stream: what is queued to it, and how bytes move through its descriptor.
 //!
-//! Everything here is a plain nonblocking call, the same above both backends. Bytes leave in the order in which they
-//! were queued and are dropped only with the stream.
+//! Everything here is a plain nonblocking call, the same above both backends. Bytes leave in the order in
+//! which they were queued and are dropped only with the stream.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -86,10 +86,10 @@ impl Stream {
 #[derive(Default)]
 pub(crate) struct Outgoing {
     parts: VecDeque<Vec<u8>>,
-    /// How much of the first part has left.
+    /// Bytes of the first part that have left.
     sent: usize,
     pub(crate) bytes: usize,
-    /// What the last send offered to the kernel.
+    /// Bytes that the last send offered to the kernel.
     offered: usize,
 }
 

@@ -1,11 +1,14 @@
-//! A timer wheel: four levels of 64 buckets over ticks of one millisecond (Varghese and Lauck 1987, scheme 7).
+//! A timer wheel: four levels of 64 buckets over ticks of one millisecond (Varghese and Lauck 1987, scheme
+//! 7).
 //!
-//! A slot has at most one deadline. Setting and removing one are a few writes; the next tick at which anything may
-//! be due is four rotations of a bitmap. A deadline that only moves later is not re-linked: the field is written, and
-//! the bucket is corrected when it comes due, because idle deadlines move often and fire rarely.
+//! A slot has at most one deadline. Setting and removing one are a few writes; the next tick at which
+//! anything may be due is four rotations of a bitmap. A deadline that only moves later is not re-linked: the
+//! field is written, and the bucket is corrected when it comes due, because idle deadlines move often and
+//! fire rarely.
 //!
-//! What the wheel promises: a slot comes out at the first `pop_expired` whose tick has reached its deadline, never
-//! before, and slots come out in the order of their ticks. Time is an argument; the wheel reads no clock.
+//! The wheel promises that a slot comes out at the first `pop_expired` whose tick has reached its deadline,
+//! and never before. Slots come out in the order of their ticks. Time is an argument; the wheel reads no
+//! clock.
 
 /// Deadlines of slots, in ticks.
 pub(crate) struct Wheel {
@@ -113,7 +116,8 @@ impl Wheel {
     }
 
     /// The next tick at which something may be due, never later than the earliest deadline (once it is in the
-    /// future). It can be earlier, by a moved deadline or by a bucket of a higher level that has to be spread.
+    /// future). It can be earlier, by a moved deadline or by a bucket of a higher level that has to be
+    /// spread.
     pub(crate) fn next_tick(&self) -> Option<u64> {
         if self.buckets[EXPIRED as usize].head != NONE {
             return Some(self.now);
@@ -124,7 +128,8 @@ impl Wheel {
                 continue;
             }
             let here = self.now >> (LEVEL_BITS * level as u32);
-            // The bucket we stand in belongs to the coming revolution, 64 steps away, hence the search from the next.
+            // The bucket we stand in belongs to the coming revolution, 64 steps away, hence the search from
+            // the next.
             let ahead = self.occupied[level].rotate_right(((here + 1) % BUCKETS as u64) as u32);
             let steps = 1 + u64::from(ahead.trailing_zeros());
             let tick = (here + steps) << (LEVEL_BITS * level as u32);
@@ -159,8 +164,8 @@ impl Wheel {
         let bucket = if deadline <= self.now {
             EXPIRED
         } else {
-            // Beyond the wheel's horizon (four and a half hours) a deadline waits in the farthest bucket and is
-            // placed anew from there.
+            // Beyond the wheel's horizon (four and a half hours) a deadline waits in the farthest bucket and
+            // is placed anew from there.
             let distance = (deadline - self.now).min(HORIZON - 1);
             let level = (distance.ilog2() / LEVEL_BITS) as usize;
             let index = (((self.now + distance) >> (LEVEL_BITS * level as u32)) % BUCKETS as u64) as usize;
@@ -192,7 +197,7 @@ impl Wheel {
 const LEVELS: usize = 4;
 const LEVEL_BITS: u32 = 6;
 const BUCKETS: usize = 1 << LEVEL_BITS;
-/// How far the wheel sees, in ticks.
+/// The range of the wheel, in ticks.
 const HORIZON: u64 = 1 << (LEVEL_BITS * LEVELS as u32);
 /// The bucket after the last level: due, not yet popped.
 const EXPIRED: u16 = (LEVELS * BUCKETS) as u16;

@@ -1,12 +1,13 @@
 //! The name of a source: a slot and the generation of its tenant.
 //!
-//! A token is never given twice: the generation of a slot moves on when its tenant leaves. So a stale token, like a
-//! stale completion, finds no source. The same 64 bits travel through the kernel as user data.
+//! A token is never given twice: the generation of a slot moves on when its tenant leaves. So a stale token,
+//! like a stale completion, finds no source. The same 64 bits travel through the kernel as user data.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// Names one declared source of one queue, for as long as it is declared; afterwards it names nothing, for ever.
+/// Names one declared source of one queue, for as long as it is declared; afterwards it names nothing, for
+/// ever.
 ///
 /// (A slot would have to be reused four thousand million times for a token to come round again.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

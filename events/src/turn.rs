@@ -1,8 +1,8 @@
 //! One turn of the queue: flush, look, and hand over to `deliver`.
 //!
-//! The order is the latency: what the caller has queued leaves before anything is waited for, and if nothing is pending
-//! the one look at the kernel is also the sleep. Here the kernel's hints become places in the lists, and sources leave
-//! theirs; no event is made here.
+//! The order is the latency: what the caller has queued leaves before anything is waited for, and if nothing
+//! is pending the one look at the kernel is also the sleep. Here the kernel's hints become places in the
+//! lists, and sources leave theirs; no event is made here.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,13 +16,14 @@ use crate::sys::{Hint, Interest};
 
 impl<M: Send> EventQueue<M> {
     /// Sends what is queued, then fills `batch` with at most `array_max` events, waiting for the first until
-    /// `deadline` (for ever if there is none; not at all if it has passed). Answers how many. The wait is exact to the
-    /// nanosecond, as far as the kernel's timers are.
+    /// `deadline` (for ever if there is none; not at all if it has passed). Answers how many. The wait is
+    /// exact to the nanosecond, as far as the kernel's timers are.
     ///
-    /// The batch is emptied first, which returns the buffers its events hold. What does not fit stays queued, one
-    /// entry for each source. A larger `array_max` costs less per event and lets replies wait longer for the flush; 64
-    /// is a good start. A batch also ends at [`Config::batch_bytes_max`](crate::Config::batch_bytes_max). An error means
-    /// that the kernel refuses to wait, and that the queue is of no use.
+    /// The batch is emptied first, which returns the buffers its events hold. What does not fit stays queued,
+    /// one entry for each source. A larger `array_max` costs less per event and lets replies wait longer for
+    /// the flush; 64 is a good start. A batch also ends at
+    /// [`Config::batch_bytes_max`](crate::Config::batch_bytes_max). An error means that the kernel refuses to
+    /// wait, and that the queue is of no use.
     pub fn get_next_events(
         &mut self,
         batch: &mut Vec<Event<M>>,
@@ -51,7 +52,8 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
-    /// Brings in what needs no kernel: the mailbox, the clock, the returned buffers. Says whether anything is pending.
+    /// Brings in what needs no kernel: the mailbox, the clock, the returned buffers. Says whether anything is
+    /// pending.
     fn gather(&mut self) -> bool {
         let mail = self.mailbox.collect();
         if !self.wheel.is_empty() {
@@ -81,7 +83,7 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
-    /// How long the queue may sleep.
+    /// Returns the time for which the queue may sleep.
     fn timeout(&self, deadline: Option<Instant>) -> Option<Duration> {
         let next_tick = self.wheel.next_tick();
         if deadline.is_none() && next_tick.is_none() {
@@ -94,7 +96,8 @@ impl<M: Send> EventQueue<M> {
         [until_tick, until_deadline].into_iter().flatten().min()
     }
 
-    /// Asks the kernel and takes in what it says; sleeps if the timeout allows and no other thread has posted.
+    /// Asks the kernel and takes in what it says; sleeps if the timeout allows and no other thread has
+    /// posted.
     fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.counters.looks += 1;
         let may_sleep = timeout != Some(Duration::ZERO);
@@ -123,7 +126,8 @@ impl<M: Send> EventQueue<M> {
                 self.take_hints()?;
                 return Ok(true);
             }
-            // To ask the kernel and then to receive is two calls: most often the next bytes come where the last ones came.
+            // To ask the kernel and then to receive is two calls: most often the next bytes come where the
+            // last ones came.
             if self.mailbox.has_mail() || (0..RECEIVES).any(|_| self.receive_hot()) {
                 return Ok(true);
             }
@@ -195,8 +199,8 @@ impl<M: Send> EventQueue<M> {
         Ok(())
     }
 
-    /// Something can be received or accepted: the source is ready, unless it rests. A resting source that the kernel
-    /// keeps hinting is taken off the kernel's list, so that its peer cannot keep waking us.
+    /// Something can be received or accepted: the source is ready, unless it rests. A resting source that the
+    /// kernel keeps hinting is taken off the kernel's list, so that its peer cannot keep waking us.
     fn arrived(&mut self, number: u32) {
         let starving = self.starved.contains(number);
         let slot = self.slots.at(number);
@@ -226,7 +230,8 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
-    /// Has the backend watch for something else. A failure closes the source, for it could never be heard of again.
+    /// Has the backend watch for something else. A failure closes the source, for it could never be heard of
+    /// again.
     fn arm(&mut self, number: u32, wanted: Interest) {
         let token = self.slots.token(number);
         let slot = self.slots.at(number);
@@ -319,7 +324,8 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
-    /// Lets the kernel end its watches over sources that were released. A few looks do; more is not worth waiting for.
+    /// Lets the kernel end its watches over sources that were released. A few looks do; more is not worth
+    /// waiting for.
     pub(crate) fn drain_released(&mut self) {
         for _ in 0..DRAIN_LOOKS {
             if self.slots.zombies == 0 || self.look(Some(Duration::ZERO)).is_err() {
@@ -348,7 +354,8 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Receives from one stream between two questions about all of them. More of them delay what comes by the others.
+/// Receives from one stream between two questions about all of them. More of them delay what comes by the
+/// others.
 const RECEIVES: u32 = 4;
 
 /// Looks of `drain_released`: cancels go out with the first, their answers come with the second.

@@ -1,10 +1,11 @@
-//! How other threads reach a queue: a bounded mailbox and a doorbell.
+//! The ways by which other threads reach a queue: a bounded mailbox and a doorbell.
 //!
-//! One atomic word says what has arrived and whether the queue sleeps; every transition is one read-modify-write of
-//! that word, so the transitions have one order that all threads agree on. A sender first stores its message, then
-//! sets its bit. The queue falls asleep only by exchanging *nothing* for `ASLEEP`. So either the sender's bit comes
-//! first, and the exchange fails, or the sleep comes first, and the sender finds `ASLEEP` and rings. Only the first
-//! bit set on a sleeping word rings: one system call for each sleep, none while the queue is busy.
+//! One atomic word says what has arrived and whether the queue sleeps; every transition is one
+//! read-modify-write of that word, so the transitions have one order that all threads agree on. A sender
+//! first stores its message, then sets its bit. The queue falls asleep only by exchanging *nothing* for
+//! `ASLEEP`. So either the sender's bit comes first, and the exchange fails, or the sleep comes first, and
+//! the sender finds `ASLEEP` and rings. Only the first bit set on a sleeping word rings: one system call for
+//! each sleep, none while the queue is busy.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,7 +28,8 @@ impl<M: Send> Handle<M> {
         self.shared.announce(WOKEN);
     }
 
-    /// Hands the queue a message, which it returns as a `Posted` event. Messages of one thread keep their order.
+    /// Hands the queue a message, which it returns as a `Posted` event. Messages of one thread keep their
+    /// order.
     pub fn post(&self, message: M) -> Result<(), PostError<M>> {
         {
             let mut waiting = self.shared.waiting();
@@ -94,7 +96,8 @@ impl<M: Send> Mailbox<M> {
         Handle { shared: Arc::clone(&self.shared) }
     }
 
-    /// What the kernel must watch: each ring is one edge. It is never read, for its count does not matter.
+    /// The descriptor that the kernel must watch: each ring is one edge. Nothing reads it, because its count
+    /// does not matter.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
@@ -111,7 +114,7 @@ impl<M: Send> Mailbox<M> {
         self.woken || !self.taken.is_empty()
     }
 
-    /// Whether something arrived that was not taken yet; one load.
+    /// Says, with one load, whether the mailbox holds anything that was not taken yet.
     pub(crate) fn has_mail(&self) -> bool {
         self.shared.word.load(Ordering::Acquire) & (WOKEN | POSTED) != 0
     }
@@ -167,7 +170,8 @@ impl<M> Shared<M> {
             reason = "the kernel reads an eventfd's count in the host's order"
         )]
         let one = 1_u64.to_ne_bytes();
-        // The only failure of this write is a count at its maximum, and then the descriptor is readable anyway.
+        // The only failure of this write is a count at its maximum, and then the descriptor is readable
+        // anyway.
         let _ = rustix::io::write(&self.bell, &one);
     }
 
@@ -190,7 +194,7 @@ const CLOSED: u32 = 8;
 mod tests {
     use super::*;
 
-    /// Whether the bell has rung since the last look.
+    /// Says whether the bell has rung since the last look.
     fn rung(mailbox: &Mailbox<u32>) -> bool {
         rustix::io::read(mailbox.bell(), &mut [0; 8]).is_ok()
     }
@@ -226,9 +230,10 @@ mod tests {
         assert!(matches!(handle.post(3), Err(PostError::Closed(3))));
     }
 
-    /// Two senders of two steps each (store, announce) against a queue that sleeps and collects: every interleaving
-    /// of the steps, run one after the other. Because each step is one locked section or one read-modify-write of
-    /// one word, the interleavings are all there is. Never may the queue sleep on a message without a ring.
+    /// Two senders of two steps each (store, announce) against a queue that sleeps and collects: every
+    /// interleaving of the steps, run one after the other. Because each step is one locked section or one
+    /// read-modify-write of one word, the interleavings are all there is. Never may the queue sleep on a
+    /// message without a ring.
     #[test]
     fn no_interleaving_sleeps_through_a_message() {
         const SENDERS: usize = 2;

@@ -1,4 +1,5 @@
-//! One set of stories, told on both backends: whatever the kernel interface, the contract of the crate is the same.
+//! One set of stories, told on both backends: whatever the kernel interface, the contract of the crate is the
+//! same.
 
 mod rig;
 
@@ -281,7 +282,8 @@ fn a_revoked_token_is_in_no_later_batch(mut rig: Rig) {
     for (_, near) in &mut pairs {
         near.write_all(b"now").unwrap();
     }
-    // All eight are pending; one is delivered. Four of the rest are revoked, some of them hinted and some not.
+    // All eight are pending; one is delivered. Four of the rest are revoked, some of them hinted and some
+    // not.
     let first = rig.next().token;
     let revoked: Vec<Token> =
         pairs.iter().map(|(token, _)| *token).filter(|token| *token != first).take(4).collect();
@@ -954,7 +956,7 @@ fn churn_leaves_nothing_behind(mut rig: Rig) {
     }
 }
 
-/// What the tests use of the configuration: small, so that every bound is met.
+/// The configuration of the tests: small, so that they reach every bound.
 fn config() -> Config {
     Config {
         sources_max: 256,

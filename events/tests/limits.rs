@@ -1,5 +1,5 @@
-//! The descriptor limit of the process. The one test has a process of its own, because all threads of a process share
-//! the limit.
+//! The descriptor limit of the process. The one test has a process of its own, because all threads of a
+//! process share the limit.
 
 mod rig;
 

@@ -1,8 +1,8 @@
 //! Every interleaving of the races between the two ends of a channel, with the very functions that they call.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p tercel-events --test loom`. Each race is told once in the order that
-//! the ends keep; where an order is what keeps it, a model with another one shows that it would be caught. A thread
-//! that sleeps without a ring to come is what loom calls a deadlock.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p tercel-events --test loom`. Each race is told once in the
+//! order that the ends keep; where an order is what keeps it, a model with another one shows that it would be
+//! caught. A thread that sleeps without a ring to come is what loom calls a deadlock.
 #![cfg(loom)]
 #![allow(dead_code, reason = "the models do not call every step")]
 
@@ -51,7 +51,7 @@ struct Lane {
     starved: AtomicU64,
     consumer_bell: Bell,
     producer_bell: Bell,
-    /// What a line and a block are to the two ends: loom reports a write beside a read.
+    /// Stands for the content of a line and a block: loom reports a write that races with a read.
     bytes: UnsafeCell<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! Where a sandbox refuses rings: a real filter of system calls, in a child process, for filters are never taken off.
+//! Where a sandbox refuses rings: a real filter of system calls, in a child process, for filters are never
+//! taken off.
 
 mod rig;
 

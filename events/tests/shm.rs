@@ -1,4 +1,5 @@
-//! A channel between two processes: this test's binary starts itself as the peer, whose standard input is the socket.
+//! A channel between two processes: this test's binary starts itself as the peer, whose standard input is the
+//! socket.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,7 +35,7 @@ fn start(test: &str) -> (Child, UnixStream) {
     (child, near)
 }
 
-/// Whether this process is the peer, and then the socket to the one that started it.
+/// The socket to the parent, if this process is the peer that `test` started.
 fn socket_of_child(test: &str) -> Option<UnixStream> {
     (std::env::var(CHILD).ok()? == test)
         .then(|| UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap()))

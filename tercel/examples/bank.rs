@@ -1,6 +1,6 @@
-//! A bank: accounts are objects with methods, which run on the cached copy or at the server, by the same line. Many tellers pay
-//! to and fro: no money is made or lost. A service, which has no object, answers for the whole bank.
-//! `cargo run -p tercel --example bank`.
+//! A bank: accounts are objects with methods, which run on the cached copy or at the server, by the same
+//! line. Many tellers pay to and fro: no money is made or lost. A service, which has no object, answers for
+//! the whole bank. `cargo run -p tercel --example bank`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,10 +8,10 @@ use tercel::{
     Called, Client, Context, Failure, List, Obj, Object, Record, Ref, Server, Text, interface, service,
 };
 
-/// What can be done with an account.
+/// The methods of an account.
 #[interface]
 trait Account {
-    /// What is in it, in cents.
+    /// The balance, in cents.
     #[read]
     fn balance(&self) -> i64;
     /// Puts money in, or takes it out; gives what is in it then.
@@ -66,7 +66,8 @@ impl Account for Purse {
     }
 
     fn pay(this: &Obj<Purse>, to: Ref<Purse>, cents: i64) -> Called<i64, Overdrawn> {
-        // A method calls others in its own transaction. What is got behind a change shows it, also if both are one.
+        // A method calls others in its own transaction. What is got behind a change shows it, also if both
+        // are one.
         let left = Purse::deposit(this, -cents, "paid")?;
         Purse::deposit(&Obj::tx(this).get(to)?, cents, "received")?;
         Ok(left)
@@ -82,13 +83,14 @@ impl Account for Purse {
     }
 }
 
-/// What the bank does for its customers. The procedures run at the server, each at most once for a call.
+/// The services of the bank for its customers. The procedures run at the server, each at most once for a
+/// call.
 #[service]
 trait Counter {
     /// Pays from one purse to another, and gives the number of the receipt.
     #[slow]
     fn transfer(&self, from: Ref<Purse>, to: Ref<Purse>, cents: i64) -> Result<u64, Overdrawn>;
-    /// How many receipts there are.
+    /// The number of receipts.
     #[read]
     fn receipts(&self) -> u64;
 }
@@ -120,7 +122,8 @@ const PURSES: usize = 8;
 const TELLERS: usize = 4;
 const PAYMENTS: usize = 100;
 
-/// Tellers pay from one purse to another, each half of the time here and half at the server; gives what is in all purses then.
+/// Tellers pay from one purse to another, each half of the time here and half at the server; gives what is in
+/// all purses then.
 fn pay_to_and_fro(client: &Client) -> Result<i64, Failure<Overdrawn>> {
     let purses: Vec<Ref<Purse>> = client
         .run(|tx| (0..PURSES).map(|_| tx.create(&Purse { cents: 1_000, last: Ref::NULL })).collect())?;

@@ -46,7 +46,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (ann, bob) = (Client::connect(address)?, Client::connect(address)?);
     let concert = ann.run(|tx| tx.create(&Concert { name: "Thursday".into(), seats_free: SEATS }))?;
 
-    // By hand: Ann has read how many seats there are when Bob takes one, so she may not write what follows from it.
+    // By hand: Ann has read how many seats there are when Bob takes one, so she may not write what follows
+    // from it.
     let tx = ann.transaction().begin()?;
     let free = tx.get(concert)?.seats_free();
     tx.edit(concert)?.set_seats_free(free - 1)?;

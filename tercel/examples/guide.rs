@@ -91,7 +91,7 @@ impl Named for PersonOfToday {
 
 #[service]
 trait Desk {
-    /// How many letters a name has. It may be run more than once.
+    /// Counts the letters of a name. It may be run more than once.
     #[read]
     fn letters(&self, name: &str) -> Result<u32, TooLong>;
     /// Gives someone else a nickname, when their turn comes: gives how many had theirs before.

@@ -1,5 +1,5 @@
-//! A permission service: users in nested groups, documents with grants, checkers that answer from caches of their own, and
-//! a revoker whose word counts at every checker as soon as it is passed on.
+//! A permission service: users in nested groups, documents with grants, checkers that answer from caches of
+//! their own, and a revoker whose word counts at every checker as soon as it is passed on.
 
 use std::sync::mpsc;
 
@@ -74,7 +74,8 @@ fn may(tx: &Tx<'_>, user: &str, document: &str, role: Role) -> Result<bool, Erro
     Ok(grants.iter().any(|grant| grant.role >= role && concerns(&grant.subject)))
 }
 
-/// Takes all grants of a group away. Gives the token of the commit: a checker that is shown it has the change.
+/// Takes all grants of a group away. Gives the token of the commit: a checker that is shown it has the
+/// change.
 fn revoke(space: &Client, document: &str, from: &str) -> Result<Token, Error> {
     let tx = space.transaction().begin()?;
     let service = tx.get_root::<Service>("service")?;

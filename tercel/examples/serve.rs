@@ -1,5 +1,6 @@
-//! A server with a method and a procedure of its own, which stays up until a signal tells it to stop. It takes a directory and an
-//! address: `cargo run -p tercel --example serve -- ./counters 127.0.0.1:7117`. In another terminal then:
+//! A server with a method and a procedure of its own, which stays up until a signal tells it to stop. It
+//! takes a directory and an address: `cargo run -p tercel --example serve -- ./counters 127.0.0.1:7117`. In
+//! another terminal then:
 //!
 //! ```text
 //! tercel call counter add 3
@@ -14,16 +15,16 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tercel::{Called, Context, Obj, Object, Server, interface, service};
 
-/// How long calls that are under way at the first signal have to come to their end.
+/// Time for calls that are under way at the first signal to come to their end.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// What is served, under the root `counter`.
+/// The served object, under the root `counter`.
 #[derive(Object)]
 pub struct Counter {
     count: u64,
 }
 
-/// What can be done with a counter.
+/// The methods of a counter.
 #[interface]
 pub trait Counts {
     /// The count.
@@ -45,7 +46,7 @@ impl Counts for Counter {
     }
 }
 
-/// What takes a while.
+/// The procedures that take a while.
 #[service]
 pub trait Kitchen {
     /// Takes so long; gives whether it came to its end.

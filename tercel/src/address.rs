@@ -1,4 +1,4 @@
-//! Where a server listens and a client connects: `HOST:PORT`, or `unix:PATH`.
+//! Addresses at which a server listens and a client connects: `HOST:PORT`, or `unix:PATH`.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -39,8 +39,8 @@ impl Address {
         Address::Tcp("127.0.0.1:7117".into())
     }
 
-    /// Connects, within the time given for all addresses of a name together; sending on the connection fails when nothing is taken for
-    /// as long.
+    /// Connects, within the time given for all addresses of a name together; sending on the connection fails
+    /// when nothing is taken for as long.
     pub(crate) fn connect(&self, timeout: Duration) -> io::Result<OwnedFd> {
         match self {
             Address::Tcp(host) => {
@@ -93,7 +93,7 @@ impl Address {
         }
     }
 
-    /// Whether only this machine can reach it.
+    /// Says whether only this machine can reach the address.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Address::Unix(_) => true,
@@ -138,8 +138,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Connects to the socket at `path`, and fails with `WouldBlock` if its server lets too many wait: at once, or after some time. So
-/// long each send on the connection may wait, too.
+/// Connects to the socket at `path`, and fails with `WouldBlock` if its server lets too many wait: at once,
+/// or after some time. So long each send on the connection may wait, too.
 fn connect_unix(path: &Path, timeout: Option<Duration>) -> io::Result<OwnedFd> {
     let waits = if timeout.is_some() { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | waits, None)?;
@@ -149,7 +149,7 @@ fn connect_unix(path: &Path, timeout: Option<Duration>) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether the system can take a path as that of a socket.
+/// Checks that the system can take a path as the path of a socket.
 fn fits(path: &Path) -> Result<(), String> {
     match path.as_os_str().len() {
         0..=UNIX_BYTES_MAX => Ok(()),
@@ -160,10 +160,10 @@ fn fits(path: &Path) -> Result<(), String> {
     }
 }
 
-/// What Linux has room for, without the zero at the end.
+/// Bytes of a path that Linux has room for, without the zero at the end.
 const UNIX_BYTES_MAX: usize = 107;
 
-/// Whether there is a socket at `path` at which no server answers, left by a server that was killed. Any other file
+/// Says whether `path` is a socket that a killed server has left, at which no server answers. Any other file
 /// there is not ours to remove.
 fn is_left_over(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());

@@ -9,13 +9,16 @@
 //!  8  body       52   as in the message of a frame; a longer one is in the block
 //! ```
 //!
-//! What stands before a body has the part that is written behind it begin with a cache line. So it can be read there, and is copied by lines.
+//! The bytes before a body place its last part at the start of a cache line. That part can thus be read in
+//! place, and is copied by lines.
 //!
-//! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may turn it into a message.
+//! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may
+//! turn it into a message.
 //!
 //! A client that has connected to a Unix socket makes a channel and sends its memory there, before anything
-//! else; the server answers with one byte. If it has taken the channel, the socket stays: by it a client wakes
-//! the server, and its end is the end of the connection. If it has not, the connection goes on by the socket.
+//! else; the server answers with one byte. If it has taken the channel, the socket stays: by it a client
+//! wakes the server, and its end is the end of the connection. If it has not, the connection goes on by the
+//! socket.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -34,21 +37,21 @@ use tercel_wire::payload::PartSink;
 
 use crate::sharing::SharedMemory;
 
-/// What is said first, with the memory: which protocol the channel speaks. No frame begins so.
+/// The first message, which carries the memory: the version of the channel's protocol. No frame begins so.
 pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM3";
 
 /// The answers of a server that has taken a channel, and of one that has not.
 pub(crate) const TAKEN: u8 = 1;
 pub(crate) const REFUSED: u8 = 0;
 
-/// What stands first in a line.
+/// The first byte of a line: its kind.
 const PIECE: u8 = 0;
 const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
 
 const BODY_AT: usize = 8;
 
-/// What a line has room for behind the head of a request or response.
+/// Room of a line after the head of a request or response, in bytes.
 const REST_BYTES: usize = LINE_BYTES - BODY_AT - HEAD_BYTES;
 
 /// The longest body of a call beside the stream.
@@ -88,7 +91,8 @@ impl Kept {
     }
 }
 
-/// What is always kept, and for how many calls that do not need it the rest is.
+/// Bytes that are always kept, and the number of calls for which the rest is kept although none of them needs
+/// it.
 const KEPT_BYTES: usize = 64 << 10;
 const UNUSED_MAX: u32 = 64;
 
@@ -160,7 +164,7 @@ pub(crate) fn room_for(bytes: usize) -> usize {
     bytes.min(PIECE_BYTES)
 }
 
-/// Whether there was room.
+/// Says whether there was room.
 #[inline]
 fn sent(sent: Result<(), SendError>) -> Result<bool, Corrupt> {
     match sent {
@@ -173,13 +177,13 @@ fn sent(sent: Result<(), SendError>) -> Result<bool, Corrupt> {
 /// A call beside the stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InLine<'a> {
-    /// Of a request: microseconds left to its caller; 0 is none.
+    /// Microseconds left to the caller of a request; 0 means no limit.
     pub left_us: u32,
     /// As in the message of a frame.
     pub body: &'a [u8],
 }
 
-/// Which end a process is: one sends requests, the other one responses.
+/// The end that a process is: one sends requests, the other one responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
@@ -200,7 +204,8 @@ impl End {
         if self == End::Client { Kind::Response } else { Kind::Request }
     }
 
-    /// Sends a call whose body is a head and what goes behind it; whether there was room. The body has [`CALL_BODY_BYTES`] at most.
+    /// Sends a call whose body is a head and a rest; says whether there was room. The body has
+    /// [`CALL_BODY_BYTES`] at most.
     #[inline(always)]
     pub(crate) fn send(
         self,
@@ -231,8 +236,8 @@ impl End {
         sent(sender.send_words(&line))
     }
 
-    /// Sends a call whose body is written where the peer reads it: the head, what is given, and so many bytes more, which `fill`
-    /// writes. They are too many for a line.
+    /// Sends a call whose body is written where the peer reads it: the head, what is given, and so many bytes
+    /// more, which `fill` writes. They are too many for a line.
     pub(crate) fn send_with(
         self,
         sender: &mut Sender,
@@ -247,7 +252,7 @@ impl End {
         }
     }
 
-    /// As [`End::send_with`], but the peer is not told of it yet; none if there is no room.
+    /// As [`End::send_with`], but the peer is not notified yet; none if there is no room.
     pub(crate) fn write<'s>(
         self,
         sender: &'s mut Sender,
@@ -342,7 +347,8 @@ impl End {
         frame::encode(header, call.body, into);
     }
 
-    /// Appends what has arrived, all of it as a stream of bytes, up to a bound that is passed by one message at most.
+    /// Appends what has arrived, all of it as a stream of bytes, up to a bound that is passed by one message
+    /// at most.
     pub(crate) fn take(self, receiver: &mut Receiver, into: &mut Vec<u8>) -> Result<(), Corrupt> {
         let mut room = Room::default();
         for _ in 0..TAKE_MESSAGES {
@@ -359,7 +365,7 @@ impl End {
     }
 }
 
-/// A call whose body is where the peer reads it, and of which the peer is not told yet.
+/// A call whose body is where the peer reads it, and of which the peer is not notified yet.
 pub(crate) struct Written<'s> {
     line: [u8; LINE_BYTES],
     block: WrittenBlock<'s>,
@@ -378,7 +384,7 @@ const ALIGNED: usize = 64;
 /// As [`Next`]; a long call is where its sender wrote it.
 pub(crate) enum Arrived<'r, 'l> {
     Nothing,
-    /// It was appended.
+    /// A piece of the stream, which was appended.
     Piece,
     Call(InLine<'l>),
     Large(Large<'r, 'l>),
@@ -400,12 +406,12 @@ impl<'l> Large<'_, 'l> {
         self.left_us
     }
 
-    /// Whether it is so large that a copy is worth a look whether it is needed.
+    /// Says whether the call is so large that the receiver should first look whether it needs a copy.
     pub(crate) fn is_worth_it(&self) -> bool {
         self.bytes > IN_PLACE_BYTES
     }
 
-    /// A copy of how the body begins, at most so much of it.
+    /// Copies the beginning of the body, as much as fits.
     pub(crate) fn head<'h>(&self, into: &'h mut [u8]) -> &'h [u8] {
         let bytes = self.bytes.min(into.len());
         let head = &mut into[..bytes];
@@ -417,7 +423,7 @@ impl<'l> Large<'_, 'l> {
         (SharedBody::new(self.block.runs(), Block::BEGINS + self.before), self.bytes)
     }
 
-    /// It as a call that does not change.
+    /// Copies the call, so that it no longer changes.
     pub(crate) fn copied(self) -> Result<InLine<'l>, Corrupt> {
         let body = self.room.take(self.bytes);
         match self.block.read_at(self.before, body) {
@@ -427,13 +433,14 @@ impl<'l> Large<'_, 'l> {
     }
 }
 
-/// Up to here a call is copied at once: its argument was put together with its record, and begins anywhere.
+/// Bytes up to which a call is copied at once: its argument was put together with its record, and begins
+/// anywhere.
 const IN_PLACE_BYTES: usize = 16 << 10;
 
-/// What a channel has brought.
+/// The next message of a channel.
 pub(crate) enum Next<'l> {
     Nothing,
-    /// It was appended.
+    /// A piece of the stream, which was appended.
     Piece,
     Call(InLine<'l>),
 }

@@ -1,4 +1,4 @@
-//! How a server is, as its clients are told.
+//! The health of a server, as its clients receive it.
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use tercel_wire::message;
 
 pub use tercel_wire::message::HealthState;
 
-/// How a server was when it was asked by [`Client::health`](crate::Client::health).
+/// The health of a server at the time of a call of [`Client::health`](crate::Client::health).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// What it could do for its clients.
+    /// The service that the server could offer its clients.
     pub state: HealthState,
-    /// Why it was in that state, or what its operator should know, as a sentence; empty if there was nothing to say.
+    /// The reason for that state, or a notice to the operator, as a sentence; empty if there was nothing to
+    /// report.
     pub reason: String,
-    /// How long it had been up.
+    /// Time since the server's start.
     pub uptime: Duration,
-    /// Calls of methods and of slow procedures that ran or waited there, of all clients. Other procedures run where they arrive, and are
-    /// over before the next question.
+    /// Calls of methods and of slow procedures that ran or waited there, of all clients. Other procedures run
+    /// where they arrive, and are over before the next question.
     pub calls: u32,
 }
 

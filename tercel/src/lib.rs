@@ -1,9 +1,10 @@
 //! Typed, durable objects that live on servers and feel local.
 //!
-//! A program declares classes with `#[derive(Object)]`, opens a space with [`embedded`] or [`Client::connect`], and reads
-//! and changes objects in transactions. What it reads comes from a cache in its own memory. A transaction sees one state of
-//! the space, which may be some moments older than the newest commit of others; what it writes is committed only if
-//! nothing that it read has changed since, and is run again otherwise.
+//! A program declares classes with `#[derive(Object)]`, opens a space with [`embedded`] or
+//! [`Client::connect`], and reads and changes objects in transactions. What it reads comes from a cache in
+//! its own memory. A transaction sees one state of the space, which may be some moments older than the newest
+//! commit of others; what it writes is committed only if nothing that it read has changed since, and is run
+//! again otherwise.
 //!
 //! ```
 //! use tercel::{List, Object, Ref, Text};
@@ -152,8 +153,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The guide, [docs/guide.md](https://github.com/tercel/tercel/blob/main/docs/guide.md), goes from here to changed classes,
-//! collections, conflicts, and a server with several clients.
+//! The guide, [docs/guide.md](https://github.com/tercel/tercel/blob/main/docs/guide.md), goes from here to
+//! changed classes, collections, conflicts, and a server with several clients.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -216,6 +217,6 @@ pub use tercel_wire::lent::{Lending, LentBytes};
 pub use tercel_wire::record::{Any, Bytes, List, Ref, Target, Text};
 pub use tercel_wire::token::{Token, TokenError};
 
-/// What derived code needs. Not for people.
+/// The support of derived code. Not for people.
 #[doc(hidden)]
 pub use tercel_engine::__private;

@@ -1,7 +1,8 @@
-//! What the cache stands on: a mapping of its own and the kernel's process-wide fence; and a mark that a fork removes.
+//! The foundations of the cache: a mapping of its own and the kernel's process-wide fence; and a mark that a
+//! fork removes.
 //!
-//! The one place of this crate with unsafe code: two traits of the heap whose promises only the kernel can keep, and a
-//! byte in memory that the kernel empties in a child.
+//! The one place of this crate with unsafe code: two traits of the heap whose promises only the kernel can
+//! keep, and a byte in memory that the kernel empties in a child.
 #![allow(unsafe_code, reason = "the heap's arena and fence are promises of the kernel; argued below")]
 
 use std::io;
@@ -19,7 +20,7 @@ pub(crate) fn machine_bytes() -> u64 {
     (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
 }
 
-/// What it is called where that is the bound.
+/// The name of this bound in error messages.
 pub(crate) const ALL_MEMORY: &str = "all the memory of this machine";
 
 /// A large page of the processors that we know.
@@ -27,7 +28,7 @@ const HUGE_BYTES: usize = 2 << 20;
 
 /// Anonymous memory, aligned to frames, untouched pages of which cost nothing.
 pub(crate) struct Mapping {
-    /// What the kernel gave, longer than needed by what it is aligned to.
+    /// The start of the kernel's mapping, which is longer than needed, to leave room for the alignment.
     start: NonNull<u8>,
     mapped: usize,
     base: NonNull<u8>,
@@ -42,8 +43,9 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes.
     pub(crate) fn new(len: usize) -> io::Result<Mapping> {
-        // Objects that are used together are all over the arena, so that the processor's table of pages is the first to be
-        // too small. Large pages are asked for only where the arena fills them: it never takes more than `len`.
+        // Objects that are used together are all over the arena, so that the processor's table of pages is
+        // the first to be too small. Large pages are asked for only where the arena fills them: it never
+        // takes more than `len`.
         let align = if len >= HUGE_BYTES { HUGE_BYTES } else { FRAME_BYTES };
         let mapped = len + align;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -57,8 +59,8 @@ impl Mapping {
         let base = unsafe { start.add(shift) };
         let huge = len / HUGE_BYTES * HUGE_BYTES;
         if huge != 0 {
-            // SAFETY: the range lies inside the mapping; the advice changes nothing that a program could see. Where the
-            // kernel has no large pages it is refused, which costs time and nothing else.
+            // SAFETY: the range lies inside the mapping; the advice changes nothing that a program could see.
+            // Where the kernel has no large pages it is refused, which costs time and nothing else.
             let _ = unsafe { madvise(base.as_ptr().cast(), huge, Advice::LinuxHugepage) };
         }
         Ok(Mapping { start, mapped, base, len })
@@ -72,8 +74,8 @@ impl Drop for Mapping {
     }
 }
 
-// SAFETY: private anonymous memory is zero, readable, writable and this value's alone until it is unmapped; the base is
-// rounded up to a frame, or more, inside it. Discarded pages read as zero and stay usable.
+// SAFETY: private anonymous memory is zero, readable, writable and this value's alone until it is unmapped;
+// the base is rounded up to a frame, or more, inside it. Discarded pages read as zero and stay usable.
 unsafe impl Memory for Mapping {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -89,8 +91,8 @@ unsafe impl Memory for Mapping {
         }
         // SAFETY: the range was just seen to lie inside.
         let from = unsafe { self.base.add(offset) };
-        // SAFETY: dropping pages of a private anonymous mapping leaves zeros behind; the heap says that it does not use
-        // them.
+        // SAFETY: dropping pages of a private anonymous mapping leaves zeros behind; the heap says that it
+        // does not use them.
         let _ = unsafe { madvise(from.as_ptr().cast(), len, Advice::LinuxDontNeed) };
     }
 }
@@ -109,8 +111,8 @@ impl Barrier {
     }
 }
 
-// SAFETY: a private expedited membarrier is a full fence on every running thread of the process and the fence on this
-// one; without it the value says so and is a fence on this thread.
+// SAFETY: a private expedited membarrier is a full fence on every running thread of the process and the fence
+// on this one; without it the value says so and is a fence on this thread.
 unsafe impl Fence for Barrier {
     fn heavy(&self) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
@@ -125,15 +127,16 @@ unsafe impl Fence for Barrier {
     }
 }
 
-/// Tells the process that made it from every process forked off it since: a load, where the kernel empties marked memory
-/// in a child.
+/// Tells the process that made it from every process forked off it since: a load, where the kernel empties
+/// marked memory in a child.
 pub(crate) struct Birthmark {
     /// The first byte of a mapping, which is 1 here and 0 in a child; none where the kernel cannot.
     byte: Option<NonNull<u8>>,
     pid: Pid,
 }
 
-// SAFETY: the byte is written before the value exists, and by the kernel in a child before that runs; later it is read only.
+// SAFETY: the byte is written before the value exists, and by the kernel in a child before that runs; later
+// it is read only.
 unsafe impl Send for Birthmark {}
 // SAFETY: as above.
 unsafe impl Sync for Birthmark {}
@@ -164,13 +167,13 @@ impl Birthmark {
         byte
     }
 
-    /// Whether this process was forked off the one that made the mark. Where the kernel empties no memory, a process that
-    /// has by chance the number of a dead ancestor is not told apart from it.
+    /// Says whether this process was forked off the process that made the mark. If the kernel empties no
+    /// memory, a process that by chance has the number of a dead ancestor passes for that ancestor.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         match self.byte {
-            // SAFETY: the mapping lives as long as the value, and no thread of this process writes it meanwhile. The
-            // read is volatile because the kernel changes the byte, in a child.
+            // SAFETY: the mapping lives as long as the value, and no thread of this process writes it
+            // meanwhile. The read is volatile because the kernel changes the byte, in a child.
             Some(byte) => unsafe { byte.read_volatile() == 0 },
             None => getpid() != self.pid,
         }

@@ -1,13 +1,14 @@
 //! Panics of a server's threads: caught where the thread begins, and handed on as text.
 //!
-//! A thread that ends without a word leaves a server that waits for it for ever. What the thread held is not used again:
-//! the server stops, and the next opening finds what is on the disk.
+//! A thread that ends without a word leaves a server that waits for it for ever. What the thread held is not
+//! used again: the server stops, and the next opening finds what is on the disk.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-/// Runs what the calling thread is for. If that panics, gives a sentence that names the thread and has the panic's text.
+/// Runs what the calling thread is for. If that panics, gives a sentence that names the thread and has the
+/// panic's text.
 pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     // Unwind safe: the callers stop the server, and nothing that the closure touched is used again.
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
@@ -21,7 +22,7 @@ pub(crate) fn sentence(thread: &str, panic: &(dyn Any + Send)) -> String {
     format!("the thread {thread} panicked: {}; this is a defect of the server, please report it", text(panic))
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message")

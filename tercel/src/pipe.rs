@@ -19,7 +19,7 @@ struct State {
     woken: bool,
 }
 
-/// What a wait on a connection ended with.
+/// The event that ended a wait on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// Bytes, or the end, can be taken.

@@ -1,8 +1,10 @@
-//! What a thread of this process does for a server of this process: so no thread waits for what it is to do itself.
+//! The tasks of this process's threads for a server of this process. With them, no thread waits for its own
+//! work.
 //!
-//! The loop of a server runs procedures and methods that are not slow, and everything else waits for it meanwhile. A thread of its pool
-//! runs a slow procedure, which may call another one of the same server: that takes another thread of the pool. The invariant: of a pool
-//! at least one thread waits for no slow procedure of its own server.
+//! The loop of a server runs procedures and methods that are not slow, and everything else waits for it
+//! meanwhile. A thread of its pool runs a slow procedure, which may call another one of the same server: that
+//! takes another thread of the pool. The invariant: of a pool at least one thread waits for no slow procedure
+//! of its own server.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,12 +19,12 @@ thread_local! {
     static SERVES: RefCell<Option<(ViewId, Serves)>> = const { RefCell::new(None) };
 }
 
-/// What it does.
+/// The task of a thread.
 #[derive(Clone)]
 pub(crate) enum Serves {
-    /// It is the loop.
+    /// The thread is the loop.
     Loop,
-    /// It is one of a pool.
+    /// The thread is one of a pool.
     Pool(Arc<Pool>),
 }
 
@@ -69,7 +71,8 @@ pub(crate) fn may_wait(server: ViewId) -> Result<(), Error> {
     }
 }
 
-/// Whether this thread is the loop of no server: one that is does not wait where it is not asked of which.
+/// Says whether this thread is not the loop of any server. A loop does not wait where the call does not name
+/// its server.
 pub(crate) fn is_no_loop() -> bool {
     SERVES.with_borrow(|of| !matches!(of, Some((_, Serves::Loop))))
 }

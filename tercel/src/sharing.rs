@@ -1,15 +1,16 @@
-//! The users between which memory is shared. Both ends ask the kernel for the user at the other end before they share anything.
+//! The users between which memory is shared. Both ends ask the kernel for the user at the other end before
+//! they share anything.
 
-/// Which clients may reach a server through shared memory.
+/// The clients that may reach a server through shared memory.
 ///
-/// What arrives there is copied before it is judged, so that a client can do no more by writing into the memory than by sending
-/// other bytes. Only a procedure that takes [`LentBytes`](crate::LentBytes) reads where its caller wrote, and only of clients of the
-/// server's own user.
+/// The server copies arrivals before it judges them. A client can thus do no more by writing into the memory
+/// than by sending other bytes. Only a procedure that takes [`LentBytes`](crate::LentBytes) reads where its
+/// caller wrote, and only for clients of the server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SharedMemory {
     /// None: they take the socket.
     Off,
-    /// Those of the server's own user.
+    /// The clients of the server's own user.
     #[default]
     SameUser,
     /// All that can reach the socket.
@@ -17,7 +18,7 @@ pub enum SharedMemory {
 }
 
 impl SharedMemory {
-    /// Whether a server of this user takes channels from a process of that one.
+    /// Says whether a server of the user `own_uid` takes channels from a process of the user `peer_uid`.
     pub(crate) fn admits(self, own_uid: u32, peer_uid: u32) -> bool {
         match self {
             SharedMemory::Off => false,
@@ -26,7 +27,7 @@ impl SharedMemory {
         }
     }
 
-    /// Whether a client of this user hands channels over to a server of that one.
+    /// Says whether a client of the user `own_uid` hands channels to a server of the user `server_uid`.
     pub(crate) fn trusts(self, own_uid: u32, server_uid: u32) -> bool {
         // The superuser can look into the memory of any process.
         self.admits(own_uid, server_uid) || (self == SharedMemory::SameUser && server_uid == 0)

@@ -1,5 +1,6 @@
-//! For tools that look at files, pages and frames, such as `tercel inspect`, `check` and `bench`. No promise of stability: what is
-//! here changes with the formats and the machines, also where the rest of this crate does not.
+//! For tools that look at files, pages and frames, such as `tercel inspect`, `check` and `bench`. No promise
+//! of stability: what is here changes with the formats and the machines, also where the rest of this crate
+//! does not.
 //!
 //! A program that stores objects needs none of it.
 //!
@@ -33,7 +34,7 @@ pub use tercel_events as events;
 pub use tercel_heap as heap;
 pub use tercel_wire as wire;
 
-/// What a server keeps on disk.
+/// The files of a server.
 pub mod disk {
     pub use crate::disk::{DiskError, dir, log, pages};
 }
@@ -77,7 +78,8 @@ pub fn interfaces(client: &Client) -> Result<Vec<Interface>, Error> {
     client.ask(|machine| machine.interfaces())
 }
 
-/// Calls a method by the server's description, for a tool that has neither class nor service. Gives nothing if it is never answered.
+/// Calls a method by the server's description, for a tool that has neither class nor service. Gives nothing
+/// if it is never answered.
 ///
 /// # Errors
 /// As [`Described::call`].
@@ -120,8 +122,8 @@ pub fn stored_object(client: &Client, oref: Oref) -> Result<(ClassId, Arc<Layout
     Err(Error::Corrupt(format!("{oref} moved twice")))
 }
 
-/// Gives bytes of the page store in which nothing is any more back to the file system, for a directory that no process has
-/// open: the length of the store's file before and after.
+/// Gives bytes of the page store in which nothing is any more back to the file system, for a directory that
+/// no process has open: the length of the store's file before and after.
 ///
 /// # Errors
 /// If there is no space, if a process has it open, if there is no room for the copying, or if it is damaged.

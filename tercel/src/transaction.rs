@@ -7,8 +7,8 @@ use tercel_engine::txn::{self, Freshness, Isolation, Options, Port, Tx};
 use tercel_wire::token::Token;
 
 /// The choices for a transaction, made by [`Client::transaction`](crate::Client::transaction) or
-/// [`Server::transaction`](crate::Server::transaction). Without any it is what `run` runs: serializable, and each of its
-/// calls waits as long as a call of the client or the server does.
+/// [`Server::transaction`](crate::Server::transaction). Without any it is what `run` runs: serializable, and
+/// each of its calls waits as long as a call of the client or the server does.
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,16 +79,17 @@ impl<'c> Transaction<'c> {
         self.freshness(Freshness::Stale)
     }
 
-    /// Reads a state that contains the token's: what a commit anywhere wrote whose [`Committed`](crate::Committed) has this token.
-    /// Begins at once if the cache has it; otherwise the server is asked.
+    /// Reads a state that contains the token's: what a commit anywhere wrote whose
+    /// [`Committed`](crate::Committed) has this token. Begins at once if the cache has it; otherwise the
+    /// server is asked.
     pub fn at_least(mut self, token: Token) -> Transaction<'c> {
         self.options.at_least = Some(token);
         self
     }
 
-    /// Chooses how long its calls wait in all, over every attempt of [`run`](Transaction::run). A call that waits beyond
-    /// that ends with `Timeout`, or with `Unavailable` if the server is gone. Beginning waits as long for a server that is
-    /// gone; without this call it waits for two keepalives.
+    /// Chooses how long its calls wait in all, over every attempt of [`run`](Transaction::run). A call that
+    /// waits beyond that ends with `Timeout`, or with `Unavailable` if the server is gone. Beginning waits as
+    /// long for a server that is gone; without this call it waits for two keepalives.
     pub fn timeout(mut self, timeout: Duration) -> Transaction<'c> {
         self.options.timeout = Some(timeout);
         self
@@ -102,7 +103,8 @@ impl<'c> Transaction<'c> {
         txn::run(self.port.clone()?, self.options, body)
     }
 
-    /// [`run`](Transaction::run) for a `body` with errors of its own, as [`Client::try_run`](crate::Client::try_run).
+    /// [`run`](Transaction::run) for a `body` with errors of its own, as
+    /// [`Client::try_run`](crate::Client::try_run).
     ///
     /// # Errors
     /// As [`Client::try_run`](crate::Client::try_run).
@@ -110,11 +112,12 @@ impl<'c> Transaction<'c> {
         txn::try_run(self.port.clone()?, self.options, body)
     }
 
-    /// Begins the transaction, for the caller to [`commit`](Tx::commit) and to run again if that is a conflict. Dropped
-    /// without, it is aborted, and its writes are lost silently.
+    /// Begins the transaction, for the caller to [`commit`](Tx::commit) and to run again if that is a
+    /// conflict. Dropped without, it is aborted, and its writes are lost silently.
     ///
     /// # Errors
-    /// `Unavailable` if the server has been silent for too long; `Full` if as many transactions are open as may be.
+    /// `Unavailable` if the server has been silent for too long; `Full` if as many transactions are open as
+    /// may be.
     pub fn begin(&self) -> Result<Tx<'c>, Error> {
         Tx::begin(self.port.clone()?, self.options)
     }

@@ -21,13 +21,14 @@ unsafe extern "C" {
 /// Longer than anything here takes, so that what does not end is told apart from what is slow.
 const CHILD_MAX: Duration = Duration::from_secs(15);
 
-/// Tests fork one after the other: a child has but the thread that forked, and what others held is held for ever.
+/// Tests fork one after the other: a child has but the thread that forked, and what others held is held for
+/// ever.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     unpoison(ALONE.lock())
 }
 
-/// What a child says that runs `f`.
+/// Returns the text that a child which runs `f` sends.
 fn in_child(f: impl FnOnce() -> String) -> String {
     let (mut here, mut there) = UnixStream::pair().unwrap();
     match fork() {

@@ -1,7 +1,8 @@
-//! Classes that Tercel itself defines: named roots, the leaves and nodes of large values, and the slot that points on.
+//! Classes that Tercel itself defines: named roots, the leaves and nodes of large values, and the slot that
+//! points on.
 //!
-//! They are ordinary classes in every way but that their ids are fixed, so that a server can follow them without a
-//! catalogue.
+//! They are ordinary classes in every way but that their ids are fixed, so that a server can follow them
+//! without a catalogue.
 
 use crate::id::{ClassId, Oref, PageId};
 use crate::layout::Layout;
@@ -15,7 +16,7 @@ pub const BYTES_LEAF: ClassId = ClassId(2);
 pub const REFS_LEAF: ClassId = ClassId(3);
 /// A node above leaves or nodes: elements below it and the children, all full but the last.
 pub const CHUNK_NODE: ClassId = ClassId(4);
-/// What is left in a slot whose object grew out of its page: where it went.
+/// The record that an object leaves in its slot when it moves to another page. It holds the new place.
 pub const FORWARD: ClassId = ClassId(5);
 
 /// The head of the list of roots: an object of class [`ROOT`] without a name, in slot 0 of page 1.

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-/// A body that is not what its kind promises. The peer must act, or the owner of the bytes if they were damaged.
+/// A body that is not what its kind promises. The peer must act, or the owner of the bytes if they were
+/// damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// Fewer bytes than the fields need.
@@ -64,8 +65,8 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A count of elements of at least `bytes_each` bytes: refused when what is left cannot hold them, so nothing is
-    /// ever allocated on a peer's word.
+    /// A count of elements of at least `bytes_each` bytes: refused when what is left cannot hold them, so
+    /// nothing is ever allocated on a peer's word.
     pub fn count(&mut self, bytes_each: usize, field: &'static str) -> Result<usize, DecodeError> {
         let n = self.u32()? as usize;
         if n > self.rest.len() / bytes_each.max(1) {
@@ -85,7 +86,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(field)?).map_err(|_| DecodeError::BadField(field))
     }
 
-    /// What is left.
+    /// The bytes that no read has consumed.
     pub fn rest(self) -> &'a [u8] {
         self.rest
     }

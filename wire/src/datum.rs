@@ -1,6 +1,8 @@
-//! Values of records whose class no program here has: built from what a user writes, by the layout alone, and read back.
+//! Values of records whose class no program here has: built from what a user writes, by the layout alone, and
+//! read back.
 //!
-//! A [`Datum`] has the forms that JSON has, so that a tool which reads and writes JSON needs no rules of its own. The rules are here:
+//! A [`Datum`] has the forms that JSON has, so that a tool which reads and writes JSON needs no rules of its
+//! own. The rules are here:
 //!
 //! | a field of type | is |
 //! |---|---|
@@ -14,7 +16,8 @@
 //! | a record | [`Datum::Map`] by the names of fields, of which optional ones may be left out; or [`Datum::List`] in their order |
 //! | an enum | the name of a variant without fields; else a map of one entry: that name, and the one unnamed value or the fields |
 //!
-//! The invariant: what [`encode`] appends is a payload of the layout. Its size is bounded by that of a message, whatever the datum is.
+//! The invariant: what [`encode`] appends is a payload of the layout. Its size is bounded by that of a
+//! message, whatever the datum is.
 
 use std::fmt::Write as _;
 
@@ -53,7 +56,7 @@ pub enum Datum {
 pub struct DatumError {
     /// Which part of it, such as `tags[3].name`; empty for all of it.
     pub at: String,
-    /// What is wrong with it.
+    /// The cause, and the value or field that it concerns.
     pub what: String,
 }
 
@@ -139,7 +142,7 @@ impl Writer {
         }
     }
 
-    /// Whether every name is that of a field, and none is there twice.
+    /// Checks that every name names a field of `layout`, and that none occurs twice.
     fn known(&self, layout: &Layout, values: &[(String, Datum)]) -> Written {
         for (i, (name, _)) in values.iter().enumerate() {
             if layout.field(name).is_none() {
@@ -270,7 +273,7 @@ fn index(i: usize) -> String {
     format!("[{i}]")
 }
 
-/// What to write instead.
+/// Describes the value to write in place of `found`.
 fn mismatch(found: &Datum, wanted: &str) -> DatumError {
     let found = match found {
         Datum::Null => "null".into(),
@@ -369,7 +372,7 @@ fn float32(x: f64) -> Result<f32, DatumError> {
     }
 }
 
-/// What JSON has no numbers for.
+/// The numbers without a JSON notation, by the names that stand for them.
 const NOT_NUMBERS: [(&str, f64); 3] =
     [("NaN", f64::NAN), ("inf", f64::INFINITY), ("-inf", f64::NEG_INFINITY)];
 

@@ -10,11 +10,12 @@ pub type Taken<'a> = (Header, Cow<'a, [u8]>);
 
 /// Cuts a stream of bytes into frames; keeps at most one incomplete frame.
 ///
-/// The body of a large frame that comes in pieces is gathered by itself, and can be moved out. Its checksum is worked out piece by piece,
-/// while each is in the processor's cache.
+/// The body of a large frame that comes in pieces is gathered by itself, and can be moved out. Its checksum
+/// is worked out piece by piece, while each is in the processor's cache.
 #[derive(Debug, Default)]
 pub struct Deframer {
-    /// What is not cut yet begins at `from`. All of it came behind the large frame, if there is one.
+    /// Received bytes; the uncut ones begin at `from`. With a large frame under way, all of them follow that
+    /// frame.
     buffer: Vec<u8>,
     from: usize,
     /// By itself, for few connections have one at a time.
@@ -37,7 +38,7 @@ struct Large {
 }
 
 impl Large {
-    /// One with this header, in memory that was used before.
+    /// A large frame with this header, in memory that was used before.
     fn begin(header: Header, mut body: Vec<u8>) -> Large {
         body.clear();
         Large { header, body, sum: crc32fast::Hasher::new() }
@@ -47,7 +48,7 @@ impl Large {
         self.header.body_bytes as usize - self.body.len()
     }
 
-    /// Takes what is of it; gives what is behind it.
+    /// Takes the bytes that belong to the frame; returns the bytes after it.
     fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let (its, behind) = bytes.split_at(bytes.len().min(self.missing()));
         if self.header.body_sum.is_some() {
@@ -115,7 +116,7 @@ impl Deframer {
     /// The next whole frame, or none yet. After an error the stream cannot be read on.
     ///
     /// # Errors
-    /// What is wrong with it: the header, or the body's checksum.
+    /// The defect: of the header, or of the body's checksum.
     pub fn next_frame(&mut self) -> Result<Option<(Header, &[u8])>, FrameError> {
         match self.next_large()? {
             Some((header, body)) => {
@@ -126,7 +127,8 @@ impl Deframer {
         }
     }
 
-    /// As [`Deframer::next_frame`]; a large body that came in pieces is moved out. A caller that no longer needs it calls [`Deframer::give_back`].
+    /// As [`Deframer::next_frame`]; a large body that came in pieces is moved out. A caller that no longer
+    /// needs it calls [`Deframer::give_back`].
     ///
     /// # Errors
     /// As [`Deframer::next_frame`].
@@ -167,7 +169,8 @@ impl Deframer {
         Ok(Some((header, body)))
     }
 
-    /// Whether it keeps nothing: what arrives next begins a frame, and [`split`] can read it where it lies.
+    /// Says whether no bytes are kept. The next arrival then begins a frame, and [`split`] can read that
+    /// frame in place.
     pub fn is_empty(&self) -> bool {
         self.from == self.buffer.len() && self.large.is_none()
     }
@@ -208,7 +211,7 @@ const CLAIM: usize = 16;
 /// Bytes with which a frame must begin to be gathered by itself.
 const ALLOWED_FROM: usize = BODY_BYTES_MAX / CLAIM;
 
-/// What one of few always keeps.
+/// Bytes that each of a deframer's few buffers always keeps.
 const KEPT_BYTES: usize = 64 << 10;
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ pub use crate::message::Kind;
 
 /// Bytes of the header.
 pub const FRAME_BYTES: usize = 64;
-/// The largest body of most messages. Larger transactions are sent in parts, so a receiver's buffer is bounded.
+/// The largest body of most messages. Larger transactions are sent in parts, so a receiver's buffer is
+/// bounded.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The largest body of a call, and of what it came to: 64 MiB of values, and what stands beside them.
 pub const CALL_BODY_BYTES_MAX: usize = (64 << 20) + (64 << 10);
@@ -53,7 +54,7 @@ impl Kind {
 /// A header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the body is.
+    /// The kind of message that the body holds.
     pub kind: Kind,
     /// Bytes of the body.
     pub body_bytes: u32,
@@ -175,7 +176,7 @@ pub fn encode(header: Header, body: &[u8], out: &mut Vec<u8>) {
     encode_parts(header, [body, &[]], out);
 }
 
-/// The same, of a body in two parts: what is large need not be put behind the rest before.
+/// The same, of a body in two parts: a large part need not be copied after the rest first.
 ///
 /// # Panics
 /// As [`encode`].
@@ -193,8 +194,9 @@ pub fn encode_parts(mut header: Header, body: [&[u8]; 2], out: &mut Vec<u8>) {
     body.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// The same, of a body of so many bytes, which `write` appends: what is large is written where it is sent from. Of a value that is
-/// another than it was when its bytes were counted, some are left out or zeros added.
+/// The same, of a body of so many bytes, which `write` appends: what is large is written where it is sent
+/// from. Of a value that is another than it was when its bytes were counted, some are left out or zeros
+/// added.
 ///
 /// # Panics
 /// As [`encode`], and if `write` does; then nothing is appended.
@@ -210,8 +212,8 @@ pub fn encode_with(header: Header, bytes: usize, write: impl FnOnce(&mut Vec<u8>
     encode_if(header, write, out);
 }
 
-/// The same, of a body that is as long as what `write` appends. If that says that there is no message after all, nothing is appended;
-/// gives what it says.
+/// The same, of a body that is as long as what `write` appends. If that says that there is no message after
+/// all, nothing is appended; gives what it says.
 ///
 /// # Panics
 /// As [`encode`], and if `write` does; then nothing is appended.
@@ -244,10 +246,10 @@ impl Drop for Half<'_> {
     }
 }
 
-/// A frame, header and body, and the bytes behind it.
+/// A frame, header and body, and the bytes after it.
 pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
 
-/// Reads the frame that `bytes` begin with: header, body and what is behind it; none if it is not whole yet.
+/// Reads the frame that `bytes` begin with: header, body and the bytes after it; none if it is not whole yet.
 ///
 /// # Errors
 /// As [`Header::decode`], or of a body that its checksum contradicts.

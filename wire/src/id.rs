@@ -1,7 +1,8 @@
 //! Names of things, each a type of its own so that no two kinds can be confused.
 //!
 //! The invariant: an [`Oref`] that exists is null or names a page from 1 to [`PageId::MAX`] and a slot below
-//! [`SLOTS_MAX`]; its top bit is 0, because the other half of the 32-bit space belongs to references in a cache.
+//! [`SLOTS_MAX`]; its top bit is 0, because the other half of the 32-bit space belongs to references in a
+//! cache.
 
 use std::fmt;
 
@@ -43,7 +44,7 @@ impl Oref {
         (self.0 & 0x1ff) as u16
     }
 
-    /// Whether this names no object.
+    /// Says whether this is the null reference.
     pub const fn is_null(self) -> bool {
         self.0 == 0
     }
@@ -134,7 +135,8 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// The number of a record in a server's log, counted without gaps since the log began. The first record has 1.
+/// The number of a record in a server's log, counted without gaps since the log began. The first record
+/// has 1.
 ///
 /// Stamps order commits and may skip numbers; positions order records and skip none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -156,9 +158,10 @@ impl fmt::Display for LogPosition {
     }
 }
 
-/// How far a log is written: the position of a record, and the view in which that record was ordered.
+/// The end of a written log: the position of a record, and the view in which that record was ordered.
 ///
-/// The view is needed beside the position: a log that was cut has other records at the same positions in a later view.
+/// The view is needed beside the position: a log that was cut has other records at the same positions in a
+/// later view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Written {
     /// The view of the record.
@@ -173,8 +176,8 @@ pub struct SpaceId(pub u64);
 
 /// One term of a leader: its number, and what tells it from another history's view of the same number.
 ///
-/// Numbers rise with every view of a history. A directory that was put back from a copy counts the same numbers again, so
-/// a view is the same one only if both parts are equal.
+/// Numbers rise with every view of a history. A directory that was put back from a copy counts the same
+/// numbers again, so a view is the same one only if both parts are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ViewId {
     /// Higher is younger; 0 is before the first view.
@@ -192,8 +195,9 @@ impl ViewId {
         ViewId { number, incarnation }
     }
 
-    /// Whether a record of this view may stand behind one of the view `before`: if it is the same view, or has a higher
-    /// number. Equal numbers with different incarnations are views of two histories, of which one log holds at most one.
+    /// Says whether a record of this view may follow a record of the view `before`: in the same view, or in
+    /// one with a higher number. Equal numbers with different incarnations belong to two histories, and a log
+    /// holds at most one of those views.
     pub fn may_follow(self, before: ViewId) -> bool {
         self.number > before.number || self == before
     }
@@ -223,9 +227,9 @@ impl fmt::Display for ViewId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientId(pub u64);
 
-/// An operation that must be executed at most once: its client, the client's slot, its sequence in that slot, and the
-/// view in which it was first sent. A slot has one operation under way, so a higher sequence acknowledges the
-/// answer to the one before, and the server keeps one answer a slot.
+/// An operation that must be executed at most once: its client, the client's slot, its sequence in that slot,
+/// and the view in which it was first sent. A slot has one operation under way, so a higher sequence
+/// acknowledges the answer to the one before, and the server keeps one answer a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OpId {
     /// The client.
@@ -256,8 +260,8 @@ pub struct CallId {
     pub seq: u64,
 }
 
-/// Slots of a client for calls of services: how many of them one process may have under way at once. Calls of a few dozen threads;
-/// a server keeps an answer for each.
+/// Slots of a client for calls of services: how many of them one process may have under way at once. Calls of
+/// a few dozen threads; a server keeps an answer for each.
 pub const SERVICE_SLOTS_MAX: u16 = 256;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! What an interface looks like: the methods that objects of a class have, or the procedures of a service, each with the layouts
-//! of what it takes and gives.
+//! Interfaces: the methods of objects of a class, or the procedures of a service. Each method has the layouts
+//! of its arguments and results.
 //!
-//! `#[interface]` and `#[service]` write the constants, both ends of a connection have them, and they are compared once for each connection:
-//! a method whose layouts are equal at both ends is called by its number, with bytes that are read where they are.
+//! `#[interface]` and `#[service]` write the constants, both ends of a connection have them, and they are
+//! compared once for each connection: a method whose layouts are equal at both ends is called by its number,
+//! with bytes that are read where they are.
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::layout::{Layout, NAME_BYTES_MAX};
@@ -26,15 +27,15 @@ pub struct InterfaceSchema {
 pub struct MethodSchema {
     /// Its name.
     pub name: &'static str,
-    /// Whether it only reads. A procedure of a service that does may be executed more than once.
+    /// Set for a method that only reads. The server may execute such a procedure of a service more than once.
     pub reads: bool,
-    /// How its server runs it, and whether it answers.
+    /// The thread on which the server runs the method, and whether it answers.
     pub mode: Mode,
-    /// What it takes: a field for each argument.
+    /// The arguments, one field each.
     pub takes: PayloadSchema,
-    /// What it gives: one field, or none.
+    /// The result: one field, or none.
     pub gives: PayloadSchema,
-    /// What it gives instead when it fails by its own decision: one field, or none if it never does.
+    /// The error that the method itself returns: one field, or none if it never fails by its own decision.
     pub fails: PayloadSchema,
     /// An item of the stream that it takes; no field if it takes none.
     pub input: Schema,
@@ -42,7 +43,7 @@ pub struct MethodSchema {
     pub output: Schema,
 }
 
-/// How a method is run. Those of objects are all [`Mode::Plain`].
+/// The way in which a server runs a method. Methods of objects are all [`Mode::Plain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Where the requests are taken in, and answered.
@@ -57,12 +58,12 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Whether it is never answered.
+    /// Says whether calls are never answered.
     pub fn is_one_way(self) -> bool {
         matches!(self, Mode::OneWay | Mode::SlowOneWay)
     }
 
-    /// Whether it runs on a thread of its own.
+    /// Says whether the method runs on a thread of its own.
     pub fn is_slow(self) -> bool {
         matches!(self, Mode::Slow | Mode::SlowOneWay)
     }
@@ -93,15 +94,15 @@ pub struct Interface {
 pub struct Method {
     /// Its name.
     pub name: String,
-    /// Whether it only reads.
+    /// Set for a method that only reads.
     pub reads: bool,
-    /// How its server runs it, and whether it answers.
+    /// The thread on which the server runs the method, and whether it answers.
     pub mode: Mode,
-    /// What it takes.
+    /// The layout of its arguments.
     pub takes: Layout,
-    /// What it gives.
+    /// The layout of its result.
     pub gives: Layout,
-    /// What it gives instead when it fails.
+    /// The layout of its error.
     pub fails: Layout,
     /// An item of the stream that it takes; no field if it takes none.
     pub input: Layout,
@@ -110,24 +111,24 @@ pub struct Method {
 }
 
 impl Method {
-    /// Whether it takes a stream.
+    /// Says whether the method takes a stream.
     pub fn has_input(&self) -> bool {
         !self.input.fields().is_empty()
     }
 
-    /// Whether it gives one.
+    /// Says whether the method gives a stream.
     pub fn has_output(&self) -> bool {
         !self.output.fields().is_empty()
     }
 
-    /// Whether it has a stream.
+    /// Says whether the method takes or gives a stream.
     pub fn has_streams(&self) -> bool {
         self.has_input() || self.has_output()
     }
 }
 
 impl Interface {
-    /// That of a class of this program.
+    /// The interface of a class of this program.
     pub fn of(schema: &InterfaceSchema, class: &str) -> Interface {
         let methods = schema.methods.iter().map(|m| Method {
             name: m.name.into(),
@@ -142,12 +143,12 @@ impl Interface {
         Interface { name: schema.name.into(), class: class.into(), methods: methods.collect() }
     }
 
-    /// That of a service of this program.
+    /// The interface of a service of this program.
     pub fn of_service(schema: &InterfaceSchema) -> Interface {
         Interface::of(schema, "")
     }
 
-    /// Whether it is that of a service.
+    /// Says whether this is the interface of a service.
     pub fn is_service(&self) -> bool {
         self.class.is_empty()
     }
@@ -242,7 +243,8 @@ impl Interface {
     }
 }
 
-/// Bits of a method: it only reads; it is never answered; it runs on a thread of its own; it has streams, and their layouts follow.
+/// Bits of a method: it only reads; it is never answered; it runs on a thread of its own; it has streams, and
+/// their layouts follow.
 const READS: u8 = 1;
 const ONE_WAY: u8 = 2;
 const SLOW: u8 = 4;

@@ -1,18 +1,20 @@
 //! Byte strings that are lent to a procedure for the time of its call, where they arrived.
 //!
-//! They may lie in memory that the caller's process still writes. So they are never a slice of bytes here: either they are bytes of
-//! this process, or atomic words, of which each read is one load and gives a value, whatever it is. The invariant: bounds are checked
-//! once, when the bytes are lent, and against nothing that the peer can change afterwards.
+//! They may lie in memory that the caller's process still writes. So they are never a slice of bytes here:
+//! either they are bytes of this process, or atomic words, of which each read is one load and gives a value,
+//! whatever it is. The invariant: bounds are checked once, when the bytes are lent, and against nothing that
+//! the peer can change afterwards.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A byte string that a procedure is lent. Where both ends share memory and are of the same user it is not copied: it lies where the
-/// caller wrote it.
+/// A byte string that a procedure is lent. Where both ends share memory and are of the same user it is not
+/// copied: it lies where the caller wrote it.
 ///
-/// What lies there may change while it is read: two reads of one place can differ if the caller's process is defective. A procedure
-/// that checks what it reads, and relies on that, copies it first ([`LentBytes::to_vec`], [`LentBytes::read_at`]) or looks at each word
-/// once. All that arrives otherwise was copied, and does not change.
+/// Lent bytes may change during a read: two reads of one place can differ if the caller's process is
+/// defective. A procedure that checks what it reads, and relies on that, copies it first
+/// ([`LentBytes::to_vec`], [`LentBytes::read_at`]) or looks at each word once. Bytes that arrive any other
+/// way were copied, and do not change.
 #[derive(Clone, Copy)]
 pub struct LentBytes<'a>(Place<'a>);
 
@@ -33,7 +35,7 @@ impl<'a> LentBytes<'a> {
         LentBytes(Place::Own(bytes))
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         match self.0 {
             Place::Own(bytes) => bytes.len(),
@@ -41,18 +43,18 @@ impl<'a> LentBytes<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Says whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether they lie where the caller wrote them, and may change.
+    /// Says whether the bytes are still where the caller wrote them, and so may change.
     pub fn is_in_place(&self) -> bool {
         matches!(self.0, Place::Shared { .. })
     }
 
-    /// The eight bytes from `8 * at` on as a number, the first one lowest; bytes behind the end count as zeros. None if there is no
-    /// byte at all.
+    /// The eight bytes from `8 * at` on as a number, the first byte lowest; bytes past the end count as
+    /// zeros. None if there is no byte at all.
     #[inline]
     pub fn word(&self, at: usize) -> Option<u64> {
         match self.0 {
@@ -205,12 +207,13 @@ pub struct SharedBody<'a> {
 }
 
 impl<'a> SharedBody<'a> {
-    /// Two runs of words, one behind the other, little-endian, in which the body begins behind so many bytes.
+    /// Two consecutive runs of words, little-endian, in which the body begins after so many bytes.
     pub fn new(runs: [&'a [AtomicU64]; 2], begins: usize) -> SharedBody<'a> {
         SharedBody { runs, begins }
     }
 
-    /// Lends so many bytes of it from `at` on; none if it does not reach so far, or they do not begin with a word.
+    /// Lends so many bytes of it from `at` on; none if it does not reach so far, or they do not begin with a
+    /// word.
     pub fn lend(&self, at: usize, len: usize) -> Option<LentBytes<'a>> {
         let begin = self.begins.checked_add(at).filter(|begin| begin.is_multiple_of(WORD))? / WORD;
         let end = begin.checked_add(len.div_ceil(WORD))?;
@@ -228,21 +231,23 @@ pub type PartSink<'a> = dyn FnMut(&[u8]) + 'a;
 /// Writes bytes that are lent: gives them to what takes them, one part after the other.
 pub type Write<'a> = dyn Fn(&mut dyn FnMut(&[u8])) + 'a;
 
-/// Bytes that a caller lends to a procedure: its own, those that it was lent itself, or such as are written where they go.
+/// Bytes that a caller lends to a procedure: its own, those that it was lent itself, or such as are written
+/// where they go.
 #[derive(Clone, Copy)]
 pub enum Lending<'a> {
-    /// Those of a slice.
+    /// The bytes of a slice.
     Bytes(&'a [u8]),
-    /// Those that a procedure was lent, and passes on.
+    /// Bytes that a procedure was lent, and passes on.
     Lent(LentBytes<'a>),
-    /// So many bytes, which the function writes, one part after the other. In shared memory it writes to where they are read, and nothing
-    /// is copied. It may be called more than once, and writes the same each time, while the client that calls is locked: it calls
-    /// nothing of that client, and does not wait. Fewer bytes are filled up with zeros, what is more is left out.
+    /// So many bytes, which the function writes, one part after the other. In shared memory it writes to
+    /// where they are read, and nothing is copied. It may be called more than once, and writes the same each
+    /// time, while the client that calls is locked: it calls nothing of that client, and does not wait. Fewer
+    /// bytes are filled up with zeros, what is more is left out.
     Written(usize, &'a Write<'a>),
 }
 
 impl Lending<'_> {
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Lending::Bytes(bytes) => bytes.len(),
@@ -251,7 +256,7 @@ impl Lending<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Says whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

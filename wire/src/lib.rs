@@ -1,8 +1,8 @@
-//! How every frame, record, page and log entry of Tercel looks as bytes.
+//! The byte formats of every frame, record, page and log entry of Tercel.
 //!
-//! This crate knows layouts and nothing else: no sockets, no files, no clock, no unsafe code. Whatever comes from
-//! outside is checked once, here, and becomes a type that cannot be wrong; whatever was wrong is an error that says
-//! what was found. All integers are little-endian, on disk and on the wire.
+//! This crate knows layouts and nothing else: no sockets, no files, no clock, no unsafe code. Whatever comes
+//! from outside is checked once, here, and becomes a type that cannot be wrong; whatever was wrong is an
+//! error that says what was found. All integers are little-endian, on disk and on the wire.
 //!
 //! | module | its noun |
 //! |---|---|

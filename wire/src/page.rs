@@ -7,9 +7,10 @@
 //! 32  birth           8   (of the grant that gave the page out again; 0 if there was none)
 //! 40  objects ...                                 ... slot table, 4 bytes a slot, growing down from the end
 //! ```
-//! A slot is an offset and a length, two bytes each; offset 0 is an empty slot. Objects stand at multiples of 4 between
-//! the header and the slot table. A [`Page`] that exists has been checked: every slot lies inside and holds a whole
-//! number of words, at least as many as a forward. Whether the objects are what their classes say is for [`crate::layout`].
+//! A slot is an offset and a length, two bytes each; offset 0 is an empty slot. Objects stand at multiples of
+//! 4 between the header and the slot table. A [`Page`] that exists has been checked: every slot lies inside
+//! and holds a whole number of words, at least as many as a forward. Whether the objects are what their
+//! classes say is for [`crate::layout`].
 
 use thiserror::Error;
 
@@ -17,8 +18,8 @@ use crate::cursor::{le16, le32, le64};
 use crate::id::{ClassId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp};
 use crate::record::OBJECT_BYTES_MIN;
 
-/// Bytes of a page, all included. Stores that keep pages as values grow sharply at 8,192; the rest of a cache's
-/// 8-KiB frame belongs to the cache.
+/// Bytes of a page, all included. Stores that keep pages as values grow sharply at 8,192; the rest of a
+/// cache's 8-KiB frame belongs to the cache.
 pub const PAGE_BYTES: usize = 8_064;
 /// Bytes before the first object.
 pub const PAGE_HEADER_BYTES: usize = 40;
@@ -27,7 +28,7 @@ pub const SLOT_BYTES: usize = 4;
 /// The largest object, header included: alone in its page.
 pub const OBJECT_BYTES_MAX: usize = PAGE_BYTES - PAGE_HEADER_BYTES - SLOT_BYTES;
 
-/// What every page begins with: magic and version. Tools look for it in files.
+/// The first bytes of every page: magic and version. Tools look for them in files.
 pub const PAGE_MARK: [u8; 4] = [b'T', b'P', VERSION as u8, 0];
 
 const MAGIC: u16 = u16::from_le_bytes(*b"TP");
@@ -119,8 +120,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Where the object of one slot is, in bytes that this process made or checked before; `None` if the slot is empty or
-    /// was never used. Looks at that slot only, where [`Page::trusted`] looks at all of them.
+    /// Where the object of one slot is, in bytes that this process made or checked before; `None` if the slot
+    /// is empty or was never used. Looks at that slot only, where [`Page::trusted`] looks at all of them.
     ///
     /// # Errors
     /// If the bytes are not those of a page, or the slot lies outside of its objects.
@@ -136,7 +137,7 @@ impl<'a> Page<'a> {
         if p.is_inside(slot, end) { Ok(p.extent(slot)) } else { Err(PageError::Slot { page, slot }) }
     }
 
-    /// Whether a slot of the table is empty or names an object before `end`.
+    /// Says whether a slot of the table is empty or names an object before `end`.
     fn is_inside(&self, slot: u16, end: usize) -> bool {
         let (at, len) = self.raw_slot(slot);
         let inside = at >= PAGE_HEADER_BYTES
@@ -167,8 +168,8 @@ impl<'a> Page<'a> {
         Stamp(le64(self.bytes, 16))
     }
 
-    /// The stamp of the grant that gave the page out again; zero if it was given out once. Every object in the page is
-    /// younger, and a reference that was read at a lower stamp names what the page held before.
+    /// The stamp of the grant that gave the page out again; zero if it was given out once. Every object in
+    /// the page is younger, and a reference that was read at a lower stamp names what the page held before.
     pub fn birth(&self) -> Stamp {
         Stamp(le64(self.bytes, BIRTH_AT))
     }
@@ -178,7 +179,8 @@ impl<'a> Page<'a> {
         if bytes.len() == PAGE_BYTES { Page { bytes }.birth() } else { Stamp::ZERO }
     }
 
-    /// The last commit that was applied, in bytes that this process made or checked before; the last of all if they are no page.
+    /// The last commit that was applied, in bytes that this process made or checked before; the last of all
+    /// if they are no page.
     pub fn stamp_in(bytes: &[u8]) -> Stamp {
         if bytes.len() == PAGE_BYTES { Page { bytes }.stamp() } else { Stamp::MAX }
     }
@@ -258,8 +260,8 @@ impl PageBuilder {
         PAGE_BYTES - self.end - self.slots as usize * SLOT_BYTES
     }
 
-    /// Puts an object (header included) into `slot`; slots must come in rising order, those passed over stay empty.
-    /// `false`, and nothing changed, if there is no room.
+    /// Puts an object (header included) into `slot`; slots must come in rising order, those passed over stay
+    /// empty. `false`, and nothing changed, if there is no room.
     ///
     /// # Panics
     /// If the slot is behind one already filled, or the object is not a whole number of words, two at least.

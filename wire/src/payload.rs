@@ -8,12 +8,14 @@
 //!     parts                      each: its bytes or references, padded to 4, behind its length in bytes
 //! ```
 //!
-//! A record that has numbers alone stands by itself, padded, without the rest; of one without fields there is nothing.
+//! A record that has numbers alone stands by itself, padded, without the rest; of one without fields there is
+//! nothing.
 //!
-//! A text, byte string or list above [`SPILL_BYTES`](crate::record::SPILL_BYTES) is a part. In an object it would be a tree of
-//! chunks; here the page in the tree's word says where the part begins, counted in words from 1, and its slot how often all
-//! pages go before. So a large argument is copied once, into the message, and
-//! read in place. The invariant of [`Payload::decode`]: the record is of its layout, and every part that it names is here.
+//! A text, byte string or list above [`SPILL_BYTES`](crate::record::SPILL_BYTES) is a part. In an object it
+//! would be a tree of chunks; here the page in the tree's word says where the part begins, counted in words
+//! from 1, and its slot how often all pages go before. So a large argument is copied once, into the message,
+//! and read in place. The invariant of [`Payload::decode`]: the record is of its layout, and every part that
+//! it names is here.
 
 use crate::cursor::{DecodeError, Put, le32, le64};
 use crate::id::{Oref, PageId, Stamp};
@@ -30,17 +32,18 @@ const STAMP_BYTES: usize = 12;
 #[derive(Debug, Default)]
 struct Beside {
     stamps: Vec<(Oref, Stamp)>,
-    /// The parts, unless they are more than [`GATHERED_BYTES`]: then they are written by themselves, where they go.
+    /// The parts, unless they are more than [`GATHERED_BYTES`]: then they are written by themselves, where
+    /// they go.
     parts: Vec<u8>,
     /// Bytes of the parts.
     bytes: usize,
 }
 
-/// Parts up to here are gathered while the record is written, which writes it once. Of more than that the record is written once more
-/// for its parts: each is copied once, to where it goes.
+/// Parts up to here are gathered while the record is written, which writes it once. Of more than that the
+/// record is written once more for its parts: each is copied once, to where it goes.
 const GATHERED_BYTES: usize = 16 << 10;
 
-/// The word of a part that begins behind so many bytes of parts.
+/// The word of a part that begins after so many bytes of parts.
 fn word_of(at: usize) -> Result<Oref, EncodeError> {
     let (slot, page) = (at / 4 / PAGES, at / 4 % PAGES + 1);
     let word = PageId::new(page as u32).zip(slot.try_into().ok());
@@ -50,7 +53,7 @@ fn word_of(at: usize) -> Result<Oref, EncodeError> {
 /// Pages that a word can name.
 const PAGES: usize = PageId::MAX.get() as usize;
 
-/// What a part takes: its length, its bytes, and what pads it.
+/// Returns the bytes that a part occupies: its length, its content and its padding.
 fn part_bytes(bytes: usize) -> usize {
     4 + bytes.next_multiple_of(4)
 }
@@ -69,7 +72,7 @@ impl Beside {
         Ok(word)
     }
 
-    /// Whether the parts are here.
+    /// Says whether the parts are gathered here.
     fn is_gathered(&self) -> bool {
         self.bytes <= GATHERED_BYTES
     }
@@ -138,11 +141,12 @@ impl Spill for Through<'_, '_> {
     fn named(&mut self, _: Oref, _: Stamp) {}
 }
 
-/// The record of a payload, as a constant of a program; what each payload needs of it is worked out when that is compiled.
+/// The record of a payload, as a constant of a program; what each payload needs of it is worked out when that
+/// is compiled.
 #[derive(Debug, Clone, Copy)]
 pub struct PayloadSchema {
     record: Schema,
-    /// Of its fixed part.
+    /// Bytes of the record's fixed part.
     bytes: usize,
     has_numbers_alone: bool,
 }
@@ -153,7 +157,7 @@ impl PayloadSchema {
         PayloadSchema { bytes: record.size(), has_numbers_alone: record.has_numbers_alone(), record }
     }
 
-    /// Whether its payloads are of no bytes.
+    /// Says whether its payloads have no bytes.
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -163,7 +167,8 @@ impl PayloadSchema {
         &self.record
     }
 
-    /// Appends a payload whose record `put` writes; it is asked to do so twice if there is much beside the record.
+    /// Appends a payload whose record `put` writes; it is asked to do so twice if there is much beside the
+    /// record.
     ///
     /// # Errors
     /// If a value cannot be in a record; then nothing is appended.
@@ -176,8 +181,8 @@ impl PayloadSchema {
         }
     }
 
-    /// As [`PayloadSchema::encode`], but leaves out the parts if they are many bytes: gives how many. They go behind the rest, and
-    /// [`PayloadSchema::encode_rest`] writes them there.
+    /// As [`PayloadSchema::encode`], but leaves out the parts if they are many bytes, and gives the number of
+    /// those bytes. They belong after the rest, and [`PayloadSchema::encode_rest`] writes them there.
     ///
     /// # Errors
     /// If a value cannot be in a record; then nothing is appended.
@@ -194,14 +199,14 @@ impl PayloadSchema {
         }
     }
 
-    /// Writes the parts that [`PayloadSchema::encode_head`] has left out, of the same record: so many bytes, one after the other. Of a
-    /// record that is another now, fewer or more.
+    /// Writes the parts that [`PayloadSchema::encode_head`] has left out, of the same record: so many bytes,
+    /// one after the other. Of a record that is another now, fewer or more.
     pub fn encode_rest(&self, put: impl FnMut(&mut Encoder<'_>), sink: &mut PartSink<'_>) {
         encode_rest(self.bytes, put, sink);
     }
 }
 
-/// Of numbers alone: there is nothing that would leave the record.
+/// The sink for records of numbers alone, in which no part can leave the record.
 struct NoParts;
 
 impl Spill for NoParts {
@@ -300,8 +305,9 @@ pub struct InPlace<'a> {
 }
 
 impl<'a> InPlace<'a> {
-    /// Lends the part of a payload that is in shared memory from `at` to `end` of a message's body, and whose first bytes were copied to
-    /// `copied`. None if it has other parts, or is not of a layout with [one lone byte string](lone_bytes): then it is to be copied.
+    /// Lends the part of a payload that is in shared memory from `at` to `end` of a message's body, and whose
+    /// first bytes were copied to `copied`. None if it has other parts, or is not of a layout with [one lone
+    /// byte string](lone_bytes): then it is to be copied.
     pub fn lend(
         copied: &'a [u8],
         (at, end): (usize, usize),
@@ -311,7 +317,7 @@ impl<'a> InPlace<'a> {
         let field = lone_bytes(layout)?;
         let (head, rest) = copied.split_at_checked(HEAD_BYTES)?;
         let record_bytes = le32(head, 0) as usize;
-        // What stands behind the record is the length of its part.
+        // The length of the record's part follows the record.
         let (record, length) = rest.split_at_checked(record_bytes)?;
         if le32(head, 4) != 0 || length.len() < 4 || layout.check(record).is_err() {
             return None;
@@ -373,7 +379,7 @@ impl<'a> Payload<'a> {
         Ok(payload)
     }
 
-    /// Whether every part that the record names is here, none of them twice, and nothing else is.
+    /// Checks that the payload has exactly the parts that its record names, each once.
     fn check_parts(&self, layout: &Layout) -> Result<(), DecodeError> {
         let (mut used, mut missing) = (0, false);
         layout.trees(self.record, |word| match self.part(word) {
@@ -422,7 +428,8 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// The stamp of the state in which the caller read a reference; [`Stamp::MAX`] if it names whatever is there.
+    /// The stamp of the state in which the caller read a reference; [`Stamp::MAX`] if it names whatever is
+    /// there.
     pub fn stamp_of(&self, oref: Oref) -> Stamp {
         let (mut low, mut high) = (0, self.stamps.len() / STAMP_BYTES);
         while low < high {

@@ -1,9 +1,10 @@
 //! Values into records, and the numbers back out.
 //!
-//! An object is a 4-byte header and a body. The header holds the class (two bytes) and, in caches only, flags and
-//! usage; on disk and on the wire those two bytes are 0. The body's layout is [`crate::schema`]'s. An [`Encoder`]
-//! writes variable parts depth first in order of the fields, the only order that a check accepts. A part above
-//! [`SPILL_BYTES`] is handed to a [`Spill`], which makes a tree of chunks of it and gives back its reference.
+//! An object is a 4-byte header and a body. The header holds the class (two bytes) and, in caches only, flags
+//! and usage; on disk and on the wire those two bytes are 0. The body's layout is [`crate::schema`]'s. An
+//! [`Encoder`] writes variable parts depth first in order of the fields, the only order that a check accepts.
+//! A part above [`SPILL_BYTES`] is handed to a [`Spill`], which makes a tree of chunks of it and gives back
+//! its reference.
 
 use std::marker::PhantomData;
 
@@ -21,15 +22,17 @@ pub const HEADER_BYTES: usize = 4;
 /// The smallest object: what points on to a moved object must fit into its place.
 pub const OBJECT_BYTES_MIN: usize = 8;
 
-/// A variable part above this leaves the record for a tree of chunks, so that an object stays a small part of a page.
+/// A variable part above this leaves the record for a tree of chunks, so that an object stays a small part of
+/// a page.
 pub const SPILL_BYTES: usize = 1024;
 
 /// A class of objects; written by `#[derive(Object)]`.
 pub trait Class: Sized + 'static {
-    /// Its name, unique in a space. Apart from the schema, because the schema of a class that refers to itself needs it.
+    /// Its name, unique in a space. Apart from the schema, because the schema of a class that refers to
+    /// itself needs it.
     const NAME: &'static str = Self::SCHEMA.name;
 
-    /// What it looks like.
+    /// The schema of its records.
     const SCHEMA: Schema;
 
     /// Writes the fields into an encoder that begins at this class's fixed part.
@@ -58,7 +61,8 @@ pub trait Fixed: Value + Copy {
     fn to_bytes(self) -> Self::Bytes;
 }
 
-/// What an encoder asks of a transaction: it makes trees of chunks, and hears of the references that are written.
+/// The services that an encoder needs of a transaction: to make trees of chunks, and to receive the
+/// references that are written.
 pub trait Spill {
     /// Stores bytes; gives the tree's root.
     fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError>;
@@ -72,8 +76,8 @@ pub trait Spill {
     fn named(&mut self, _oref: Oref, _stamp: Stamp) {}
 }
 
-/// Appends a record, unpadded, whose fixed part has `size` bytes and which `put` writes. What was there before stays there, also if
-/// `put` panics; a part of the record may stay behind it then.
+/// Appends a record, unpadded, whose fixed part has `size` bytes and which `put` writes. Earlier content
+/// stays, also if `put` panics; a part of the record may then stay after it.
 ///
 /// # Errors
 /// If a value cannot be in a record; then nothing is appended.
@@ -97,7 +101,8 @@ pub(crate) fn encode_behind(
     }
 }
 
-/// A record that is appended. Its bytes, and those before it, go back to where they came from however that ends.
+/// A record that is appended. Its bytes, and those before it, go back to where they came from however that
+/// ends.
 struct Behind<'o, 'e> {
     out: &'o mut Vec<u8>,
     encoder: Encoder<'e>,
@@ -185,7 +190,7 @@ impl<'a> Encoder<'a> {
         Encoder { body: vec![0; size], base: 0, spill, spill_above: SPILL_BYTES, error: None }
     }
 
-    /// Begins one behind other bytes, which [`encode_behind`] gives back with it.
+    /// Begins an encoder after other bytes, which [`encode_behind`] gives back with it.
     fn behind(mut body: Vec<u8>, size: usize, spill: &'a mut dyn Spill) -> Encoder<'a> {
         let base = body.len();
         body.resize(base + size, 0);
@@ -295,7 +300,7 @@ impl<'a> Encoder<'a> {
         self.descriptor(at, NONE_AT, 0);
     }
 
-    /// Whether a part of so many bytes leaves the record.
+    /// Says whether a part of so many bytes leaves the record.
     pub(crate) fn spills(&self, bytes: usize) -> bool {
         bytes > self.spill_above
     }
@@ -464,10 +469,10 @@ impl Value for Bytes {
     }
 }
 
-/// A reference to an object of class `T`, as a value: 16 bytes, copied freely, equal when it names the same place.
-/// It remembers where a cache last found the object; that is a hint and not part of its value. It also remembers the stamp of
-/// the state in which it was read: when the object is gone and its page was given out again since, the reference names no
-/// object, whatever stands in the place now.
+/// A reference to an object of class `T`, as a value: 16 bytes, copied freely, equal when it names the same
+/// place. It remembers where a cache last found the object; that is a hint and not part of its value. It also
+/// remembers the stamp of the state in which it was read: when the object is gone and its page was given out
+/// again since, the reference names no object, whatever stands in the place now.
 pub struct Ref<T> {
     oref: Oref,
     hint: u32,
@@ -479,7 +484,7 @@ pub struct Ref<T> {
 #[derive(Debug, Clone, Copy)]
 pub enum Any {}
 
-/// What a reference may point to: a class, or [`Any`].
+/// The target of a reference: a class, or [`Any`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no class of objects, so nothing can refer to it",
     note = "references, maps and vectors lead to objects: make a struct with `#[derive(Object)]` that holds the value"
@@ -531,7 +536,7 @@ impl<T> Ref<T> {
         self.stamp
     }
 
-    /// Whether it names no object.
+    /// Says whether this is the null reference.
     pub fn is_null(self) -> bool {
         self.oref.is_null()
     }
@@ -703,10 +708,10 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-/// Writes field by field what `from` says into a record of class `to`: equal fields are copied, widened ones widened,
-/// new ones left empty, dropped ones left out. Fails with `NoVariant` where `to` only [reads](Layout::reads) the other and does
-/// not know a variant. `body` was checked and its references are stored. With `skip`, that
-/// field of `to` is left for the caller.
+/// Writes field by field what `from` says into a record of class `to`: equal fields are copied, widened ones
+/// widened, new ones left empty, dropped ones left out. Fails with `NoVariant` where `to` only
+/// [reads](Layout::reads) the other and does not know a variant. `body` was checked and its references are
+/// stored. With `skip`, that field of `to` is left for the caller.
 pub fn convert(
     from: &Layout,
     body: &[u8],

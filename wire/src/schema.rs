@@ -1,8 +1,9 @@
-//! What a class looks like, as a constant of a program: `#[derive(Object)]` writes one, the compiler computes with it.
+//! The shape of a class, as a constant of a program. `#[derive(Object)]` writes the constant, and the
+//! compiler computes with it.
 //!
-//! A record has a fixed part, its fields in order of declaration, each at the next multiple of its alignment (never
-//! more than 4), and behind it the variable parts, which the fixed part names by offset and length. Offsets count from
-//! the body's first byte, which follows the object's 4-byte header.
+//! A record has a fixed part: its fields in order of declaration, each at the next multiple of its alignment
+//! (never more than 4). After it come the variable parts, which the fixed part names by offset and length.
+//! Offsets count from the body's first byte, which follows the object's 4-byte header.
 
 use std::fmt;
 
@@ -61,9 +62,9 @@ pub enum Type {
     Option(&'static Type),
     /// A small record inside this one.
     Record(&'static Schema),
-    /// One of several small records: the first field is [`TAG`], and each other one a record with the fields of a variant.
-    /// All of them have their places, so that a reference never stands where another variant has a number; those of the
-    /// variants that a value is not of are zero.
+    /// One of several small records: the first field is [`TAG`], and each other one a record with the fields
+    /// of a variant. All of them have their places, so that a reference never stands where another variant
+    /// has a number; those of the variants that a value is not of are zero.
     Enum(&'static Schema),
 }
 
@@ -99,13 +100,14 @@ impl Type {
             Type::Array(s, n) => s.size() * *n as usize,
             Type::Text | Type::Bytes | Type::List(_) => DESCRIPTOR_BYTES,
             Type::Ref(_) => 4,
-            // None needs a byte of its own where no value means it; the byte is padded to the value's alignment.
+            // None needs a byte of its own where no value means it; the byte is padded to the value's
+            // alignment.
             Type::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
             Type::Record(r) | Type::Enum(r) => r.size(),
         }
     }
 
-    /// What the offset must be a multiple of: 1, 2 or 4.
+    /// The alignment of the offset: 1, 2 or 4.
     pub const fn align(&self) -> usize {
         match self {
             Type::Scalar(s) | Type::Array(s, _) => {
@@ -122,12 +124,13 @@ impl Type {
         }
     }
 
-    /// Whether one of its own bit patterns can mean "none": a null reference, a descriptor at offset 65,535.
+    /// Says whether one of its own bit patterns can mean "none": a null reference, a descriptor at offset
+    /// 65,535.
     pub const fn has_none(&self) -> bool {
         matches!(self, Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_))
     }
 
-    /// Whether values of the type have no variable part.
+    /// Says whether values of the type have no variable part.
     pub const fn is_fixed(&self) -> bool {
         match self {
             Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
@@ -146,7 +149,7 @@ impl Type {
         }
     }
 
-    /// Whether the bytes of a value are all there is to it, and none of them is a reference.
+    /// Says whether values consist of their own bytes alone, and contain no reference.
     pub const fn is_numbers(&self) -> bool {
         match self {
             Type::Scalar(_) | Type::Array(..) => true,
@@ -156,15 +159,15 @@ impl Type {
         }
     }
 
-    /// Whether a list of such elements may leave the record for a tree of chunks: bytes may, references may, a mixture
-    /// of both or elements with parts of their own may not.
+    /// Says whether a list of such elements may leave the record for a tree of chunks. Bytes may, and
+    /// references may. A mixture of both may not, nor elements with parts of their own.
     pub const fn spills(&self) -> bool {
         matches!(self, Type::Ref(_)) || self.is_numbers()
     }
 }
 
 impl Schema {
-    /// Whether the fixed part is all there is to it, and no reference is in it.
+    /// Says whether records consist of their fixed part alone, without references.
     pub const fn has_numbers_alone(&self) -> bool {
         let mut i = 0;
         while i < self.fields.len() {
@@ -211,7 +214,7 @@ impl Schema {
         at
     }
 
-    /// Of an enum: where the field of the variant begins, both counted from 0.
+    /// Returns the offset of a field of an enum's variant; both are counted from 0.
     pub const fn offset_in(&self, variant: usize, field: usize) -> usize {
         match &self.fields[variant + 1].ty {
             Type::Record(fields) => self.offset(variant + 1) + fields.offset(field),

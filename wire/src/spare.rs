@@ -1,7 +1,8 @@
 //! Buffers that are used again.
 
-/// How long buffers have been larger than they had to be. Memory that is given back after each use is asked for again for the next:
-/// of a mebibyte the kernel then fills every page anew. One counts for a buffer, or for two that take turns.
+/// The number of uses since a buffer last needed its extra memory. Memory given back after each use is
+/// requested again for the next, and the kernel then fills every page of a mebibyte anew. One `Spare` counts
+/// for a buffer, or for two that take turns.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Spare {
     /// Uses since the last that needed more than is always kept.
@@ -15,8 +16,8 @@ const USES_MAX: u32 = 64;
 const BYTES_MAX: usize = 2 << 20;
 
 impl Spare {
-    /// Empties a buffer that was used, and gives its memory back but for so many bytes if that is very large or has long not been
-    /// needed.
+    /// Empties a buffer that was used, and gives its memory back but for so many bytes if that is very large
+    /// or has long not been needed.
     pub fn empty(&mut self, buffer: &mut Vec<u8>, kept_bytes: usize) {
         let is_needed = buffer.len() > kept_bytes;
         buffer.clear();

@@ -13,8 +13,8 @@ pub const TOKEN_BYTES: usize = 24;
 
 /// A state of one space: a stamp, and the space and the view that it is of.
 ///
-/// A stamp alone means nothing in another space, nor in the same one after it was put back to an earlier state. With the
-/// view a server knows whether the stamp is of its history.
+/// A stamp alone means nothing in another space, nor in the same one after it was put back to an earlier
+/// state. With the view a server knows whether the stamp is of its history.
 ///
 /// As text it is `SPACE.NUMBER.INCARNATION.STAMP` in hexadecimal digits; as bytes it is 24 long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

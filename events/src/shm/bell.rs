@@ -1,8 +1,9 @@
-//! How one end wakes the other: by a word of the shared memory to sleep on, or by a byte for an end that sleeps elsewhere.
+//! The wake-up of one end by the other: a word of shared memory to sleep on, or a byte for an end that sleeps
+//! elsewhere.
 //!
-//! A ring by the word counts it up and wakes the threads that sleep there, at most as many as an end has. A ring by the
-//! socket sends a byte if there is room for it; a full socket is enough to wake up for. The peer can count, sleep and fill
-//! as it likes: neither ring waits, and neither looks at what else it has waiting.
+//! A ring by the word counts it up and wakes the threads that sleep there, at most as many as an end has. A
+//! ring by the socket sends a byte if there is room for it; a full socket is enough to wake up for. The peer
+//! can count, sleep and fill as it likes: neither ring waits, and neither looks at what else it has waiting.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +28,7 @@ pub(crate) fn ring_by_socket(socket: &OwnedFd) {
     let _ = rustix::net::send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// What ended a sleep.
+/// The cause that ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slept {
     /// A ring, or nothing in particular: look again.
@@ -46,8 +47,8 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Sleeps until a ring, the end of the peer's socket or the deadline. `again` says that the wait was rung for in vain, so
-    /// that the socket is looked at first.
+    /// Sleeps until a ring, the end of the peer's socket or the deadline. `again` says that the wait was rung
+    /// for in vain, so that the socket is looked at first.
     pub(crate) fn sleep(
         &mut self,
         bell: &AtomicU32,
@@ -76,14 +77,14 @@ impl Sleeper {
         Ok(if is_gone { Slept::PeerGone } else { Slept::Rung })
     }
 
-    /// Whether the bell was rung since the last look.
+    /// Says whether the bell has rung since the last look.
     fn hears(&mut self, bell: &AtomicU32) -> bool {
         let rings = bell.load(Ordering::Acquire);
         std::mem::replace(&mut self.heard, rings) != rings
     }
 }
 
-/// Whether the peer has ended its end of the socket.
+/// Says whether the peer has closed its end of the socket.
 fn has_hung_up(peer: Option<&OwnedFd>) -> io::Result<bool> {
     let Some(peer) = peer else { return Ok(false) };
     // Its bytes are not looked at.
@@ -97,7 +98,7 @@ fn has_hung_up(peer: Option<&OwnedFd>) -> io::Result<bool> {
 /// Threads of an end that sleep at once: one in each half.
 const SLEEPERS: u32 = 2;
 
-/// How long a sleep lasts until the peer's socket is looked at: a peer that was killed rings no more.
+/// The longest sleep between two looks at the peer's socket: a killed peer rings no more.
 const PEER_LOOK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
-    /// Whether the bell was rung since the last look.
+    /// Says whether the bell has rung since the last look.
     fn heard(sleeper: &mut Sleeper, bell: &AtomicU32) -> bool {
         let soon = Some(Instant::now() + Duration::from_millis(20));
         matches!(sleeper.sleep(bell, None, soon, false).unwrap(), Slept::Rung) && soon > Some(Instant::now())

@@ -1,6 +1,8 @@
-//! Bytes into shared words and out of them, one load or store a word or, for long runs, one instruction for all.
+//! Bytes into shared words and out of them, one load or store a word or, for long runs, one instruction for
+//! all.
 //!
-//! Words are little-endian, so that on the usual machines a copy is a copy. Nothing here believes what it reads.
+//! Words are little-endian, so that on the usual machines a copy is a copy. Nothing here believes what it
+//! reads.
 
 use super::region::{WORD, load_words, store_words};
 use crate::sync::{AtomicU64, Ordering};
@@ -71,7 +73,8 @@ impl<'a> Pen<'a> {
     }
 }
 
-/// Copies bytes out of two runs of words, from the byte `at` on; what is behind the words is left as it was.
+/// Copies bytes out of two runs of words, from the byte `at` on; bytes of `into` past the end of the words
+/// stay as they were.
 pub(crate) fn copy([first, rest]: [&[AtomicU64]; 2], at: usize, into: &mut [u8]) {
     let (mut word, skip) = (at / WORD, at % WORD);
     let load = |word: usize| {

@@ -1,26 +1,29 @@
-//! A channel between two processes of one host, in memory that both have mapped: messages at the cost of a cache line.
+//! A channel between two processes of one host, in memory that both have mapped: messages at the cost of a
+//! cache line.
 //!
-//! A message is a line of [`LINE_BYTES`] opaque bytes and, if need be, a block of more. Each direction is a ring of
-//! cache lines, each of which carries its own sequence number, so that a message without a block moves one line and
-//! nothing else; blocks lie in a ring of bytes beside it. What messages mean is the callers' business, and so is what
-//! becomes of a channel whose peer is gone.
+//! A message is a line of [`LINE_BYTES`] opaque bytes and, if need be, a block of more. Each direction is a
+//! ring of cache lines, each of which carries its own sequence number, so that a message without a block
+//! moves one line and nothing else; blocks lie in a ring of bytes beside it. What messages mean is the
+//! callers' business, and so is what becomes of a channel whose peer is gone.
 //!
 //! # The contract
 //!
-//! - **One producer, one consumer.** Each direction has one [`Sender`] and one [`Receiver`], at opposite ends; both can
-//!   be sent to other threads. Messages keep their order. None is lost while both ends live.
-//! - **Bounded.** A ring or a block area without room refuses ([`SendError::Full`]); [`Sender::wait_for_room`] waits.
-//! - **Waiting.** A receiver looks for a while ([`Spin`]) and then sleeps on a word of the memory. The sender makes a
-//!   system call only for a receiver that sleeps. A server that serves many channels sleeps in its
-//!   [`EventQueue`](crate::EventQueue) instead, with the socket of each declared there: its peers ring by a byte
-//!   ([`Channel::ring_by_socket`]).
-//! - **The peer is not trusted.** It can write any word of the memory at any time. Whatever is read there is checked at
-//!   each use, against bounds that are kept elsewhere: there is no panic, no access outside, and no wait without end
-//!   that a deadline would not end. What is impossible is [`Corrupt`], after which the half is of no use any more. What
-//!   is possible is a message, whose content may still change while a [`Block`] is read: copy it before it is judged.
-//!   No descriptor is shared but the memory's, and no ring waits or wakes more threads than an end has.
-//! - **Handing over.** One end makes the channel and passes its memory over a Unix socket ([`pass`]); the socket's end
-//!   tells a sleeper within a tenth of a second that its peer is gone ([`Channel::watch_peer`]).
+//! - **One producer, one consumer.** Each direction has one [`Sender`] and one [`Receiver`], at opposite
+//!   ends; both can be sent to other threads. Messages keep their order. None is lost while both ends live.
+//! - **Bounded.** A ring or a block area without room refuses ([`SendError::Full`]);
+//!   [`Sender::wait_for_room`] waits.
+//! - **Waiting.** A receiver looks for a while ([`Spin`]) and then sleeps on a word of the memory. The sender
+//!   makes a system call only for a receiver that sleeps. A server that serves many channels sleeps in its
+//!   [`EventQueue`](crate::EventQueue) instead, with the socket of each declared there: its peers ring by a
+//!   byte ([`Channel::ring_by_socket`]).
+//! - **The peer is not trusted.** It can write any word of the memory at any time. Whatever is read there is
+//!   checked at each use, against bounds that are kept elsewhere: there is no panic, no access outside, and
+//!   no wait without end that a deadline would not end. What is impossible is [`Corrupt`], after which the
+//!   half is of no use any more. What is possible is a message, whose content may still change while a
+//!   [`Block`] is read: copy it before it is judged. No descriptor is shared but the memory's, and no ring
+//!   waits or wakes more threads than an end has.
+//! - **Handing over.** One end makes the channel and passes its memory over a Unix socket ([`pass`]); the
+//!   socket's end tells a sleeper within a tenth of a second that its peer is gone ([`Channel::watch_peer`]).
 //!
 //! ```
 //! use tercel_events::shm::{Channel, Config, Spin, Waited, LINE_BYTES};
@@ -41,9 +44,9 @@
 //!
 //! # The rooms
 //!
-//! `region` (the memory, and what of it is unsafe), `protocol` (the steps that race), `bytes` (words and bytes), `send`
-//! and `receive` (the halves), `bell` (the sleep), `spin` (whether to look before it), `pass` (descriptors over a
-//! socket), `words` (bare memory, for benchmarks).
+//! `region` (the memory, and what of it is unsafe), `protocol` (the steps that race), `bytes` (words and
+//! bytes), `send` and `receive` (the halves), `bell` (the sleep), `spin` (whether to look before it), `pass`
+//! (descriptors over a socket), `words` (bare memory, for benchmarks).
 
 mod bell;
 mod bytes;
@@ -80,9 +83,9 @@ pub const LINE_BYTES: usize = 60;
 pub struct Config {
     /// Messages that a direction holds: a power of two from 4 to [`Config::LINES_MAX`]. Each costs 64 bytes.
     pub lines: u32,
-    /// Bytes of a direction's block area, a multiple of 64 up to [`Config::BLOCK_BYTES_MAX`]; 0 is a channel without
-    /// blocks. A block takes its length and [`Config::BLOCK_OVERHEAD`], rounded up to 64. Memory is used as it is
-    /// touched, which in the course of time is all of it.
+    /// Bytes of a direction's block area, a multiple of 64 up to [`Config::BLOCK_BYTES_MAX`]; 0 is a channel
+    /// without blocks. A block takes its length and [`Config::BLOCK_OVERHEAD`], rounded up to 64. Memory is
+    /// used as it is touched, which in the course of time is all of it.
     pub block_bytes: usize,
 }
 
@@ -123,8 +126,8 @@ impl Channel {
     /// Makes a channel, and the memory for [`Channel::open`] at the other end.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an impossible configuration; otherwise what the system says
-    /// when it has no descriptors or memory.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an impossible configuration; otherwise what the
+    /// system says when it has no descriptors or memory.
     pub fn create(config: Config) -> io::Result<(Channel, OwnedFd)> {
         Channel::create_at(config, 0)
     }
@@ -138,14 +141,15 @@ impl Channel {
     /// Opens the channel that the other end has made.
     ///
     /// # Errors
-    /// [`InvalidData`](io::ErrorKind::InvalidData) if the descriptor is not that of a channel of this version, if the
-    /// memory could still shrink, or if its geometry is impossible; otherwise what the system says when it has no memory.
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if the descriptor is not that of a channel of this
+    /// version, if the memory could still shrink, or if its geometry is impossible; otherwise what the system
+    /// says when it has no memory.
     pub fn open(memory: OwnedFd) -> io::Result<Channel> {
         Ok(Channel { end: End::new(Region::open(memory)?, 1, 0) })
     }
 
-    /// Has sleepers of this end watch a connected socket, whose end is that of the peer: [`Waited::PeerGone`]. The
-    /// descriptor is duplicated. Bytes that arrive on it do not wake.
+    /// Has sleepers of this end watch a connected socket, whose end is that of the peer:
+    /// [`Waited::PeerGone`]. The descriptor is duplicated. Bytes that arrive on it do not wake.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -154,8 +158,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Has this end ring by a byte on the socket of [`Channel::watch_peer`], for a peer that sleeps elsewhere and has that
-    /// socket watched.
+    /// Has this end ring by a byte on the socket of [`Channel::watch_peer`], for a peer that sleeps elsewhere
+    /// and has that socket watched.
     pub fn ring_by_socket(&mut self) {
         self.end.rings_by_socket = true;
     }
@@ -178,7 +182,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// What the halves of an end share.
+/// The state that both halves of an end share.
 struct End {
     region: Region,
     /// The direction in which this end sends.
@@ -206,7 +210,7 @@ impl End {
         }
     }
 
-    /// What this end sleeps on.
+    /// Returns the bell on which this end sleeps.
     fn bell(&self) -> &AtomicU32 {
         self.bell_at(1 - self.outgoing)
     }
@@ -225,10 +229,10 @@ impl Drop for End {
     }
 }
 
-/// What ended a wait.
+/// The cause that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// What was waited for is there: a message, or room.
+    /// The awaited message or room is there.
     Ready,
     /// The socket of [`Channel::watch_peer`] has hung up, and what was waited for is not there.
     PeerGone,
@@ -244,7 +248,7 @@ pub enum WaitError {
     /// The peer wrote what it never writes.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// What is waited for can never be.
+    /// The awaited room can never be free.
     #[error("a block of this size never fits into the channel; send it otherwise, or raise block_bytes")]
     TooLarge,
     /// The system refuses to wait, or is out of descriptors.
@@ -257,7 +261,7 @@ pub enum WaitError {
 #[error("the peer has damaged the shared memory; close the channel and the connection")]
 pub struct Corrupt;
 
-/// How far `to` is ahead of `from`, of two positions of lines.
+/// Returns the number of lines from position `from` to position `to`.
 #[inline(always)]
 fn ahead(from: u32, to: u32) -> u32 {
     to.wrapping_sub(from) & region::POSITION_MASK

@@ -1,7 +1,7 @@
 //! Descriptors over a Unix socket, and what the kernel says about the process at its other end.
 //!
-//! A message is a header of a fixed size and a fixed number of descriptors, both known to the two ends. Whatever else
-//! arrives is refused, and every descriptor that came with it is closed.
+//! A message is a header of a fixed size and a fixed number of descriptors, both known to the two ends.
+//! Whatever else arrives is refused, and every descriptor that came with it is closed.
 
 #![allow(unsafe_code)]
 
@@ -22,8 +22,8 @@ pub const DESCRIPTORS_MAX: usize = 16;
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty header, or for no descriptor or more than
-/// [`DESCRIPTORS_MAX`]; [`WriteZero`](io::ErrorKind::WriteZero) if the socket took a part of the header, which is then
-/// of no use any more; otherwise what the socket says.
+/// [`DESCRIPTORS_MAX`]; [`WriteZero`](io::ErrorKind::WriteZero) if the socket took a part of the header,
+/// which is then of no use any more; otherwise what the socket says.
 pub fn send(socket: impl AsFd, header: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if header.is_empty() || !(1..=DESCRIPTORS_MAX).contains(&descriptors.len()) {
         let text = "a header of at least one byte and from 1 to 16 descriptors can be sent";
@@ -43,13 +43,14 @@ pub fn send(socket: impl AsFd, header: &[u8], descriptors: &[BorrowedFd<'_>]) ->
     Ok(())
 }
 
-/// Receives a header of this length with `N` descriptors, which are closed on exec. Waits as long as the socket does.
+/// Receives a header of this length with `N` descriptors, which are closed on exec. Waits as long as the
+/// socket does.
 ///
 /// # Errors
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the peer sent nothing and is gone;
-/// [`InvalidData`](io::ErrorKind::InvalidData) if another header or another number of descriptors came, after which
-/// the socket is of no use any more; [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty header or an `N` above
-/// [`DESCRIPTORS_MAX`]; otherwise what the socket says.
+/// [`InvalidData`](io::ErrorKind::InvalidData) if another header or another number of descriptors came, after
+/// which the socket is of no use any more; [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty header
+/// or an `N` above [`DESCRIPTORS_MAX`]; otherwise what the socket says.
 pub fn receive<const N: usize>(socket: impl AsFd, header: &mut [u8]) -> io::Result<[OwnedFd; N]> {
     if header.is_empty() || N > DESCRIPTORS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -97,7 +98,8 @@ pub struct Credentials {
 /// # Errors
 /// When the kernel does not know them.
 pub fn peer_credentials(socket: impl AsFd) -> io::Result<Credentials> {
-    // Not by `rustix::net::sockopt::socket_peercred`, whose process number cannot be the 0 that the kernel may give.
+    // Not by `rustix::net::sockopt::socket_peercred`, whose process number cannot be the 0 that the kernel
+    // may give.
     unsafe extern "C" {
         fn getsockopt(socket: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut u32)
         -> c_int;
@@ -105,8 +107,9 @@ pub fn peer_credentials(socket: impl AsFd) -> io::Result<Credentials> {
     let mut credentials = Credentials { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut bytes = size_of::<Credentials>() as u32;
     let value = (&raw mut credentials).cast();
-    // SAFETY: this is the C library's function, which the standard library links on Linux, and its signature there. It
-    // writes at most `bytes` bytes to `value`, which is a structure of that size that any bytes are a value of.
+    // SAFETY: this is the C library's function, which the standard library links on Linux, and its signature
+    // there. It writes at most `bytes` bytes to `value`, which is a structure of that size that any bytes are
+    // a value of.
     let answer =
         unsafe { getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERCRED, value, &raw mut bytes) };
     if answer != 0 {

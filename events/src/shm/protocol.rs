@@ -1,5 +1,5 @@
-//! The steps that the two processes take at the same time, one small function each: what `Sender`, `Receiver` and the
-//! models of `tests/loom.rs` all call.
+//! The steps that the two processes take at the same time, one small function each: what `Sender`, `Receiver`
+//! and the models of `tests/loom.rs` all call.
 //!
 //! | race | the producer | the consumer |
 //! |---|---|---|
@@ -9,10 +9,11 @@
 //! | want room and make it | [`doze`], then [`look`] again, then sleep | [`publish`] the position, then [`call`] |
 //!
 //! The last two are one race with its ends exchanged: each end stores what the other will look at, passes a
-//! sequentially consistent fence, and loads what the other has stored. At least one of them sees the other's store.
+//! sequentially consistent fence, and loads what the other has stored. At least one of them sees the other's
+//! store.
 //!
-//! Both ends write a flag, so each write is an exchange: all writes of a flag then stand in one order that both have
-//! seen, and an `AWAKE` cannot be taken for an answer to an `ASLEEP` that came after it.
+//! Both ends write a flag, so each write is an exchange: all writes of a flag then stand in one order that
+//! both have seen, and an `AWAKE` cannot be taken for an answer to an `ASLEEP` that came after it.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -33,7 +34,8 @@ pub(crate) fn look(word: &AtomicU64) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// Says that this end is about to sleep. It must look again afterwards, and may sleep only if that finds nothing.
+/// Says that this end is about to sleep. It must look again afterwards, and may sleep only if that finds
+/// nothing.
 #[inline]
 pub(crate) fn doze(flag: &AtomicU64) {
     flag.swap(ASLEEP, Ordering::Relaxed);
@@ -46,8 +48,9 @@ pub(crate) fn awake(flag: &AtomicU64) {
     flag.swap(AWAKE, Ordering::Relaxed);
 }
 
-/// After [`publish`]: whether the other end sleeps and this call is the one that rings for it; `None` if the flag is
-/// none of the two values. The exchange leaves one ring for each sleep, however many messages follow.
+/// To call after [`publish`]: says whether the other end sleeps and this call must ring for it; `None` if the
+/// flag is neither of its two values. The exchange leaves one ring for each sleep, however many messages
+/// follow.
 #[inline(always)]
 pub(crate) fn call(flag: &AtomicU64) -> Option<bool> {
     fence(Ordering::SeqCst);

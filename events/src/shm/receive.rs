@@ -30,7 +30,8 @@ pub struct Receiver {
     told: u32,
     /// Bytes of blocks released.
     block_head: u64,
-    /// What the lent block takes of the area; released when it is dropped, or before the next message.
+    /// Bytes of the area that the lent block occupies. They are released when the block is dropped, or before
+    /// the next message.
     lent: u64,
     is_corrupt: bool,
     sleeper: Sleeper,
@@ -40,8 +41,8 @@ pub struct Receiver {
 /// A line, copied out.
 #[derive(Debug, Default)]
 pub struct LineCopy {
-    /// The words as they were copied, sequence number first. To put the bytes elsewhere would cost another copy, each load of
-    /// which waits for two stores of this one.
+    /// The words as they were copied, sequence number first. To put the bytes elsewhere would cost another
+    /// copy, each load of which waits for two stores of this one.
     words: [[u8; WORD]; WORDS],
 }
 
@@ -53,7 +54,7 @@ impl LineCopy {
     }
 }
 
-/// What was there.
+/// The result of a look for a message.
 #[derive(Debug)]
 pub enum Received<'a> {
     /// No message.
@@ -138,7 +139,7 @@ impl Receiver {
         })
     }
 
-    /// Whether a message is there.
+    /// Says whether a message is there.
     ///
     /// # Errors
     /// [`Corrupt`]: the peer wrote what it never writes.
@@ -147,8 +148,8 @@ impl Receiver {
         Ok(self.look()?.is_some())
     }
 
-    /// Waits until a message is there, until the peer is gone, or until the deadline, to the next millisecond. Looks
-    /// for as long as `spin` says, then sleeps.
+    /// Waits until a message is there, until the peer is gone, or until the deadline, to the next
+    /// millisecond. Looks for as long as `spin` says, then sleeps.
     ///
     /// # Errors
     /// See [`WaitError`].
@@ -160,7 +161,7 @@ impl Receiver {
         }
     }
 
-    /// Whether a message is there: looks, if `spin` looks at all, for so short a time that no clock is needed.
+    /// Says whether a message is there. If `spin` looks at all, the look is too short to need a clock.
     ///
     /// # Errors
     /// [`Corrupt`]: the peer wrote what it never writes.
@@ -177,8 +178,8 @@ impl Receiver {
         Ok(found)
     }
 
-    /// Sleeps until a message is there, until a [`Waker`] of this end is used (or was, since the last wait that ended by
-    /// one), until the peer is gone, or until the deadline.
+    /// Sleeps until a message is there, until a [`Waker`] of this end is used (or was, since the last wait
+    /// that ended by one), until the peer is gone, or until the deadline.
     ///
     /// # Errors
     /// See [`WaitError`].
@@ -186,9 +187,9 @@ impl Receiver {
         self.sleep(deadline, |end| end.woken.swap(false, SeqCst))
     }
 
-    /// Sleeps until a message is there, until this end's bell was rung for something else, say for the room that its
-    /// [`Sender`](super::Sender) [asked](super::Sender::ask_for_room) for, until the peer is gone, or until the
-    /// deadline. It may end without cause.
+    /// Sleeps until a message is there, until this end's bell was rung for something else, say for the room
+    /// that its [`Sender`](super::Sender) [asked](super::Sender::ask_for_room) for, until the peer is gone,
+    /// or until the deadline. It may end without cause.
     ///
     /// # Errors
     /// See [`WaitError`].
@@ -200,7 +201,7 @@ impl Receiver {
         })
     }
 
-    /// What ends waits of this end from other threads.
+    /// Returns a handle with which other threads end waits of this end.
     pub fn waker(&self) -> Waker {
         Waker { end: Arc::clone(&self.end) }
     }
@@ -256,14 +257,15 @@ impl Receiver {
         }
     }
 
-    /// Asks that this end's bell be rung at the next message, and says whether it may sleep: not if a message is there
-    /// already. For a loop that sleeps elsewhere; one ring is one message or more, and the loop asks again
-    /// after it has received them all.
+    /// Asks that this end's bell be rung at the next message, and says whether it may sleep: not if a message
+    /// is there already. For a loop that sleeps elsewhere; one ring is one message or more, and the loop asks
+    /// again after it has received them all.
     ///
     /// # Errors
     /// [`Corrupt`]: the peer wrote what it never writes.
     pub fn doze(&mut self) -> Result<bool, Corrupt> {
-        // A half ring that was read is told on the way; what is less cannot be all that the producer waits for.
+        // A half ring that was read is told on the way; what is less cannot be all that the producer waits
+        // for.
         self.release()?;
         protocol::doze(self.lane().asleep());
         let is_empty = self.look()?.is_none();
@@ -282,7 +284,7 @@ impl Receiver {
         protocol::awake(self.lane().asleep());
     }
 
-    /// Whether a message comes within so many looks. Between them stands nothing that delays the next one.
+    /// Says whether a message comes within so many looks. Nothing between two looks delays the second.
     #[inline(always)]
     fn turns_ready(&mut self, looks: u32) -> Result<bool, Corrupt> {
         let word = &self.lane().slot(self.head).0[0];
@@ -296,7 +298,8 @@ impl Receiver {
         self.is_ready()
     }
 
-    /// The first word of the next line, if it is there. A line holds the sequence number of this round or of the last.
+    /// The first word of the next line, if it is there. A line holds the sequence number of this round or of
+    /// the last.
     #[inline(always)]
     fn look(&mut self) -> Result<Option<u64>, Corrupt> {
         let word = protocol::look(&self.lane().slot(self.head).0[0]);
@@ -388,8 +391,8 @@ impl fmt::Debug for Waker {
     }
 }
 
-/// A block in the shared memory. Its length is fixed; its bytes the peer can change while they are read, so that two
-/// reads of a place may differ. Dropping it gives the room back.
+/// A block in the shared memory. Its length is fixed; its bytes the peer can change while they are read, so
+/// that two reads of a place may differ. Dropping it gives the room back.
 pub struct Block<'a> {
     receiver: &'a mut Receiver,
     bytes: usize,
@@ -404,12 +407,13 @@ impl Block<'_> {
         self.bytes
     }
 
-    /// Whether the block has no bytes.
+    /// Says whether the block has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Appends the whole block. Into a buffer that is there already, [`Block::read_at`] is quicker: it need not be zeroed.
+    /// Appends the whole block. Into a buffer that is there already, [`Block::read_at`] is quicker: it need
+    /// not be zeroed.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         let begin = out.len();
         out.resize(begin + self.bytes, 0);
@@ -426,8 +430,9 @@ impl Block<'_> {
         fits
     }
 
-    /// The block where it lies, as two runs of words, little-endian, one behind the other. It begins [`Block::BEGINS`] bytes behind the
-    /// begin of the first. Each load is of a value, and of one that the peer can change before the next.
+    /// The block in place, as two consecutive runs of words, little-endian. The block begins
+    /// [`Block::BEGINS`] bytes after the begin of the first run. The peer can change a word between two
+    /// loads.
     #[cfg(not(loom))]
     pub fn runs(&self) -> [&[AtomicU64]; 2] {
         self.words()

@@ -1,9 +1,10 @@
 //! The shared memory: one sealed memfd, mapped by both ends, and where everything lies in it.
 //!
-//! The peer may write any byte at any time. So the memory is never a byte slice here, but a slice of atomic words, of
-//! which every bit pattern is a value and every access one load or store; long runs of them are copied by an instruction
-//! that the compiler does not look into. The rings above it are safe code. A page that is not there would end in SIGBUS. So all of it
-//! is allocated, and sealed: against shrinking where it is made, and against holes once both ends have mapped it.
+//! The peer may write any byte at any time. So the memory is never a byte slice here, but a slice of atomic
+//! words, of which every bit pattern is a value and every access one load or store; long runs of them are
+//! copied by an instruction that the compiler does not look into. The rings above it are safe code. A page
+//! that is not there would end in SIGBUS. So all of it is allocated, and sealed: against shrinking where it
+//! is made, and against holes once both ends have mapped it.
 //!
 //! ```text
 //! line 0                    magic, version and lines, bytes of a block area, lines of all
@@ -38,7 +39,8 @@ pub(crate) const WORDS: usize = 8;
 pub(crate) const LINE: usize = 64;
 pub(crate) const WORD: usize = 8;
 
-/// Positions of lines run from 0 to this and begin again. The bit above says in a line that a block belongs to it.
+/// Positions of lines run from 0 to this and begin again. The bit above says in a line that a block belongs
+/// to it.
 pub(crate) const POSITION_MASK: u32 = u32::MAX >> 1;
 
 /// A mapped channel. It is unmapped when it is dropped.
@@ -114,8 +116,8 @@ impl Region {
 
     fn map(fd: impl AsFd, count: usize, config: Config) -> io::Result<Region> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh map at an address of the kernel's choice, which aliases no memory of this process that is
-        // reached otherwise; what the descriptor holds is words to be loaded, whatever they are.
+        // SAFETY: a fresh map at an address of the kernel's choice, which aliases no memory of this process
+        // that is reached otherwise; what the descriptor holds is words to be loaded, whatever they are.
         let base = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), count * LINE, prot, MapFlags::SHARED, fd.as_fd(), 0)
         }?;
@@ -126,9 +128,10 @@ impl Region {
     /// All of the memory.
     #[inline(always)]
     fn lines(&self) -> &[Line] {
-        // SAFETY: the map begins at a page, so lines are aligned; it is `count` lines long, sealed against shrinking
-        // before it was mapped, and unmapped only by `drop`, which no borrow outlives. A `Line` is nothing but atomic
-        // words, of which all bit patterns are values and which may be written by others at any time.
+        // SAFETY: the map begins at a page, so lines are aligned; it is `count` lines long, sealed against
+        // shrinking before it was mapped, and unmapped only by `drop`, which no borrow outlives. A `Line` is
+        // nothing but atomic words, of which all bit patterns are values and which may be written by others
+        // at any time.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 
@@ -202,7 +205,7 @@ impl<'a> Lane<'a> {
         &self.lines[self.place.ring + (position & self.place.mask) as usize]
     }
 
-    /// Whether the consumer sleeps.
+    /// The flag of a consumer that sleeps.
     #[inline(always)]
     pub(crate) fn asleep(self) -> &'a AtomicU64 {
         &self.lines[self.place.control].0[0]
@@ -211,28 +214,29 @@ impl<'a> Lane<'a> {
     /// The bell of the consumer's end. Half of a word, and never reached as a whole one.
     pub(crate) fn bell(self) -> &'a AtomicU32 {
         let word = &raw const self.lines[self.place.control].0[1];
-        // SAFETY: the word is shared memory, borrowed as long as `self.lines` is; its first half is aligned, an atomic
-        // value whatever its bits are, and may be written by others at any time. No other code reaches this word.
+        // SAFETY: the word is shared memory, borrowed as long as `self.lines` is; its first half is aligned,
+        // an atomic value whatever its bits are, and may be written by others at any time. No other code
+        // reaches this word.
         unsafe { &*word.cast() }
     }
 
-    /// How far the consumer has read lines, as of the last half ring.
+    /// The position up to which the consumer has read lines, as of the last half ring.
     pub(crate) fn line_position(self) -> &'a AtomicU64 {
         &self.lines[self.place.control + 1].0[0]
     }
 
-    /// How many bytes of blocks the consumer has released since the beginning.
+    /// The count of all bytes of blocks that the consumer has released.
     pub(crate) fn block_position(self) -> &'a AtomicU64 {
         &self.lines[self.place.control + 1].0[1]
     }
 
-    /// Whether the producer waits for room.
+    /// The flag of a producer that waits for room.
     pub(crate) fn starved(self) -> &'a AtomicU64 {
         &self.lines[self.place.control + 2].0[0]
     }
 
-    /// The words of the block area, from a position on for so many bytes, in two runs: behind the end comes the
-    /// beginning. The position is a multiple of 64; bytes beyond the area's are left out.
+    /// The words of the block area, from a position on for so many bytes, in two runs: after the end of the
+    /// area the beginning follows. The position is a multiple of 64; bytes beyond the area's are left out.
     pub(crate) fn words(self, position: u64, bytes: usize) -> [&'a [AtomicU64]; 2] {
         let blocks = &self.lines[self.place.blocks..][..self.place.block_bytes / LINE];
         let words = blocks.as_flattened_words();
@@ -252,7 +256,8 @@ trait Flatten {
 
 impl Flatten for [Line] {
     fn as_flattened_words(&self) -> &[AtomicU64] {
-        // SAFETY: a `Line` is exactly eight words, without padding, and at least as strictly aligned as a word.
+        // SAFETY: a `Line` is exactly eight words, without padding, and at least as strictly aligned as a
+        // word.
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len() * WORDS) }
     }
 }
@@ -263,9 +268,9 @@ pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; WORD]]) {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= STRING_WORDS && words.len() >= bytes.len() {
         let (source, target) = (bytes.as_ptr(), words.as_ptr());
-        // SAFETY: the target is `bytes.len()` words of shared memory, which are cells: they may be written through a
-        // shared borrow, at any time and by anything. The source is as long. To the compiler the instruction is as
-        // foreign as a peer's store.
+        // SAFETY: the target is `bytes.len()` words of shared memory, which are cells: they may be written
+        // through a shared borrow, at any time and by anything. The source is as long. To the compiler the
+        // instruction is as foreign as a peer's store.
         unsafe { move_string(target.cast_mut().cast(), source.cast(), bytes.len() * WORD) };
         return;
     }
@@ -280,8 +285,9 @@ pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= STRING_WORDS && words.len() >= bytes.len() {
         let (source, target) = (words.as_ptr(), bytes.as_mut_ptr());
-        // SAFETY: the source is `bytes.len()` words of shared memory, of which any bytes may be read at any time; the
-        // target is this function's own and as long. What a peer writes meanwhile is other bytes, and nothing else.
+        // SAFETY: the source is `bytes.len()` words of shared memory, of which any bytes may be read at any
+        // time; the target is this function's own and as long. What a peer writes meanwhile is other bytes,
+        // and nothing else.
         unsafe { move_string(target.cast(), source.cast(), bytes.len() * WORD) };
         return;
     }
@@ -290,9 +296,10 @@ pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
     }
 }
 
-/// Copies by the processor's string instruction, which moves whole lines where loads and stores move words. To the
-/// compiler it is neither: it knows no copy whose bytes may change meanwhile. What is stored behind it is seen behind
-/// it, and what was loaded before it was loaded before it, as with any other store and load of this processor.
+/// Copies by the processor's string instruction, which moves whole lines where loads and stores move words.
+/// To the compiler it is neither: it knows no copy whose bytes may change meanwhile. What is stored behind it
+/// is seen behind it, and what was loaded before it was loaded before it, as with any other store and load of
+/// this processor.
 ///
 /// # Safety
 /// Both ranges are valid for so many bytes, and do not overlap.
@@ -311,8 +318,9 @@ unsafe fn move_string(target: *mut u8, source: *const u8, bytes: usize) {
     }
 }
 
-/// From how many words on the string instruction is used. Below that its beginning costs more than it saves: by the bare exchange of the same
-/// runs calls with 1 KiB took 3.1 to 3.4 times as long with it, and 2.8 to 3.1 without.
+/// From how many words on the string instruction is used. Below that its beginning costs more than it saves:
+/// by the bare exchange of the same runs calls with 1 KiB took 3.1 to 3.4 times as long with it, and 2.8 to
+/// 3.1 without.
 #[cfg(target_arch = "x86_64")]
 const STRING_WORDS: usize = 512;
 

@@ -24,7 +24,7 @@ pub struct Sender {
     place: Place,
     /// The position of the next line.
     tail: u32,
-    /// How far the consumer had read, when last looked at.
+    /// The consumer's read position at the last look.
     head: u32,
     /// Bytes of blocks allocated, and released when last looked at.
     block_tail: u64,
@@ -82,8 +82,8 @@ impl Sender {
         self.push(&LineWords::of(line), Some(bytes), |block| parts.iter().for_each(|part| block.write(part)))
     }
 
-    /// Sends a line and a block of so many bytes, which is written where the peer reads it: `fill` is called once there is room for
-    /// it. Bytes beyond the block are left out, and what is not written is zeros.
+    /// Sends a line and a block of so many bytes, which is written where the peer reads it: `fill` is called
+    /// once there is room for it. Bytes beyond the block are left out, and what is not written is zeros.
     ///
     /// # Errors
     /// As [`Sender::send`].
@@ -96,7 +96,8 @@ impl Sender {
         self.push(&LineWords::of(line), Some(bytes), fill)
     }
 
-    /// Writes a block of so many bytes, as [`Sender::send_with`] does, and has it sent later. It takes no room if it never is.
+    /// Writes a block of so many bytes, as [`Sender::send_with`] does, and has it sent later. It takes no
+    /// room if it never is.
     ///
     /// # Errors
     /// As [`Sender::send`]; then `fill` was not called.
@@ -124,7 +125,8 @@ impl Sender {
         self.publish(line, area)
     }
 
-    /// What a block of so many bytes takes of the area, if there is room for it and a line; without a block that is nothing.
+    /// Returns the bytes of the area that such a block occupies, if there is room for the block and a line; 0
+    /// without a block.
     #[inline(always)]
     fn room(&mut self, block: Option<usize>) -> Result<u64, SendError> {
         let area = match block {
@@ -171,7 +173,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether a message with a block of so many bytes, or without one, could be sent now.
+    /// Says whether a message could be sent now, with a block of so many bytes or without a block.
     ///
     /// # Errors
     /// [`Corrupt`]: the peer wrote what it never writes.
@@ -185,8 +187,8 @@ impl Sender {
         }
     }
 
-    /// As [`Sender::has_room`]; and if there is none, this end's bell is rung when the peer has made some. For a loop
-    /// that sleeps elsewhere; it asks again after each ring, until it need not.
+    /// As [`Sender::has_room`]; and if there is none, this end's bell is rung when the peer has made some.
+    /// For a loop that sleeps elsewhere; it asks again after each ring, until it need not.
     ///
     /// # Errors
     /// [`Corrupt`]: the peer wrote what it never writes.
@@ -202,8 +204,9 @@ impl Sender {
         Ok(found)
     }
 
-    /// Waits until a message with a block of so many bytes, or without one, could be sent, until the peer is gone, or
-    /// until the deadline, to the next millisecond. It does not look before it sleeps: a full ring is no time to hurry.
+    /// Waits until a message with a block of so many bytes, or without one, could be sent, until the peer is
+    /// gone, or until the deadline, to the next millisecond. It does not look before it sleeps: a full ring
+    /// is no time to hurry.
     ///
     /// # Errors
     /// See [`WaitError`].
@@ -239,13 +242,13 @@ impl Sender {
         self.end.region.lane(self.place)
     }
 
-    /// What a block of so many bytes takes of the area, unless it can never fit.
+    /// Returns the bytes of the area that a block of so many bytes occupies; none if the block can never fit.
     fn area(&self, bytes: usize) -> Option<u64> {
         area_of(bytes).filter(|area| *area <= self.place.block_bytes as u64)
     }
 
-    /// Whether there is room for a line and so much of the area. The consumer's positions are asked for only if there
-    /// seems to be none: each look costs the transfer of a line.
+    /// Says whether there is room for a line and so many bytes of the area. It reads the consumer's positions
+    /// only if there seems to be no room, because each such look costs the transfer of a line.
     #[inline(always)]
     fn finds_room(&mut self, area: u64) -> Result<bool, Corrupt> {
         if self.is_corrupt {
@@ -279,8 +282,8 @@ impl Sender {
     }
 }
 
-/// A line as the words in which it is stored. One that is made of numbers is never put together from bytes, which the loads of its words
-/// would have to wait for.
+/// A line as the words in which it is stored. One that is made of numbers is never put together from bytes,
+/// which the loads of its words would have to wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineWords {
     /// Its first four bytes.
@@ -308,7 +311,8 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// A block under way, in the memory that the peer reads it in. Until its line is sent the peer is not told of it.
+/// A block under way, in the memory that the peer reads it in. Until its line is sent the peer is not told of
+/// it.
 pub struct LoanedBlock<'a> {
     pen: Pen<'a>,
     left: usize,

@@ -1,26 +1,27 @@
-//! How long to look before sleeping: about as long as a wake-up costs, and not at all where looking does not help.
+//! The time to look before a sleep: about as long as a wake-up costs, and none where looking does not help.
 //!
-//! Looking for as long as a wake-up takes costs at most twice what the better choice would have cost. When it keeps
-//! failing it stops, and begins again when sleeps turn out so short that looking would have saved them; each time that
-//! proves wrong, more such sleeps are asked for. So a process that should not look does so for few of its waits.
+//! Looking for as long as a wake-up takes costs at most twice what the better choice would have cost. When it
+//! keeps failing it stops, and begins again when sleeps turn out so short that looking would have saved them;
+//! each time that proves wrong, more such sleeps are asked for. So a process that should not look does so for
+//! few of its waits.
 //!
-//! Two ends that both sleep see the other's wake-up in each of their waits, which on some machines is longer than any
-//! budget; neither would ever look long enough to find the other awake. So the first spins after a pause are
-//! [`LONG`] times as long, until one is answered as quickly as it should be.
+//! Two ends that both sleep see the other's wake-up in each of their waits, which on some machines is longer
+//! than any budget; neither would ever look long enough to find the other awake. So the first spins after a
+//! pause are [`LONG`] times as long, until one is answered as quickly as it should be.
 
 use std::time::Duration;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// The state of one waiting thread. It is told how each wait went, by [`Receiver::wait`](super::Receiver::wait), or by a loop
-/// that waits for several channels at once.
+/// The state of one waiting thread. It is told how each wait went, by
+/// [`Receiver::wait`](super::Receiver::wait), or by a loop that waits for several channels at once.
 #[derive(Clone, Debug)]
 pub struct Spin {
-    /// How long to look, in nanoseconds, when looking.
+    /// Time of a look in nanoseconds, while looking is on.
     limit_ns: u64,
     looks: bool,
-    /// How many of the next spins are long ones.
+    /// The number of next spins that are long.
     long: u32,
     /// Spins in a row that found nothing.
     failed: u32,
@@ -42,8 +43,9 @@ impl Spin {
         Spin::beside(0)
     }
 
-    /// Looks for [`Spin::DEFAULT_NS`], or not at all if the calling thread and the first thread of the process at the other end may
-    /// only run on the same CPU. A process without a number here, 0, is taken to run where this thread does.
+    /// Looks for [`Spin::DEFAULT_NS`], or not at all if the calling thread and the first thread of the
+    /// process at the other end may only run on the same CPU. A process without a number here, 0, is taken to
+    /// run where this thread does.
     pub fn beside(peer_pid: i32) -> Self {
         let own = sched_getaffinity(None);
         let peer = Pid::from_raw(peer_pid).and_then(|pid| sched_getaffinity(Some(pid)).ok());
@@ -62,7 +64,7 @@ impl Spin {
         Spin { limit_ns, looks: limit_ns > 0, long: 0, failed: 0, paid: 0, short: 0, short_needed: SHORT_MIN }
     }
 
-    /// How long the next wait looks before it sleeps, in nanoseconds.
+    /// Returns the time for which the next wait looks before it sleeps, in nanoseconds.
     #[inline]
     pub fn budget_ns(&self) -> u64 {
         match (self.looks, self.long) {
@@ -72,7 +74,7 @@ impl Spin {
         }
     }
 
-    /// Whether it matters how long a wait was.
+    /// Says whether the duration of waits matters.
     pub fn watches_the_clock(&self) -> bool {
         self.limit_ns > 0
     }
@@ -117,7 +119,7 @@ impl Spin {
     }
 }
 
-/// Whether two threads with these CPUs can run at the same time.
+/// Says whether two threads with these CPUs can run at the same time.
 fn run_at_once(own: &CpuSet, peer: &CpuSet) -> bool {
     own.count() > 1 || peer.count() > 1 || own != peer
 }
@@ -127,11 +129,13 @@ const FAILED: u32 = 8;
 const FAILED_AGAIN: u32 = 2;
 /// Successes in a row after which earlier failures are forgotten.
 const PAID: u32 = 1_024;
-/// Short sleeps that are asked for, at first and at most. Two ends that were asked for different numbers begin at different times,
-/// and the one that is first must still look when the other begins: with 1,024 they missed each other for good.
+/// Short sleeps that are asked for, at first and at most. Two ends that were asked for different numbers
+/// begin at different times, and the one that is first must still look when the other begins: with 1,024 they
+/// missed each other for good.
 const SHORT_MIN: u32 = 8;
 const SHORT_MAX: u32 = 128;
-/// How many times as long the first spins are, and a sleep at most that one of them would have saved.
+/// The factor by which the first spins are longer. A long sleep of at most this many budgets counts as one
+/// that a spin would have saved.
 const LONG: u64 = 8;
 
 #[cfg(test)]

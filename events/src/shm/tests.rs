@@ -348,7 +348,8 @@ fn the_end_of_the_peer_is_told_after_its_last_message() {
     assert_eq!(ask.wait_for_room(None, None).unwrap(), Waited::PeerGone);
 }
 
-/// One thread sends random messages, the other checks them; the rings are small, so that both wait for each other.
+/// One thread sends random messages, the other checks them; the rings are small, so that both wait for each
+/// other.
 fn exchange(config: Config, messages: u64, budget_ns: u64) {
     let (mut sender, mut receiver) = pair(config);
     thread::scope(|scope| {

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use super::Config;
 use super::region::{LINE, Region, WORD, store_words};
 
-/// Words that two processes have mapped, and nothing beside them: no order, no wake-up. The limit of what any channel in shared
-/// memory can do, for benchmarks.
+/// Words that two processes have mapped, and nothing beside them: no order, no wake-up. The limit of what any
+/// channel in shared memory can do, for benchmarks.
 pub struct Words {
     region: Region,
 }
@@ -18,7 +18,8 @@ impl Words {
     /// Maps at least so many words, and gives the descriptor for [`Words::open`] at the other end.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`Config::BLOCK_BYTES_MAX`] holds; otherwise what the system says.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`Config::BLOCK_BYTES_MAX`] holds;
+    /// otherwise what the system says.
     pub fn create(count: usize) -> io::Result<(Words, OwnedFd)> {
         let block_bytes = count.saturating_mul(WORD).checked_next_multiple_of(LINE).unwrap_or(usize::MAX);
         let (region, fd) = Region::create(Config { lines: 4, block_bytes }, 0)?;

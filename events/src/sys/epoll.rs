@@ -1,7 +1,7 @@
 //! The epoll backend: edge-triggered, one descriptor of its own.
 //!
-//! Removal is immediate, so a slot is free as soon as it is removed. What it cannot do is batch its changes: each is a
-//! system call.
+//! Removal is immediate, so a slot is free as soon as it is removed. What it cannot do is batch its changes:
+//! each is a system call.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -28,15 +28,16 @@ impl Epoll {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.bits()), flags(interest))?)
     }
 
-    /// The kernel looks anew at a descriptor whose interest changes, so readiness that was there before is hinted.
+    /// The kernel looks anew at a descriptor whose interest changes, so readiness that was there before is
+    /// hinted.
     pub(crate) fn change(&mut self, fd: BorrowedFd<'_>, token: Token, to: Interest) -> io::Result<Interest> {
         epoll::modify(&self.epoll, fd, EventData::new_u64(token.bits()), flags(to))?;
         Ok(to)
     }
 
     pub(crate) fn remove(&mut self, fd: BorrowedFd<'_>) -> bool {
-        // Closing alone would not do: the caller may hold a duplicate. If the call fails, the kernel did not know the
-        // descriptor, and that is what we want.
+        // Closing alone would not do: the caller may hold a duplicate. If the call fails, the kernel did not
+        // know the descriptor, and that is what we want.
         let _ = epoll::delete(&self.epoll, fd);
         true
     }
@@ -79,8 +80,8 @@ impl Epoll {
         }
     }
 
-    /// Waits whole milliseconds here and what is left of them in a poll, which is exact to the nanosecond on every
-    /// kernel. It costs a system call more, and only if nothing happened.
+    /// Waits whole milliseconds here and what is left of them in a poll, which is exact to the nanosecond on
+    /// every kernel. It costs a system call more, and only if nothing happened.
     fn ask_exactly(&mut self, timeout: Duration) -> io::Result<()> {
         let begin = Instant::now();
         let whole = Duration::from_millis(timeout.as_millis() as u64);

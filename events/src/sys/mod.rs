@@ -1,16 +1,16 @@
 //! The contract of a backend, in words, above the two that keep it.
 //!
-//! A backend watches descriptors and gives [`Hint`]s. It moves no bytes: receiving and sending are the same code above
-//! both. It keeps these promises:
+//! A backend watches descriptors and gives [`Hint`]s. It moves no bytes: receiving and sending are the same
+//! code above both. It keeps these promises:
 //!
-//! - **Edges.** After `add` or `change`, a descriptor that is ready is hinted; afterwards each arrival is hinted at
-//!   least once. Several arrivals may be one hint, and a hint may be stale when it is read. Errors and hang-ups are
-//!   hinted whatever the interest.
+//! - **Edges.** After `add` or `change`, a descriptor that is ready is hinted; afterwards each arrival is
+//!   hinted at least once. Several arrivals may be one hint, and a hint may be stale when it is read. Errors
+//!   and hang-ups are hinted whatever the interest.
 //! - **`WRITE_ONCE`** may end by its hint; the hint then says so in `ended`.
-//! - **Slots.** `remove` says whether the kernel may still answer for the slot. If so, the slot must not be given to
-//!   a new tenant before a hint with `last` set came for it.
-//! - **Waits** end by a hint, by the timeout, or by nothing at all: the caller looks again. A wait that may not block
-//!   costs no system call where the backend can tell that there is nothing.
+//! - **Slots.** `remove` says whether the kernel may still answer for the slot. If so, the slot must not be
+//!   given to a new tenant before a hint with `last` set came for it.
+//! - **Waits** end by a hint, by the timeout, or by nothing at all: the caller looks again. A wait that may
+//!   not block costs no system call where the backend can tell that there is nothing.
 
 mod epoll;
 mod uring;
@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use crate::config::{Backend, Config, OpenError};
 use crate::token::Token;
 
-/// What a source wants to hear of, as a set.
+/// The set of conditions that a source wants reported.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Interest(u8);
 
@@ -129,14 +129,14 @@ impl Poller {
     }
 }
 
-/// Whether the error of opening a ring means "not here": an old kernel, a sandbox, a setting. Running out of memory
-/// or descriptors does not, and must be seen.
+/// Says whether the error of opening a ring means "not here": an old kernel, a sandbox, a setting. A lack of
+/// memory or descriptors does not mean that, and must be seen.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::INVAL))
 }
 
-/// Hints taken from the kernel in one look: enough for a full batch of a busy loop, and 16 KiB of memory. The rest
-/// stays in the kernel's own bounded list.
+/// Hints taken from the kernel in one look: enough for a full batch of a busy loop, and 16 KiB of memory. The
+/// rest stays in the kernel's own bounded list.
 pub(crate) const HINTS_MAX: usize = 512;
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! The ring backend: one multishot poll for each source, armed in batches by the wait itself.
 //!
-//! With deferred task work the kernel merges the arrivals of a source until the ring is entered, so there is about one
-//! completion for each armed source, however fast its peer is: the bound of the paper, kept by the kernel. Only polls
-//! and cancels are submitted. They name no memory of ours, which is what makes this file's unsafe blocks easy to argue.
+//! The kernel, with deferred task work, merges the arrivals of a source until the ring is entered. There is
+//! thus about one completion for each armed source, however fast its peer is: the bound of the paper, kept by
+//! the kernel. Only polls and cancels are submitted. They name no memory of this process, so the unsafe
+//! blocks of this file are easy to justify.
 //!
-//! A poll lives until its final completion. `in_flight` counts, for each slot, the polls whose final completion is
-//! still to come; the slot is free when it reaches zero.
+//! A poll lives until its final completion. `in_flight` counts, for each slot, the polls whose final
+//! completion is still to come; the slot is free when it reaches zero.
 
 #![allow(unsafe_code)]
 
@@ -68,7 +69,8 @@ impl Uring {
     ) -> io::Result<Interest> {
         let mut armed = from;
         if flags(from) != flags(to) {
-            // Cancelled and armed anew rather than updated: an update is refused while the poll is being completed.
+            // Cancelled and armed anew rather than updated: an update is refused while the poll is being
+            // completed.
             self.cancel(token.bits())?;
             self.poll(fd, token, token.bits(), flags(to), true)?;
             armed = to.without(Interest::WRITE_ONCE).with(if from.has(Interest::WRITE_ONCE) {
@@ -81,7 +83,8 @@ impl Uring {
             self.poll_writable_once(fd, token)?;
             armed = armed.with(Interest::WRITE_ONCE);
         }
-        // A writable poll that is no longer wanted is left to fire: it ends by itself and costs less than a cancel.
+        // A writable poll that is no longer wanted is left to fire: it ends by itself and costs less than a
+        // cancel.
         Ok(armed)
     }
 
@@ -90,10 +93,10 @@ impl Uring {
         if self.in_flight[slot] == 0 {
             return true;
         }
-        // If the kernel takes no cancel now, the slot stays out of use until the poll ends of itself: a slot is lost,
-        // no promise is. A descriptor closed and reused before its poll was submitted is no danger either. The kernel
-        // takes submissions in order, so the cancel follows the poll, and an answer of the poll meanwhile carries a
-        // token that no source has.
+        // If the kernel takes no cancel now, the slot stays out of use until the poll ends of itself: a slot
+        // is lost, no promise is. A descriptor closed and reused before its poll was submitted is no danger
+        // either. The kernel takes submissions in order, so the cancel follows the poll, and an answer of the
+        // poll meanwhile carries a token that no source has.
         let _ = self.cancel(token.bits());
         if armed.has(Interest::WRITE_ONCE) {
             let _ = self.cancel(token.bits() | WRITE_ONCE_MARK);
@@ -128,7 +131,8 @@ impl Uring {
         Ok(())
     }
 
-    /// Whether an enter would do anything: submissions wait, or the kernel has flagged completions it still holds.
+    /// Says whether an enter would do anything: submissions wait, or the kernel has flagged completions that
+    /// it still holds.
     fn has_work(&mut self) -> bool {
         let submission = self.ring.submission();
         !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
@@ -163,8 +167,8 @@ impl Uring {
         Ok(())
     }
 
-    /// Cancels every poll with this user data; each answers with its own final completion. The cancel itself is
-    /// answered only when it finds nothing, and that answer is for no source.
+    /// Cancels every poll with this user data; each answers with its own final completion. The cancel itself
+    /// is answered only when it finds nothing, and that answer is for no source.
     fn cancel(&mut self, user_data: u64) -> io::Result<()> {
         let cancel = opcode::AsyncCancel2::new(CancelBuilder::user_data(user_data).all())
             .build()
@@ -177,9 +181,10 @@ impl Uring {
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         for _ in 0..PUSHES_MAX {
             let mut submission = self.ring.submission();
-            // SAFETY: the entry is a poll or a cancel. Neither refers to memory of this process: a poll holds a
-            // descriptor number, a cancel holds user data. A descriptor number that is stale when the kernel reads it
-            // gives an error completion or a poll that the cancel behind it ends; it gives no access to memory.
+            // SAFETY: the entry is a poll or a cancel. Neither refers to memory of this process: a poll holds
+            // a descriptor number, a cancel holds user data. A descriptor number that is stale when the
+            // kernel reads it gives an error completion or a poll that the cancel behind it ends; it gives no
+            // access to memory.
             let pushed = unsafe { submission.push(entry) };
             drop(submission);
             if pushed.is_ok() {
@@ -227,7 +232,7 @@ fn read(completion: &cqueue::Entry, in_flight: &mut [u32]) -> Option<Hint> {
     })
 }
 
-/// What the multishot poll of an interest looks for; errors and hang-ups come unasked.
+/// The conditions of the multishot poll for an interest. The kernel reports errors and hang-ups in any case.
 fn flags(interest: Interest) -> PollFlags {
     let mut flags = PollFlags::empty();
     if interest.has(Interest::READ) {
@@ -255,6 +260,6 @@ const SUBMISSIONS: u32 = 256;
 const COMPLETIONS_MIN: usize = 512;
 const COMPLETIONS_MAX: usize = 65_536;
 
-/// Tries to push before a caller is told that the kernel is busy: the first fails when the queue is full, the second
-/// when the completions had to be taken first.
+/// Tries to push before a caller is told that the kernel is busy: the first fails when the queue is full, the
+/// second when the completions had to be taken first.
 const PUSHES_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! What the stories need: a queue with patience, pairs of sockets, bytes that tell where they belong.
+//! The tools of the stories: a queue with patience, pairs of sockets, and bytes that name their place.
 
 #![allow(dead_code)] // each test binary uses its own part
 

@@ -1,4 +1,5 @@
-//! Filling a new page store with the pages of one stamp, in the order of their ids, and summing them up meanwhile.
+//! Filling a new page store with the pages of one stamp, in the order of their ids, and summing them up
+//! meanwhile.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ pub(super) struct Filler {
     sums: Sums,
 }
 
-/// What pages and state come to.
+/// The counts and checksums of pages and state.
 #[derive(Default)]
 pub(super) struct Sums {
     pages: u64,
@@ -32,7 +33,7 @@ impl Sums {
         self.sum.update(bytes);
     }
 
-    /// What it comes to with the state.
+    /// Makes the manifest of these pages and the state.
     pub(super) fn manifest(self, stamp: Stamp, state: &Saved) -> Manifest {
         let state = state.to_bytes();
         Manifest {
@@ -73,7 +74,7 @@ impl Filler {
         Ok(())
     }
 
-    /// Stores the state, which makes the store one of this stamp: recovery begins behind it.
+    /// Stores the state, which makes the store one of this stamp: recovery begins after it.
     pub(super) fn finish(mut self, stamp: Stamp, state: &Saved) -> Result<Manifest, DiskError> {
         self.flush()?;
         let parts = Parts::new(stamp.next(), state);

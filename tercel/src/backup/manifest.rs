@@ -1,7 +1,7 @@
 //! `backup.toml`: what is in a backup, and checksums by which it is known to be all of that.
 //!
-//! The sums are of what the pages and the state say, not of the files: opening a page store or a log may change a file's
-//! bytes and must not make a backup look damaged.
+//! The sums are of what the pages and the state say, not of the files: opening a page store or a log may
+//! change a file's bytes and must not make a backup look damaged.
 
 use std::fmt::Write;
 use std::path::Path;

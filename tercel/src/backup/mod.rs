@@ -1,10 +1,10 @@
 //! Backups of a space, taken while it is served, and spaces made from them.
 //!
-//! A backup is a data directory of its own: the pages, the ordered state of one stamp and an empty log, so that
-//! [`check`](crate::check::check) works on it as it is. The file `backup.toml` beside them marks it as a backup. No
-//! server serves a backup: it would begin a second history of the space under the views of the first. [`restore`]
-//! verifies a backup, copies it, and lets the copy's views begin where the views of the old history never come to. That
-//! is how a server finds clients that have seen more than the backup holds.
+//! A backup is a data directory of its own: the pages, the ordered state of one stamp and an empty log, so
+//! that [`check`](crate::check::check) works on it as it is. The file `backup.toml` beside them marks it as a
+//! backup. No server serves a backup: it would begin a second history of the space under the views of the
+//! first. [`restore`] verifies a backup, copies it, and lets the copy's views begin where the views of the
+//! old history never come to. That is how a server finds clients that have seen more than the backup holds.
 //!
 //! ```
 //! use tercel::backup::{self, Progress, Source};
@@ -32,8 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The invariant: a directory counts as a backup, or as restored, only when all of it is on disk and its checksums are
-//! known to be right.
+//! The invariant: a directory counts as a backup, or as restored, only when all of it is on disk and its
+//! checksums are known to be right.
 
 mod fill;
 mod manifest;
@@ -62,11 +62,11 @@ pub use restore::{restore, verify};
 pub enum Source {
     /// A server's, which goes on working meanwhile.
     Server(Address),
-    /// That of a data directory that no server has open.
+    /// The space of a data directory that no server has open.
     Directory(PathBuf),
 }
 
-/// What was taken.
+/// The result of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     /// Every commit up to this one is in the backup, and none after.
@@ -75,11 +75,11 @@ pub struct Taken {
     pub pages: u64,
     /// Bytes of pages and state.
     pub bytes: u64,
-    /// How long it took.
+    /// The duration of the backup.
     pub took: Duration,
 }
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
     /// The last commit.
@@ -90,38 +90,39 @@ pub struct Restored {
     pub bytes: u64,
     /// The number of the new history's first view.
     pub view_first: u32,
-    /// How long it took.
+    /// The duration of the restore.
     pub took: Duration,
 }
 
-/// What is known of a backup once it is verified.
+/// The result of the verification of a backup.
 #[derive(Debug, Clone)]
 pub struct Verified {
-    /// What a check of the directory finds, as of any other.
+    /// The findings of a check, as in any other directory.
     pub report: Report,
-    /// How it differs from what was written when it was taken, if the check finds nothing wrong.
+    /// The difference from the backup as it was taken. It is looked for only if the check finds nothing
+    /// wrong.
     pub changed: Option<String>,
 }
 
 impl Verified {
-    /// Whether it can be restored.
+    /// Says whether the backup can be restored.
     pub fn is_sound(&self) -> bool {
         self.report.is_sound() && self.changed.is_none()
     }
 }
 
-/// How far a backup or a restore is.
+/// The progress of a backup or a restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The step under way.
     pub what: &'static str,
-    /// Page ids behind it.
+    /// Page ids done.
     pub done: u64,
     /// Page ids there are; some of them may have no page.
     pub total: u64,
 }
 
-/// Why there is no backup, or nothing was restored.
+/// The reason for which there is no backup, or nothing was restored.
 #[derive(Debug, Error)]
 pub enum BackupError {
     /// A file, here.
@@ -138,7 +139,7 @@ pub enum BackupError {
     Unreachable {
         /// Where.
         server: String,
-        /// Why not.
+        /// The reason.
         why: io::Error,
     },
     /// The connection broke off.
@@ -152,7 +153,7 @@ pub enum BackupError {
     /// The space has damaged pages, and damage does not travel into a backup.
     #[error("the space is damaged and cannot be backed up: {what}; {}", repair_first(.data.as_deref()))]
     Unsound {
-        /// Which page, and what is wrong with it.
+        /// The page, and its damage.
         what: String,
         /// The space's directory, if it is on this machine and no server has it.
         data: Option<PathBuf>,
@@ -165,15 +166,15 @@ pub enum BackupError {
     Damaged {
         /// The backup.
         dir: PathBuf,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
-    /// What is to be made would lie in what it is made from, and change it.
+    /// The new directory would lie inside its own source, and change it.
     #[error("{} lies within {}, which is to stay as it is; choose a directory outside of it", .dir.display(), .of.display())]
     Within {
-        /// What was to be made.
+        /// The directory to make.
         dir: PathBuf,
-        /// What it was to be made from.
+        /// The source to make it from.
         of: PathBuf,
     },
     /// The system.
@@ -182,7 +183,7 @@ pub enum BackupError {
 }
 
 impl BackupError {
-    /// Whether trying again later, with nothing changed, can succeed.
+    /// Says whether a later attempt can succeed with nothing changed.
     pub fn is_retryable(&self) -> bool {
         match self {
             BackupError::Lost(_) | BackupError::Unreachable { .. } => true,
@@ -192,7 +193,7 @@ impl BackupError {
     }
 }
 
-/// What to do about a damaged page.
+/// Advises on a damaged page.
 fn repair_first(data: Option<&Path>) -> String {
     match data {
         Some(data) => {

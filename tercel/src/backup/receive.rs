@@ -1,7 +1,7 @@
 //! Receiving a backup: greeting, asking for part after part, writing them down.
 //!
-//! One thread speaks to the server and another writes, so that a slow disk here does not look like silence there. The
-//! data between them is bounded: the server is asked for more only when there is room.
+//! One thread speaks to the server and another writes, so that a slow disk here does not look like silence
+//! there. The data between them is bounded: the server is asked for more only when there is room.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -61,7 +61,7 @@ struct BackupConnection {
     deframer: Deframer,
     buffer: Vec<u8>,
     call: u64,
-    /// When anything was heard, and when something was last said.
+    /// The moments of the last arrival and of the last question.
     heard: Instant,
     said: Instant,
     keepalive: Duration,
@@ -74,7 +74,8 @@ const _: () = assert!(ASKED_MAX <= tercel_engine::limits::BACKUP_ASKED_MAX);
 /// Parts between the thread that receives and the one that writes: 8 MB, half of what is stored at once.
 const QUEUED_MAX: usize = 64;
 
-/// How long the server may be silent. It answers questions about its health while it is busy.
+/// The longest silence of a server before the backup fails. A busy server still answers questions about its
+/// health.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl BackupConnection {

@@ -1,8 +1,8 @@
 //! Making a space of a backup.
 //!
-//! The copy is the same space and another history of it. The view tells the two apart: the copy's views begin at
-//! random, far above the views of the backup. So neither the old server, should it live on, nor another restore of the
-//! same backup comes to give out the same.
+//! The copy is the same space and another history of it. The view tells the two apart: the copy's views begin
+//! at random, far above the views of the backup. So neither the old server, should it live on, nor another
+//! restore of the same backup comes to give out the same.
 
 use std::path::Path;
 use std::time::Instant;
@@ -21,8 +21,8 @@ use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, PAGES_NAME, Purpose, Space,
 use crate::disk::log::LogConfig;
 use crate::disk::pages::{PageRead, RedbPages, state};
 
-/// Makes a space of a backup in `data`, which must be empty or new, or hold an unfinished restore, which is begun again. The
-/// backup is verified in full before anything is written.
+/// Makes a space of a backup in `data`, which must be empty or new, or hold an unfinished restore, which is
+/// begun again. The backup is verified in full before anything is written.
 ///
 /// # Errors
 /// See [`BackupError`]. What was begun stays and is known as unfinished.
@@ -84,7 +84,8 @@ pub fn restore(
 /// Verifies a backup as [`restore`] does, and changes nothing, not even what every opening does.
 ///
 /// # Errors
-/// If the directory is no backup, or cannot be read, or so much is lost that nothing can be told about the rest.
+/// If the directory is no backup, or cannot be read, or so much is lost that nothing can be told about the
+/// rest.
 pub fn verify(backup: &Path, mut progress: impl FnMut(Progress)) -> Result<Verified, BackupError> {
     let manifest = match read_manifest(backup) {
         Err(BackupError::Damaged { what, .. }) => Err(what),
@@ -170,7 +171,7 @@ fn sum_up(
     ))
 }
 
-/// Another page is done; a word of it now and then.
+/// Counts another page as done, and reports progress now and then.
 fn tell(progress: &mut impl FnMut(Progress), what: &'static str, done: &mut u64, manifest: &Manifest) {
     *done += 1;
     if done.is_multiple_of(PAGES_PER_WORD) {

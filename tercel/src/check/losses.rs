@@ -1,7 +1,8 @@
-//! What repairs could not save, in words.
+//! The losses that repairs could not prevent, in sentences.
 //!
-//! A repaired directory is sound, and what it has lost looks as if it had never been made. So a repair writes each loss
-//! down in `lost.txt`. Every check reports the losses until the operator has dealt with them and removed the file.
+//! A repaired directory is sound, and what it has lost looks as if it had never been made. So a repair writes
+//! each loss down in `lost.txt`. Every check reports the losses until the operator has dealt with them and
+//! removed the file.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -14,7 +15,8 @@ use crate::disk::dir::{today, write_whole};
 /// The file in a data directory that says what repairs could not save.
 pub const LOST_NAME: &str = "lost.txt";
 
-/// Reads the losses of earlier repairs, a sentence each; none if there were none, or the operator has removed them.
+/// Reads the losses of earlier repairs, a sentence each; none if there were none, or the operator has removed
+/// them.
 ///
 /// # Errors
 /// If `lost.txt` is there and cannot be read.
@@ -23,7 +25,8 @@ pub fn losses(dir: &Path) -> Result<Vec<String>, DiskError> {
     Ok(text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()).map(str::to_owned).collect())
 }
 
-/// Writes down what cannot be saved of what was found, durably: when all is ready to be replaced, and before it is.
+/// Writes down what cannot be saved of what was found, durably: when all is ready to be replaced, and before
+/// it is.
 pub(super) fn note(dir: &Path, found: &Report) -> Result<(), DiskError> {
     let lost = found.findings.iter().filter(|f| f.weight() == Weight::Passing);
     let mut sentences: Vec<String> = lost.map(|f| f.text.replace('\n', " ")).collect();
@@ -62,7 +65,8 @@ fn text(dir: &Path) -> Result<String, DiskError> {
 const HEAD: &str = "# What repairs could not save, or may not have. `tercel check` says so, and ends with 3, until this file is\n\
                     # removed: do that when it is dealt with, be it by restoring a backup or by going on without.\n";
 
-/// Some hundred repairs that each lost as much as is named; what is beyond goes when the next is written down.
+/// Some hundred repairs that each lost as much as is named; what is beyond goes when the next is written
+/// down.
 const TEXT_BYTES_MAX: u64 = 4 << 20;
 
 #[cfg(test)]

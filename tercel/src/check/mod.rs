@@ -1,8 +1,9 @@
-//! Verifying a data directory: every page, every object, every reference, the log, and what holds them together; and
-//! making it whole again as far as that goes.
+//! Verifying a data directory: every page, every object, every reference, the log, and what holds them
+//! together; and making it whole again as far as that goes.
 //!
-//! What is verified is what a server would serve: the stored pages with the log's later writes over them. A check changes
-//! nothing, not even what every opening does. A repair never destroys: what was damaged stays beside what replaces it.
+//! A check verifies the data that a server would serve: the stored pages with the log's later writes over
+//! them. A check changes nothing, not even what every opening does. A repair never destroys: damaged data
+//! stays beside the data that replaces it.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -31,7 +32,7 @@ pub use losses::{LOST_NAME, losses};
 use recovered::RecoveredImage;
 pub use report::{FINDINGS_MAX, Finding, Kind, Report};
 
-/// Why a directory can be neither verified nor repaired.
+/// The reason for which a directory can be neither verified nor repaired.
 #[derive(Debug, Error)]
 pub enum CheckError {
     /// A file cannot be read or written, or another process has the directory open.
@@ -46,8 +47,8 @@ pub enum CheckError {
         /// The directory.
         dir: PathBuf,
     },
-    /// What is asked for is the repair of a backup. What a repair makes of one is not what was summed up when it was
-    /// taken, so it could not be restored.
+    /// The repair of a backup was asked for. A repaired backup would not match the sums that were taken with
+    /// it, so it could not be restored.
     #[error(
         "{} is a backup, and a repaired one could not be restored; take another one (`tercel backup`), or restore another one (`tercel restore`)",
         .dir.display()
@@ -59,26 +60,26 @@ pub enum CheckError {
     /// Too much is lost to make a space of what is left.
     #[error("{what}; restore a backup (`tercel restore`)")]
     Beyond {
-        /// What is lost.
+        /// The loss.
         what: String,
     },
 }
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Debug, Clone)]
 pub struct Repaired {
-    /// What was found.
+    /// The findings before the repair.
     pub before: Report,
-    /// What was done, a sentence each; nothing if there was nothing to repair.
+    /// The changes made, a sentence each; none if there was nothing to repair.
     pub done: Vec<String>,
     /// Damaged files and where they are kept.
     pub kept: Vec<PathBuf>,
-    /// What a check finds now.
+    /// The findings after the repair.
     pub after: Report,
 }
 
-/// Verifies a directory that no server has open; whether a backup is what was taken, [`crate::backup::verify`] tells.
-/// `progress` is told pages done and pages there are.
+/// Verifies a directory that no server has open. [`crate::backup::verify`] also compares a backup with the
+/// sums that were taken with it. `progress` receives the number of pages done, and of all pages.
 ///
 /// # Errors
 /// If the directory cannot be read, or so much is lost that nothing can be told about the rest.
@@ -93,12 +94,12 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
     Ok(report)
 }
 
-/// Verifies a directory that no server has open, restores what can be restored, and verifies it again. May be run again
-/// after it was interrupted.
+/// Verifies a directory that no server has open, restores what can be restored, and verifies it again. May be
+/// run again after it was interrupted.
 ///
 /// # Errors
-/// The errors of [`check`], and [`Backup`](CheckError::Backup). Also fails if a file cannot be written; the directory
-/// is then as it was, or whole.
+/// The errors of [`check`], and [`Backup`](CheckError::Backup). Also fails if a file cannot be written; the
+/// directory is then as it was, or whole.
 pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired, CheckError> {
     if is_backup(dir) {
         return Err(CheckError::Backup { dir: dir.into() });

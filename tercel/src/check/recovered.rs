@@ -1,7 +1,8 @@
-//! What a data directory holds, damaged or not: every page that can be read, every record, and the state that follows.
+//! The content of a data directory, damaged or not: every readable page, every record, and the state that
+//! follows from them.
 //!
-//! Nothing is changed, and nothing is guessed: a page is believed if its checksum holds, a record if its own does. Lost data
-//! is looked for in the log.
+//! Nothing is changed, and nothing is guessed: a page is believed if its checksum holds, a record if its own
+//! does. Lost data is looked for in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -31,14 +32,14 @@ pub(super) struct RecoveredImage {
     pub salvage: LogSalvage,
     pub state: Replica,
     pub mob: Mob,
-    /// What the log holds of pages that are damaged.
+    /// The damaged pages, as the log has them.
     pub restored: BTreeMap<PageId, Restored>,
     /// Pages of which the log has something, and the store may have had more.
     pub doubtful: BTreeSet<PageId>,
     pub lost: Option<Lost>,
     /// Everything before it was in the pages.
     replay_from: Stamp,
-    /// Which of the files are not as they should be.
+    /// The files that are not as they should be.
     pub format_bad: bool,
     pub space_bad: bool,
     pub pages_bad: bool,
@@ -49,9 +50,9 @@ pub(super) struct RecoveredImage {
 pub(super) struct Restored {
     /// The page; `None` if nothing of it is in the log.
     pub bytes: Option<Vec<u8>>,
-    /// Whether everything that was ever written to the page is in the log.
+    /// Set if the log has everything that was ever written to the page.
     pub full: bool,
-    /// What is wrong with it, in words; `None` if nothing is known to be, and the log is believed rather than the store.
+    /// The damage in words; `None` if no damage is known, and the log is trusted more than the store.
     pub what: Option<String>,
     /// Slots that the damaged bytes seem to have.
     pub slots: u16,
@@ -75,7 +76,7 @@ pub(super) struct Lost {
 }
 
 impl RecoveredImage {
-    /// Looks through a directory, and tells the report what is wrong in the files themselves.
+    /// Looks through a directory, and reports the damage in the files themselves.
     pub(super) fn look(
         path: &Path,
         mut looked: Looked,
@@ -124,12 +125,13 @@ impl RecoveredImage {
         Ok(recovered)
     }
 
-    /// Whether a repair makes pages or log anew.
+    /// Says whether a repair must write pages or log anew.
     pub(super) fn is_to_be_replaced(&self) -> bool {
         self.pages_bad || self.log_bad
     }
 
-    /// The bytes of a page as it is stored or, if they cannot be believed, as the log has it; `None` if there are none.
+    /// The bytes of a page as it is stored or, if they cannot be believed, as the log has it; `None` if there
+    /// are none.
     pub(super) fn page(&self, id: PageId) -> Result<Option<Vec<u8>>, DiskError> {
         match self.pages.get(&id) {
             Some(false) => self.store.page(id),
@@ -208,7 +210,8 @@ impl RecoveredImage {
         Ok(self.restore(broken, report)?)
     }
 
-    /// Reads every page of the store. Gives the youngest that can be believed, with its commit, and those that cannot.
+    /// Reads every page of the store. Gives the youngest that can be believed, with its commit, and those
+    /// that cannot.
     fn read_pages(&mut self) -> Result<PagesRead, DiskError> {
         let (mut newest, mut broken) = (None::<(Stamp, PageId)>, BTreeMap::new());
         let (pages, space) = (&mut self.pages, self.space);
@@ -232,8 +235,8 @@ impl RecoveredImage {
         Ok((newest, broken))
     }
 
-    /// Looks for damaged pages in the whole log, also where it is older than recovery needs. Looks there, too, for
-    /// pages that the store had and that are gone.
+    /// Looks for damaged pages in the whole log, also where it is older than recovery needs. Looks there,
+    /// too, for pages that the store had and that are gone.
     fn restore(
         &mut self,
         mut broken: BTreeMap<PageId, Broken>,
@@ -256,7 +259,8 @@ impl RecoveredImage {
         }
         let mut gone = count.map(|count| count.saturating_sub(self.pages.len() as u64));
         if self.store.is_bad {
-            // A page of which the log has everything is taken from there. Of another one nothing tells how old it is.
+            // A page of which the log has everything is taken from there. The age of any other page is
+            // unknown.
             self.pages.retain(|id, _| !held.is_whole(*id) || held.has(*id));
             self.pages.iter_mut().for_each(|(id, is_broken)| *is_broken |= held.is_whole(*id));
             let taken = self.pages.values().filter(|is_broken| !**is_broken).count();
@@ -293,8 +297,8 @@ impl RecoveredImage {
         Ok(())
     }
 
-    /// Reports the pages that the store had and of which nothing is left. `gone` is their number, `None` if it is
-    /// unknown.
+    /// Reports the pages that the store had and of which nothing is left. `gone` is their number, `None` if
+    /// it is unknown.
     fn miss(&mut self, gone: Option<u64>, held: &Held, report: &mut Report) {
         let numbers = (1..self.state.places.next_page())
             .filter_map(PageId::new)
@@ -326,7 +330,7 @@ impl RecoveredImage {
         self.doubtful = lost.into_iter().filter(|id| self.mob.patch(*id).is_some()).collect();
     }
 
-    /// What a run of the log holds of some pages.
+    /// Collects the objects of the wanted pages that a run of the log holds.
     fn replay_of(&self, run: &Run, wanted: impl Fn(PageId) -> bool) -> Result<Held, DiskError> {
         let mut held = Held::default();
         if run.after == Stamp::ZERO {
@@ -359,23 +363,23 @@ impl RecoveredImage {
     }
 }
 
-/// What a run of the log holds of pages that the store has lost.
+/// The objects of lost pages that a run of the log holds.
 struct Held {
     /// Their newest objects.
     mob: Mob,
-    /// When each of them was first written in the run.
+    /// The stamp of each page's first write in the run.
     first: BTreeMap<PageId, Stamp>,
-    /// From this page on all were born in the run.
+    /// The page from which on all pages were born in the run.
     born_from: u32,
 }
 
 impl Held {
-    /// Whether all that was ever written to a page is in the run.
+    /// Says whether the run has everything that was ever written to a page.
     fn is_whole(&self, id: PageId) -> bool {
         id.get() >= self.born_from
     }
 
-    /// Whether anything of a page is in it.
+    /// Says whether the run has anything of a page.
     fn has(&self, id: PageId) -> bool {
         self.mob.patch(id).is_some()
     }
@@ -394,7 +398,7 @@ impl Default for Held {
     }
 }
 
-/// Which space it is: the log's segments know, too, and half of it is in every page.
+/// Finds the id of the space: the log's segments have it, too, and half of it is in every page.
 fn space(
     looked: &Looked,
     path: &Path,

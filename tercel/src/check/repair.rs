@@ -1,10 +1,10 @@
 //! Writing anew what was found in a damaged directory.
 //!
-//! A page store is made anew from all pages that can be read, with everything that the log holds laid over; a log that is
-//! damaged is then not needed any more and replaced by an empty one that goes on behind it. New files are complete and
-//! synced under other names before they take the place of the old, which stay beside them as `NAME.damaged-N`. The
-//! invariant: whenever it is interrupted, the directory is as before, or one of its files is whole already, and another
-//! repair goes on from there.
+//! A page store is made anew from all pages that can be read, with everything that the log holds laid over. A
+//! damaged log is then not needed any more, and an empty log that continues from its end replaces it. New
+//! files are complete and synced under other names before they take the place of the old, which stay beside
+//! them as `NAME.damaged-N`. The invariant: whenever a repair is interrupted, the directory is as before, or
+//! one of its files is whole already. Another repair goes on from there.
 
 use std::fs;
 use std::io;
@@ -45,7 +45,8 @@ pub(super) fn repair(
     Ok((work.done, work.kept))
 }
 
-/// Whether an interrupted repair left the log beside its place: complete, and going on behind the pages that are there.
+/// Says whether an interrupted repair left the log beside its place. That log is complete, and continues from
+/// the pages that are there.
 pub(super) fn is_interrupted(dir: &Path) -> Result<bool, DiskError> {
     let made = log::begins_behind(&dir.join(LOG_MADE_NAME));
     let Some(made) = made.filter(|_| !dir.join(LOG_NAME).exists()) else { return Ok(false) };
@@ -90,11 +91,12 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What `space.toml` should say.
+    /// Returns the right content of `space.toml`.
     fn space(&self) -> Result<Space, CheckError> {
         let (created, view_first) = match self.recovered.said() {
             Some(said) => (said.created.clone(), said.view_first),
-            // No file tells whether this is a restored space whose server was never started, so it is begun as one.
+            // No file tells whether this is a restored space whose server was never started, so it is begun
+            // as one.
             None => {
                 let none_left = || CheckError::Beyond { what: "the space has no views left".into() };
                 let first = view_apart(&self.recovered.path, self.recovered.state.view().number)?
@@ -109,8 +111,9 @@ impl Work<'_> {
     fn state(&mut self, named: &Named) -> Replica {
         let mut state = self.recovered.state.clone();
         if let Some(lost) = self.recovered.lost {
-            // The number of lost commits is unknown. A client that saw a lost commit must be told, so stamps go on
-            // above all that there can have been. The numbers of views and of pages do the same.
+            // The number of lost commits is unknown. A client that saw a lost commit must receive an error,
+            // so stamps go on above all that there can have been. The numbers of views and of pages do the
+            // same.
             let stamp = Stamp(lost.last.0.max(state.stamp.0).saturating_add(COMMITS_LOST_MAX));
             let stored = self.recovered.ids().last().map_or(0, |id| id.get());
             let next_page = stored.max(named.page_max).max(state.places.next_page()) + PAGES_SKIPPED;
@@ -176,8 +179,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A page as it is to be stored. Slots of objects that are lost stay empty and taken, so that a reference to one
-    /// never comes to name another object.
+    /// A page as it is to be stored. Slots of objects that are lost stay empty and taken, so that a reference
+    /// to one never comes to name another object.
     fn image(&self, id: PageId, state: &Replica, named: &Named) -> Result<Option<Vec<u8>>, CheckError> {
         let base = self.recovered.page(id)?;
         let base = base.as_deref().and_then(|bytes| Page::parse(bytes, id).ok());
@@ -200,7 +203,7 @@ impl Work<'_> {
         Ok(Some(made.finish(state.stamp)))
     }
 
-    /// An empty log that goes on behind the pages, in place of the damaged one.
+    /// Puts an empty log that continues from the pages in place of the damaged log.
     fn log(&mut self, state: &Replica) -> Result<(), CheckError> {
         let dir = self.recovered.path.clone();
         let (old, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
@@ -246,10 +249,12 @@ impl Work<'_> {
 /// Pages in one commit of a store: 2 MB.
 const BATCH_PAGES: usize = 256;
 
-/// Numbers of pages that are passed over when commits are lost: the lost commits may have given out some of them.
+/// Numbers of pages that are passed over when commits are lost: the lost commits may have given out some of
+/// them.
 const PAGES_SKIPPED: u32 = 4096;
 
-/// Commits that can be lost with a log of which nothing is left, generously: a million in each second of twelve days.
+/// Commits that can be lost with a log of which nothing is left, generously: a million in each second of
+/// twelve days.
 const COMMITS_LOST_MAX: u64 = 1 << 40;
 
 /// Lives of a server that lost commits can have begun, generously: a million starts between two checkpoints.

@@ -1,10 +1,10 @@
-//! What a check says.
+//! The report of a check.
 
 use std::path::PathBuf;
 
 use tercel_wire::id::{Oref, PageId, Stamp};
 
-/// What was found.
+/// The findings of a check, and the counts of what it has read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Pages that exist.
@@ -13,40 +13,42 @@ pub struct Report {
     pub objects: u64,
     /// References that name an object.
     pub references: u64,
-    /// References to places that were promised for objects and are empty. Either a program was interrupted between the
-    /// commits of the reference and of the object, or an earlier repair could not save the object. In the latter case
-    /// the loss is in `lost`. Nothing is damaged; a read of such a place is answered `NotFound`.
+    /// References to places that were promised for objects and are empty. Either a program was interrupted
+    /// between the commits of the reference and of the object, or an earlier repair could not save the
+    /// object. In the latter case the loss is in `lost`. Nothing is damaged; a read of such a place is
+    /// answered `NotFound`.
     pub unfilled: u64,
     /// Log records that are not in the pages yet.
     pub log_records: u64,
-    /// Whether the log ends in an unfinished write, which the next opening cuts. No client had been told of that write.
+    /// Set if the log ends in an unfinished write, which the next opening cuts. The server had confirmed that
+    /// write to no client.
     pub torn: bool,
     /// The last commit.
     pub stamp: Stamp,
-    /// What is wrong, at most [`FINDINGS_MAX`] of it; what cannot be repaired is left out last.
+    /// The findings, at most [`FINDINGS_MAX`]. Findings beyond repair are the last to be left out.
     pub findings: Vec<Finding>,
-    /// How much is wrong altogether.
+    /// The number of all findings.
     pub wrong: u64,
-    /// How much of that a repair cannot put right without losing something.
+    /// The number of findings that a repair cannot correct without a loss.
     pub beyond_repair: u64,
-    /// What earlier repairs could not save, a sentence each, as the directory's `lost.txt` has it.
+    /// The losses of earlier repairs, a sentence each, as in the directory's `lost.txt`.
     pub lost: Vec<String>,
-    /// How much of what is beyond repair will not be found any more once the files are repaired.
+    /// The number of findings beyond repair that a check will no longer show after a repair of the files.
     pub(super) passing: u64,
 }
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// With what.
+    /// The kind of thing that is wrong.
     pub kind: Kind,
-    /// In which file.
+    /// The file that has it.
     pub file: Option<PathBuf>,
-    /// At which byte of it.
+    /// The byte of the file at which it begins.
     pub offset: Option<u64>,
-    /// With which page.
+    /// The page that is wrong.
     pub page: Option<PageId>,
-    /// With which object.
+    /// The object that is wrong.
     pub object: Option<Oref>,
     /// The object's class, if it is known.
     pub class: Option<String>,
@@ -56,14 +58,14 @@ pub struct Finding {
     pub text: String,
 }
 
-/// What findings are about.
+/// The subjects of findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The directory's version.
     Format,
-    /// What is fixed for the space.
+    /// The fixed properties of the space.
     Space,
-    /// What holds the page store together.
+    /// The structure of the page store.
     Store,
     /// A page.
     Page,
@@ -80,7 +82,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As programs read it.
+    /// The name that programs read.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Format => "format",
@@ -112,24 +114,24 @@ impl Report {
         self.findings.push(what);
     }
 
-    /// Whether nothing is wrong.
+    /// Says whether nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.wrong == 0
     }
 
-    /// Whether nothing is wrong, and every loss of an earlier repair has been dealt with.
+    /// Says whether nothing is wrong and every loss of an earlier repair has been dealt with.
     pub fn is_whole(&self) -> bool {
         self.is_sound() && self.lost.is_empty()
     }
 }
 
-/// What is rather left out than the next.
+/// The weight of a finding. In a full report the lightest findings are left out first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
     Repairable,
     /// Wrong in objects that a repair leaves as they are.
     Staying,
-    /// Lost: when the files are repaired nothing tells of it.
+    /// Lost: once the files are repaired, no check shows it.
     Passing,
 }
 

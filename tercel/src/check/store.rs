@@ -21,12 +21,12 @@ pub(super) struct Store {
     file: PathBuf,
     /// None if it cannot be opened, or nothing in it is needed.
     pages: Option<RedbPages>,
-    /// Something in it is not as it was committed, and nothing tells what.
+    /// Set if something in the store is not as it was committed, and the place is unknown.
     pub is_bad: bool,
 }
 
 impl Store {
-    /// Opens the store at `file`, and has the library verify it; tells the report what it finds.
+    /// Opens the store at `file`, and has the library verify it; reports the damage.
     pub(super) fn open(file: &Path, report: &mut Report) -> Result<Store, DiskError> {
         let mut store = Store { file: file.into(), pages: None, is_bad: true };
         if !file.exists() {
@@ -62,7 +62,7 @@ impl Store {
         Ok(unless_damaged(pages.read(id, &mut bytes))?.unwrap_or(false).then_some(bytes))
     }
 
-    /// How many pages it says that it has; none if it does not say.
+    /// Reads the number of pages that the store reports; none if the store or that number is damaged.
     pub(super) fn count(&self) -> Result<Option<u64>, DiskError> {
         self.pages.as_ref().map_or(Ok(None), |pages| unless_damaged(pages.page_count()))
     }
@@ -78,8 +78,8 @@ impl Store {
         Ok(None)
     }
 
-    /// Shows every page that can be read. In a damaged store each number is looked for: those below `next_page` were given out,
-    /// and commits that are lost may have given out more.
+    /// Shows every page that can be read. In a damaged store each number is looked for: those below
+    /// `next_page` were given out, and commits that are lost may have given out more.
     pub(super) fn each_page(&self, next_page: u32, each: EachPage<'_>) -> Result<(), DiskError> {
         let Some(pages) = &self.pages else { return Ok(()) };
         if !self.is_bad {
@@ -155,7 +155,7 @@ fn from_of(value: &[u8]) -> Stamp {
     Stamp(value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
 }
 
-/// What was read; none if it is damaged. That the disk does not answer is no damage.
+/// Returns the value read; none if it is damaged. A disk that does not answer is an error, not damage.
 fn unless_damaged<T>(read: Result<T, DiskError>) -> Result<Option<T>, DiskError> {
     match read {
         Ok(read) => Ok(Some(read)),

@@ -14,14 +14,15 @@ use super::recovered::RecoveredImage;
 use super::report::{Finding, Kind, Report};
 use crate::disk::dir::PAGES_NAME;
 
-/// What references say: the highest page that any names, and of damaged pages the slots below which some are named.
+/// The targets of references: the highest page that any reference names, and for damaged pages the slots
+/// below which some are named.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub page_max: u32,
     pub slots: BTreeMap<PageId, u16>,
 }
 
-/// Looks at everything; tells the report.
+/// Looks at everything; adds the findings to the report.
 pub(super) fn walk(
     recovered: &RecoveredImage,
     report: &mut Report,
@@ -38,7 +39,7 @@ pub(super) fn walk(
     Ok(walk.finish())
 }
 
-/// What is wrong with an object, header included.
+/// Describes the flaw of an object, whose bytes include the header; none if the object is sound.
 pub(super) fn flaw_of(state: &Replica, object: &[u8]) -> Option<String> {
     let class = class_of(object);
     let Some(layout) = state.catalogue.class(class) else {
@@ -58,7 +59,7 @@ struct Walk<'a> {
     slots: HashMap<PageId, Slots>,
     /// References, each with the object that holds it; looked up at the end.
     named: Vec<(Oref, Oref)>,
-    /// Where objects that outgrew their pages say that they went; looked up at the end.
+    /// Objects that outgrew their pages, and the new places that they name; looked up at the end.
     moved: Vec<(Oref, Oref)>,
 }
 
@@ -80,7 +81,8 @@ impl Walk<'_> {
             let finding = Finding::new(Kind::Page, text).page(id).file(file);
             self.report.find(if restored.full { finding.repairable() } else { finding });
             if !restored.full {
-                // Its objects count as there, so that one damaged page is not reported for every reference to it.
+                // Its objects count as there, so that one damaged page is not reported for every reference to
+                // it.
                 self.slots.insert(id, [u64::MAX; SLOTS_MAX as usize / 64]);
             }
         }
@@ -144,8 +146,8 @@ impl Walk<'_> {
             slots.get(&o.page()).is_some_and(|b| b[o.slot() as usize / 64] & (1 << (o.slot() % 64)) != 0)
         };
         let mut out = Named::default();
-        // A client may refer to any place that was promised, made or not. Every other place that is referred to must be
-        // there.
+        // A client may refer to any place that was promised, made or not. Every other place that is referred
+        // to must be there.
         let promised = |to: Oref| to.page().get() < recovered.state.places.next_page();
         let all = named.into_iter().map(|(to, by)| (to, by, promised(to)));
         for (to, by, may_be_empty) in all.chain(moved.into_iter().map(|(to, by)| (to, by, false))) {

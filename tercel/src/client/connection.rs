@@ -24,20 +24,20 @@ use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 use crate::sharing::SharedMemory as SharedWith;
 
-/// Where the server is.
+/// The place of the server.
 pub(crate) enum Remote {
-    /// Behind an address.
+    /// A server at an address.
     Address(Address, Way),
-    /// In this process.
+    /// A server in this process.
     Memory(Handle<Post>),
 }
 
-/// How a client reaches an address.
+/// The way in which a client reaches an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// With which servers it takes shared memory, where there is some.
+    /// The servers with which the client shares memory, where that is possible.
     pub by_memory: SharedWith,
-    /// How long it looks before it sleeps.
+    /// Time for which a thread looks for an answer before it sleeps.
     pub spin: Option<Duration>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) enum ServerConnection {
     Memory(u64, Arc<Pipe>, Handle<Post>),
 }
 
-/// A channel, and the socket that ends with it. At a time one thread sends a stream and one receives; a call in a line is sent beside, and a
-/// thread that sends waits for so long.
+/// A channel, and the socket that ends with it. At a time one thread sends a stream and one receives; a call
+/// in a line is sent beside, and a thread that sends waits for so long.
 pub(crate) struct SharedMemory {
     sender: Mutex<SendingHalf>,
     receiver: Mutex<(Receiver, Spin)>,
@@ -62,26 +62,27 @@ pub(crate) struct SharedMemory {
     is_gone: AtomicBool,
 }
 
-/// What a connection to a Unix socket goes on by.
+/// The medium on which a connection to a Unix socket goes on.
 enum Over {
     Memory(Box<SharedMemory>),
     Socket(OwnedFd),
 }
 
-/// What the threads that send share.
+/// The state that sending threads share.
 struct SendingHalf {
     half: Sender,
     /// A message of the stream has been sent in part: no call in a line comes before its rest.
     is_amid: bool,
 }
 
-/// How long a thread sleeps on a connection at most before it looks at the time.
+/// The longest sleep on a connection before a thread looks at the time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
-/// How long a connection may take to be made: less than a program waits for its first one, which is told why there is none.
+/// The longest time for making a connection. It is shorter than a program's wait for its first connection, so
+/// that the program receives the reason of a failure.
 const CONNECTING: Duration = Duration::from_secs(4);
 
-/// How long a connection may neither take nor bring a byte while one is to be sent.
+/// The longest time without a byte in either direction while a byte is to be sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Remote {
@@ -110,7 +111,7 @@ impl Remote {
         }
     }
 
-    /// The same for a process forked off this one; none for a server that is a thread of this one.
+    /// The same place for a process forked off this one; none for a server that is a thread of this process.
     pub(crate) fn for_child(&self) -> Option<Remote> {
         match self {
             Remote::Address(address, way) => Some(Remote::Address(address.clone(), *way)),
@@ -126,7 +127,7 @@ impl Remote {
     }
 }
 
-/// What carries a client's messages.
+/// The medium that carries a client's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// A TCP connection.
@@ -151,7 +152,7 @@ impl fmt::Display for Transport {
 }
 
 impl ServerConnection {
-    /// What it is, to the server of a `remote`.
+    /// Returns the medium of this connection to the server of `remote`.
     pub(crate) fn transport(&self, remote: &Remote) -> Transport {
         match (self, remote) {
             (ServerConnection::Memory(..), _) => Transport::Process,
@@ -251,8 +252,8 @@ impl ServerConnection {
         }
     }
 
-    /// Waits for bytes and takes them, in one system call if the wait may be [`SLEEP_MAX`]. Answers as [`ServerConnection::receive`];
-    /// only [`ServerConnection::cut`] ends it before its time.
+    /// Waits for bytes and takes them, in one system call if the wait may be [`SLEEP_MAX`]. Answers as
+    /// [`ServerConnection::receive`]; only [`ServerConnection::cut`] ends it before its time.
     pub(crate) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
             ServerConnection::Socket(socket, _, spin) if timeout >= SLEEP_MAX => {
@@ -400,8 +401,9 @@ impl SharedMemory {
         }
     }
 
-    /// Sends a call in a line, whose body is a head, what is given, and so many bytes more, which `fill` writes. Says whether it may have
-    /// been sent: it was not if there was no room, or another thread was in the middle of a message.
+    /// Sends a call in a line, whose body is a head, what is given, and so many bytes more, which `fill`
+    /// writes. Says whether it may have been sent: it was not if there was no room, or another thread was in
+    /// the middle of a message.
     #[inline]
     pub(super) fn send_line(
         &self,
@@ -423,11 +425,11 @@ impl SharedMemory {
             0 => End::Client.send(&mut sender.half, left_us, body.0, body.1),
             _ => End::Client.send_with(&mut sender.half, left_us, body, bytes, fill),
         };
-        // Damage may be found behind the line that it is found by: the server has it, or not.
+        // Damage may be found after the line that reveals it: the server has received the line, or not.
         !matches!(sent, Ok(false))
     }
 
-    /// What arrives, for the thread that reads.
+    /// Locks the receiver, and returns the messages for the thread that reads.
     pub(super) fn lines(&self) -> Lines<'_> {
         Lines { shared: self, receiver: unpoison(self.receiver.lock()) }
     }
@@ -438,7 +440,7 @@ impl SharedMemory {
     }
 }
 
-/// What arrives in shared memory, message by message.
+/// The arrivals in shared memory, message by message.
 pub(super) struct Lines<'a> {
     shared: &'a SharedMemory,
     receiver: MutexGuard<'a, (Receiver, Spin)>,
@@ -450,8 +452,9 @@ impl Lines<'_> {
         End::Client.next(&mut self.receiver.0, room, into).map_err(corrupt)
     }
 
-    /// Whether the next message is there: looks for so short a time that no clock is needed.
-    // By their names `tercel bench rpc` knows what waits; so with the next one, and with what serves at the server.
+    /// Says whether the next message is there. The look is too short to need a clock.
+    // By their names `tercel bench rpc` knows what waits; so with the next one, and with what serves at the
+    // server.
     #[inline(never)]
     pub(super) fn is_there_soon(&mut self) -> bool {
         let (receiver, spin) = &mut *self.receiver;
@@ -459,8 +462,8 @@ impl Lines<'_> {
         receiver.look_shortly(spin).unwrap_or(true)
     }
 
-    /// Waits for the next message: looks, and sleeps if need be. Whether it is there. Unless the deadline is known, it is so far from
-    /// now.
+    /// Waits for the next message: looks, and sleeps if need be. Whether it is there. Unless the deadline is
+    /// known, it is so far from now.
     #[inline(never)]
     pub(super) fn wait(&mut self, deadline: &mut Option<Instant>, patience: Duration) -> bool {
         let deadline = *deadline.get_or_insert_with(|| Instant::now() + patience);
@@ -484,8 +487,8 @@ fn timespec(timeout: Duration) -> Timespec {
     Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 })
 }
 
-/// Receives once, into room that was not filled with zeros first, which for a commit's reply would take longer than the
-/// system call.
+/// Receives once, into room that was not filled with zeros first, which for a commit's reply would take
+/// longer than the system call.
 fn take(socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<bool> {
     buffer.clear();
     buffer.reserve(RECEIVE_BYTES);

@@ -1,20 +1,21 @@
 //! Driving the machine: which thread reads the connection, which threads sleep, which thread reconnects.
 //!
-//! Locks, in the order in which they may be taken: the baton (the right to read), then the machine with its connection.
-//! Output of the machine is sent on the connection that the machine speaks of. Bytes that arrive are believed only if
-//! they came on that connection.
+//! Locks, in the order in which they may be taken: the baton (the right to read), then the machine with its
+//! connection. Output of the machine is sent on the connection that the machine speaks of. Bytes that arrive
+//! are believed only if they came on that connection.
 //!
-//! No thread waits for the sender (the right to write). A thread that finds it taken leaves its bytes to the thread
-//! that has it. That thread looks once more, under the machine's lock, before it lets go. So a thread that reads never
-//! stands behind a thread that sends. A thread whose bytes are not taken reads meanwhile, if it has the baton or no
-//! other thread has: a server may want to be read first. A call in a line does without the sender: it goes between two whole
-//! messages, and not at all while a thread sends, which may have something to send that comes before.
+//! No thread waits for the sender (the right to write). A thread that finds it taken leaves its bytes to the
+//! thread that has it. That thread looks once more, under the machine's lock, before it lets go. So a thread
+//! that reads never waits for a thread that sends. A thread whose bytes are not taken reads meanwhile, if it
+//! has the baton or no other thread has: a server may want to be read first. A call in a line does without
+//! the sender: it goes between two whole messages. It does not go at all while a thread sends, since that
+//! thread may have earlier messages to send.
 //!
-//! Only a thread with the baton judges silence, just after it has found the connection empty. Without that look,
-//! nothing may have been heard because no thread listened.
+//! Only a thread with the baton judges silence, just after it has found the connection empty. Without that
+//! look, nothing may have been received because no thread read.
 //!
-//! No thread sleeps on old news: events that may end a wait are counted under the machine's lock. A thread that is
-//! about to sleep looks whether the count is still the count at which it found the wait necessary.
+//! No thread sleeps on old news: events that may end a wait are counted under the machine's lock. A thread
+//! that is about to sleep looks whether the count is still the count at which it found the wait necessary.
 
 use std::any::Any;
 use std::io;
@@ -45,7 +46,7 @@ use crate::serving::{self, Waits};
 pub(super) struct Linked {
     machine: Machine,
     conn: Option<Arc<ServerConnection>>,
-    /// Why the last attempt to connect failed.
+    /// The reason for which the last attempt to connect failed.
     last_failure: Option<String>,
 }
 
@@ -74,15 +75,15 @@ impl DerefMut for Linked {
     }
 }
 
-/// What the threads of a client share.
+/// The state that the threads of a client share.
 pub(super) struct Shared {
     machine: Mutex<Linked>,
     /// Waited on by threads that do not hold the baton; paired with the machine.
     changed: Condvar,
     /// Counts what may end a wait; changed under the machine's lock.
     happened: AtomicU64,
-    /// Threads asleep on `changed`; changed under the machine's lock. Most often there are none, and a wake-up would be
-    /// a needless system call for each reply.
+    /// Threads asleep on `changed`; changed under the machine's lock. Most often there are none, and a
+    /// wake-up would be a needless system call for each reply.
     asleep: AtomicUsize,
     /// Held by the one thread that reads the connection.
     pub(super) baton: Mutex<Baton>,
@@ -90,12 +91,12 @@ pub(super) struct Shared {
     pub(super) sender: Mutex<(Vec<u8>, Spare)>,
     remote: Remote,
     how: How,
-    /// The mark of the process that made this client. A child has copies of all fields as they were at the fork, locks
-    /// that a thread held among them, and the parent's connection. It touches none of them.
+    /// The mark of the process that made this client. A child has copies of all fields as they were at the
+    /// fork, locks that a thread held among them, and the parent's connection. It touches none of them.
     birthmark: Birthmark,
-    /// Where the randomness of this client's pauses begins.
+    /// The seed of this client's random pauses.
     seed: u64,
-    /// Where the machine's time begins, and the same moment for threads that wait.
+    /// The beginning of the machine's time, and the same moment for threads that wait.
     begun: Duration,
     outage: Mutex<Outage>,
     /// When the connection was read last, by [`Shared::now`].
@@ -103,22 +104,22 @@ pub(super) struct Shared {
     usage: Usage,
     /// Changes when a connection is made and when one is lost.
     pub(super) generation: AtomicU64,
-    /// Whether the driver holds the baton and sleeps on the connection.
+    /// Set while the driver holds the baton and sleeps on the connection.
     driver_sleeps: AtomicBool,
     stopping: AtomicBool,
     /// The resident thread, once it runs.
     driver: OnceLock<Thread>,
 }
 
-/// How calls are made.
+/// The parameters of calls.
 pub(super) struct How {
-    /// How long one waits for the server.
+    /// Time for which a call waits for the server.
     timeout: Duration,
     /// The same in microseconds.
     pub(super) timeout_us: u32,
 }
 
-/// How much the connection is used: while it is, the driver leaves it to the threads that use it.
+/// The use of the connection by callers. While they use it, the driver leaves it to them.
 #[derive(Default)]
 struct Usage {
     /// Threads inside [`Shared::drive_machine`] that wait.
@@ -127,7 +128,8 @@ struct Usage {
     waits: AtomicU64,
     /// Calls by the shorter way; written by the thread with the baton alone.
     expressed: AtomicU64,
-    /// A thread sends, or there is something to be sent by the one that does; changed under the machine's lock.
+    /// A thread sends, or there is something to be sent by the one that does; changed under the machine's
+    /// lock.
     sending: AtomicBool,
 }
 
@@ -141,48 +143,52 @@ impl Usage {
 pub(super) struct Baton {
     pub(super) reader: Reader,
     pub(super) express: Option<Box<Express>>,
-    /// The last call of an object by the shorter way: no other one has its number, whatever becomes of the rest.
+    /// The last call of an object by the shorter way: no other one has its number, whatever becomes of the
+    /// rest.
     pub(super) of_object: u64,
 }
 
-/// What the thread with the baton reads the connection with.
+/// The buffers with which the thread that holds the baton reads the connection.
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) buffer: Vec<u8>,
 }
 
-/// How long the driver at first leaves the connection to the threads that use it, so that a lone caller is not
-/// disturbed between two calls. Invalidations that arrive while no thread waits are applied this late at most.
+/// Time for which the driver at first leaves the connection to the threads that use it. It thus does not
+/// disturb a lone caller between two calls. Invalidations that arrive while no thread waits are applied at
+/// most this late.
 const DRIVER_REST_MIN: Duration = Duration::from_millis(2);
-/// How long it comes to leave it to threads that use it all the time. Each call brings what has arrived, so little is
-/// missed meanwhile, and less than the server's own heartbeat lets a client be behind; and a driver that looked more
-/// often would cost a process with many clients, or a small machine, more than its calls do.
+/// The longest time for which the driver leaves the connection to threads that use it all the time. Each call
+/// takes in earlier arrivals, so little is missed meanwhile. The delay stays below the one that the server's
+/// own heartbeat allows a client. A driver that looked more often would cost more than the calls do, in a
+/// process with many clients or on a small machine.
 const DRIVER_REST_MAX: Duration = Duration::from_millis(32);
-/// How often a thread that begins a transaction, or asks the server for something, looks whether news have arrived, in
-/// microseconds. A look costs half a microsecond, and a new state may be seen so much later.
+/// The interval, in microseconds, at which threads look for news when they begin a transaction or ask the
+/// server for something. A look costs half a microsecond, and a new state may be seen so much later.
 const LOOK_US: u64 = 200;
-/// How long a thread that sends lets another one read before it looks whether that still does: most reads end sooner.
+/// Time for which a sending thread lets another thread read before it checks that the other thread still
+/// reads. Most reads end sooner.
 const READER_CHECK: Duration = Duration::from_millis(10);
-/// What a thread sends for others in one go before it leaves that to the driver.
+/// The number of sends that a thread does for others in one go before it leaves the rest to the driver.
 const SENDS_MAX: u32 = 16;
-/// What is kept of a buffer for sending: a large transaction's would be kept for nothing.
+/// Bytes of a send buffer that are kept: those of a large transaction's buffer would be kept for nothing.
 const SENDER_BYTES_MAX: usize = 64 << 10;
 /// The first pause between two attempts to connect, at its longest; doubles up to 64 times.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
-/// What is longer is for ever: the clock has no moment that is any time from now.
+/// Durations above this are for ever: the clock has no moment at an arbitrary distance from now.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// How long the first connection may take.
+/// The longest time for the first connection.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
 
-/// The pauses between attempts to connect. They grow, and each is cut by up to half at random: the clients of a server that
-/// ends must not all come back at the same moments.
+/// The pauses between attempts to connect. They grow, and each is cut by up to half at random: the clients of
+/// a server that ends must not all come back at the same moments.
 struct Pauses {
     /// The longest that the next one can be.
     longest: Duration,
     random: Random,
 }
 
-/// The pauses of threads that are about to be told that the server is gone.
+/// The pauses of threads that are about to report that the server is gone.
 struct Outage {
     pauses: Pauses,
     last: Option<Instant>,
@@ -238,17 +244,17 @@ impl Shared {
         }
     }
 
-    /// Whether this process was forked off the one that made this client.
+    /// Says whether this process was forked off the process that made this client.
     pub(super) fn is_forked(&self) -> bool {
         self.birthmark.is_forked()
     }
 
-    /// How long a call waits for the server.
+    /// Returns the time for which a call waits for the server.
     pub(super) fn timeout(&self) -> Duration {
         self.how.timeout
     }
 
-    /// How calls are made.
+    /// Returns the parameters of calls.
     #[inline]
     pub(super) fn how(&self) -> &How {
         &self.how
@@ -258,7 +264,7 @@ impl Shared {
         &self.remote
     }
 
-    /// What carries the messages now; none without a connection.
+    /// Returns the medium that carries the messages now; none without a connection.
     pub(super) fn transport(&self) -> Option<Transport> {
         Some(self.machine().conn.as_ref()?.transport(&self.remote))
     }
@@ -276,7 +282,8 @@ impl Shared {
         self.machine().conn.clone()
     }
 
-    /// Sends what the machine wants sent, or leaves it to the thread that is sending. With the baton, if this thread has it.
+    /// Sends what the machine wants sent, or leaves it to the thread that is sending. With the baton, if this
+    /// thread has it.
     fn flush<'a>(&'a self, mut machine: MutexGuard<'a, Linked>, mut reader: Option<&mut Reader>) {
         if machine.outgoing().is_empty() {
             return;
@@ -318,14 +325,15 @@ impl Shared {
         }
     }
 
-    /// Whether a thread sends what this one has left to it, or may have: what is sent beside it could be there before.
+    /// Says whether a thread sends messages that this thread has left to it, or may have left. A message sent
+    /// outside of the queue could then overtake them.
     #[inline]
     pub(super) fn is_sending(&self) -> bool {
         self.usage.sending.load(Ordering::Relaxed)
     }
 
-    /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it takes nothing
-    /// for as long as a call may wait.
+    /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it
+    /// takes nothing for as long as a call may wait.
     fn send(
         &self,
         conn: &Arc<ServerConnection>,
@@ -345,8 +353,8 @@ impl Shared {
         sent
     }
 
-    /// The rest of a send, for which there was no room: reads as long as it sends, with the baton that this thread has, or
-    /// that it has `taken` because it was free.
+    /// The rest of a send, for which there was no room: reads as long as it sends, with the baton that this
+    /// thread has, or that it has `taken` because it was free.
     fn send_slowly<'a>(
         &'a self,
         conn: &Arc<ServerConnection>,
@@ -392,7 +400,8 @@ impl Shared {
         Ok(())
     }
 
-    /// With the baton: if the server seems silent, looks whether it said something, and tells the machine the time if not.
+    /// Looks for news from a server that seems silent. Without news, it gives the machine the time. The
+    /// caller holds the baton.
     fn judge(&self, conn: &Arc<ServerConnection>, reader: &mut Reader) {
         if !self.machine().seems_silent(self.now()) {
             return;
@@ -442,7 +451,8 @@ impl Shared {
         self.usage.expressed.load(Ordering::Relaxed)
     }
 
-    /// A call was sent by the shorter way: the driver leaves the connection to the threads that use it. With the baton.
+    /// A call was sent by the shorter way: the driver leaves the connection to the threads that use it. With
+    /// the baton.
     pub(super) fn count_express(&self) {
         let expressed = &self.usage.expressed;
         expressed.store(expressed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -461,8 +471,8 @@ impl Shared {
         }
     }
 
-    /// Takes in what has arrived, if no thread has looked for a while and no thread is reading: a thread that finds all it wants
-    /// in the cache would otherwise read an old state until the driver wakes up.
+    /// Takes in what has arrived, if no thread has looked for a while and no thread is reading: a thread that
+    /// finds all it wants in the cache would otherwise read an old state until the driver wakes up.
     fn look(&self) {
         let now = self.now();
         if now.0.saturating_sub(self.looked.load(Ordering::Relaxed)) < LOOK_US {
@@ -664,8 +674,8 @@ impl Shared {
             self.happen(&self.machine());
             return std::thread::park_timeout(SLEEP_MAX);
         }
-        // A connection that is made and ended before it is of use counts like one that is not made. Its loss ends a rest, and
-        // must not end this pause.
+        // A connection that is made and ended before it is of use counts like one that is not made. Its loss
+        // ends a rest, and must not end this pause.
         let due = Instant::now() + pauses.take();
         while Instant::now() < due {
             if self.stopping.load(Ordering::SeqCst) {
@@ -704,11 +714,12 @@ impl Shared {
         self.drive_until(None, step)
     }
 
-    /// Calls `step` with the machine locked, again after everything that happens, until it says [`Step::Done`].
+    /// Calls `step` with the machine locked, again after everything that happens, until it says
+    /// [`Step::Done`].
     ///
     /// # Errors
-    /// `Timeout` at `until`, or after the client's timeout if there is none; `Unavailable` if the client is closed, or not
-    /// connected by then.
+    /// `Timeout` at `until`, or after the client's timeout if there is none; `Unavailable` if the client is
+    /// closed, or not connected by then.
     pub(super) fn drive_until(
         &self,
         until: Option<Now>,

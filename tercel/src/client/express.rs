@@ -1,9 +1,11 @@
-//! The shorter way of a call: a caller that finds the connection free sends one line in shared memory and looks for one.
+//! The shorter way of a call: a caller that finds the connection free sends one line in shared memory and
+//! looks for one.
 //!
-//! It drives the connection itself, with the baton, and numbers its calls in a slot that the machine has lent. What else arrives
-//! meanwhile is handed to the machine before the caller goes on. A call that is not answered while its caller looks and sleeps once is
-//! given to the machine, under its name: from then on it is waited for, sent again and given up as any other. Calls of methods that
-//! only read have a sequence and no slot; one that is not answered is made anew, as an operation.
+//! The caller drives the connection itself, with the baton, and numbers its calls in a slot that the machine
+//! has lent. It hands other arrivals to the machine before it goes on. A call that is not answered while its
+//! caller looks and sleeps once is given to the machine, under its name. From then on it is waited for, sent
+//! again and given up as any other. Calls of methods that only read have a sequence and no slot; a call
+//! without an answer is made anew, as an operation.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -23,9 +25,9 @@ use super::drive::{Baton, Reader, Shared};
 use crate::channel::{End, Next, Room};
 use crate::serving;
 
-/// What calls by the shorter way need, for one connection.
+/// The state that calls by the shorter way need, for one connection.
 pub(super) struct Express {
-    /// That of the connection.
+    /// The generation of the connection.
     generation: u64,
     conn: Arc<ServerConnection>,
     calls: Calls,
@@ -38,17 +40,17 @@ struct Calls {
     lane: Option<Lane>,
     /// The machine knows that what is read from now on is not older.
     acknowledged: Stamp,
-    /// What interfaces are bound to there.
+    /// The bindings of interfaces on that connection.
     bound: Vec<OfInterface>,
-    /// Which of them the last call used.
+    /// The index of the binding that the last call used.
     last: usize,
     patience: Patience,
-    /// What goes behind the head of a request, and room for what arrives.
+    /// The rest of a request after its head, and room for arrivals.
     body: Vec<u8>,
     room: Room,
 }
 
-/// How long the last call was to wait; of one whose time is over that is 0 microseconds.
+/// The time limit of the last call; 0 microseconds for a call whose time is over.
 struct Patience {
     timeout: Option<Duration>,
     left_us: u32,
@@ -60,7 +62,7 @@ impl Default for Patience {
     }
 }
 
-/// What calls of an interface need.
+/// The state that calls of an interface need.
 struct OfInterface {
     bound: Bound,
     binding: Binding,
@@ -97,7 +99,7 @@ impl Bound {
 }
 
 impl Calls {
-    /// Which of the bindings is that of an interface. Most often it is that of the last call.
+    /// Finds the binding of an interface. Most often it is that of the last call.
     #[inline]
     fn place_of(&mut self, of: Bound) -> Option<usize> {
         if self.bound.get(self.last).is_some_and(|there| there.bound.is(of)) {
@@ -108,7 +110,7 @@ impl Calls {
     }
 }
 
-/// What a response says, if it is that of a call.
+/// Reads the result from a response, if it answers the call `id`.
 #[inline]
 fn end_of(body: &[u8], id: CallId) -> Option<ResponseEnd<'_>> {
     if let Some((stamp, bytes)) = Response::returned(body, id) {
@@ -118,21 +120,21 @@ fn end_of(body: &[u8], id: CallId) -> Option<ResponseEnd<'_>> {
     (response.slot == id.slot && response.seq == id.seq).then_some(response.end)
 }
 
-/// Of what a request says that is left to its caller: at least one, for zero is no limit.
+/// Converts a caller's remaining time to microseconds for a request: at least 1, because 0 means no limit.
 pub(super) fn micros(left: Duration) -> u32 {
     left.as_micros().clamp(1, u32::MAX.into()) as u32
 }
 
-/// How long a call waits here at most.
+/// Returns the longest time that a call waits here.
 #[cold]
 fn patience_of(asked: &ExpressAsked) -> Duration {
     asked.timeout.map_or(SLEEP_MAX, |timeout| timeout.min(SLEEP_MAX))
 }
 
-/// What has arrived beside the answer is handed on when it is as much.
+/// Bytes of other arrivals at which a waiting call hands them on.
 const KEPT_BYTES: usize = 128 << 10;
 
-/// What became of a call that was sent.
+/// The outcome of the wait for a call that was sent.
 enum Came {
     Answer,
     /// It is to be waited for otherwise, after so long.
@@ -161,7 +163,8 @@ impl Shared {
         }
         let baton = match self.baton.try_lock() {
             Ok(baton) => baton,
-            // What a caller takes or is given was encoded or read by code that panicked. All that a call needs stays with the baton.
+            // What a caller takes or is given was encoded or read by code that panicked. All that a call
+            // needs stays with the baton.
             Err(TryLockError::Poisoned(p)) => {
                 self.baton.clear_poison();
                 p.into_inner()
@@ -205,7 +208,8 @@ impl Shared {
         }
     }
 
-    /// Has the baton bring what is needed for a call on the connection of now, if that is known. Gives the place of its binding.
+    /// Has the baton bring what is needed for a call on the connection of now, if that is known. Gives the
+    /// place of its binding.
     fn prepare(&self, baton: &mut Baton, of: Bound) -> Option<usize> {
         let generation = self.generation.load(Ordering::Acquire);
         if let Some(express) = baton.express.as_mut().filter(|express| express.generation == generation) {

@@ -1,8 +1,8 @@
 //! A client: the engine's client machine, run on the kernel, shared by the threads of a process.
 //!
-//! One cache, one connection. A thread that waits for something takes the *baton* and reads the connection itself, so a
-//! lone caller pays no hand-over between threads. A resident driver thread reads when no thread waits, reconnects, and
-//! keeps time.
+//! One cache, one connection. A thread that waits for something takes the *baton* and reads the connection
+//! itself, so a lone caller pays no hand-over between threads. A resident driver thread reads when no thread
+//! waits, reconnects, and keeps time.
 
 pub(crate) mod connection;
 mod drive;
@@ -38,7 +38,7 @@ use drive::Shared;
 pub use connection::Transport;
 pub use watch::{Watch, WatchBuilder};
 
-/// What one client process may choose.
+/// The options of a client process.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,30 +53,35 @@ pub use watch::{Watch, WatchBuilder};
 /// ```
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Bytes of the cache, exactly: frames, table and all; 64 MiB by default, 8 GiB and the machine's memory at most. Larger
-    /// means fewer fetches.
+    /// Bytes of the cache, exactly: frames, table and all; 64 MiB by default, 8 GiB and the machine's memory
+    /// at most. Larger means fewer fetches.
     pub cache_bytes: usize,
-    /// What the cache forgets first; [`Policy::Hac`] by default.
+    /// The eviction policy of the cache; [`Policy::Hac`] by default.
     pub policy: Policy,
-    /// Whether the cache's own tables are paid from its bytes, as they are by default. Only comparisons turn it off.
+    /// Set if the cache's own tables count against its bytes, as they do by default. Only comparisons turn it
+    /// off.
     pub charge_table: bool,
     /// Transactions that may be open at once, 64 by default. Each costs 8 bytes per 8 KiB of cache.
     pub transactions_max: usize,
-    /// How long a call waits for the server before it gives up, 30 s by default. Connecting takes at most 5 s.
+    /// Time for which a call waits for the server before it gives up, 30 s by default. Connecting takes at
+    /// most 5 s.
     pub timeout: Duration,
-    /// How strictly transactions read that do not say so, [`Isolation::Serializable`] by default.
+    /// The isolation of transactions that do not name one, [`Isolation::Serializable`] by default.
     pub isolation: Isolation,
-    /// How old a state transactions read that do not say so, [`Freshness::Recent`] by default.
+    /// The freshness of the state that transactions read if they do not name one, [`Freshness::Recent`] by
+    /// default.
     pub freshness: Freshness,
-    /// Whether the client speaks to a server behind a Unix socket through memory that both have mapped, if the server allows
-    /// that, and runs as the client's user or as the superuser, which the kernel says; true by default. It takes some 2 MiB at each
-    /// connection and saves most of a message's time.
+    /// Set if the client may speak to a server behind a Unix socket through memory that both have mapped;
+    /// true by default. The server must allow that, and must run as the client's user or as the superuser, by
+    /// the kernel's report. It takes some 2 MiB at each connection and saves most of a message's time.
     pub shared_memory: bool,
-    /// Whether the client does that with servers of other users, too; false by default. A server of another user on the same socket is then
-    /// handed memory that it may write at any moment, which costs the client no more than any other bytes of that server.
+    /// Set if the client may share memory with servers of other users, too; false by default. A server of
+    /// another user on the same socket then receives memory that it may write at any moment. That costs the
+    /// client no more than any other bytes of that server.
     pub shared_memory_any_user: bool,
-    /// How long a thread that waits for the server looks for its answer before it sleeps, which takes some microseconds to
-    /// end. None, the default, is for about as long in shared memory, wherever that pays, and not at all on sockets.
+    /// Time for which a waiting thread looks for the server's answer before it sleeps. A sleep takes some
+    /// microseconds to end. None, the default, is for about as long in shared memory, wherever that pays, and
+    /// not at all on sockets.
     pub spin: Option<Duration>,
 }
 
@@ -98,7 +103,7 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
-    /// Whether this machine can have such a cache; what else the heap wants of it, it says itself.
+    /// Checks that this machine can hold such a cache. The heap reports its own demands itself.
     fn check(&self) -> Result<(), Error> {
         let (value, max) = (self.cache_bytes, machine_bytes());
         match value as u64 > max {
@@ -110,7 +115,7 @@ impl ClientConfig {
     }
 }
 
-/// What the heap says of a configuration, by the names that it has here.
+/// Converts the heap's error in a configuration, by the names of this module.
 fn setting(e: ConfigError) -> Error {
     let (name, what) = match e {
         ConfigError::Scopes => ("transactions_max", format!("is between 1 and {SCOPES_MAX}")),
@@ -122,14 +127,15 @@ fn setting(e: ConfigError) -> Error {
 
 /// A connection to one space, with its cache. `Send` and `Sync`: one is enough for all threads of a process.
 ///
-/// A process that forks leaves its child another client: the child's first call makes it one, with an empty cache, an
-/// identity and a connection of its own, and the parent hears nothing of it. Transactions begun before the fork fail in the
-/// child; an embedded space stays with the parent. Other threads may hold locks at the fork, which a child then finds held:
-/// fork while no other thread is inside of a call or of a transaction, or let go in the child of nothing begun before.
+/// A process that forks leaves its child another client: the child's first call makes it one, with an empty
+/// cache, an identity and a connection of its own, and the parent hears nothing of it. Transactions begun
+/// before the fork fail in the child; an embedded space stays with the parent. Other threads may hold locks
+/// at the fork, which a child then finds held: fork while no other thread is inside of a call or of a
+/// transaction, or let go in the child of nothing begun before.
 ///
-/// A clone is the same client, with the same cache and connection: for threads that outlive the function that made it.
-/// Dropping the last one ends the connection and, for an embedded space, stops the server; [`Client::close`] does the same
-/// and says how it went.
+/// A clone is the same client, with the same cache and connection: for threads that outlive the function that
+/// made it. Dropping the last one ends the connection and, for an embedded space, stops the server;
+/// [`Client::close`] does the same and says how it went.
 ///
 /// ```
 /// # #[derive(tercel::Object)]
@@ -159,7 +165,7 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-/// What the clones of a client share.
+/// The state that the clones of a client share.
 struct Inner {
     life: Life,
     config: ClientConfig,
@@ -171,7 +177,7 @@ struct Inner {
 struct Life {
     shared: Arc<Shared>,
     driver: Option<JoinHandle<()>>,
-    /// That of a child, which was forked off the process that this one is of.
+    /// The client of a child, which was forked off this client's process.
     of_child: OnceLock<Box<Life>>,
 }
 
@@ -203,7 +209,8 @@ impl Life {
     fn end(&mut self) {
         let driver = self.driver.take();
         if self.shared.is_forked() {
-            // The thread is the parent's, and so is the connection: nothing of them may be waited for or closed.
+            // The thread is the parent's, and so is the connection: nothing of them may be waited for or
+            // closed.
             std::mem::forget((driver, self.shared.clone()));
         } else if let Some(driver) = driver {
             self.shared.stop();
@@ -215,7 +222,7 @@ impl Life {
     }
 }
 
-/// What a client has counted, and its cache.
+/// The counts of a client and of its cache.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("tercel-doc-stats-{}", std::process::id()));
@@ -241,8 +248,8 @@ impl Client {
     /// Connects with the defaults to where a [`Server`] listens: `Client::connect("127.0.0.1:7117")`.
     ///
     /// # Errors
-    /// `Invalid` if the text is no address; `Unavailable` if no Tercel server answers there, or the system has no memory for
-    /// the cache.
+    /// `Invalid` if the text is no address; `Unavailable` if no Tercel server answers there, or the system
+    /// has no memory for the cache.
     pub fn connect<A>(address: A) -> Result<Client, Error>
     where
         A: TryInto<Address>,
@@ -276,8 +283,8 @@ impl Client {
         Ok(Client { inner: Arc::new(inner) })
     }
 
-    /// The client of this process: another one in a child, begun when it is first used there. That has nothing cached, an
-    /// identity, a connection and a thread of its own.
+    /// The client of this process: another one in a child, begun when it is first used there. That has
+    /// nothing cached, an identity, a connection and a thread of its own.
     fn shared(&self) -> Result<&Shared, Error> {
         let mut life = &self.inner.life;
         while life.shared.is_forked() {
@@ -306,16 +313,16 @@ impl Client {
         Some(&life.shared)
     }
 
-    /// Runs `body` in a serializable transaction and commits; again after every conflict, and while the server's buffer drains
-    /// ([`Error::is_retryable`]), after pauses that grow from
-    /// 0.1 to 12.8 ms, up to 64 times, each from a newer state than the time before, and 1,024 times in all. So `body`
-    /// may run several times and should do nothing outside of the transaction. When it returns an error, the
-    /// transaction is aborted.
+    /// Runs `body` in a serializable transaction and commits; again after every conflict, and while the
+    /// server's buffer drains ([`Error::is_retryable`]), after pauses that grow from 0.1 to 12.8 ms, up to 64
+    /// times, each from a newer state than the time before, and 1,024 times in all. So `body` may run several
+    /// times and should do nothing outside of the transaction. When it returns an error, the transaction is
+    /// aborted.
     ///
-    /// What `body` gives back must not borrow from the transaction: take an object out with
+    /// The value that `body` returns must not borrow from the transaction. Take an object out with
     /// [`to_value()`](crate::Obj::to_value), a text with `into_owned()`, a way back to it with
-    /// [`reference()`](crate::Obj::reference). The compiler calls the mistake "lifetime may not live long enough", and names
-    /// what borrows: `return type of closure is Result<Obj<'2, Person>, Error>`.
+    /// [`reference()`](crate::Obj::reference). The compiler calls the mistake "lifetime may not live long
+    /// enough", and names what borrows: `return type of closure is Result<Obj<'2, Person>, Error>`.
     ///
     /// ```compile_fail
     /// # #[derive(tercel::Object)]
@@ -345,17 +352,18 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// What `body` returned, unless that is a conflict; a conflict that 64 attempts, each from a newer state, did not
-    /// get past; what the commit said.
+    /// The error that `body` returned, unless it is a conflict; a conflict after 64 attempts, each from a
+    /// newer state; the error of the commit.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         self.transaction().run(body)
     }
 
-    /// [`run`](Client::run) for a `body` with errors of its own. Tercel's errors become them by `From`, other errors
-    /// come from wherever the program likes, and each aborts the transaction.
+    /// [`run`](Client::run) for a `body` with errors of its own. Tercel's errors become them by `From`, other
+    /// errors come from wherever the program likes, and each aborts the transaction.
     ///
-    /// `Error::Conflict` cannot be seen in an error of another type, so the state decides. Whatever `body` returned, it
-    /// is run again if something that it read has changed meanwhile. Attempts and pauses are as in `run`.
+    /// `Error::Conflict` cannot be seen in an error of another type, so the state decides. Whatever `body`
+    /// returned, it is run again if something that it read has changed meanwhile. Attempts and pauses are as
+    /// in `run`.
     ///
     /// ```
     /// use tercel::{Object, Text};
@@ -403,7 +411,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// What `body` returned on a state that still holds; as [`Client::run`] otherwise.
+    /// The error that `body` returned on a state that still holds; as [`Client::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         self.transaction().try_run(body)
     }
@@ -415,8 +423,8 @@ impl Client {
         Transaction::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), options)
     }
 
-    /// An object whose methods are called, where that is cheapest: see [`CallPolicy`](crate::CallPolicy). Each call is a transaction of its
-    /// own.
+    /// An object whose methods are called, where that is cheapest: see [`CallPolicy`](crate::CallPolicy).
+    /// Each call is a transaction of its own.
     ///
     /// ```
     /// use tercel::{Called, Obj, Object, Record, Server, interface};
@@ -475,8 +483,9 @@ impl Client {
         Handle::new(object, self.port())
     }
 
-    /// A service of the server, whose procedures are called: `client.service::<dyn Clock>()`. Its calls wait as long as the calls of this
-    /// client do. [`ServerBuilder::service`](crate::ServerBuilder::service) has an example.
+    /// A service of the server, whose procedures are called: `client.service::<dyn Clock>()`. Its calls wait
+    /// as long as the calls of this client do. [`ServerBuilder::service`](crate::ServerBuilder::service) has
+    /// an example.
     pub fn service<S: ?Sized + ServiceInterface>(&self) -> ServiceHandle<'_, S> {
         let timeout = self.inner.config.timeout;
         ServiceHandle::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), Some(timeout))
@@ -487,8 +496,8 @@ impl Client {
         WatchBuilder::new(self.clone())
     }
 
-    /// What became of an operation whose commit ended in `Timeout`: its stamp if it was executed, none if it was not
-    /// and never will be.
+    /// Asks for the outcome of an operation whose commit ended in `Timeout`: its stamp if it was executed,
+    /// none if it was not and never will be.
     ///
     /// # Errors
     /// `Timeout` if the server cannot be asked or no longer knows.
@@ -537,7 +546,7 @@ impl Client {
         answer.unwrap_or(Err(Error::Timeout(None)))
     }
 
-    /// How the server is, as JSON.
+    /// Asks for the server's status, as JSON.
     ///
     /// # Errors
     /// `Unavailable`, `Timeout`.
@@ -547,8 +556,9 @@ impl Client {
 
     /// Asks the server whether it serves, and waits at most so long for the answer.
     ///
-    /// The server answers from its memory, in the turn in which the question comes: neither its log nor its page store is asked, so that
-    /// it also answers while its disk is stuck. The answer is never older than the question.
+    /// The server answers from its memory, in the turn in which the question comes: neither its log nor its
+    /// page store is asked, so that it also answers while its disk is stuck. The answer is never older than
+    /// the question.
     ///
     /// ```
     /// use std::time::Duration;
@@ -575,9 +585,9 @@ impl Client {
         found.unwrap_or(Err(Error::Timeout(None))).map(Health::from)
     }
 
-    /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as JSON, with the
-    /// number of the collection that does it as `collection_ticket`. It is over when `collection.done` has come to that number,
-    /// and `collection.last` is its report.
+    /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as
+    /// JSON, with the number of the collection that does it as `collection_ticket`. It is over when
+    /// `collection.done` has come to that number, and `collection.last` is its report.
     ///
     /// # Errors
     /// `Unavailable`, `Timeout`.
@@ -585,9 +595,10 @@ impl Client {
         self.status_by(&mut |client, now| client.begin_collection(now, is_dry))
     }
 
-    /// What carries this client's messages now; none while there is no connection.
+    /// Returns the medium that carries this client's messages now; none while there is no connection.
     ///
-    /// A server behind a Unix socket is reached through shared memory if both ends have that on, as they have by default.
+    /// A server at a Unix socket is reached through shared memory if both ends have that on, as they have by
+    /// default.
     pub fn transport(&self) -> Option<Transport> {
         self.shared().ok()?.transport()
     }
@@ -629,12 +640,12 @@ impl Client {
         self.inner.server.as_ref()
     }
 
-    /// Ends the connection and, for an embedded space, stops the server cleanly. As long as there are clones it only lets
-    /// this one go: the last one ends.
+    /// Ends the connection and, for an embedded space, stops the server cleanly. As long as there are clones
+    /// it only lets this one go: the last one ends.
     ///
     /// # Errors
-    /// `Server` if the embedded server had stopped by itself, or what it keeps could not be closed. What was acknowledged is in
-    /// the log even then.
+    /// `Server` if the embedded server had stopped by itself, or what it keeps could not be closed. What was
+    /// acknowledged is in the log even then.
     pub fn close(self) -> Result<(), Error> {
         let Some(mut inner) = Arc::into_inner(self.inner) else { return Ok(()) };
         inner.end();
@@ -661,7 +672,8 @@ impl Drop for Inner {
     }
 }
 
-/// Opens a data directory in this process: a server without a socket and a client of it, with the very same calls.
+/// Opens a data directory in this process: a server without a socket and a client of it, with the very same
+/// calls.
 ///
 /// ```
 /// use tercel::{Error, FaultKind};
@@ -694,7 +706,7 @@ pub fn embedded_with(server: ServerConfig, client: ClientConfig) -> Result<Clien
     Client::begin(remote, client, Some(server))
 }
 
-/// What a child is told that was forked off a process with a server inside.
+/// Makes the error for a child that was forked off a process with a server inside.
 fn left_behind() -> Error {
     Error::Unavailable(
         "an embedded space stays with the process that opened it, and this one was forked off that: let the server listen, \

@@ -12,7 +12,7 @@ use tercel_wire::token::Token;
 
 use super::Client;
 
-/// What is to be watched, begun by [`Client::watch`]. The changes of everything that it names come in one stream.
+/// The things to watch, begun by [`Client::watch`]. Their changes come in one stream.
 #[must_use = "nothing is watched before `start`"]
 pub struct WatchBuilder {
     client: Client,
@@ -25,13 +25,15 @@ impl WatchBuilder {
         WatchBuilder { client, sources: Vec::new(), since: None }
     }
 
-    /// An object: every commit that changes it. One that does not exist yet is told of when it is made.
+    /// Adds an object: every commit that changes it. The watch reports an object that does not exist yet when
+    /// it is made.
     pub fn object<T: Target>(mut self, r: Ref<T>) -> WatchBuilder {
         self.sources.push(Source::Object(r.cast()));
         self
     }
 
-    /// A root: which object has the name, and changes of that object. A root that is removed is told of by a null reference.
+    /// Adds a root: the object that has the name, and changes of that object. The watch reports the removal
+    /// of a root by a null reference.
     pub fn root(self, name: &str) -> WatchBuilder {
         let name = name.to_owned();
         let found = move |tx: &Tx<'_>| {
@@ -41,8 +43,8 @@ impl WatchBuilder {
         self.query(Box::new(found), true, true)
     }
 
-    /// The entries of a map whose keys are in `range`: keys that come and go, and changes of the objects that they lead to.
-    /// An entry that is removed is told of by the reference that it had.
+    /// Adds the entries of a map whose keys are in `range`: keys that come and go, and changes of the objects
+    /// that they lead to. The watch reports the removal of an entry by the reference that the entry had.
     ///
     /// Every change of a key reads the range again, from the cache as far as it is there.
     pub fn range<'k, K: Key + 'static, V: Target + 'static>(
@@ -62,8 +64,8 @@ impl WatchBuilder {
         self.query(map.query_prefix(prefix), true, false)
     }
 
-    /// The keys of a map that are in `range`: as [`WatchBuilder::range`], but without changes inside of the objects that they
-    /// lead to, which then need not be read.
+    /// The keys of a map that are in `range`: as [`WatchBuilder::range`], but without changes inside of the
+    /// objects that they lead to, which then need not be read.
     pub fn keys<'k, K: Key + 'static, V: Target + 'static>(
         self,
         map: Map<K, V>,
@@ -77,18 +79,20 @@ impl WatchBuilder {
         self
     }
 
-    /// Goes on where another watch stood: with [`Watch::token`], or the token of a commit or a transaction that read what is
-    /// watched. All that may have changed since is told first, whether or not it has.
+    /// Goes on where another watch stood: with [`Watch::token`], or the token of a commit or a transaction
+    /// that read the same objects. The watch first reports everything that may have changed since, whether or
+    /// not it has.
     pub fn since(mut self, token: Token) -> WatchBuilder {
         self.since = Some(token);
         self
     }
 
-    /// Begins to watch. What changes from now on is told.
+    /// Begins to watch. Changes from now on are reported.
     ///
     /// # Errors
-    /// `Invalid` if nothing was named; `OtherHistory` if the token is of another; `Full` with [`Bound::Watched`](crate::Bound::Watched) if that is more than
-    /// a client can watch; `Schema` if a map has keys of another type; `Timeout`, `Unavailable`.
+    /// `Invalid` if nothing was named; `OtherHistory` if the token is of another; `Full` with
+    /// [`Bound::Watched`](crate::Bound::Watched) if that is more than a client can watch; `Schema` if a map
+    /// has keys of another type; `Timeout`, `Unavailable`.
     pub fn start(self) -> Result<Watch, Error> {
         let WatchBuilder { client, sources, since } = self;
         if sources.is_empty() {
@@ -105,12 +109,14 @@ impl WatchBuilder {
 
 /// A stream of the changes of what is watched: an iterator that waits for the next one, without end.
 ///
-/// Nothing is lost and nothing goes back: after the last commit that changed something comes a change of it, and the
-/// stamps of changes rise. Changes that are not taken join, so that each object waits once, however often it changed: a
-/// watch tells what to look at, not what happened in between. When a change comes, transactions of this client see it.
+/// Nothing is lost and nothing goes back: after the last commit that changed something comes a change of it,
+/// and the stamps of changes rise. Changes that are not taken join, so that each object waits once, however
+/// often it changed. A watch thus names the objects to look at, not the events in between. When a change
+/// comes, transactions of this client see it.
 ///
-/// A connection that is lost and found again costs nothing, as long as the server still knows what changed meanwhile. If
-/// it does not, or had to ask the client for pages back, then what is watched is told of as if it had changed.
+/// A connection that is lost and found again costs nothing, as long as the server still knows the changes of
+/// that time. If it does not, or had to ask the client for pages back, the watch reports every watched object
+/// as changed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -162,25 +168,27 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next change, if one comes within `time`. Reading what a change leads to may take up to a second more.
+    /// The next change, if one comes within `time`. Reading what a change leads to may take up to a second
+    /// more.
     ///
     /// # Errors
-    /// `OtherHistory` if the space was put back to an earlier state, or the address has another one: watch anew, for what was
-    /// read before is void. `Schema` or `Corrupt` if what is watched cannot be read any more. Asking again after an error
-    /// loses nothing. During an outage there is no error: it ends, or the time does.
+    /// `OtherHistory` if the space was put back to an earlier state, or the address has another one: watch
+    /// anew, for what was read before is void. `Schema` or `Corrupt` if what is watched cannot be read any
+    /// more. Asking again after an error loses nothing. During an outage there is no error: it ends, or the
+    /// time does.
     pub fn next_within(&mut self, time: Duration) -> Result<Option<Change>, Error> {
         let shared = self.client.shared()?;
         self.watch.next(shared, shared.now().plus(time))
     }
 
-    /// Where this watch stands: one that begins [`since`](WatchBuilder::since) here is told of everything that this one was
-    /// not.
+    /// The place of this watch: a watch that begins [`since`](WatchBuilder::since) here reports everything
+    /// that this one did not.
     pub fn token(&self) -> Token {
         self.watch.token()
     }
 }
 
-/// How long the iterator waits at once.
+/// The longest single wait of the iterator.
 const ROUND: Duration = Duration::from_secs(3_600);
 
 impl Iterator for Watch {

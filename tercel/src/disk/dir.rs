@@ -1,7 +1,8 @@
 //! The data directory: the process that has it open, its format, its space.
 //!
-//! A directory has the file `creating` while it is created. Only then is a creation begun again, from nothing. A
-//! directory that lost its `format` is damaged. A directory that never had a `format` and has other files is not ours.
+//! A directory has the file `creating` while it is created. Only then is a creation begun again, from
+//! nothing. A directory that lost its `format` is damaged. A directory that never had a `format` and has
+//! other files is not ours.
 //!
 //! The invariant: while a [`DataDir`] exists, no other one, in any process, has the same directory.
 //! Everything in it is reached below its descriptor: where its path leads later changes nothing.
@@ -18,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tercel_wire::id::{SpaceId, Stamp};
 
-/// What makes a directory a backup: its manifest.
+/// The file that makes a directory a backup: its manifest.
 pub(crate) const BACKUP_NAME: &str = "backup.toml";
 
-/// Whether a directory is a finished backup.
+/// Says whether a directory is a finished backup.
 pub fn is_backup(dir: &Path) -> bool {
     dir.join(BACKUP_NAME).exists()
 }
@@ -46,7 +47,7 @@ impl Drop for Lock {
     }
 }
 
-/// What is fixed for a space when it is created. The file `space.toml`.
+/// The fixed properties of a space, from its creation on. The file `space.toml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
     /// Its name among all spaces, drawn at random.
@@ -59,8 +60,8 @@ pub struct Space {
     pub view_first: u32,
 }
 
-/// The purpose for which a directory is created. An unfinished creation can be begun again only for the same purpose: a
-/// server that took an unfinished restore for a new space would serve it empty.
+/// The purpose for which a directory is created. An unfinished creation can be begun again only for the same
+/// purpose: a server that took an unfinished restore for a new space would serve it empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A new space.
@@ -72,7 +73,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// What the file `creating` says.
+    /// Returns the content of the file `creating`.
     fn text(self) -> &'static str {
         match self {
             Purpose::Space => "",
@@ -99,7 +100,7 @@ impl Purpose {
     }
 }
 
-/// How to create a data directory that does not exist.
+/// The parameters for a data directory that does not exist yet.
 #[derive(Debug, Clone)]
 pub struct NewSpace {
     /// Bytes of a page.
@@ -140,15 +141,16 @@ impl DataDir {
         Ok(DataDir { held, space, created, _lock: lock })
     }
 
-    /// Whether [`DataDir::open`] would make a new space there, as far as can be seen without opening.
+    /// Says whether [`DataDir::open`] would make a new space there, as far as that is visible without
+    /// opening.
     pub fn is_absent(path: &Path) -> bool {
         let is_uncreated = |dir| is_uncreated(&dir, Purpose::Space).unwrap_or(false);
         !path.exists() || HeldDir::open(path).is_ok_and(is_uncreated)
     }
 
-    /// Creates the directory `path` for a copy of a space, with an empty log for what comes after `stamp`. `fill` gets the
-    /// file of the page store, without pages, and fills it; the directory counts as created only then. What an earlier
-    /// attempt for the same purpose has left is begun again.
+    /// Creates the directory `path` for a copy of a space, with an empty log for what comes after `stamp`.
+    /// `fill` gets the file of the page store, without pages, and fills it; the directory counts as created
+    /// only then. What an earlier attempt for the same purpose has left is begun again.
     pub fn create_copy<E: From<DiskError>>(
         path: &Path,
         purpose: Purpose,
@@ -173,7 +175,7 @@ impl DataDir {
         &self.space
     }
 
-    /// Whether this opening created it.
+    /// Says whether this opening created the space.
     pub fn is_new(&self) -> bool {
         self.created
     }
@@ -206,7 +208,7 @@ impl DataDir {
 /// A data directory that is only looked at. Its lock keeps it from being opened meanwhile.
 #[derive(Debug)]
 pub(crate) struct Looked {
-    /// What its `format` says, if that is this build's.
+    /// The version in its `format`, checked against this build's.
     pub format: Result<(), DiskError>,
     /// Its `space.toml`.
     pub space: Result<Space, DiskError>,
@@ -217,8 +219,8 @@ pub(crate) struct Looked {
 impl Looked {
     /// Locks the directory and reads its small files; changes nothing but the lock.
     pub(crate) fn at(path: &Path) -> Result<Looked, DiskError> {
-        // A directory that lost its `format` still has the rest. A directory with an interrupted creation holds
-        // nothing.
+        // A directory that lost its `format` still has the rest. A directory with an interrupted creation
+        // holds nothing.
         let not_ours = || DiskError::NotOurs { dir: path.into() };
         if !path.exists() {
             return Err(not_ours());
@@ -300,19 +302,21 @@ impl Space {
     }
 }
 
-/// The number of the first view of another history of a space than the one that has come to `view`; `None` if there is
-/// none left.
+/// The number of the first view of another history of a space than the one that has come to `view`; `None` if
+/// there is none left.
 pub(crate) fn view_apart(dir: &Path, view: u32) -> Result<Option<u32>, DiskError> {
     let jump = LIVES_MAX + (random_u64(dir)? % u64::from(JUMP_MAX)) as u32;
     // Every life of a server takes one, and they must not run out.
     Ok(view.checked_add(jump).filter(|first| *first < u32::MAX - LIVES_MAX))
 }
 
-/// Starts that the old server may still see without coming to views of the new history: one a minute for a month.
+/// Starts that the old server may still see without coming to views of the new history: one a minute for a
+/// month.
 const LIVES_MAX: u32 = 1 << 16;
 
-/// How far apart the beginnings of histories lie at most: two restores of one backup that each see a thousand lives meet
-/// once in eight thousand times, and a space can be restored from a backup of a restored one some five hundred times.
+/// The largest distance between the beginnings of two histories. Two restores of one backup that each see a
+/// thousand lives meet once in eight thousand times. A space can be restored from a backup of a restored
+/// space some five hundred times.
 const JUMP_MAX: u32 = 1 << 24;
 
 /// Makes a directory and what is missing above it, durably.
@@ -329,8 +333,8 @@ fn make_dir(path: &Path) -> Result<(), DiskError> {
     }
 }
 
-/// Removes what an interrupted repair made beside a log that is still there. A later repair must not take it for that
-/// log when the log has gone on.
+/// Removes what an interrupted repair made beside a log that is still there. A later repair must not take it
+/// for that log when the log has gone on.
 fn remove_left_by_repairs(dir: &HeldDir) -> Result<(), DiskError> {
     if !dir.has(LOG_NAME) || !dir.has(LOG_MADE_NAME) {
         return Ok(());
@@ -340,8 +344,8 @@ fn remove_left_by_repairs(dir: &HeldDir) -> Result<(), DiskError> {
     dir.remove_dir(LOG_MADE_NAME)
 }
 
-/// Refuses a directory that has files but none of ours, with `NotOurs`. It belongs to another program, and a mistyped
-/// path must not fill it.
+/// Refuses a directory that has files but none of ours, with `NotOurs`. It belongs to another program, and a
+/// mistyped path must not fill it.
 fn refuse_foreign(dir: &HeldDir) -> Result<(), DiskError> {
     if dir.has(LOCK_NAME) || dir.has(FORMAT_NAME) || holds_space(dir) || dir.names()?.is_empty() {
         return Ok(());
@@ -349,13 +353,13 @@ fn refuse_foreign(dir: &HeldDir) -> Result<(), DiskError> {
     Err(DiskError::NotOurs { dir: dir.path().into() })
 }
 
-/// Whether there is something of a space in the directory, though its `format` may be gone.
+/// Says whether the directory has files of a space, though its `format` may be gone.
 fn holds_space(dir: &HeldDir) -> bool {
     dir.has(SPACE_NAME) || (dir.has(PAGES_NAME) && dir.has(LOG_NAME))
 }
 
-/// Refuses a file or directory that has a name of ours and is of another kind, with `Strange`. Another program or the
-/// operator put it there: neither opening nor repairing could say what is meant.
+/// Refuses a file or directory that has a name of ours and is of another kind, with `Strange`. Another
+/// program or the operator put it there: neither opening nor repairing could say what is meant.
 fn refuse_strange(dir: &HeldDir) -> Result<(), DiskError> {
     for (name, wanted) in [(LOG_NAME, "a directory"), (PAGES_NAME, "a file")] {
         if dir.is_dir(name).is_some_and(|is_dir| is_dir != (wanted == "a directory")) {
@@ -365,7 +369,7 @@ fn refuse_strange(dir: &HeldDir) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Whether the directory holds nothing that a creation for this purpose could destroy.
+/// Says whether the directory holds nothing that a creation for this purpose could destroy.
 fn is_uncreated(dir: &HeldDir, purpose: Purpose) -> Result<bool, DiskError> {
     if dir.has(FORMAT_NAME) {
         return Ok(false);
@@ -397,8 +401,8 @@ fn lock_to_look(dir: &HeldDir) -> Result<Option<Lock>, DiskError> {
     }
 }
 
-/// Takes the lock and leaves our process id in its file. The kernel drops the lock when the process ends, however it
-/// ends, so the file itself means nothing and stays.
+/// Takes the lock and leaves our process id in its file. The kernel drops the lock when the process ends,
+/// however it ends, so the file itself means nothing and stays.
 fn lock(dir: &HeldDir) -> Result<Lock, DiskError> {
     let opened = dir.open_file(LOCK_NAME, OFlags::RDWR | OFlags::CREATE);
     // There may be no such file yet: it is the directory that refuses it.
@@ -485,8 +489,8 @@ pub(crate) fn today() -> String {
     date_of_day(seconds / 86_400)
 }
 
-/// The Gregorian date of a day counted from 1970-01-01, by 400-year eras of 146,097 days that begin in March, so that
-/// the leap day is the last of its year.
+/// The Gregorian date of a day counted from 1970-01-01, by 400-year eras of 146,097 days that begin in March,
+/// so that the leap day is the last of its year.
 fn date_of_day(day: u64) -> String {
     let day = day + 719_468;
     let (era, day_of_era) = (day / 146_097, day % 146_097);
@@ -505,11 +509,11 @@ pub const FORMAT_VERSION: u16 = 6;
 const LOCK_NAME: &str = "lock";
 pub(crate) const FORMAT_NAME: &str = "format";
 const CREATING_NAME: &str = "creating";
-/// What it is while it is written.
+/// The name of `creating` during its own creation.
 const CREATING_TEMPORARY_NAME: &str = "creating.tmp";
 pub(crate) const SPACE_NAME: &str = "space.toml";
 pub(crate) const LOG_NAME: &str = "log";
-/// What a repair makes, until it takes the log's place.
+/// The log that a repair makes, until it takes the log's place.
 pub(crate) const LOG_MADE_NAME: &str = "log.repaired";
 pub(crate) const PAGES_NAME: &str = "pages.redb";
 

@@ -1,4 +1,4 @@
-//! What can go wrong with the files of a server, sorted by the party that must act.
+//! The errors of a server's files, sorted by the party that must act.
 
 use rustix::io::Errno;
 use std::io;
@@ -31,7 +31,7 @@ pub enum DiskError {
         /// The directory.
         dir: PathBuf,
     },
-    /// What was begun in the directory was not finished.
+    /// A creation, restore or backup in the directory was not finished.
     #[error(
         "{} is unfinished: `{command}` was ended in the middle of it; run that again into it, or remove it",
         .dir.display()
@@ -74,9 +74,9 @@ pub enum DiskError {
         .path.display()
     )]
     Strange {
-        /// What is in the way.
+        /// The file or directory in the way.
         path: PathBuf,
-        /// What it should be.
+        /// The kind of file that should be there.
         wanted: &'static str,
     },
     /// The path of an open directory leads to another directory, or to none.
@@ -88,7 +88,7 @@ pub enum DiskError {
         /// The path.
         dir: PathBuf,
     },
-    /// What was promised to be there cannot be read.
+    /// Data that was durable cannot be read.
     #[error(
         "{} is damaged{}: {what}; `tercel check --data DIR --repair` saves what can be saved, else `tercel restore` makes it anew from a backup",
         .file.display(), at(*.position)
@@ -96,9 +96,9 @@ pub enum DiskError {
     Damaged {
         /// The file.
         file: PathBuf,
-        /// Where in the file, if that is known.
+        /// The position in the file, if it is known.
         position: Option<u64>,
-        /// What was found.
+        /// The damage found.
         what: String,
     },
     /// A log is to be cut above a position before which it was truncated already.
@@ -106,7 +106,7 @@ pub enum DiskError {
     CutTooLow {
         /// The log.
         dir: PathBuf,
-        /// Where it is to be cut.
+        /// The position of the cut.
         position: LogPosition,
         /// The position before its first record.
         begins: LogPosition,
@@ -120,7 +120,7 @@ pub enum DiskError {
     /// The operating system refused.
     #[error("cannot {op} {}: {source}{}", .path.display(), advice(.source))]
     Io {
-        /// What was tried.
+        /// The operation tried.
         op: &'static str,
         /// On which file.
         path: PathBuf,
@@ -128,16 +128,17 @@ pub enum DiskError {
         #[source]
         source: io::Error,
     },
-    /// The bytes given to the log are not records that continue it. A mistake of the caller, found before any harm.
+    /// The bytes given to the log are not records that continue it. A mistake of the caller, found before any
+    /// harm.
     #[error("these bytes do not continue the log: {flaw}; this is a defect of the server, please report it")]
     NotChained {
-        /// What is wrong with them.
+        /// The flaw of the bytes.
         flaw: Flaw,
     },
     /// A thread that works on the files panicked; nothing can be promised any more.
     #[error("{what}")]
     Panicked {
-        /// Which thread, and what it said.
+        /// The thread, and its message.
         what: String,
     },
     /// An earlier operation failed in a way after which nothing can be promised.
@@ -159,7 +160,8 @@ impl DiskError {
         }
     }
 
-    /// Whether the same may succeed soon though nothing is mended: room or descriptors are given back.
+    /// Says whether another attempt may soon succeed without a repair, once room or descriptors are given
+    /// back.
     pub(crate) fn may_pass(&self) -> bool {
         let is_out_of_descriptors =
             |source: &io::Error| matches!(Errno::from_io_error(source), Some(Errno::MFILE | Errno::NFILE));
@@ -171,7 +173,7 @@ impl DiskError {
     }
 }
 
-/// What the operator can do about the system's answer, where that is known.
+/// Advises the operator on the system's error, where a remedy is known.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -23,7 +23,7 @@ pub struct HeldDir(Arc<Held>);
 #[derive(Debug)]
 struct Held {
     fd: OwnedFd,
-    /// As the caller named it.
+    /// The path that the caller named.
     path: PathBuf,
     /// The same, independent of the current directory of the process.
     absolute: PathBuf,
@@ -175,12 +175,12 @@ impl HeldDir {
         Ok(names.into_iter().filter(is_of_it).map(OsString::from_vec).collect())
     }
 
-    /// Whether there is a file or directory of this name in it.
+    /// Says whether the directory has a file or directory of this name.
     pub(crate) fn has(&self, name: impl AsRef<Path>) -> bool {
         statat(self, name.as_ref(), AtFlags::empty()).is_ok()
     }
 
-    /// Whether what has this name in it, if anything has, is a directory.
+    /// Says whether the entry of this name is a directory; none if there is no such entry.
     pub(crate) fn is_dir(&self, name: impl AsRef<Path>) -> Option<bool> {
         let found = statat(self, name.as_ref(), AtFlags::empty()).ok()?;
         Some(FileType::from_raw_mode(found.st_mode) == FileType::Directory)

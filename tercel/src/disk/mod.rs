@@ -1,4 +1,4 @@
-//! What a server keeps on disk: one directory with a log, a page store and two small text files.
+//! The files of a server: one directory with a log, a page store and two small text files.
 //!
 //! ```text
 //! DIR/lock            held while a process has the directory open; contains its process id
@@ -16,9 +16,9 @@
 //! | [`log`] | the segment files, appended to, synced, replayed and truncated; the thread that does so |
 //! | [`pages`] | the page store: pages and the stamp that they reflect, changed together |
 //!
-//! Nothing in here decides anything: what is written, when it may be forgotten and what an answer means is the
-//! engine's. The invariant: what was reported as synced is found again after any crash, and what is found again was
-//! written; anything else is an error.
+//! Nothing in here decides anything: what is written, when it may be forgotten and what an answer means is
+//! the engine's. The invariant: what was reported as synced is found again after any crash, and what is found
+//! again was written; anything else is an error.
 
 pub mod dir;
 mod error;
@@ -34,5 +34,6 @@ pub(crate) fn in_the_background() {
     let _ = rustix::process::nice(BACKGROUND_NICE);
 }
 
-/// A third of the weight of others. It is work that must keep up, so it has its share of a machine that is never idle.
+/// A third of the weight of others. It is work that must keep up, so it has its share of a machine that is
+/// never idle.
 const BACKGROUND_NICE: i32 = 5;

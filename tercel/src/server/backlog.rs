@@ -1,9 +1,10 @@
 //! Bytes of items that wait to be sent to a client, over all of its streams.
 //!
-//! Each stream has a window. All windows of a client together are more than the unsent bytes at which a slow reader is cut off, and calls
-//! that have ended may have left items unsent. So a procedure waits while its client has [`ITEMS_UNSENT_MAX`] to take. The invariant: the
-//! bytes that are reserved and not handed on, and those that were unsent when the loop looked last, are at most that when an item is let
-//! through, or the item is alone.
+//! Each stream has a window. All windows of a client together are more than the unsent bytes at which a slow
+//! reader is cut off, and calls that have ended may have left items unsent. So a procedure waits while its
+//! client has [`ITEMS_UNSENT_MAX`] to take. The invariant: the bytes that are reserved and not handed on, and
+//! those that were unsent when the loop looked last, are at most that when an item is let through, or the
+//! item is alone.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use tercel_wire::message::ITEM_BYTES;
 
 use super::start::ITEMS_UNSENT_MAX;
 
-/// What waits for one client.
+/// The bytes that wait for one client.
 pub(super) struct Backlog {
     bytes: Mutex<Bytes>,
     /// The loop is to look at the backlogs: shared by all of them.
@@ -24,10 +25,10 @@ pub(super) struct Backlog {
 
 #[derive(Default)]
 struct Bytes {
-    /// Of items that were let through, and of those of them that the machine has.
+    /// Bytes of all items that were let through, and bytes of those among them that the machine has.
     reserved: usize,
     handed: usize,
-    /// Of the connection, when the loop looked last.
+    /// Unsent bytes of the connection at the loop's last look.
     unsent: usize,
     /// A procedure waits for room.
     is_awaited: bool,
@@ -53,7 +54,7 @@ impl Backlog {
     }
 }
 
-/// Those of all clients whose calls have streams.
+/// The backlogs of all clients whose calls have streams.
 #[derive(Default)]
 pub(super) struct Backlogs {
     of: BTreeMap<ClientId, Arc<Backlog>>,
@@ -61,12 +62,12 @@ pub(super) struct Backlogs {
 }
 
 impl Backlogs {
-    /// By this the loop learns that it is to look at them.
+    /// The flag by which the loop learns that it must look at the backlogs.
     pub(super) fn due(&self) -> Arc<AtomicBool> {
         self.is_due.clone()
     }
 
-    /// That of a client.
+    /// The backlog of a client.
     pub(super) fn of(&mut self, client: ClientId) -> Arc<Backlog> {
         let is_due = &self.is_due;
         let new = || Arc::new(Backlog { bytes: Mutex::default(), is_due: is_due.clone() });
@@ -86,8 +87,8 @@ impl Backlogs {
         }
     }
 
-    /// Looks how much is unsent to each client, once what was handed on is with its connection. Gives the clients whose procedures are to
-    /// look again whether there is room.
+    /// Looks how much is unsent to each client, once what was handed on is with its connection. Gives the
+    /// clients whose procedures are to look again whether there is room.
     pub(super) fn settle(&mut self, mut unsent: impl FnMut(ClientId) -> usize) -> Vec<ClientId> {
         let (mut awaited, mut is_due) = (Vec::new(), false);
         self.of.retain(|client, backlog| {

@@ -9,8 +9,8 @@ use super::{Server, ServerConfig, ServerError};
 use crate::address::{Address, AddressError};
 use crate::sharing::SharedMemory;
 
-/// The choices for a server, made by [`Server::builder`]. A choice that is not made keeps the value that [`ServerConfig`]
-/// tells.
+/// The choices for a server, made by [`Server::builder`]. A choice that is not made keeps the value that
+/// [`ServerConfig`] tells.
 ///
 /// ```
 /// use std::time::Duration;

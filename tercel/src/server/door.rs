@@ -22,7 +22,7 @@ pub(super) struct Door {
     own_uid: u32,
 }
 
-/// What a connection begins with.
+/// The first bytes of a connection.
 pub(super) enum Offered {
     /// Messages, or the end.
     Nothing,

@@ -1,12 +1,12 @@
 //! Transactions inside the server: on threads of the program, over the machine itself.
 //!
-//! The loop owns the machine while it works. Once a thread has asked for the machine, the loop lends it while it
-//! sleeps. A thread takes the lent machine, does one step of its transaction and gives the machine back. If the step
-//! left work to do, the thread wakes the loop. So a step costs a lock, not a wake-up. No thread holds the machine while
-//! it waits for a page or for the log.
+//! The loop owns the machine while it works. Once a thread has asked for the machine, the loop lends it while
+//! it sleeps. A thread takes the lent machine, does one step of its transaction and gives the machine back.
+//! If the step left work to do, the thread wakes the loop. So a step costs a lock, not a wake-up. No thread
+//! holds the machine while it waits for a page or for the log.
 //!
-//! The invariant: the machine is with the loop, or lent, or with one thread. A thread that waits for the machine is
-//! told when it is lent.
+//! The invariant: the machine is with the loop, or lent, or with one thread. A thread that waits for the
+//! machine is notified when it is lent.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -25,7 +25,7 @@ use tercel_wire::id::ViewId;
 use super::{Post, store};
 use crate::serving;
 
-/// What decides, and what it has decided.
+/// The machine, and the effects that it has decided.
 pub(super) struct Core {
     pub machine: Machine,
     pub out: Effects,
@@ -72,7 +72,8 @@ impl Core {
         }
     }
 
-    /// Runs a call that came by a shorter way, and appends the body of the response; or says that it is to come as a message.
+    /// Runs a call that came by a shorter way, and appends the body of the response; or says that it is to
+    /// come as a message.
     pub(super) fn express(&mut self, now: Now, request: Express<'_>, response: &mut ReplyBody<'_>) -> bool {
         let Core { machine, out, local, .. } = self;
         machine.express(now, request, local, response, out)
@@ -89,7 +90,7 @@ fn since(begun: Instant) -> Now {
     Now(begun.elapsed().as_micros() as u64)
 }
 
-/// Where the loop lends its machine.
+/// The place in which the loop lends its machine.
 #[derive(Default)]
 pub(super) struct Lending {
     state: Mutex<LendState>,
@@ -99,7 +100,8 @@ pub(super) struct Lending {
     back: Condvar,
     /// Threads that want it.
     wanting: AtomicUsize,
-    /// Whether a thread ever asked: until then nothing is lent, which costs a loop two locks a turn.
+    /// Set once a thread has asked for the machine. Until then the loop lends nothing, since lending costs it
+    /// two locks a turn.
     is_asked_for: AtomicBool,
 }
 
@@ -108,15 +110,15 @@ struct LendState {
     core: Option<Box<Core>>,
     /// Steps done so far.
     steps: u64,
-    /// What the loop was to do next when it lent the machine, and by when.
+    /// The moment of the loop's next work, as of its lending of the machine.
     deadline: Option<Now>,
-    /// Whether the server stops: no new step is begun, and a step that waits for an answer may still get it.
+    /// Set while the server stops: no new step begins, and a step that waits for an answer may still get it.
     is_stopping: bool,
     is_closed: bool,
 }
 
-/// Turns of a loop that does not sleep after which it waits for a thread that wants the machine. A thread that sleeps
-/// takes some turns to wake up.
+/// Turns of a loop that does not sleep after which it waits for a thread that wants the machine. A thread
+/// that sleeps takes some turns to wake up.
 const TURNS_MAX: u32 = 4;
 
 impl Lending {
@@ -140,8 +142,8 @@ impl Lending {
         None
     }
 
-    /// Takes the machine back; `None` if a thread lost it. `turns` counts how often the loop was back too soon for a
-    /// waiting thread to take it.
+    /// Takes the machine back; `None` if a thread lost it. `turns` counts how often the loop was back too
+    /// soon for a waiting thread to take it.
     pub(super) fn take_back(&self, turns: &mut u32) -> Option<Box<Core>> {
         let mut state = self.state();
         *turns = if self.wanting.load(Ordering::SeqCst) == 0 { 0 } else { *turns + 1 };
@@ -168,7 +170,7 @@ impl Lending {
     }
 }
 
-/// How long the loop waits for a thread that wants the machine to wake up.
+/// The longest wait of the loop for a thread to wake up that wants the machine.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// A program's way to the server that runs beside it. Clones are the same.
@@ -178,7 +180,7 @@ pub(super) struct Inside {
     pub handle: Handle<Post>,
     /// The moment from which the server counts time, and the threads of the program as well.
     pub begun: Instant,
-    /// By this the server is known.
+    /// The view by which the server is known.
     pub view: ViewId,
 }
 
@@ -209,10 +211,12 @@ impl Inside {
     }
 }
 
-/// How long a step waits for what it needs, such as a page or the log: as long as a client waits by default.
+/// Time for which a step waits for what it needs, such as a page or the log: as long as a client waits by
+/// default.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a thread waits before it is told that this server does not lead, so that one that tries again does not spin.
+/// The pause before a thread receives the error that this server does not lead, so that a thread that tries
+/// again does not spin.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Tells the loop that a step has panicked and the machine is lost.
@@ -245,7 +249,8 @@ impl Port for Inside {
             }
             let Some(mut core) = state.core.take() else { continue };
             let loses = Loses(&self.handle);
-            // The machine may answer at the end of the very step that asks: what came since its beginning is news.
+            // The machine may answer at the end of the very step that asks: what came since its beginning is
+            // news.
             heard = Some(core.machine.inside_news());
             let said = core.step(step);
             std::mem::forget(loses);

@@ -1,8 +1,10 @@
-//! The streams of a call that runs on one of the pool's threads: what its procedure waits for, and what ends the wait.
+//! The streams of a call that runs on one of the pool's threads: what its procedure waits for, and what ends
+//! the wait.
 //!
-//! The loop tells what the client says; the procedure's thread posts what it sends and has consumed. The thread waits by a condition that
-//! the loop signals, until the caller's time is over. The loop never waits: what arrives is kept, within the window. The invariant: the
-//! thread that runs the procedure alone sends and consumes, so that what it posts is in order.
+//! The loop hands on the client's messages; the procedure's thread posts its sent items and its consumption.
+//! The thread waits by a condition that the loop signals, until the caller's time is over. The loop never
+//! waits: it keeps arrivals, within the window. The invariant: the thread that runs the procedure alone sends
+//! and consumes, so that its posts are in order.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -26,7 +28,7 @@ pub(super) struct Items {
     /// When its caller waits no longer.
     until: Option<Instant>,
     handle: Handle<Post>,
-    /// What waits to be sent to the client, of all its calls.
+    /// The items of all the client's calls that wait to be sent.
     backlog: Arc<Backlog>,
     state: Mutex<State>,
     /// An item or credit has come, or the end.
@@ -39,7 +41,8 @@ struct State {
     is_over: bool,
 }
 
-/// How long a thread waits at a stream: until its caller waits no longer; for a caller without a limit, as long as the client moves.
+/// Time for which a thread waits at a stream: until its caller's limit; for a caller without a limit, as long
+/// as the client moves.
 struct Patience {
     until: Option<Instant>,
     moved: u64,
@@ -51,7 +54,7 @@ impl Patience {
         Patience { until, moved: 0, since: now }
     }
 
-    /// What is left of it, where the client has moved so far.
+    /// Returns the time left, given the number of the client's movements so far.
     fn left(&mut self, now: Instant, moved: u64) -> Duration {
         if moved != self.moved {
             (self.moved, self.since) = (moved, now);
@@ -62,7 +65,7 @@ impl Patience {
 }
 
 impl Items {
-    /// Those of a call which is to run.
+    /// The items of a call that is about to run.
     pub(super) fn new(view: ViewId, job: &Job, inside: &Inside, backlog: Arc<Backlog>) -> Items {
         let until = job.until().map(|until| inside.begun + Duration::from_micros(until.0));
         let state = State { streams: Streams::of_server(job.streams()), is_over: false };
@@ -119,7 +122,7 @@ impl Items {
         }
     }
 
-    /// Has the loop tell the client.
+    /// Has the loop send this to the client.
     fn say(&self, said: Said) {
         store::post(&self.handle, Post::Says(self.view, self.id, said));
     }

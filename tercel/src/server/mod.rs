@@ -1,7 +1,7 @@
 //! A server: the engine's server machine, run on the kernel.
 //!
-//! One thread runs the loop ([`run`]): events in, decisions, effects out. The log syncs on its own thread, pages are read
-//! and installed on two more, so that neither a sync nor a read holds the loop up.
+//! One thread runs the loop ([`run`]): events in, decisions, effects out. The log syncs on its own thread,
+//! pages are read and installed on two more, so that neither a sync nor a read holds the loop up.
 
 mod backlog;
 mod builder;
@@ -45,7 +45,7 @@ use inside::Inside;
 pub use start::Recovered;
 pub use warnings::Warnings;
 
-/// What one server process may choose.
+/// The options of a server process.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,59 +68,65 @@ pub use warnings::Warnings;
 pub struct ServerConfig {
     /// The data directory.
     pub dir: PathBuf,
-    /// Whether the server makes a space in the directory if there is none; true by default. A program that only reads
-    /// sets `false`, so that a mistyped path is an error and not an empty space.
+    /// Set if the server makes a space in the directory when there is none; true by default. A program that
+    /// only reads sets `false`, so that a mistyped path is an error and not an empty space.
     pub create: bool,
-    /// Where to listen, each address a way in of its own; at none by default, which suits [`embedded`](crate::embedded)
-    /// and nothing else. Port 0 takes a free one: [`Server::addresses`] tells which.
+    /// The addresses to listen at, each a way in of its own; none by default, which suits
+    /// [`embedded`](crate::embedded) and nothing else. Port 0 takes a free port, which [`Server::addresses`]
+    /// reports.
     pub listen: Vec<Address>,
-    /// Whether an address that other machines can reach is allowed. There is no encryption yet, so it must be asked for.
+    /// Set if addresses that other machines can reach are allowed. There is no encryption yet, so a program
+    /// must ask for it.
     pub allow_plain_remote: bool,
-    /// Bytes of modified objects held in memory before they are installed into pages, 256 MiB by default, 64 KiB at
-    /// least, the machine's memory at most. Larger means fewer page writes, a longer log and a longer recovery; a
-    /// transaction that writes more is answered `Full`.
+    /// Bytes of modified objects held in memory before they are installed into pages, 256 MiB by default, 64
+    /// KiB at least, the machine's memory at most. Larger means fewer page writes, a longer log and a longer
+    /// recovery; a transaction that writes more is answered `Full`.
     pub mob_bytes: usize,
-    /// Bytes of pages cached, 64 MiB by default, 128 KiB at least, the machine's memory at most. Larger means fewer reads of
-    /// the page store.
+    /// Bytes of pages cached, 64 MiB by default, 128 KiB at least, the machine's memory at most. Larger means
+    /// fewer reads of the page store.
     pub cache_bytes: usize,
-    /// Bytes that the log should take, 1 GiB by default. Above it modified objects are installed to make it shorter, and
-    /// above it by a quarter commits wait for that. Smaller means more page writes and a shorter recovery; at least some
-    /// segments of 16 MiB are needed, and 1 TiB is the most.
+    /// Bytes that the log should take, 1 GiB by default. Above it modified objects are installed to make it
+    /// shorter, and above it by a quarter commits wait for that. Smaller means more page writes and a shorter
+    /// recovery; at least some segments of 16 MiB are needed, and 1 TiB is the most.
     pub log_bytes_max: u64,
-    /// Pages that one client may have cached, 1,048,576 by default, 1 at least, 4,194,304 at most; beyond it the server asks
-    /// for pages back, and a transaction that reads more is answered `Full`. Each costs some 50 bytes while a client has it.
+    /// Pages that one client may have cached, 1,048,576 by default, 1 at least, 4,194,304 at most; beyond it
+    /// the server asks for pages back, and a transaction that reads more is answered `Full`. Each costs some
+    /// 50 bytes while a client has it.
     pub subscriptions_max: usize,
     /// The silence after which a client and the server ask each other whether they are there, 2 s by default;
-    /// after twice that a peer is gone. A smaller value finds a vanished peer sooner and costs more messages of idle
-    /// clients. It also takes a pause of a machine or a network for an end. Less than 100 ms counts as 100 ms.
+    /// after twice that a peer is gone. A smaller value finds a vanished peer sooner and costs more messages
+    /// of idle clients. It also takes a pause of a machine or a network for an end. Less than 100 ms counts
+    /// as 100 ms.
     pub keepalive: Duration,
-    /// How long an object that no root reaches stays before it is freed, ten minutes by default: programs may still hold a
-    /// reference to it, and link it again. At most a day.
+    /// Time for which an object that no root reaches stays before it is freed, ten minutes by default:
+    /// programs may still hold a reference to it, and link it again. At most a day.
     pub collect_grace: Duration,
-    /// A collection begins by itself once so many objects in a hundred of those that the last one left were made, and 100,000 at
-    /// least; 50 by default. With 0 none does.
+    /// A collection begins by itself once so many objects in a hundred of those that the last one left were
+    /// made, and 100,000 at least; 50 by default. With 0 none does.
     pub collect_percent: u8,
-    /// The methods that are run here when they are called, one set for each interface of a class: what `#[interface]` calls
-    /// `METHODS` of the class. None by default: then they run at clients alone.
+    /// The methods that are run here when they are called, one set for each interface of a class: what
+    /// `#[interface]` calls `METHODS` of the class. None by default: then they run at clients alone.
     pub methods: Vec<Methods>,
-    /// The services that clients can call, made of what implements them: `Clock::serve(MyClock)`. None by default.
+    /// The services that clients can call, made of what implements them: `Clock::serve(MyClock)`. None by
+    /// default.
     pub services: Vec<Service>,
-    /// Threads that run the procedures of services that are declared `#[slow]`, 4 by default, 1 at least, 256 at most. They begin with
-    /// the first such call. 256 calls may wait for them, half of them of one client; one
-    /// more is refused. A call with streams has a thread beside these for as long as it is under way: 128 at most, 32 of one client; one more
-    /// is refused.
+    /// Threads that run the procedures of services that are declared `#[slow]`, 4 by default, 1 at least, 256
+    /// at most. They begin with the first such call. 256 calls may wait for them, half of them of one client;
+    /// one more is refused. A call with streams has a thread beside these for as long as it is under way: 128
+    /// at most, 32 of one client; one more is refused.
     pub workers: usize,
-    /// Which clients of this machine may reach the server through memory that both have mapped, handed over
-    /// at its Unix sockets: those of the server's user by default.
+    /// The clients of this machine that may reach the server through memory that both have mapped, handed
+    /// over at its Unix sockets: those of the server's user by default.
     pub shared_memory: SharedMemory,
-    /// How long the loop looks for what clients send before it sleeps. None, the default, is for about as long as it takes to be
-    /// woken for what comes in shared memory, wherever that pays, and not at all for sockets. More saves wake-ups and burns a core.
+    /// Time for which the loop looks for messages of clients before it sleeps. None, the default, is about
+    /// the time of a wake-up for shared memory, wherever that pays, and no time at all for sockets. More
+    /// saves wake-ups and burns a core.
     pub spin: Option<Duration>,
 }
 
 impl ServerConfig {
-    /// The defaults for a data directory. It listens nowhere: a server that others shall reach needs an address in
-    /// [`listen`](ServerConfig::listen).
+    /// The defaults for a data directory. It listens nowhere: a server that others shall reach needs an
+    /// address in [`listen`](ServerConfig::listen).
     pub fn new(dir: impl Into<PathBuf>) -> ServerConfig {
         let machine = Machine::default();
         ServerConfig {
@@ -143,7 +149,7 @@ impl ServerConfig {
         }
     }
 
-    /// Whether a server can work at all with these bounds.
+    /// Checks that a server can work at all with these bounds.
     fn check(&self) -> Result<(), ServerError> {
         let memory = machine_bytes();
         let all_pages = "all the pages of a space";
@@ -177,7 +183,7 @@ const LOG_BYTES_MAX: u64 = 1 << 40;
 /// As many as a space has pages.
 const SUBSCRIPTIONS_MAX: u64 = 1 << 22;
 
-/// Why a server did not start, or stopped by itself. Its operator must act.
+/// The reason for which a server did not start, or stopped by itself. Its operator must act.
 ///
 /// It becomes [`Error::Server`](tercel_engine::Error::Server) by `?`; what is here is then had back with
 /// [`ServerFault::get`](tercel_engine::error::ServerFault::get).
@@ -201,9 +207,9 @@ pub enum ServerError {
     TooSmall {
         /// The bound.
         name: &'static str,
-        /// What it is.
+        /// The configured value.
         value: u64,
-        /// What it must be at least.
+        /// The smallest possible value.
         min: u64,
     },
     /// A bound of the configuration that cannot be meant.
@@ -211,11 +217,11 @@ pub enum ServerError {
     TooLarge {
         /// The bound.
         name: &'static str,
-        /// What it is.
+        /// The configured value.
         value: u64,
-        /// What it may be at most.
+        /// The largest possible value.
         max: u64,
-        /// What that is.
+        /// The name of that largest value.
         what: &'static str,
     },
     /// The port or path.
@@ -223,7 +229,7 @@ pub enum ServerError {
     Listen {
         /// Where.
         address: Address,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
     /// An address to listen at that is none.
@@ -279,7 +285,7 @@ fn kind(e: &ServerError) -> FaultKind {
     }
 }
 
-/// What to do about an address that cannot be listened at.
+/// Advises on an address at which the server cannot listen.
 fn advice(address: &Address, source: &std::io::Error) -> &'static str {
     use std::io::ErrorKind;
     let is_unix = matches!(address, Address::Unix(_));
@@ -340,14 +346,14 @@ pub struct Server {
     warnings: Warnings,
 }
 
-/// What other threads tell the loop.
+/// The messages of other threads to the loop.
 pub(crate) enum Post {
     /// All log records up to this one are durable.
     Written(tercel_wire::id::Written),
     /// The log was cut and ends with this record.
     Cut(tercel_wire::log::Last),
     LogFailed(String),
-    /// One of the page store's threads has ended so.
+    /// A thread of the page store has panicked, with this message.
     Panicked(String),
     Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
     Installed(ViewId, Result<(), String>),
@@ -357,15 +363,15 @@ pub(crate) enum Post {
     PagesFull(bool),
     /// A client of this process connects.
     Open(u64, Arc<Pipe>),
-    /// It sends.
+    /// The client sends bytes.
     Bytes(u64, Vec<u8>),
-    /// It is gone.
+    /// The client is gone.
     Gone(u64),
     /// A transaction inside of the server has left something to do.
     Inside,
     /// A call of a slow procedure has come to its end.
     Ran(ViewId, JobDone),
-    /// It sends an item to its caller, or has consumed some of the caller's.
+    /// A procedure sends an item to its caller, or has consumed some of the caller's.
     Says(ViewId, JobId, Said),
     /// No new calls are to be begun; it is to be said when none is under way.
     Drain(mpsc::Sender<()>),
@@ -383,15 +389,17 @@ impl From<LogDone> for Post {
 }
 
 impl Server {
-    /// Opens the directory, recovers, listens, and returns once clients can connect. [`Server`] has an example.
+    /// Opens the directory, recovers, listens, and returns once clients can connect. [`Server`] has an
+    /// example.
     ///
     /// # Errors
     /// [`Disk`](ServerError::Disk) if the directory cannot be made or opened, is in use, or is damaged;
-    /// [`Recovery`](ServerError::Recovery) if its log and its pages do not fit together; [`Backup`](ServerError::Backup);
-    /// [`NoSpace`](ServerError::NoSpace) if it has none and [`create`](ServerConfig::create) is off;
-    /// [`Listen`](ServerError::Listen) if an address is taken or not this machine's; [`Remote`](ServerError::Remote) if
-    /// other machines can reach it and [`allow_plain_remote`](ServerConfig::allow_plain_remote) is not set;
-    /// [`Events`](ServerError::Events) and [`Io`](ServerError::Io) if the system refuses what a server needs.
+    /// [`Recovery`](ServerError::Recovery) if its log and its pages do not fit together;
+    /// [`Backup`](ServerError::Backup); [`NoSpace`](ServerError::NoSpace) if it has none and
+    /// [`create`](ServerConfig::create) is off; [`Listen`](ServerError::Listen) if an address is taken or not
+    /// this machine's; [`Remote`](ServerError::Remote) if other machines can reach it and
+    /// [`allow_plain_remote`](ServerConfig::allow_plain_remote) is not set; [`Events`](ServerError::Events)
+    /// and [`Io`](ServerError::Io) if the system refuses what a server needs.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         start::start(config)
     }
@@ -401,12 +409,13 @@ impl Server {
         ServerBuilder::new(dir.into())
     }
 
-    /// Where it listens, in the order of the configuration and with the ports that were taken.
+    /// The addresses at which the server listens, in the order of the configuration and with the ports that
+    /// were taken.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// How the kernel delivers events to it.
+    /// Returns the kernel interface that delivers events to the server.
     pub fn backend(&self) -> tercel_events::Backend {
         self.backend
     }
@@ -416,13 +425,14 @@ impl Server {
         self.space
     }
 
-    /// What recovery found.
+    /// Returns the findings of recovery.
     pub fn recovered(&self) -> &Recovered {
         &self.recovered
     }
 
-    /// Runs a transaction inside of the server, on this thread, as [`Client::run`](crate::Client::run) does at a client: it
-    /// reads the server's own pages and sends nothing. It sees what clients see, and is judged as theirs are.
+    /// Runs a transaction inside of the server, on this thread, as [`Client::run`](crate::Client::run) does
+    /// at a client: it reads the server's own pages and sends nothing. It sees what clients see, and is
+    /// judged as theirs are.
     ///
     /// ```
     /// use tercel::{Address, Client, Object, Server, ServerConfig};
@@ -450,32 +460,34 @@ impl Server {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// All transactions of a program inside a server share the server's thread for their requests, and read one type
-    /// for each class. `body` itself runs on the calling thread and holds up no other thread.
+    /// All transactions of a program inside a server share the server's thread for their requests, and read
+    /// one type for each class. `body` itself runs on the calling thread and holds up no other thread.
     ///
     /// # Errors
-    /// As [`Client::run`](crate::Client::run); `Unavailable` once the server has stopped; `Full` if 64 transactions are open
-    /// inside of it, or one reads more than 8 MiB of objects.
+    /// As [`Client::run`](crate::Client::run); `Unavailable` once the server has stopped; `Full` if 64
+    /// transactions are open inside of it, or one reads more than 8 MiB of objects.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         self.transaction().run(body)
     }
 
-    /// Chooses isolation and timeout of a transaction before it runs inside of the server, or begins one for the caller to
-    /// commit.
+    /// Chooses isolation and timeout of a transaction before it runs inside of the server, or begins one for
+    /// the caller to commit.
     pub fn transaction(&self) -> Transaction<'_> {
         Transaction::new(Ok(&self.inside), Options::default())
     }
 
-    /// [`run`](Server::run) for a `body` with errors of its own, as [`Client::try_run`](crate::Client::try_run).
+    /// [`run`](Server::run) for a `body` with errors of its own, as
+    /// [`Client::try_run`](crate::Client::try_run).
     ///
     /// # Errors
-    /// What `body` returned on a state that still holds; as [`Server::run`] otherwise.
+    /// The error that `body` returned on a state that still holds; as [`Server::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         self.transaction().try_run(body)
     }
 
-    /// What the server warns of, as it becomes true: that few pages are left in the space, or that none will be within a week. An
-    /// iterator that waits, and ends when the server has stopped. `tercel serve` writes each to its standard error.
+    /// Returns an iterator over the server's warnings, each when it becomes true: few pages are left in the
+    /// space, or none will be within a week. The iterator waits, and ends when the server has stopped.
+    /// `tercel serve` writes each warning to its standard error.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("tercel-doc-warnings-{}", std::process::id()));
@@ -504,12 +516,14 @@ impl Server {
         self.join()
     }
 
-    /// Refuses new calls from now on, and waits at most so long for those that are under way. Says whether all have come to their end, and
-    /// what they wrote is durable. It is for a server that is to be stopped: behind it [`Server::stop`] breaks off no call.
+    /// Refuses new calls from now on, and waits at most so long for those that are under way. Says whether
+    /// all have come to their end, and their writes are durable. It is for a server that is to be stopped:
+    /// after it, [`Server::stop`] breaks off no call.
     ///
-    /// Callers whose calls are refused are told `Unavailable`, and that nothing was begun. Clients stay connected, and
-    /// [`Client::health`](crate::Client::health) tells them that the server drains. Transactions of clients go on until it stops: what
-    /// becomes of one that is broken off then its client learns from the next server.
+    /// Callers whose calls are refused receive `Unavailable`, and nothing was begun. Clients stay connected,
+    /// and [`Client::health`](crate::Client::health) reports that the server drains. Transactions of clients
+    /// go on until it stops; a client learns the outcome of a transaction that is broken off then from the
+    /// next server.
     ///
     /// ```
     /// use std::time::Duration;
@@ -527,11 +541,12 @@ impl Server {
         drain(&self.handle, within)
     }
 
-    /// Installs what is in memory, closes everything and waits for that. Calls that are under way are broken off; [`Server::drain`] waits
-    /// for them.
+    /// Installs what is in memory, closes everything and waits for that. Calls that are under way are broken
+    /// off; [`Server::drain`] waits for them.
     ///
     /// # Errors
-    /// Why it had stopped by itself before; what failed when it was closed. What was acknowledged is in the log even then.
+    /// Why it had stopped by itself before; what failed when it was closed. What was acknowledged is in the
+    /// log even then.
     pub fn stop(mut self) -> Result<(), ServerError> {
         store::post(&self.handle, Post::Stop);
         self.join()
@@ -581,13 +596,13 @@ impl Drop for Server {
 pub struct Stopper(Handle<Post>);
 
 impl Stopper {
-    /// As [`Server::drain`]: refuses new calls, and waits at most so long for those under way. Says whether all have ended; it says no
-    /// as soon as the server stops.
+    /// As [`Server::drain`]: refuses new calls, and waits at most so long for those under way. Says whether
+    /// all have ended; it says no as soon as the server stops.
     pub fn drain(&self, within: Duration) -> bool {
         drain(&self.0, within)
     }
 
-    /// Asks; [`Server::wait`] tells when it is done.
+    /// Asks the server to stop; [`Server::wait`] returns when it has.
     pub fn stop(&self) {
         store::post(&self.0, Post::Stop);
     }

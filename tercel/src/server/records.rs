@@ -1,7 +1,7 @@
 //! Records on their way to the log: encoded as they are ordered, and handed over a batch at a time.
 //!
-//! None is large: the engine puts a large transaction into the log in pieces. The invariant is the chain's: records are
-//! encoded in the order of their positions, and nothing else is appended to the log meanwhile.
+//! None is large: the engine puts a large transaction into the log in pieces. The invariant is the chain's:
+//! records are encoded in the order of their positions, and nothing else is appended to the log meanwhile.
 
 use tercel_engine::order::Sealed;
 use tercel_wire::id::{LogPosition, ViewId, Written};
@@ -14,7 +14,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Of a log that ends with the record `last`.
+    /// No records yet, for a log that ends with the record `last`.
     pub(super) fn new(last: Last) -> Records {
         Records { last, bytes: Vec::new() }
     }
@@ -31,7 +31,7 @@ impl Records {
         Ok(())
     }
 
-    /// What is encoded, with its last record; `buffer` takes its place.
+    /// Takes the encoded bytes with their last record; `buffer` supplies their replacement.
     pub(super) fn take(&mut self, buffer: impl FnOnce() -> Vec<u8>) -> Option<(Vec<u8>, Written)> {
         if self.bytes.is_empty() {
             return None;

@@ -36,21 +36,24 @@ use crate::serving::{Serves, Serving};
 /// The key of listeners; streams have 0.
 pub(super) const LISTENER_KEY: u64 = 1;
 
-/// Events taken at once: enough for every client of a busy server to share a sync, few enough that the first reply of a
-/// batch waits less than a millisecond for the last request.
+/// Events taken at once: enough for every client of a busy server to share a sync, few enough that the first
+/// reply of a batch waits less than a millisecond for the last request.
 const BATCH_MAX: usize = 256;
 
 /// Connections inside the process are numbered from here, where no token of a socket is.
 const MEMORY_BIT: u64 = 1 << 63;
 
-/// For so long connections in shared memory are served before the others are looked at again, in microseconds.
+/// Time for which connections in shared memory are served before the others are looked at again, in
+/// microseconds.
 const HOT_SLICE_US: u64 = 20;
 
-/// For so long calls in lines alone are served before the other connections are looked at again, in microseconds: a look there
-/// takes as long as some calls, and one call in a hundred should not wait for one.
+/// Time for which calls in lines alone are served before the other connections are looked at again, in
+/// microseconds. A look there takes as long as some calls, and one call in a hundred should not wait for a
+/// look.
 const CALLS_SLICE_US: u64 = 100;
 
-/// How long a clean stop waits for what was ordered to be installed. It does not wait for room on the disk: all is in the log.
+/// The longest wait of a clean stop for ordered installs. It does not wait for room on the disk: everything
+/// is in the log.
 const STOP_SECONDS_MAX: u64 = 60;
 
 /// The loop of a server: takes events, hands them to the machine, and performs the machine's decisions.
@@ -73,7 +76,7 @@ pub(super) struct Loop {
     /// Decides which connection is served next, and which is not read.
     scheduler: Scheduler,
     disk: DiskState,
-    /// For the program around it; and what is on it.
+    /// The board for the program around the loop; and the warning on it.
     board: (Board, Option<SpaceWarning>),
     stop_by: Option<Instant>,
     /// Threads that wait until no call is under way.
@@ -81,7 +84,7 @@ pub(super) struct Loop {
     failed: Option<String>,
 }
 
-/// What the disk had room for when it was looked at last.
+/// The state of the disk's room at the last look.
 struct DiskState {
     /// There was none.
     disk_full: bool,
@@ -93,7 +96,7 @@ struct DiskState {
 /// The connections in shared memory.
 struct Hot {
     channels: Channels,
-    /// Where they are handed over.
+    /// The door at which channels are handed over.
     door: Door,
     /// Room for what arrives there.
     received: Vec<u8>,
@@ -151,7 +154,7 @@ impl Loop {
         self.workers.inside().clone()
     }
 
-    /// Runs until it is told to stop or cannot go on.
+    /// Runs until it receives the order to stop or cannot go on.
     pub(super) fn run(&mut self) -> Result<(), ServerError> {
         let _serving = Serving::begin(self.workers.inside().view, Serves::Loop);
         let mut batch = Vec::with_capacity(BATCH_MAX);
@@ -181,8 +184,8 @@ impl Loop {
         }
     }
 
-    /// Serves the connections in shared memory that are in use, for as long as something comes and no socket has waited too
-    /// long. Says until when the loop may sleep.
+    /// Serves the connections in shared memory that are in use, for as long as something comes and no socket
+    /// has waited too long. Says until when the loop may sleep.
     fn serve_hot(&mut self, core: &mut Core) -> Option<Instant> {
         let (mut slice_end, mut calls_end, mut calls) = (None, None, 0);
         loop {
@@ -234,7 +237,7 @@ impl Loop {
         found
     }
 
-    /// Why there is no machine any more: the thread that lost it has said so.
+    /// The reason for which there is no machine any more: the thread that lost it has reported it.
     fn lost(&mut self, batch: &mut Vec<Event<Post>>) -> ServerError {
         let said = batch.drain(..).find_map(|event| match event.kind {
             Kind::Posted(Post::Panicked(why)) => Some(why),
@@ -284,7 +287,7 @@ impl Loop {
         });
     }
 
-    /// Whether everything is stored, or is in the log while the disk has no room to store it.
+    /// Says whether everything is stored, or is in the log while the disk has no room for the store.
     fn may_stop(&self, core: &Core) -> bool {
         let is_stored = core.machine.is_quiet() && core.machine.is_flushed();
         is_stored || (self.disk.pages_full && core.machine.is_all_visible())
@@ -419,7 +422,7 @@ impl Loop {
             }
             Post::Bytes(id, bytes) => self.received(core, now, Conn(id | MEMORY_BIT), &bytes, 0),
             Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),
-            // What it left to do is done behind this batch.
+            // Its remaining work is done after this batch.
             Post::Inside => {}
             Post::Ran(view, done) => core.take(now, Input::Ran(view, done)),
             Post::Says(view, id, said) => {
@@ -439,8 +442,8 @@ impl Loop {
                 self.drains.clear();
                 self.workers.inside().lending.stop();
                 self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
-                // A client that went on committing would keep the buffer from ever being empty. Ordered commits are not
-                // lost: clients ask for them when there is a server again.
+                // A client that went on committing would keep the buffer from ever being empty. Ordered
+                // commits are not lost: clients ask for them when there is a server again.
                 for conn in self.conns.keys().copied().collect::<Vec<_>>() {
                     self.gone(core, now, conn);
                 }
@@ -448,8 +451,8 @@ impl Loop {
         }
     }
 
-    /// Tells the machine whether log and pages find room. While they do not, the server commits nothing and so syncs
-    /// nothing: it finds new room only by trying.
+    /// Tells the machine whether log and pages find room. While they do not, the server commits nothing and
+    /// so syncs nothing: it finds new room only by trying.
     fn look_at_disk(&mut self, core: &mut Core, now: Now) {
         let log = self.log.state();
         // The log gives back what it can do without.
@@ -524,8 +527,9 @@ impl Loop {
         }
     }
 
-    /// Does and sends what was decided for the connections of the first slice, then serves the run queue for the second. The
-    /// commits of the first go to the log before the second begins. Says what time it is then.
+    /// Does and sends what was decided for the connections of the first slice, then serves the run queue for
+    /// the second. The commits of the first go to the log before the second begins. Says what time it is
+    /// then.
     fn serve_run_queue(&mut self, core: &mut Core) -> Now {
         self.perform(core);
         self.queue.flush();
@@ -546,7 +550,7 @@ impl Loop {
         self.scheduler.serve_next(unsent_bytes, clock, handle)
     }
 
-    /// Tells the machine which clients still read, among the clients that are not heard.
+    /// Reports to the machine the clients that still read, among the clients that are not received from.
     fn look_at_backpressured(&mut self, core: &mut Core, now: Now) {
         let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, &self.hot.channels, conn);
         for conn in self.scheduler.that_read(now, unsent_bytes) {
@@ -680,8 +684,8 @@ impl Loop {
         core.take(now, Input::Disconnected(conn));
     }
 
-    /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next batch; the
-    /// queue empties with a sync, whose report turns the loop.
+    /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next
+    /// batch; the queue empties with a sync, whose report turns the loop.
     fn hand_over(&mut self) {
         let Some((records, last)) = self.records.take(|| self.log.buffer()) else { return };
         if let Err(back) = self.log.submit(records, last) {
@@ -720,7 +724,7 @@ impl Calls for CoreCalls<'_> {
     }
 }
 
-/// What is copied of a call that is read in place: its head, and a record of numbers.
+/// Bytes copied of a call that is read in place: its head, and a record of numbers.
 const HEAD_BYTES: usize = 256;
 
 /// Bytes that a connection's peer has not taken.

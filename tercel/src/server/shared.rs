@@ -1,7 +1,7 @@
 //! The connections in shared memory, as the loop has them.
 //!
-//! Those in use are *hot*: the loop looks at them itself, for about as long as it would take to be woken. When that finds nothing
-//! they are asked to ring, and the loop sleeps in its event queue.
+//! Those in use are *hot*: the loop looks at them itself, for about as long as it would take to be woken.
+//! When that finds nothing they are asked to ring, and the loop sleeps in its event queue.
 
 use std::time::{Duration, Instant};
 
@@ -23,18 +23,19 @@ pub(super) struct SharedPeer {
     pub stream: Token,
     sender: Sender,
     receiver: Receiver,
-    /// What found no room, and how much of it has left.
+    /// Bytes that found no room, and the count of those among them that have left.
     unsent: Vec<u8>,
     left: usize,
-    /// What was taken from the channel and belongs to the stream, or is to be served as if it did.
+    /// Bytes taken from the channel that belong to the stream, or that are to be served as if they did.
     pending: Vec<u8>,
     /// The client, once it has greeted.
     client: Option<Known>,
-    /// The client is of the server's own user: what it writes is read in place where a procedure asks for that.
+    /// The client is of the server's own user: what it writes is read in place where a procedure asks for
+    /// that.
     is_own: bool,
-    /// What arrives is left where it is.
+    /// Set while arrivals stay in the channel.
     is_paused: bool,
-    /// The client wrote what it never writes: that is told when something is taken.
+    /// The client wrote what it never writes: the next take reports that.
     is_broken: bool,
     /// The client has ended, and so often what it sent before is still looked for.
     ends_in: Option<u32>,
@@ -44,11 +45,11 @@ pub(super) struct SharedPeer {
 #[derive(Debug)]
 pub(super) struct Known {
     pub client: ClientId,
-    /// Where the machine has found it last.
+    /// The place at which the machine last found it.
     pub place: usize,
 }
 
-/// What was sent, or is to be.
+/// The fate of bytes to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
     /// The client takes it.
@@ -80,19 +81,20 @@ impl SharedPeer {
         self.unsent.len() - self.left
     }
 
-    /// Whether it has ended while it was held up for not taking what it was sent: then it never will.
+    /// Says whether the client ended while it was paused for unsent bytes: it will never take them.
     fn is_dead(&self) -> bool {
         self.is_paused && self.ends_in.is_some() && self.unsent_bytes() > 0
     }
 
-    /// Whether there is something to do with it though it sends nothing.
+    /// Says whether the peer needs work though its client sends nothing.
     fn is_due(&self) -> bool {
         !self.pending.is_empty() || self.ends_in.is_some() || self.is_broken
     }
 
-    /// Serves the next message, if it is a call in a line, and sends the response; `body` is room for that. Says whether that was done,
-    /// or something else is to be taken; none if nothing is there. A long call is served where the client has written it, if the client
-    /// is of the server's own user; otherwise a copy of it. What is large of the response is written where the client reads it.
+    /// Serves the next message, if it is a call in a line, and sends the response; `body` is room for that.
+    /// Says whether that was done, or something else is to be taken; none if nothing is there. A long call is
+    /// served where the client has written it, if the client is of the server's own user; otherwise a copy of
+    /// it. What is large of the response is written where the client reads it.
     #[inline]
     fn serve_next(
         &mut self,
@@ -173,7 +175,7 @@ impl SharedRoom for BlockRoom<'_> {
     }
 }
 
-/// What serves calls of services.
+/// The handler of calls of services.
 pub(super) trait Calls {
     /// The client of a connection, once it has greeted.
     fn client_of(&self, conn: Conn) -> Option<ClientId>;
@@ -181,11 +183,12 @@ pub(super) trait Calls {
     /// Appends the body of the response to a call; or says that it is to come as a message.
     fn serve(&mut self, of: &mut Known, call: InLine<'_>, out: &mut ReplyBody<'_>) -> bool;
 
-    /// The same of a call that is still in memory which its client may write. If it cannot be served so, nothing has changed.
+    /// The same of a call that is still in memory which its client may write. If it cannot be served so,
+    /// nothing has changed.
     fn serve_in_place(&mut self, of: &mut Known, large: &Large<'_, '_>, out: &mut ReplyBody<'_>) -> bool;
 }
 
-/// What [`Channels::serve`] has found.
+/// The result of [`Channels::serve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
@@ -201,7 +204,7 @@ pub(super) const CALLS_AT_ONCE: u32 = 16;
 /// A ring and its blocks are taken in fewer.
 const TAKES_BEHIND_END: u32 = 64;
 
-/// What is kept of an emptied buffer.
+/// Bytes of an emptied buffer that are kept.
 const KEPT_BYTES: usize = 64 << 10;
 
 /// All of them.
@@ -250,7 +253,7 @@ impl Channels {
         free
     }
 
-    /// How many there are.
+    /// Counts the channels.
     pub(super) fn count(&self) -> usize {
         self.peers.iter().flatten().count()
     }
@@ -326,8 +329,8 @@ impl Channels {
         End::Server.take(&mut peer.receiver, into)
     }
 
-    /// Serves the calls in lines that connections have sent, as far as nothing else came before them: each connection's in turn, and some
-    /// in all. Says what was found, and how many were served.
+    /// Serves the calls in lines that connections have sent, as far as nothing else came before them: each
+    /// connection's in turn, and some in all. Says what was found, and how many were served.
     #[inline(never)]
     pub(super) fn serve(&mut self, calls: &mut dyn Calls) -> (Found, u32) {
         let Channels { peers, hot, room, body, spare, .. } = self;
@@ -376,7 +379,7 @@ impl Channels {
         }
     }
 
-    /// After something, or nothing, was taken: whether a client has ended and nothing of it is left.
+    /// After a take, or an empty one: says whether a client has ended and nothing of its stream is left.
     pub(super) fn is_over(&mut self, at: usize, is_empty: bool) -> bool {
         let Some(peer) = self.get_mut(at) else { return false };
         let is_dead = peer.is_dead();
@@ -400,14 +403,14 @@ impl Channels {
         self.hot.clone().into_iter()
     }
 
-    /// Whether one of them has sent something: looks for so short that no clock is needed.
+    /// Says whether a client has sent something. The look is too short to need a clock.
     pub(super) fn look_shortly(&mut self) -> bool {
         let looks = self.looks_at_first();
         !self.hot.is_empty() && self.is_any_ready(looks)
     }
 
-    /// Whether one of them has sent something: looks for about as long as a sleep would cost, and not beyond `until`. If not, all
-    /// will ring.
+    /// Says whether a client has sent something. It looks for about as long as a sleep would cost, and not
+    /// beyond `until`. After a vain look, all clients will ring.
     pub(super) fn look(&mut self, until: Option<Instant>) -> bool {
         if self.hot.is_empty() {
             return false;
@@ -504,7 +507,7 @@ mod tests {
             let mut head = [0; 12];
             assert_eq!(large.head(&mut head), [5; 12]);
             assert_eq!(large.left_us(), 9);
-            // The part begins behind its length.
+            // The part begins after its length.
             let part = body.lend(HEAD_BYTES + 4, bytes - HEAD_BYTES - 4).unwrap();
             assert!(part.is_in_place() && part.to_vec().iter().all(|byte| *byte == 5));
             self.in_place.push(bytes);

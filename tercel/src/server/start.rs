@@ -29,22 +29,23 @@ use crate::disk::log::{Log, LogConfig, LogThread};
 use crate::disk::pages::{PageRead, PageStore, checkpoint};
 use crate::sharing::SharedMemory;
 
-/// What recovery found in the directory.
+/// The findings of recovery in the directory.
 #[derive(Debug, Clone, Default)]
 pub struct Recovered {
-    /// Whether the directory was created.
+    /// Set if the directory was created.
     pub created: bool,
     /// Log records replayed.
     pub replayed: u64,
-    /// Whether the log ended in an unfinished write, which recovery cut. No client had been told of that write.
+    /// Set if the log ended in an unfinished write, which recovery cut. The server had confirmed that write
+    /// to no client.
     pub torn: bool,
-    /// How long it took.
+    /// The duration of recovery.
     pub took: Duration,
     /// The last commit.
     pub stamp: Stamp,
 }
 
-/// What is open once a directory is recovered.
+/// The open parts of a recovered directory.
 pub(crate) struct Opened {
     pub dir: DataDir,
     pub pages: Box<dyn PageStore>,
@@ -52,12 +53,12 @@ pub(crate) struct Opened {
     pub log: Log,
     pub applied: Stamp,
     pub recovered: Recovered,
-    /// What the machine wants done first.
+    /// The first effects that the machine wants done.
     pub out: Effects,
     pub bounds: Bounds,
     /// Threads for slow procedures.
     pub workers: usize,
-    /// Which clients may hand over channels.
+    /// The clients that may hand over channels.
     pub shared_memory: SharedMemory,
 }
 
@@ -188,8 +189,8 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
             return Err(ServerError::Remote(address.clone()));
         }
     }
-    // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves nothing
-    // behind. An existing space is recovered first: a client that can connect finds it ready.
+    // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves no
+    // files. An existing space is recovered first: a client that can connect finds it ready.
     let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
     let opened = open(&config)?;
     let listening = match early {
@@ -279,8 +280,8 @@ fn prepare(
     Ok(Loop::new((queue, by_memory), decided, log, store, (opened.dir, files), bounds, board))
 }
 
-/// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If clients
-/// took all of them, the log could open no segment and no client could commit.
+/// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If
+/// clients took all of them, the log could open no segment and no client could commit.
 fn sources_max() -> usize {
     let default = EventsConfig::default().sources_max;
     match getrlimit(Resource::Nofile).current {
@@ -289,19 +290,21 @@ fn sources_max() -> usize {
     }
 }
 
-/// Descriptors of log, pages, directory, events and standard streams, several times over, for an embedding process has
-/// some of its own.
+/// Descriptors of log, pages, directory, events and standard streams, several times over, for an embedding
+/// process has some of its own.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// With so few descriptors that not even these are left, accepting will meet the limit itself, and rest.
+/// The least number of sources. If not even these descriptors are left, accepting meets the limit itself, and
+/// rests.
 const SOURCES_MIN: usize = 16;
 
-/// Unsent bytes at which a client that does not read is cut off: 16 MiB beside the largest results of as many calls as run at once by
-/// default.
+/// Unsent bytes at which a client that does not read is cut off: 16 MiB beside the largest results of as many
+/// calls as run at once by default.
 pub(super) const SLOW_READER_BYTES: usize = (16 << 20) + 4 * limits::CALL_MAX;
 
-/// Unsent bytes of a client at which the procedures of its calls with streams wait before they send more: far below the bound at which
-/// the client is cut off, for the answers to its other calls, and several items as large as a message.
+/// Unsent bytes of a client at which the procedures of its calls with streams wait before they send more: far
+/// below the bound at which the client is cut off, for the answers to its other calls, and several items as
+/// large as a message.
 pub(super) const ITEMS_UNSENT_MAX: usize = 4 << 20;
 
 /// A longer one could hold up what is freed for ever.

@@ -1,7 +1,7 @@
 //! The page store's threads: one reads, one installs.
 //!
-//! A pin goes through both: it takes its turn among the installs, and is then read from by the thread that reads, so that
-//! fetches and a backup's reads take turns.
+//! A pin goes through both: it takes its turn among the installs, and is then read from by the thread that
+//! reads, so that fetches and a backup's reads take turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,8 @@ use crate::disk::pages::{PageBatch, PageRead, PageStore, Parts};
 use crate::disk::{DiskError, in_the_background};
 use crate::panics::caught;
 
-/// Feeds the threads. What is under way is bounded by the engine: reads by its clients' credit, installs to one.
+/// Feeds the threads. What is under way is bounded by the engine: reads by its clients' credit, installs to
+/// one.
 pub(super) struct Store {
     reads: Option<Sender<Read>>,
     installs: Option<Sender<StoreJob>>,
@@ -26,7 +27,7 @@ pub(super) struct Store {
     stopping: Arc<AtomicBool>,
 }
 
-/// What the thread that reads is asked.
+/// The requests to the thread that reads.
 enum Read {
     Page(ViewId, PageId),
     /// Some pages of a pin, from one on.
@@ -37,7 +38,7 @@ enum Read {
     Unpin(u64),
 }
 
-/// What the thread that installs is asked, in this order.
+/// The requests to the thread that installs, in this order.
 enum StoreJob {
     Install(Install),
     Pin(ViewId, u64),
@@ -149,7 +150,8 @@ fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>, st
     }
 }
 
-/// Reads a page. While the file cannot be opened anew for want of room the page is not damaged, and its reader waits.
+/// Reads a page. While the file cannot be opened anew for want of room the page is not damaged, and its
+/// reader waits.
 fn read_page(
     store: &dyn PageRead,
     page: PageId,
@@ -183,7 +185,8 @@ fn read_some(store: &dyn PageRead, from: PageId, count: u32) -> ReadPinned {
     Ok(pages)
 }
 
-/// What the engine is told of a read. Damage names its page; with any other error the pin is lost, and nothing is damaged.
+/// Reports a read to the engine. Damage names its page. Any other error loses the pin, and nothing is
+/// damaged.
 fn pinned_read(view: ViewId, pin: u64, read: ReadPinned) -> Post {
     match read {
         Ok(pages) => Post::PinnedRead(view, pin, Ok(pages)),
@@ -240,7 +243,7 @@ fn install(store: &mut dyn PageStore, applied: &mut Stamp, job: &Install) -> Res
     store.commit(&PageBatch { pages: &pages, gone: &gone, meta: &meta, applied_stamp: *applied })
 }
 
-/// How long a batch that found no room on the disk waits before it is tried again.
+/// The pause before a batch that found no room on the disk is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(100);
 
 /// The loop's mailbox is bounded; a full one empties as soon as the loop turns.

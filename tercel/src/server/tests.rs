@@ -1,5 +1,5 @@
-//! What becomes of a server of which a thread panics: it stops, and says which thread it was and why. What becomes of clients
-//! that together make a server hold too much: some are ended, and others go on.
+//! A server with a thread that panics: it stops, and names the thread and the cause. Clients that together
+//! make a server hold too much: some are ended, and others go on.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -30,7 +30,7 @@ struct Counter {
     count: u64,
 }
 
-/// How long a server may take to stop: a test that fails waits for that, one that passes does not.
+/// The longest time for a server to stop: only a failing test waits for all of it.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A directory with one object in its pages.
@@ -49,7 +49,7 @@ fn serve(dir: &TempDir, change: impl FnOnce(Opened) -> Opened) -> Server {
     launch(change(open(&config).unwrap()), listening, None).unwrap()
 }
 
-/// What a server says that stops by itself while a client is at work.
+/// Returns the message of a server that stops by itself while a client is at work.
 fn stops(server: Server, work: impl FnOnce(Client) + Send + 'static) -> String {
     let address = server.addresses()[0].clone();
     // A client has no bound on how long it waits for a server.
@@ -169,7 +169,8 @@ fn panic_while_syncing_the_log_stops_the_server() {
     assert!(why.contains("tercel-log") && why.contains("injected into a sync"), "{why}");
 }
 
-/// Holds up every thread that comes to it until the test lets go of the other end; says there that one has come.
+/// Holds up every thread that comes to it until the test lets go of the other end; says there that one has
+/// come.
 struct Gate {
     come: Sender<()>,
     open: Mutex<Receiver<()>>,
@@ -283,7 +284,8 @@ fn server_whose_log_and_page_store_are_stuck_says_how_it_is() {
     server.stop().unwrap();
 }
 
-/// A server with small bounds on what all connections make it hold, and a client that is served all the while.
+/// A server with small bounds on what all connections make it hold, and a client that is served all the
+/// while.
 fn bounded(bounds: Bounds) -> (TempDir, Server, Client, Ref<Counter>) {
     let (dir, counter) = with_an_object();
     let server = serve(&dir, |opened| Opened { bounds, ..opened });

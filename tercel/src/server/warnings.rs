@@ -1,7 +1,8 @@
-//! What a server warns of, for the program that runs it.
+//! The warnings of a server, for the program that runs it.
 //!
-//! The loop notes what it warns of now, and a reader waits until that is of another kind than it heard last. Nothing is
-//! queued, so a reader that is slow costs no memory and holds nothing up; a warning that came and went meanwhile is not told.
+//! The loop notes its current warning, and a reader waits for a warning of another kind than its last.
+//! Nothing is queued, so a slow reader costs no memory and holds nothing up. A warning that came and went
+//! meanwhile is not reported.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use tercel_engine::server::SpaceWarning;
 use tercel_lock::unpoison;
 
-/// Where the loop notes what it warns of. No more comes once it is dropped.
+/// The board on which the loop notes its warning. No more comes once it is dropped.
 pub(super) struct Board(Arc<Shared>);
 
 #[derive(Default)]
@@ -24,11 +25,11 @@ struct State {
     is_over: bool,
 }
 
-/// What a server warns of, each as it becomes true; ends when the server has stopped. [`Server::warnings`](super::Server::warnings)
-/// has an example.
+/// The warnings of a server, each when it becomes true; ends when the server has stopped.
+/// [`Server::warnings`](super::Server::warnings) has an example.
 pub struct Warnings {
     shared: Arc<Shared>,
-    /// What kind was heard last.
+    /// The kind of the last warning that this reader has received.
     heard: Option<Discriminant<SpaceWarning>>,
 }
 
@@ -58,7 +59,7 @@ impl Drop for Board {
 }
 
 impl Warnings {
-    /// One that has heard nothing.
+    /// A reader that has received nothing.
     pub(super) fn anew(&self) -> Warnings {
         Warnings { shared: self.shared.clone(), heard: None }
     }

@@ -1,11 +1,12 @@
 //! The threads that run slow procedures of services.
 //!
-//! The machine bounds how many calls are here at once, and how many of them have streams. The threads begin with the first call, so a
-//! server without slow procedures has none. A call with streams has its thread for as long as its client likes, so it has one more than
-//! the pool has, and no other call waits for it.
+//! The machine bounds how many calls are here at once, and how many of them have streams. The threads begin
+//! with the first call, so a server without slow procedures has none. A call with streams has its thread for
+//! as long as its client likes, so it has one more than the pool has, and no other call waits for it.
 //!
-//! The invariants: each call that was handed over is posted back, once, unless the server stops. There are at most as many threads as
-//! the pool may have and calls with streams are here; so at most the pool's run calls without streams.
+//! The invariants: each call that was handed over is posted back, once, unless the server stops. There are at
+//! most as many threads as the pool may have and calls with streams are here; so at most the pool's run calls
+//! without streams.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,7 @@ struct Shared {
 struct State {
     /// Each with the view that wants it.
     waiting: VecDeque<(ViewId, Job)>,
-    /// By these the calls that run are told that their callers have given up.
+    /// The flags that report to running calls that their callers have given up.
     running: Vec<Arc<AtomicBool>>,
     /// The streams of calls that wait or run.
     items: BTreeMap<JobId, Arc<Items>>,
@@ -168,14 +169,15 @@ impl Workers {
         if wants_thread {
             let counted = Counted { shared: self.shared.clone(), is_out: false };
             let thread = std::thread::Builder::new().name("tercel-worker".into());
-            // Where the system gives no thread the call waits for one of the others, or for its caller's patience to end.
+            // Where the system gives no thread the call waits for one of the others, or for its caller's
+            // patience to end.
             _ = thread.spawn(move || counted.work());
         }
     }
 }
 
 impl Workers {
-    /// The client of a call says something on its streams. What has ended hears nothing.
+    /// Hands on a message of a call's client on its streams. A call that has ended receives nothing.
     ///
     /// # Errors
     /// If that breaks the protocol.
@@ -210,8 +212,8 @@ impl Workers {
     }
 }
 
-/// How long a stop waits for procedures that run. They were told that their callers have given up; one that does not look goes
-/// on, and what it comes to is lost.
+/// The longest wait of a stop for running procedures. They have been notified that their callers gave up. A
+/// procedure that does not look goes on, and its result is lost.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
 impl Drop for Workers {

@@ -1,7 +1,8 @@
-//! Backups of a server at work, and spaces made from them: what is in them, which clients are told what, and what kills
-//! leave behind.
+//! Backups of a server at work, and spaces made from them: what is in them, which clients are told what, and
+//! what kills leave behind.
 //!
-//! Processes that are killed are this very program: with `TERCEL_TEST_ROLE` set, the test plays that part instead.
+//! Processes that are killed are this very program: with `TERCEL_TEST_ROLE` set, the test plays that part
+//! instead.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -112,7 +113,7 @@ impl Bank {
         })
     }
 
-    /// What each thread has done, in one state that must add up.
+    /// Reads the counts of each thread, in one state that must add up.
     fn audit(&self, client: &Client) -> Vec<u64> {
         let (sum, transfers, counts) = client
             .run(|tx| {

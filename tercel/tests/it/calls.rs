@@ -16,7 +16,7 @@ use tercel::{
 
 #[interface]
 pub trait Account {
-    /// What is in it.
+    /// The balance.
     #[read]
     fn balance(&self) -> i64;
     /// The thread that runs it.
@@ -26,13 +26,13 @@ pub trait Account {
     fn deposit(&mut self, cents: i64) -> Result<i64, Overdrawn>;
     /// Notes something, and gives the note.
     fn note(&mut self, text: &str, of: Ref<Purse>) -> Ref<Note>;
-    /// How many bytes it was given, and their sum.
+    /// Returns the number of bytes given, and their sum.
     #[read]
     fn sum(&self, bytes: &[u8], more: Bytes, numbers: List<u32>) -> Sum;
     /// The texts of all notes.
     #[read]
     fn notes(&self) -> List<Text>;
-    /// How many notes there are, and the bytes of their texts.
+    /// Returns the number of notes, and the bytes of their texts.
     #[read]
     fn noted(&self) -> Sum;
     /// So many bytes.

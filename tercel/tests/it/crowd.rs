@@ -1,5 +1,5 @@
-//! Calls with streams that hold what a server has for all: threads of its pool, and bytes that wait to be sent. Other clients, and other
-//! calls, go on meanwhile.
+//! Calls with streams that hold what a server has for all: threads of its pool, and bytes that wait to be
+//! sent. Other clients, and other calls, go on meanwhile.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,8 +48,8 @@ impl MyCrowd {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// Waits until each of these threads waits for something, and still does once the server has answered a question: whatever one of them
-    /// could do is done by then.
+    /// Waits until each of these threads waits for something, and still does once the server has answered a
+    /// question: whatever one of them could do is done by then.
     fn await_rest(&self, client: &Client) {
         let mut rests = 0;
         await_that("the procedures wait", || {
@@ -117,7 +117,7 @@ fn stall<'c>(crowd: &ServiceHandle<'c, dyn Crowd>, calls: usize) -> Vec<Blocks<'
 /// So often in a row the threads are found asleep: one that takes a lock sleeps, too, and not for long.
 const RESTS: u32 = 20;
 
-/// Whether a thread of this process sleeps, so that it has nothing to do before something else happens.
+/// Says whether a thread of this process sleeps, and so has nothing to do before something else happens.
 fn is_asleep(thread: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.starts_with('S')
@@ -172,7 +172,8 @@ fn one_thread_runs_streams_and_other_calls_in_turn() {
     assert_eq!(calls.double(5), Ok(10));
 }
 
-/// All windows of a client hold more than what it may leave unread, and so do the items of calls that have ended.
+/// All windows of a client hold more than what it may leave unread, and so do the items of calls that have
+/// ended.
 #[test]
 fn client_on_a_slow_link_gets_the_items_of_all_its_calls() {
     for method in ["blocks", "block"] {

@@ -11,7 +11,7 @@ struct Person {
     note: Option<Text>,
 }
 
-/// What is generic over classes names the trait by the same `use` as the derive.
+/// Names the trait, in code generic over classes, by the same `use` as the derive.
 fn only<T: Object>(space: &tercel::Client, root: &str) -> Result<Option<T>, Error> {
     space.run(|tx| tx.get_root_ref::<T>(root)?.map(|r| tx.get(r)?.to_value()).transpose())
 }

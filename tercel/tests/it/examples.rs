@@ -1,5 +1,5 @@
-//! The examples run, and do what they say. That of the guide is in `guide`; that of the README makes its directory where it
-//! stands, so it is run by itself, and its calls of methods are made here.
+//! The examples run, and do what they say. That of the guide is in `guide`; that of the README makes its
+//! directory where it stands, so it is run by itself, and its calls of methods are made here.
 
 #[path = "../../examples/bank.rs"]
 #[allow(dead_code, reason = "its main function ends the process")]

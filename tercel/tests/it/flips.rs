@@ -1,7 +1,9 @@
-//! Flipped bytes, anywhere in a data directory: a check names them or they change no answer, and a repair restores what pages
-//! and log still hold. And worse than that, blocks zeroed, overwritten, displaced, files cut: nothing is lost without a word.
+//! Flipped bytes, anywhere in a data directory: a check names them or they change no answer, and a repair
+//! restores what pages and log still hold. And worse than that, blocks zeroed, overwritten, displaced, files
+//! cut: nothing is lost without a word.
 //!
-//! `TERCEL_TEST_FLIPS` (400), `TERCEL_TEST_HARMS` (100) and `TERCEL_TEST_FLIPS_SEED` (1) choose how many there are and which.
+//! `TERCEL_TEST_FLIPS` (400), `TERCEL_TEST_HARMS` (100) and `TERCEL_TEST_FLIPS_SEED` (1) choose how many
+//! there are and which.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,7 +76,7 @@ fn damaged_log_yields_only_committed_values() {
     }
 }
 
-/// What disks, file systems and people do to files.
+/// The harm that disks, file systems and people do to files.
 #[derive(Debug, Clone, Copy)]
 enum Harm {
     Zeroed {
@@ -131,8 +133,8 @@ impl Harm {
 
 const BLOCK: usize = 4096;
 
-/// Repairs a directory: what is read then is what was committed last, or it was told that something is lost, unless a log that
-/// `lost_its_end` cannot be told from one that ended there.
+/// Repairs a directory: what is read then is what was committed last, or it was told that something is lost,
+/// unless a log that `lost_its_end` cannot be told from one that ended there.
 fn judge_harm(dir: &Path, known: &Known, lost_its_end: bool, what: &str) -> &'static str {
     let before = contents(dir);
     let report = match check::check(dir, |_, _| {}) {
@@ -199,7 +201,8 @@ impl Origin {
         Flip { name: name.into(), at, xor }
     }
 
-    /// Whether it is the last segment that has records. Without a byte it is one that was prepared and never used.
+    /// Says whether it is the last segment that has records. Without a byte it is one that was prepared and
+    /// never used.
     fn is_last(&self, name: &Path) -> bool {
         let last = self.log.begins.last().map(|(at, _)| at.segment);
         last.is_some()
@@ -228,7 +231,7 @@ impl Origin {
         counts
     }
 
-    /// How each of them ended, counted.
+    /// Counts the endings of the flips.
     fn judge(&self, flips: &[Flip]) -> BTreeMap<&'static str, u32> {
         let (next, counts) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
         std::thread::scope(|s| {
@@ -289,7 +292,8 @@ impl Records {
         self.begins[..behind.saturating_sub(1)].last().map_or(Stamp::ZERO, |(_, stamp)| *stamp)
     }
 
-    /// What a finding may name: the segment of the byte or, if that is in a record that goes on there, the one before.
+    /// Returns the segments that a finding may name: that of the byte, and the segment before if the byte is
+    /// in a record that begins there.
     fn named_by(&self, at: LogOffset) -> RangeInclusive<u64> {
         let spans = at.byte as usize >= SEGMENT_HEADER_BYTES
             && self.first.get(&at.segment).is_some_and(|first| at.byte < *first);

@@ -1,6 +1,8 @@
-//! How new the states are that transactions read, on real processes: strict, bounded, stale, tokens, and outages.
+//! The age of the states that transactions read, on real processes: strict, bounded, stale, tokens, and
+//! outages.
 //!
-//! The server that is killed is this very program: with `TERCEL_TEST_SERVE_FRESH` set, the test serves instead of testing.
+//! The server that is killed is this very program: with `TERCEL_TEST_SERVE_FRESH` set, the test serves
+//! instead of testing.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -49,7 +51,8 @@ impl Drop for Killed {
     }
 }
 
-/// What a reader met: the longest time between two reads that worked, and when reads began and ceased to fail.
+/// The experience of a reader: the longest time between two reads that worked, and the times at which reads
+/// began and ceased to fail.
 #[derive(Debug, Default)]
 struct Seen {
     gap: Duration,
@@ -132,7 +135,8 @@ fn stale_readers_go_on_through_a_kill() {
     assert_eq!(of_stale.errors, 0);
     // Without a gap, but for what a busy machine takes.
     assert!(of_stale.gap < outage / 4, "{of_stale:?}");
-    // No longer than two keepalives, and what a busy machine takes; and not at once, for what is recent may be read.
+    // No longer than two keepalives, and what a busy machine takes; and not at once, for what is recent may
+    // be read.
     let failed = of_recent.failed.expect("the server was gone for five keepalives") - killed;
     assert!(
         failed > KEEPALIVE / 2 && failed < 2 * KEEPALIVE + Duration::from_millis(500),

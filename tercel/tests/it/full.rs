@@ -1,4 +1,5 @@
-//! A call in a line while the memory to the server is full: its caller comes back in time, whatever it has to send meanwhile.
+//! A call in a line while the memory to the server is full: its caller comes back in time, whatever it has to
+//! send meanwhile.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -35,11 +36,11 @@ impl Notes for MyNotes {
     }
 }
 
-/// Messages that a direction holds, as both ends of a connection have it. What was read is told to the sender with each block, and
-/// each half of that.
+/// Messages that a direction holds, as both ends of a connection have it. What was read is told to the sender
+/// with each block, and each half of that.
 const LINES: u64 = 64;
 
-/// What a test tells a relay that stands between a client and its server.
+/// The instructions of a test to a relay between a client and its server.
 #[derive(Default)]
 struct Hand {
     /// Nothing is to be taken from the client, and nothing is any more.

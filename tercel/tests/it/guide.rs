@@ -1,4 +1,5 @@
-//! docs/guide.md and README.md are true: their snippets are parts of programs that are compiled, and the guide's is run here.
+//! docs/guide.md and README.md are true: their snippets are parts of programs that are compiled, and the
+//! guide's is run here.
 
 #[path = "../../examples/guide.rs"]
 mod program;

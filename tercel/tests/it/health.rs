@@ -1,5 +1,5 @@
-//! The question whether a server serves, and a server that lets its calls come to their end before it stops: the same over every
-//! transport.
+//! The question whether a server serves, and a server that lets its calls come to their end before it stops:
+//! the same over every transport.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -117,7 +117,7 @@ fn open(transport: Option<Transport>) -> Office {
     Office { client, server, begun, let_go, _dir: dir }
 }
 
-/// What a call is told that was refused because the server is about to stop.
+/// Checks the error of a call that was refused because the server is about to stop.
 fn is_refused<R: std::fmt::Debug>(called: Called<R>) {
     match called {
         Err(Failure::Space(Error::Unavailable(why))) => assert!(why.contains("takes no new calls"), "{why}"),

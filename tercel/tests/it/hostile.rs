@@ -1,5 +1,5 @@
-//! Strangers in shared memory that have greeted as any client does: they repeat calls, take what is not theirs, and write all over the
-//! memory while the server reads it. They harm themselves alone.
+//! Strangers in shared memory that have greeted as any client does: they repeat calls, take what is not
+//! theirs, and write all over the memory while the server reads it. They harm themselves alone.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ use crate::common::relay::Mapped;
 
 #[service]
 trait Tally {
-    /// How many calls of this client were executed, this one among them.
+    /// Counts the executed calls of this client, this one among them.
     fn count(&self) -> u64;
 }
 
@@ -63,12 +63,13 @@ impl Reads for Purse {
     }
 }
 
-/// What stands first in a line, as `tercel/src/channel.rs` has it.
+/// The first byte of a line, as `tercel/src/channel.rs` has it.
 const PIECE: u8 = 0;
 const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
 
-/// A client's end of shared memory as a stream of bytes. Responses in lines become the messages that they would have been.
+/// A client's end of shared memory as a stream of bytes. Responses in lines become the messages that they
+/// would have been.
 struct Memory {
     mapped: Arc<Mapped>,
     sender: Sender,
@@ -244,7 +245,8 @@ fn memory_that_is_written_all_over_harms_nobody_else() {
             let (scribbling, scribbled) = (AtomicBool::new(true), AtomicU64::new(0));
             let mapped = stranger.stream.mapped.clone();
             thread::scope(|scope| {
-                // A thread of its own, so that the memory changes at any moment: while a call is sent, received or answered there.
+                // A thread of its own, so that the memory changes at any moment: while a call is sent,
+                // received or answered there.
                 scope.spawn(|| {
                     let mut random = Random::new(seed);
                     let bytes = mapped.bytes;

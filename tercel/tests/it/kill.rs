@@ -194,7 +194,7 @@ fn steps(till: &ServiceHandle<'_, dyn Till>, r: Ref<Counter>) -> (u64, u64) {
 trait Tally {
     /// Notes the id of a call; gives how many were noted.
     fn note(&mut self, id: u64) -> u64;
-    /// How many were noted.
+    /// The number of notes.
     #[read]
     fn noted(&self) -> u64;
 }
@@ -220,13 +220,14 @@ impl Tally for Sheet {
 }
 
 const KILLS_OF_METHODS: usize = 12;
-/// Calls of each patient caller that are known to be executed, between two kills. On a busy host the others may give up all of theirs.
+/// Calls of each patient caller that are known to be executed, between two kills. On a busy host the others
+/// may give up all of theirs.
 const NOTES: usize = 8;
-/// How long a patient caller waits for a call, which is over several lives of the server, and how long the others do.
+/// The time limits of a patient caller, which outlasts several lives of the server, and of the others.
 const PATIENT: Duration = Duration::from_secs(10);
 const IMPATIENT: Duration = Duration::from_millis(100);
 
-/// How a call ended.
+/// The endings of a call.
 #[derive(Clone, Copy, PartialEq)]
 enum Ending {
     Executed,
@@ -236,8 +237,8 @@ enum Ending {
     Unknown,
 }
 
-/// Over shared memory, a Unix socket and TCP, with two callers of each client: one whose calls last until there is a server again, and
-/// one that gives them up and asks what became of them.
+/// Over shared memory, a Unix socket and TCP, with two callers of each client: one whose calls last until
+/// there is a server again, and one that gives them up and asks what became of them.
 #[test]
 fn calls_of_a_killed_servers_methods_are_executed_exactly_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -406,7 +407,8 @@ fn connect_to(address: &Address, shared_memory: bool) -> Client {
 /// The file that names the address of a server's port, if it is to have one.
 const TCP: &str = "tcp";
 
-/// An address that only this process uses: no other takes the port between two lives of a server, and no connection to it comes from it.
+/// An address that only this process uses: no other takes the port between two lives of a server, and no
+/// connection to it comes from it.
 fn unshared_tcp() -> Address {
     // A process has a number below 2^22.
     let own = Ipv4Addr::from_bits(127 << 24 | 64 << 16 | std::process::id());

@@ -1,5 +1,5 @@
-//! Arguments that are lent: the same program by every transport, read in place where that is shared memory, and a peer that writes
-//! there meanwhile.
+//! Arguments that are lent: the same program by every transport, read in place where that is shared memory,
+//! and a peer that writes there meanwhile.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,7 +18,7 @@ use tercel_events::shm::{Channel, Config, Receiver, Sender, Spin, Waited, pass};
 
 use crate::common::relay::{Mapped, NAP, accept};
 
-/// What a procedure found.
+/// The findings of a procedure.
 #[derive(Record, Debug, PartialEq, Eq, Clone, Copy)]
 struct Found {
     len: u64,
@@ -54,7 +54,7 @@ trait Lends {
     fn slowly(&self, bytes: LentBytes<'_>) -> Found;
     #[one_way]
     fn hint(&self, bytes: LentBytes<'_>);
-    /// Whether the first word changes while it is looked at.
+    /// Says whether the first word changes during the look.
     fn changes(&self, bytes: LentBytes<'_>) -> bool;
     /// The sum of what is read twice, which may differ.
     fn read(&self, bytes: LentBytes<'_>) -> u64;
@@ -382,8 +382,9 @@ fn scribble(here: UnixStream, target: &std::path::Path, is_over: &AtomicBool, ha
 /// The blocks of a client's direction begin behind the header, three lines and the ring; each takes 64 bytes.
 const BLOCKS_AT: u64 = (1 + 3 + 64) * 64;
 
-/// The caller's process writes into its argument, the length before it and what stands before that, while a procedure reads. The
-/// procedure finds other words, and nothing else happens: the server goes on, with this client and with others.
+/// The caller's process writes into its argument, the length before it and what stands before that, while a
+/// procedure reads. The procedure finds other words, and nothing else happens: the server goes on, with this
+/// client and with others.
 #[test]
 fn peer_that_writes_meanwhile_changes_words_alone() {
     let dir = tempfile::tempdir().unwrap();

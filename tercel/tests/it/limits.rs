@@ -1,5 +1,5 @@
-//! What runs out on a server: the disk, the log's share of it, descriptors. Reads go on, and so does everything else when
-//! there is room again.
+//! The resources that run out on a server: the disk, the log's share of it, descriptors. Reads go on, and so
+//! does everything else when there is room again.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -58,14 +58,16 @@ fn a_log_at_its_cap_is_made_shorter_while_commits_go_on() {
     let blobs: Vec<Ref<Blob>> =
         client.run(|tx| (0..250).map(|_| tx.create(&Blob { bytes: [0; 4000] })).collect()).unwrap();
     let mut log_bytes = 0;
-    // A megabyte each, three times the cap in all; the buffer of modified objects alone would never ask for room.
+    // A megabyte each, three times the cap in all; the buffer of modified objects alone would never ask for
+    // room.
     for n in 0..192 {
         client
             .run(|tx| blobs.iter().try_for_each(|blob| tx.get(*blob)?.edit()?.set_bytes([n as u8; 4000])))
             .unwrap();
         log_bytes = log_bytes.max(number(&client, "log_bytes"));
     }
-    // So it was made shorter, again and again. How far above the cap it came in between two looks is not known.
+    // So it was made shorter, again and again. How far above the cap it came in between two looks is not
+    // known.
     assert!(log_bytes > CAP / 2 && log_bytes <= CAP + CAP / 4 + 2 * SEGMENT, "{log_bytes}");
     server.stop().unwrap();
 }
@@ -255,7 +257,8 @@ fn child_that_has_no_descriptor_for_a_while() {
     let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..before }).unwrap();
     assert!(File::open("/dev/null").is_err());
-    // A megabyte each, three segments in all. Where one is missing commits wait, and are not told of a full disk.
+    // A megabyte each, three segments in all. Where one is missing commits wait, and are not told of a full
+    // disk.
     for n in 0..60 {
         let change = |tx: &Tx<'_>| blobs.iter().try_for_each(|b| tx.get(*b)?.edit()?.set_bytes([n; 4000]));
         while let Err(e) = client.run(change) {

@@ -1,5 +1,5 @@
-//! Clients that ask for too much, take too much or say nothing, and values and transactions as large as they may be: each
-//! meets its bound and is told which, and another client goes on meanwhile.
+//! Clients that ask for too much, take too much or say nothing, and values and transactions as large as they
+//! may be: each meets its bound and is told which, and another client goes on meanwhile.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -71,7 +71,7 @@ impl Raw {
         }
     }
 
-    /// What it is refused, if it is.
+    /// Returns the refusal, if there is one.
     fn refused(&mut self) -> Option<Refused> {
         loop {
             let (header, body) = self.next()?;
@@ -188,7 +188,7 @@ fn asks(page: PageId, count: u32) -> Vec<u8> {
     requests
 }
 
-/// What a server keeps for a client that does not read, and what kernels may keep beside.
+/// Bytes that a server keeps for a client that does not read, and bytes that kernels may keep as well.
 const UNSENT_BYTES: usize = 2 << 20;
 const KERNEL_BYTES: usize = 8 << 20;
 

@@ -1,6 +1,8 @@
-//! The integration tests of this crate, one module a file. They are one program, because every program is linked for itself.
+//! The integration tests of this crate, one module a file. They are one program, because every program is
+//! linked for itself.
 //!
-//! `tests/fork.rs` stands apart: a forked child has one thread, so a lock that another thread held is never released.
+//! `tests/fork.rs` stands apart: a forked child has one thread, so a lock that another thread held is never
+//! released.
 
 mod common;
 mod damage;

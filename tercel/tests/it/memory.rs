@@ -1,4 +1,5 @@
-//! A client's cache has the bytes it was given, and the process around it hardly more, however much passes through.
+//! A client's cache has the bytes it was given, and the process around it hardly more, however much passes
+//! through.
 
 use std::process::Command;
 
@@ -6,16 +7,17 @@ use crate::common::serve;
 use tercel::{Address, Client, ClientConfig, Error, List, Object, Ref, Text};
 use tercel_random::Random;
 
-/// What the client may use.
+/// The client's budget.
 const BUDGET_BYTES: usize = 16 << 20;
-/// What it works through.
+/// The data that the client works through.
 const DATA_BYTES: usize = 10 * BUDGET_BYTES;
-/// What a process has beside the cache: buffers of the connection, the private copies of open transactions, threads.
+/// The memory of a process beside the cache: buffers of the connection, the private copies of open
+/// transactions, threads.
 const ALLOWANCE_BYTES: usize = 2 << 20;
 /// Tells the child where the server is.
 const CHILD: &str = "TERCEL_TEST_ADDRESS";
 
-/// Of all sizes, so that frames of kept objects are of all fillings.
+/// An object of varying size, so that frames of kept objects are of all fillings.
 #[derive(Object)]
 struct Doc {
     number: u64,
@@ -142,6 +144,6 @@ fn anonymous_bytes() -> usize {
 }
 
 const TEXT_BYTES: usize = 3_000;
-/// Of each of two threads: enough to fetch more pages than there are.
+/// Transactions of each of two threads: enough to fetch more pages than there are.
 const TRANSACTIONS: usize = 4_000;
 const SAID: &str = "it kept to its budget";

@@ -1,5 +1,5 @@
-//! What a program may do that must not make it wait for ever, or panic: time without an end, a server that takes no connection, and
-//! procedures that wait for their own server.
+//! The mistakes of a program that must not make it wait for ever, or panic: time without an end, a server
+//! that takes no connection, and procedures that wait for their own server.
 
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,5 @@
-//! Values whose encoding panics: the call, or the item, is not sent, and leaves no gap in the numbers of those behind it.
+//! Values whose encoding panics: the call, or the item, is not sent, and leaves no gap in the numbers of
+//! those behind it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl Field for Moody {
 
 #[service]
 trait Moods {
-    /// How many calls were executed.
+    /// The number of executed calls.
     fn count(&self, n: Moody) -> u64;
     /// The number.
     fn same(&self, n: u64) -> Moody;
@@ -64,7 +65,7 @@ trait Moods {
 
 struct MyMoods(Arc<AtomicU64>);
 
-/// Whether it has come to its end without a panic.
+/// Says whether it has come to its end without a panic.
 fn is_calm<T>(run: impl FnOnce() -> Result<T, Error>) -> Result<Option<T>, Error> {
     catch_unwind(AssertUnwindSafe(run)).ok().transpose()
 }

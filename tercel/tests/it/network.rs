@@ -1,5 +1,5 @@
-//! Servers and clients on sockets, in one process: what others change is seen, conflicts are resolved, and what goes
-//! wrong is said in words that help.
+//! Servers and clients on sockets, in one process: what others change is seen, conflicts are resolved, and
+//! what goes wrong is said in words that help.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! Calls by lines beside what other threads of the client send: never in the middle of a message, never before what their own thread
-//! sent, and as many as before once the others are quiet.
+//! Calls by lines beside what other threads of the client send: never in the middle of a message, never
+//! before what their own thread sent, and as many as before once the others are quiet.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -13,7 +13,7 @@ trait Marks {
     fn mark(&self, thread: u32, n: u64);
     /// The last one.
     fn marked(&self, thread: u32) -> u64;
-    /// What was given.
+    /// Returns the bytes given.
     fn echo(&self, bytes: &[u8]) -> Bytes;
 }
 

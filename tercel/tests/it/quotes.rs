@@ -1,4 +1,5 @@
-//! Errors that quote what they were given: however long that is, the caller is told of it, and the server goes on.
+//! Errors that quote what they were given: however long that is, the caller is told of it, and the server
+//! goes on.
 
 use tercel::{
     Address, Called, Client, ClientConfig, Context, Error, Failure, Obj, Object, Server, Transport,
@@ -78,7 +79,8 @@ fn error_that_quotes_much_reaches_its_caller_and_harms_nobody() {
         assert_eq!(client.transport(), Some(transport));
         let book = client.run(|tx| tx.create(&Book { page: 0 })).unwrap();
         let (book, quotes) = (client.handle(book).remote(), client.service::<dyn Quotes>());
-        // Of letters of three bytes, so that a cut can be amid one; the first call goes by another way than those behind it.
+        // Of letters of three bytes, so that a cut can be amid one; the first call goes by another way than
+        // those behind it.
         for letters in [1, 5_460, 5_461, 5_462, 300_000] {
             let name = "\u{20ac}".repeat(letters);
             for text in [quotes.quote(&name), quotes.quote_slowly(&name), book.look(&name), book.write(&name)]

@@ -1,4 +1,5 @@
-//! Spaces and backups where nothing can be written, or whose lock belongs to another user: they are checked and restored.
+//! Spaces and backups where nothing can be written, or whose lock belongs to another user: they are checked
+//! and restored.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -58,7 +59,7 @@ fn assert_reads(command: &mut Command, dir: &Path) {
     assert!(child.status.success(), "{}{said}", String::from_utf8_lossy(&child.stdout));
 }
 
-/// What the script below ends with if it cannot mount.
+/// The exit code of the script below if it cannot mount.
 const CANNOT_MOUNT: i32 = 77;
 
 fn mounted_read_only(dir: &Path) -> Command {

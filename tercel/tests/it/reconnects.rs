@@ -1,4 +1,5 @@
-//! When clients come back to a server that turns them away: after pauses that grow, and not all at the same moment.
+//! When clients come back to a server that turns them away: after pauses that grow, and not all at the same
+//! moment.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +16,8 @@ use tercel::{Address, Client, ClientConfig};
 /// The longest that a client rests between two attempts at first, and in the end.
 const PAUSES_MS: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 320, 320];
 
-/// A server that greets once and then ends every connection: where it listens, and the pauses of the client that comes.
+/// A server that greets once and then ends every connection: where it listens, and the pauses of the client
+/// that comes.
 fn moody(at: &Path) -> (Address, impl FnOnce() -> Vec<Duration> + use<>) {
     let listener = UnixListener::bind(at).unwrap();
     let pauses = std::thread::spawn(move || {

@@ -134,7 +134,8 @@ fn a_zeroed_sector_never_brings_back_an_older_copy() {
 
 type Blobs = Vec<(Ref<Blob>, Vec<u8>)>;
 
-/// A store with some levels of inner nodes, and what is in its objects. Nothing of them is in the log any more.
+/// A store with some levels of inner nodes, and what is in its objects. Nothing of them is in the log any
+/// more.
 fn wide() -> (TempDir, Blobs) {
     let dir = damage::place();
     let mut all = Vec::new();
@@ -152,7 +153,7 @@ fn wide() -> (TempDir, Blobs) {
     (dir, all)
 }
 
-/// How many objects are not what they were.
+/// Counts the objects that have changed.
 fn lost(dir: &Path, all: &[(Ref<Blob>, Vec<u8>)]) -> usize {
     let client = embedded(dir).unwrap();
     let read = |r: Ref<Blob>| client.run(|tx| Ok(tx.get(r)?.data()?.to_vec())).ok();
@@ -575,7 +576,8 @@ fn child_that_repairs() {
     assert!(repair(&dir).after.is_sound());
 }
 
-/// Repairs in a process of its own that is killed after a time; says how long it lasted and whether it came to an end.
+/// Repairs in a process of its own that is killed after a time; says how long it lasted and whether it came
+/// to an end.
 fn repair_killed_after(dir: &Path, time: Duration) -> (Duration, bool) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "repair::child_that_repairs"])

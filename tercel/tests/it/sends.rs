@@ -1,5 +1,6 @@
-//! What a client sends while the other end takes it slowly, not at all, or wants to be read first; and when a client may say
-//! that its server is silent. The other end is a relay in front of a real server.
+//! The sends of a client while the other end takes them slowly, not at all, or wants to be read first; and
+//! the moments at which a client may call its server silent. The other end is a relay in front of a real
+//! server.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -19,22 +20,22 @@ struct Blob {
     bytes: Bytes,
 }
 
-/// How a relay treats what comes from clients, once that is more than their greetings and questions.
+/// The treatment of arrivals by a relay, once they are more than the clients' greetings and questions.
 #[derive(Clone, Copy)]
 enum Way {
-    /// The relay stops reading so many times, each time after another megabyte. It goes on once the client has taken so
-    /// many bytes from it, for which the client did not ask.
+    /// The relay stops reading so many times, each time after another megabyte. It goes on once the client
+    /// has taken so many bytes from it, for which the client did not ask.
     SpeaksFirst(usize, usize),
     /// It reads so many bytes, then rests.
     Slowly(usize, Duration),
 }
 
-/// What clients send before it is a large commit.
+/// Bytes that a client sends before its commit counts as large.
 const LARGE: usize = 256 << 10;
 /// More than a socket keeps, and more than a test waits for.
 const BLOB_BYTES: usize = 4 << 20;
 
-/// What a relay has seen.
+/// The observations of a relay.
 #[derive(Default)]
 struct Seen {
     connections: AtomicUsize,

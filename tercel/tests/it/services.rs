@@ -16,15 +16,15 @@ use crate::common::relay::Relay;
 pub trait Desk {
     /// The sum.
     fn add(&self, a: i64, b: i64) -> i64;
-    /// What time it is in a zone.
+    /// Returns the time in a zone.
     #[read]
     fn zone(&self, name: &str) -> Result<Zone, NoSuchZone>;
     /// Counts a call, and says how many there were.
     fn count(&self) -> u64;
-    /// How many calls of `count` there were.
+    /// The number of calls of `count`.
     #[read]
     fn counted(&self) -> u64;
-    /// How many bytes it was given, and their sum; and what to do with them.
+    /// Returns the number of bytes and numbers given, and their sum.
     fn sum(&self, bytes: &[u8], more: Bytes, numbers: List<u32>) -> Sum;
     /// So many bytes.
     fn much(&self, bytes: u32) -> Bytes;
@@ -47,7 +47,7 @@ pub trait Desk {
     /// Panics on a thread of its own.
     #[slow]
     fn slow_broken(&self);
-    /// How much time its caller has, in milliseconds.
+    /// Returns the time left to its caller, in milliseconds.
     #[slow]
     fn left_ms(&self) -> Option<u64>;
     /// Moves some cents, in a transaction.
@@ -84,7 +84,7 @@ pub struct Overdrawn {
     short: i64,
 }
 
-/// What a desk has, for tests to look at.
+/// The state of a desk, for tests to look at.
 #[derive(Default)]
 struct Seen {
     counted: AtomicU64,

@@ -1,4 +1,5 @@
-//! What a caller reads behind what a service has told it: never less than the procedure had committed before it said so.
+//! The reads of a caller after a message from a service: never older than the commits of the procedure before
+//! that message.
 
 use tercel::{Callback, Called, Client, ClientConfig, Context, Output, Ref, Server, service};
 
@@ -40,7 +41,7 @@ impl Ledger for MyLedger {
     }
 }
 
-/// How far a transaction is that a client begins now.
+/// Returns the stamp of a transaction that a client begins now.
 fn stamp(client: &Client) -> u64 {
     client.transaction().begin().unwrap().as_of().token.stamp.0
 }

@@ -1,5 +1,5 @@
-//! Clients and servers on shared memory: it is taken by itself, carries what sockets carry, and a peer that misbehaves there
-//! harms itself alone.
+//! Clients and servers on shared memory: it is taken by itself, carries what sockets carry, and a peer that
+//! misbehaves there harms itself alone.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -181,7 +181,8 @@ fn serve_counts(dir: &TempDir, counted: &Arc<AtomicU64>) -> Server {
     builder.service(Counts::serve(Counted(counted.clone()))).start().unwrap()
 }
 
-/// Some find the connection free and call by a line, others find it taken and call by messages: one after the other, and at once.
+/// Some find the connection free and call by a line, others find it taken and call by messages: one after the
+/// other, and at once.
 #[test]
 fn calls_by_lines_and_by_messages_are_each_executed_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -279,8 +280,8 @@ fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
     server.unwrap().stop().unwrap();
 }
 
-/// A caller's time, and how much later a caller may go on whose thread has to wait for a processor. It is less than what a client waits
-/// elsewhere: 5 s for a connection, 30 s for an answer.
+/// A caller's time, and how much later a caller may go on whose thread has to wait for a processor. It is
+/// less than what a client waits elsewhere: 5 s for a connection, 30 s for an answer.
 const TIME: Duration = Duration::from_millis(400);
 const LATER: Duration = Duration::from_secs(3);
 

@@ -1,4 +1,5 @@
-//! Streams of services, and callbacks: over every kind of connection, in their windows, and cut off in the middle.
+//! Streams of services, and callbacks: over every kind of connection, in their windows, and cut off in the
+//! middle.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +37,7 @@ pub trait Feed {
     /// Asks once, for as much as is given.
     #[slow]
     fn boast(&self, ask: &Callback<Question, Bytes>) -> u64;
-    /// What is not slow goes on meanwhile.
+    /// Runs in the loop, as a procedure that is not slow, while others run.
     fn add(&self, a: i64, b: i64) -> i64;
 }
 
@@ -75,7 +76,7 @@ pub enum Answer {
     Yes { number: i64 },
 }
 
-/// What a feed has seen, for tests to look at.
+/// The observations of a feed, for tests to look at.
 #[derive(Default)]
 struct Seen {
     begun: AtomicU64,
@@ -83,7 +84,7 @@ struct Seen {
     sent: AtomicU64,
     /// Items that were read.
     read: AtomicU64,
-    /// How the stream operations of calls failed that were cut off.
+    /// The errors of stream operations in calls that were cut off.
     failed: Mutex<Vec<Error>>,
     /// While it is closed, uploads wait before each line.
     is_closed: AtomicBool,
@@ -239,7 +240,8 @@ fn await_that(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// More than what a procedure ever sends of items of so many bytes that its caller does not read, and less than twice that.
+/// More than what a procedure ever sends of items of so many bytes that its caller does not read, and less
+/// than twice that.
 fn window(item: usize) -> u64 {
     (256 << 10) / (item as u64 + 64) + 1
 }

@@ -1,6 +1,6 @@
-//! Many threads on one cache while another client changes what they read: no thread ever sees a mixture of two states.
-//! This holds for a thread that goes on reading after a conflict, and while the cache is so small that objects come and
-//! go.
+//! Many threads on one cache while another client changes what they read: no thread ever sees a mixture of
+//! two states. This holds for a thread that goes on reading after a conflict, and while the cache is so small
+//! that objects come and go.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -42,7 +42,8 @@ fn build(client: &Client) -> Vec<Ref<Half>> {
         .unwrap()
 }
 
-/// Reads along pairs. An error may be passed over, as programs do; what is read nevertheless must be of one state.
+/// Reads along pairs. An error may be passed over, as programs do; what is read nevertheless must be of one
+/// state.
 fn walk(tx: &Tx<'_>, from: Ref<Half>, steps: u64) -> Result<u64, Error> {
     let (mut pairs, mut at, mut failed) = (0, from, None);
     for step in 0..steps {

@@ -1,9 +1,10 @@
-//! A class as a space's catalogue stores it: owned, with offsets, able to check a record, to find its references and
-//! to convert it to another version of the same class.
+//! A class as a space's catalogue stores it: owned, with offsets, able to check a record, to find its
+//! references and to convert it to another version of the same class.
 //!
-//! [`Layout::check`] is the door through which every record from outside comes: after it, every descriptor lies inside
-//! the body, variable parts stand in order and do not overlap, nothing but zero padding stands behind the last one,
-//! texts are UTF-8, truth values are 0 or 1 and every reference is in stored form. Readers may then rely on all of it.
+//! [`Layout::check`] is the door through which every record from outside comes: after it, every descriptor
+//! lies inside the body, variable parts stand in order and do not overlap, nothing but zero padding stands
+//! behind the last one, texts are UTF-8, truth values are 0 or 1 and every reference is in stored form.
+//! Readers may then rely on all of it.
 
 use thiserror::Error;
 
@@ -37,9 +38,9 @@ pub struct Layout {
     align: usize,
     /// Offsets of the references of the fixed part.
     refs: Vec<u16>,
-    /// Whether the fixed part is all there is.
+    /// Set if records consist of their fixed part alone.
     fixed: bool,
-    /// Whether any bit pattern will do, references aside.
+    /// Set if every bit pattern is valid, outside of references.
     plain: bool,
 }
 
@@ -81,10 +82,10 @@ pub enum RecordError {
         class: String,
         /// The field.
         field: String,
-        /// What is wrong with it.
+        /// The rule that the bytes break.
         what: &'static str,
     },
-    /// An enum that is not the stored one with variants behind.
+    /// An enum other than the stored enum with variants appended.
     #[error(
         "field `{field}` of class `{class}`: variant `{variant}` is gone, elsewhere or of other fields, and an enum only gains \
          variants behind those that it has"
@@ -107,7 +108,8 @@ pub const FIELDS_MAX: usize = 256;
 pub const NAME_BYTES_MAX: usize = 128;
 /// The offset in a descriptor that means "none".
 pub const NONE_AT: u16 = u16::MAX;
-/// The length in a descriptor that means "in a tree of chunks": at the offset stand a reference and the true length.
+/// The length in a descriptor that means "in a tree of chunks": at the offset stand a reference and the true
+/// length.
 pub const SPILLED: u16 = u16::MAX;
 
 /// A variable part, found through its descriptor.
@@ -131,7 +133,8 @@ pub enum Var {
     },
 }
 
-/// Bytes of a body whose parts have `used`: the object is a multiple of 4 and has at least [`OBJECT_BYTES_MIN`].
+/// Bytes of a body whose parts have `used`: the object is a multiple of 4 and has at least
+/// [`OBJECT_BYTES_MIN`].
 pub const fn padded(used: usize) -> usize {
     let body = used.next_multiple_of(4);
     let body_min = OBJECT_BYTES_MIN - HEADER_BYTES;
@@ -140,8 +143,8 @@ pub const fn padded(used: usize) -> usize {
 
 /// The numbers of a checked body that say where its references are.
 ///
-/// A walk over the references reads nothing else. So it also goes through the body of a cached object, whose references
-/// change meanwhile.
+/// A walk over the references reads nothing else. So it also goes through the body of a cached object, whose
+/// references change meanwhile.
 pub trait Body {
     /// The byte at `at`: the mark of an optional value.
     fn u8(&self, at: usize) -> u8;
@@ -216,7 +219,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Whether a definition from outside keeps the bounds: names, number of fields, depth, size.
+    /// Checks that a definition from outside keeps the bounds on names, number of fields, depth and size.
     pub fn admissible(&self) -> Result<(), &'static str> {
         self.admissible_fields(&self.fields)
     }
@@ -255,12 +258,13 @@ impl Layout {
         Ok(())
     }
 
-    /// How deep its fields nest.
+    /// Returns the depth to which its fields nest.
     fn depth(&self) -> usize {
         self.fields.iter().map(|p| p.shape.depth()).max().unwrap_or(0)
     }
 
-    /// Of an enum: the variant of a checked value, with its position. None if this layout has no such variant.
+    /// Finds the variant of a checked value of an enum, with its position; none if this layout has no such
+    /// variant.
     pub fn variant(&self, body: &[u8], at: usize) -> Option<(u8, &FieldLayout)> {
         let tag = body[at];
         Some((tag, self.fields.get(tag as usize + 1)?))
@@ -286,10 +290,11 @@ impl Layout {
         self.fixed && self.refs.is_empty()
     }
 
-    /// Checks a whole body, padding included, whose references are in stored form. Readers rely on bodies that pass.
+    /// Checks a whole body, padding included, whose references are in stored form. Readers rely on bodies
+    /// that pass.
     ///
-    /// The length must be exactly that of the parts, padded: a cache keeps objects side by side and finds the next one
-    /// by what the one before says of itself.
+    /// The length must be exactly that of the parts, padded: a cache keeps objects side by side and finds the
+    /// next one by what the one before says of itself.
     #[inline]
     pub fn check(&self, body: &[u8]) -> Result<(), RecordError> {
         // Any bytes are such numbers.
@@ -317,7 +322,7 @@ impl Layout {
         self.check_end(body, end)
     }
 
-    /// Checks what stands behind the parts, which end at `end`.
+    /// Checks the bytes after the parts, which end at `end`.
     fn check_end(&self, body: &[u8], end: usize) -> Result<(), RecordError> {
         let (class, found, expected) = (&self.name, body.len(), padded(end));
         if found != expected {
@@ -345,8 +350,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Calls `f` with the offset of every reference of a checked body, those to chunk trees included. The words
-    /// themselves are not read: in a cache they change.
+    /// Calls `f` with the offset of every reference of a checked body, those to chunk trees included. The
+    /// words themselves are not read: in a cache they change.
     pub fn refs<B: Body + ?Sized>(&self, body: &B, mut f: impl FnMut(usize)) {
         for &at in &self.refs {
             f(at as usize);
@@ -367,7 +372,7 @@ impl Layout {
         }
     }
 
-    /// Whether its records may own trees of chunks.
+    /// Says whether its records may own trees of chunks.
     pub fn may_own(&self) -> bool {
         !self.fixed
     }
@@ -383,8 +388,8 @@ impl Layout {
         self.fields.iter().for_each(|p| trees_of_var(&p.shape, body, base + p.at, f));
     }
 
-    /// Bytes of a checked body that count: its fixed part and everything its descriptors name. The body has as many and
-    /// the padding of [`padded`].
+    /// Bytes of a checked body that count: its fixed part and everything its descriptors name. The body has
+    /// as many and the padding of [`padded`].
     pub fn used(&self, body: &[u8]) -> usize {
         let mut end = self.size;
         if !self.fixed {
@@ -395,14 +400,15 @@ impl Layout {
         end
     }
 
-    /// Whether every record of `other` can be one of this: fields may be added, dropped and widened, and variants added to
-    /// enums behind those that are there. The error names the field, and the variant.
+    /// Checks that every record of `other` can become a record of this layout. Fields may be added, dropped
+    /// and widened, and variants may be appended to enums. The error names the field, and the variant.
     pub fn accepts(&self, other: &Layout) -> Result<(), RecordError> {
         self.accepts_fields(other, Behind::Refused)
     }
 
-    /// Whether a program with this layout can read records of `other`: [`Layout::accepts`], but that may have variants
-    /// which this one does not know. A record with one of them cannot be converted.
+    /// Checks that a program with this layout can read records of `other`. The rules are those of
+    /// [`Layout::accepts`], but `other` may have unknown variants. A record with an unknown variant cannot be
+    /// converted.
     pub fn reads(&self, other: &Layout) -> Result<(), RecordError> {
         self.accepts_fields(other, Behind::Allowed)
     }
@@ -589,7 +595,8 @@ fn check_value(shape: &Shape, body: &[u8], at: usize, end: &mut usize) -> Result
     }
 }
 
-/// Checks a descriptor and moves `end` behind what it names; gives first byte and elements (none when spilled).
+/// Checks a descriptor and moves `end` past the bytes that it names; gives first byte and elements (none when
+/// spilled).
 fn check_var(
     body: &[u8],
     at: usize,
@@ -671,7 +678,8 @@ fn refs_of_element<B: Body + ?Sized>(shape: &Shape, body: &B, at: usize, f: &mut
     refs_of_var(shape, body, at, f);
 }
 
-/// The references among an element's own bytes. Unlike in the fixed part, those of an absent value were not checked.
+/// The references among an element's own bytes. Unlike in the fixed part, those of an absent value were not
+/// checked.
 fn own_refs_of_element<B: Body + ?Sized>(shape: &Shape, body: &B, at: usize, f: &mut dyn FnMut(usize)) {
     match shape {
         Shape::Ref(_) => f(at),

@@ -28,7 +28,7 @@ pub(super) enum Change<'a> {
     Variant(&'a str),
 }
 
-/// Whether the other side of a comparison may have variants behind those of this one.
+/// Permission for the other side of a comparison to have variants after the last one of this side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
     Allowed,
@@ -166,7 +166,7 @@ impl Shape {
         }
     }
 
-    /// Whether it is the other, but for variants at the end of enums.
+    /// Checks that both shapes are the same, except for variants at the end of enums.
     pub(super) fn same<'a>(&self, older: &'a Shape, behind: Behind) -> Result<(), Change<'a>> {
         match (self, older) {
             (Shape::Enum(new), Shape::Enum(old)) => {
@@ -210,7 +210,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Whether every value of `old` is a value of `new`.
+/// Says whether every value of `old` is a value of `new`.
 fn widens(old: Scalar, new: Scalar) -> bool {
     use Scalar::*;
     old == new

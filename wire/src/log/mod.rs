@@ -1,7 +1,7 @@
-//! What the log of a server looks like: records, one after the other, in segments of a fixed size.
+//! The log format of a server: records, one after the other, in segments of a fixed size.
 //!
-//! A segment is a [`SegmentHeader`] and a body. The bodies of consecutive segments are one stream of records; a record
-//! may begin in one segment and end in a later one. Whatever was not written yet is zero.
+//! A segment is a [`SegmentHeader`] and a body. The bodies of consecutive segments are one stream of records;
+//! a record may begin in one segment and end in a later one. Whatever was not written yet is zero.
 //!
 //! | at | record | | at | segment header | |
 //! |---|---|---|---|---|---|
@@ -18,28 +18,32 @@
 //! | | | | 72 | the checksum before that record, u32 | |
 //! | | | | 76 | checksum, u32 | |
 //!
-//! **Order.** A record's *stamp* is its place in the commit order: stamps never fall, and may skip numbers. Its *view* is
-//! the term of the sequencer that ordered it: views never fall either, and a view's number has one incarnation in a log.
-//! Its *position* is its number in the log, counted without gaps. Positions are not stored with records: the segment
-//! headers and marks have them, so a scan that begins at any of these knows all that follow.
+//! **Order.** A record's *stamp* is its place in the commit order: stamps never fall, and may skip numbers.
+//! Its *view* is the term of the sequencer that ordered it: views never fall either, and a view's number has
+//! one incarnation in a log. Its *position* is its number in the log, counted without gaps. Positions are not
+//! stored with records: the segment headers and marks have them, so a scan that begins at any of these knows
+//! all that follow.
 //!
-//! **Chain.** A record's checksum starts from the checksum of the record before it and covers every other byte up to
-//! the next record. Bytes left over from an earlier use of the same place therefore never pass for a record, however
-//! well-formed they are.
+//! **Chain.** A record's checksum starts from the checksum of the record before it and covers every other
+//! byte up to the next record. Bytes left over from an earlier use of the same place therefore never pass for
+//! a record, however well-formed they are.
 //!
-//! **Marks.** A record that fails may be the torn end of a write that no sync confirmed, which is cut, or damage to
-//! what was promised, which must be refused. A valid record behind it proves nothing: the kernel writes the pages of
-//! one batch in any order. So the writer puts a *mark* (a record of kind 255) before each batch, and only when everything
-//! before has been synced. A valid mark behind bad bytes proves damage. Marks stand outside the chain and can be checked
-//! alone: their checksum starts from space, salt and segment number, and they name their own offset. Where a segment has
-//! too little room left for a mark, the rest of it stays zero and the mark comes first in the next. The salt is random,
-//! so that no payload can be made to look like a mark.
+//! **Marks.** A record that fails may be the torn end of a write that no sync confirmed, which is cut, or
+//! damage to what was promised, which must be refused. A valid record behind it proves nothing: the kernel
+//! writes the pages of one batch in any order. So the writer puts a *mark* (a record of kind 255) before each
+//! batch, and only when everything before has been synced. A valid mark behind bad bytes proves damage. Marks
+//! stand outside the chain and can be checked alone: their checksum starts from space, salt and segment
+//! number, and they name their own offset. Where a segment has too little room left for a mark, the rest of
+//! it stays zero and the mark comes first in the next. The salt is random, so that no payload can be made to
+//! look like a mark.
 //!
-//! A mark has the view, stamp and position of the record before it. It proves nothing if that view cannot follow the view
-//! of the last good record: it is then left over from what was cut off before that record was written.
+//! A mark has the view, stamp and position of the record before it. It proves nothing if that view cannot
+//! follow the view of the last good record: it is then left over from what was cut off before that record was
+//! written.
 //!
-//! This module does no IO: [`Writer`] says which bytes belong where, [`Scanner`] walks what was found. The invariant:
-//! a scan yields exactly the records that were written, in order, up to a tail, and names the kind of that tail.
+//! This module does no IO: [`Writer`] says which bytes belong where, [`Scanner`] walks what was found. The
+//! invariant: a scan yields exactly the records that were written, in order, up to a tail, and names the kind
+//! of that tail.
 
 pub mod cut;
 mod scan;
@@ -88,7 +92,7 @@ impl Chain {
     }
 }
 
-/// The last record before some place in the log, as far as the records behind it depend on it.
+/// The last record before some place in the log, as far as later records depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Last {
     /// The chain after it.
@@ -163,8 +167,8 @@ pub fn begin_record(out: &mut Vec<u8>) -> RecordBegun {
     RecordBegun { start }
 }
 
-/// Ends the record begun by [`begin_record`]: what was appended since then is its payload. One that is too long is
-/// taken off `out` again.
+/// Ends the record begun by [`begin_record`]: what was appended since then is its payload. One that is too
+/// long is taken off `out` again.
 pub fn finish_record(
     out: &mut Vec<u8>,
     begun: RecordBegun,
@@ -198,8 +202,8 @@ pub struct RecordBegun {
     start: usize,
 }
 
-/// Appends a mark at `offset`, behind the record `last`: everything before it has been synced. It must fit into the
-/// segment whole.
+/// Appends a mark at `offset`, after the record `last`: everything before it has been synced. It must fit
+/// into the segment whole.
 pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, last: &Last) {
     let start = out.len();
     out.resize(start + MARK_BYTES, 0);
@@ -220,12 +224,12 @@ pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, last: &Last
 pub struct EncodedRecord {
     /// One past its last byte in the buffer, padding included.
     pub end: usize,
-    /// What the next record follows.
+    /// The end of this record, which the next record must follow.
     pub last: Last,
 }
 
-/// Walks a buffer that [`encode_record`] filled, checking every record against the one before. For a writer: bytes that
-/// would not be read back must not be written.
+/// Walks a buffer that [`encode_record`] filled, checking every record against the one before. For a writer:
+/// bytes that would not be read back must not be written.
 #[derive(Debug)]
 pub struct EncodedRecords<'a> {
     bytes: &'a [u8],
@@ -268,16 +272,16 @@ impl Iterator for EncodedRecords<'_> {
     }
 }
 
-/// The first bytes of a segment. Written together with the segment's first bytes of records, except in the first
-/// segment of a log, which has its header from the beginning.
+/// The first bytes of a segment. Written together with the segment's first bytes of records, except in the
+/// first segment of a log, which has its header from the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The log that it belongs to.
     pub log: LogId,
     /// Counts the segments of a log from 1.
     pub number: u64,
-    /// The record before the first one that begins in this segment: one that begins in an earlier segment, or the place
-    /// before the log's first record.
+    /// The record before the first one that begins in this segment: one that begins in an earlier segment, or
+    /// the place before the log's first record.
     pub before: Last,
     /// Bytes of the whole segment, from [`SEGMENT_BYTES_MIN`] to [`SEGMENT_BYTES_MAX`], a multiple of 8.
     pub bytes: u32,
@@ -286,7 +290,7 @@ pub struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// Of the first segment of a new log, whose records have stamps above `stamp`.
+    /// The header of the first segment of a new log, whose records have stamps above `stamp`.
     pub fn first(log: LogId, stamp: Stamp, bytes: u32) -> SegmentHeader {
         let first_record = SEGMENT_HEADER_BYTES as u32;
         SegmentHeader { log, number: 1, before: Last::start(log, stamp), bytes, first_record }
@@ -344,7 +348,7 @@ impl SegmentHeader {
     }
 }
 
-/// What is wrong with bytes of a log.
+/// A defect in the bytes of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Flaw {
     /// No valid segment header, or one that does not continue the segment before.
@@ -362,7 +366,8 @@ pub enum Flaw {
         /// The version in the header.
         found: u16,
     },
-    /// A record goes on in a segment that is not there. A writer that begins such a record has that segment already.
+    /// A record goes on in a segment that is not there. A writer that begins such a record has that segment
+    /// already.
     #[error("the segment in which this record goes on is missing")]
     Ends,
     /// The checksum or the form of a record is wrong.
@@ -401,7 +406,7 @@ impl Head {
         (head.kind != 0 && zeros && head.payload_bytes <= RECORD_BYTES_MAX).then_some(head)
     }
 
-    /// What stands in the place of a header, whether it can be one or not.
+    /// Reads the header fields without a check: the bytes may be no header.
     fn read(bytes: &[u8]) -> Head {
         Head {
             crc: le32(bytes, RECORD_CRC_AT),
@@ -473,8 +478,8 @@ fn view_at(bytes: &[u8], at: usize) -> ViewId {
 /// The version of segments and records that this build writes and reads.
 pub const LOG_VERSION: u16 = 2;
 
-/// The longest payload: the largest transaction, 128 MiB of objects, once more for what it read and where its objects
-/// went, and 64 KiB for the rest.
+/// The longest payload: the largest transaction, 128 MiB of objects, once more for what it read and where its
+/// objects went, and 64 KiB for the rest.
 pub const RECORD_BYTES_MAX: usize = (256 << 20) + (64 << 10);
 
 /// Bytes before a record's payload.

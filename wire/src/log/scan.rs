@@ -4,10 +4,11 @@ use super::*;
 
 /// Walks the segments of a log, the oldest first, and finds its end.
 ///
-/// It may begin at any segment, provided that the records before are known to be durable: the record that spans into
-/// the first segment is passed over unread. Hand every segment to [`Scanner::segment`], take the records out of the
-/// reader that it returns until there are none, and when there is no further segment ask [`Scanner::finish`]. Segments
-/// behind the end are handed in like the others: what is in them decides between a torn tail and damage.
+/// It may begin at any segment, provided that the records before are known to be durable: the record that
+/// spans into the first segment is passed over unread. Hand every segment to [`Scanner::segment`], take the
+/// records out of the reader that it returns until there are none, and when there is no further segment ask
+/// [`Scanner::finish`]. Segments behind the end are handed in like the others: what is in them decides
+/// between a torn tail and damage.
 #[derive(Debug)]
 pub struct Scanner {
     space: SpaceId,
@@ -15,12 +16,13 @@ pub struct Scanner {
     under_way: Option<(LogId, u64)>,
     /// The end so far. While `spanning` holds the start of a record, that record begins here.
     tail: Tail,
-    /// The record that began in an earlier segment, as far as it was read; or the zeros at a segment's end that were
-    /// too few for a mark.
+    /// The record that began in an earlier segment, as far as it was read; or the zeros at a segment's end
+    /// that were too few for a mark.
     spanning: Vec<u8>,
     /// The first mark in the bytes of `spanning`: evidence in case it is no record after all.
     mark_spanned: Option<LogOffset>,
-    /// A record was found to begin somewhere. Until then the scan is inside one whose beginning it was not given.
+    /// A record was found to begin somewhere. Until then the scan is inside one whose beginning it was not
+    /// given.
     anchored: bool,
     stopped: Option<Stopped>,
 }
@@ -28,11 +30,11 @@ pub struct Scanner {
 /// Where a scan that found something bad stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
-    /// What is wrong.
+    /// The defect.
     pub flaw: Flaw,
     /// Up to where everything was good.
     pub tail: Tail,
-    /// What was looked at: a record's segment and offset, or offset 0 for a segment's header.
+    /// The place that was examined: a record's segment and offset, or offset 0 for a segment's header.
     pub at: LogOffset,
 }
 
@@ -43,7 +45,7 @@ struct Stopped {
     at: LogOffset,
     /// Something other than zeros was found from the tail on.
     dirty: bool,
-    /// A valid mark behind the tail.
+    /// A valid mark after the tail.
     mark: Option<LogOffset>,
 }
 
@@ -70,8 +72,8 @@ impl Scanner {
         }
     }
 
-    /// Goes on with the segment `number`, whose file holds `bytes`. A file that is too short counts as if zeros
-    /// followed.
+    /// Goes on with the segment `number`, whose file holds `bytes`. A file that is too short counts as if
+    /// zeros followed.
     ///
     /// # Panics
     ///
@@ -135,8 +137,8 @@ impl Scanner {
         }
     }
 
-    /// The oldest segment: its header says where and from which chain to start. It was synced when the log was created
-    /// or the segment before it was removed, so nothing excuses a bad one.
+    /// The oldest segment: its header says where and from which chain to start. It was synced when the log
+    /// was created or the segment before it was removed, so nothing excuses a bad one.
     fn enter_first(
         &mut self,
         number: u64,
@@ -198,7 +200,8 @@ impl Scanner {
         Ok((header.first_record as usize, header.bytes as usize))
     }
 
-    /// Whether `before`, of a header, can be the record that spans into the segment and has the checksum `chain`.
+    /// Says whether `before`, from a segment's header, can be the record that spans into that segment and has
+    /// the checksum `chain`.
     fn begins_behind_spanning(&self, before: &Last, chain: Chain) -> bool {
         let last = &self.tail.last;
         before.chain == chain
@@ -238,8 +241,8 @@ impl Scanner {
 
     /// Ends the walk at the tail. `bytes` from `offset` on are the first evidence.
     fn stop(&mut self, flaw: Flaw, number: u64, bytes: &[u8], offset: usize) {
-        // A mark that comes first in its segment was written together with the segment's header and says nothing
-        // about it.
+        // A mark that comes first in its segment was written together with the segment's header and says
+        // nothing about it.
         let dirty = self.spans();
         let evidence = if offset == 0 && !dirty { SEGMENT_HEADER_BYTES + ALIGN } else { offset };
         self.spanning = Vec::new();
@@ -248,7 +251,8 @@ impl Scanner {
         self.gather(number, bytes, offset, evidence);
     }
 
-    /// Looks behind the tail for anything that is not zero from `offset` on, and for a mark from `evidence` on.
+    /// Looks after the tail for anything that is not zero from `offset` on, and for a mark from `evidence`
+    /// on.
     fn gather(&mut self, number: u64, bytes: &[u8], offset: usize, evidence: usize) {
         let rest = bytes.get(offset..).unwrap_or_default();
         let mark = self.evidence(number, bytes, evidence);
@@ -258,8 +262,9 @@ impl Scanner {
         }
     }
 
-    /// The first mark from `offset` on that proves what the tail leads to to have been synced. One of an older view does
-    /// not: it is left over from records that were cut off before the last good one was written.
+    /// The first mark from `offset` on that proves what the tail leads to to have been synced. One of an
+    /// older view does not: it is left over from records that were cut off before the last good one was
+    /// written.
     fn evidence(&self, number: u64, bytes: &[u8], offset: usize) -> Option<LogOffset> {
         let (log, _) = self.under_way?;
         let view = self.tail.last.view;
@@ -272,7 +277,7 @@ impl Scanner {
 pub struct Mark {
     /// Where it is.
     pub offset: LogOffset,
-    /// The record before it, which the one behind it follows.
+    /// The record before it, which the next record follows.
     pub before: Last,
 }
 
@@ -327,7 +332,8 @@ struct LocatedRecord {
 }
 
 impl SegmentReader<'_> {
-    /// The next record; `None` when the segment, or the log, has no more. (No iterator: a record borrows the reader.)
+    /// The next record; `None` when the segment, or the log, has no more. (No iterator: a record borrows the
+    /// reader.)
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Record<'_>> {
         let LocatedRecord { head, offset, spanning } = self.advance()?;
@@ -337,7 +343,8 @@ impl SegmentReader<'_> {
         Some(Record { kind: Kind(head.kind), view: head.view, stamp: head.stamp, position, payload, offset })
     }
 
-    /// Whether the record at `position` is the last one that was read, or the one before the first that begins here.
+    /// Says whether `position` is that of the last record read, or of the record before the first one that
+    /// begins here.
     pub(super) fn is_behind(&self, position: LogPosition) -> bool {
         let Scanner { anchored, stopped, tail, .. } = &*self.scanner;
         *anchored && stopped.is_none() && tail.last.position == position
@@ -359,7 +366,7 @@ impl SegmentReader<'_> {
         None
     }
 
-    /// What begins at the offset. `None`: a mark, or a record that goes on in the next segment.
+    /// Reads the record at the offset; `None` for a mark, or for a record that continues in the next segment.
     fn in_place(&mut self) -> Result<Option<LocatedRecord>, Flaw> {
         let (start, room) = (self.offset, self.end - self.offset);
         let rest = self.bytes.get(start..).unwrap_or_default();
@@ -419,7 +426,7 @@ impl SegmentReader<'_> {
         Ok(Some(LocatedRecord { head, offset, spanning: true }))
     }
 
-    /// Moves the tail behind a record or a mark.
+    /// Moves the tail past a record or a mark.
     fn moved(&mut self, offset: usize, head: Option<Head>) {
         self.offset = offset;
         let tail = &mut self.scanner.tail;
@@ -447,7 +454,7 @@ impl Drop for SegmentReader<'_> {
 /// A record as a scan finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// What it is about.
+    /// The kind of entry that the payload holds.
     pub kind: Kind,
     /// The view in which it was ordered; the view of the record before, or one with a higher number.
     pub view: ViewId,
@@ -455,7 +462,7 @@ pub struct Record<'a> {
     pub stamp: Stamp,
     /// Its number in the log; one more than that of the record before.
     pub position: LogPosition,
-    /// What was given to [`encode_record`].
+    /// The payload that [`encode_record`] received.
     pub payload: &'a [u8],
     /// Where it begins.
     pub offset: LogOffset,
@@ -468,23 +475,23 @@ pub struct Tail {
     pub offset: LogOffset,
     /// The last record.
     pub last: Last,
-    /// The place of the last mark: everything before it was synced, but for the header of its segment if it is the
-    /// first thing behind it.
+    /// The place of the last mark: everything before the mark was synced, except the header of its segment if
+    /// the mark directly follows that header.
     pub synced: LogOffset,
 }
 
-/// How a log ends.
+/// The end of a log, as a scan finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// Zeros follow the last record.
     Clean(Tail),
-    /// The bytes behind the last record were written and never confirmed. They must be cut: replaced by zeros.
+    /// The bytes after the last record were written and never confirmed. They must be cut: replaced by zeros.
     Torn(Tail),
     /// A confirmed record cannot be read. The operator must restore the file or decide what to give up.
     Damage {
         /// Where the bad record begins.
         offset: LogOffset,
-        /// What is wrong there.
+        /// The defect at that place.
         flaw: Flaw,
     },
 }

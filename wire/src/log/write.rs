@@ -45,9 +45,9 @@ impl Writer {
         (here as u64 + segments * body).saturating_sub(2 * MARK_BYTES as u64)
     }
 
-    /// Places `records`, which [`encode_record`](super::encode_record) encoded on the tail's chain, and moves the tail
-    /// behind them. `mark` says that everything placed before has been synced; a mark is then placed first, in the next
-    /// segment if this one has no room for it.
+    /// Places `records`, which [`encode_record`](super::encode_record) encoded on the tail's chain, and moves
+    /// the tail past them. `mark` states that everything placed before has been synced. A mark is then placed
+    /// first, in the next segment if this one has no room for it.
     ///
     /// Nothing is placed if the records do not fit the chain: they could never be read back.
     pub fn place(
@@ -101,14 +101,15 @@ impl Writer {
         (left < bytes).then(|| self.header(offset.segment + 1, last, 0))
     }
 
-    /// The header of a segment whose body begins with `spanned` bytes of an earlier record, which is `before`.
+    /// The header of a segment whose body begins with `spanned` bytes of an earlier record, which is
+    /// `before`.
     fn header(&self, number: u64, before: Last, spanned: usize) -> SegmentHeader {
         let first_record = (SEGMENT_HEADER_BYTES + spanned) as u32;
         SegmentHeader { log: self.log, number, before, bytes: self.segment_bytes, first_record }
     }
 
-    /// Checks the records and gives the headers of all segments that they reach into behind `segment`, of which they
-    /// get `room` bytes; with the last record.
+    /// Checks the records and gives the headers of all segments after `segment` that they reach into, with
+    /// the last record. In `segment` itself they get `room` bytes.
     fn headers(&self, records: &[u8], segment: u64, room: usize) -> Result<(Vec<SegmentHeader>, Last), Flaw> {
         let body = self.segment_bytes as usize - SEGMENT_HEADER_BYTES;
         let mut last = self.tail.last;

@@ -1,6 +1,7 @@
 //! The parts of a backup, each asked for by itself.
 //!
-//! A client asks for a part only when it can take that part, so neither end keeps more than the parts under way.
+//! A client asks for a part only when it can take that part, so neither end keeps more than the parts under
+//! way.
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::frame::BODY_BYTES_MAX;
@@ -22,7 +23,7 @@ pub enum BackupPart<'a> {
     },
     /// That was all of it.
     End {
-        /// How many pages were sent.
+        /// Pages sent.
         pages: u64,
     },
 }

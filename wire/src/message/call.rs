@@ -4,31 +4,33 @@ use super::form::{Form, FromOne, numbered};
 use crate::cursor::{DecodeError, Put, Reader, told};
 use crate::id::{OP_SLOTS_MAX, Stamp};
 
-/// What a method came to. An operation that was not executed, or of which nothing is known, is answered with a
-/// [`super::Verdict`].
+/// The result of a method. A [`super::Verdict`] answers an operation that was not executed, or of which
+/// nothing is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<'a> {
     /// Slot and sequence of the operation.
     pub slot: u16,
     /// The sequence.
     pub seq: u64,
-    /// What it came to.
+    /// The result, or the failure.
     pub end: CallEnd<'a>,
 }
 
-/// What a method came to.
+/// The result of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEnd<'a> {
-    /// It gave this, and what it wrote is durable: in the state at this stamp, or it only read that state.
+    /// The method returned this, and its writes are durable: in the state at this stamp, or it only read that
+    /// state.
     Returned(Stamp, &'a [u8]),
-    /// It failed by its own decision, and nothing that it wrote is kept.
+    /// The method failed by its own decision, and nothing that it wrote is kept.
     Failed(Stamp, &'a [u8]),
-    /// It could not be run, or did not come to its end, and nothing that it wrote is kept: whose turn it is, and why.
+    /// The method could not be run, or did not come to its end, and nothing that it wrote is kept: the party
+    /// that must act, and the reason.
     Refused(Refusal, &'a str),
 }
 
 numbered! {
-    /// What kind of an error keeps a method from its end.
+    /// The kind of error that keeps a method from its end.
     Refusal {
         /// The object, or one that the method looked for, is not there.
         NotFound = 1,

@@ -82,7 +82,7 @@ macro_rules! parts {
     };
 }
 
-/// What follows from the rows.
+/// Generates the message types from the rows.
 macro_rules! messages {
     ($($side:ident {$(
         $(#[doc = $doc:literal])*
@@ -90,11 +90,12 @@ macro_rules! messages {
     )*})*) => {
         $($(body!([$($doc)*] $kind [$($lt)?] $body [$($check)?]);)*)*
 
-        /// What a message is. Requests are below 64, replies and what a server sends unasked above.
+        /// The kind of a message. Numbers below 64 are requests; the others are replies, and messages that a
+        /// server sends unasked.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
             $($($(#[doc = $doc])* $kind,)*)*
-            /// One that this build does not know, by its number.
+            /// A kind that this build does not know, by its number.
             Unknown(u8),
         }
 

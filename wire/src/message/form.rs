@@ -1,7 +1,8 @@
 //! Forms: how a field of a message looks as bytes, and how it is checked.
 //!
-//! A type whose fields all look the same is its own form; a field that looks otherwise names its form in the table, behind `as`. The
-//! invariant: whatever a form takes it has checked, and it allocates no more than the bytes that are left could fill.
+//! A type whose fields all look the same is its own form; a field that looks otherwise names its form in the
+//! table, behind `as`. The invariant: whatever a form takes it has checked, and it allocates no more than the
+//! bytes that are left could fill.
 
 use crate::cursor::{DecodeError, Put, Reader, told};
 use crate::id::{
@@ -94,7 +95,7 @@ forms! {
     };
 }
 
-/// A text behind its length, of which as much is told as a message takes.
+/// A text after its length, cut to the bytes that a message takes.
 pub struct Told;
 /// A number from 1 on.
 pub struct FromOne;
@@ -102,7 +103,7 @@ pub struct FromOne;
 pub struct ServiceSlot;
 /// A slot of operations, in 4 bytes.
 pub struct OpSlot;
-/// A page, or the number behind the last one.
+/// A page, or the number after the last page.
 pub struct PagesEnd;
 /// A number, or 65,535 for none.
 pub struct NoneAtMax;

@@ -1,4 +1,5 @@
-//! The bodies of messages. Each type has `encode`, which appends to a buffer, and `decode`, which checks everything.
+//! The bodies of messages. Each type has `encode`, which appends to a buffer, and `decode`, which checks
+//! everything.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -29,10 +30,10 @@ use crate::cursor::DecodeError;
 /// A message that cannot be read as one of the side that sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// Of a kind that this build does not have. The older side is to be upgraded.
+    /// A message of a kind that this build does not have. The older side is to be upgraded.
     #[error("a message of unknown kind {0}")]
     Unknown(u8),
-    /// Of a kind that only the other side sends.
+    /// A message of a kind that only the other side sends.
     #[error("{0:?} is for the other side to send")]
     OtherSide(Kind),
     /// Its body is not what the kind promises.

@@ -8,7 +8,8 @@ use crate::id::{OpId, Oref, PageId, SLOTS_MAX, Stamp, ViewId};
 use crate::page::PAGE_BYTES;
 
 parts! {
-    /// What a client has kept: its watermark and, for every page it is subscribed to, the number of its last fetch.
+    /// The state that a client has kept: its watermark and, for each subscribed page, the number of its last
+    /// fetch.
     Resume {
         /// The view it comes from.
         view: ViewId,
@@ -28,11 +29,11 @@ parts! {
         /// A page, unchecked, or nothing.
         bytes: &'a [u8],
     };
-    /// What a transaction read and what it leaves behind.
+    /// The reads of a transaction, and its writes.
     'a CommitEffects {
         /// The snapshot that all its reads are of.
         base: Stamp,
-        /// What it read, and what it writes in part.
+        /// The references of objects that were read, and of those that are written in part.
         reads: Vec<Oref>,
         /// New versions, header included, references in stored form.
         writes: Vec<Write<'a>>,
@@ -55,8 +56,9 @@ parts! {
         /// Bytes taken when it was looked at, the page's header included and the slot table not.
         used: u16,
     } where Hole::check;
-    /// An item of a stream of a call. *Input* is what the procedure takes, from its caller, and *output* what it gives, beside its
-    /// result; an output ends with the call's response. A call that is under way has at most one stream each way.
+    /// An item of a stream of a call. *Input* is what the procedure takes, from its caller, and *output* what
+    /// it gives, beside its result; an output ends with the call's response. A call that is under way has at
+    /// most one stream each way.
     'a Item {
         /// The slot of the call.
         slot: u16 as ServiceSlot,
@@ -78,7 +80,8 @@ parts! {
     };
 }
 
-/// What an item counts in a window beside its payload: its frame, and the memory that keeps it. So small items have a bound, too.
+/// Bytes by which an item fills a window besides its payload: its frame, and the memory that keeps it. The
+/// window thus bounds the number of small items, too.
 pub const ITEM_BYTES: usize = 64;
 
 impl Hole {
@@ -94,12 +97,12 @@ impl Stream {
     }
 }
 
-/// One object's new version.
+/// The new version of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Write<'a> {
     /// The object.
     pub oref: Oref,
-    /// Whether the object is made by this transaction, in a page leased to the client.
+    /// Set for an object that this transaction makes, in a page leased to the client.
     pub new: bool,
     /// Header and body: at least a header, at most a page holds, a multiple of 4.
     pub object: &'a [u8],
@@ -140,7 +143,7 @@ impl<'a> CommitEffects<'a> {
         Ok((Stamp(r.u64()?), r.count(4, "reads")?))
     }
 
-    /// How many writes follow, behind the last reference that was read.
+    /// Reads the number of writes, which stands after the last reference that was read.
     ///
     /// # Errors
     /// If there cannot be so many.
@@ -149,7 +152,7 @@ impl<'a> CommitEffects<'a> {
     }
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Executed and durable, at this stamp.
@@ -211,7 +214,7 @@ impl<'a> Form<'a> for Outcome {
 }
 
 numbered! {
-    /// What was full.
+    /// The resource that was full.
     Limit {
         /// The buffer of modified objects; it drains by itself.
         Buffer = 1,
@@ -239,10 +242,11 @@ numbered! {
         Corrupt = 5,
         /// A bound of the server was reached.
         Full = 6,
-        /// The client has heard of commits that are not in the server's history: all that it has of them is void.
+        /// The client has heard of commits that are not in the server's history: all that it has of them is
+        /// void.
         History = 7,
-        /// Another space is served here, or the space was put back to an earlier state: this client must be replaced. As the
-        /// answer to [`Ping`](super::Ping), its token is of another history.
+        /// Another space is served here, or the space was put back to an earlier state: this client must be
+        /// replaced. As the answer to [`Ping`](super::Ping), its token is of another history.
         OtherHistory = 8,
         /// A message of this kind is not known here: this side is the older one. The connection goes on.
         Unsupported = 9,
@@ -250,15 +254,16 @@ numbered! {
 }
 
 numbered! {
-    /// What a server can do for its clients.
+    /// The service that a server can offer its clients.
     HealthState {
         /// Everything.
         Serving = 0,
         /// Reads are answered. Commits wait, or are refused, until its disk takes them.
         ReadOnly = 1,
-        /// It is about to stop: calls that are under way come to their end, and new calls are refused.
+        /// The server is about to stop: calls that are under way come to their end, and new calls are
+        /// refused.
         Draining = 2,
-        /// It does not lead its group, or does not do so yet: clients are served by another.
+        /// The server does not lead its group, or does not lead it yet: another server serves the clients.
         NotLeading = 3,
     }
 }

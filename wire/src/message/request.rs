@@ -1,4 +1,5 @@
-//! Calls of services, procedures without a stored object; and those of methods that only read, which need no name for good either.
+//! Calls of services, procedures without a stored object; and those of methods that only read, which need no
+//! name for good either.
 
 use super::form::{Form, FromOne, numbered};
 use crate::cursor::{DecodeError, Put, Reader, le32, le64, told};
@@ -6,19 +7,19 @@ use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 
 /// Asks a service for a procedure. The frame says how much time the caller has left.
 ///
-/// A client has slots, and one call at a time in each; the sequence of a slot rises with every call. The client and the sequence
-/// name a call for good, so that it is executed at most once.
+/// A client has slots, and one call at a time in each; the sequence of a slot rises with every call. The
+/// client and the sequence name a call for good, so that it is executed at most once.
 ///
-/// One that names an object asks for a method that only reads. It may be run more than once, so it takes no slot, and a server that
-/// cannot run it where it arrived says [`Unbegun::Elsewhere`].
+/// A request that names an object asks for a method that only reads. It may be run more than once, so it
+/// takes no slot. A server that cannot run it where it arrived answers [`Unbegun::Elsewhere`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The slot; for a call that is never answered there is none, and the sequence is that of all of them. Nor is there for one of an
-    /// object.
+    /// The slot; for a call that is never answered there is none, and the sequence is that of all of them.
+    /// Nor is there for one of an object.
     pub slot: Option<u16>,
     /// The sequence.
     pub seq: u64,
-    /// Whether it was sent before, on an earlier connection.
+    /// Set if the request was already sent, on an earlier connection.
     pub again: bool,
     /// The number that the service, or the interface of the object's class, was bound to.
     pub interface: u16,
@@ -26,7 +27,7 @@ pub struct Request<'a> {
     pub method: u16,
     /// The object, and the stamp of the state in which the caller read the reference to it.
     pub object: Option<(Oref, Stamp)>,
-    /// What it takes, see [`crate::payload`].
+    /// The arguments, see [`crate::payload`].
     pub payload: &'a [u8],
 }
 
@@ -34,13 +35,15 @@ const ONE_WAY: u16 = 1;
 const AGAIN: u16 = 2;
 const OBJECT: u16 = 4;
 
-/// Bytes before the payload of a request, or of a response; of one that names an object a stamp stands between.
+/// Bytes before the payload of a request, or of a response; of one that names an object a stamp stands
+/// between.
 pub const HEAD_BYTES: usize = 20;
 
-/// Both have a sequence at 4, so that in a line of shared memory, where they begin at 12, each number is in a word of its own.
+/// Both have a sequence at 4, so that in a line of shared memory, where they begin at 12, each number is in a
+/// word of its own.
 const SEQ_AT: usize = 4;
 
-/// A head, as one number and the two behind it.
+/// A head, as one number and the two after it.
 #[inline(always)]
 fn head(name: u32, seq: u64, last: u64) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
@@ -62,14 +65,14 @@ impl RequestTemplate {
         RequestTemplate { procedure: procedure(interface, method).into() }
     }
 
-    /// That of a call of a service, sent for the first time. Behind it goes what the procedure takes.
+    /// The head of a call of a service, sent for the first time. The arguments follow it.
     #[inline(always)]
     pub fn of_service(self, id: CallId) -> [u8; HEAD_BYTES] {
         head(id.slot.into(), id.seq, self.procedure)
     }
 
-    /// That of a call of an object. Behind it go the stamp of the state in which the caller read the reference, and what the method
-    /// takes.
+    /// The head of a call of an object. The stamp of the state in which the caller read the reference follows
+    /// it, and then the arguments.
     #[inline(always)]
     pub fn of_object(self, seq: u64, object: Oref) -> [u8; HEAD_BYTES] {
         head(u32::from(OBJECT) << 16, seq, self.procedure | u64::from(object.raw()) << 32)
@@ -80,7 +83,7 @@ fn procedure(interface: u16, method: u16) -> u32 {
     u32::from(interface) | u32::from(method) << 16
 }
 
-/// What stands for the slot in the response to a call of an object.
+/// The value in place of the slot, in the response to a call of an object.
 pub const OBJECT_SLOT: u16 = u16::MAX;
 
 impl<'a> Request<'a> {
@@ -137,39 +140,39 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a call of a service came to.
+/// The result of a call of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Response<'a> {
     /// The slot of the call, or [`OBJECT_SLOT`].
     pub slot: u16,
     /// Its sequence.
     pub seq: u64,
-    /// What it came to.
+    /// The result, or the failure.
     pub end: ResponseEnd<'a>,
 }
 
-/// What a call of a service came to.
+/// The result of a call of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseEnd<'a> {
-    /// It gave this. What its transactions wrote is visible at this stamp; zero if it had none. What a method gave was read in the state
-    /// at this stamp.
+    /// The call returned this. The writes of its transactions are visible at this stamp, which is zero if it
+    /// had no transaction. A method's result was read in the state at this stamp.
     Returned(Stamp, &'a [u8]),
-    /// It failed by its own decision; the stamp as above.
+    /// The call failed by its own decision; the stamp as above.
     Failed(Stamp, &'a [u8]),
-    /// It was begun and did not come to its end; the stamp as above. What it did before stays.
+    /// The call was begun and did not come to its end; the stamp as above. Its earlier writes stay.
     Broken(Stamp, &'a str),
-    /// It has come to its end, and what to is not kept any more.
+    /// The call has come to its end, and its result is not kept any more.
     Forgotten,
-    /// It was not begun, and never will be: why.
+    /// The call was not begun, and never will be, for this reason.
     Refused(Unbegun, &'a str),
 }
 
 numbered! {
-    /// What keeps a procedure from being begun.
+    /// The reason for which a procedure was not begun.
     Unbegun {
         /// There is no such procedure at the server.
         Schema = 1,
-        /// What it was to take is damaged.
+        /// The arguments are damaged.
         Corrupt = 2,
         /// The time of the caller was over.
         Late = 3,
@@ -177,8 +180,8 @@ numbered! {
         Busy = 4,
         /// The caller has given up.
         Cancelled = 5,
-        /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with a [`super::Call`],
-        /// which is answered in full.
+        /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with
+        /// a [`super::Call`], which is answered in full.
         Elsewhere = 6,
         /// The server is about to stop, and takes no new calls.
         Draining = 7,
@@ -208,7 +211,7 @@ impl<'a> Response<'a> {
         out.extend_from_slice(bytes);
     }
 
-    /// Appends the head of one that says *returned*, at no stamp; behind it goes what the call gives.
+    /// Appends the head of a response that reports *returned*, at no stamp; the call's result follows it.
     #[inline]
     pub fn put_returned(id: CallId, out: &mut Vec<u8>) {
         out.extend_from_slice(&head(u32::from(id.slot) | u32::from(RETURNED) << 16, id.seq, 0));
@@ -226,8 +229,8 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// What the call of this name has returned, with its stamp, if that is what a body says. What it says otherwise is for
-    /// [`Response::decode`].
+    /// Reads the returned payload and its stamp, if the body reports that the call `id` returned. Any other
+    /// body is for [`Response::decode`].
     #[inline]
     pub fn returned(body: &'a [u8], id: CallId) -> Option<(Stamp, &'a [u8])> {
         let (head, rest) = body.split_first_chunk::<HEAD_BYTES>()?;

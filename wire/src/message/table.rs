@@ -1,9 +1,10 @@
-//! The table of messages: numbers, names, senders, fields and answers. Everything that goes by kind follows from it: [`Kind`],
-//! [`FromClient`] and [`FromServer`] with their codecs, the bodies' types, the lists that tests and fuzz targets go through, and the table
-//! in `docs/formats.md`.
+//! The table of messages: numbers, names, senders, fields and answers. Everything that goes by kind follows
+//! from it: [`Kind`], [`FromClient`] and [`FromServer`] with their codecs, the bodies' types, the lists that
+//! tests and fuzz targets go through, and the table in `docs/formats.md`.
 //!
-//! A row is `NUMBER NAME BODY => ANSWERS`, with `'a` before the name if the body borrows. A body is the fields in the order of their bytes, or the type that has its codec elsewhere, or
-//! `()`. A client's numbers are below 64. `Refused` is among the answers of every request.
+//! A row is `NUMBER NAME BODY => ANSWERS`, with `'a` before the name if the body borrows. A body is the
+//! fields in the order of their bytes, or the type that has its codec elsewhere, or `()`. A client's numbers
+//! are below 64. `Refused` is among the answers of every request.
 
 use super::declare::{body, form, messages, type_of, words};
 use super::form::{Form, FromOne, Methods, NoneAtMax, OpSlot, PagesEnd, ServiceSlot, Tail, ToEnd, Told};
@@ -31,7 +32,7 @@ FromClient {
         version_max: u16,
         /// The space it expects; 0 is any.
         space: SpaceId,
-        /// What it has from an earlier connection.
+        /// The state kept from an earlier connection.
         resume: Option<Resume>,
     } => Welcome;
     /// Asks for a page and subscribes to it.
@@ -40,12 +41,12 @@ FromClient {
         page: PageId,
         /// Counts the client's fetches, so that a late [`Unsubscribe`] cannot undo a newer fetch.
         fetch: u64,
-        /// The client has a copy of the page, and heard of all changes to it up to this stamp: if nothing has changed since, it needs
-        /// no other.
+        /// The client has a copy of the page, and heard of all changes to it up to this stamp: if nothing has
+        /// changed since, it needs no other.
         since: Option<Stamp> as Tail,
     } => Page | Unchanged;
-    /// Asks to execute a transaction. What follows its head is the end of the transaction's bytes, in the form of [`CommitEffects`];
-    /// `parts` pieces came before.
+    /// Asks to execute a transaction. What follows its head is the end of the transaction's bytes, in the
+    /// form of [`CommitEffects`]; `parts` pieces came before.
     3 'a Commit {
         /// The operation.
         op: OpId,
@@ -54,8 +55,8 @@ FromClient {
         /// The last piece.
         bytes: &'a [u8],
     } => Verdict;
-    /// A piece of a transaction too large for one message; the pieces of an operation are joined in order and the [`Commit`] that
-    /// follows ends with the last of them.
+    /// A piece of a transaction too large for one message; the pieces of an operation are joined in order and
+    /// the [`Commit`] that follows ends with the last of them.
     4 'a Part {
         /// The operation.
         op: OpId,
@@ -78,19 +79,21 @@ FromClient {
     };
     /// Asks for empty pages to make objects in.
     8 Lease {
-        /// Counts the session's grants from 1; one that was not heard of is asked for again by the same number.
+        /// Counts the session's grants from 1; one that was not heard of is asked for again by the same
+        /// number.
         seq: u64,
-        /// How many.
+        /// The number of pages asked for.
         pages: u16,
-        /// Pages of earlier grants in which the client makes nothing more, each with the first slot that it gave to no object.
+        /// Pages of earlier grants in which the client makes nothing more, each with the first slot that it
+        /// gave to no object.
         done: Vec<(PageId, u16)>,
     } => Leased;
     /// Asks for the number of a class, which is defined unless it is there.
     9 Define (Layout) => Defined;
     /// Asks for all classes.
     10 Catalogue () => Classes;
-    /// Asks how far the space is. The echo counts from the sending of the question: the server asks its sequencer whether it still
-    /// leads, and answers behind everything that was visible then.
+    /// Asks how far the space is. The echo counts from the sending of the question: the server asks its
+    /// sequencer whether it still leads, and answers behind everything that was visible then.
     11 Ping {
         /// Asks as well whether this state is of the server's history. [`Refused`] if it is not.
         of: Option<Token> as Tail,
@@ -103,9 +106,10 @@ FromClient {
     14 Backup () => BackupBegun;
     /// Asks for its next part.
     15 BackupNext () => BackupPart;
-    /// Asks for a collection of what no root reaches. The status has the number of the collection that will do it.
+    /// Asks for a collection of what no root reaches. The status has the number of the collection that will
+    /// do it.
     16 Collect {
-        /// Whether it only says what it would free.
+        /// Set for a collection that only reports what it would free.
         is_dry: bool,
     } => Status;
     /// Asks for the numbers by which a class's methods are called on this connection.
@@ -113,8 +117,9 @@ FromClient {
         /// The interface as the caller knows it.
         interface: Interface,
     } => Bound;
-    /// Asks for a method to be run on an object, as one operation: at most once, and with one answer. The frame says how much time the
-    /// caller has left. The operation's client is that of the connection, its view that of the frame.
+    /// Asks for a method to be run on an object, as one operation: at most once, and with one answer. The
+    /// frame says how much time the caller has left. The operation's client is that of the connection, its
+    /// view that of the frame.
     18 'a Call {
         /// The number that the interface was bound to.
         interface: u16,
@@ -128,14 +133,15 @@ FromClient {
         target: Oref,
         /// The stamp of the state in which the caller read the reference to it.
         read_at: Stamp,
-        /// What it takes, see [`crate::payload`].
+        /// The arguments, see [`crate::payload`].
         payload: &'a [u8],
     } => Answer | Verdict;
     /// Asks for the interfaces that the server has.
     19 Interfaces () => Offered;
     /// Asks a service for a procedure, or an object for a method that only reads.
     20 Request (Request<'a>) => Response;
-    /// The caller waits no longer: what has not been begun never will be, and what runs may end early. It is answered all the same.
+    /// The caller waits no longer: what has not been begun never will be, and what runs may end early. It is
+    /// answered all the same.
     21 Cancel {
         /// The slot of the call.
         slot: u16 as ServiceSlot,
@@ -150,10 +156,10 @@ FromClient {
         slot: u16 as ServiceSlot,
         /// Its sequence.
         seq: u64 as FromOne,
-        /// How many items there were.
+        /// The number of items sent.
         items: u64,
     };
-    /// How much of the stream that a procedure gives was consumed.
+    /// Reports the bytes consumed of the stream that a procedure gives.
     24 OutputCredit (Credit);
     /// Asks whether the server serves. It is also answered before a [`Hello`].
     25 AskHealth () => Health;
@@ -167,12 +173,13 @@ FromServer {
         space: SpaceId,
         /// The view that answers.
         view: ViewId,
-        /// The stamp from which the stream goes on: everything up to it is in the client's hands, or nothing of it matters because the
-        /// client has nothing cached.
+        /// The stamp from which the stream goes on: everything up to it is in the client's hands, or nothing
+        /// of it matters because the client has nothing cached.
         watermark: Stamp,
-        /// Whether the client's copies may be kept; if not, the client drops all of them before it sets its watermark.
+        /// Set if the client's copies stay valid; if not, the client drops all of them before it sets its
+        /// watermark.
         resumed: bool,
-        /// Whether the places that the client was granted are still its own.
+        /// Set if the client still owns the places that it was granted.
         places: bool,
         /// Silence after which each side asks the other, in milliseconds.
         keepalive_ms: u32,
@@ -187,14 +194,15 @@ FromServer {
     };
     /// A page of which the client has no current copy. The frame's stamp says at which stamp it holds.
     65 Page (PageReply<'a>);
-    /// What became of an operation.
+    /// The outcome of an operation.
     67 Verdict {
         /// The operation.
         op: OpId,
-        /// What became of it.
+        /// The outcome.
         outcome: Outcome,
     };
-    /// What changed after `from` and up to `to` among the pages that the client is subscribed to. It is sent unasked.
+    /// The changes after `from` and up to `to`, in the pages that the client is subscribed to. It is sent
+    /// unasked.
     68 Stream {
         /// The stamp that this message continues.
         from: Stamp,
@@ -211,7 +219,8 @@ FromServer {
     69 Leased {
         /// The number of the session's last grant, which this is unless it has no pages.
         seq: u64,
-        /// The stamp of the grant, if it gave any page out again; else zero. A state below it may have other objects there.
+        /// The stamp of the grant, if it gave any page out again; else zero. A state below it may have other
+        /// objects there.
         birth: Stamp,
         /// The pages, empty but for those of `holes`, in ascending order.
         pages: Vec<PageId>,
@@ -228,13 +237,13 @@ FromServer {
         /// Ids and layouts.
         classes: Vec<(ClassId, Layout)>,
     };
-    /// The frame's stamp is visible, and the sequencer has confirmed after the [`Ping`] came that the server still led. It comes behind
-    /// the [`Stream`] up to that stamp.
+    /// The frame's stamp is visible, and the sequencer has confirmed after the [`Ping`] came that the server
+    /// still led. It comes behind the [`Stream`] up to that stamp.
     72 Pong {
-        /// Whether the space has few pages left, or will have none before long.
+        /// Set while the space has few pages left, or soon will have none.
         nearly_full: bool,
     };
-    /// How the server is.
+    /// The server's status.
     73 'a Status {
         /// In JSON.
         json: &'a [u8],
@@ -261,37 +270,40 @@ FromServer {
     76 BackupPart (BackupPart<'a>);
     /// The numbers of an interface and its methods.
     77 Bound {
-        /// The number of the interface; none if this server does not have it: its methods run at clients alone.
+        /// The number of the interface; none if this server does not have it: its methods run at clients
+        /// alone.
         interface: Option<u16> as NoneAtMax,
         /// The number of each of the caller's methods.
         methods: Vec<u16> as Methods,
-        /// For a service: which table the server keeps this client's calls in. Calls that were sent while it was another one are not
-        /// known.
+        /// For a service: which table the server keeps this client's calls in. Calls that were sent while it
+        /// was another one are not known.
         table: Option<u32> as Tail,
     };
-    /// What a method came to.
+    /// The result of a method.
     78 Answer (Answer<'a>);
     /// The interfaces that the server has.
     79 Offered {
         /// One after the other.
         interfaces: Vec<Interface> as ToEnd,
     };
-    /// What a call of a service came to.
+    /// The result of a call of a service.
     80 Response (Response<'a>);
-    /// An item of the stream that a procedure gives. The frame's stamp is 0 if the procedure has not used the space.
+    /// An item of the stream that a procedure gives. The frame's stamp is 0 if the procedure has not used the
+    /// space.
     81 OutputItem (Item<'a>);
-    /// How much of the stream that a procedure takes was consumed.
+    /// Reports the bytes consumed of the stream that a procedure takes.
     82 InputCredit (Credit);
-    /// Nothing in the page has changed after the stamp that the client named, and the client is subscribed to it.
+    /// Nothing in the page has changed after the stamp that the client named, and the client is subscribed to
+    /// it.
     83 Unchanged {
         /// The page.
         page: PageId,
         /// The number of the fetch.
         fetch: u64,
     };
-    /// How a server is. It is answered where it arrives, and waits neither for the log nor for the page store.
+    /// The server's health. It is answered on arrival, and waits neither for the log nor for the page store.
     84 Health {
-        /// What it can do.
+        /// The service that it can offer.
         state: HealthState,
         /// Since when it has been up, in microseconds.
         up_us: u64,

@@ -1,4 +1,5 @@
-//! What comes from a peer or a disk is read without a panic, whatever it is; what an honest sender writes comes back.
+//! Bytes from a peer or a disk never make a decoder panic; the messages of an honest sender survive the round
+//! trip.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! A record is exactly as long as its class and its own descriptors say: nothing stands behind its last part but the
-//! padding of the format, which is zero. A cache walks objects by what they say of themselves.
+//! A record is exactly as long as its class and its own descriptors say: nothing stands behind its last part
+//! but the padding of the format, which is zero. A cache walks objects by what they say of themselves.
 
 use tercel_wire::id::{ClassId, PageId, SpaceId, Stamp};
 use tercel_wire::layout::{Layout, Shape};

@@ -1,5 +1,5 @@
-//! The format of the log, seen from outside: what was written is read back, a crash cuts no more than what no sync
-//! confirmed, and damage is never taken for a crash.
+//! The format of the log, seen from outside: what was written is read back, a crash cuts no more than what no
+//! sync confirmed, and damage is never taken for a crash.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ struct Image {
     segments: BTreeMap<u64, Vec<u8>>,
     segment_bytes: u32,
     writer: Writer,
-    /// Of what is appended next.
+    /// The view of the next record to append.
     view: ViewId,
 }
 
-/// What a disk writes at once, so small that it is less than any record.
+/// The unit in which a disk writes: fewer bytes than any record has.
 const SECTOR: usize = 32;
 
 /// A disk that remembers what it was like at every sync.
@@ -64,8 +64,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// The record that the tests write at `position`: everything but its view and its size follows from that. Stamps skip
-    /// numbers.
+    /// The record that the tests write at `position`: everything but its view and its size follows from that.
+    /// Stamps skip numbers.
     fn at(position: LogPosition, view: ViewId, size: usize) -> Entry {
         let n = position.0;
         let payload = (0..size).map(|i| (n as usize * 31 + i + 1) as u8).collect();
@@ -173,7 +173,7 @@ impl Image {
     }
 }
 
-/// Of records whose kind does not matter.
+/// The kind of records whose kind does not matter.
 fn kind() -> Kind {
     Kind::new(1).unwrap()
 }
@@ -342,8 +342,8 @@ fn a_damaged_segment_header_before_a_mark_is_damage_even_in_the_last_segment() {
 
 #[test]
 fn bytes_left_by_an_earlier_record_in_the_same_place_are_not_taken() {
-    // The last batch was torn in its first record and cut without clearing what followed; a new record of the same
-    // size then took the place of the torn one.
+    // The last batch was torn in its first record and cut without clearing what followed; a new record of the
+    // same size then took the place of the torn one.
     let mut image = Image::new(4096);
     image.batch(&[40]);
     let before = image.clone();
@@ -414,7 +414,8 @@ fn records_that_do_not_follow_the_last_one_are_not_placed() {
 
 #[test]
 fn a_marks_view_decides_whether_it_is_evidence() {
-    // A batch of two records, the second of which is bad; behind it stands a mark that another batch left there.
+    // A batch of two records, the second of which is bad; behind it stands a mark that another batch left
+    // there.
     let mut image = Image::new(4096);
     image.batch(&[40]);
     let mut batch = image.clone();
@@ -588,7 +589,7 @@ proptest! {
         prop_assert_eq!(&found[..], &all[..found.len()]);
     }
 
-    /// What [`erase`] erases is back, as after a disk that lied; a record of a later view stands before it.
+    /// A lying disk brings back the bytes that [`erase`] erased; a record of a later view stands before them.
     #[test]
     fn old_bytes_behind_a_later_view_are_neither_records_nor_evidence(
         segment_bytes in (32_u32..128).prop_map(|n| n * 8),

@@ -1,7 +1,8 @@
-//! Cutting the end off an open log. The order in which it is erased, and why, is [`tercel_wire::log::cut`]'s business.
+//! Cutting the end off an open log. The order in which it is erased, and why, is [`tercel_wire::log::cut`]'s
+//! business.
 //!
-//! The segments behind the cut are full of zeros then, as prepared ones are, and used as such. What is more than will be
-//! needed soon is let go, the last segment first, so that a crash leaves no gap.
+//! The segments after the cut are then full of zeros, as prepared ones are, and used as such. Segments beyond
+//! the next ones are let go, the last segment first, so that a crash leaves no gap.
 
 use super::file::{Segment, Wrap, ZEROS_BYTES, segment_name};
 use super::{Files, Log, PREPARED_AHEAD, Used};
@@ -13,17 +14,19 @@ use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{LogOffset, Writer};
 
 impl Log {
-    /// Erases every record above `position`, durably. Afterwards the log ends with the record at `position`, as if nothing
-    /// had been written behind it and the log had been closed; records of a later view may follow. Does nothing if the log
-    /// ends at or before `position`.
+    /// Erases every record above `position`, durably. Afterwards the log ends with the record at `position`,
+    /// as if no later record had been written and the log had been closed; records of a later view may
+    /// follow. Does nothing if the log ends at or before `position`.
     ///
-    /// After a crash in the middle the log opens with the records up to `position` and perhaps the first of the records
-    /// behind it: cut it again. To cut a log before it is replayed, open it with [`Stamp`](tercel_wire::id::Stamp)
-    /// `u64::MAX`, which replays nothing, cut it, close it, and open it again.
+    /// After a crash in the middle, the log opens with the records up to `position` and perhaps the first of
+    /// the later records: cut it again. To cut a log before it is replayed, open it with
+    /// [`Stamp`](tercel_wire::id::Stamp) `u64::MAX`, which replays nothing, cut it, close it, and open it
+    /// again.
     ///
     /// # Errors
-    /// [`DiskError::CutTooLow`] if records above `position` were truncated already, and [`DiskError::Damaged`] if the
-    /// record at `position` cannot be read: the log is as it was. A failed write or sync poisons the log.
+    /// [`DiskError::CutTooLow`] if records above `position` were truncated already, and
+    /// [`DiskError::Damaged`] if the record at `position` cannot be read: the log is as it was. A failed
+    /// write or sync poisons the log.
     pub fn cut_above(&mut self, position: LogPosition) -> Result<(), DiskError> {
         self.sync()?;
         if position >= self.tail().last.position {
@@ -54,10 +57,11 @@ impl Log {
 }
 
 impl Files {
-    /// Makes `number` the segment in use; all behind it have been erased.
+    /// Makes `number` the segment in use; all later segments have been erased.
     fn end_with(&mut self, number: u64, segment_bytes: u32, disk: &mut Disk) -> Result<(), DiskError> {
         if self.preparer.is_preparing() {
-            // The segment would come to stand behind a gap. A failed preparation is tried again when it is needed.
+            // The segment would come to stand after a gap. A failed preparation is tried again when it is
+            // needed.
             self.prepared.extend(self.preparer.wait().ok());
         }
         while let Some(&Used { number: last, bytes, .. }) = self.used.back()

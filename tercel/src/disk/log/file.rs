@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tercel_wire::log::{LogId, SEGMENT_HEADER_BYTES, SegmentHeader};
 
-/// What the log needs of a file.
+/// The operations that the log needs of a file.
 pub(super) trait SegmentFile: Send {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;

@@ -1,14 +1,15 @@
 //! The log of a server on disk: segment files that are written once, in order, and synced.
 //!
-//! [`Log`] appends and syncs for one thread. [`LogThread`] is that thread. [`tercel_wire::log`] says what the bytes mean,
-//! the engine says what the records mean.
+//! [`Log`] appends and syncs for one thread. [`LogThread`] is that thread. [`tercel_wire::log`] says what the
+//! bytes mean, the engine says what the records mean.
 //!
-//! Segments are filled with zeros and synced before they are used, so that a commit changes no metadata and its
-//! `fdatasync` is one write to the device. The next segment is prepared in the background.
+//! Segments are filled with zeros and synced before they are used, so that a commit changes no metadata and
+//! its `fdatasync` is one write to the device. The next segment is prepared in the background.
 //!
 //! The invariant: every later [`Log::open`] yields a record that [`Log::sync`] returned for, until
-//! [`Log::truncate_below`] lets it go or [`Log::cut_above`] erases it. After an error of writing or syncing, the log
-//! promises nothing more and refuses everything: the kernel may have dropped the bytes and reported it once.
+//! [`Log::truncate_below`] lets it go or [`Log::cut_above`] erases it. After an error of writing or syncing,
+//! the log promises nothing more and refuses everything: the kernel may have dropped the bytes and reported
+//! it once.
 
 mod cut;
 mod file;
@@ -32,14 +33,15 @@ use std::collections::VecDeque;
 use tercel_wire::id::{LogPosition, Stamp};
 use tercel_wire::log::{LogOffset, SegmentHeader, Tail, Writer};
 
-/// What one server may choose about its log.
+/// The options of a server for its log.
 #[derive(Debug, Clone)]
 pub struct LogConfig {
     /// Bytes of a new segment. Larger ones are prepared less often, smaller ones give space back sooner. From
     /// [`SEGMENT_BYTES_MIN`](tercel_wire::log::SEGMENT_BYTES_MIN) to
     /// [`SEGMENT_BYTES_MAX`](tercel_wire::log::SEGMENT_BYTES_MAX), a multiple of 8.
     pub segment_bytes: u32,
-    /// The size above which [`Log::over_cap`] says so. The log goes on; the component that keeps it long must let go.
+    /// The size above which [`Log::over_cap`] says so. The log goes on; the component that keeps it long must
+    /// let go.
     pub bytes_max: u64,
 }
 
@@ -49,7 +51,8 @@ impl Default for LogConfig {
     }
 }
 
-/// The segment files of a log. Dropped without [`Log::close`], what was not synced may be lost, as in a crash.
+/// The segment files of a log. Dropped without [`Log::close`], what was not synced may be lost, as in a
+/// crash.
 pub struct Log {
     dir: HeldDir,
     config: LogConfig,
@@ -61,10 +64,11 @@ pub struct Log {
 }
 
 impl Log {
-    /// Appends `records`, which were encoded on [`Log::tail`]'s chain. They are durable when [`Log::sync`] returns.
+    /// Appends `records`, which were encoded on [`Log::tail`]'s chain. They are durable when [`Log::sync`]
+    /// returns.
     ///
-    /// Waits only if the records need more segments than are prepared ([`Log::room_bytes`]). If one cannot be prepared,
-    /// or the answer is [`DiskError::NotChained`], the log is as it was; a failed write poisons it.
+    /// Waits only if the records need more segments than are prepared ([`Log::room_bytes`]). If one cannot be
+    /// prepared, or the answer is [`DiskError::NotChained`], the log is as it was; a failed write poisons it.
     pub fn append(&mut self, records: &[u8]) -> Result<(), DiskError> {
         self.refuse_if_poisoned()?;
         if records.is_empty() {
@@ -96,15 +100,15 @@ impl Log {
         Ok(())
     }
 
-    /// Lets go, in the background, of whole segments of which every record is below `stamp`. Does nothing while something
-    /// appended is not synced: the header that will be the oldest must be durable first.
+    /// Lets go, in the background, of whole segments of which every record is below `stamp`. Does nothing
+    /// while something appended is not synced: the header that will be the oldest must be durable first.
     pub fn truncate_below(&mut self, stamp: Stamp) {
         if self.synced && self.poisoned.is_none() {
             self.files.truncate_below(stamp);
         }
     }
 
-    /// Where the next record belongs: its chain is what records are encoded on.
+    /// The place of the next record, with the chain on which it is encoded.
     pub fn tail(&self) -> Tail {
         self.writer.tail()
     }
@@ -114,8 +118,8 @@ impl Log {
         self.writer.room_bytes(self.files.prepared.len() as u64)
     }
 
-    /// The next segment could not be prepared because the disk is full. Truncating tries again; so does a batch that
-    /// needs the segment.
+    /// The next segment could not be prepared because the disk is full. Truncating tries again; so does a
+    /// batch that needs the segment.
     pub fn is_short(&self) -> bool {
         self.files.preparer.is_short()
     }
@@ -125,17 +129,17 @@ impl Log {
         self.files.bytes()
     }
 
-    /// Whether the segments take more than the configured maximum.
+    /// Says whether the segments take more bytes than the configured maximum.
     pub fn over_cap(&self) -> bool {
         self.bytes() > self.config.bytes_max
     }
 
-    /// Whether they take more by a quarter, so that it does not help to ask for less.
+    /// Says whether the segments exceed the maximum by a quarter, so that asking for less no longer helps.
     pub fn far_over_cap(&self) -> bool {
         self.bytes() > self.config.bytes_max + self.config.bytes_max / 4
     }
 
-    /// Whether a failure has ended its service.
+    /// Says whether a failure has ended the log's service.
     pub(super) fn is_poisoned(&self) -> bool {
         self.poisoned.is_some()
     }
@@ -156,7 +160,8 @@ impl Log {
         &self.dir
     }
 
-    /// Syncs, and ends with a mark, by which the next opening can tell damage of the last batch from a crash.
+    /// Syncs, and ends with a mark. By that mark, the next opening distinguishes damage of the last batch
+    /// from a crash.
     pub fn close(mut self) -> Result<(), DiskError> {
         self.end_with_mark()
     }
@@ -305,8 +310,8 @@ impl Files {
         Ok(())
     }
 
-    /// Takes what was prepared meanwhile and asks for more, without waiting. A failure is not repeated here: it will
-    /// be met again, and reported, when the segment is needed.
+    /// Takes what was prepared meanwhile and asks for more, without waiting. A failure is not repeated here:
+    /// it will be met again, and reported, when the segment is needed.
     fn top_up(&mut self) {
         self.take_ready();
         if self.prepared.len() < PREPARED_AHEAD && self.preparer.may_prepare() {
@@ -341,7 +346,7 @@ impl Files {
     }
 }
 
-/// Segments ready behind the current one. One is enough for any batch below its size; a larger batch waits.
+/// Segments ready after the current one. One is enough for any batch below its size; a larger batch waits.
 const PREPARED_AHEAD: usize = 1;
 
 /// 16 MiB: preparing one takes some 40 ms of a disk's time, once every few thousand commits of a few KiB.
@@ -350,7 +355,8 @@ const SEGMENT_BYTES: u32 = 16 << 20;
 /// 1 GiB: replaying it takes some seconds.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// Up to here the parts of a batch are copied together to be one system call; above, copying costs more than the call.
+/// Up to here the parts of a batch are copied together to be one system call; above, copying costs more than
+/// the call.
 const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
 
 #[cfg(test)]

@@ -15,19 +15,20 @@ use tercel_wire::log::{
     Writer,
 };
 
-/// What opening a log found.
+/// The findings of the opening of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
     /// Records handed to the replay.
     pub replayed: u64,
     /// The stamp before the first record that was read: what comes up to it is in the log no more.
     pub begins: Stamp,
-    /// Where an unfinished write was cut off, if there was one. No caller had been told that it succeeded.
+    /// The place where an unfinished write was cut off, if there was one. No caller had been notified that it
+    /// succeeded.
     pub cut: Option<LogOffset>,
 }
 
-/// Creates the log of `space` in the directory `dir`, empty, for records with stamps above `stamp`. What is left of an
-/// earlier attempt is removed.
+/// Creates the log of `space` in the directory `dir`, empty, for records with stamps above `stamp`. What is
+/// left of an earlier attempt is removed.
 pub fn create(dir: &Path, space: SpaceId, stamp: Stamp, segment_bytes: u32) -> Result<(), DiskError> {
     fs::create_dir_all(dir).map_err(DiskError::io("create", dir))?;
     create_in(&HeldDir::open(dir)?, space, stamp, segment_bytes)
@@ -50,11 +51,12 @@ pub(crate) fn create_in(
 }
 
 impl Log {
-    /// Opens the log of `space` in `dir` and hands every record with a stamp of at least `from` to `each`, in order.
+    /// Opens the log of `space` in `dir` and hands every record with a stamp of at least `from` to `each`, in
+    /// order.
     ///
-    /// A write that a crash left unfinished is cut off. Anything else that does not fit is [`DiskError::Damaged`], and
-    /// `each` may have been called before that is known. Records below `from` must be durable elsewhere: damage among
-    /// them may go unnoticed.
+    /// A write that a crash left unfinished is cut off. Anything else that does not fit is
+    /// [`DiskError::Damaged`], and `each` may have been called before that is known. Records below `from`
+    /// must be durable elsewhere: damage among them may go unnoticed.
     pub fn open<E: From<DiskError>>(
         dir: &HeldDir,
         space: SpaceId,
@@ -106,7 +108,7 @@ struct RecoveredSegment {
     number: u64,
     file_bytes: u64,
     header: Result<SegmentHeader, Flaw>,
-    /// From here on the file is all zeros.
+    /// The byte from which the file is all zeros.
     zero_from: u64,
 }
 
@@ -167,8 +169,8 @@ fn segments(dir: &HeldDir, space: SpaceId) -> Result<Vec<RecoveredSegment>, Disk
     Ok(found)
 }
 
-/// The index of the segment from which a replay must start: the last one that only later records than needed begin
-/// before.
+/// The index of the segment from which a replay must start: the last one that only later records than needed
+/// begin before.
 fn start_for(found: &[RecoveredSegment], from: Stamp) -> usize {
     let is_valid =
         |segment: &RecoveredSegment| segment.header.is_ok_and(|header| header.number == segment.number);
@@ -194,7 +196,7 @@ fn damaged(dir: &Path, offset: LogOffset, flaw: Flaw) -> DiskError {
     }
 }
 
-/// Makes the files be what the tail says: zeros behind it, unused segments behind its own, and all of it durable.
+/// Makes the files match the tail: zeros after it, unused segments after its own, and all of it durable.
 fn repair(
     dir: &HeldDir,
     config: LogConfig,
@@ -218,8 +220,8 @@ fn repair(
         .and_then(|()| file.set_len(segment_bytes))
         .and_then(|()| file.sync_all())
         .map_err(DiskError::io("repair", &dir.file(segment_name(current.number))))?;
-    // Only now, so that a crash never leaves a record that goes on where nothing is; and the last first, so that it leaves
-    // no gap.
+    // Only now, so that a crash never leaves a record that goes on where nothing is; and the last first, so
+    // that it leaves no gap.
     for gone in later.split_off(keep).iter().rev() {
         dir.remove(segment_name(gone.number))?;
     }
@@ -260,10 +262,11 @@ fn repair(
 
 /// Writes what stands in a segment from the last mark up to the tail once more, and syncs it.
 ///
-/// No caller has been told that these bytes are durable, and syncing alone would not make them so. After a failed sync,
-/// the kernel may hold them in memory as if they were on the disk (Rebello et al., *Can Applications Recover from fsync
-/// Failures?*, USENIX ATC 2020), and a mark will claim that they are. Bytes that are written again are on their way to
-/// the disk again. They are at most what was appended between two syncs.
+/// No caller has been told that these bytes are durable, and syncing alone would not make them so. After a
+/// failed sync, the kernel may hold them in memory as if they were on the disk (Rebello et al., *Can
+/// Applications Recover from fsync Failures?*, USENIX ATC 2020), and a mark will claim that they are. Bytes
+/// that are written again are on their way to the disk again. They are at most what was appended between two
+/// syncs.
 fn rewrite(
     dir: &HeldDir,
     segment: &RecoveredSegment,
@@ -272,7 +275,8 @@ fn rewrite(
     wrap: Wrap,
 ) -> Result<(), DiskError> {
     let from = match segment.number == tail.synced.segment {
-        // The header of a segment is written with the first mark in it; the oldest one's was synced long before.
+        // The header of a segment is written with the first mark in it; the oldest one's was synced long
+        // before.
         true if is_oldest || tail.synced.byte as usize > SEGMENT_HEADER_BYTES => tail.synced.byte as u64,
         _ => 0,
     };

@@ -1,10 +1,13 @@
-//! The background of the log: prepares the next segment and lets old ones go, so that a commit never waits for either.
+//! The background of the log: prepares the next segment and lets old ones go, so that a commit never waits
+//! for either.
 //!
-//! Both go to the device that commits are synced to. So the preparer fills a segment a step at a time, makes each step
-//! durable before the next, and rests in between. It makes the segment of one that is not needed any more ([`Spares`])
-//! rather than of new room. It fills a segment as fast as it can only while a caller waits for it.
+//! Both go to the device that commits are synced to. So the preparer fills a segment a step at a time, makes
+//! each step durable before the next, and rests in between. It makes the segment of one that is not needed
+//! any more ([`Spares`]) rather than of new room. It fills a segment as fast as it can only while a caller
+//! waits for it.
 //!
-//! The invariant: a file with a segment's name is complete. It is filled under another name, synced, and then renamed.
+//! The invariant: a file with a segment's name is complete. It is filled under another name, synced, and then
+//! renamed.
 
 use super::super::held::HeldDir;
 use super::super::{DiskError, in_the_background};
@@ -43,7 +46,7 @@ enum Job {
     LookAtRoom,
 }
 
-/// What the thread is asked while it fills a segment.
+/// The requests to the thread while it fills a segment.
 #[derive(Default)]
 struct Asked {
     stop: AtomicBool,
@@ -58,7 +61,8 @@ impl SegmentPreparer {
         segment_bytes: u32,
         wrap: Wrap,
     ) -> Result<SegmentPreparer, DiskError> {
-        // Unbounded by type, bounded by use: one preparation under way, one removal a segment, one look a truncation.
+        // Unbounded by type, bounded by use: one preparation under way, one removal a segment, one look a
+        // truncation.
         let (jobs, todo) = channel();
         let (report, prepared) = channel();
         let asked = Arc::new(Asked::default());
@@ -70,8 +74,8 @@ impl SegmentPreparer {
                 let of_work = report.clone();
                 let work = move || {
                     in_the_background();
-                    // Once a segment could not be removed the later ones stay, too: a gap would look like damage. The next
-                    // opening finds them, and its first truncation tries again.
+                    // Once a segment could not be removed the later ones stay, too: a gap would look like
+                    // damage. The next opening finds them, and its first truncation tries again.
                     let mut removing = true;
                     for job in todo {
                         match job {
@@ -126,12 +130,13 @@ impl SegmentPreparer {
         self.preparing
     }
 
-    /// The last preparation found no room on the disk. What else may fail is told by the batch that needs the segment.
+    /// The last preparation found no room on the disk. The batch that needs the segment reports any other
+    /// failure.
     pub(super) fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// Whether preparing another is worth a try.
+    /// Says whether another preparation is worth a try.
     pub(super) fn may_prepare(&self) -> bool {
         !self.preparing && self.hopeful
     }
@@ -156,7 +161,8 @@ impl SegmentPreparer {
         self.done(segment?)
     }
 
-    /// What the thread said when it panicked, if it did and [`SegmentPreparer::poll`] or [`SegmentPreparer::wait`] has met that.
+    /// Returns the message of the thread's panic, once [`SegmentPreparer::poll`] or [`SegmentPreparer::wait`]
+    /// has met that panic.
     pub(super) fn panicked(&self) -> Option<&str> {
         self.panicked.as_deref()
     }
@@ -194,10 +200,10 @@ impl Drop for SegmentPreparer {
     }
 }
 
-/// How a segment is filled.
+/// The pace at which a segment is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// Others are to feel little of it.
+    /// Slow enough for other users of the disk to notice little.
     Gentle,
     Fast,
     Stop,
@@ -218,8 +224,8 @@ pub(super) fn prepare(dir: &HeldDir, number: u64, bytes: u32, wrap: Wrap) -> Res
     make(dir, number, bytes, wrap, None, || Pace::Fast)
 }
 
-/// Makes the file of segment `number`, full of zeros, of a spare segment or of new room. A file that was stopped
-/// halfway is not renamed.
+/// Makes the file of segment `number`, full of zeros, of a spare segment or of new room. A file that was
+/// stopped halfway is not renamed.
 fn make(
     dir: &HeldDir,
     number: u64,
@@ -257,7 +263,8 @@ fn make(
     Ok(Segment { number, bytes, path: dir.file(&name), file: wrap(file) })
 }
 
-/// Makes a file and takes the room for it at once: a full disk is found out without filling what is left of it.
+/// Makes a file and takes the room for it at once: a full disk is found out without filling what is left of
+/// it.
 fn reserve(dir: &HeldDir, bytes: u64) -> io::Result<File> {
     let file = dir.open_file(PREPARE_NAME, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?;
     match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {

@@ -1,7 +1,7 @@
 //! Looking through a log without changing anything: what is in it, and what is damaged.
 //!
-//! Opening a log refuses damage and prepares for writing. A [`LogSalvage`] goes on behind damage, from the next mark or the
-//! next segment's header, so that it knows all runs of records that can still be read.
+//! Opening a log refuses damage and prepares for writing. A [`LogSalvage`] goes on after damage, from the
+//! next mark or the next segment's header, so that it knows all runs of records that can still be read.
 //!
 //! The invariant: the records of a run follow each other without a gap, and each has been checked.
 
@@ -17,21 +17,22 @@ use tercel_wire::log::{
     marks,
 };
 
-/// What was found in a log.
+/// The damage and the readable runs of a log.
 #[derive(Debug, Default)]
 pub struct LogSalvage {
     dir: PathBuf,
     space: SpaceId,
     files: Vec<(u64, PathBuf)>,
-    /// What is damaged, in order.
+    /// The damage, in order.
     pub damage: Vec<Damage>,
-    /// What can be read, in order; the last one reaches to the end of the log.
+    /// The readable runs of records, in order; the last run reaches to the end of the log.
     pub runs: Vec<Run>,
     /// The segment in which the last run ends.
     end: Option<u64>,
-    /// Where an unfinished write stands at the end; an opening cuts it. No caller had been told that it succeeded.
+    /// The place of an unfinished write at the end; an opening cuts it. No caller had been notified that it
+    /// succeeded.
     pub torn: Option<LogOffset>,
-    /// What followed the last run is lost with its segment, or with the end of that.
+    /// Set if records after the last run are lost with its segment, or with the end of that segment.
     pub is_cut: bool,
 }
 
@@ -40,9 +41,9 @@ pub struct LogSalvage {
 pub struct Damage {
     /// The segment.
     pub file: PathBuf,
-    /// Where in it the bad record or header begins.
+    /// The byte at which the bad record or header begins.
     pub offset: u64,
-    /// What is wrong.
+    /// The damage.
     pub what: String,
     /// The last record before it.
     pub after: Stamp,
@@ -55,7 +56,7 @@ pub struct Run {
     pub after: Stamp,
     /// Its last record's; `after` if it has none.
     pub last: Stamp,
-    /// How many records it has.
+    /// The number of its records.
     pub records: u64,
     /// Its beginning is known: the segment has a header, or one follows from a mark.
     begins: bool,
@@ -64,7 +65,7 @@ pub struct Run {
     header: Option<SegmentHeader>,
 }
 
-/// Where a pass ended.
+/// The end of a pass.
 struct Passed {
     run: Run,
     end: End,
@@ -83,7 +84,7 @@ pub fn space_of(dir: &Path) -> Option<SpaceId> {
     space
 }
 
-/// The stamp behind which a log begins that has its first segment, and nothing in it yet.
+/// The stamp after which a log begins that has its first segment, and nothing in it yet.
 pub fn begins_behind(dir: &Path) -> Option<Stamp> {
     let (number, path) = segment_files(dir).ok()?.into_iter().next()?;
     let header = SegmentHeader::decode(&head_of(&path).ok()?).ok()?;
@@ -117,7 +118,7 @@ impl LogSalvage {
         Ok(salvage)
     }
 
-    /// Whether the log ends at the end of its last segment's file.
+    /// Says whether the log ends at the end of its last segment's file.
     fn is_full(&self, end: LogOffset) -> Result<bool, DiskError> {
         let is_last = self.files.last().is_some_and(|(number, _)| *number == end.segment);
         let bytes = self.bytes(end.segment)?.map_or(0, |bytes| bytes.len());
@@ -180,7 +181,7 @@ impl LogSalvage {
         };
         let at = match stop {
             Some(stop) if stop.at.byte == 0 && !self.has_header(stop.at.segment)? => stop.at,
-            // A header that is well-formed and does not fit tells of a record before it that is wrong.
+            // A well-formed header that does not fit proves that an earlier record is wrong.
             _ => offset,
         };
         self.damaged(at, stop.map_or(Flaw::Record, |stop| stop.flaw).to_string(), run.last);
@@ -237,13 +238,13 @@ impl LogSalvage {
         Ok(Passed { run, end: scanner.finish(), stop })
     }
 
-    /// What is in a segment's file; `None` if there is no such file.
+    /// Reads the content of a segment's file; `None` if there is no such file.
     fn bytes(&self, number: u64) -> Result<Option<Vec<u8>>, DiskError> {
         let Some((_, path)) = self.files.iter().find(|(n, _)| *n == number) else { return Ok(None) };
         fs::read(path).map(Some).map_err(DiskError::io("read", path))
     }
 
-    /// A run that ends well may still have segments behind it, if one is missing.
+    /// A run that ends well may still have later segments, if a segment is missing.
     fn behind_gap(
         &mut self,
         from: u64,
@@ -259,9 +260,9 @@ impl LogSalvage {
         Ok(Some((number, None)))
     }
 
-    /// Where a run can begin again behind damage: at the next mark in the same segment, or at a later segment's header
-    /// or mark. A header or mark of a view that cannot follow `view`, the view of the last good record, is left over
-    /// from what was cut off.
+    /// The place where a run can begin again after damage: at the next mark in the same segment, or at a
+    /// later segment's header or mark. A header or mark of a view that cannot follow `view`, the view of the
+    /// last good record, is left over from a cut.
     fn resume(&self, at: LogOffset, view: ViewId) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
         let Some(log) = self.log()? else { return Ok(None) };
         for (number, _) in self.files.iter().filter(|(n, _)| *n >= at.segment) {
@@ -280,7 +281,7 @@ impl LogSalvage {
         Ok(None)
     }
 
-    /// Which log it is, by the first header that says so.
+    /// The log's id, by the first header that has it.
     fn log(&self) -> Result<Option<LogId>, DiskError> {
         for (number, _) in &self.files {
             let Some(bytes) = self.bytes(*number)? else { continue };
@@ -314,7 +315,7 @@ pub(super) fn segment_files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError
     Ok(files)
 }
 
-/// A header of the segment that holds `bytes`, for a scan that begins in the middle of it.
+/// A header of the segment that holds `bytes`, for a scan that begins in its middle.
 fn header_at(log: LogId, at: LogOffset, before: Last, bytes: &[u8]) -> SegmentHeader {
     let header = SegmentHeader::decode(bytes).ok().filter(|h| h.log == log && h.number == at.segment);
     let bytes = header.map_or(bytes.len() as u32, |h| h.bytes);

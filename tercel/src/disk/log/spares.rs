@@ -1,7 +1,8 @@
 //! Segments that are not needed any more, kept for their places on the disk.
 //!
-//! Removing a file and reserving another is work for the file system's journal and the device, tens of milliseconds in
-//! which every sync waits. So a segment that is let go gets another name, and the next is made of it.
+//! Removing a file and reserving another is work for the file system's journal and the device, tens of
+//! milliseconds in which every sync waits. So a segment that is let go gets another name, and the next is
+//! made of it.
 //!
 //! The invariant: nothing of this log that has a spare's name means anything. A later opening may use it or
 //! remove it. A file whose header names another log is neither used nor removed: it came from another
@@ -41,7 +42,8 @@ impl Spares {
         Ok(spares)
     }
 
-    /// Lets segment `number` go: it is a spare if there is use for one, or removed. Either is durable afterwards.
+    /// Lets segment `number` go: it is a spare if there is use for one, or removed. Either is durable
+    /// afterwards.
     pub(super) fn let_go(&mut self, number: u64) -> Result<(), DiskError> {
         let (name, spare) = (segment_name(number), spare_name(number));
         self.dir.see_named()?;
@@ -80,7 +82,7 @@ impl Spares {
         None
     }
 
-    /// Whether the disk can do without what a spare takes.
+    /// Says whether the disk can spare the room that a spare takes.
     fn is_roomy(&self) -> bool {
         let free = |disk: rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize);
         let segment_bytes = self.segment_bytes as u64;

@@ -1,13 +1,14 @@
-//! The thread that owns a [`Log`] and gives natural group commit: the next batch is whatever came while the last sync
-//! ran.
+//! The thread that owns a [`Log`] and gives natural group commit: the next batch is whatever came while the
+//! last sync ran.
 //!
-//! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; the thread writes and syncs once and
-//! calls back. No other thread ever waits for the disk.
+//! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; the thread writes and syncs
+//! once and calls back. No other thread ever waits for the disk.
 //!
-//! A batch for which the disk has no room waits until it has. No caller has been told of the batch yet, and what is in
-//! the log is not touched.
+//! A batch for which the disk has no room waits until it has. No caller has been notified of the batch yet,
+//! and the content of the log is not touched.
 //!
-//! The invariant: callbacks come in the order of submission, and after the first failure there are only failures.
+//! The invariant: callbacks come in the order of submission, and after the first failure there are only
+//! failures.
 
 use super::Log;
 use crate::disk::DiskError;
@@ -19,7 +20,7 @@ use tercel_lock::unpoison;
 use tercel_wire::id::{LogPosition, Stamp, Written};
 use tercel_wire::log::Last;
 
-/// What became of everything submitted up to some point.
+/// The outcome of everything submitted up to some point.
 #[derive(Debug)]
 pub enum LogDone {
     /// All records up to this one are durable.
@@ -32,8 +33,8 @@ pub enum LogDone {
         /// The last record now; the next one is encoded on its chain.
         last: Last,
     },
-    /// A batch, and every one behind it, is not known to be durable and never will be. The server must stop; opening
-    /// the log again tells what is there.
+    /// A batch, and every later one, is not known to be durable and never will be. The server must stop;
+    /// opening the log again shows its content.
     Failed {
         /// Why.
         error: DiskError,
@@ -63,7 +64,7 @@ struct State {
     closing: bool,
 }
 
-/// What there is to know about the log, as of the last sync.
+/// The state of the log, as of the last sync.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogState {
     /// Bytes of all segments.
@@ -93,7 +94,7 @@ struct Batch {
     last: Written,
 }
 
-/// What the thread does besides writing batches, and after that.
+/// The work of the thread besides writing batches, and after that.
 #[derive(Debug, Clone, Copy)]
 struct Todo {
     truncate_below: Option<Stamp>,
@@ -103,8 +104,8 @@ struct Todo {
 }
 
 impl LogThread {
-    /// Starts the thread. It calls `done` after each sync, once for all batches that the sync covered. `done` should
-    /// take no longer than it takes to wake a thread.
+    /// Starts the thread. It calls `done` after each sync, once for all batches that the sync covered. `done`
+    /// should take no longer than it takes to wake a thread.
     pub fn start(mut log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
         let dir = log.dir().clone();
         let state = State { log: LogState::of(&log), ..State::default() };
@@ -125,8 +126,8 @@ impl LogThread {
     }
 
     /// Hands over encoded records, the last of which is `last`. Gives them back if [`QUEUED_BATCHES_MAX`] or
-    /// [`QUEUED_BYTES_MAX`] is reached: wait for the next [`LogDone`] and try again. Gives them back, too, while the log is
-    /// to be cut.
+    /// [`QUEUED_BYTES_MAX`] is reached: wait for the next [`LogDone`] and try again. Gives them back, too,
+    /// while the log is to be cut.
     pub fn submit(&self, records: Vec<u8>, last: Written) -> Result<(), Vec<u8>> {
         let mut state = self.shared.lock();
         let full = state.cut_above.is_some()
@@ -155,12 +156,12 @@ impl LogThread {
         self.wake();
     }
 
-    /// Erases every record above `position`, when all that was submitted before has been written: [`Log::cut_above`]. `done`
-    /// of [`LogThread::start`] is then called with [`LogDone::Cut`].
+    /// Erases every record above `position`, when all that was submitted before has been written:
+    /// [`Log::cut_above`]. `done` of [`LogThread::start`] is then called with [`LogDone::Cut`].
     ///
-    /// The caller submits nothing before it has taken that answer: its record is the one that the next record follows.
-    /// Records encoded before do not continue the log. They are given back while the cut is to be made, and fail afterwards,
-    /// as any that are not chained.
+    /// The caller submits nothing before it has taken that answer: its record is the one that the next record
+    /// follows. Records encoded before do not continue the log. They are given back while the cut is to be
+    /// made, and fail afterwards, as any that are not chained.
     pub fn cut_above(&self, position: LogPosition) {
         let mut state = self.shared.lock();
         state.cut_above = Some(state.cut_above.map_or(position, |before| before.min(position)));
@@ -285,7 +286,8 @@ impl Shared {
         log.sync()
     }
 
-    /// Waits a while for the disk to have room, or the process descriptors, for another segment. Lets go of old ones meanwhile.
+    /// Waits a while for the disk to have room, or the process descriptors, for another segment. Lets go of
+    /// old ones meanwhile.
     fn wait_for_room(&self, log: &mut Log) -> Result<(), DiskError> {
         // What was appended before is made durable first: nothing may be truncated before.
         log.sync()?;
@@ -340,18 +342,19 @@ impl State {
     }
 }
 
-/// How often the path of the directory is looked at: an operator notices within this time that a moved
+/// The interval between looks at the path of the directory. An operator notices within this time that a moved
 /// directory was in use.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// How long a batch without room waits before it is tried again.
+/// The pause before a batch without room is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(50);
 
-/// Batches that wait for the sync under way. More than the commits of a thousand clients that each wait for one.
+/// Batches that wait for the sync under way. More than the commits of a thousand clients that each wait for
+/// one.
 pub const QUEUED_BATCHES_MAX: usize = 4096;
 
-/// Bytes that wait, beyond a single batch, which may be as large as a record may be: what a disk takes in a quarter of
-/// a second.
+/// Bytes that wait, beyond a single batch, which may be as large as a record may be: what a disk takes in a
+/// quarter of a second.
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
 
 /// Buffers kept for reuse: two batches of a busy server's loop, and some that differ in size.

@@ -33,7 +33,8 @@ pub(crate) fn verify(path: &Path) -> Result<Option<String>, DiskError> {
     })
 }
 
-/// Whether that is what the library says of a file that is not its own, or ends too early, rather than the system's word.
+/// Says whether the error is the library's report of a foreign or truncated file, rather than an error of the
+/// system.
 pub(super) fn says_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
@@ -102,7 +103,8 @@ impl StorageBackend for CopyOnWriteFile {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let written = self.lock();
         if offset.saturating_add(out.len() as u64) > written.bytes {
-            // After an error the library refuses all further reads, and a node that leads outside spoils no other one.
+            // After an error the library refuses all further reads, and a node that leads outside spoils no
+            // other one.
             if out.len() > OUTSIDE_BYTES_MAX {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -142,7 +144,7 @@ impl StorageBackend for CopyOnWriteFile {
     }
 }
 
-/// What is read outside of a file at most.
+/// The most bytes that are read outside of a file.
 const OUTSIDE_BYTES_MAX: usize = 64 << 10;
 
 /// A node of redb's.

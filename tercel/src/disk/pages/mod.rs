@@ -1,8 +1,8 @@
 //! The page store: pages as of one stamp, on disk.
 //!
-//! The log acknowledges commits; pages are installed later, many objects at a time, in the background. A store changes
-//! pages, its named values (the checkpoint) and the stamp they all reflect in one durable transaction, so recovery is: open it,
-//! and replay the log from there.
+//! The log acknowledges commits; pages are installed later, many objects at a time, in the background. A
+//! store changes pages, its named values (the checkpoint) and the stamp they all reflect in one durable
+//! transaction, so recovery is: open it, and replay the log from there.
 //!
 //! The invariant: whatever [`PageRead`] shows is the state after some whole [`PageStore::commit`].
 
@@ -19,7 +19,8 @@ use tercel_wire::id::{PageId, Stamp};
 
 /// Reading pages, of the newest commit or of a pinned one.
 pub trait PageRead: Send {
-    /// Replaces the contents of `buf` by the page's bytes. `false`, and `buf` empty, if there is no such page.
+    /// Replaces the contents of `buf` by the page's bytes. `false`, and `buf` empty, if there is no such
+    /// page.
     fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError>;
 
     /// The named value; `None` if it was never written.
@@ -28,10 +29,11 @@ pub trait PageRead: Send {
     /// The stamp up to which commits are in the pages.
     fn applied_stamp(&self) -> Result<Stamp, DiskError>;
 
-    /// How many pages there are.
+    /// Counts the pages.
     fn page_count(&self) -> Result<u64, DiskError>;
 
-    /// Shows every page, in the order of their ids, all of the same commit. The first error of `each` ends it.
+    /// Shows every page, in the order of their ids, all of the same commit. The first error of `each` ends
+    /// it.
     fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError>;
 }
 
@@ -65,7 +67,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The state in a store, if there ever was one. A row of counts that is missing is found out where the state is read.
+/// The state in a store, if there ever was one. A row of counts that is missing is found out where the state
+/// is read.
 pub(crate) fn state(store: &dyn PageRead) -> Result<Option<Saved>, DiskError> {
     let Some(head) = store.meta(STATE_KEY)? else { return Ok(None) };
     let mut rows = Vec::new();
@@ -88,24 +91,25 @@ pub(crate) fn checkpoint(store: &dyn PageRead) -> Result<Option<Checkpoint>, Dis
     })
 }
 
-/// What is shown every page.
+/// The callback that receives every page.
 pub type EachPage<'a> = &'a mut dyn FnMut(PageId, &[u8]) -> Result<(), DiskError>;
 
 /// A store of pages. Its own reads show the newest commit.
 pub trait PageStore: PageRead {
-    /// Makes a batch durable, whole or not at all. After [`DiskError::Full`] nothing has changed, and it may be tried
-    /// again; after any other error the store refuses further commits, and opening it again tells what is there.
+    /// Makes a batch durable, whole or not at all. After [`DiskError::Full`] nothing has changed, and it may
+    /// be tried again. After any other error the store refuses further commits, and opening it again shows
+    /// its content.
     fn commit(&mut self, batch: &PageBatch<'_>) -> Result<(), DiskError>;
 
     /// For another thread: reads the newest commit and never waits for one under way.
     fn reader(&self) -> Box<dyn PageRead>;
 
-    /// Reads what is newest now, for as long as it is kept. Meanwhile replaced pages keep their old bytes on disk, so
-    /// keep it for a bounded time.
+    /// Reads what is newest now, for as long as it is kept. Meanwhile replaced pages keep their old bytes on
+    /// disk, so keep it for a bounded time.
     fn pin(&self) -> Result<Box<dyn PageRead>, DiskError>;
 }
 
-/// What one commit of a store writes.
+/// The writes of one commit of a store.
 #[derive(Debug, Clone, Copy)]
 pub struct PageBatch<'a> {
     /// Whole pages, each of the store's page size. Written fastest in the order of their ids.

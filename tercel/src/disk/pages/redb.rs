@@ -1,9 +1,9 @@
 //! The page store on redb, a copy-on-write B+tree file.
 //!
-//! Commits save the allocator's state ("quick repair"), so that opening after a crash does not walk the file. The
-//! library's cache is small, because the server caches pages itself. Whether the disk has room for a batch is looked at
-//! before it is begun; if it runs out nevertheless, the library refuses everything until its file is opened anew, which
-//! is done here. A panic in the library is caught here and becomes
+//! Commits save the allocator's state ("quick repair"), so that opening after a crash does not walk the file.
+//! The library's cache is small, because the server caches pages itself. Whether the disk has room for a
+//! batch is looked at before it is begun; if it runs out nevertheless, the library refuses everything until
+//! its file is opened anew, which is done here. A panic in the library is caught here and becomes
 //! [`DiskError::Damaged`], since damaged files are what makes it panic; after one, everything is refused.
 
 use super::{EachPage, PageBatch, PageRead, PageStore, copy_on_write};
@@ -61,8 +61,9 @@ impl RedbPages {
         RedbPages::check(db, guard)
     }
 
-    /// Gives bytes of the file in which nothing is any more back to the file system: its length before and after. The library
-    /// itself only shortens the file by what happens to be free at its end. Takes as long as copying what is in it.
+    /// Gives bytes of the file in which nothing is any more back to the file system: its length before and
+    /// after. The library itself only shortens the file by what happens to be free at its end. Takes as long
+    /// as copying what is in it.
     pub fn compact(file: &Path, page_bytes: u32) -> Result<(u64, u64), DiskError> {
         let guard = Guard::new(None, file, page_bytes);
         let bytes = || std::fs::metadata(file).map(|m| m.len()).map_err(DiskError::io("look at", file));
@@ -210,8 +211,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Reads in the newest commit. A transaction kept between reads would keep replaced pages on disk while no thread
-    /// reads.
+    /// Reads in the newest commit. A transaction kept between reads would keep replaced pages on disk while
+    /// no thread reads.
     fn now<T>(&self, f: impl FnOnce(&ReadTransaction) -> Result<T, Failure>) -> Result<T, DiskError> {
         self.with(|db| f(&db.begin_read()?))
     }
@@ -229,8 +230,8 @@ impl Shared {
         }
     }
 
-    /// Opens the file anew, as after a crash: what was committed is there and the batch that failed is not. If even that
-    /// finds no room, the next use tries again.
+    /// Opens the file anew, as after a crash: what was committed is there and the batch that failed is not.
+    /// If even that finds no room, the next use tries again.
     fn reopen(&self) {
         let mut db = unpoison(self.db.write());
         *db = None;
@@ -310,7 +311,7 @@ fn meta(txn: &ReadTransaction, key: &str) -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
-/// What stands behind a named value: the CRC-32 of its name and of it.
+/// Returns the bytes that follow a named value: the CRC-32 of its name and the value.
 fn sum_of(key: &str, value: &[u8]) -> [u8; 4] {
     let mut sum = crc32fast::Hasher::new();
     sum.update(key.as_bytes());
@@ -326,7 +327,7 @@ fn state(txn: &ReadTransaction, key: &str) -> Result<u64, Failure> {
 /// Stands between the library and the server: turns its errors into ours, and its panics too.
 #[derive(Debug)]
 struct Guard {
-    /// Where the file is opened again; none for one that is opened once.
+    /// The directory in which the file is opened again; none for a file that is opened once.
     dir: Option<HeldDir>,
     file: PathBuf,
     page_bytes: u32,
@@ -335,7 +336,7 @@ struct Guard {
     poisoned: OnceLock<String>,
 }
 
-/// What a closure under the guard may fail with.
+/// The failures of a closure under the guard.
 enum Failure {
     Library(Box<redb::Error>),
     Damaged(String),
@@ -380,8 +381,8 @@ impl Guard {
         if let Some(cause) = self.poisoned.get() {
             return Err(DiskError::Poisoned { cause: cause.clone() });
         }
-        // Unwind safe: after a panic nothing that the closure touched is used again, because everything is refused; or it was
-        // a look at what may be damaged, of which every answer is checked.
+        // Unwind safe: after a panic nothing that the closure touched is used again, because everything is
+        // refused; or it was a look at what may be damaged, of which every answer is checked.
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => result.map_err(|failure| self.error(failure)),
             Err(panic) => {
@@ -394,8 +395,8 @@ impl Guard {
         }
     }
 
-    /// Fails with `Full` if the disk has no room for a batch of so many bytes. The room includes copies of what the
-    /// batch changes in the tree, and some more for other programs that write meanwhile.
+    /// Fails with `Full` if the disk has no room for a batch of so many bytes. The room includes copies of
+    /// what the batch changes in the tree, and some more for other programs that write meanwhile.
     fn look_for_room(&self, bytes: u64) -> Result<(), DiskError> {
         let disk = match &self.dir {
             Some(dir) => rustix::fs::fstatvfs(dir),

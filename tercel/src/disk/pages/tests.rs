@@ -140,7 +140,7 @@ fn a_store_that_is_open_elsewhere_is_locked() {
     assert!(matches!(second, Err(DiskError::Locked { .. })));
 }
 
-/// Of real pages, in a tree with inner nodes.
+/// A store of real pages, in a tree with inner nodes.
 fn store_of_pages() -> (TempDir, PathBuf) {
     let (dir, mut store) = new_store();
     let page = |n: u32| PageBuilder::new(Vec::new(), id(n), SpaceId(1)).finish(Stamp(n as u64));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tercel::{Address, Server};
 use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, SendError, Sender, Spin, Waited, pass};
 
-/// What ends each connection: both of its sockets are shut down.
+/// The functions that end each connection by shutting down both of its sockets.
 type Ends = Arc<Mutex<Vec<Box<dyn Fn() + Send>>>>;
 
 trait Socket: Read + Write + Send + Sized + 'static {
@@ -141,10 +141,11 @@ pub fn knock(path: &Path) -> (UnixStream, Channel) {
     (socket, channel)
 }
 
-/// How long a relay sleeps: clients ring by their sockets, which it does not read.
+/// The sleep of a relay: clients ring by their sockets, which it does not read.
 pub const NAP: Duration = Duration::from_millis(1);
 
-/// Shared memory as this process has mapped it, to be written all over: the file takes no writes once both ends have it.
+/// Shared memory as this process has mapped it, to be written all over: the file takes no writes once both
+/// ends have it.
 pub struct Mapped {
     memory: File,
     begin: u64,

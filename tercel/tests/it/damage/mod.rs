@@ -26,7 +26,7 @@ pub struct Node {
     pub near: List<Ref<Node>>,
 }
 
-/// What one step of the work made, under a root of its own.
+/// The objects that one step of the work made, under a root of its own.
 #[derive(Object, Debug, Clone, PartialEq)]
 struct Step {
     counters: List<Ref<Counter>>,
@@ -42,7 +42,7 @@ pub struct Found {
     pub blobs: Vec<Ref<Blob>>,
 }
 
-/// What a test knows of a space: every version that an object ever had, the newest last.
+/// The known content of a space: every version that an object ever had, the newest last.
 #[derive(Default)]
 pub struct Known {
     pub kept: Found,
@@ -66,15 +66,15 @@ impl Known {
         }
     }
 
-    /// The versions that an object may have if nothing up to a commit is lost and anything behind it may be; whether it
-    /// must have one of them.
+    /// The versions that an object may have if nothing up to a commit is lost and anything behind it may be;
+    /// whether it must have one of them.
     pub fn since(&self, object: &str, stamp: Stamp) -> (&[String], bool) {
         let before = self.seen[object].iter().filter(|seen| **seen <= stamp).count();
         (&self.versions[object][before.saturating_sub(1)..], before > 0)
     }
 
-    /// Everything as a client reads it by the references that the test has kept; `None` is an error. They mean nothing where
-    /// commits were lost, for places are given out again.
+    /// Everything as a client reads it by the references that the test has kept; `None` is an error. They
+    /// mean nothing where commits were lost, for places are given out again.
     pub fn dump(&self, client: &Client) -> Vec<(String, Option<String>)> {
         read_all(client, &self.kept)
     }
@@ -167,13 +167,14 @@ fn read_all(client: &Client, found: &Found) -> Vec<(String, Option<String>)> {
     all
 }
 
-/// A directory as a crash leaves it: most of it in pages, with a log of many small segments that holds some of what is in
-/// the pages and much of what is not.
+/// A directory as a crash leaves it: most of it in pages, with a log of many small segments that holds some
+/// of what is in the pages and much of what is not.
 pub fn crashed() -> (TempDir, Known) {
     crashed_with(6)
 }
 
-/// The same, with a log that begins so many records before the records that recovery needs; `u64::MAX` for all.
+/// The same, with a log that begins so many records before the records that recovery needs; `u64::MAX` for
+/// all.
 pub fn crashed_with(before: u64) -> (TempDir, Known) {
     let origin = place();
     let mut known = Known::default();

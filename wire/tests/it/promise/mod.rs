@@ -1,12 +1,13 @@
 //! Golden bytes: a file of lines `name hex`, one for each thing whose form was promised.
 //!
-//! There is no way to let a test write the file. The test's message has the lines of what is new or has changed. A change
-//! of something released is a new version, with a file of its own beside this one, which stays for the code that reads it.
+//! There is no way to let a test write the file. The test's message has the lines of what is new or has
+//! changed. A change of something released is a new version, with a file of its own beside this one, which
+//! stays for the code that reads it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What a file of golden bytes promises.
+/// The bytes that a file of golden bytes promises.
 pub struct Promises {
     lines: BTreeMap<String, Vec<u8>>,
     /// Lines that the file must have, of what is new or has changed.
@@ -24,7 +25,8 @@ impl Promises {
         Promises { lines, due: Vec::new() }
     }
 
-    /// The bytes of `name`, which must be the ones that are written today: [`Promises::end`] fails if they are not.
+    /// The bytes of `name`, which must be the ones that are written today: [`Promises::end`] fails if they
+    /// are not.
     pub fn keep(&mut self, name: &str, written: &[u8]) -> Vec<u8> {
         if self.lines.remove(name).is_none_or(|golden| golden != written) {
             self.due.push(format!("{name} {}", hex_of(written)));

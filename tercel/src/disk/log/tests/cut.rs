@@ -30,7 +30,8 @@ fn expected(kept: u64, later: u64) -> Vec<Written> {
     (1..=kept + later).map(|n| Written { view: view(n), position: LogPosition(n) }).collect()
 }
 
-/// Some batches over several segments: small records, and such that span segments. Gives how many records there are.
+/// Some batches over several segments: small records, and such that span segments. Gives how many records
+/// there are.
 fn spanning_log() -> (TempDir, u64) {
     let dir = new_log();
     let (mut log, ..) = open(dir.path());

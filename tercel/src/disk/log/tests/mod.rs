@@ -19,7 +19,7 @@ use tercel_wire::log::{Kind, SEGMENT_HEADER_BYTES, encode_record};
 
 const SPACE: SpaceId = SpaceId(77);
 const SEGMENT: u32 = 4096;
-/// What a mark takes.
+/// Bytes of a mark.
 const MARK: u64 = tercel_wire::log::MARK_BYTES as u64;
 const VIEW: ViewId = ViewId::new(2, 0x5eed);
 

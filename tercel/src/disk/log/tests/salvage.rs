@@ -1,4 +1,4 @@
-//! What a salvage finds in a damaged log, which it leaves as it is.
+//! The findings of a salvage in a damaged log, which stays as it is.
 
 use super::*;
 use tercel_wire::log::RECORD_HEADER_BYTES;
@@ -31,7 +31,7 @@ fn spanning_log() -> TempDir {
     dir
 }
 
-/// The mark that a clean close ends with: nothing behind it tells that it was there.
+/// The mark that a clean close ends with: no later byte shows that it was there.
 const MARK: usize = super::MARK as usize;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a log holds when it is opened again: after a clean end, a crash, damage, a failed write or sync.
+//! The content of a log that is opened again: after a clean end, a crash, damage, a failed write or sync.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -186,7 +186,7 @@ fn segment_of_another_log_is_refused_and_left_alone() {
         (0..8).for_each(|_| commit(&mut log, &[3000]));
         let last = log.tail().offset.segment;
         log.close().unwrap();
-        // Before where the replay begins, and behind the end.
+        // Before the beginning of the replay, and after the end.
         for number in [2, last + 1] {
             let spoiled = copy(dir.path());
             let path = segment(spoiled.path(), number);
@@ -376,7 +376,8 @@ fn what_no_mark_vouches_for_is_written_again_when_a_log_is_opened() {
     let (mut log, ..) = open(dir.path());
     commit(&mut log, &[10]);
     let mark = log.tail().offset.byte as u64;
-    // As if the sync of this batch had failed: its bytes are in the file, and nothing tells whether they are on the disk.
+    // As if the sync of this batch had failed: its bytes are in the file, and nothing tells whether they are
+    // on the disk.
     log.append(&records(&mut log.tail(), &[20, 30])).unwrap();
     log.files.flush().unwrap();
     let end = log.tail().offset.byte as usize;

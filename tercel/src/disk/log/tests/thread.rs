@@ -1,4 +1,4 @@
-//! What the log's thread promises its callers.
+//! The promises of the log's thread to its callers.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
