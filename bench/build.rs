@@ -5,7 +5,8 @@ use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // In a worktree of git these files are not in `../.git`; cargo would build the program each time if one were missing.
+    // In a worktree of git these files are not in `../.git`; cargo would build the program each time if one
+    // were missing.
     for name in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--git-path", name]).filter(|path| Path::new(path).exists()) {
             println!("cargo:rerun-if-changed={path}");
@@ -17,7 +18,7 @@ fn main() {
     }
 }
 
-/// What git says, if it is there and this is a repository.
+/// The output of git, if it is there and this is a repository.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())

@@ -30,7 +30,7 @@ pub enum Command {
   tercel bench rpc --only shm.spin --report ./report
   tercel bench rpc --only ablations       without each part of the short way")]
 pub struct Bench {
-    /// What to measure
+    /// The suite to measure
     #[arg(value_enum)]
     pub suite: Suite,
     /// Print one JSON object
@@ -66,26 +66,28 @@ That takes about a second for every 20,000 transactions: some 5 s after 20 s of 
 
 Exit codes: 0 nothing was lost; 1 it could not be done; 2 a wrong request; 3 something was lost or wrong.")]
 pub struct Soak {
-    /// How long
+    /// Seconds of work
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = soak_seconds)]
     pub seconds: u64,
-    /// How many clients, each with a connection and a cache of its own
+    /// Clients, each with a connection and a cache of its own
     #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
     pub clients: usize,
-    /// Seconds between two kills of the server, no more than --seconds; else 2, or half of --seconds if that is less
+    /// Seconds between two kills of the server, no more than --seconds; else 2, or half of --seconds if that
+    /// is less
     #[arg(long, value_name = "S", value_parser = kill_seconds)]
     pub kill_every: Option<f64>,
     /// Fill the store with so many bytes first, such as 1G; up to 16G
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
     pub fill: usize,
-    /// The server's memory for modified objects, as `serve --mob` has it, from 4M; little makes it install pages all the time
+    /// The server's memory for modified objects, as `serve --mob` has it, from 4M; little makes it install
+    /// pages all the time
     #[arg(long, value_name = "BYTES", value_parser = soak_mob_bytes)]
     pub mob: Option<usize>,
     /// The work of the clients and the times of cut connections follow from this
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Where to put the data: a new directory, or one of an earlier soak, which then goes on in it; else one that is removed
-    /// at the end
+    /// Where to put the data: a new directory, or one of an earlier soak, which then goes on in it; else one
+    /// that is removed at the end
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Write the history, for the checkers to read again
@@ -109,7 +111,7 @@ pub enum Suite {
     Idle,
     /// The delay of other clients beside antagonist clients, and 1,000 clients at work
     Load,
-    /// How late a change is seen by another client, and the cost of seeing it at once
+    /// The delay until a change is seen by another client, and the cost of seeing it at once
     Stale,
     /// The room that a space takes which is written to all the time and holds no more than before; --quick
     /// in seconds, else gigabytes and many minutes
@@ -141,7 +143,7 @@ fn soak_mob_bytes(s: &str) -> Result<usize, String> {
 
 const SOAK_MOB_BYTES_MIN: usize = 4 << 20;
 
-/// How many seconds a soak works.
+/// Parses the number of seconds that a soak works.
 fn soak_seconds(s: &str) -> Result<u64, String> {
     match s.parse() {
         Ok(n @ 1..=2_592_000) => Ok(n),

@@ -1,15 +1,16 @@
 //! Comparing two things fairly on a machine that others use too: in alternating blocks.
 //!
-//! A block of the one is followed by a block of the other, again and again, the order turning each time, so that what slows
-//! the machine slows both. Each pair gives one ratio. The median of the ratios is reported, and its confidence
-//! interval comes from order statistics: between the k-th smallest and the k-th largest of n independent ratios lies
-//! the true median with a probability that the binomial distribution gives, whatever the distribution of the ratios.
+//! A block of the one is followed by a block of the other, again and again, the order turning each time, so
+//! that what slows the machine slows both. Each pair gives one ratio. The median of the ratios is reported,
+//! and its confidence interval comes from order statistics: between the k-th smallest and the k-th largest of
+//! n independent ratios lies the true median with a probability that the binomial distribution gives,
+//! whatever the distribution of the ratios.
 
 use std::time::Instant;
 
 use super::report::Best;
 
-/// What alternating blocks gave: per pair, the limit's value and ours.
+/// The results of alternating blocks: per pair, the limit's value and ours.
 #[derive(Debug, Clone, Default)]
 pub struct Pairs {
     /// The values of each pair, the limit's first.
@@ -120,8 +121,8 @@ pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     }
 }
 
-/// How many values may be left out at each end of `n` so that at least [`CONFIDENCE`] stays; none if `n` is so small that
-/// even the whole range has less.
+/// The number of values that may be left out at each end of `n` so that at least [`CONFIDENCE`] stays; none
+/// if `n` is so small that even the whole range has less.
 fn rank(n: usize) -> usize {
     // Probability that k of n fair coins show heads, summed from below, in logarithms because 2^-n vanishes.
     let mut log_term = -(n as f64) * std::f64::consts::LN_2;
@@ -135,7 +136,7 @@ fn rank(n: usize) -> usize {
     k.saturating_sub(1)
 }
 
-/// Of the intervals.
+/// The confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
 
 #[cfg(test)]
@@ -144,8 +145,8 @@ mod tests {
 
     #[test]
     fn the_interval_takes_the_ranks_of_the_tables() {
-        // The widely printed table of order statistics for the median: for n the interval is from the r-th smallest to
-        // the r-th largest, counted from 1.
+        // The widely printed table of order statistics for the median: for n the interval is from the r-th
+        // smallest to the r-th largest, counted from 1.
         for (n, r) in [(6, 1), (8, 1), (9, 2), (15, 4), (20, 6), (30, 10), (50, 18), (100, 40)] {
             assert_eq!(rank(n) + 1, r, "{n}");
         }

@@ -1,9 +1,10 @@
 //! Suite `churn`: the room that a space takes which is written to all the time and holds no more than before.
 //!
-//! Four kinds of change, one after the other in one space: a large value that is set anew, a list whose length varies, objects
-//! that are made and unlinked, and a map through which entries pass. The limit is a fresh space that is given what the
-//! first holds in the end. What a space takes is the page store's file after a clean stop, behind a last collection. Then
-//! commits of one object are timed beside collections, and beside a thread that only takes as much of the machine.
+//! Four kinds of change, one after the other in one space: a large value that is set anew, a list whose
+//! length varies, objects that are made and unlinked, and a map through which entries pass. The limit is a
+//! fresh space that is given what the first holds in the end. What a space takes is the page store's file
+//! after a clean stop, behind a last collection. Then commits of one object are timed beside collections, and
+//! beside a thread that only takes as much of the machine.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ struct Link {
     next: Ref<Link>,
 }
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy)]
 struct Size {
     /// Commits that set the value, and as many that set the list.
@@ -199,7 +200,8 @@ fn open(dir: &Path) -> Result<Client, String> {
     tercel::embedded_with(config, ClientConfig::default()).map_err(failed)
 }
 
-/// The time of grace, which is ten minutes unless configured: the load is over sooner than that, and holds no references.
+/// The time of grace, which is ten minutes unless configured: the load is over sooner than that, and holds no
+/// references.
 const GRACE: Duration = Duration::ZERO;
 
 /// A collection that has come to its end.
@@ -249,7 +251,7 @@ struct Beside {
     collections: u64,
 }
 
-/// What goes on beside timed commits.
+/// The work that goes on beside timed commits.
 #[derive(Clone, Copy, PartialEq)]
 enum Neighbour {
     Collections,

@@ -1,12 +1,12 @@
 //! Suite `flex`: what it costs to call a method of an object, on the cached copy and at the server.
 //!
-//! The server is a process of its own with the methods of a small class, reached over TCP and over a Unix socket. The limit of a
-//! call at the server is a bare exchange with a process that echoes, of as many bytes as a call and its answer have, over a
-//! connection that is configured alike; the limit of a call on the cached copy is the method's body called directly on the object
-//! at hand, not inlined.
+//! The server is a process of its own with the methods of a small class, reached over TCP and over a Unix
+//! socket. The limit of a call at the server is a bare exchange with a process that echoes, of as many bytes
+//! as a call and its answer have, over a connection that is configured alike; the limit of a call on the
+//! cached copy is the method's body called directly on the object at hand, not inlined.
 //!
-//! The founding figures are those of Flex, where a call on a cached copy was 135 times cheaper than one at another process, and
-//! caching a copy cost three such calls.
+//! The founding figures are those of Flex, where a call on a cached copy was 135 times cheaper than one at
+//! another process, and caching a copy cost three such calls.
 
 use std::ffi::OsStr;
 use std::hint::black_box;
@@ -119,7 +119,8 @@ fn answer(mut stream: impl Read + Write) {
     while stream.read_exact(&mut asked).and_then(|()| stream.write_all(&answer)).is_ok() {}
 }
 
-/// A call without arguments: a header, what names object and method, an empty payload; its answer has a number.
+/// A call without arguments: a header, what names object and method, an empty payload; its answer has a
+/// number.
 const CALL_BYTES: usize = 64 + 28 + 12;
 const ANSWER_BYTES: usize = 64 + 20 + 16;
 
@@ -291,7 +292,7 @@ fn at_server(
     })
 }
 
-/// What a cached copy saves, and what it costs to get one.
+/// Measures the gain from a cached copy, and the cost of getting one.
 fn saved(
     options: &Options,
     client: &Client,
@@ -352,7 +353,8 @@ fn saved(
     Ok(vec![over, cache, validate, create, breakeven])
 }
 
-/// What it costs to learn that a copy is unchanged whose subscription has ended, by a call at the server.
+/// Measures the cost of learning, by a call at the server, that a copy is unchanged whose subscription has
+/// ended.
 fn validated(
     options: &Options,
     client: &Client,

@@ -1,7 +1,8 @@
 //! The suite `graph`: importing the package index, and closures over it.
 //!
-//! The yardstick of a closure is the same traversal over plain vectors of indices with the same set of visited numbers;
-//! that of the import is parsing the file and writing as many bytes to a file, synced once a batch.
+//! The yardstick of a closure is the same traversal over plain vectors of indices with the same set of
+//! visited numbers; that of the import is parsing the file and writing as many bytes to a file, synced once a
+//! batch.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,9 +1,9 @@
 //! Suite `idle`: what connections cost that do nothing.
 //!
-//! Two servers, each a process of its own: one has thousands of connected clients that only say now and then that they
-//! are there, the other none. What a connection takes is the growth of the first one's anonymous memory; what it costs
-//! the others is the time of a round trip for a page that both have in memory, in alternating blocks. Both servers stay on
-//! one processor, and all clients on another.
+//! Two servers, each a process of its own: one has thousands of connected clients that only say now and then
+//! that they are there, the other none. What a connection takes is the growth of the first one's anonymous
+//! memory; what it costs the others is the time of a round trip for a page that both have in memory, in
+//! alternating blocks. Both servers stay on one processor, and all clients on another.
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Write};
@@ -25,7 +25,7 @@ use super::{COMMIT, Options, placed};
 /// The environment variable that makes this program the holder of idle connections.
 pub const ROLE: &str = "TERCEL_BENCH_IDLE";
 
-/// What to put into [`ROLE`].
+/// The value of [`ROLE`] for such a process.
 pub fn role(address: &str, connections: usize) -> String {
     format!("{connections} {address}")
 }
@@ -83,7 +83,7 @@ fn rows(options: &Options, busy: &OwnProcess, lonely: &OwnProcess) -> Result<Vec
     ])
 }
 
-/// Whether so many connections can be: each takes a descriptor here and one of the server's, and a port.
+/// Checks that so many connections can be: each takes a descriptor here and one of the server's, and a port.
 fn room_for(connections: usize) -> Result<(), String> {
     if let Some(descriptors) = getrlimit(Resource::Nofile).maximum
         && connections as u64 + OWN_DESCRIPTORS > descriptors
@@ -215,7 +215,7 @@ fn failed(e: impl std::fmt::Display) -> String {
 /// The page of the names, which every space has.
 const ROOT_PAGE: PageId = PageId::new(1).expect("a page");
 
-/// How often an idle client says that it is there: as often as Tercel's own client does.
+/// Time between two messages in which an idle client reports that it is there: as in Tercel's own client.
 const PING_EVERY: Duration = Duration::from_secs(2);
 
 /// Descriptors of a process beside the connections, several times over.

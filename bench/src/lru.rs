@@ -1,13 +1,16 @@
-//! A cache of pages under exact least-recently-used replacement, on paper: which references would have been fetches.
+//! A cache of pages under exact least-recently-used replacement, on paper: which references would have been
+//! fetches.
 //!
-//! This is the yardstick for any replacement policy on the same trace of pages. It shares no code with a real cache.
+//! This is the yardstick for any replacement policy on the same trace of pages. It shares no code with a real
+//! cache.
 
 use std::collections::HashMap;
 
-/// Number of references in `trace` that miss in a cache of `frames` pages, empty at first, that gives up the page not
-/// referenced for longest. Without frames every reference misses.
+/// Number of references in `trace` that miss in a cache of `frames` pages, empty at first, that gives up the
+/// page not referenced for longest. Without frames every reference misses.
 ///
-/// Takes about 30 bytes for each frame in use, whatever the length of the trace; `frames` beyond 2³² are as 2³².
+/// Takes about 30 bytes for each frame in use, whatever the length of the trace; `frames` beyond 2³² are as
+/// 2³².
 pub fn simulate(trace: impl Iterator<Item = u32>, frames: usize) -> u64 {
     let mut ring = Ring::default();
     let mut slot_of: HashMap<u32, u32> = HashMap::new();
@@ -33,7 +36,8 @@ pub fn simulate(trace: impl Iterator<Item = u32>, frames: usize) -> u64 {
     fetches
 }
 
-/// The pages in the cache in the order of their last reference, a ring of slots that closes between newest and oldest.
+/// The pages in the cache in the order of their last reference, a ring of slots that closes between newest
+/// and oldest.
 #[derive(Default)]
 struct Ring {
     slots: Vec<Slot>,

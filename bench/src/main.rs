@@ -1,5 +1,5 @@
-//! `tercel-bench`, behind `tercel bench`: measuring against the physical limit in the same run. And behind `tercel soak`. It is
-//! a program of its own, so that users get no more than they use.
+//! `tercel-bench`, behind `tercel bench`: measuring against the physical limit in the same run. And behind
+//! `tercel soak`. It is a program of its own, so that users get no more than they use.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -52,14 +52,15 @@ use tercel_term::{Term, say, tidy};
 use args::{Args, Command, Suite};
 use report::Report;
 
-/// How to measure.
+/// The options of a measurement.
 #[derive(Debug, Clone, Default)]
 struct Options {
     /// Fewer rounds: some seconds instead of a minute, and wider intervals.
     quick: bool,
-    /// Where to put data; a directory of its own is made in it and removed. Else the system's for temporary files.
+    /// Where to put data; a directory of its own is made in it and removed. Else the system's for temporary
+    /// files.
     dir: Option<PathBuf>,
-    /// How many connections do nothing, in suite `idle`.
+    /// Connections that do nothing, in suite `idle`.
     connections: usize,
     /// Which rows to measure, in suites `load` and `rpc`; all if none is named.
     only: Vec<String>,
@@ -104,8 +105,8 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
     }
 }
 
-/// Measures a suite and prints its report. This is also the door by which the suites' own child processes come in: they say in
-/// their environment what they are.
+/// Measures a suite and prints its report. This is also the door by which the suites' own child processes
+/// come in: they say in their environment what they are.
 fn bench(args: args::Bench) -> Outcome {
     let (suite, page) = (args.suite, args.report.as_deref());
     let options =
@@ -158,7 +159,7 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
     Failure::new(format!("cannot write {}: {e}", path.display())).next("name another directory with --report")
 }
 
-/// What a process of a suite does, with the value of its variable.
+/// The work of a suite's process, with the value of its variable.
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.

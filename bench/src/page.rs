@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use super::report::{Report, Row};
 
-/// What a founding paper measured, beside which rows stand.
+/// The results of a founding paper, beside which rows stand.
 struct Founding {
     suite: &'static str,
     /// The system, its machine, and where it was published.
     source: &'static str,
-    /// What was measured, what it took, and that by the limit.
+    /// The measured operation, its result, and the ratio of that to the limit.
     rows: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -83,7 +83,7 @@ fn put_rows(page: &mut String, rows: &[Row]) {
     let _ = writeln!(page, "</table>\n<p>{ABOUT}</p>");
 }
 
-/// How a table of rows is to be read.
+/// A note for readers of a table of rows.
 const ABOUT: &str = "The limit is the raw path under a row, measured in the same run in alternating blocks; the ratio is the \
     median over pairs of blocks, and 95 % is where its true value lies.";
 

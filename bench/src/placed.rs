@@ -1,7 +1,8 @@
 //! Which processor measures: both ends of a row and of its limit must wake each other in the same way.
 //!
-//! Left to itself the system puts the two ends of a connection on one processor in one run and on two in another, and a
-//! wake-up across processors takes several times as long. So rows that are all wake-ups say where each end runs.
+//! Left to itself the system puts the two ends of a connection on one processor in one run and on two in
+//! another, and a wake-up across processors takes several times as long. So rows that are all wake-ups say
+//! where each end runs.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -1,7 +1,7 @@
 //! The report of a suite: rows for programs as JSON, for people as a table.
 //!
-//! A row that claims speed names its limit, the raw path measured in the same run. Absolute times on shared machines mean
-//! little, so the row claims only the ratio.
+//! A row that claims speed names its limit, the raw path measured in the same run. Absolute times on shared
+//! machines mean little, so the row claims only the ratio.
 
 use std::fmt::Write as _;
 
@@ -30,14 +30,14 @@ pub struct Machine {
     pub cpus: usize,
     /// Release of the kernel.
     pub kernel: String,
-    /// How the kernel delivered events to the server.
+    /// The way in which the kernel delivered events to the server.
     pub backend: String,
-    /// What else it did meanwhile; none where the kernel does not say.
+    /// Its other load meanwhile; none where the kernel does not say.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub busy: Option<Busy>,
 }
 
-/// What a machine did besides, while it was measured.
+/// The other load of a machine while it was measured.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Busy {
     /// Threads that ran or wanted to, ours among them: the system's mean over the last minute, at the end.
@@ -74,7 +74,7 @@ pub struct Row {
     pub id: String,
     /// The median over the blocks, or a count.
     pub value: f64,
-    /// Of the value.
+    /// The unit of the value.
     pub unit: &'static str,
     /// The 99th percentile of single operations.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub struct Row {
     /// The best block, and it by the best block of the limit.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
-    /// What an operation took of the processors.
+    /// The processor time of an operation.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
     /// The name of what it is measured against.
@@ -120,7 +120,7 @@ pub struct Row {
 pub struct Each {
     /// The median.
     pub p50: f64,
-    /// What one in a thousand took longer than.
+    /// The 99.9th percentile: one in a thousand took longer.
     pub p999: f64,
 }
 
@@ -141,7 +141,8 @@ pub struct Best {
     pub ratio: f64,
 }
 
-/// A row's value beside a bystander. The bystander takes as much of the machine as the antagonist and does nothing else.
+/// A row's value beside a bystander. The bystander takes as much of the machine as the antagonist and does
+/// nothing else.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bystander {
     /// The median over the blocks.
@@ -256,7 +257,7 @@ impl Report {
 /// The columns; the first has the name.
 const HEAD: [&str; 6] = ["", "value", "unit", "p99", "ratio", "n"];
 
-/// How to read the table.
+/// A legend for readers of the table.
 const LEGEND: [(&str, &str); 9] = [
     ("value", "what Tercel took or did, the median"),
     (

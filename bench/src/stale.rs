@@ -1,11 +1,12 @@
 //! Suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once.
 //!
-//! The server is a process of its own, `tercel serve`, reached over TCP. The limit is a bare exchange with a process that
-//! echoes: as many bytes as a question and its answer have, over a connection that is configured alike.
+//! The server is a process of its own, `tercel serve`, reached over TCP. The limit is a bare exchange with a
+//! process that echoes: as many bytes as a question and its answer have, over a connection that is configured
+//! alike.
 //!
-//! *The tail*: a writer commits 50 times a second; a reader of another client reads the same object all the time, and
-//! fetches pages beside. A delay is the time from the writer's acknowledgement to the reader's first sight. *Strict*: one
-//! transaction after the other, each of which must hear of the server once.
+//! *The tail*: a writer commits 50 times a second; a reader of another client reads the same object all the
+//! time, and fetches pages beside. A delay is the time from the writer's acknowledgement to the reader's
+//! first sight. *Strict*: one transaction after the other, each of which must hear of the server once.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -31,7 +32,7 @@ struct Watched {
     value: u64,
 }
 
-/// What the reader fetches: one to a page.
+/// The objects that the reader fetches: one to a page.
 #[derive(Object)]
 struct Ballast {
     bytes: Bytes,

@@ -1,11 +1,14 @@
-//! Suite `oo7`: how close a traversal of cached objects comes to plain pointers, and how few pages a small cache asks for.
+//! Suite `oo7`: how close a traversal of cached objects comes to plain pointers, and how few pages a small
+//! cache asks for.
 //!
-//! Hot rows: everything is in the cache, each traversal is a transaction of its own, and its time is per visited atomic
-//! part. The limit is the faster of the two native builds in the same process; all must agree on the tally.
+//! Hot rows: everything is in the cache, each traversal is a transaction of its own, and its time is per
+//! visited atomic part. The limit is the faster of the two native builds in the same process; all must agree
+//! on the tally.
 //!
-//! Fetch rows: T1 in a cache of 38 % of the database's bytes, the paper's point on the medium database, and T1-, which
-//! visits half the parts, in half that cache, under HAC and under whole-page LRU. One traversal warms it, the second is counted. It is a
-//! transaction for each base assembly, because a transaction must remember all that it reads and that costs cache too.
+//! Fetch rows: T1 in a cache of 38 % of the database's bytes, the paper's point on the medium database, and
+//! T1-, which visits half the parts, in half that cache, under HAC and under whole-page LRU. One traversal
+//! warms it, the second is counted. It is a transaction for each base assembly, because a transaction must
+//! remember all that it reads and that costs cache too.
 
 use std::time::Instant;
 
@@ -175,7 +178,7 @@ struct Traversal<'a> {
     parts_max: u32,
 }
 
-/// What a traversal asked for.
+/// The requests of a traversal.
 struct Fetches {
     pages: u64,
     /// Frames there were at the end.
@@ -225,7 +228,7 @@ struct Contest<'a> {
     visits: u64,
 }
 
-/// What it gave.
+/// The results of a traversal.
 struct Outcome {
     pairs: Pairs,
     limit: &'static str,
@@ -306,7 +309,7 @@ fn failed(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-/// Of every database that is built.
+/// The seed of every database that is built.
 const SEED: u64 = 1;
 
 /// Room for the medium database, the handles of its objects and the marks of a traversal.
@@ -328,8 +331,8 @@ const BLOCK_VISITS: u64 = 400_000;
 /// Pairs of cold traversals. Even, because each updating one swaps what the one before it swapped.
 const COLD_ROUNDS: usize = 6;
 
-/// Hot T1 and T6 by the time of a C++ program, with checks for transactions as we have them (Castro et al., SOSP '97,
-/// table 3; the medium database).
+/// Hot T1 and T6 by the time of a C++ program, with checks for transactions as we have them (Castro et al.,
+/// SOSP '97, table 3; the medium database).
 const PAPER_T1_HOT: f64 = 1.89;
 const PAPER_T6_HOT: f64 = 1.48;
 

@@ -30,8 +30,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// Puts in the server that the environment names where the command line names none. Whatever the command line says wins, so a
-    /// variable that is not used may hold anything.
+    /// Puts in the server that the environment names where the command line names none. Whatever the command
+    /// line says wins, so a variable that is not used may hold anything.
     pub fn with_server(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let instead = match &self.command {
             Command::Call(_) => "--addr ADDR",
@@ -137,8 +137,8 @@ pub struct Serve {
     /// Allow addresses that other machines can reach, although nothing is encrypted
     #[arg(long)]
     pub allow_plain_remote: bool,
-    /// Memory for modified objects before they are installed into pages, from 1M to what the machine has; no transaction
-    /// can be larger
+    /// Memory for modified objects before they are installed into pages, from 1M to what the machine has; no
+    /// transaction can be larger
     #[arg(long, value_name = "BYTES", value_parser = server_bytes, default_value = "256M")]
     pub mob: usize,
     /// Memory for cached pages, from 1M to what the machine has
@@ -147,22 +147,23 @@ pub struct Serve {
     /// Pages that one client may have cached, from 16 to 4194304; beyond it the server asks for pages back
     #[arg(long, value_name = "PAGES", value_parser = subscriptions, default_value = "1048576")]
     pub subscriptions: usize,
-    /// Milliseconds of silence after which a client and the server ask each other, from 100 to 600000; after twice that a
-    /// peer is gone
+    /// Milliseconds of silence after which a client and the server ask each other, from 100 to 600000; after
+    /// twice that a peer is gone
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=600_000), default_value = "2000")]
     pub keepalive: u32,
-    /// Seconds that an object which no root reaches stays before it is freed, up to 86400: programs may still hold a reference
-    /// to it
+    /// Seconds that an object which no root reaches stays before it is freed, up to 86400: programs may still
+    /// hold a reference to it
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400), default_value = "600")]
     pub gc_grace: u32,
-    /// Collect by itself once so many objects in a hundred of those left by the last collection were made, and 100,000 at
-    /// least; with 0 only `tercel gc` collects
+    /// Collect by itself once so many objects in a hundred of those left by the last collection were made,
+    /// and 100,000 at least; with 0 only `tercel gc` collects
     #[arg(long, value_name = "PERCENT", default_value = "50")]
     pub gc_percent: u8,
     /// Which clients of a Unix socket may use shared memory
     #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
     pub shared_memory: SharedMemory,
-    /// Seconds that calls under way have to end at the first SIGTERM or SIGINT, up to 3600; with 0 it stops at once
+    /// Seconds that calls under way have to end at the first SIGTERM or SIGINT, up to 3600; with 0 it stops
+    /// at once
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "5")]
     pub drain: u32,
     /// Stop when standard input ends, because the process that started this one has ended
@@ -200,7 +201,8 @@ pub struct Demo {
     /// Where to put the data; a fresh directory that is removed at the end if not given
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH. It leaves an object there, see below
+    /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH. It leaves an
+    /// object there, see below
     #[arg(long, value_name = "ADDR", alias = "server", conflicts_with_all = ["input", "sample", "dir"])]
     pub addr: Option<Address>,
 }
@@ -230,14 +232,15 @@ A stanza that cannot be read is told with its line, and left out. What is left o
 
 #[derive(Debug, ClapArgs)]
 pub struct ImportDebian {
-    /// The file: plain, .gz, .xz, .lzma or .lz4, or - for standard input; else the main list of the machine's apt lists
+    /// The file: plain, .gz, .xz, .lzma or .lz4, or - for standard input; else the main list of the machine's
+    /// apt lists
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// Import the sample that comes with the program
     #[arg(long, conflicts_with = "input")]
     pub sample: bool,
-    /// Take the packages of this architecture, and those of all; else this machine's, or if the list has none of that, the one
-    /// that it has most of
+    /// Take the packages of this architecture, and those of all; else this machine's, or if the list has none
+    /// of that, the one that it has most of
     #[arg(long, value_name = "ARCH", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub architecture: Option<String>,
     /// Refuse a list with a stanza that cannot be read
@@ -265,10 +268,10 @@ pub struct Query {
 
 #[derive(Debug, Subcommand)]
 pub enum QueryWhat {
-    /// What a package needs
+    /// The dependencies of a package
     #[command(after_help = "Example:\n  tercel query depends libssl3 --recursive --json --data ./packages")]
     Depends(Closure),
-    /// What needs a package, or names it as an alternative
+    /// The packages that need a package, or name it as an alternative
     #[command(after_help = "Example:
   tercel query rdepends libssl3 --recursive --json --data ./packages
 
@@ -380,10 +383,10 @@ pub struct Inspect {
     /// The interfaces whose methods the server runs, and its services, with what they take and give
     #[arg(long, conflicts_with_all = ["what", "data"])]
     pub interfaces: bool,
-    /// Of a map, the entry of this key: a text, a number, or a byte string in hexadecimal
+    /// The entry of this key in a map: a text, a number, or a byte string in hexadecimal
     #[arg(long, value_name = "KEY", requires = "what", conflicts_with = "limit", allow_hyphen_values = true)]
     pub key: Option<String>,
-    /// Of a map, as many entries as are printed [default: 20]
+    /// The number of entries of a map that are printed [default: 20]
     #[arg(long, value_name = "N", requires = "what", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub limit: Option<u32>,
     /// Print JSON
@@ -421,14 +424,13 @@ pub struct Call {
     pub name: String,
     /// The method or procedure
     pub method: String,
-    /// What it takes, as JSON: an object by name, or an array in order; one
-    /// value alone
+    /// Its arguments, as JSON: an object by name, or an array in order; one value alone
     #[arg(value_name = "ARGS", allow_negative_numbers = true)]
     pub args: Option<String>,
     /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", alias = "server")]
     pub addr: Option<Address>,
-    /// How long to wait for the answer, such as 500ms or 2s; else 30 s
+    /// Time to wait for the answer, such as 500ms or 2s; else 30 s
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub within: Option<Duration>,
     /// Print JSON
@@ -534,7 +536,7 @@ fn server_bytes(s: &str) -> Result<usize, String> {
     }
 }
 
-/// Of modified objects, or cached pages; the library goes lower, and knows what is too much.
+/// Bytes of modified objects or cached pages, at least; the library goes lower, and knows what is too much.
 const SERVER_BYTES_MIN: usize = 1 << 20;
 
 /// Room for what one transaction holds beside what is kept; the library goes down to a quarter of it.
@@ -542,7 +544,7 @@ const CACHE_BYTES_MIN: usize = 1 << 20;
 /// The bytes that references in a cache can address.
 const CACHE_BYTES_MAX: usize = 8 << 30;
 
-/// How many pages a client may have.
+/// Parses the number of pages that a client may have.
 fn subscriptions(s: &str) -> Result<usize, String> {
     match s.parse() {
         Ok(n @ 16..=SUBSCRIPTIONS_MAX) => Ok(n),
@@ -578,7 +580,8 @@ mod tests {
         command.get_subcommands().flat_map(with_subcommands).chain([command]).collect()
     }
 
-    /// The command lines of all commands below that take a server, without one: each with what it cannot do without.
+    /// The command lines of all commands below that take a server, without one: each with what it cannot do
+    /// without.
     fn lines_without_server(command: &clap::Command, before: &[&str]) -> Vec<Vec<String>> {
         let path = [before, &[command.get_name()]].concat();
         let takes_server = command.get_arguments().any(|arg| {

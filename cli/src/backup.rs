@@ -58,7 +58,7 @@ pub fn unfinished(what: &str, dir: &Path) -> String {
     }
 }
 
-/// How far it is, as a bar.
+/// The progress of a backup, as a bar.
 pub struct Bar(ProgressBar);
 
 impl Bar {

@@ -26,13 +26,14 @@ pub fn run(args: &args::Call) -> Outcome {
     })
 }
 
-/// A call that gave nothing, not even an error of its own: why, and whether it was executed, as a program is told.
+/// A call that gave nothing, not even an error of its own: why, and whether it was executed, as a program is
+/// told.
 struct Unended {
     failure: Failure,
     executed: &'static str,
 }
 
-/// What fails before a call is sent.
+/// Failures that come before a call is sent.
 impl From<Failure> for Unended {
     fn from(failure: Failure) -> Unended {
         Unended { failure, executed: "no" }
@@ -57,13 +58,13 @@ fn call(args: &args::Call) -> Result<ExitCode, Unended> {
     Ok(code)
 }
 
-/// What names the server.
+/// The option that names the server.
 const OPTION: &str = "--addr";
 
 /// As many names as a message has; `tercel inspect` lists all.
 const NAMED_MAX: usize = 20;
 
-/// What a call is to reach, and the interfaces that it has.
+/// The target of a call, and the interfaces that it has.
 struct Target {
     /// As a message names it.
     what: String,
@@ -166,7 +167,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// What the method takes, as bytes.
+/// Encodes the arguments of a method.
 fn arguments(of: &Method, text: Option<&str>) -> Result<Vec<u8>, Failure> {
     let wrong = |what: String| {
         let signature = interfaces::line(of);
@@ -191,7 +192,8 @@ fn arguments(of: &Method, text: Option<&str>) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// What is wrong with arguments that are not JSON. Mostly it is a text without quotes, because the shell took them.
+/// Describes the mistake in arguments that are not JSON. Mostly it is a text without quotes, because the
+/// shell took them.
 fn not_json(text: &str, e: &serde_json::Error) -> String {
     let is_structure = text.trim_start().starts_with(['{', '[', '"']);
     let text = Value::from(text).to_string().replace('\'', r"'\''");
@@ -301,7 +303,8 @@ fn in_a_line(datum: Datum) -> String {
     if fields.is_empty() { String::new() } else { format!(": {}", fields.join(", ")) }
 }
 
-/// What kept the method from its end. Whether it was begun is the exit code, too: a program must know whether it may call again.
+/// Describes the obstacle that kept the method from its end. The exit code also shows whether the method was
+/// begun: a program must know whether it may call again.
 fn refused(e: Error) -> Unended {
     let unknown = |what: String| {
         let failure = Failure::new(what)

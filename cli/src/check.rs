@@ -180,7 +180,7 @@ fn wrongs(n: u64, term: &Term) -> String {
     term.red(&count(n, "thing is wrong", "things are wrong"))
 }
 
-/// How much there is.
+/// The sums of a report, in a sentence.
 fn sums(report: &Report) -> String {
     format!(
         "{}, {}, {}, {}, up to commit {}",
@@ -192,7 +192,7 @@ fn sums(report: &Report) -> String {
     )
 }
 
-/// How much is wrong that is not named.
+/// Prints the number of findings that are not named.
 fn tell_of_more(report: &Report, term: &Term) {
     let more = report.wrong - report.findings.len() as u64;
     if more > 0 {

@@ -12,7 +12,7 @@ use crate::args;
 use crate::backup::size;
 use crate::space;
 
-/// How often the server is asked how far it is.
+/// Time between two questions to the server about its progress.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub fn run(args: &args::Gc, term: &Term) -> Outcome {

@@ -70,7 +70,8 @@ pub fn run(args: &args::Serve) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why it did not start. A command that opens a directory may ask its server instead; a second server must have the directory.
+/// Why it did not start. A command that opens a directory may ask its server instead; a second server must
+/// have the directory.
 fn not_started(e: ServerError) -> Failure {
     let ServerError::Disk(DiskError::Locked { dir, pid }) = &e else { return e.into() };
     let (holder, how) = match pid {

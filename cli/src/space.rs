@@ -17,8 +17,8 @@ pub fn open(space: &args::Space) -> Result<Client, Failure> {
     connect(space.server.as_ref(), config, "space", Failure::from)
 }
 
-/// Opens it to write, does the work and closes it. Where the directory has no space, one is made. If the directory was not there,
-/// it is not there either after a failure.
+/// Opens it to write, does the work and closes it. Where the directory has no space, one is made. If the
+/// directory was not there, it is not there either after a failure.
 pub fn create<T>(
     space: &args::Space,
     work: impl FnOnce(&Client) -> Result<T, Failure>,
@@ -51,7 +51,8 @@ fn will_be_made(dir: &Path) -> Option<PathBuf> {
     missing.last().map(Path::to_path_buf)
 }
 
-/// Opens it to collect what no root reaches: in a directory that this process alone has open no program holds a reference.
+/// Opens it to collect what no root reaches: in a directory that this process alone has open no program holds
+/// a reference.
 pub fn open_to_collect(space: &args::Space) -> Result<Client, Failure> {
     match &space.data {
         Some(dir) => {

@@ -49,7 +49,7 @@ pub fn run(args: &args::Stat) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the server says of itself that is shown in other words.
+/// Fields of the server's status that are shown in other words.
 const SAID: [&str; 6] = [
     "collection",
     "collection_ticket",
@@ -60,7 +60,7 @@ const SAID: [&str; 6] = [
     "seconds_to_full",
 ];
 
-/// How far the collection is that is under way, and what the last one did.
+/// The progress of the collection under way, and the work of the last one.
 fn collection(of: &Value) -> Option<String> {
     let number = |value: &Value| value.as_u64().map(thousands);
     let now = match of["phase"].as_str()? {
@@ -80,7 +80,7 @@ fn collection(of: &Value) -> Option<String> {
     })
 }
 
-/// How the room of pages was used when that was counted last: a label, a value and its meaning each.
+/// The use of the room of pages at its last count: a label, a value and its meaning each.
 fn room(status: &Value) -> Vec<(&'static str, Value, String)> {
     let counted = &status["counted"];
     let Some(ago) = counted["seconds_ago"].as_u64() else {
@@ -135,7 +135,7 @@ fn element(value: &Value) -> String {
     }
 }
 
-/// What the server reports: its name there, for people, and the meaning with its unit.
+/// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
 const WORDS: [(&str, &str, &str); 38] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),

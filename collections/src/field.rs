@@ -26,8 +26,8 @@ macro_rules! handle {
         }
 
         impl<$($p),+> $name<$($p),+> {
-            /// The one that has this top node. That its contents are of the types named here is checked when they are
-            /// read.
+            /// The one that has this top node. That its contents are of the types named here is checked when
+            /// they are read.
             pub fn open(top: tercel_wire::record::Ref<$node>) -> Self {
                 Self { top, contents: std::marker::PhantomData }
             }

@@ -10,9 +10,10 @@ use thiserror::Error;
 /// Bytes of a key at most: three of the longest still fit into a node, so a split always helps.
 pub const KEY_BYTES_MAX: usize = 255;
 
-/// A type that the keys of a [`Map`](crate::Map) can have: [`Text`], [`Bytes`] (both ordered by their bytes) and `u64`.
+/// A type that the keys of a [`Map`](crate::Map) can have: [`Text`], [`Bytes`] (both ordered by their bytes)
+/// and `u64`.
 pub trait Key: Ord + Clone + Debug + sealed::Stored + 'static {
-    /// How a key is handed to a look-up, without a copy: `&str`, `&[u8]`, `u64`.
+    /// The form of a key in a look-up, without a copy: `&str`, `&[u8]`, `u64`.
     type Arg<'k>: Copy;
 
     /// The key as an argument.
@@ -36,7 +37,7 @@ impl From<KeyTooLong> for Error {
     }
 }
 
-/// Whether a key of these bytes can be stored.
+/// Checks that a key of these bytes can be stored.
 pub(crate) fn check(key: &[u8]) -> Result<(), KeyTooLong> {
     if key.len() > KEY_BYTES_MAX { Err(KeyTooLong { bytes: key.len() }) } else { Ok(()) }
 }
@@ -49,8 +50,8 @@ pub(crate) mod sealed {
         /// The number that nodes carry for keys of this type.
         const KIND: u8;
 
-        /// Bytes in the order of the keys. The argument is written out in the implementations too: the lifetime would
-        /// be bound at another time.
+        /// Bytes in the order of the keys. The argument is written out in the implementations too: the
+        /// lifetime would be bound at another time.
         fn encode<'k>(key: <Self as Key>::Arg<'k>) -> impl AsRef<[u8]> + 'k
         where
             Self: Key;

@@ -1,8 +1,9 @@
 //! Ordered maps and vectors of references, as ordinary Tercel objects.
 //!
-//! Not here: anything that a program could not write itself. A collection is made of objects of two classes, with the
-//! calls that every program has; it is cached, replaced, checked and committed like any other data, and other programs
-//! may read its nodes. Nodes have at most [`NODE_BYTES_MAX`] bytes, so a change sends little and conflicts with little.
+//! Not here: anything that a program could not write itself. A collection is made of objects of two classes,
+//! with the calls that every program has; it is cached, replaced, checked and committed like any other data,
+//! and other programs may read its nodes. Nodes have at most [`NODE_BYTES_MAX`] bytes, so a change sends
+//! little and conflicts with little.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -10,8 +11,8 @@
 //! | [`Vector`] | references by position |
 //! | [`Key`] | what a key can be |
 //!
-//! A handle is a copy of a reference and can be a field of an object. Removing entries gives the room of nodes back
-//! when the space collects its garbage.
+//! A handle is a copy of a reference and can be a field of an object. Removing entries gives the room of
+//! nodes back when the space collects its garbage.
 //!
 //! ```
 //! use tercel::collections::{KEY_BYTES_MAX, KeyTooLong, Map, PrefixKey, Vector};
@@ -68,8 +69,8 @@ pub use key::{KEY_BYTES_MAX, Key, KeyTooLong, PrefixKey};
 pub use map::{Map, MapNode};
 pub use vector::{Vector, VectorNode};
 
-/// Bytes of a node at most: 8 of them fill a page, so a page takes 8 without loss, and a changed node is an eighth of a
-/// page on its way to the server.
+/// Bytes of a node at most: 8 of them fill a page, so a page takes 8 without loss, and a changed node is an
+/// eighth of a page on its way to the server.
 pub const NODE_BYTES_MAX: usize = 996;
 
 const _: () = {

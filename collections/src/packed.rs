@@ -1,8 +1,9 @@
 //! Sorted keys in one byte string: read in place, changed as a copy.
 //!
-//! The form is the starts of all keys, two bytes each, little-endian and counted from the string's own begin, then the
-//! keys one after the other. The first start thus tells how many there are, and no keys are no bytes. The
-//! bytes may come from any source: bytes that are not of this form give [`Error::Corrupt`], never a panic.
+//! The form is the starts of all keys, two bytes each, little-endian and counted from the string's own begin,
+//! then the keys one after the other. The first start thus tells how many there are, and no keys are no
+//! bytes. The bytes may come from any source: bytes that are not of this form give [`Error::Corrupt`], never
+//! a panic.
 
 use std::cmp::Ordering;
 
@@ -28,7 +29,7 @@ impl<'a> Keys<'a> {
         if is_whole { Ok(Keys { bytes, len: first / START_BYTES }) } else { Err(damaged()) }
     }
 
-    /// How many.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -61,12 +62,12 @@ impl<'a> Keys<'a> {
         Ok(Err(from))
     }
 
-    /// How many are at most `key`.
+    /// Counts the keys that are at most `key`.
     pub fn at_most(&self, key: &[u8]) -> Result<usize, Error> {
         Ok(self.search(key)?.map_or_else(|i| i, |i| i + 1))
     }
 
-    /// How many are less than `key`.
+    /// Counts the keys that are less than `key`.
     pub fn less_than(&self, key: &[u8]) -> Result<usize, Error> {
         Ok(self.search(key)?.unwrap_or_else(|i| i))
     }
@@ -89,7 +90,7 @@ impl KeyList {
         Ok(list)
     }
 
-    /// How many.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.ends.len()
     }

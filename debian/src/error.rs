@@ -1,11 +1,11 @@
-//! What is wrong with a list, and on which line.
+//! The errors of a list: what is wrong, and on which line.
 
 use std::io;
 
 use thiserror::Error;
 
-/// The fault of a list. `Read`, `Memory` and `Cut` end the reading: the user must fetch the list again or unpack it. The
-/// others cost the stanza in which they stand, and its maintainer must mend it.
+/// The fault of a list. `Read`, `Memory` and `Cut` end the reading: the user must fetch the list again or
+/// unpack it. The others cost the stanza in which they stand, and its maintainer must mend it.
 #[derive(Debug, Error)]
 pub enum ParseError {
     /// The file could not be read or unpacked further.
@@ -15,7 +15,7 @@ pub enum ParseError {
     Read {
         /// The line that could not be read in full.
         line: u64,
-        /// What the operating system or the unpacker said.
+        /// The error of the operating system or the unpacker.
         source: io::Error,
     },
     /// Unpacking the file takes more memory than is given to it.
@@ -42,7 +42,7 @@ pub enum ParseError {
         line: u64,
         /// The text that stands there, cut to a readable length.
         found: String,
-        /// What should stand there.
+        /// The expected text.
         expected: &'static str,
     },
     /// A line or a stanza is longer than any in a Packages file.
@@ -50,7 +50,7 @@ pub enum ParseError {
     TooLong {
         /// The line on which the limit was passed.
         line: u64,
-        /// What is too long, a line or a stanza.
+        /// The part that is too long, a line or a stanza.
         what: &'static str,
         /// The limit.
         bytes_max: usize,

@@ -1,9 +1,9 @@
 //! Opening a list, packed or not.
 //!
-//! The first bytes of a file give its format; its name is never asked. A packed file that ends before its own end mark
-//! gives [`io::ErrorKind::UnexpectedEof`], never a quiet end, so a download cut short is not taken for a short index. Plain
-//! text has no end mark. [`Stanzas`](super::Stanzas), which reads the text, refuses a text that ends within a line. A text
-//! that was cut between two lines cannot be told from a whole text.
+//! The first bytes of a file give its format; its name is never asked. A packed file that ends before its own
+//! end mark gives [`io::ErrorKind::UnexpectedEof`], never a quiet end, so a download cut short is not taken
+//! for a short index. Plain text has no end mark. [`Stanzas`](super::Stanzas), which reads the text, refuses
+//! a text that ends within a line. A text that was cut between two lines cannot be told from a whole text.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -24,7 +24,7 @@ pub struct Input {
     bytes_read: Arc<AtomicU64>,
 }
 
-/// How a list is packed.
+/// The format in which a list is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     /// Not packed.
@@ -33,7 +33,7 @@ enum Format {
     Gzip,
     /// xz, one stream or several.
     Xz,
-    /// What was before xz.
+    /// The format before xz.
     Lzma,
     /// lz4 frames, as apt keeps its lists.
     Lz4,
@@ -55,8 +55,9 @@ pub enum OpenError {
 /// Opens the list at `path`.
 ///
 /// # Errors
-/// [`OpenError::Io`] if the file cannot be opened or its first bytes cannot be read, [`OpenError::Unsupported`] if they
-/// name bzip2, zstd or a zip archive. Damage further in is met while reading.
+/// [`OpenError::Io`] if the file cannot be opened or its first bytes cannot be read,
+/// [`OpenError::Unsupported`] if they name bzip2, zstd or a zip archive. Damage further in is met while
+/// reading.
 pub fn open(path: impl AsRef<Path>) -> Result<Input, OpenError> {
     let file = File::open(path)?;
     let file_bytes = file.metadata()?.len();
@@ -90,8 +91,8 @@ impl Input {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the file taken so far, at most a buffer ahead of the text handed out, for a progress bar that outlives
-    /// a borrow of the input.
+    /// Bytes of the file taken so far, at most a buffer ahead of the text handed out, for a progress bar that
+    /// outlives a borrow of the input.
     pub fn bytes_read_counter(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.bytes_read)
     }
@@ -116,7 +117,8 @@ impl BufRead for Input {
 fn unpack(raw: impl Read + Send + 'static, file_bytes: u64) -> Result<Input, OpenError> {
     let bytes_read = Arc::new(AtomicU64::new(0));
     let mut raw = Counted { raw, bytes_read: Arc::clone(&bytes_read) };
-    // The first bytes are read on their own, since one read of a pipe may give fewer than a magic number needs.
+    // The first bytes are read on their own, since one read of a pipe may give fewer than a magic number
+    // needs.
     let mut magic = Vec::with_capacity(MAGIC_BYTES_MAX);
     raw.by_ref().take(MAGIC_BYTES_MAX as u64).read_to_end(&mut magic)?;
     let format = recognise(&magic)?;
@@ -157,7 +159,8 @@ fn recognise(magic: &[u8]) -> Result<Format, OpenError> {
     }
 }
 
-/// Whether an .lzma file may have a dictionary of so many bytes; xz too knows such files by that. No four letters are one.
+/// Says whether an .lzma file may have a dictionary of so many bytes; xz too knows such files by that. No
+/// four letters are one.
 fn is_dictionary(bytes: u32) -> bool {
     bytes == u32::MAX || bytes.is_power_of_two() || (bytes.is_multiple_of(3) && (bytes / 3).is_power_of_two())
 }
@@ -218,9 +221,10 @@ impl<R: Read> Read for Counted<R> {
 
 /// Frame after frame of lz4, strict about the end.
 ///
-/// The decoder of the library says "end" in three cases: after a frame's end mark, before a first frame that is not there,
-/// and where the file breaks off between two blocks. Only the first is an end. They are told apart by whether the decoder
-/// ran into the end of its source, because here it is never asked to start a frame at the end of the file.
+/// The decoder of the library says "end" in three cases: after a frame's end mark, before a first frame that
+/// is not there, and where the file breaks off between two blocks. Only the first is an end. They are told
+/// apart by whether the decoder ran into the end of its source, because here it is never asked to start a
+/// frame at the end of the file.
 struct Lz4Frames<R: Read> {
     decoder: FrameDecoder<Exhaustible<R>>,
     ended: bool,
@@ -281,7 +285,8 @@ static SAMPLE: &[u8] = include_bytes!("../data/sample-packages.xz");
 /// The longest magic number looked for, that of xz.
 const MAGIC_BYTES_MAX: usize = 6;
 
-/// One buffer on each side of the decoder. Large enough that calls through the box vanish, small enough for the L2 cache.
+/// One buffer on each side of the decoder. Large enough that calls through the box vanish, small enough for
+/// the L2 cache.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A dictionary of 64 MiB is what `xz -9` asks for; twice that is room for all that packers of lists choose.
@@ -376,7 +381,8 @@ mod tests {
             Stream::new_stream_encoder(Filters::new().lzma2(options), Check::Crc32).unwrap()
         };
         for bytes in [64 << 20, 256 << 20] {
-            // Packing reserves a multiple of the dictionary, so the size is written into what was packed with less.
+            // Packing reserves a multiple of the dictionary, so the size is written into what was packed with
+            // less.
             let mut packed = xz_with(1 << 20, pack, b"Package: a\n");
             set_dictionary(&mut packed, bytes);
             let input = unpack(io::Cursor::new(packed), 0).unwrap();

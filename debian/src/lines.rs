@@ -1,8 +1,8 @@
 //! Lines of bytes out of an input of bytes.
 //!
-//! A line is lent until the next is read. It is no longer than [`LINE_BYTES_MAX`], it comes without its end, be that LF or
-//! CR LF, and it has a number. What it says is left to the caller. Every line has an end, the last one too: that is all by
-//! which plain text shows that it was cut short.
+//! A line is lent until the next is read. It is no longer than [`LINE_BYTES_MAX`], it comes without its end,
+//! be that LF or CR LF, and it has a number. What it says is left to the caller. Every line has an end, the
+//! last one too: that is all by which plain text shows that it was cut short.
 
 use std::io::{BufRead, ErrorKind, Read};
 
@@ -21,7 +21,8 @@ impl<R: BufRead> Lines<R> {
         Self { input, number: 0, bytes: Vec::new() }
     }
 
-    /// The next line with its number, or `None` at the end of the input. A line that is too long is passed over.
+    /// The next line with its number, or `None` at the end of the input. A line that is too long is passed
+    /// over.
     pub fn next(&mut self) -> Result<Option<(u64, &[u8])>, ParseError> {
         let number = self.number + 1;
         let bytes = self.fill(number)?;

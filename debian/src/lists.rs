@@ -1,7 +1,7 @@
 //! Which of apt's lists to take when the user named none.
 //!
-//! apt keeps each list it fetched under its address, with `/` written as `_`. Only the name and the size of a file are
-//! looked at; whether it can be read is for [`open`](super::open) to find out.
+//! apt keeps each list it fetched under its address, with `/` written as `_`. Only the name and the size of a
+//! file are looked at; whether it can be read is for [`open`](super::open) to find out.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,8 @@ pub fn default_list() -> Option<PathBuf> {
     best_list(Path::new("/var/lib/apt/lists"))
 }
 
-/// The best of the lists in a folder: one of a release rather than of its updates, then the largest, then the first by name.
+/// The best of the lists in a folder: one of a release rather than of its updates, then the largest, then the
+/// first by name.
 fn best_list(folder: &Path) -> Option<PathBuf> {
     let mut best: Option<(Rank, PathBuf)> = None;
     for entry in std::fs::read_dir(folder).ok()?.flatten() {
@@ -30,7 +31,7 @@ fn best_list(folder: &Path) -> Option<PathBuf> {
     best.map(|(_, path)| path)
 }
 
-/// What makes a list the better one; the first field weighs most.
+/// The merit of a list; the first field weighs most.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     whole_release: bool,
@@ -47,7 +48,7 @@ fn release_of(file_name: &str) -> Option<&str> {
     Some(address.rsplit_once("_dists_").map_or(address, |(_, release)| release))
 }
 
-/// Whether a release stands on its own. Security fixes and updates hold only what changed since.
+/// Says whether a release stands on its own. Security fixes and updates hold only what changed since.
 fn is_whole(release: &str) -> bool {
     !["security", "updates", "backports"].iter().any(|part| release.contains(part))
 }

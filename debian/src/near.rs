@@ -1,15 +1,15 @@
 //! Names that may have been meant.
 //!
-//! For "no package `libss3`; did you mean libssl3?". Only spelling is looked at, and the answer depends on the names alone,
-//! not on the order they come in.
+//! For "no package `libss3`; did you mean libssl3?". Only spelling is looked at, and the answer depends on
+//! the names alone, not on the order they come in.
 
 use std::collections::BTreeSet;
 
 /// At most `n` of `names` that look like `name`, the likeliest first.
 ///
-/// A name is likely if few letters are wrong, missing, spare or swapped with their neighbour (about one in three, at most
-/// four), or if it begins with `name` in full. Of equally many mistakes, a mistake further from the beginning weighs less.
-/// Capitals are as small letters.
+/// A name is likely if few letters are wrong, missing, spare or swapped with their neighbour (about one in
+/// three, at most four), or if it begins with `name` in full. Of equally many mistakes, a mistake further
+/// from the beginning weighs less. Capitals are as small letters.
 pub fn near<I>(name: &str, names: I, n: usize) -> Vec<String>
 where
     I: IntoIterator<Item: AsRef<str>>,
@@ -31,7 +31,7 @@ where
     best.into_iter().map(|(_, name)| name).collect()
 }
 
-/// How unlikely a name is; the first part weighs most.
+/// The unlikeliness of a name; the first part weighs most.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// Twice the edits, less one if the beginning is right.
@@ -64,8 +64,9 @@ struct Rows {
 }
 
 impl Rows {
-    /// Insertions, deletions, replacements and swaps of neighbours that lead from `a` to `b`, if at most `edits_max`.
-    /// Only the band of the table within `edits_max` of its diagonal is filled: further out the distance is greater anyway.
+    /// Insertions, deletions, replacements and swaps of neighbours that lead from `a` to `b`, if at most
+    /// `edits_max`. Only the band of the table within `edits_max` of its diagonal is filled: further out the
+    /// distance is greater anyway.
     fn edits(&mut self, a: &[u8], b: &[u8], edits_max: usize) -> Option<usize> {
         if a.len().abs_diff(b.len()) > edits_max {
             return None;
@@ -111,7 +112,7 @@ const EDITS_MAX: usize = 4;
 /// Names that begin as typed are offered from this length on; shorter beginnings fit half of all names.
 const COMPLETED_BYTES_MIN: usize = 3;
 
-/// What is typed beyond the longest possible name does not matter.
+/// Bytes of a typed name that matter: text beyond the longest possible name does not.
 const TYPED_BYTES_MAX: usize = 255;
 
 #[cfg(test)]

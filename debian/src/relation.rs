@@ -1,16 +1,16 @@
 //! The names in a relation field such as `Depends`.
 //!
-//! A field is clauses between commas, a clause is alternatives between bars, an alternative is a name, perhaps with an
-//! architecture after a colon, then groups in brackets: `(>= 1.2)`, `[amd64]`, `<!nocheck>`. Here only the names matter. A
-//! name is what apt takes for one, so `${misc:Depends}`, which nobody has filled in, is one too. Empty clauses, as a trailing
-//! comma leaves them, are passed over.
+//! A field is clauses between commas, a clause is alternatives between bars, an alternative is a name,
+//! perhaps with an architecture after a colon, then groups in brackets: `(>= 1.2)`, `[amd64]`, `<!nocheck>`.
+//! Here only the names matter. A name is what apt takes for one, so `${misc:Depends}`, which nobody has
+//! filled in, is one too. Empty clauses, as a trailing comma leaves them, are passed over.
 
 use std::ops::Range;
 
 /// Calls `found` with the place of each name in `field`, in order, repeated names repeatedly.
 ///
 /// # Errors
-/// What is wrong with the first alternative that is none.
+/// Finds the names in a field.
 pub fn names(field: &str, mut found: impl FnMut(Range<usize>)) -> Result<(), RelationError<'_>> {
     let bytes = field.as_bytes();
     let mut at = 0;
@@ -33,10 +33,11 @@ pub fn names(field: &str, mut found: impl FnMut(Range<usize>)) -> Result<(), Rel
     Ok(())
 }
 
-/// Whether `name` can name a package here. Debian's policy (section 5.6.1) allows less; apt takes anything.
+/// Checks that `name` can name a package here. Debian's policy (section 5.6.1) allows less; apt takes
+/// anything.
 ///
 /// # Errors
-/// What is expected instead.
+/// The form that is expected instead.
 pub fn check_name(name: &str) -> Result<(), &'static str> {
     match name.len() {
         0 => Err("the name of a package"),
@@ -62,7 +63,7 @@ fn without_architecture(name: &str) -> &str {
 pub struct RelationError<'a> {
     /// The text of the alternative.
     pub found: &'a str,
-    /// What should stand there.
+    /// The expected text.
     pub expected: &'static str,
 }
 

@@ -1,11 +1,12 @@
 //! Stanza after stanza out of a Packages file, read as apt reads it.
 //!
-//! A stanza is lent: its text lies in buffers that the next one reuses, so reading takes as much memory as the largest
-//! stanza, whatever the size of the file. Texts that are given out are UTF-8 without control characters, with U+FFFD for
-//! each byte and character that is neither; names are of 1 to 255 bytes, and each dependency is given once. Fields not listed
-//! in [`StanzaRef`] are dropped, and not judged. Only an empty line ends a stanza. A line that begins with `#` is a remark.
-//! Of several fields with one name in a stanza, the last counts. A size is its leading digits. What cannot be read for all
-//! that costs its stanza and no other.
+//! A stanza is lent: its text lies in buffers that the next one reuses, so reading takes as much memory as
+//! the largest stanza, whatever the size of the file. Texts that are given out are UTF-8 without control
+//! characters, with U+FFFD for each byte and character that is neither; names are of 1 to 255 bytes, and each
+//! dependency is given once. Fields not listed in [`StanzaRef`] are dropped, and not judged. Only an empty
+//! line ends a stanza. A line that begins with `#` is a remark. If several fields of a stanza have one name,
+//! the last counts. A size is its leading digits. A field that cannot be read for all that costs its stanza
+//! and no other.
 
 use std::io::BufRead;
 use std::ops::Range;
@@ -21,8 +22,8 @@ pub struct Stanzas<R> {
     ended: bool,
 }
 
-/// One package as the index describes it, lent until the next is read. A field that the stanza lacks is empty or zero; only
-/// the name is always there.
+/// One package as the index describes it, lent until the next is read. A field that the stanza lacks is empty
+/// or zero; only the name is always there.
 #[derive(Clone, Copy, Debug)]
 pub struct StanzaRef<'a> {
     /// Name of the package.
@@ -57,8 +58,8 @@ impl<R: BufRead> Stanzas<R> {
     /// It lends what the next call reuses, which an [`Iterator`] could not.
     ///
     /// # Errors
-    /// [`ParseError`] with the line at fault. If it [costs a stanza](ParseError::costs_stanza), the next call gives the one
-    /// behind that.
+    /// [`ParseError`] with the line at fault. If it [costs a stanza](ParseError::costs_stanza), the next call
+    /// gives the one behind that.
     #[expect(clippy::should_implement_trait, reason = "an iterator could not lend")]
     pub fn next(&mut self) -> Result<Option<StanzaRef<'_>>, ParseError> {
         if self.ended || !self.read_stanza()? {
@@ -68,7 +69,8 @@ impl<R: BufRead> Stanzas<R> {
         self.draft.finish().map(Some)
     }
 
-    /// Reads lines up to the end of a stanza, the sound ones behind a fault too. False if the list ended before one began.
+    /// Reads lines up to the end of a stanza, the sound ones behind a fault too. False if the list ended
+    /// before one began.
     fn read_stanza(&mut self) -> Result<bool, ParseError> {
         self.draft.clear();
         let mut fault = None;
@@ -132,7 +134,8 @@ struct Draft {
     by_name: Vec<u32>,
 }
 
-/// Where a value stands in the text of the draft, and the line on which its field began, zero if the stanza has none.
+/// Where a value stands in the text of the draft, and the line on which its field began, zero if the stanza
+/// has none.
 #[derive(Clone, Copy, Default)]
 struct Value {
     start: usize,
@@ -194,7 +197,8 @@ impl Draft {
             names(&text[start..end], |name| depends.push(start + name.start..start + name.end))
                 .map_err(|error| ParseError::unexpected(line, error.found, error.expected))?;
         }
-        // Sorting finds the repeated ones in any number of names without a table to fill and empty for each stanza.
+        // Sorting finds the repeated ones in any number of names without a table to fill and empty for each
+        // stanza.
         let name = |place: u32| &text[depends[place as usize].clone()];
         by_name.clear();
         by_name.extend(0..depends.len() as u32);
@@ -297,8 +301,8 @@ impl Field {
 /// Appends a value. What is no text, or could drive the terminal that shows it, becomes U+FFFD.
 fn push_printable(into: &mut String, value: &[u8]) {
     let value = value.trim_ascii();
-    // Not `any`: without an early way out the loop is vectorized. A byte of C2 may begin one of the control characters that
-    // have two bytes.
+    // Not `any`: without an early way out the loop is vectorized. A byte of C2 may begin one of the control
+    // characters that have two bytes.
     let is_suspect = |byte: u8| ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f) | (byte == 0xc2);
     let suspect = value.iter().fold(false, |suspect, &byte| suspect | is_suspect(byte));
     match std::str::from_utf8(value) {

@@ -1,8 +1,9 @@
 //! The order of versions, as Debian's policy (section 5.6.12) has it.
 //!
-//! A version is `[epoch:]upstream[-revision]`. The epoch is compared as a number, then upstream version and revision part by
-//! part: a part that is no number by letters before other characters, and `~` before everything, the end included; a number
-//! by value. Texts that are no version are ordered too, so a list may say anything.
+//! A version is `[epoch:]upstream[-revision]`. The epoch is compared as a number, then upstream version and
+//! revision part by part: a part that is no number by letters before other characters, and `~` before
+//! everything, the end included; a number by value. Texts that are no version are ordered too, so a list may
+//! say anything.
 
 use std::cmp::Ordering;
 
@@ -51,7 +52,8 @@ fn weight(text: &[u8]) -> i32 {
     }
 }
 
-/// Takes the number at the beginning, and gives it without leading zeros: so it may have any number of digits.
+/// Takes the number at the beginning, and gives it without leading zeros: so it may have any number of
+/// digits.
 fn number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     let (digits, rest) = text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count());
     *text = rest;

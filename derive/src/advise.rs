@@ -1,7 +1,7 @@
 //! The types to write instead of types of the standard library that a user is likely to try first.
 //!
-//! The compiler refuses every type that is not a field; this module only says it earlier, once, and with the remedy. It goes
-//! by the name alone, so it knows only names that a nested record would hardly have.
+//! The compiler refuses every type that is not a field; this module only says it earlier, once, and with the
+//! remedy. It goes by the name alone, so it knows only names that a nested record would hardly have.
 
 use syn::{Error, GenericArgument, PathArguments, Type};
 
@@ -38,10 +38,10 @@ pub fn advise(ty: &Type, of: &str, found: &mut impl FnMut(Error)) {
     }
 }
 
-/// What a type stands for in a class.
+/// The place of a type in a class.
 pub const FIELD: &str = "a field of an object";
 
-/// What it stands for in an interface or a service.
+/// The place of a type in an interface or a service.
 pub const PART: &str = "an argument or a result";
 
 fn named(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {

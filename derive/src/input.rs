@@ -1,9 +1,9 @@
 //! A struct or enum as its author wrote it, read once into what the expansions need.
 //!
-//! This module refuses mistakes that the source shows, all of them at once, each error at the place that must change: forms
-//! that are no record, unknown attributes, names that cannot be. The code of [`crate::schema`] checks properties that only
-//! the types know: whether a type can be a field, and how large it is. After [`Input::parse`] every name fits a catalogue
-//! and no two accessors share a name.
+//! This module refuses mistakes that the source shows, all of them at once, each error at the place that must
+//! change: forms that are no record, unknown attributes, names that cannot be. The code of [`crate::schema`]
+//! checks properties that only the types know: whether a type can be a field, and how large it is. After
+//! [`Input::parse`] every name fits a catalogue and no two accessors share a name.
 
 use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
@@ -49,21 +49,22 @@ pub struct Member {
     pub vis: Visibility,
     /// Its type, which also holds outside of the struct.
     pub ty: TokenStream,
-    /// Where the type begins. Locals of the expansion must not carry it: they would not be found if a macro made the struct.
+    /// Where the type begins. Locals of the expansion must not carry it: they would not be found if a macro
+    /// made the struct.
     pub span: Span,
     /// Its own documentation.
     pub docs: Vec<Attribute>,
-    /// Whether a setter converts what it is given.
+    /// Set if a setter converts what it is given.
     pub converts: bool,
-    /// Of a list, its elements.
+    /// The elements, if the type is a list.
     pub element: Option<Element>,
 }
 
-/// What a list holds.
+/// The elements of a list.
 pub struct Element {
     /// Its type, as [`Member::ty`].
     pub ty: TokenStream,
-    /// Whether it is made of what is pushed.
+    /// Set if an element is made of what is pushed.
     pub converts: bool,
 }
 
@@ -207,7 +208,7 @@ impl Kind {
     }
 }
 
-/// What `#[object(...)]` says.
+/// The options in `#[object(...)]`.
 #[derive(Default)]
 struct Options {
     name: Option<String>,
@@ -336,8 +337,8 @@ fn wider(of_struct: &Visibility, of_field: &Visibility) -> Visibility {
     if reach(of_field) > reach(of_struct) { of_field.clone() } else { of_struct.clone() }
 }
 
-/// Whether a setter takes `impl Into<..>`: for the types that stand for others, where a literal is what one has at hand.
-/// Not for the rest: a number, `None` or a null reference would no longer find its type.
+/// Says whether a setter takes `impl Into<..>`: so for types that stand for others, where callers have a
+/// literal at hand. Not for the rest: a number, `None` or a null reference would no longer find its type.
 fn converts(ty: &Type) -> bool {
     match ty {
         Type::Path(path) => path.path.segments.last().is_some_and(|s| CONVERTED.iter().any(|c| s.ident == c)),
@@ -347,7 +348,7 @@ fn converts(ty: &Type) -> bool {
     }
 }
 
-/// What a list holds, if the type is written as one.
+/// The elements of a list, if the type is written as one.
 fn element(ty: &Type, ident: &Ident) -> Option<Element> {
     match ty {
         Type::Path(path) => {

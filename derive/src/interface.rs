@@ -1,7 +1,8 @@
 //! `#[interface]`: a trait of methods becomes one that a class implements, and one that callers have.
 //!
-//! The methods are declared as their callers see them, with a receiver. Implementations are given the object in the receiver's
-//! place, for it belongs to a transaction; the trait for callers is implemented for handles.
+//! The methods are declared as their callers see them, with a receiver. Implementations are given the object
+//! in the receiver's place, for it belongs to a transaction; the trait for callers is implemented for
+//! handles.
 
 use proc_macro2::TokenStream;
 use quote::format_ident;

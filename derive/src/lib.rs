@@ -1,12 +1,12 @@
 //! Derive macros for the classes of Tercel.
 //!
-//! A class is a struct. [`Object`] makes it one whose values can be stored, with a type that reads its objects field by
-//! field where they are and a type that changes them; [`Record`] makes a struct or an enum a field of such a class. What may be
-//! stored and where it stands follows from the struct alone and is settled when the program is compiled: a class that
-//! compiles is never refused later for its form.
+//! A class is a struct. [`Object`] makes it one whose values can be stored, with a type that reads its
+//! objects field by field where they are and a type that changes them; [`Record`] makes a struct or an enum a
+//! field of such a class. What may be stored and where it stands follows from the struct alone and is settled
+//! when the program is compiled: a class that compiles is never refused later for its form.
 //!
-//! The code that is written here refers to one crate, which offers a hidden module `__private`: `tercel`, unless the
-//! struct says otherwise.
+//! The code that is written here refers to one crate, which offers a hidden module `__private`: `tercel`,
+//! unless the struct says otherwise.
 //!
 //! | module | its noun or verb |
 //! |---|---|
@@ -22,7 +22,8 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-/// As [`quote::quote`], but the variables in it are the macro's own: an argument or a field may have the name of any.
+/// As [`quote::quote`], but the variables in it are the macro's own: an argument or a field may have the name
+/// of any.
 macro_rules! quote_own {
     ($($code:tt)*) => { ::quote::quote_spanned!(::proc_macro2::Span::mixed_site()=> $($code)*) };
 }
@@ -88,30 +89,34 @@ use crate::method::{Of, Options, Trait};
 /// }
 /// ```
 ///
-/// An accessor can be called wherever the struct can be named, or its field if that reaches further, and bears the
-/// field's documentation. A setter takes anything that becomes a `Text`, `Bytes` or `List`; of any other type it takes
-/// the value itself, so that `set_id(7)`, `set_size(None)` and `set_next(Ref::NULL)` need no further word.
+/// An accessor can be called wherever the struct can be named, or its field if that reaches further, and
+/// bears the field's documentation. A setter takes anything that becomes a `Text`, `Bytes` or `List`; of any
+/// other type it takes the value itself, so that `set_id(7)`, `set_size(None)` and `set_next(Ref::NULL)` need
+/// no further word.
 ///
-/// A field whose type is written `List<..>` also has a method that puts one element behind the others: `push_` and the
-/// field's name as it is written, `push_made_of(part)`. Like a setter of a list it writes the whole list anew.
+/// A field whose type is written `List<..>` also has a method that puts one element behind the others:
+/// `push_` and the field's name as it is written, `push_made_of(part)`. Like a setter of a list it writes the
+/// whole list anew.
 ///
 /// Editors are shared: `let part = tx.edit(part)?;` is enough to call any number of setters on it.
 ///
 /// # Attributes
 ///
-/// `#[object(name = "...")]` is the name of the class in the space, of 1 to 128 bytes; without it, the struct's.
-/// `#[object(crate = "...")]` is the path of the crate that the code refers to; without it, `::tercel`.
+/// `#[object(name = "...")]` is the name of the class in the space, of 1 to 128 bytes; without it, the
+/// struct's. `#[object(crate = "...")]` is the path of the crate that the code refers to; without it,
+/// `::tercel`.
 ///
 /// # Limits
 ///
-/// A class has 1 to 256 fields, no parameters, and no field called `clone`, `deref`, `edit`, `into`, `reference`,
-/// `to_owned`, `to_value` or `try_into`: another method would be called in the accessor's stead. Beside a field `id`
-/// there is none called `set_id`, and beside a list `uses` none called `push_uses`. A field whose name is a keyword is written `r#type` and called `type` in the space.
+/// A class has 1 to 256 fields, no parameters, and no field called `clone`, `deref`, `edit`, `into`,
+/// `reference`, `to_owned`, `to_value` or `try_into`: another method would be called in the accessor's stead.
+/// Beside a field `id` there is none called `set_id`, and beside a list `uses` none called `push_uses`. A
+/// field whose name is a keyword is written `r#type` and called `type` in the space.
 ///
-/// A field is a number, a `bool`, an array of one of them with at least one element, `Text`, `Bytes`, `Ref<T>`,
-/// `List<T>`, `Option<T>` or a struct or enum with [`Record`](macro@Record). Lists, options and records nest at most 4 deep, and
-/// an option holds no option. The fixed part, where texts, byte strings, lists and references have 4 bytes each, has at
-/// most 8,016 bytes.
+/// A field is a number, a `bool`, an array of one of them with at least one element, `Text`, `Bytes`,
+/// `Ref<T>`, `List<T>`, `Option<T>` or a struct or enum with [`Record`](macro@Record). Lists, options and
+/// records nest at most 4 deep, and an option holds no option. The fixed part, where texts, byte strings,
+/// lists and references have 4 bytes each, has at most 8,016 bytes.
 #[proc_macro_derive(Object, attributes(object))]
 pub fn derive_object(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -132,12 +137,13 @@ pub fn derive_object(input: TokenStream) -> TokenStream {
 /// ```
 ///
 /// It stands inside its object, in the bytes of its fields, and is read and written whole: its accessor gives
-/// `Result<Size, Error>`, the error being that of a part of it that had to be fetched. Something that is changed by
-/// itself, shared or large is better an [`Object`](macro@Object) behind a `Ref`.
+/// `Result<Size, Error>`, the error being that of a part of it that had to be fetched. Something that is
+/// changed by itself, shared or large is better an [`Object`](macro@Object) behind a `Ref`.
 ///
-/// It can also be the element of a list, `List<Size>`, which is read whole as well and gone through as a list of
-/// references is: `for size in part.sizes() { size?.. }`, or `part.sizes().to_vec()?`. A list of records that hold nothing but numbers may have any length; one of records with
-/// references, texts or lists in them has at most 1,024 bytes.
+/// It can also be the element of a list, `List<Size>`, which is read whole as well and gone through as a list
+/// of references is: `for size in part.sizes() { size?.. }`, or `part.sizes().to_vec()?`. A list of records
+/// that hold nothing but numbers may have any length; one of records with references, texts or lists in them
+/// has at most 1,024 bytes.
 ///
 /// # Enums
 ///
@@ -150,18 +156,20 @@ pub fn derive_object(input: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// A value is stored with the position of its variant and the fields of that one; discriminants such as `= 7` play no part.
-/// An enum whose variants have no fields takes a byte. Else it takes the sum of its variants, for each has a place of its own:
-/// what is large is better behind a `Ref`, which takes 4 bytes, or in a text or list.
+/// A value is stored with the position of its variant and the fields of that one; discriminants such as `= 7`
+/// play no part. An enum whose variants have no fields takes a byte. Else it takes the sum of its variants,
+/// for each has a place of its own: what is large is better behind a `Ref`, which takes 4 bytes, or in a text
+/// or list.
 ///
-/// Variants may be added behind the others, at most 255 in all. A variant that is gone, renamed, elsewhere or of other fields is
-/// refused with its name. An object with a variant that a program does not have cannot be read there: `Error::Schema` names the
-/// variant. What an older object does not have reads as the first variant.
+/// Variants may be added behind the others, at most 255 in all. A variant that is gone, renamed, elsewhere or
+/// of other fields is refused with its name. An object with a variant that a program does not have cannot be
+/// read there: `Error::Schema` names the variant. What an older object does not have reads as the first
+/// variant.
 ///
 /// # Limits
 ///
-/// The attributes and limits are the same as for [`Object`](macro@Object), except that a field may have any name, because
-/// there are no accessors. A record cannot contain itself, not even in a list.
+/// The attributes and limits are the same as for [`Object`](macro@Object), except that a field may have any
+/// name, because there are no accessors. A record cannot contain itself, not even in a list.
 #[proc_macro_derive(Record, attributes(object))]
 pub fn derive_record(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -172,7 +180,8 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
     code.unwrap_or_else(|e| e.into_compile_error()).into()
 }
 
-/// Makes a trait an interface: methods that objects of a class have, called on the cached copy or at a server by the same line.
+/// Makes a trait an interface: methods that objects of a class have, called on the cached copy or at a server
+/// by the same line.
 ///
 /// ```text
 /// use tercel::{Called, Obj, Object, Record, interface};
@@ -212,8 +221,9 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// An implementation is given the object in the receiver's place: it belongs to the transaction that the method is. Beside the trait
-/// this makes one for callers, `AccountCalls`, with the methods as they were declared, each giving `Called<.., ..>`:
+/// An implementation is given the object in the receiver's place: it belongs to the transaction that the
+/// method is. Beside the trait this makes one for callers, `AccountCalls`, with the methods as they were
+/// declared, each giving `Called<.., ..>`:
 ///
 /// ```text
 /// let purse = client.handle(purse);   // CallPolicy::Auto: where it is cheapest
@@ -221,20 +231,21 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
 /// println!("{}", purse.balance()?);
 /// ```
 ///
-/// A server runs the methods of the classes that it was given: `Server::builder(dir).methods(Purse::METHODS)`.
+/// A server runs the methods of the classes that it was given:
+/// `Server::builder(dir).methods(Purse::METHODS)`.
 ///
 /// # Attributes
 ///
-/// `#[interface(name = "...")]` is the name by which both ends know it; without it, the trait's. `#[interface(crate = "...")]` is the
-/// path of the crate that the code refers to; without it, `::tercel`. A method that only reads is declared `#[read]` and takes
-/// `&self`; any other takes `&mut self`.
+/// `#[interface(name = "...")]` is the name by which both ends know it; without it, the trait's.
+/// `#[interface(crate = "...")]` is the path of the crate that the code refers to; without it, `::tercel`. A
+/// method that only reads is declared `#[read]` and takes `&self`; any other takes `&mut self`.
 ///
 /// # Limits
 ///
-/// An interface has 1 to 256 methods and no parameters. An argument is `&str` or `&[u8]`, read where it arrived, or a value of a type
-/// that a field can have and that can be cloned. A result is such a value, or a `Result` of one and a type with
-/// [`Record`](macro@Record). All arguments of a call together have at most 64 MiB; what a method gives that writes, at most
-/// 1,024 bytes.
+/// An interface has 1 to 256 methods and no parameters. An argument is `&str` or `&[u8]`, read where it
+/// arrived, or a value of a type that a field can have and that can be cloned. A result is such a value, or a
+/// `Result` of one and a type with [`Record`](macro@Record). All arguments of a call together have at most 64
+/// MiB; what a method gives that writes, at most 1,024 bytes.
 #[proc_macro_attribute]
 pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
     expand(options, item, Of::Objects, interface::expand)
@@ -267,8 +278,9 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// A server offers what implements it: `Server::builder(dir).service(Clock::serve(MyClock))`. Beside the trait this makes one for
-/// callers, `ClockCalls`, with the procedures as they were declared, each giving `Called<.., ..>`:
+/// A server offers what implements it: `Server::builder(dir).service(Clock::serve(MyClock))`. Beside the
+/// trait this makes one for callers, `ClockCalls`, with the procedures as they were declared, each giving
+/// `Called<.., ..>`:
 ///
 /// ```text
 /// let clock = client.service::<dyn Clock>();
@@ -277,10 +289,11 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// # Attributes
 ///
-/// `#[service(name = "...")]` and `#[service(crate = "...")]` are as those of [`macro@interface`]. A procedure without an attribute
-/// is executed at most once, in the loop of the server, which it holds up. `#[slow]`: it runs on a thread of the server's pool.
-/// `#[read]`: it may be executed more than once, and is sent again where it is not known whether it was. `#[one_way]`: it gives
-/// nothing, and its caller does not wait.
+/// `#[service(name = "...")]` and `#[service(crate = "...")]` are as those of [`macro@interface`]. A
+/// procedure without an attribute is executed at most once, in the loop of the server, which it holds up.
+/// `#[slow]`: it runs on a thread of the server's pool. `#[read]`: it may be executed more than once, and is
+/// sent again where it is not known whether it was. `#[one_way]`: it gives nothing, and its caller does not
+/// wait.
 ///
 /// # Streams
 ///
@@ -304,10 +317,12 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 /// let installed = feed.install("tercel", |question| Answer::Yes)?;
 /// ```
 ///
-/// The words `Output`, `Input` and `Callback` are those of the types' names: an argument is a stream by how it is written.
+/// The words `Output`, `Input` and `Callback` are those of the types' names: an argument is a stream by how
+/// it is written.
 ///
-/// An argument may be `LentBytes<'_>`: bytes that the implementation reads where they arrived, even if that is memory which its caller
-/// may still write. Callers give `&[u8]`, `&Vec<u8>`, or a `Lending`. The word is that of the type's name here, too.
+/// An argument may be `LentBytes<'_>`: bytes that the implementation reads where they arrived, even if that
+/// is memory which its caller may still write. Callers give `&[u8]`, `&Vec<u8>`, or a `Lending`. The word is
+/// that of the type's name here, too.
 ///
 /// ```text
 /// fn store(&self, at: u64, block: LentBytes<'_>) -> u64;
@@ -317,8 +332,9 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// # Limits
 ///
-/// Those of [`macro@interface`], but that a result has at most 64 MiB. A service has no procedure called `serve`. The trait for callers has a
-/// lifetime, `FeedCalls<'_>`, if a call of it gives a `Streaming`: that belongs to the client, and may outlive the handle.
+/// Those of [`macro@interface`], but that a result has at most 64 MiB. A service has no procedure called
+/// `serve`. The trait for callers has a lifetime, `FeedCalls<'_>`, if a call of it gives a `Streaming`: that
+/// belongs to the client, and may outlive the handle.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     expand(options, item, Of::Service, service::expand)

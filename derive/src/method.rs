@@ -1,4 +1,5 @@
-//! The methods of an interface, and the procedures of a service: what both are as their author wrote them, and as code.
+//! The methods of an interface, and the procedures of a service: what both are as their author wrote them,
+//! and as code.
 
 use proc_macro2::TokenStream;
 use syn::ext::IdentExt;
@@ -13,7 +14,7 @@ use crate::advise::{PART, advise};
 use crate::quote;
 use crate::stream::{Stream, Streams};
 
-/// What stands in the parentheses of the attribute.
+/// The options in the parentheses of the attribute.
 #[derive(Default)]
 pub struct Options {
     name: Option<String>,
@@ -50,7 +51,7 @@ impl Parse for Options {
 const NAME_BYTES_MAX: usize = 128;
 const METHODS_MAX: usize = 256;
 
-/// What a trait becomes.
+/// The kind of item that a trait becomes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// The interface of objects.
@@ -94,9 +95,9 @@ pub struct Method {
     pub is_one_way: bool,
     pub args: Vec<Arg>,
     pub streams: Streams,
-    /// What it gives; none for `()`.
+    /// The type of its result; none for `()`.
     gives: Option<Type>,
-    /// What it fails with.
+    /// The type of its error.
     fails: Option<Type>,
 }
 
@@ -107,7 +108,7 @@ pub struct Arg {
     pub kind: ArgKind,
 }
 
-/// How an argument is handed over.
+/// The way in which an argument is handed over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ArgKind {
     /// `&str`, in place.
@@ -291,7 +292,7 @@ impl Method {
         Ok(Method { ident, docs, reads, is_slow, is_one_way, args, streams, gives, fails })
     }
 
-    /// What a call of it gives.
+    /// The type of a call's result.
     pub fn output(&self, private: &TokenStream) -> TokenStream {
         let gives = self.gives.as_ref().map_or(quote!(()), |ty| quote!(#ty));
         match &self.fails {
@@ -319,18 +320,18 @@ impl Method {
         if self.is_lent() { quote!(<'lent>) } else { quote!() }
     }
 
-    /// What callers lend, before it is put.
+    /// The values that callers lend, before they are put.
     pub fn lendings(&self, private: &TokenStream) -> Vec<TokenStream> {
         let lent = self.args.iter().filter(|a| a.kind == ArgKind::Lent);
         lent.map(|Arg { ident, .. }| quote!(let #ident: #private::Lending<'_> = #ident.into();)).collect()
     }
 
-    /// Whether it is lent an argument.
+    /// Says whether it is lent an argument.
     pub fn is_lent(&self) -> bool {
         self.args.iter().any(|a| a.kind == ArgKind::Lent)
     }
 
-    /// Whether its callers have a value for its streams.
+    /// Says whether its callers have a value for its streams.
     pub fn gives_streaming(&self) -> bool {
         !self.streams.0.is_empty() && self.streams.callback().is_none()
     }
@@ -454,7 +455,7 @@ impl Method {
     }
 }
 
-/// Whether a method of objects has the receiver that it needs.
+/// Checks that a method of objects has the receiver that it needs.
 fn check_method(reads: bool, receiver: Option<&FnArg>, sig: &Signature) -> Result<()> {
     match (reads, receiver.and_then(is_mutable)) {
         (true, Some(false)) | (false, Some(true)) => Ok(()),
@@ -470,7 +471,7 @@ fn check_method(reads: bool, receiver: Option<&FnArg>, sig: &Signature) -> Resul
     }
 }
 
-/// Whether a procedure of a service has the receiver that it needs.
+/// Checks that a procedure of a service has the receiver that it needs.
 fn check_procedure(receiver: Option<&FnArg>, sig: &Signature) -> Result<()> {
     if sig.ident == SERVE {
         return Err(Error::new(
@@ -491,7 +492,7 @@ fn check_procedure(receiver: Option<&FnArg>, sig: &Signature) -> Result<()> {
 /// The type of bytes that a procedure is lent.
 const LENT: &str = "LentBytes";
 
-/// What a server is given is made by this function of the trait.
+/// The name of the trait's function that makes the value a server is given.
 const SERVE: &str = "serve";
 
 impl Arg {
@@ -532,7 +533,7 @@ fn schema(method: &Ident, fields: TokenStream, private: &TokenStream) -> TokenSt
     quote!(#private::wire::schema::Schema { name: #name, fields: &[#fields] })
 }
 
-/// Whether a receiver is `&mut self` and not `&self`; none if it is neither.
+/// Says whether a receiver is `&mut self` and not `&self`; none if it is neither.
 fn is_mutable(arg: &FnArg) -> Option<bool> {
     match arg {
         FnArg::Receiver(Receiver { kind: ReceiverKind::Reference(_, _, mutable), .. }) => {
@@ -550,7 +551,7 @@ fn is_bytes(ty: &Type) -> bool {
     matches!(ty, Type::Slice(s) if matches!(&*s.elem, Type::Path(p) if p.path.is_ident("u8")))
 }
 
-/// What a `Result` of two types gives and fails with.
+/// The two types of a `Result`: success and failure.
 fn result_of(ty: &Type) -> Option<(&Type, &Type)> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last().filter(|s| s.ident == "Result")?;

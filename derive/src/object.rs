@@ -1,7 +1,7 @@
 //! `#[derive(Object)]`: a class, and the two types that read and change its objects.
 //!
-//! Everything but these two types stands in an anonymous constant and names what it uses by full path: the module of
-//! the struct gains two names and loses none.
+//! Everything but these two types stands in an anonymous constant and names what it uses by full path: the
+//! module of the struct gains two names and loses none.
 
 use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::format_ident;
@@ -86,7 +86,8 @@ fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
         quote!(#field: #load(stored, #at)?,)
     });
     quote! {
-        // SAFETY: the static is inside this function, where no other code can name it, and the type is not generic.
+        // SAFETY: the static is inside this function, where no other code can name it, and the type is not
+        // generic.
         #[automatically_derived]
         unsafe impl #private::Typed for #ident {
             #[inline]
@@ -106,7 +107,8 @@ fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
                 #view(raw)
             }
 
-            // The projection, as in the trait: with the type's own name the lifetime would be bound at another time.
+            // The projection, as in the trait: with the type's own name the lifetime would be bound at
+            // another time.
             #[inline]
             fn raw<'a, 't>(view: &'a Self::View<'t>) -> &'a #private::RawObj<'t, #ident> {
                 &view.0

@@ -1,4 +1,5 @@
-//! `#[derive(Record)]`: a small record that is a field of an object, read and written whole. Of an enum it is one of several.
+//! `#[derive(Record)]`: a small record that is a field of an object, read and written whole. Of an enum it is
+//! one of several.
 
 use proc_macro2::TokenStream;
 use quote::format_ident;
@@ -79,7 +80,7 @@ pub fn record_of_enum(input: &Enum) -> TokenStream {
     implementations(whole, parts)
 }
 
-/// What the code of a struct and that of an enum differ in.
+/// The differences between the code of a struct and that of an enum.
 struct Parts {
     /// The kind of its type.
     ty: TokenStream,

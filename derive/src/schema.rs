@@ -1,7 +1,8 @@
 //! The schema of a struct, and the assertions about it that only the compiler can check.
 //!
-//! A field's type is named at its own span in everything that is emitted, so that an error of the compiler points at
-//! the field. The bounds are the bounds of a catalogue; a program that compiles is never refused for them later.
+//! A field's type is named at its own span in everything that is emitted, so that an error of the compiler
+//! points at the field. The bounds are the bounds of a catalogue; a program that compiles is never refused
+//! for them later.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
@@ -23,14 +24,16 @@ pub fn schema(input: &Input) -> TokenStream {
     }
 }
 
-/// Where the field begins, known when the program is compiled. `owner` is the path of the trait that has the schema.
+/// Where the field begins, known when the program is compiled. `owner` is the path of the trait that has the
+/// schema.
 pub fn offset(input: &Input, owner: &TokenStream, field: usize) -> TokenStream {
     let ident = &input.ident;
     quote!(const { <#ident as #owner>::SCHEMA.offset(#field) })
 }
 
-/// An item of the field's type as a field, spanned as the type is. Derived code asks a type for nothing else and by no
-/// other way: of equal errors at equal places the compiler prints one, so a type that is no field is a single error.
+/// An item of the field's type as a field, spanned as the type is. Derived code asks a type for nothing else
+/// and by no other way: of equal errors at equal places the compiler prints one, so a type that is no field
+/// is a single error.
 pub fn asked(input: &Input, member: &Member, item: TokenStream) -> TokenStream {
     let (krate, ty, first) = (&input.krate, &member.ty, member.span);
     let last = ty.clone().into_iter().last().map_or(first, |token| token.span());

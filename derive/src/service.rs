@@ -1,7 +1,8 @@
 //! `#[service]`: a trait of procedures becomes one that a server implements, and one that callers have.
 //!
-//! The procedures are declared as their callers see them. Implementations are told of the call, too: the context is the first
-//! argument. The trait for callers is implemented for handles of the service, whose name is that of the trait.
+//! The procedures are declared as their callers see them. Implementations are told of the call, too: the
+//! context is the first argument. The trait for callers is implemented for handles of the service, whose name
+//! is that of the trait.
 
 use proc_macro2::TokenStream;
 use quote::format_ident;

@@ -1,4 +1,5 @@
-//! The streams of a procedure: arguments that its implementation writes to, reads from or asks through, and that callers have another way.
+//! The streams of a procedure: arguments that its implementation writes to, reads from or asks through, and
+//! that callers have another way.
 
 use proc_macro2::TokenStream;
 use syn::{Error, FnArg, GenericArgument, Ident, Pat, PathArguments, Result, Type};
@@ -85,7 +86,8 @@ impl Streams {
         }
     }
 
-    /// What the caller answers questions with: their type and that of the answers.
+    /// The callback with which the caller answers questions: its name, the type of questions and the type of
+    /// answers.
     pub fn callback(&self) -> Option<(&Ident, &Type, &Type)> {
         self.0.iter().find_map(|s| match &s.kind {
             Kind::Callback(question, answer) => Some((&s.ident, question, &**answer)),
@@ -125,7 +127,7 @@ impl Streams {
     }
 }
 
-/// What a type refers to, and whether it only reads that.
+/// The type that a type refers to, and whether it only reads that.
 fn referred(ty: &Type) -> (&Type, bool) {
     match ty {
         Type::Reference(r) => (&r.elem, r.mutability.is_none()),

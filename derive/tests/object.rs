@@ -25,7 +25,7 @@ pub struct Part {
     tag: Option<Ref<Any>>,
 }
 
-/// How large.
+/// A size in units.
 #[derive(Debug, Clone, PartialEq, Record)]
 #[object(crate = "crate::host")]
 pub struct Size {

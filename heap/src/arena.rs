@@ -1,8 +1,8 @@
 //! Bytes of the arena, by place: the only file that turns a number into a pointer.
 //!
-//! An [`ArenaOffset`] is the place of an object's header, counted in words of 4 bytes. Headers and reference words are only
-//! ever touched as atomics of one size each; all other bytes of a frame are written while no reader can reach them and
-//! are immutable while a reader can.
+//! An [`ArenaOffset`] is the place of an object's header, counted in words of 4 bytes. Headers and reference
+//! words are only ever touched as atomics of one size each; all other bytes of a frame are written while no
+//! reader can reach them and are immutable while a reader can.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -73,7 +73,7 @@ impl Arena {
         self.base
     }
 
-    /// Whether a header is in this arena.
+    /// Says whether a header is in this arena.
     #[inline]
     pub(crate) fn holds(&self, o: Object<'_>) -> bool {
         o.ptr.addr().get().wrapping_sub(self.base.addr().get()) < self.bytes
@@ -94,14 +94,14 @@ impl Arena {
 
     /// The object at a place.
     pub(crate) fn object(&self, arena_offset: ArenaOffset) -> Object<'_> {
-        // SAFETY: `at` gives the first of 4 bytes inside the arena, aligned because an arena offset counts words; they stay
-        // readable as long as the arena lives.
+        // SAFETY: `at` gives the first of 4 bytes inside the arena, aligned because an arena offset counts
+        // words; they stay readable as long as the arena lives.
         unsafe { Object::new(self.at(arena_offset.0 as usize * 4, 4)) }
     }
 
     pub(crate) fn word(&self, at: u32) -> &AtomicU32 {
-        // SAFETY: 4 bytes inside the arena at a multiple of 4; by the module's rule a word that others can write is
-        // touched as this atomic only.
+        // SAFETY: 4 bytes inside the arena at a multiple of 4; by the module's rule a word that others can
+        // write is touched as this atomic only.
         unsafe { AtomicU32::from_ptr(self.at(at as usize * 4, 4).cast().as_ptr()) }
     }
 
@@ -113,7 +113,8 @@ impl Arena {
 
     /// Two bytes that are never changed while their frame is in use, such as a page's slot table.
     pub(crate) fn plain_u16(&self, offset: usize) -> u16 {
-        // SAFETY: 2 bytes inside the arena; the caller names bytes that are immutable while their frame is in use.
+        // SAFETY: 2 bytes inside the arena; the caller names bytes that are immutable while their frame is in
+        // use.
         let bytes: [u8; 2] = unsafe { self.at(offset, 2).cast().read_unaligned() };
         u16::from_le_bytes(bytes)
     }
@@ -124,8 +125,8 @@ impl Arena {
     /// No other thread can reach these bytes.
     pub(crate) unsafe fn fill(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: `at` checked the range, the source is a Rust slice outside the arena's cells or unreachable to
-        // writers, and the caller promises that no other thread can reach the target.
+        // SAFETY: `at` checked the range, the source is a Rust slice outside the arena's cells or unreachable
+        // to writers, and the caller promises that no other thread can reach the target.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
     }
 
@@ -161,8 +162,8 @@ pub(crate) struct Object<'a> {
 
 impl<'a> Object<'a> {
     /// # Safety
-    /// `ptr` is aligned to 4 and begins 4 bytes that stay allocated for `'a` and that others touch only as the three
-    /// atomics below.
+    /// `ptr` is aligned to 4 and begins 4 bytes that stay allocated for `'a` and that others touch only as
+    /// the three atomics below.
     #[inline(always)]
     pub(crate) unsafe fn new(ptr: NonNull<u8>) -> Object<'a> {
         Object { ptr, memory: PhantomData }
@@ -178,8 +179,8 @@ impl<'a> Object<'a> {
     #[inline(always)]
     pub(crate) fn frame(self) -> NonNull<u8> {
         let frame = self.ptr.as_ptr().map_addr(|a| a & !(FRAME_BYTES - 1));
-        // SAFETY: the arena is aligned to frames and begins at its first one, not at address 0; nor does any other
-        // allocation, whose objects have no frame but are asked the same.
+        // SAFETY: the arena is aligned to frames and begins at its first one, not at address 0; nor does any
+        // other allocation, whose objects have no frame but are asked the same.
         unsafe { NonNull::new_unchecked(frame) }
     }
 
@@ -233,8 +234,8 @@ impl<'a> Object<'a> {
     /// Bytes of the body.
     ///
     /// # Safety
-    /// The body is a checked one, has these bytes, none of them belongs to a reference, and the object stays where it
-    /// is for `'a`.
+    /// The body is a checked one, has these bytes, none of them belongs to a reference, and the object stays
+    /// where it is for `'a`.
     #[inline(always)]
     pub(crate) unsafe fn bytes(self, at: usize, len: usize) -> &'a [u8] {
         // SAFETY: the caller promises bytes of the body.

@@ -1,4 +1,5 @@
-//! Which class of the catalogue a type of the program reads, and how: bindings, and the objects that are made by them.
+//! Which class of the catalogue a type of the program reads, and how: bindings, and the objects that are made
+//! by them.
 //!
 //! The invariant: a [`Made`] object passed the check of its type's layout.
 
@@ -18,11 +19,11 @@ use crate::class::TypeKey;
 use crate::protocol::VALID;
 use crate::shared::Shared;
 
-/// How objects of a class are read.
+/// The way in which objects of a class are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Binding {
     pub(crate) number: u16,
-    /// Whether they are converted at their first touch.
+    /// Set if they are converted at their first touch.
     pub(crate) converted: bool,
 }
 
@@ -149,7 +150,7 @@ pub(crate) fn damaged(class: &str, field: &str, what: &'static str) -> RecordErr
     RecordError::Field { class: class.into(), field: field.into(), what }
 }
 
-/// Whether records of one are records of the other.
+/// Says whether records of both layouts are interchangeable: same size and same fields.
 fn same(a: &Layout, b: &Layout) -> bool {
     a.size() == b.size() && a.fields() == b.fields()
 }

@@ -1,7 +1,7 @@
 //! Words for copies that are never changed: taken one after the other out of chunks, given back all together.
 //!
-//! The invariant: a chunk never moves, and its words are used again or freed by `&mut` to its owner only, so an object in it stays as
-//! long as no one has that.
+//! The invariant: a chunk never moves, and its words are used again or freed by `&mut` to its owner only, so
+//! an object in it stays as long as no one has that.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -22,14 +22,16 @@ pub(crate) struct Chunks {
 /// Owns its words through a plain pointer, because views have references to them while this moves about.
 struct Chunk(NonNull<[UnsafeCell<u32>]>);
 
-// SAFETY: a chunk owns its words as a box of cells does, which may be sent: its own borrow is the only way to them.
+// SAFETY: a chunk owns its words as a box of cells does, which may be sent: its own borrow is the only way to
+// them.
 unsafe impl Send for Chunk {}
 
 /// Where a copy's header is. Good as long as the [`Chunks`] that gave it are neither cleared nor dropped.
 #[derive(Clone, Copy)]
 pub(crate) struct HeaderPtr(NonNull<u8>);
 
-// SAFETY: it is a place and no access: only `object` reads there, whose caller says that the chunks are as they were.
+// SAFETY: it is a place and no access: only `object` reads there, whose caller says that the chunks are as
+// they were.
 unsafe impl Send for HeaderPtr {}
 
 /// Words of the first chunk, for transactions that read a few objects, and of the largest, which is a page's.
@@ -75,8 +77,8 @@ impl HeaderPtr {
     /// # Safety
     /// The [`Chunks`] that gave this place are neither cleared nor dropped before `'a` ends.
     pub(crate) unsafe fn object<'a>(self) -> Object<'a> {
-        // SAFETY: the place is a header's in words that are aligned to 4, are cells, and stay allocated as the caller
-        // promises.
+        // SAFETY: the place is a header's in words that are aligned to 4, are cells, and stay allocated as
+        // the caller promises.
         unsafe { Object::new(self.0) }
     }
 }

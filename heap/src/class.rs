@@ -1,7 +1,8 @@
-//! Which bytes of a type's objects are references, descriptors and plain numbers, and which types this cache knows.
+//! Which bytes of a type's objects are references, descriptors and plain numbers, and which types this cache
+//! knows.
 //!
-//! The invariant: a header that says *valid* and a type number stands before a body that passed the check of that
-//! type's layout.
+//! The invariant: a header that says *valid* and a type number stands before a body that passed the check of
+//! that type's layout.
 
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU16;
@@ -16,14 +17,15 @@ use tercel_wire::schema::{Schema, Type};
 use crate::arena::Object;
 use crate::sync::Ordering;
 
-/// Types of a process, which all its caches number alike: a program has hundreds, and the tables of this size stay below
-/// 100 KiB.
+/// Types of a process, which all its caches number alike: a program has hundreds, and the tables of this size
+/// stay below 100 KiB.
 pub const TYPES_MAX: usize = 1024;
 
 /// A class that cached objects can be of.
 ///
-/// A cached object names its type by a number in two bytes, and a hit compares that number and nothing else, so two types
-/// with one number could be mistaken for each other. Implemented by `#[derive(Object)]` and by [`crate::typed`].
+/// A cached object names its type by a number in two bytes, and a hit compares that number and nothing else,
+/// so two types with one number could be mistaken for each other. Implemented by `#[derive(Object)]` and by
+/// [`crate::typed`].
 ///
 /// # Safety
 /// `index` gives the same static at every call, and no other type's `index` ever gives that one.
@@ -65,7 +67,8 @@ impl TypeIndex {
 #[macro_export]
 macro_rules! typed {
     ($type:ty) => {
-        // SAFETY: the static is inside this function, where no other code can name it, and the type is not generic.
+        // SAFETY: the static is inside this function, where no other code can name it, and the type is not
+        // generic.
         unsafe impl $crate::Typed for $type {
             #[inline]
             fn index() -> &'static $crate::TypeIndex {
@@ -89,7 +92,7 @@ impl TypeKey {
         TypeKey { number: T::index().numbered(), schema: &T::SCHEMA }
     }
 
-    /// What the type looks like.
+    /// The layout of the type.
     pub fn schema(&self) -> &'static Schema {
         self.schema
     }
@@ -102,7 +105,7 @@ impl PartialEq for TypeKey {
     }
 }
 
-/// What is known of a bound type.
+/// The facts that the heap keeps about a bound type.
 pub(crate) struct BoundType {
     pub(crate) key: TypeKey,
     /// The layout of its schema.
@@ -121,7 +124,7 @@ struct VarDescriptor {
     at: u16,
     /// Bytes of an element.
     item: u16,
-    /// Whether the elements are references.
+    /// Set if the elements are references.
     is_refs: bool,
 }
 
@@ -192,7 +195,8 @@ impl Types {
     }
 }
 
-/// Bit sets over the fixed part of a type, computed by the compiler: a test with a constant offset costs nothing.
+/// Bit sets over the fixed part of a type, computed by the compiler: a test with a constant offset costs
+/// nothing.
 pub(crate) struct Kinds<T>(PhantomData<T>);
 
 /// A bit for every two bytes of a body.
@@ -206,31 +210,31 @@ impl<T: Class> Kinds<T> {
     /// Bytes of the fixed part.
     pub(crate) const SIZE: usize = T::SCHEMA.size();
 
-    /// Whether a reference stands there.
+    /// Says whether a reference stands at `at`.
     #[inline(always)]
     pub(crate) fn is_ref(at: usize) -> bool {
         at < Self::SIZE && at.is_multiple_of(4) && Self::REFS[at / 128] >> (at / 2 % 64) & 1 != 0
     }
 
-    /// Whether a descriptor of a variable part stands there.
+    /// Says whether a descriptor of a variable part stands at `at`.
     #[inline(always)]
     pub(crate) fn is_part(at: usize) -> bool {
         at < Self::SIZE && at.is_multiple_of(2) && Self::PARTS[at / 128] >> (at / 2 % 64) & 1 != 0
     }
 
-    /// Whether the descriptor of a text stands there.
+    /// Says whether the descriptor of a text stands at `at`.
     #[inline(always)]
     pub(crate) fn is_text(at: usize) -> bool {
         at < Self::SIZE && at.is_multiple_of(2) && Self::TEXTS[at / 128] >> (at / 2 % 64) & 1 != 0
     }
 
-    /// Whether the descriptor of a list of references stands there.
+    /// Says whether the descriptor of a list of references stands at `at`.
     #[inline(always)]
     pub(crate) fn is_ref_list(at: usize) -> bool {
         at < Self::SIZE && at.is_multiple_of(2) && Self::REF_LISTS[at / 128] >> (at / 2 % 64) & 1 != 0
     }
 
-    /// Whether the bytes are in the fixed part and none of them belongs to a reference.
+    /// Says whether the bytes are in the fixed part and none of them belongs to a reference.
     #[inline(always)]
     pub(crate) fn is_plain(at: usize, len: usize) -> bool {
         if at > Self::SIZE || len > Self::SIZE - at {
@@ -295,7 +299,7 @@ const fn type_bits(ty: &Type, at: usize, kind: Kind, out: &mut Bits) {
     }
 }
 
-/// What a place in a body is.
+/// The kind of a place in a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Region {
     /// A reference begins here.
@@ -306,8 +310,8 @@ pub(crate) enum Region {
     Plain(usize),
 }
 
-/// What stands at `at` of a checked body of this schema, variable parts included. For the places that [`Kinds`] does
-/// not know; takes time in the number of fields and of elements with parts of their own.
+/// Finds the kind of the place `at` in a checked body of this schema, variable parts included. For the places
+/// that [`Kinds`] does not know; takes time in the number of fields and of elements with parts of their own.
 pub(crate) fn region(schema: &Schema, o: Object<'_>, at: usize) -> Option<Region> {
     region_of_schema(schema, &Body(o), 0, at)
 }
@@ -363,8 +367,8 @@ fn for_places(schema: &Schema, base: usize, f: &mut dyn FnMut(&Type, usize)) {
     }
 }
 
-/// Collects the variable parts that always are where the schema says and whose elements have nothing to be looked into:
-/// nearly all. `None` if there are others.
+/// Collects the variable parts that always are where the schema says and whose elements have nothing to be
+/// looked into: nearly all. `None` if there are others.
 fn simple_parts(schema: &Schema, base: usize, out: &mut Option<Vec<VarDescriptor>>) {
     for_places(schema, base, &mut |ty, at| simple_part(ty, at, out));
 }
@@ -420,7 +424,8 @@ fn var_end(ty: &Type, body: &Body<'_>, at: usize) -> usize {
     end
 }
 
-/// The numbers of a checked body that say where things are. They are plain bytes, so they may be read at any time.
+/// The numbers of a checked body that say where things are. They are plain bytes, so they may be read at any
+/// time.
 pub(crate) struct Body<'a>(pub(crate) Object<'a>);
 
 enum PartExtent {
@@ -431,13 +436,15 @@ enum PartExtent {
 
 impl layout::Body for Body<'_> {
     fn u8(&self, at: usize) -> u8 {
-        // SAFETY: the walks above and those of the layout ask only for marks of optional values of the checked body's own type.
+        // SAFETY: the walks above and those of the layout ask only for marks of optional values of the
+        // checked body's own type.
         let b = unsafe { self.0.bytes(at, 1) };
         b[0]
     }
 
     fn u16(&self, at: usize) -> u16 {
-        // SAFETY: the walks above and those of the layout ask only for descriptors of the checked body's own type.
+        // SAFETY: the walks above and those of the layout ask only for descriptors of the checked body's own
+        // type.
         let b = unsafe { self.0.bytes(at, 2) };
         u16::from_le_bytes([b[0], b[1]])
     }

@@ -1,4 +1,4 @@
-//! How large a cache is and how it forgets.
+//! The size of a cache and its policy of forgetting.
 
 use thiserror::Error;
 
@@ -9,15 +9,16 @@ use crate::scope_slot::CELL_BYTES;
 use crate::swizzle::HANDLES_MAX;
 use crate::table::{ENTRY_BYTES, GRANT_MIN};
 
-/// What one process chooses.
+/// The choices of one process.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Bytes that the cache may use, exactly: frames, table and what it needs to keep them. At least 256 KiB, at most
-    /// 8 GiB.
+    /// Bytes that the cache may use, exactly: frames, table and what it needs to keep them. At least 256 KiB,
+    /// at most 8 GiB.
     pub budget_bytes: usize,
-    /// What is forgotten first.
+    /// The policy that picks what is forgotten first.
     pub policy: Policy,
-    /// Whether table, marks and pins are paid from the budget. Turning it off compares policies as if they were free.
+    /// Set if table, marks and pins are paid from the budget. Turning it off compares policies as if they
+    /// were free.
     pub charge_table: bool,
     /// Transactions open at once. Each costs 8 bytes a frame, open or not.
     pub scopes_max: usize,
@@ -34,7 +35,7 @@ impl Default for Config {
     }
 }
 
-/// What is forgotten first.
+/// The policies of forgetting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
     /// Hybrid: the cold objects of cold pages; hot ones are copied together.
@@ -44,7 +45,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Whether each hit leaves its time.
+    /// Says whether each hit leaves its time.
     pub(crate) fn wants_recency(&self) -> bool {
         match self {
             Policy::Hac(_) => false,
@@ -56,8 +57,8 @@ impl Policy {
 /// Parameters of the hybrid policy, by the names of the paper (Castro et al., SOSP '97, section 3.2).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HacParams {
-    /// Retention fraction: a frame's threshold leaves less than this share of its objects hot. Below a half, useful
-    /// objects are lost.
+    /// Retention fraction: a frame's threshold leaves less than this share of its objects hot. Below a half,
+    /// useful objects are lost.
     pub r: f64,
     /// Epochs (fetches) after which what is known of a frame is too old.
     pub e: u32,
@@ -119,16 +120,17 @@ pub(crate) struct Plan {
     pub(crate) entries_max: usize,
     pub(crate) granted: u32,
     pub(crate) index_slots: usize,
-    /// Bytes that all scopes' sets of moved references may have together at most. They are paid for as they are needed.
+    /// Bytes that all scopes' sets of moved references may have together at most. They are paid for as they
+    /// are needed.
     pub(crate) moved_bytes_max: usize,
-    /// Of these, what must be ready: the objects of a batch of frames can be lost at once.
+    /// The part of them that must be ready: the objects of a batch of frames can be lost at once.
     pub(crate) moved_spare: usize,
-    /// What a frame costs besides its bytes, and what the cache costs once.
+    /// The cost of a frame besides its bytes, and of the cache as such.
     pub(crate) fixed_bytes: usize,
 }
 
-/// Bytes of side arrays a frame: the writer's (24), the readers' (8), a time of use (8), two lists (8), the table of
-/// the page table, and the page map at its least filling (48).
+/// Bytes of side arrays a frame: the writer's (24), the readers' (8), a time of use (8), two lists (8), the
+/// table of the page table, and the page map at its least filling (48).
 const SIDE_BYTES: usize = 24 + 8 + 8 + 8 + PAGE_TABLE_BYTES + 48;
 /// Pages waiting to be reported as dropped, and lists of one transition.
 const ONCE_BYTES: usize = 64 << 10;
@@ -152,8 +154,8 @@ impl Plan {
         // An entry for every 16 bytes of budget: more would leave nothing to refer to.
         let entries_max = (config.budget_bytes / 16).min(HANDLES_MAX as usize);
         let (granted, index_slots) = (GRANT_MIN, 2048);
-        // A transaction that reads through a cache much smaller than the data leaves most of its reads behind: room for one
-        // reference for some fifty bytes of budget, its set growing included.
+        // A transaction that reads through a cache much smaller than the data leaves most of its reads
+        // behind: room for one reference for some fifty bytes of budget, its set growing included.
         let moved_bytes_max = (config.budget_bytes / 8).max(8 << 10);
         let moved_spare = (config.budget_bytes / 64).clamp(8 << 10, 64 << 10);
         let once = ONCE_BYTES + Hints::bytes(config.budget_bytes);

@@ -1,12 +1,13 @@
-//! A heap without frames, for an owner that has the pages itself: each object that a transaction reads is copied into its
-//! scope.
+//! A heap without frames, for an owner that has the pages itself: each object that a transaction reads is
+//! copied into its scope.
 //!
-//! A [`Copier`] binds types and converts records as a [`crate::Writer`] does. It caches nothing, installs nothing and knows
-//! no watermark: its owner says of which state each scope is, and what has changed.
+//! A [`Copier`] binds types and converts records as a [`crate::Writer`] does. It caches nothing, installs
+//! nothing and knows no watermark: its owner says of which state each scope is, and what has changed.
 //!
-//! Every function is sound whatever its caller does. For the answers to be right the owner keeps this rule: all objects
-//! given to [`Copier::keep`] and [`Copier::keep_absent`] are of the state at the scope's snapshot, and a snapshot moves by
-//! [`Copier::adopt`] only over commits that wrote nothing of what the scope read ([`Copier::has_read`]).
+//! Every function is sound whatever its caller does. For the answers to be right the owner keeps this rule:
+//! all objects given to [`Copier::keep`] and [`Copier::keep_absent`] are of the state at the scope's
+//! snapshot, and a snapshot moves by [`Copier::adopt`] only over commits that wrote nothing of what the scope
+//! read ([`Copier::has_read`]).
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -35,7 +36,7 @@ pub struct Copier {
     copies_pool: CopiesPool,
 }
 
-/// What became of an object that a scope should keep.
+/// The result of a request to keep an object in a scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Copied {
     /// [`Scope::copy`] finds it.
@@ -49,8 +50,8 @@ pub enum Copied {
     },
     /// The record is not what its class says. The owner of the page must act.
     Damaged(RecordError),
-    /// The record is of a newer version of the class, with a variant of an enum that the type does not have. The program
-    /// must act.
+    /// The record is of a newer version of the class, with a variant of an enum that the type does not have.
+    /// The program must act.
     Newer(EncodeError),
     /// The scope has no room for it: the transaction reads too much.
     Full,
@@ -115,8 +116,8 @@ impl Copier {
         Some(scope)
     }
 
-    /// Copies an object in stored form into a scope, checked, converted if its class wants that, and counts it as read. One
-    /// that is there already stays as it is. `birth` is that of its page.
+    /// Copies an object in stored form into a scope, checked, converted if its class wants that, and counts
+    /// it as read. One that is there already stays as it is. `birth` is that of its page.
     ///
     /// # Panics
     /// If the scope belongs to another heap.
@@ -140,7 +141,7 @@ impl Copier {
         }
     }
 
-    /// Whether an object of a type's number may be read as another type.
+    /// Checks that an object of a type's number may be read as another type.
     fn typed(&self, number: u16, key: TypeKey) -> Copied {
         match self.shared.types.get(number) {
             Some(t) if t.key == key => Copied::Ready,
@@ -158,7 +159,7 @@ impl Copier {
         self.copies(scope).keep_absent(oref)
     }
 
-    /// Whether the scope has read this reference, whatever it named.
+    /// Says whether the scope has read this reference, whatever it named.
     ///
     /// # Panics
     /// If the scope belongs to another heap.
@@ -166,7 +167,7 @@ impl Copier {
         self.copies(scope).has_read(oref)
     }
 
-    /// Whether the scope has read nothing: it is then of any state.
+    /// Says whether the scope has read nothing: it is then of any state.
     ///
     /// # Panics
     /// If the scope belongs to another heap.

@@ -1,10 +1,10 @@
 //! The objects that a scope without frames has read: a copy of each, of the scope's own.
 //!
-//! References of copies stay in stored form, so a reference is never followed without asking [`crate::Copier`]. Copies are
-//! never changed and live as long as the scope.
+//! References of copies stay in stored form, so a reference is never followed without asking
+//! [`crate::Copier`]. Copies are never changed and live as long as the scope.
 //!
-//! The invariant: every copy is of an object that passed the check of the layout of the type whose number it has, and the
-//! bytes of all of them stay within the scope's bound.
+//! The invariant: every copy is of an object that passed the check of the layout of the type whose number it
+//! has, and the bytes of all of them stay within the scope's bound.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -44,7 +44,8 @@ struct Inner {
 #[allow(clippy::vec_box, reason = "they go in and out as the boxes that scopes have")]
 type Emptied = Arc<Mutex<Vec<Box<Copies>>>>;
 
-/// Copies whose scope has ended, emptied: their memory is for the next one. There are never more than scopes were open at once.
+/// Copies whose scope has ended, emptied: their memory is for the next one. There are never more than scopes
+/// were open at once.
 pub(crate) struct CopiesPool {
     emptied: Emptied,
     bytes_max: usize,
@@ -99,11 +100,12 @@ struct Copy {
     number: u16,
     /// The record that it was converted from.
     behind: Option<Box<[u8]>>,
-    /// Of its page.
+    /// The birth of its page.
     birth: Stamp,
 }
 
-/// Bytes that a copy costs beside its objects': its place in the table, which may be half empty, and the reference.
+/// Bytes that a copy costs beside its objects': its place in the table, which may be half empty, and the
+/// reference.
 const COPY_BYTES: usize = 128;
 /// Entries of a table whose room is kept for the next transaction.
 const KEPT_ENTRIES: usize = 64;
@@ -153,8 +155,8 @@ impl Copies {
         let copy = inner.copies.get(&oref).filter(|c| c.number == T::index().number()).filter(is_now)?;
         // SAFETY: chunks are cleared and dropped by `&mut` only, after `'s`, which borrows them.
         let object = unsafe { copy.header.object() };
-        // The view's promise: the object passed the check of the type whose number it has, which is `T`'s, and is never
-        // changed.
+        // The view's promise: the object passed the check of the type whose number it has, which is `T`'s,
+        // and is never changed.
         pin_again(&self.cell.pins);
         Some(View::new(object, &self.cell, scope))
     }
@@ -164,13 +166,13 @@ impl Copies {
         self.inner.borrow().copies.get(&oref)?.behind.as_ref().map(|b| b.to_vec())
     }
 
-    /// Whether the reference was read, whatever it named.
+    /// Says whether the reference was read, whatever it named.
     pub(crate) fn has_read(&self, oref: Oref) -> bool {
         let inner = self.inner.borrow();
         inner.copies.contains_key(&oref) || inner.absent.contains(&oref)
     }
 
-    /// Whether nothing was read.
+    /// Says whether nothing was read.
     pub(crate) fn is_empty(&self) -> bool {
         let inner = self.inner.borrow();
         inner.copies.is_empty() && inner.absent.is_empty()

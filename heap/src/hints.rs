@@ -1,7 +1,7 @@
 //! Where references were last found: a small table from references to handles that needs no lock.
 //!
-//! A token without a hint of its own looks here before it asks the writer. An answer may be wrong or old; the reader
-//! checks that the handle's entry names the reference, as with any hint.
+//! A token without a hint of its own looks here before it asks the writer. An answer may be wrong or old; the
+//! reader checks that the handle's entry names the reference, as with any hint.
 
 use tercel_wire::id::Oref;
 

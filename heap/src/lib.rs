@@ -1,19 +1,20 @@
 //! Where Tercel objects live in memory: frames, handles, swizzled references, pins, replacement.
 //!
-//! This crate caches pages that others fetch and gives views of their objects. It fetches nothing, decides nothing about
-//! transactions and makes no system call: its arena and its fence are handed in. It has two faces. A [`Reader`], for any
-//! thread, opens a [`Scope`] a transaction; a hit is a few loads and plain stores. The [`Writer`] has one owner: it
-//! installs pages, flags what a commit made obsolete, swizzles, and makes room by the hybrid policy of HAC (Castro,
-//! Adya, Liskov, Myers: *HAC: Hybrid Adaptive Caching for Distributed Storage Systems*, SOSP '97).
+//! This crate caches pages that others fetch and gives views of their objects. It fetches nothing, decides
+//! nothing about transactions and makes no system call: its arena and its fence are handed in. It has two
+//! faces. A [`Reader`], for any thread, opens a [`Scope`] a transaction; a hit is a few loads and plain
+//! stores. The [`Writer`] has one owner: it installs pages, flags what a commit made obsolete, swizzles, and
+//! makes room by the hybrid policy of HAC (Castro, Adya, Liskov, Myers: *HAC: Hybrid Adaptive Caching for
+//! Distributed Storage Systems*, SOSP '97).
 //!
-//! A [`Copier`] is a heap without frames, for a process that has the pages itself: its scopes hold copies of what they
-//! read, and no reference is followed without asking.
+//! A [`Copier`] is a heap without frames, for a process that has the pages itself: its scopes hold copies of
+//! what they read, and no reference is followed without asking.
 //!
-//! Nothing that can be seen is ever overwritten or slid: new versions and kept objects go to a fresh place, and a frame
-//! is reused only when no view is in it and no way leads there.
+//! Nothing that can be seen is ever overwritten or slid: new versions and kept objects go to a fresh place,
+//! and a frame is reused only when no view is in it and no way leads there.
 //!
-//! Public functions are safe and sound whatever their caller does; what the caller must keep in order for the *answers*
-//! to be right (flag, then advance, then install) is said at each of them.
+//! Public functions are safe and sound whatever their caller does; what the caller must keep in order for the
+//! *answers* to be right (flag, then advance, then install) is said at each of them.
 //!
 //! | module | its noun |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! An arena and a fence, on which the cache stands: both are handed in, so that this crate needs no system call.
+//! An arena and a fence, on which the cache stands: both are handed in, so that this crate needs no system
+//! call.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -8,17 +9,17 @@ use crate::sync::{Ordering, fence};
 /// The arena in which frames live.
 ///
 /// # Safety
-/// From [`Memory::base`] on, [`Memory::len`] bytes are readable and writable, zero at first, and aligned to 8,192. They
-/// stay at the same place and belong to no other owner until the value is dropped. [`Memory::discard`] leaves every byte
-/// of its range readable and writable, with any content.
+/// From [`Memory::base`] on, [`Memory::len`] bytes are readable and writable, zero at first, and aligned to
+/// 8,192. They stay at the same place and belong to no other owner until the value is dropped.
+/// [`Memory::discard`] leaves every byte of its range readable and writable, with any content.
 pub unsafe trait Memory: Send + Sync {
     /// The first byte.
     fn base(&self) -> NonNull<u8>;
 
-    /// How many bytes there are.
+    /// The number of bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Says whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -30,14 +31,14 @@ pub unsafe trait Memory: Send + Sync {
 /// The writer's half of the fence between readers that pin and the writer that evicts.
 ///
 /// # Safety
-/// If [`Fence::is_process_wide`] says so, [`Fence::heavy`] acts as a sequentially consistent fence on every thread of
-/// the process that runs at the time (as Linux's private expedited `membarrier`); in any case it is one on its own
-/// thread.
+/// If [`Fence::is_process_wide`] says so, [`Fence::heavy`] acts as a sequentially consistent fence on every
+/// thread of the process that runs at the time (as Linux's private expedited `membarrier`); in any case it is
+/// one on its own thread.
 pub unsafe trait Fence: Send + Sync {
     /// The fence.
     fn heavy(&self);
 
-    /// Whether it reaches all threads. If not, readers pay for a fence of their own at every pin.
+    /// Says whether the fence reaches all threads. If not, readers pay for a fence of their own at every pin.
     fn is_process_wide(&self) -> bool;
 }
 
@@ -56,8 +57,9 @@ unsafe impl Fence for SeqCst {
     }
 }
 
-/// A fence for threads that use a cache one at a time, as in a simulation: no other one runs while it is called, so it says
-/// of itself that it reaches all that do. Readers then take the way that they take under a process-wide fence.
+/// A fence for threads that use a cache one at a time, as in a simulation: no other one runs while it is
+/// called, so it says of itself that it reaches all that do. Readers then take the way that they take under a
+/// process-wide fence.
 #[derive(Debug)]
 pub struct OneAtATime(());
 
@@ -65,15 +67,16 @@ impl OneAtATime {
     /// The fence.
     ///
     /// # Safety
-    /// Threads use the cache that gets this fence one after the other: all uses by one thread happen before or after all uses
-    /// by the next. Between two threads there is always a release by the one and an acquire by the other.
+    /// Threads use the cache that gets this fence one after the other: all uses by one thread happen before
+    /// or after all uses by the next. Between two threads there is always a release by the one and an acquire
+    /// by the other.
     pub unsafe fn new() -> OneAtATime {
         OneAtATime(())
     }
 }
 
-// SAFETY: the caller of `new` promised that all that other threads did with the cache happened before the call, and that
-// all that they will do happens after it: no pin of theirs can be unseen, and no closed entry.
+// SAFETY: the caller of `new` promised that all that other threads did with the cache happened before the
+// call, and that all that they will do happens after it: no pin of theirs can be unseen, and no closed entry.
 unsafe impl Fence for OneAtATime {
     fn heavy(&self) {
         fence(Ordering::SeqCst);
@@ -101,8 +104,8 @@ impl Boxed {
     }
 }
 
-// SAFETY: the cells are never touched by this type once it is built; the holder of the arena decides which thread touches
-// which bytes.
+// SAFETY: the cells are never touched by this type once it is built; the holder of the arena decides which
+// thread touches which bytes.
 unsafe impl Send for Boxed {}
 // SAFETY: as above; no method reads or writes a cell.
 unsafe impl Sync for Boxed {}

@@ -27,7 +27,8 @@ pub(crate) fn slots(shared: &Shared, frame: u32) -> u32 {
     shared.frames[frame as usize].slots.load(Ordering::Relaxed)
 }
 
-/// The slot whose object begins at a place. The index behind the page leads to it, or to one of the few before it.
+/// The slot whose object begins at a place. The index behind the page leads to it, or to one of the few
+/// before it.
 pub(crate) fn slot_at(shared: &Shared, arena_offset: ArenaOffset) -> Option<u16> {
     let n = slots(shared, arena_offset.frame());
     let frame = arena_offset.frame() as usize * FRAME_BYTES;
@@ -40,8 +41,9 @@ pub(crate) fn slot_at(shared: &Shared, arena_offset: ArenaOffset) -> Option<u16>
     (0..n).find(|&slot| at(slot) == arena_offset.0).map(|slot| slot as u16)
 }
 
-/// Writes behind a page, in the bytes that its frame has left, which slots begin in each stretch of it. Pages are
-/// written in order of slots, so those of one stretch are neighbours; where they are not, the index does not help.
+/// Writes behind a page, in the bytes that its frame has left, which slots begin in each stretch of it. Pages
+/// are written in order of slots, so those of one stretch are neighbours; where they are not, the index does
+/// not help.
 pub(crate) fn index(arena: &Arena, frame: u32, page: &Page<'_>) {
     let mut first = [u8::MAX; INDEX_BYTES];
     let step = index_step(page.slots() as u32);

@@ -1,7 +1,7 @@
 //! Which frame each page is in: a small table from pages to frames that needs no lock.
 //!
-//! A token of an object that is in its own page needs no entry: its page's frame and its slot say where it is. An answer
-//! may be old; the reader pins the frame and then sees whether its tag still names the page.
+//! A token of an object that is in its own page needs no entry: its page's frame and its slot say where it
+//! is. An answer may be old; the reader pins the frame and then sees whether its tag still names the page.
 
 use tercel_wire::id::PageId;
 

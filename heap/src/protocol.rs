@@ -1,5 +1,5 @@
-//! The steps that threads take at the same time, one small function each: what `Reader`, `Writer` and the models of
-//! `tests/loom.rs` all call.
+//! The steps that threads take at the same time, one small function each: what `Reader`, `Writer` and the
+//! models of `tests/loom.rs` all call.
 //!
 //! | race | the reader | the writer |
 //! |---|---|---|
@@ -19,12 +19,12 @@ pub(crate) const BUSY: u32 = 1 << 31;
 pub(crate) const VALID: u8 = 1;
 /// In a header's flags: a commit made this copy obsolete, or may have. Cleared only by [`trust`].
 pub(crate) const INVALID: u8 = 2;
-/// In a header's flags, beside `INVALID`: no commit is known that made the copy obsolete, but changes to its page were no longer
-/// heard of.
+/// In a header's flags, beside `INVALID`: no commit is known that made the copy obsolete, but changes to its
+/// page were no longer heard of.
 pub(crate) const UNSURE: u8 = 16;
 
-/// Pins what `entry` was `seen` to name: the count goes up, and only then is the entry believed. `false`, and nothing
-/// is pinned, if it changed in between.
+/// Pins what `entry` was `seen` to name: the count goes up, and only then is the entry believed. `false`, and
+/// nothing is pinned, if it changed in between.
 ///
 /// # Panics
 /// At 2^31 pins of one frame, which only leaked views can reach.
@@ -64,7 +64,7 @@ pub(crate) fn unpin(count: &AtomicU32) {
     count.store(count.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Release);
 }
 
-/// Whether a scope holds a pin; asked after [`close`] and the heavy fence.
+/// Says whether a scope holds a pin; asked after [`close`] and the heavy fence.
 #[inline]
 pub(crate) fn is_pinned(count: &AtomicU32) -> bool {
     count.load(Ordering::Acquire) != 0
@@ -88,7 +88,8 @@ pub(crate) fn publish(word: &AtomicU32, value: u32) {
     word.store(value, Ordering::Release);
 }
 
-/// Whether a copy was checked and is not obsolete. What is loaded after this is no older than the answer.
+/// Says whether a copy was checked and is not obsolete. What is loaded after this is no older than the
+/// answer.
 #[inline(always)]
 pub(crate) fn usable(flags: &AtomicU8) -> bool {
     flags.load(Ordering::Acquire) & (VALID | INVALID) == VALID
@@ -100,14 +101,14 @@ pub(crate) fn set_flag(flags: &AtomicU8, bits: u8) {
     flags.store(flags.load(Ordering::Relaxed) | bits, Ordering::Release);
 }
 
-/// No commit has made this copy obsolete up to the watermark, which was moved before: what is hit from now on is of that state,
-/// and what was read of the copy earlier holds in it.
+/// No commit has made this copy obsolete up to the watermark, which was moved before: what is hit from now on
+/// is of that state, and what was read of the copy earlier holds in it.
 #[inline]
 pub(crate) fn trust(flags: &AtomicU8) {
     flags.store(flags.load(Ordering::Relaxed) & !(INVALID | UNSURE), Ordering::Release);
 }
 
-/// Whether the watermark still is what the snapshot was taken at; asked last.
+/// Says whether the watermark is still the one at which the snapshot was taken; asked last.
 #[inline(always)]
 pub(crate) fn unmoved(w: &AtomicU64, expected: u64) -> bool {
     w.load(Ordering::Acquire) == expected
@@ -119,8 +120,8 @@ pub(crate) fn watermark(w: &AtomicU64) -> u64 {
     w.load(Ordering::Acquire)
 }
 
-/// The stamp in a watermark, which also counts histories: what was read of one is of no moment of another, although their
-/// stamps may be equal.
+/// The stamp in a watermark, which also counts histories: what was read of one is of no moment of another,
+/// although their stamps may be equal.
 #[inline]
 pub(crate) fn stamp_of(moment: u64) -> u64 {
     moment & ((1 << HISTORY_SHIFT) - 1)

@@ -1,12 +1,13 @@
 //! The hit path: a transaction's read side, on one thread, with loads and plain stores only.
 //!
-//! A hit pins the object's frame, sees that the copy is valid, current and of the wanted type, leaves usage and mark,
-//! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. A reference
-//! that a program kept is also compared with the birth of its page; a word of an object needs no such check. If a check
-//! fails, the answer is [`Lookup::Slow`]; the caller then takes the writer's lock.
+//! A hit pins the object's frame, sees that the copy is valid, current and of the wanted type, leaves usage
+//! and mark, and compares the watermark with the snapshot last. At a copy that is marked already it only asks
+//! for the type. A reference that a program kept is also compared with the birth of its page; a word of an
+//! object needs no such check. If a check fails, the answer is [`Lookup::Slow`]; the caller then takes the
+//! writer's lock.
 //!
-//! The invariant: every object that a scope gave a view of is marked in it, or its reference is kept in its slot,
-//! until the scope is reset or dropped.
+//! The invariant: every object that a scope gave a view of is marked in it, or its reference is kept in its
+//! slot, until the scope is reset or dropped.
 
 use std::cell;
 use std::marker::PhantomData;
@@ -66,7 +67,7 @@ impl Reader {
     }
 }
 
-/// What a step along a reference found.
+/// The result of a step along a reference.
 #[derive(Debug)]
 pub enum Lookup<V> {
     /// The object.
@@ -79,8 +80,8 @@ pub enum Lookup<V> {
 
 /// A transaction's read side, on one thread.
 ///
-/// The plain pointers are what a hit needs, one load away. They lead into boxed slices and fields of `shared`, which this
-/// scope keeps alive and which are never replaced.
+/// The plain pointers are what a hit needs, one load away. They lead into boxed slices and fields of
+/// `shared`, which this scope keeps alive and which are never replaced.
 pub struct Scope {
     cells: *const Cell,
     words: *const AtomicU64,
@@ -88,19 +89,20 @@ pub struct Scope {
     base: NonNull<u8>,
     watermark: *const AtomicU64,
     slot: *const ScopeSlot,
-    /// What the watermark must be for a hit to end at once: the snapshot, or what it never is where more is to be done.
+    /// The watermark at which a hit ends at once: the snapshot, or a value that it never has where more is to
+    /// be done.
     expected: cell::Cell<u64>,
     /// The watermark of the state that was read from.
     moment: cell::Cell<u64>,
     overlaid: cell::Cell<bool>,
-    /// From this on a word leads along its own frame, and from the other on through a handle. Both are [`NEVER`] while a
-    /// hit is more than a hit, so that hits need not ask for that: with private copies, or where they leave their time.
-    /// The other also where readers pay for the fence.
+    /// From this on a word leads along its own frame, and from the other on through a handle. Both are
+    /// [`NEVER`] while a hit is more than a hit, so that hits need not ask for that: with private copies, or
+    /// where they leave their time. The other also where readers pay for the fence.
     near_from: cell::Cell<u32>,
     handle_from: cell::Cell<u32>,
     number: u32,
     pub(crate) shared: Arc<Shared>,
-    /// What was read, where there are no frames.
+    /// The copies that were read, where there are no frames.
     pub(crate) copies: Option<LentCopies>,
     not_send: PhantomData<*const ()>,
 }
@@ -135,7 +137,8 @@ impl Scope {
         unsafe { &*cell }
     }
 
-    /// Whether this transaction has been at the object at a place of a pinned frame, as [`mark_of`] wants it.
+    /// Says whether this transaction has been at the object at a place of a pinned frame, as [`mark_of`]
+    /// wants it.
     #[inline(always)]
     fn is_marked(&self, cell: &Cell, place: usize) -> bool {
         let (at, bit) = mark_of(place);
@@ -146,7 +149,7 @@ impl Scope {
         word.load(Ordering::Relaxed) >> (bit % WORD_BITS) & 1 != 0
     }
 
-    /// Whether the watermark still is what hits expect; asked last.
+    /// Says whether the watermark is still the one that hits expect; asked last.
     #[inline(always)]
     fn is_unmoved(&self) -> bool {
         // SAFETY: see the type.
@@ -168,12 +171,12 @@ impl Scope {
         self.moment.get()
     }
 
-    /// Whether nothing was applied to the cache since the scope began, or was last re-checked.
+    /// Says whether nothing was applied to the cache since the scope began, or was last re-checked.
     pub fn is_current(&self) -> bool {
         self.moment.get() == self.watermark()
     }
 
-    /// Whether the cache is still of the history that was read.
+    /// Says whether the cache still has the history that was read.
     pub fn is_of_history(&self) -> bool {
         let (then, now) = (self.moment.get(), self.watermark());
         then - stamp_of(then) == now - stamp_of(now)
@@ -200,28 +203,28 @@ impl Scope {
         self.begin();
     }
 
-    /// Says whether the transaction has private copies. Then a hit on an object that was read before is answered with
-    /// [`Lookup::Slow`], so that the caller can look for the private copy first; if there is none, it goes on with
-    /// [`Scope::follow_clean`] or [`Scope::get_clean`].
+    /// Says whether the transaction has private copies. Then a hit on an object that was read before is
+    /// answered with [`Lookup::Slow`], so that the caller can look for the private copy first; if there is
+    /// none, it goes on with [`Scope::follow_clean`] or [`Scope::get_clean`].
     pub fn set_overlaid(&self, overlaid: bool) {
         self.overlaid.set(overlaid);
         self.expect();
     }
 
-    /// Says that an object has a private copy although it was not read. From then on no hit tells that there is none,
-    /// also not one on an object that was not read before.
+    /// Says that an object has a private copy although it was not read. From then on no hit tells that there
+    /// is none, also not one on an object that was not read before.
     pub fn set_blind(&self) {
         self.slot().moved.store(true, Ordering::Release);
     }
 
-    /// Whether something that was read is obsolete and gone: the transaction cannot commit. What is obsolete but still
-    /// in its place is found by the writer's `recheck`.
+    /// Says whether an object that was read is obsolete and gone: the transaction cannot commit. The writer's
+    /// `recheck` finds objects that are obsolete but still in their places.
     pub fn doomed(&self) -> bool {
         self.slot().doomed.load(Ordering::Acquire)
     }
 
-    /// Whether it is doomed because it read more than the cache can remember once it is gone from there: a larger cache
-    /// helps, trying again does not.
+    /// Says whether it is doomed because it read more than the cache can remember of objects that are gone
+    /// from it: a larger cache helps, trying again does not.
     pub fn overfull(&self) -> bool {
         self.slot().overfull.load(Ordering::Acquire)
     }
@@ -267,7 +270,8 @@ impl Scope {
         Lookup::Slow
     }
 
-    /// The object of a reference that was read at `stamp`, its frame pinned. It may still be one that was never checked.
+    /// The object of a reference that was read at `stamp`, its frame pinned. It may still be one that was
+    /// never checked.
     fn enter(&self, oref: Oref, hint: u32, stamp: Stamp) -> Option<(Object<'_>, &Cell)> {
         if hint & AT_HOME != 0
             && let Some(home) = self.enter_home(oref, hint & !AT_HOME, stamp)
@@ -320,8 +324,8 @@ impl Scope {
         let before = gets.load(Ordering::Relaxed);
         gets.store(before.wrapping_add(1), Ordering::Relaxed);
         light(self.shared.strong);
-        // While the count is odd no handle passes from one reference to another and on, so what the table says after
-        // this is about this reference or nothing.
+        // While the count is odd no handle passes from one reference to another and on, so what the table
+        // says after this is about this reference or nothing.
         let table = &self.shared.table;
         let handle = if hint != 0 && hint & AT_HOME == 0 { hint } else { self.shared.hints.get(oref) };
         let found = match handle != 0 && handle < table.len() && table.oref(handle) == oref {
@@ -338,17 +342,18 @@ impl Scope {
         found
     }
 
-    /// Whether a page that was here may have been given out again since `stamp`.
+    /// Says whether a page that was here may have been given out again since `stamp`.
     pub fn may_be_reborn(&self, stamp: Stamp) -> bool {
         stamp.0 < self.shared.newest_birth.load(Ordering::Relaxed) && !dropped(Rule::TokenWithoutBirth)
     }
 
-    /// Where the entry of a handle leads. The handle is one that a word had, tag and all, or that was seen to be below
-    /// the table's length. `strong`: whether readers pay for the fence.
+    /// Where the entry of a handle leads. The handle is one that a word had, tag and all, or that was seen to
+    /// be below the table's length. `strong`: whether readers pay for the fence.
     #[inline(always)]
     fn enter_handle(&self, handle: u32, strong: bool) -> Option<(Object<'_>, &Cell, ArenaOffset)> {
         // The shift that makes an index of words one of bytes also takes the tag off.
-        // SAFETY: handles have 30 bits, and in words and where the caller checked they are below the table's length.
+        // SAFETY: handles have 30 bits, and in words and where the caller checked they are below the table's
+        // length.
         let entry = unsafe { self.entries.byte_add((handle << 2) as usize) };
         // SAFETY: see the type.
         let entry = unsafe { &*entry };
@@ -365,11 +370,12 @@ impl Scope {
         }
         // SAFETY: as above.
         let header = unsafe { self.base.add(arena_offset.0 as usize * 4) };
-        // SAFETY: the entry led to a header, and the frame is pinned since before it was seen to lead there still.
+        // SAFETY: the entry led to a header, and the frame is pinned since before it was seen to lead there
+        // still.
         Some((unsafe { Object::new(header) }, cell, arena_offset))
     }
 
-    /// Whether a hit on an object of a pinned frame is one, all that it can be asked asked.
+    /// Says whether a hit on an object of a pinned frame is right, with every check made.
     #[inline(never)]
     fn is_right(&self, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
         if !self.is_marked(cell, place(object)) {
@@ -379,14 +385,14 @@ impl Scope {
         object.class().load(Ordering::Relaxed) == number && (is_plain || late(self, object, true, clean))
     }
 
-    /// The copy of an object in this scope, in a heap without frames; `None` if there is none, it is not a `T`, or its page was
-    /// born after `stamp`, at which the reference was read. There no hit ends well, and the caller that misses asks here before
-    /// it asks [`crate::Copier`].
+    /// The copy of an object in this scope, in a heap without frames; `None` if there is none, it is not a
+    /// `T`, or its page was born after `stamp`, at which the reference was read. There no hit ends well, and
+    /// the caller that misses asks here before it asks [`crate::Copier`].
     pub fn copy<T: Typed>(&self, oref: Oref, stamp: Stamp) -> Option<View<'_, T>> {
         self.copies.as_ref()?.view(self, oref, stamp)
     }
 
-    /// Whether `oref` was read and has left its place since.
+    /// Says whether `oref` was read and has left its place since.
     pub fn has_moved(&self, oref: Oref) -> bool {
         self.slot().moved.load(Ordering::Acquire) && self.slot().kept().moved.contains(&oref.raw())
     }
@@ -433,8 +439,8 @@ fn near<'s>(frame: NonNull<u8>, held: &'s Cell, word: u32) -> Object<'s> {
     pin_again(&held.pins);
     // SAFETY: the offset is below the frame's size.
     let header = unsafe { frame.add(near_place(word) * 4) };
-    // SAFETY: a same-frame word was written by the writer and leads to a header of the holder's own frame, which stays
-    // what it is while the holder is pinned.
+    // SAFETY: a same-frame word was written by the writer and leads to a header of the holder's own frame,
+    // which stays what it is while the holder is pinned.
     unsafe { Object::new(header) }
 }
 
@@ -474,12 +480,12 @@ fn roundabout<'s>(
     None
 }
 
-/// At an object of a pinned frame, at its `place` as [`mark_of`] wants it, where a hit is only a hit. The pin becomes the
-/// view's, or is given back.
+/// At an object of a pinned frame, at its `place` as [`mark_of`] wants it, where a hit is only a hit. The pin
+/// becomes the view's, or is given back.
 ///
-/// One that this transaction has marked was seen to be valid, not obsolete and of its snapshot, and was then left a sign
-/// of use. It is the same copy, and a copy is never changed, so nothing of that is asked again, not even the watermark:
-/// if the copy became obsolete since, it still is what the transaction has read.
+/// One that this transaction has marked was seen to be valid, not obsolete and of its snapshot, and was then
+/// left a sign of use. It is the same copy, and a copy is never changed, so nothing of that is asked again,
+/// not even the watermark: if the copy became obsolete since, it still is what the transaction has read.
 #[inline(always)]
 fn arrive<'s, T: Typed, const CLEAN: bool>(
     scope: &'s Scope,
@@ -499,7 +505,7 @@ fn arrive<'s, T: Typed, const CLEAN: bool>(
     }
 }
 
-/// Whether a valid object is a `T`.
+/// Says whether a valid object is a `T`.
 #[inline(always)]
 fn is<T: Typed>(object: Object<'_>) -> bool {
     object.class().load(Ordering::Relaxed) == T::index().number()
@@ -530,8 +536,8 @@ fn first(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: boo
     }
 }
 
-/// The first time that this transaction is at any object of a frame. Apart from [`first`], which it calls again, so that
-/// nothing of that is kept over a call.
+/// The first time that this transaction is at any object of a frame. Apart from [`first`], which it calls
+/// again, so that nothing of that is kept over a call.
 #[cold]
 #[inline(never)]
 fn first_of_frame(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
@@ -539,12 +545,13 @@ fn first_of_frame(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, c
     scope.slot().take_block(cell, frame) && first(scope, object, cell, number, clean)
 }
 
-/// The other reasons for an unexpected watermark: the transaction has private copies, this cache keeps times of use, or
-/// the watermark did move.
+/// The other reasons for an unexpected watermark: the transaction has private copies, this cache keeps times
+/// of use, or the watermark did move.
 #[cold]
 #[inline(never)]
 fn late(scope: &Scope, object: Object<'_>, already: bool, clean: bool) -> bool {
-    // What was read before may have been changed since; a fresh mark says that it was not, unless objects moved.
+    // What was read before may have been changed since; a fresh mark says that it was not, unless objects
+    // moved.
     if scope.overlaid.get() && !clean && (already || scope.slot().moved.load(Ordering::Relaxed)) {
         return false;
     }
@@ -559,7 +566,7 @@ fn late(scope: &Scope, object: Object<'_>, already: bool, clean: bool) -> bool {
     true
 }
 
-/// What no word of an object is.
+/// A value that no word of an object has.
 const NEVER: u32 = u32::MAX;
 
 /// In a hint: the object was in its own page, whose frame the other bits name.

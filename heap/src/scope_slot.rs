@@ -1,9 +1,9 @@
-//! What one open scope holds: a pin count for every frame, a mark for every object that was read, and the references
-//! of objects that were read and have left their place since.
+//! The state of one open scope: a pin count for every frame, a mark for every object that was read, and the
+//! references of objects that were read and have left their place since.
 //!
-//! Pins and marks are written by the scope's own thread with plain stores. The writer reads them, and clears the marks
-//! of a frame that it takes, only when it knows that the frame is not pinned and cannot be. The lock is for what both
-//! sides change: the set of moved references, and the clearing of a scope that closes.
+//! Pins and marks are written by the scope's own thread with plain stores. The writer reads them, and clears
+//! the marks of a frame that it takes, only when it knows that the frame is not pinned and cannot be. The
+//! lock is for what both sides change: the set of moved references, and the clearing of a scope that closes.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -37,8 +37,8 @@ const NO_FRAME: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) pins: AtomicU32,
-    /// Where the marks are among those of the slot, in bytes. A frame without a block has block 0, which belongs to
-    /// no frame and stays empty.
+    /// Where the marks are among those of the slot, in bytes. A frame without a block has block 0, which
+    /// belongs to no frame and stays empty.
     marks: AtomicU32,
 }
 
@@ -71,13 +71,13 @@ pub(crate) struct ScopeSlot {
     pub(crate) doomed: AtomicBool,
     /// Doomed because more was read than can be remembered.
     pub(crate) overfull: AtomicBool,
-    /// A marked object has been copied or may be reached at another place: a fresh mark does not say that the object
-    /// is read for the first time.
+    /// A marked object has been copied or may be reached at another place: a fresh mark does not say that the
+    /// object is read for the first time.
     pub(crate) moved: AtomicBool,
     kept: Mutex<Kept>,
 }
 
-/// What both sides change.
+/// The state that both sides change.
 #[derive(Default)]
 pub(crate) struct Kept {
     /// References of objects that were read and have left their place.
@@ -89,7 +89,7 @@ pub(crate) struct Kept {
 /// References of objects that were read and have left their place.
 pub(crate) type Moved = HashSet<u32, FxBuildHasher>;
 
-/// Whether a reference to an object of the page is among them.
+/// Says whether a reference to an object of the page is among them.
 pub(crate) fn names_page(moved: &Moved, page: PageId) -> bool {
     if moved.len() <= SLOTS_MAX as usize {
         return moved.iter().any(|&o| o >> 9 == page.get());
@@ -109,8 +109,8 @@ impl Cell {
     }
 }
 
-/// Where the mark of a header is: the byte where its word begins within the block, and the bit, which counts modulo 64.
-/// The header's place is counted in words, from its frame's beginning or from any other's.
+/// Where the mark of a header is: the byte where its word begins within the block, and the bit, which counts
+/// modulo 64. The header's place is counted in words, from its frame's beginning or from any other's.
 #[inline(always)]
 pub(crate) fn mark_of(place: usize) -> (usize, usize) {
     (place / WORD_BITS % BLOCK_WORDS * 8, place)
@@ -169,7 +169,8 @@ impl ScopeSlot {
         word.store(word.load(Ordering::Relaxed) & !(1 << (bit % WORD_BITS)), Ordering::Relaxed);
     }
 
-    /// Gives a block to a frame that has none; `false` if there is none left, and then the writer can grant more.
+    /// Gives a block to a frame that has none; `false` if there is none left, and then the writer can grant
+    /// more.
     pub(crate) fn take_block(&self, cell: &Cell, frame: u32) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         let block = if next < self.granted.load(Ordering::Relaxed) {
@@ -186,7 +187,7 @@ impl ScopeSlot {
         true
     }
 
-    /// Whether the next frame can be marked without the writer.
+    /// Says whether the next frame can be marked without the writer.
     pub(crate) fn has_room(&self) -> bool {
         self.next.load(Ordering::Relaxed) < self.granted.load(Ordering::Relaxed)
             || !self.kept().returned.is_empty()
@@ -211,7 +212,7 @@ impl ScopeSlot {
         self.granted.store(all, Ordering::Relaxed);
     }
 
-    /// What both sides change.
+    /// Locks the state that both sides change.
     pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
         unpoison(self.kept.lock())
     }
@@ -244,7 +245,8 @@ impl ScopeSlot {
         self.block(block).iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
-    /// Takes the marks of a frame that is not pinned: `f` gets each marked place. For the writer, under the lock.
+    /// Takes the marks of a frame that is not pinned: `f` gets each marked place. For the writer, under the
+    /// lock.
     pub(crate) fn take_marks(&self, kept: &mut Kept, frame: u32, mut f: impl FnMut(&mut Kept, ArenaOffset)) {
         let cell = self.cell(frame);
         let block = cell.block();
@@ -258,8 +260,8 @@ impl ScopeSlot {
         kept.returned.push(block as u32);
     }
 
-    /// Forgets everything, leaked pins included: no view can be alive when a scope ends. Gives back how many bytes
-    /// the set of moved references had.
+    /// Forgets everything, leaked pins included: no view can be alive when a scope ends. Gives back how many
+    /// bytes the set of moved references had.
     pub(crate) fn clear(&self) -> usize {
         let mut kept = self.kept();
         for b in 1..=self.next.load(Ordering::Relaxed) as usize {

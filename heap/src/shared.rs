@@ -1,4 +1,4 @@
-//! What readers and the writer have in common.
+//! The state that readers and the writer have in common.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -30,13 +30,14 @@ pub(crate) struct Shared {
     pub(crate) frames: Box<[FrameTag]>,
     /// The commit up to which every invalidation is applied.
     pub(crate) watermark: AtomicU64,
-    /// The greatest birth of all pages that were here. It is raised before any copy of such a page can be reached.
+    /// The greatest birth of all pages that were here. It is raised before any copy of such a page can be
+    /// reached.
     pub(crate) newest_birth: AtomicU64,
     pub(crate) slots: Box<[OnceLock<ScopeSlot>]>,
     /// Slots that no scope has open, the last used one on top.
     pub(crate) pool: Mutex<Vec<u32>>,
     pub(crate) fence: Box<dyn Fence>,
-    /// Whether readers pay for the fence.
+    /// Set if readers pay for the fence.
     pub(crate) strong: bool,
     /// Bytes of all scopes' sets of moved references.
     pub(crate) moved_bytes: AtomicUsize,
@@ -46,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) recency: Option<Recency>,
 }
 
-/// What readers may know of a frame that they have pinned.
+/// The facts that readers may know about a frame that they have pinned.
 #[derive(Debug, Default)]
 pub(crate) struct FrameTag {
     /// The page of an intact frame; 0 for others. As long as it has [`BUSY`] no reader gets in by it.

@@ -1,10 +1,10 @@
-//! What the cache has done and what it holds.
+//! Counters of the cache's work and of its contents.
 
 /// Counts since the cache was made, and the state now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     pub budget_bytes: usize,
-    /// What is charged to it now; never more.
+    /// Bytes that are charged to the budget now; never more than that.
     pub charged_bytes: usize,
     /// Frames that the arena has.
     pub frames: u32,

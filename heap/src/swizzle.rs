@@ -1,7 +1,7 @@
 //! The three forms of a reference word: stored, handle, same frame.
 //!
-//! In place a word only ever goes forward: stored, then same frame, then handle. So a reader that loaded any of them
-//! under a pin may use it.
+//! In place a word only ever goes forward: stored, then same frame, then handle. So a reader that loaded any
+//! of them under a pin may use it.
 
 use tercel_wire::id::Oref;
 
@@ -45,7 +45,8 @@ impl Word {
             Word::Null => 0,
             Word::Stored(oref) => oref.raw(),
             Word::Handle(h) => HANDLE | h,
-            // In words, as marks are counted: the way to the object and to its mark begins with the same number.
+            // In words, as marks are counted: the way to the object and to its mark begins with the same
+            // number.
             Word::Near(at) => NEAR | (at / 4),
         }
     }

@@ -10,7 +10,8 @@ pub(crate) use std::sync::atomic::{
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// The reader's half of the asymmetric fence: nothing for the processor when the writer's half is process-wide.
+/// The reader's half of the asymmetric fence: nothing for the processor when the writer's half is
+/// process-wide.
 #[inline(always)]
 #[cfg(not(loom))]
 pub(crate) fn light(strong: bool) {

@@ -1,11 +1,13 @@
 //! The indirection table: which copy of an object a handle leads to.
 //!
-//! Two arrays that readers load from ([`Table`]) and what only the writer needs to keep them ([`Index`]): how many
-//! swizzled words name each handle, the way from a reference to its handle, and the handles that are free. Arrays are
-//! reserved at their greatest length once and touched as they fill, so they never move. Handle 0 names nothing.
+//! Two arrays that readers load from ([`Table`]) and what only the writer needs to keep them ([`Index`]): how
+//! many swizzled words name each handle, the way from a reference to its handle, and the handles that are
+//! free. Arrays are reserved at their greatest length once and touched as they fill, so they never move.
+//! Handle 0 names nothing.
 //!
-//! The invariant: a handle that a word of a visible object names, or that leads to a copy, keeps its reference; one
-//! that is given back is not used again while a scope that might have found it before is still looking up that token.
+//! The invariant: a handle that a word of a visible object names, or that leads to a copy, keeps its
+//! reference; one that is given back is not used again while a scope that might have found it before is still
+//! looking up that token.
 
 use tercel_wire::id::Oref;
 
@@ -14,7 +16,7 @@ use crate::protocol::{BUSY, load, publish};
 use crate::sync::{AtomicU32, Ordering};
 use crate::zeroed::zeroed;
 
-/// What readers see.
+/// The part that readers see.
 pub(crate) struct Table {
     addr: Box<[AtomicU32]>,
     oref: Box<[AtomicU32]>,
@@ -25,7 +27,7 @@ impl Table {
         Table { addr: zeroed(entries_max), oref: zeroed(entries_max) }
     }
 
-    /// How many handles there can be.
+    /// The number of handles that there can be.
     #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
         self.addr.len() as u32
@@ -62,7 +64,7 @@ impl Table {
     }
 }
 
-/// What only the writer needs.
+/// The part that only the writer needs.
 pub(crate) struct Index {
     count: Box<[u16]>,
     /// Handles by reference: open addressing, linear probing, 0 is empty.
@@ -127,7 +129,8 @@ impl Index {
         (self.slots.len() / 4 * 3) as u32
     }
 
-    /// What growing would cost in bytes at its peak: the old array of slots lives until the new one is filled.
+    /// The cost of growing at its peak, in bytes, with the handles and the slots that it brings. The old
+    /// array of slots lives until the new one is filled.
     pub(crate) fn growth(&self, table: &Table) -> (usize, u32, usize) {
         let more = (self.granted / 8).max(GRANT_MIN).min(table.len() - self.granted);
         let slots = if self.live + more.min(GRANT_MIN) > self.load_max() { self.slots.len() * 2 } else { 0 };
@@ -258,7 +261,8 @@ impl Index {
         }
     }
 
-    /// Every look-up that was under way at the last rotation has ended: what was given back before it may be used again.
+    /// Every look-up that was under way at the last rotation has ended: what was given back before it may be
+    /// used again.
     pub(crate) fn rotate(&mut self, table: &Table) {
         let old = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
         if old.len != 0 {
@@ -268,7 +272,7 @@ impl Index {
         }
     }
 
-    /// Whether handles wait for look-ups to end.
+    /// Says whether handles wait for look-ups to end.
     pub(crate) fn waiting(&self) -> bool {
         self.young.len + self.old.len != 0
     }

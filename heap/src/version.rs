@@ -36,8 +36,8 @@ impl Held {
     /// A view of the version, which pins it.
     ///
     /// # Safety
-    /// The object passed the check of `T`'s layout. Until `'s` ends, the version is neither changed nor freed while it is
-    /// pinned.
+    /// The object passed the check of `T`'s layout. Until `'s` ends, the version is neither changed nor freed
+    /// while it is pinned.
     pub(crate) unsafe fn view<'s, T>(&self, scope: &'s Scope) -> View<'s, T> {
         // SAFETY: the version does not move, and the caller keeps it as long as the view pins it.
         let version: &'s Version = unsafe { self.0.as_ref() };
@@ -57,8 +57,8 @@ impl std::ops::Deref for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a leaked box; the code that drops this saw that no view pins the version, or
-        // holds its owner by `&mut`, which no view outlives.
+        // SAFETY: the pointer came from a leaked box; the code that drops this saw that no view pins the
+        // version, or holds its owner by `&mut`, which no view outlives.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -79,7 +79,7 @@ impl Version {
         unsafe { Object::new(header) }
     }
 
-    /// Whether a view shows it.
+    /// Says whether a view shows it.
     pub(crate) fn is_pinned(&self) -> bool {
         is_pinned(&self.cell.pins)
     }

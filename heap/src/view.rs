@@ -1,11 +1,12 @@
 //! A pinned, read-only view of one object.
 //!
-//! Offsets count from the body's first byte, as in [`tercel_wire::schema`]. An offset in the fixed part is checked
-//! against the type by the compiler's own tables, which costs nothing when it is a constant; one in a variable part is
-//! looked up in the descriptors. Wrong offsets panic: they are the program's mistake, not the data's.
+//! Offsets count from the body's first byte, as in [`tercel_wire::schema`]. An offset in the fixed part is
+//! checked against the type by the compiler's own tables, which costs nothing when it is a constant; one in a
+//! variable part is looked up in the descriptors. Wrong offsets panic: they are the program's mistake, not
+//! the data's.
 //!
-//! The invariant: the object passed the check of `T`'s layout, and its frame (or private copy) is pinned as long as the
-//! view lives.
+//! The invariant: the object passed the check of `T`'s layout, and its frame (or private copy) is pinned as
+//! long as the view lives.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -40,8 +41,8 @@ impl<'s, T> View<'s, T> {
         View { object, cell, scope, class: PhantomData }
     }
 
-    /// The same view, of the scope that another view of that scope names. A caller that holds both then keeps one pointer
-    /// to the scope and not two.
+    /// The same view, of the scope that another view of that scope names. A caller that holds both then keeps
+    /// one pointer to the scope and not two.
     ///
     /// # Panics
     /// If they are of two scopes.
@@ -52,7 +53,7 @@ impl<'s, T> View<'s, T> {
         View::new(view.object, view.cell, other.scope)
     }
 
-    /// Whether it shows a private copy.
+    /// Says whether it shows a private copy.
     pub fn is_private(&self) -> bool {
         !self.scope.shared.arena.holds(self.object)
     }
@@ -82,7 +83,8 @@ impl<'s, T> View<'s, T> {
     fn word_before(&self) -> u32 {
         // SAFETY: objects in compacted frames and private copies have a word before their header.
         let p = unsafe { self.object.ptr().sub(4) };
-        // SAFETY: it is aligned like the header, is touched as this atomic only, and lives as long as the object.
+        // SAFETY: it is aligned like the header, is touched as this atomic only, and lives as long as the
+        // object.
         unsafe { AtomicU32::from_ptr(p.cast().as_ptr()) }.load(Ordering::Relaxed)
     }
 }
@@ -133,7 +135,8 @@ impl<'s, T: Class> View<'s, T> {
         std::str::from_utf8(self.bytes(at, len)).expect("a text begins and ends between characters")
     }
 
-    /// The text whose descriptor is at `at` of the fixed part; `None` if there is none or it is in chunks. Quicker than
+    /// The text whose descriptor is at `at` of the fixed part; `None` if there is none or it is in chunks.
+    /// Quicker than
     /// [`View::text`]: it was checked when the object was first touched.
     ///
     /// # Panics
@@ -197,8 +200,8 @@ impl<'s, T: Class> View<'s, T> {
         unsafe { self.object.word(at) }
     }
 
-    /// The elements of the list of references whose descriptor is at `list`: the quick way along all of them. None if the
-    /// list is in chunks.
+    /// The elements of the list of references whose descriptor is at `list`: the quick way along all of them.
+    /// None if the list is in chunks.
     ///
     /// # Panics
     /// If no list of references stands there in the fixed part.
@@ -233,13 +236,14 @@ impl<'s, T: Class> View<'s, T> {
     where
         's: 'a,
     {
-        // SAFETY: the elements of a list of references that stands in the checked body, or none at its beginning.
+        // SAFETY: the elements of a list of references that stands in the checked body, or none at its
+        // beginning.
         let words = unsafe { self.object.words(at, len) };
         let View { object, cell, scope, .. } = *self;
         Items { scope, frame: object.frame(), cell, words: words.iter(), view: PhantomData }
     }
 
-    /// What the reference at `at` names, and the handle where it was last found, or 0.
+    /// The object that the reference at `at` names, and the handle where it was last found, or 0.
     ///
     /// # Panics
     /// If no reference stands there.
@@ -247,8 +251,8 @@ impl<'s, T: Class> View<'s, T> {
         self.ref_view(at).target()
     }
 
-    /// What element `i` of the list of references whose descriptor is at `list` names, as [`View::word`]; `None` if the
-    /// list is in chunks or has no such element.
+    /// The object that element `i` names, in the list of references whose descriptor is at `list`, as
+    /// [`View::word`]; `None` if the list is in chunks or has no such element.
     ///
     /// # Panics
     /// If no list of references stands there.
@@ -264,8 +268,8 @@ impl<'s, T: Class> View<'s, T> {
         self.ref_view_at(self.reference(at))
     }
 
-    /// Element `i` of the list of references whose descriptor is at `list`; `None` if the list is in chunks or has no such
-    /// element.
+    /// Element `i` of the list of references whose descriptor is at `list`; `None` if the list is in chunks
+    /// or has no such element.
     ///
     /// # Panics
     /// If no list of references stands there.
@@ -278,8 +282,8 @@ impl<'s, T: Class> View<'s, T> {
         RefView { word, object, cell, scope }
     }
 
-    /// The whole object as it would be stored: the class that this program writes, flags and usage 0, references
-    /// stored.
+    /// The whole object as it would be stored: the class that this program writes, flags and usage 0,
+    /// references stored.
     pub fn to_stored(&self) -> Vec<u8> {
         let shared = &*self.scope.shared;
         let number = self.object.class().load(Ordering::Relaxed);
@@ -289,7 +293,8 @@ impl<'s, T: Class> View<'s, T> {
         out.extend_from_slice(&class.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
         for at in (0..body).step_by(4) {
-            // SAFETY: the padded body lies inside the object; a word that is no reference may be read as an atomic.
+            // SAFETY: the padded body lies inside the object; a word that is no reference may be read as an
+            // atomic.
             let word = unsafe { self.object.word(at) };
             out.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
@@ -301,8 +306,9 @@ impl<'s, T: Class> View<'s, T> {
         out
     }
 
-    /// The record that this object was converted from, header included, if its stored class is not the one that this
-    /// program writes: [`crate::WriteSet::put`] keeps it, so that fields which this program does not know survive.
+    /// The record that this object was converted from, header included, if its stored class is not the one
+    /// that this program writes: [`crate::WriteSet::put`] keeps it, so that fields which this program does
+    /// not know survive.
     pub fn behind(&self) -> Option<Vec<u8>> {
         if self.object.flags().load(Ordering::Relaxed) & CONVERTED == 0 {
             return None;
@@ -332,7 +338,7 @@ pub struct RefView<'v, 's> {
 }
 
 impl RefView<'_, '_> {
-    /// What it names, and the handle where it was last found, or 0.
+    /// The object that it names, and the handle where it was last found, or 0.
     pub fn target(&self) -> (Oref, u32) {
         let shared = &*self.scope.shared;
         match Word::read(load(self.word)) {
@@ -348,7 +354,8 @@ impl RefView<'_, '_> {
     }
 }
 
-/// A view that another owner keeps: it is passed on by value, so that the callee does not need the view's address.
+/// A view that another owner keeps: it is passed on by value, so that the callee does not need the view's
+/// address.
 pub struct Lent<'a, 's, T> {
     view: ManuallyDrop<View<'s, T>>,
     kept: PhantomData<&'a View<'s, T>>,
@@ -414,14 +421,14 @@ pub struct Items<'a, 's, T> {
 pub struct Left<'a>(std::slice::Iter<'a, AtomicU32>);
 
 impl Left<'_> {
-    /// How many.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 }
 
 impl<'a, 's, T> Items<'a, 's, T> {
-    /// What is left.
+    /// The elements that are left.
     #[inline(always)]
     pub fn left(&self) -> Left<'a> {
         Left(self.words.clone())

@@ -1,10 +1,11 @@
-//! A transaction's private copies: objects that it has changed or made and that no other transaction sees (no-steal).
+//! A transaction's private copies: objects that it has changed or made and that no other transaction sees
+//! (no-steal).
 //!
-//! A copy is changed in place only while no view of it is alive; otherwise a fresh version takes its place and the old
-//! one stays as long as its views. References of private copies stay in stored form.
+//! A copy is changed in place only while no view of it is alive; otherwise a fresh version takes its place
+//! and the old one stays as long as its views. References of private copies stay in stored form.
 //!
-//! The invariant: every version is of an object that passed the check of its type's layout, and one that a view shows is
-//! neither changed nor freed.
+//! The invariant: every version is of an object that passed the check of its type's layout, and one that a
+//! view shows is neither changed nor freed.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -72,8 +73,8 @@ impl WriteSet {
         WriteSet { shared: scope.shared.clone(), inner: RefCell::default() }
     }
 
-    /// Keeps a private copy, in place of any other: an object in stored form, whose class is taken from the type.
-    /// `behind` is what [`View::behind`] gave for the view that it was copied from.
+    /// Keeps a private copy, in place of any other: an object in stored form, whose class is taken from the
+    /// type. `behind` is what [`View::behind`] gave for the view that it was copied from.
     pub fn put(
         &self,
         oref: Oref,
@@ -140,17 +141,17 @@ impl WriteSet {
         assert!(Arc::ptr_eq(&self.shared, &scope.shared), "a scope of the write_set's own cache");
         let inner = self.inner.borrow();
         let copy = inner.copies.get(&oref).filter(|c| c.key.number == T::index().number())?;
-        // SAFETY: the object passed the check of the type whose number it has, and that is `T`'s. The version is changed or
-        // freed only when no view pins it, or when the write set, which `'s` borrows, is gone.
+        // SAFETY: the object passed the check of the type whose number it has, and that is `T`'s. The version
+        // is changed or freed only when no view pins it, or when the write set, which `'s` borrows, is gone.
         Some(unsafe { copy.version.view(scope) })
     }
 
-    /// What the private copy was converted from; see [`View::behind`].
+    /// The record that the private copy was converted from; see [`View::behind`].
     pub fn behind(&self, oref: Oref) -> Option<Vec<u8>> {
         self.inner.borrow().copies.get(&oref)?.behind.clone()
     }
 
-    /// Whether there is a private copy.
+    /// Says whether there is a private copy.
     pub fn contains(&self, oref: Oref) -> bool {
         self.inner.borrow().copies.contains_key(&oref)
     }
@@ -162,8 +163,9 @@ impl WriteSet {
         Some(copy.version.bytes(self.shared.types.get(self.shared.types.number(copy.key)?)?.class))
     }
 
-    /// What a commit sends for the private copy: as [`WriteSet::get`], but a copy that was converted goes back into the
-    /// record that it came from if that can hold all of it, so that fields unknown to this program keep their values.
+    /// The record that a commit sends for the private copy: as [`WriteSet::get`], but a converted copy goes
+    /// back into the record that it came from, if that can hold all of it. So fields unknown to this program
+    /// keep their values.
     pub fn record(&self, oref: Oref) -> Option<Vec<u8>> {
         let own = self.get(oref)?;
         let inner = self.inner.borrow();
@@ -218,7 +220,7 @@ impl WriteSet {
         self.inner.borrow().bytes
     }
 
-    /// Whether there is no private copy.
+    /// Says whether there is no private copy.
     pub fn is_empty(&self) -> bool {
         self.inner.borrow().copies.is_empty()
     }

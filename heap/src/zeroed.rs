@@ -16,7 +16,8 @@ unsafe impl Zero for AtomicU32 {}
 // SAFETY: an integer.
 unsafe impl Zero for AtomicU64 {}
 
-/// `n` values of zeros. Asked from the allocator as such, so that the system gives pages when they are first written.
+/// `n` values of zeros. Asked from the allocator as such, so that the system gives pages when they are first
+/// written.
 pub(crate) fn zeroed<T: Zero>(n: usize) -> Box<[T]> {
     if n == 0 {
         return Box::new([]);

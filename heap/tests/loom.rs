@@ -1,7 +1,8 @@
 //! Every interleaving of the five races, with the very functions that the cache calls.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p tercel-heap --test loom`. Each race is told once in the order that the
-//! cache keeps; where an order is what keeps it, a model with another one shows that it would be caught.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p tercel-heap --test loom`. Each race is told once in the
+//! order that the cache keeps; where an order is what keeps it, a model with another one shows that it would
+//! be caught.
 #![cfg(loom)]
 #![allow(dead_code, reason = "the models do not call every step")]
 
@@ -88,7 +89,8 @@ fn asking_for_pins_before_closing_would_be_caught() {
     });
 }
 
-/// A word that is swizzled while its holder is read, and the entry it then names, which named another object before.
+/// A word that is swizzled while its holder is read, and the entry it then names, which named another object
+/// before.
 fn swizzle(first: impl Fn(&AtomicU32, &AtomicU32) + Send + Sync + 'static) {
     let first = std::sync::Arc::new(first);
     loom::model(move || {

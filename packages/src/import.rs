@@ -1,9 +1,9 @@
 //! A list becomes objects.
 //!
-//! The whole file was read before ([`list`](crate::list)), because a package refers to packages that come later. First every
-//! package gets its place, in the file's order, so that what a traversal visits lies together; then details and packages are
-//! written in transactions of some megabytes. Nothing can be reached until the last one sets the root: an import killed midway
-//! shows nothing.
+//! The whole file was read before ([`list`](crate::list)), because a package refers to packages that come
+//! later. First every package gets its place, in the file's order, so that what a traversal visits lies
+//! together; then details and packages are written in transactions of some megabytes. Nothing can be reached
+//! until the last one sets the root: an import killed midway shows nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,9 +44,10 @@ pub struct Imported {
     pub objects_per_second: f64,
 }
 
-/// Objects of a transaction: a few megabytes, several parts of a message each, some milliseconds of the server's time.
+/// Objects of a transaction: a few megabytes, several parts of a message each, some milliseconds of the
+/// server's time.
 const BATCH_OBJECTS: usize = 8_192;
-/// How often a full server is asked again, 20 ms apart: a minute of installing.
+/// Times that a full server is asked again, 20 ms apart: a minute of installing.
 const FULL_RETRIES_MAX: usize = 3_000;
 
 /// An import in words.
@@ -76,13 +77,14 @@ pub fn interrupted() -> String {
     }
 }
 
-/// Whether the one transaction that makes a list visible is under way.
+/// Set while the one transaction that makes a list visible is under way.
 static PUBLISHING: AtomicBool = AtomicBool::new(false);
 
 /// Writes a list that was read as objects; `begun` is when reading began.
 ///
 /// # Errors
-/// If the server was lost, stays full, or another import ran meanwhile; the list that was there before is then kept.
+/// If the server was lost, stays full, or another import ran meanwhile; the list that was there before is
+/// then kept.
 pub fn write(
     client: &Client,
     graph: &Graph,
@@ -250,11 +252,12 @@ impl Watch {
     }
 }
 
-/// How often the connection is looked at, and for how long a client tries before it gives up by default.
+/// Time between two looks at the connection, and the time after which a client gives up by default.
 const WATCH_STEP: Duration = Duration::from_millis(500);
 const WATCH_GIVE_UP: Duration = Duration::from_secs(30);
 
-/// Reports a lost server by the state of the list, because the fate of one operation means nothing to the user of an import.
+/// Reports a lost server by the state of the list, because the fate of one operation means nothing to the
+/// user of an import.
 fn lost(e: Error) -> Failure {
     let kept = match PUBLISHING.load(Ordering::SeqCst) {
         false => "nothing was changed, the list that was there before is kept",
@@ -269,7 +272,8 @@ fn lost(e: Error) -> Failure {
     }
 }
 
-/// Says why there was no answer, without the number of the operation, which means nothing to the user of an import.
+/// Says why there was no answer, without the number of the operation, which means nothing to the user of an
+/// import.
 fn why(e: &Error) -> String {
     match e {
         Error::Unavailable(why) => why.clone(),

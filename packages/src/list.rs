@@ -1,8 +1,8 @@
 //! A list that was read: which stanzas became packages, and which were left out.
 //!
-//! A package has one stanza: of those that are of the chosen architecture, of `all` or of none, the one with the highest
-//! version. Names that only other stanzas mention are no packages. A stanza that cannot be read costs itself alone and is
-//! told, unless the user wants no list that has one.
+//! A package has one stanza: of those that are of the chosen architecture, of `all` or of none, the one with
+//! the highest version. Names that only other stanzas mention are no packages. A stanza that cannot be read
+//! costs itself alone and is told, unless the user wants no list that has one.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,7 +24,7 @@ pub enum Source {
     File(PathBuf),
     /// Standard input.
     Stdin,
-    /// What is bundled with the program.
+    /// The list that is bundled with the program.
     Sample,
 }
 
@@ -39,7 +39,7 @@ impl Source {
         }
     }
 
-    /// What to call it.
+    /// Describes the source, for people.
     pub fn describe(&self) -> String {
         match self {
             Source::File(path) => path.display().to_string(),
@@ -52,8 +52,8 @@ impl Source {
 /// Choices of the user that a list is read by.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// The architecture whose packages are taken beside those of `all`; else this machine's, or if the list has none of that,
-    /// the one that it has most of.
+    /// The architecture whose packages are taken beside those of `all`; else this machine's, or if the list
+    /// has none of that, the one that it has most of.
     pub architecture: Option<String>,
     /// A stanza that cannot be read costs the list.
     pub strict: bool,
@@ -119,7 +119,7 @@ impl Graph {
         (self.packages.len() as u32 - virtuals, virtuals)
     }
 
-    /// Whether a stanza defines the package.
+    /// Says whether a stanza defines the package.
     pub fn has(&self, name: &str) -> bool {
         self.packages.iter().any(|p| p.details.is_some() && p.name == name)
     }
@@ -134,7 +134,8 @@ impl Graph {
 /// Reads a source whole.
 ///
 /// # Errors
-/// If it cannot be read to its end, or has no packages, or, where the choice is strict, a stanza that cannot be read.
+/// If it cannot be read to its end, or has no packages, or, where the choice is strict, a stanza that cannot
+/// be read.
 pub fn read(source: &Source, choice: &Choice, term: &Term) -> Result<Graph, Failure> {
     let what = source.describe();
     let input = match source {
@@ -281,7 +282,8 @@ impl Draft {
         chosen.rev().max_by_key(|(a, stanzas)| (a == native(), *stanzas)).map_or("", |(a, _)| a)
     }
 
-    /// Puts the best stanzas together; gives every name of theirs its number anew, in the order of the first mention.
+    /// Puts the best stanzas together; gives every name of theirs its number anew, in the order of the first
+    /// mention.
     fn graph(self, architecture: Option<&str>, unread: u64) -> Graph {
         let architecture = architecture.unwrap_or_else(|| self.choose()).to_owned();
         let taken: Vec<bool> =
@@ -335,12 +337,13 @@ impl Draft {
     }
 }
 
-/// Whether packages of this architecture go with those of every other. Lists that were made by hand name none.
+/// Says whether packages of this architecture go with those of every other. Lists that were made by hand name
+/// none.
 fn is_common(architecture: &str) -> bool {
     matches!(architecture, "" | "all")
 }
 
-/// What Debian calls the architecture of this machine.
+/// Debian's name for the architecture of this machine.
 fn native() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -10,9 +10,9 @@ use tercel::{Called, List, Obj, Object, Record, Ref, Text, interface};
 pub struct Package {
     /// Counts the packages of an import from 0: names it in bitmaps.
     pub number: u32,
-    /// What it depends on.
+    /// The packages on which it depends.
     pub depends: List<Ref<Package>>,
-    /// What depends on it.
+    /// The packages that depend on it.
     pub rdepends: List<Ref<Package>>,
     pub name: Text,
     /// Its version; none if no stanza defines it.
@@ -21,7 +21,7 @@ pub struct Package {
     pub details: Ref<Details>,
 }
 
-/// What people want to know of a package.
+/// The facts about a package that people want to know.
 #[derive(Object)]
 pub struct Details {
     /// Such as `net` or `libs`.
@@ -72,7 +72,7 @@ pub struct Mark {
     pub advisory: u32,
 }
 
-/// What a mark says of itself.
+/// The report of a mark.
 #[derive(Record, Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// The advisory, or 0.
@@ -81,7 +81,7 @@ pub struct Seen {
     pub process: u32,
 }
 
-/// What marks can be asked.
+/// The methods of marks.
 #[interface]
 pub trait Marked {
     /// The advisory, and where that was looked up.
@@ -113,7 +113,7 @@ pub struct Marks {
 /// A counter of the demonstration's commits.
 #[derive(Object)]
 pub struct Counter {
-    /// How many commits have been made.
+    /// The number of commits that have been made.
     pub value: u64,
 }
 

@@ -17,7 +17,7 @@ pub enum Way {
     Rdepends,
 }
 
-/// What a closure visited.
+/// The counts of a closure's visits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Visited {
     /// Packages, the root not counted.
@@ -68,7 +68,8 @@ pub fn visit<'t>(
     Ok(visited)
 }
 
-/// A shortest path of dependencies, breadth first: the names on it with both ends, or `None` if there is none.
+/// A shortest path of dependencies, breadth first: the names on it with both ends, or `None` if there is
+/// none.
 ///
 /// # Errors
 /// Those of reading.
@@ -142,7 +143,7 @@ pub fn find(client: &Client, name: &str) -> Result<Ref<Package>, Failure> {
 pub struct Bits(Vec<u64>);
 
 impl Bits {
-    /// Whether it was not there before.
+    /// Inserts a number; says whether it is new.
     #[inline]
     pub fn insert(&mut self, n: u32) -> bool {
         let (word, bit) = (n as usize / 64, 1u64 << (n % 64));

@@ -1,8 +1,9 @@
 //! Rules dropped on purpose, and how soon a world notices.
 //!
-//! Each variant of the engine, or of its runner, does one thing wrong. The worlds must notice within a stated number of
-//! seeds, or the checkers prove nothing. Any world finds some of the variants; others need worlds that are tuned to the
-//! race, as `tune` says. The invariant of the table: a rule that is not in it is listed as not droppable, with the reason.
+//! Each variant of the engine, or of its runner, does one thing wrong. The worlds must notice within a stated
+//! number of seeds, or the checkers prove nothing. Any world finds some of the variants; others need worlds
+//! that are tuned to the race, as `tune` says. The invariant of the table: a rule that is not in it is listed
+//! as not droppable, with the reason.
 
 use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
@@ -52,8 +53,8 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     if is_hunted_alone(variant.rule) {
         plan.group = None;
     }
-    // The bounds were found without calls, without a program inside of the server, without watches, and with a loop that takes no
-    // time.
+    // The bounds were found without calls, without a program inside of the server, without watches, and with
+    // a loop that takes no time.
     (plan.mix[11], plan.mix[12]) = (0, 0);
     plan.inside = 0;
     plan.watchers = 0;
@@ -64,8 +65,9 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     plan
 }
 
-/// Whether the rule is hunted where a server is alone, unless `tune` makes a group: because it is about what one node's disk
-/// or process loses, or because a group hides the race. The worlds of the others have a group as the seed draws it.
+/// Says whether the rule is hunted where a server is alone, unless `tune` makes a group. That is so for rules
+/// about the loss of one node's disk or process, and where a group hides the race. The worlds of other rules
+/// have a group as the seed draws it.
 fn is_hunted_alone(rule: Rule) -> bool {
     use EngineRule as E;
     match rule {
@@ -543,8 +545,9 @@ fn crowded(plan: &mut Plan) {
     plan.server.subscriptions = 1 << 20;
 }
 
-/// As [`crowded`], with transactions that read up to 24 cells, more than the cache has frames, and then write. Cells read
-/// first often leave their place before the commit. A sync takes long, so the client hears late of commits that wrote them.
+/// As [`crowded`], with transactions that read up to 24 cells, more than the cache has frames, and then
+/// write. Cells read first often leave their place before the commit. A sync takes long, so the client hears
+/// late of commits that wrote them.
 fn read_through(plan: &mut Plan) {
     crowded(plan);
     plan.reads_max = 24;
@@ -573,8 +576,8 @@ fn forgetful(plan: &mut Plan) {
     plan.faults.iter_mut().zip(kinds.into_iter().cycle()).for_each(|(f, kind)| f.kind = kind);
 }
 
-/// As [`forgetful`], but a client that lost its connection with commits under way does not know it for a while. Meanwhile
-/// new processes take its place in the table.
+/// As [`forgetful`], but a client that lost its connection with commits under way does not know it for a
+/// while. Meanwhile new processes take its place in the table.
 fn half_open(plan: &mut Plan) {
     plan.small = true;
     plan.clients = 6;
@@ -730,7 +733,8 @@ fn paced(plan: &mut Plan) {
     });
 }
 
-/// Collections one after the other, while most transactions change the graph. Pieces take long to become stable.
+/// Collections one after the other, while most transactions change the graph. Pieces take long to become
+/// stable.
 fn overgrown(plan: &mut Plan) {
     plan.small = true;
     plan.group = None;
@@ -748,7 +752,8 @@ fn overgrown(plan: &mut Plan) {
     plan.server.collect = CollectConfig { is_automatic: true, grace_ms: 5, made_min: 1, made_percent: 0 };
 }
 
-/// Few programs, which make many objects and let go of them: pages become empty, and are given out again, all the time.
+/// Few programs, which make many objects and let go of them: pages become empty, and are given out again, all
+/// the time.
 fn reborn(plan: &mut Plan) {
     overgrown(plan);
     (plan.clients, plan.threads) = (3, 1);

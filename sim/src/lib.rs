@@ -1,8 +1,9 @@
 //! The engine, unchanged, in a world made from one seed.
 //!
-//! A world is a server, a follower of it, some clients with threads of user code, a network, disks, clocks, and whatever
-//! goes wrong with them. Everything in it follows from a [`Plan`], and a plan from a number, so a failure is a command line. Not here:
-//! sockets, files, real time. What the engine is given instead is below; nothing between differs from a real process.
+//! A world is a server, a follower of it, some clients with threads of user code, a network, disks, clocks,
+//! and whatever goes wrong with them. Everything in it follows from a [`Plan`], and a plan from a number, so
+//! a failure is a command line. Not here: sockets, files, real time. What the engine is given instead is
+//! below; nothing between differs from a real process.
 //!
 //! | in the world | what it is |
 //! |---|---|
@@ -18,10 +19,10 @@
 //! | processes | are killed, lose their power, stand still, stop cleanly, start again, and die while starting |
 //! | clocks | run at their own speed and jump ahead |
 //!
-//! A run has two halves (safety, then liveness): while faults strike nothing wrong may be seen; then everything works,
-//! every thread must come to an end, every cache must say what the server says, and the stored pages what the log says. At
-//! equal stamps the follower's ordered state and pages are equal to the leader's, at any time.
-//! `tercel-verify` judges the history of the run.
+//! A run has two halves (safety, then liveness): while faults strike nothing wrong may be seen; then
+//! everything works, every thread must come to an end, every cache must say what the server says, and the
+//! stored pages what the log says. At equal stamps the follower's ordered state and pages are equal to the
+//! leader's, at any time. `tercel-verify` judges the history of the run.
 //!
 //! | module | its noun |
 //! |---|---|

@@ -1,8 +1,9 @@
 //! Runs worlds: one with a trace of what happens in it, or many side by side.
 //!
-//! `tercel-sim --seed 17` plays one and prints what happens; `tercel-sim --seeds 0..2000` runs many and prints what they
-//! did. A failure is one line, the command that plays it again in its shortest form. `tercel-sim --check FILE` judges a
-//! history that was written with `--history FILE`, here or by another program.
+//! `tercel-sim --seed 17` plays one and prints what happens; `tercel-sim --seeds 0..2000` runs many and
+//! prints what they did. A failure is one line, the command that plays it again in its shortest form.
+//! `tercel-sim --check FILE` judges a history that was written with `--history FILE`, here or by another
+//! program.
 //!
 //! Exit codes: 0 nothing was wrong; 1 something was, or it could not be done; 2 the command line is wrong.
 
@@ -37,16 +38,17 @@ struct Args {
     jobs: Option<usize>,
     #[command(flatten)]
     chosen: Chosen,
-    /// Drops a rule on purpose. A rule of the engine can be dropped only in a build with `--cfg tercel_mutants`:
+    /// Drops a rule on purpose. A rule of the engine can be dropped only in a build with
+    /// `--cfg tercel_mutants`:
     /// `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo run --release -p tercel-sim -- --drop RULE`.
     #[arg(long, value_name = "RULE")]
     drop: Option<String>,
-    /// Drops each rule in turn, or that of --drop, and says after how many worlds that is noticed, at most so many. Needs
-    /// a build with `--cfg tercel_mutants`, too.
+    /// Drops each rule in turn, or that of --drop, and says after how many worlds that is noticed, at most so
+    /// many. Needs a build with `--cfg tercel_mutants`, too.
     #[arg(long, value_name = "WORLDS", conflicts_with_all = ["seed", "seeds"])]
     hunt: Option<u64>,
-    /// Makes the world, or the worlds, as the last hunt for this rule does, where what the rule forbids can happen. Drops
-    /// nothing.
+    /// Makes the world, or the worlds, as the last hunt for this rule does, where what the rule forbids can
+    /// happen. Drops nothing.
     #[arg(long, value_name = "RULE", conflicts_with = "hunt")]
     tuned: Option<String>,
     /// Writes the history of the one world to a file.
@@ -62,7 +64,7 @@ struct Args {
     no_shrink: bool,
 }
 
-/// What a world has instead of what its seed draws.
+/// The choices that a world has instead of those that its seed draws.
 #[derive(Debug, clap::Args)]
 struct Chosen {
     /// Clients instead of what the seed draws.
@@ -88,15 +90,15 @@ struct Chosen {
 /// Worlds of calls over lossy links.
 #[derive(Debug, clap::Args)]
 struct Calls {
-    /// Plays worlds of another kind: calls of services over links that lose messages, send them twice, and let them overtake each
-    /// other.
+    /// Plays worlds of another kind: calls of services over links that lose messages, send them twice, and
+    /// let them overtake each other.
     #[arg(long, conflicts_with_all = ["check", "hunt", "history", "tuned", "faults", "commits", "threads", "inside", "watchers"])]
     lossy: bool,
     /// Calls of each client of such a world, instead of what the seed draws.
     #[arg(long, requires = "lossy")]
     calls: Option<u64>,
-    /// What does not go wrong in such a world, with commas between: loss, copies, late, cancels, deadlines, server-ends,
-    /// client-ends, cuts, forgets.
+    /// Troubles that such a world does not have, with commas between: loss, copies, late, cancels, deadlines,
+    /// server-ends, client-ends, cuts, forgets.
     #[arg(long, value_name = "LIST", requires = "lossy")]
     without: Option<String>,
 }
@@ -130,7 +132,7 @@ impl Failure {
     }
 }
 
-/// Whether nothing was wrong.
+/// Acts as the arguments say; `true` if nothing was wrong.
 fn act(args: &Args) -> Result<bool, Failure> {
     if let Some(file) = &args.check {
         let text = std::fs::read_to_string(file).map_err(|e| Failure::of_file(file, e))?;

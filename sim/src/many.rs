@@ -27,7 +27,7 @@ struct Sum {
     faults: Vec<u64>,
     crashes: Vec<u64>,
     collections: Vec<u64>,
-    /// Of worlds with a group.
+    /// Depositions of leaders, in worlds with a group.
     depositions: Vec<u64>,
     failed: Vec<(Plan, String)>,
     violations: usize,

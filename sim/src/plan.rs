@@ -1,8 +1,8 @@
 //! The plan that one seed draws: the size of the world, its faults and their times.
 //!
-//! Swarm testing (Groce, Zhang, Eide, Chen, Regehr, ISSTA 2012): each seed leaves most kinds of fault out and makes the
-//! others frequent, since faults also hide each other. The faults are a list that is drawn before the run, so a shorter
-//! script is a part of the list.
+//! Swarm testing (Groce, Zhang, Eide, Chen, Regehr, ISSTA 2012): each seed leaves most kinds of fault out and
+//! makes the others frequent, since faults also hide each other. The faults are a list that is drawn before
+//! the run, so a shorter script is a part of the list.
 
 use std::fmt;
 
@@ -41,27 +41,27 @@ pub struct Plan {
     pub cache_bytes: usize,
     /// Bytes of the server's buffer of modified objects.
     pub mob_bytes: usize,
-    /// What the server's process chooses.
+    /// The choices of the server's process.
     pub server: ServerPlan,
-    /// How large the log may be.
+    /// The bounds of the log.
     pub log: LogBounds,
     /// Silence after which a side asks the other.
     pub keepalive_ms: u32,
-    /// How long a client waits for an answer.
+    /// Time that a client waits for an answer, in microseconds.
     pub patience_us: u64,
     /// A message's time on its way, at least; now and then it takes much longer.
     pub latency_us: u64,
     /// A sync's time.
     pub sync_us: u64,
-    /// How long a thread thinks between two steps.
+    /// Time that a thread thinks between two steps, in microseconds.
     pub think_us: u64,
     /// The weights of the kinds of transaction: see [`crate::workload`].
     pub mix: [u64; MIX],
-    /// How the server's group behaves; a server without one is alone, and always leads.
+    /// The behaviour of the server's group; a server without one is alone, and always leads.
     pub group: Option<DelayedConfig>,
-    /// Whether the space is put back from a copy in the end, and goes on from there.
+    /// Set if the space is put back from a copy in the end, and goes on from there.
     pub put_back: bool,
-    /// How long the server's loop takes; none if it takes no time, and no connection waits.
+    /// The pace of the server's loop; none if it takes no time, and no connection waits.
     pub pace: Option<Pace>,
     /// Bounds of the engine, where the build lets them be made small.
     pub small: bool,
@@ -80,7 +80,7 @@ pub struct ServerPlan {
     pub collect: CollectConfig,
 }
 
-/// How large a log may be.
+/// The bounds of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
     /// Bytes of a segment.
@@ -89,7 +89,7 @@ pub struct LogBounds {
     pub bytes_max: u64,
 }
 
-/// How fast the server's loop handles frames, and its clients read.
+/// The pace at which the server's loop handles frames, and its clients read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// Microseconds that a frame takes, on average.
@@ -307,7 +307,7 @@ impl Plan {
         })
     }
 
-    /// Whether the thread is one that watches.
+    /// Says whether the thread is one that watches.
     pub(crate) fn is_watcher(&self, actor: Actor) -> bool {
         actor.0 > self.clients * self.threads + self.inside
     }

@@ -47,7 +47,7 @@ pub(crate) struct ActorPort<'s> {
 }
 
 impl ActorPort<'_> {
-    /// Whether the process that this thread belongs to is gone.
+    /// Says whether the process that this thread belongs to is gone.
     pub(crate) fn is_gone(&self) -> bool {
         let world = self.scheduler.world();
         world.life_of(self.site) != self.life || world.is_over()
@@ -109,5 +109,5 @@ impl Port for ActorPort<'_> {
     }
 }
 
-/// How long a thread waits before it is told that the server is gone.
+/// Time that a thread waits before it learns that the server is gone, in microseconds.
 const PAUSE_US: u64 = 10_000;

@@ -15,11 +15,11 @@ pub struct Record {
     pub history: History,
     /// The findings, a sentence each; no event happens after the first.
     pub blames: Vec<String>,
-    /// What threads were told of what they watched.
+    /// The changes that threads received from their watches.
     pub(crate) watched: Vec<Watched>,
-    /// What calls read behind calls that wrote, with what was written: not older.
+    /// Values read by calls after calls that wrote, with the value written: not older.
     pub(crate) behind: Vec<(Object, Value, Value)>,
-    /// What was called of the service.
+    /// The calls of the service.
     pub(crate) tally: Tally,
     /// Transactions whose stamps only the log knows.
     pub(crate) unplaced: Vec<usize>,
@@ -74,7 +74,8 @@ pub struct Counts {
     pub revocations: u64,
     /// Objects that outgrew their page.
     pub forwards: u64,
-    /// Collections that freed something, the objects that they freed, and those that were given up on the way.
+    /// Collections that freed something, the objects that they freed, and those that were given up on the
+    /// way.
     pub collected: CollectCounts,
     /// Baton passes from one thread to another.
     pub switches: u64,

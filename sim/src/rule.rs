@@ -2,8 +2,8 @@
 
 pub use tercel_engine::mutant::Rule as EngineRule;
 
-/// Stands before a command of Cargo whose build can drop rules of the engine. It names a target directory of its own, since
-/// other flags build everything anew.
+/// Stands before a command of Cargo whose build can drop rules of the engine. It names a target directory of
+/// its own, since other flags build everything anew.
 pub const BUILD: &str = "RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants";
 
 /// A rule to drop.
@@ -45,7 +45,7 @@ impl Rule {
         engine.chain(runner).collect()
     }
 
-    /// Whether only backups can show that it is dropped.
+    /// Says whether only backups can show that it is dropped.
     pub(crate) fn is_of_backups(self) -> bool {
         matches!(
             self,
@@ -54,7 +54,7 @@ impl Rule {
         )
     }
 
-    /// Whether this build can drop it: rules of the engine only with `--cfg tercel_mutants`.
+    /// Says whether this build can drop it: rules of the engine only with `--cfg tercel_mutants`.
     pub fn can_be_dropped(self) -> bool {
         cfg!(tercel_mutants) || matches!(self, Rule::Runner(_))
     }

@@ -224,8 +224,9 @@ fn wait(scheduler: &ActorScheduler, me: Actor, is_so: impl Fn(&mut World) -> boo
     }
 }
 
-/// Puts the space back to what it was before each client's last commit, and lets a stranger commit until stamps are where they
-/// were: clients that go on as if nothing were lost take the new commits for theirs. Gives the tokens of the lost commits.
+/// Puts the space back to what it was before each client's last commit, and lets a stranger commit until
+/// stamps are where they were: clients that go on as if nothing were lost take the new commits for theirs.
+/// Gives the tokens of the lost commits.
 fn lose(scheduler: &ActorScheduler, me: Actor, ground: &Ground) -> Vec<Token> {
     let copy = scheduler.world().copy();
     let known = scheduler.world().clients.len();
@@ -298,7 +299,8 @@ fn change_one(
     Some((transaction, commit.token))
 }
 
-/// Records the final views of each client, of a client that has never cached anything, and of a program in the server.
+/// Records the final views of each client, of a client that has never cached anything, and of a program in
+/// the server.
 fn look(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
     let fresh = scheduler.world().add_client();
     let clients = (0..=fresh).map(Site::Client);
@@ -433,17 +435,18 @@ fn finish(mut world: World) -> Report {
     Report { plan: world.plan, blames, counts: world.record.counts, history, trace }
 }
 
-/// How often the first thread looks whether it is time for the next phase.
+/// Time between two looks of the first thread for the next phase, in microseconds.
 const GLANCE_US: u64 = 20_000;
 /// A world in which so much happens and so little is committed is healed all the same.
 const EVENTS_A_COMMIT_MAX: u64 = 200;
 /// So is one that takes so long.
 const SAFETY_US_MAX: u64 = 600_000_000;
-/// Collections that are asked for at the end: each finds what those before it have left, as the end of views does.
+/// Collections that are asked for at the end: each finds what those before it have left, as the end of views
+/// does.
 const COLLECTIONS_MAX: u32 = 20;
-/// How long a collection may take before it is asked for again.
+/// Time that a collection may take before it is asked for again, in microseconds.
 const COLLECTION_US_MAX: u64 = 10_000_000;
-/// What a collection says of itself that has freed nothing.
+/// The report of a collection that has freed nothing.
 const NOTHING_FREED: &str = "\"objects\":0,\"bytes\":0,\"pages_let_go\":0,";
 const FILL_ATTEMPTS: u32 = 16;
 /// User code of transactions and collections is not deep.

@@ -1,8 +1,9 @@
 //! Threads of user code, of which only one runs at a time.
 //!
-//! The thread that holds the baton runs. A thread that has to wait runs the world itself until a thread's turn comes. It
-//! passes the baton to another thread, or goes on without a switch if the turn is its own. The invariant: everything that a
-//! thread does between two waits is one step, and the order of the steps comes from the seed alone.
+//! The thread that holds the baton runs. A thread that has to wait runs the world itself until a thread's
+//! turn comes. It passes the baton to another thread, or goes on without a switch if the turn is its own. The
+//! invariant: everything that a thread does between two waits is one step, and the order of the steps comes
+//! from the seed alone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -16,9 +17,9 @@ use crate::world::World;
 /// The fence of the caches in a world, whose readers pay for none of their own, as in production.
 #[allow(unsafe_code, reason = "that one thread runs at a time is this file's own invariant")]
 pub(crate) fn fence() -> OneAtATime {
-    // SAFETY: threads use a world's caches only while they hold the baton, which one gives with a release and the next
-    // takes with an acquire (`give`, `await_turn`); before the first turn and after the last there is one thread, which
-    // spawns the others and joins them.
+    // SAFETY: threads use a world's caches only while they hold the baton, which one gives with a release and
+    // the next takes with an acquire (`give`, `await_turn`); before the first turn and after the last there
+    // is one thread, which spawns the others and joins them.
     unsafe { OneAtATime::new() }
 }
 
@@ -39,7 +40,7 @@ struct ActorTurn {
 }
 
 impl ActorScheduler {
-    /// With places for so many threads.
+    /// A scheduler with places for so many threads.
     pub(crate) fn new(world: World, actors: usize) -> ActorScheduler {
         ActorScheduler {
             world: Mutex::new(world),
@@ -62,7 +63,7 @@ impl ActorScheduler {
         let _ = self.turns[me.0].thread.set(std::thread::current());
     }
 
-    /// Whether the actor's thread has come.
+    /// Says whether the actor's thread has come.
     pub(crate) fn is_registered(&self, actor: Actor) -> bool {
         self.turns[actor.0].thread.get().is_some()
     }
@@ -74,7 +75,8 @@ impl ActorScheduler {
         }
     }
 
-    /// Lets the world go on until it is this actor's turn again. What it waits for was said to the world before.
+    /// Lets the world go on until it is this actor's turn again. What it waits for was said to the world
+    /// before.
     pub(crate) fn pass(&self, me: Actor) {
         let next = self.world().next_turn();
         if next != me {

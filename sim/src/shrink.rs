@@ -1,7 +1,7 @@
 //! A shorter script of a failure: fewer faults, fewer commits, fewer clients, as long as it still fails.
 //!
-//! Delta debugging (Zeller, Hildebrandt, TSE 2002) on the list of faults; the rest is halved. A world that differs in
-//! anything is another world, so what is kept is whatever fails, not the same failure.
+//! Delta debugging (Zeller, Hildebrandt, TSE 2002) on the list of faults; the rest is halved. A world that
+//! differs in anything is another world, so what is kept is whatever fails, not the same failure.
 
 use crate::plan::Plan;
 use crate::run::run;

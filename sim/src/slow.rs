@@ -1,8 +1,8 @@
 //! A slow procedure with streams, as a world runs it.
 //!
-//! No procedure waits in a world. One with streams is run once all its items have come, as by a thread that reads all before it does
-//! anything; what it gives is sent afterwards, item by item. So the windows are those of the engine, and only the order in the
-//! procedure is the world's.
+//! No procedure waits in a world. One with streams is run once all its items have come, as by a thread that
+//! reads all before it does anything; what it gives is sent afterwards, item by item. So the windows are
+//! those of the engine, and only the order in the procedure is the world's.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,7 +28,7 @@ pub(crate) struct SlowCall {
 #[derive(Default)]
 struct Items(Mutex<Queues>);
 
-/// What its procedure is to take, and what it has given.
+/// The items that its procedure is to take, and those that it has given.
 #[derive(Default)]
 struct Queues {
     taken: VecDeque<Vec<u8>>,
@@ -52,7 +52,7 @@ impl ItemPort for Items {
     }
 }
 
-/// What a call with streams does next.
+/// The next step of a call with streams.
 pub(crate) enum Next {
     /// It tells its caller this.
     Says(Said),

@@ -14,7 +14,7 @@ impl Trace {
         Trace { lines: on.then(String::new) }
     }
 
-    /// Whether lines are kept: before a costly one is made.
+    /// Says whether lines are kept: asked before a costly one is made.
     pub(crate) fn is_on(&self) -> bool {
         self.lines.is_some()
     }

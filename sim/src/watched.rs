@@ -8,7 +8,7 @@ use tercel_wire::id::Stamp;
 /// The sessions of the commits around a loss begin here.
 pub(crate) const LOSS_SESSIONS: Session = Session(1_000_000);
 
-/// What a thread was told of what it watched.
+/// The changes that a thread received from a watch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watched {
     /// Which process, in words.

@@ -14,15 +14,16 @@ use crate::{Term, program};
 /// The failure of a command.
 #[derive(Debug)]
 pub struct Failure {
-    /// What happened.
+    /// The event that failed.
     pub what: String,
-    /// What to do about it.
+    /// The next step for the user.
     pub next: Option<String>,
-    /// The exit code, as `tercel --help` has them: 1 for a failure, 2 for a wrong command line, 3 for unsound data.
+    /// The exit code, as `tercel --help` has them: 1 for a failure, 2 for a wrong command line, 3 for unsound
+    /// data.
     pub code: u8,
 }
 
-/// What commands return.
+/// The result of a command.
 pub type Outcome = Result<std::process::ExitCode, Failure>;
 
 impl Failure {
@@ -31,7 +32,7 @@ impl Failure {
         Failure { what: what.into(), next: None, code: 1 }
     }
 
-    /// Of an error that says behind its last semicolon what to do about it.
+    /// A failure from an error whose text after its last semicolon is the next step.
     pub fn of_sentence(text: &str) -> Failure {
         match text.rsplit_once("; ") {
             Some((what, next)) => Failure::new(what).next(next),
@@ -39,7 +40,8 @@ impl Failure {
         }
     }
 
-    /// Of an error of a command that asks a server and opens no directory. `option` names the server, such as `--addr`.
+    /// A failure from an error of a command that asks a server and opens no directory. `option` names the
+    /// server, such as `--addr`.
     pub fn at_server(e: Error, option: &str) -> Failure {
         let is_away = matches!(e, Error::Unavailable(_));
         let failure = Failure::from(e);
@@ -150,7 +152,8 @@ impl Failure {
     }
 }
 
-/// Whether the server's buffer was full, so that nothing happened and the same can be tried again a moment later.
+/// Says whether the server's buffer was full, so that nothing happened and the same can be tried again a
+/// moment later.
 pub fn drains(e: &Error) -> bool {
     matches!(e, Error::Full(Bound::Buffer))
 }
@@ -180,7 +183,7 @@ pub fn of_disk(e: &DiskError) -> Option<&'static str> {
     }
 }
 
-/// Whether a file is, or would be, in a directory with a space, or is that directory.
+/// Says whether a file is, or would be, in a directory with a space, or is that directory.
 fn is_in_space(file: &Path) -> bool {
     file.ancestors().take(2).any(|dir| dir.join("format").exists())
 }

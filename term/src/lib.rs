@@ -21,7 +21,7 @@ use std::time::Duration;
 pub use indicatif::ProgressBar;
 use indicatif::{ProgressDrawTarget, ProgressState, ProgressStyle};
 
-/// What standard error and standard output are.
+/// The kinds of standard output and standard error.
 pub struct Term {
     out: bool,
     err: bool,
@@ -67,16 +67,16 @@ impl Term {
     }
 }
 
-/// Prints a line to standard output. If its reader has gone, the command ends without an error, because nothing is left
-/// to do. Any other failure ends the command with an error, because its answer is lost.
+/// Prints a line to standard output. If its reader has gone, the command ends without an error, because
+/// nothing is left to do. Any other failure ends the command with an error, because its answer is lost.
 #[macro_export]
 macro_rules! say {
     () => { $crate::line(format_args!("")) };
     ($($words:tt)*) => { $crate::line(format_args!($($words)*)) };
 }
 
-/// Prints text to standard output as [`say`] does, broken into lines that fit the terminal. What follows a break is
-/// indented by two columns more.
+/// Prints text to standard output as [`say`] does, broken into lines that fit the terminal. What follows a
+/// break is indented by two columns more.
 #[macro_export]
 macro_rules! tell {
     ($($words:tt)*) => { $crate::paragraph(format_args!($($words)*)) };

@@ -1,5 +1,5 @@
-//! A process of this program that this process started. It ends when this process does, however that ends, because its
-//! standard input then ends too.
+//! A process of this program that this process started. It ends when this process does, however that ends,
+//! because its standard input then ends too.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,8 @@ use tercel::{Address, AddressError};
 use crate::fail::Failure;
 use crate::tidy;
 
-/// This program, or the server beside it, in another process: a server, or a part of a measurement. It is killed when this is dropped.
+/// This program, or the server beside it, in another process: a server, or a part of a measurement. It is
+/// killed when this is dropped.
 pub struct OwnProcess {
     child: Child,
     /// Kept open, so that the process can say that it has stopped.
@@ -22,8 +23,8 @@ pub struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Starts a server and waits until it listens; at a port of its choice if none is named. `more` goes to the end of its
-    /// command line.
+    /// Starts a server and waits until it listens; at a port of its choice if none is named. `more` goes to
+    /// the end of its command line.
     ///
     /// # Errors
     /// If it does not start; it has then said why on standard error.
@@ -37,8 +38,8 @@ impl OwnProcess {
         OwnProcess::start(command)
     }
 
-    /// Starts a part of this program that only this program asks for: the command line `args`, and in the environment
-    /// `variable` with the value `role`.
+    /// Starts a part of this program that only this program asks for: the command line `args`, and in the
+    /// environment `variable` with the value `role`.
     ///
     /// # Errors
     /// If it does not say `listening on`; it has then said why on standard error.
@@ -76,7 +77,7 @@ impl OwnProcess {
         parse(&self.ready).map_or("", |(address, _)| address)
     }
 
-    /// How the kernel delivers events to it; empty if it is no server.
+    /// The way in which the kernel delivers events to it; empty if it is no server.
     pub fn backend(&self) -> &str {
         parse(&self.ready).map_or("", |(_, backend)| backend)
     }
@@ -150,8 +151,8 @@ pub fn beside(name: &str, package: &str) -> Result<PathBuf, Failure> {
     Err(failure.next(format!("build it with `cargo build --release -p {package}`, and put it there")))
 }
 
-/// Lets this process open as many descriptors as its hard limit allows: each client takes one. The usual soft limit is
-/// for programs that keep descriptors in small sets.
+/// Lets this process open as many descriptors as its hard limit allows: each client takes one. The usual soft
+/// limit is for programs that keep descriptors in small sets.
 pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

@@ -1,5 +1,5 @@
-//! Stops a server when this process is told to end: the first SIGTERM or SIGINT lets its calls come to their end for a bounded time,
-//! the second stops it at once.
+//! Stops a server when this process is told to end: the first SIGTERM or SIGINT lets its calls come to their
+//! end for a bounded time, the second stops it at once.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator;
 use tercel::{Server, ServerError, Stopper};
 
-/// A file that may grow no more is an error of the write from now on, and does not end this process by a signal.
+/// A file that may grow no more is an error of the write from now on, and does not end this process by a
+/// signal.
 ///
 /// # Errors
 /// If the system refuses.
@@ -19,7 +20,8 @@ pub fn survive_full_files() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// The signals that end this process. They are kept from when this is made, so one that comes while a server starts counts.
+/// The signals that end this process. They are kept from when this is made, so one that comes while a server
+/// starts counts.
 #[derive(Debug)]
 pub struct Signals(iterator::Signals);
 
@@ -32,8 +34,8 @@ impl Signals {
         Ok(Signals(iterator::Signals::new([SIGINT, SIGTERM])?))
     }
 
-    /// Waits until the server has stopped, by a signal or by itself. Calls that are under way at the first signal have `drain` to
-    /// come to their end.
+    /// Waits until the server has stopped, by a signal or by itself. Calls that are under way at the first
+    /// signal have `drain` to come to their end.
     ///
     /// # Errors
     /// As [`Server::wait`].

@@ -1,9 +1,9 @@
 //! Tidies up server processes that this process started and directories that it made: neither may outlive it.
 //!
-//! A destructor is the ordinary way, but a signal and a closed pipe run none. So both are also noted here, and the program
-//! ends itself only with [`leave`]. A process that is killed outright tidies nothing: its servers then end by themselves,
-//! because their standard input ends. The invariant: a noted id belongs to a process that was not waited for yet. So the
-//! kernel cannot have given the id to another process.
+//! A destructor is the ordinary way, but a signal and a closed pipe run none. So both are also noted here,
+//! and the program ends itself only with [`leave`]. A process that is killed outright tidies nothing: its
+//! servers then end by themselves, because their standard input ends. The invariant: a noted id belongs to a
+//! process that was not waited for yet. So the kernel cannot have given the id to another process.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};

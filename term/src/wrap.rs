@@ -1,6 +1,7 @@
 //! Text broken into lines that fit the terminal.
 //!
-//! What stands between two backticks is a command to copy, and stays in one line. So do words that are longer than a line.
+//! Text between two backticks is a command to copy, and stays in one line. So do words that are longer than a
+//! line.
 
 use std::io::IsTerminal;
 
@@ -21,8 +22,8 @@ pub fn columns() -> usize {
     if size == 0 { COLUMNS } else { size.clamp(COLUMNS_MIN, COLUMNS_MAX) }
 }
 
-/// Breaks each line of `text` at spaces, so that none is longer than `columns`. The lines that follow are indented as the
-/// first one, and by `hang` columns more. Spaces within a line stay as they are.
+/// Breaks each line of `text` at spaces, so that none is longer than `columns`. The lines that follow are
+/// indented as the first one, and by `hang` columns more. Spaces within a line stay as they are.
 pub fn wrap(text: &str, columns: usize, hang: usize) -> String {
     text.split('\n').map(|line| wrap_line(line, columns, hang)).collect::<Vec<_>>().join("\n")
 }

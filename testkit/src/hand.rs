@@ -1,8 +1,8 @@
-//! A server alone, spoken to by hand: a test writes every message itself, and what the server says to it comes back at
-//! once.
+//! A server alone, spoken to by hand: a test writes every message itself, and what the server says to it
+//! comes back at once.
 //!
-//! Nothing happens by itself: what was logged is durable when the test says so, and what is to be read or stored stays
-//! here until it is answered.
+//! Nothing happens by itself: what was logged is durable when the test says so, and what is to be read or
+//! stored stays here until it is answered.
 
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::kind;
@@ -20,13 +20,13 @@ use tercel_wire::message::{
 use tercel_wire::page::Page;
 use tercel_wire::schema::Scalar;
 
-/// What a transaction did, as it is sent.
+/// The effects of a transaction, as they are sent.
 pub type Work<'a> = tercel_wire::message::CommitEffects<'a>;
 
 /// A message of the server: its connection, kind, call and body.
 pub type Word = (Conn, Kind, u64, Vec<u8>);
 
-/// What the server said.
+/// The messages that the server sent.
 pub type Said = Vec<Word>;
 
 /// A connection.
@@ -46,7 +46,7 @@ pub struct Hand {
     grants: std::collections::BTreeMap<Conn, u64>,
     /// The pages that it wants to read.
     pub reads: Vec<PageId>,
-    /// What is to be stored, and below what the log is no longer needed.
+    /// Checkpoints to be stored, and the bound below which the log is no longer needed.
     pub installs: Vec<Option<Checkpoint>>,
     /// The pages of the last one.
     pub pages: Vec<PageUpdate>,
@@ -250,7 +250,7 @@ impl Hand {
     }
 }
 
-/// What concerns large transactions, which are worked on in slices.
+/// Functions for large transactions, which are worked on in slices.
 impl Hand {
     /// A server whose store may have pages up to `stored_end`, with two clients.
     ///
@@ -280,7 +280,7 @@ impl Hand {
         Hand::greeted(recovery, self.log[..records].to_vec())
     }
 
-    /// Whether it wants to go on at once.
+    /// Says whether the server wants to go on at once.
     pub fn is_busy(&self) -> bool {
         self.server.deadline().is_some_and(|d| d <= self.now)
     }
@@ -295,14 +295,15 @@ impl Hand {
         self.log.last().map_or(0, |e| e.kind)
     }
 
-    /// Whether a transaction is in the log in part.
+    /// Says whether a transaction is in the log in part.
     pub fn is_staging(&self) -> bool {
         let ends = [kind::STAGE, kind::COMMIT_STAGED, kind::VIEW];
         let last = self.log.iter().rev().map(|e| e.kind).find(|kind| ends.contains(kind));
         last == Some(kind::STAGE)
     }
 
-    /// Lets it go on until it has nothing to do; the log has all but what was ordered last. How many slices that took.
+    /// Lets it go on until it has nothing to do; the log has all but what was ordered last. How many slices
+    /// that took.
     ///
     /// # Panics
     /// If it does not end.
@@ -370,7 +371,8 @@ pub fn object(class: ClassId, n: u8) -> Vec<u8> {
     bytes
 }
 
-/// What was answered about operations: in verdicts, or by the stream, for those that were executed.
+/// The outcomes that were sent for operations: in verdicts, or by the stream, for operations that were
+/// executed.
 pub fn outcomes<'a>(said: impl IntoIterator<Item = &'a Word>) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for (_, kind, _, body) in said {
@@ -394,7 +396,7 @@ pub fn refused(said: &Said) -> Option<(Reason, String)> {
     Some((refused.reason, refused.text))
 }
 
-/// Whether the server closed the connection.
+/// Says whether the server closed the connection.
 pub fn closed(said: &Said, conn: Conn) -> bool {
     said.iter().any(|(c, k, ..)| *c == conn && *k == Kind::Bye)
 }

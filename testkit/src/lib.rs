@@ -1,8 +1,9 @@
-//! A server, some clients, and everything between them as queues that a test can delay, cut and lose: the engine's
-//! machines without a socket, a file, a thread or a clock.
+//! A server, some clients, and everything between them as queues that a test can delay, cut and lose: the
+//! engine's machines without a socket, a file, a thread or a clock.
 //!
-//! What a server asks for is done in two steps, the deed and the word of it, so that everything else can happen between.
-//! The invariant of a crash: the log keeps what was synced and some of what was not, the store keeps whole installs.
+//! Each request of a server is done in two steps, the deed and its report, so that everything else can happen
+//! between. The invariant of a crash: the log keeps what was synced and some of what was not, the store keeps
+//! whole installs.
 //!
 //! | module | what it has |
 //! |---|---|
@@ -13,7 +14,8 @@
 //! | [`taken`] | a backup as its taker has it |
 //! | [`things`] | objects to count and to grow |
 //!
-//! Only tests, fuzz targets and the simulator use this crate. Its functions panic where the engine does what it must not do.
+//! Only tests, fuzz targets and the simulator use this crate. Its functions panic where the engine does what
+//! it must not do.
 
 pub mod hand;
 pub mod node;
@@ -49,19 +51,19 @@ pub const SPACE: SpaceId = SpaceId(77);
 /// The whole of it.
 pub struct World {
     inner: Mutex<Inner>,
-    /// What a wait may do beside waiting: run other transactions.
+    /// The work that a wait may do beside waiting: it runs other transactions.
     meanwhile: Option<fn(&World)>,
 }
 
 /// The parts of a world, while its lock is held.
 pub struct Inner {
-    /// What decides which of several things happens next.
+    /// The numbers that decide which of several things happens next.
     pub random: Random,
     /// The time for the server and all clients.
     pub now: Now,
     /// The server, which runs but between a crash and a restart.
     pub node: Node,
-    /// Of the server that is recovered next.
+    /// The configuration of the server that is recovered next.
     pub config: ServerConfig,
     tasks: Vec<Task>,
     /// The clients, by their number.
@@ -69,11 +71,11 @@ pub struct Inner {
     /// The connections, the oldest first.
     pub links: Vec<Link>,
     conn_last: u64,
-    /// What was sent to connections that are no client's.
+    /// The bytes that were sent to connections that are no client's.
     pub heard: BTreeMap<Conn, Vec<u8>>,
     /// Every entry that was ordered and not lost, also those that the log has let go of.
     pub history: Vec<Sealed>,
-    /// How often something bad happens.
+    /// The frequency of troubles.
     pub chaos: Chaos,
     /// Transactions within transactions.
     pub depth: usize,
@@ -83,7 +85,7 @@ pub struct Inner {
     pub patience: usize,
     /// Connections made by clients that came back, since the last pause.
     connects: u32,
-    /// What has happened so far.
+    /// The events so far, in numbers.
     pub counts: Counts,
 }
 
@@ -256,7 +258,7 @@ impl World {
         txn::run(&self.thread(client), Isolation::Serializable, body)
     }
 
-    /// What became of an operation.
+    /// The outcome of an operation.
     pub fn resolve(&self, client: usize, op: OpId) -> Outcome {
         let mut found = None;
         let driven = self.thread(client).drive(None, &mut |c, now| {
@@ -511,7 +513,8 @@ impl Inner {
         self.crash(kept);
     }
 
-    /// Whether the client is to be connected. One that found another history here would only find it again.
+    /// Says whether the client is to be connected. A client that found another history here would only find
+    /// it again.
     fn wants_connection(&self, client: usize) -> bool {
         self.clients[client].wants_connection() && self.clients[client].refusal().is_none()
     }
@@ -743,7 +746,8 @@ impl Inner {
                 && self.wants_connection(i)
                 && self.link_of(i).is_none()
             {
-                // Clients that are turned away come back, and pause: meanwhile the server gets on with what it waits for.
+                // Clients that are turned away come back, and pause: meanwhile the server gets on with what
+                // it waits for.
                 self.connects += 1;
                 if self.connects <= CONNECTS_MAX {
                     self.connect(i);

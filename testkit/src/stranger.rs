@@ -1,7 +1,7 @@
 //! A peer that writes a client's messages itself, over any stream of bytes: for what no honest client says.
 //!
-//! The invariant: a stranger sends what the test says and nothing else. It reads frames whole, and keeps what follows a frame for the
-//! next read.
+//! The invariant: a stranger sends what the test says and nothing else. It reads frames whole, and keeps what
+//! follows a frame for the next read.
 
 use std::io::{Read, Write};
 

@@ -13,10 +13,10 @@ use tercel_wire::page::{PAGE_BYTES, Page};
 
 use crate::SPACE;
 
-/// What has come on the connection of a taker.
+/// The messages that have come on the connection of a taker, read.
 #[derive(Default)]
 pub struct Taken {
-    /// What the server has said of it.
+    /// The server's message that the backup has begun, once it has come.
     pub begun: Option<BackupBegun>,
     /// Parts that were asked for and have not come.
     pub asked: usize,
@@ -55,7 +55,7 @@ impl Taken {
     /// Takes in what has come.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Handles the messages that have come; the error describes a mistake in them.
     pub fn hear(&mut self) -> Result<(), String> {
         while let Some((header, body)) = self.deframer.next_frame().map_err(|e| e.to_string())? {
             match header.kind {
@@ -85,7 +85,7 @@ impl Taken {
         Ok(())
     }
 
-    /// Whether nothing more comes.
+    /// Says whether nothing more comes.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.refused.is_some()
     }

@@ -1,5 +1,5 @@
-//! Objects to count and to grow, and short words for what tests do with them. Counts and sizes are read in a world that
-//! has come to rest, so that every client sees the same.
+//! Objects to count and to grow, and short words for what tests do with them. Counts and sizes are read in a
+//! world that has come to rest, so that every client sees the same.
 
 use tercel_derive::Object;
 use tercel_engine::error::Error;
@@ -15,7 +15,7 @@ use crate::World;
 pub struct Thing {
     /// Its number.
     pub count: u64,
-    /// What grows.
+    /// The text that grows.
     pub text: Text,
     /// Another one, or null.
     pub next: Ref<Thing>,
@@ -84,13 +84,13 @@ pub fn grow(w: &World, client: usize, r: Ref<Thing>, size: usize) {
     w.run(client, |tx| tx.edit(r)?.set_text("x".repeat(size))).unwrap();
 }
 
-/// What a client reads once everything that is on its way has arrived.
+/// The count that a client reads once everything that is on its way has arrived.
 pub fn count(w: &World, client: usize, r: Ref<Thing>) -> u64 {
     w.run_until_idle();
     w.run(client, |tx| Ok(tx.get(r)?.count())).unwrap()
 }
 
-/// How many bytes of text a client reads once everything that is on its way has arrived.
+/// The number of bytes of text that a client reads once everything that is on its way has arrived.
 ///
 /// # Panics
 /// If that fails.

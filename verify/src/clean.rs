@@ -1,7 +1,9 @@
-//! No transaction sees an aborted value, a value that was never written, or a value that its own writer replaced.
+//! No transaction sees an aborted value, a value that was never written, or a value that its own writer
+//! replaced.
 //!
-//! Adya, Liskov, O'Neil: *Generalized Isolation Level Definitions*, ICDE 2000, phenomena G1a (aborted read) and G1b
-//! (intermediate read). A history records only last values as writes, so an intermediate value counts as never written.
+//! Adya, Liskov, O'Neil: *Generalized Isolation Level Definitions*, ICDE 2000, phenomena G1a (aborted read)
+//! and G1b (intermediate read). A history records only last values as writes, so an intermediate value counts
+//! as never written.
 
 use crate::history::{Outcome, Read};
 use crate::index::Index;

@@ -1,7 +1,9 @@
-//! When nothing happens any more, all parts agree: each cache with the server, the server and the pages with the log.
+//! When nothing happens any more, all parts agree: each cache with the server, the server and the pages with
+//! the log.
 //!
-//! For the caches this is what convergence means (Saito, Shapiro: *Optimistic Replication*, ACM Computing Surveys 2005);
-//! for log and pages, that redo is complete (Gray, Reuter: *Transaction Processing*, 1993, chapter 11).
+//! For the caches this is what convergence means (Saito, Shapiro: *Optimistic Replication*, ACM Computing
+//! Surveys 2005); for log and pages, that redo is complete (Gray, Reuter: *Transaction Processing*, 1993,
+//! chapter 11).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +11,8 @@ use crate::history::{Kind, Object, Value, View};
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// Finds each view that differs from the server's or the log's, and each last write that the log's view misses.
+/// Finds each view that differs from the server's or the log's, and each last write that the log's view
+/// misses.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let views = &index.history.views;
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Acknowledged commits stay: each is in the log if there is one, at its place, and no later view of the space shows an
-//! older version than the last acknowledged version.
+//! Acknowledged commits stay: each is in the log if there is one, at its place, and no later view of the
+//! space shows an older version than the last acknowledged version.
 //!
 //! Gray, Reuter: *Transaction Processing*, 1993, chapter 10 (the D of ACID).
 

@@ -1,8 +1,8 @@
 //! A history in plain data: the input of every checker, and its form as JSON.
 //!
-//! Versions are named by values. The recorder of a history gives every write a value that no other write of the history
-//! has, and keeps it in the object. So a read names the write that it saw. The invariant that the recorder owes: values are
-//! unique, and one clock gives `begin_us` and `end_us` for all sessions.
+//! Versions are named by values. The recorder of a history gives every write a value that no other write of
+//! the history has, and keeps it in the object. So a read names the write that it saw. The invariant that the
+//! recorder owes: values are unique, and one clock gives `begin_us` and `end_us` for all sessions.
 
 use std::fmt;
 
@@ -16,7 +16,8 @@ pub struct History {
     pub about: String,
     /// In any order.
     pub transactions: Vec<Transaction>,
-    /// Everything that the space ordered and made durable, in order, if the recorder knows it: then nothing else happened.
+    /// Everything that the space ordered and made durable, in order, if the recorder knows it: then nothing
+    /// else happened.
     #[serde(default)]
     pub log: Option<Vec<Logged>>,
     /// The views of the parts of the space when all was quiet again.
@@ -63,7 +64,7 @@ pub struct Transaction {
     pub reads: Vec<Read>,
     /// Its writes: the last value of each object.
     pub writes: Vec<Write>,
-    /// How it ended.
+    /// The end of the transaction.
     pub outcome: Outcome,
     /// The operation's name, if it was sent to the server.
     #[serde(default)]
@@ -83,7 +84,7 @@ pub enum Isolation {
     Snapshot,
 }
 
-/// How a transaction ended.
+/// The end of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Acknowledged at this place in the order; one that wrote nothing names the state that it read.
@@ -169,7 +170,7 @@ impl History {
 }
 
 impl Transaction {
-    /// Whether it wrote nothing.
+    /// Says whether it wrote nothing.
     pub fn is_read_only(&self) -> bool {
         self.writes.is_empty()
     }

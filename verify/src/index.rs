@@ -1,7 +1,7 @@
 //! Look-ups in a history: the writer of a version, its time, and the version after it.
 //!
-//! The invariant: an interval that [`Index::life`] gives is never shorter than the version's real life. Where a place in
-//! the order is not known the bound is left open.
+//! The invariant: an interval that [`Index::life`] gives is never shorter than the version's real life. Where
+//! a place in the order is not known the bound is left open.
 
 use std::collections::BTreeMap;
 
@@ -100,12 +100,12 @@ impl<'h> Index<'h> {
         self.stamps[transaction]
     }
 
-    /// Whether a transaction has committed, as was said or can be seen.
+    /// Says whether a transaction has committed, as was reported or can be seen.
     pub fn has_effect(&self, transaction: usize) -> bool {
         self.effects[transaction]
     }
 
-    /// Whether the log is known and does not have what the transaction wrote.
+    /// Says whether the log is known and does not have what the transaction wrote.
     pub fn is_lost(&self, transaction: usize) -> bool {
         let t = &self.history.transactions[transaction];
         self.history.log.as_ref().is_some_and(|log| match &t.op {
@@ -120,7 +120,8 @@ impl<'h> Index<'h> {
         self.writers.get(&(object, value)).copied()
     }
 
-    /// Whether the version exists: it is the initial one, a transaction wrote it, or only the log names its write.
+    /// Says whether the version exists: it is the initial one, a transaction wrote it, or only the log names
+    /// its write.
     pub fn is_written(&self, object: Object, value: Value) -> bool {
         value == Value::INITIAL
             || self.writers.contains_key(&(object, value))

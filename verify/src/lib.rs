@@ -1,12 +1,13 @@
-//! Whether what happened was allowed to happen: histories in, verdicts out.
+//! Checkers of histories: histories in, verdicts out.
 //!
-//! A [`History`] says what the clients of a space saw and did: which versions each transaction read and wrote, when, and
-//! how it ended. It may come from a simulation, which also knows the log, or from real processes, which do not. Not
-//! here: how a history is made, and anything about the engine. The checkers know no engine and trust none.
+//! A [`History`] says what the clients of a space saw and did: which versions each transaction read and
+//! wrote, when, and how it ended. It may come from a simulation, which also knows the log, or from real
+//! processes, which do not. Not here: how a history is made, and anything about the engine. The checkers know
+//! no engine and trust none.
 //!
-//! The invariant: a checker never blames a history that a correct space could have produced. What is not known counts
-//! for the space: a timeout is *unknown*, never *not done*, and a version without a known place in the order excuses
-//! whatever depends on that place.
+//! The invariant: a checker never blames a history that a correct space could have produced. What is not
+//! known counts for the space: a timeout is *unknown*, never *not done*, and a version without a known place
+//! in the order excuses whatever depends on that place.
 //!
 //! | module | property | source |
 //! |---|---|---|
@@ -79,7 +80,7 @@ pub fn check_each(history: &History, mut next: impl FnMut(Property)) -> Vec<Viol
     found
 }
 
-/// How many properties there are.
+/// The number of properties.
 pub const PROPERTIES: usize = CHECKS.len();
 
 type Check = fn(&Index<'_>) -> Vec<Violation>;

@@ -1,7 +1,7 @@
 //! An operation is executed once at most, however often it was sent, asked for and run again.
 //!
-//! Birrell, Nelson: *Implementing Remote Procedure Calls*, TOCS 1984; Lee et al.: *Implementing Linearizability at Large
-//! Scale and Low Latency* (RIFL), SOSP 2015.
+//! Birrell, Nelson: *Implementing Remote Procedure Calls*, TOCS 1984; Lee et al.: *Implementing
+//! Linearizability at Large Scale and Low Latency* (RIFL), SOSP 2015.
 
 use std::collections::BTreeMap;
 

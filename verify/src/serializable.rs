@@ -1,10 +1,10 @@
-//! Committed transactions look as if they had run one after the other: the graph of transactions that must come before
-//! others has no cycle.
+//! Committed transactions look as if they had run one after the other: the graph of transactions that must
+//! come before others has no cycle.
 //!
-//! Adya, Liskov, O'Neil: *Generalized Isolation Level Definitions*, ICDE 2000, PL-3 (no G0, G1c, G2); Bernstein, Hadzilacos,
-//! Goodman: *Concurrency Control and Recovery in Database Systems*, 1987, chapter 5 (the version-order graph). Versions
-//! are ordered by the stamps of their writers. A version of unknown stamp stands behind the version that its writer read,
-//! and before the version that overwrote it.
+//! Adya, Liskov, O'Neil: *Generalized Isolation Level Definitions*, ICDE 2000, PL-3 (no G0, G1c, G2);
+//! Bernstein, Hadzilacos, Goodman: *Concurrency Control and Recovery in Database Systems*, 1987, chapter 5
+//! (the version-order graph). Versions are ordered by the stamps of their writers. A version of unknown stamp
+//! stands behind the version that its writer read, and before the version that overwrote it.
 
 use std::collections::BTreeMap;
 
@@ -112,7 +112,8 @@ impl Graph {
         None
     }
 
-    /// The shortest cycle through the first of these, found in breadth: what a walk in depth finds may be a tour.
+    /// The shortest cycle through the first of these, found in breadth: what a walk in depth finds may be a
+    /// tour.
     fn shortened(&self, cycle: Vec<usize>) -> Vec<usize> {
         let root = cycle[0];
         let mut before: BTreeMap<usize, usize> = BTreeMap::new();
@@ -146,8 +147,8 @@ impl Graph {
     }
 }
 
-/// Maps each version to its replacers: the next writer in the order of stamps, and writers that read it, where a place is
-/// unknown.
+/// Maps each version to its replacers: the next writer in the order of stamps, and writers that read it,
+/// where a place is unknown.
 fn successors(index: &Index<'_>) -> BTreeMap<(Object, Value), Vec<usize>> {
     let mut next: BTreeMap<(Object, Value), Vec<usize>> = BTreeMap::new();
     for object in index.objects() {

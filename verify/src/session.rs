@@ -1,7 +1,7 @@
 //! A session sees its own commits, and never goes back to an older state than it has seen.
 //!
-//! Terry et al.: *Session Guarantees for Weakly Consistent Replicated Data*, PDIS 1994 (read your writes, monotonic
-//! reads; with one order of commits the other two follow).
+//! Terry et al.: *Session Guarantees for Weakly Consistent Replicated Data*, PDIS 1994 (read your writes,
+//! monotonic reads; with one order of commits the other two follow).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::history::{Outcome, Session};
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// How far a session has seen, and in which transaction.
+/// The newest state that a session has seen, and the transaction that has seen it.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     stamp: u64,
@@ -24,7 +24,8 @@ pub fn check(index: &Index<'_>) -> Vec<Violation> {
     for (session, mut all) in sessions {
         all.sort_by_key(|i| (index.history.transactions[*i].begin_us, *i));
         let mut seen = Seen::default();
-        // An outcome that a session learned only later, by asking for a timed-out operation, counts from then on.
+        // An outcome that a session learned only later, by asking for a timed-out operation, counts from then
+        // on.
         let mut ended: Vec<(u64, Seen)> = Vec::new();
         for i in all {
             let t = &index.history.transactions[i];

@@ -1,15 +1,16 @@
-//! The order of commits is an order in which they happened: one that was acknowledged before another began comes first,
-//! and every one read what was so at its own place in the order.
+//! The order of commits is an order in which they happened: one that was acknowledged before another began
+//! comes first, and every one read what was so at its own place in the order.
 //!
-//! Only commits that write are promised this (read-only transactions are serializable and bound to their session, but
-//! may lie in the past of others). Herlihy, Wing: *Linearizability*, TOPLAS 1990; Papadimitriou: *The Serializability of
-//! Concurrent Database Updates*, JACM 1979 (strictness).
+//! Only commits that write are promised this (read-only transactions are serializable and bound to their
+//! session, but may lie in the past of others). Herlihy, Wing: *Linearizability*, TOPLAS 1990; Papadimitriou:
+//! *The Serializability of Concurrent Database Updates*, JACM 1979 (strictness).
 
 use crate::history::{Isolation, Outcome};
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// Finds commits that are ordered against their times, and commits whose reads were not current at their stamps.
+/// Finds commits that are ordered against their times, and commits whose reads were not current at their
+/// stamps.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     overlapping(index, &mut found);

@@ -30,7 +30,7 @@ pub enum Property {
 pub struct Violation {
     /// The property that was broken.
     pub property: Property,
-    /// How, in a sentence.
+    /// A sentence that describes the violation.
     pub text: String,
     /// The transactions that took part: places in the history's list.
     pub transactions: Vec<usize>,

@@ -1,5 +1,5 @@
-//! No transaction sees a mixture of two states, whether it commits or not: there is a moment at which all that it read
-//! was so, and one that wrote nothing read the state that it names.
+//! No transaction sees a mixture of two states, whether it commits or not: there is a moment at which all
+//! that it read was so, and one that wrote nothing read the state that it names.
 //!
 //! Guerraoui, Kapałka: *On the Correctness of Transactional Memory*, PPoPP 2008 (opacity).
 

@@ -1,9 +1,10 @@
 //! Suite `commit`: what a durable commit costs above the disk and the network that it cannot do without.
 //!
-//! The server is a process of its own, `tercel serve`, reached over TCP. The limit is a bare server, a process too, that for
-//! as many bytes of request writes as many bytes into a zero-filled file beside the log, syncs it, and answers with as
-//! many bytes. One committer alone gives the latency, where client and server have a processor each; 64 at once, each with its own
-//! connection, give the rate, where they take what there is.
+//! The server is a process of its own, `tercel serve`, reached over TCP. The limit is a bare server, a
+//! process too, that for as many bytes of request writes as many bytes into a zero-filled file beside the
+//! log, syncs it, and answers with as many bytes. One committer alone gives the latency, where client and
+//! server have a processor each; 64 at once, each with its own connection, give the rate, where they take
+//! what there is.
 
 pub(super) mod raw;
 mod shape;
@@ -25,7 +26,7 @@ use super::{COMMIT, Options, placed};
 /// The environment variable that makes this program a bare server.
 pub const ROLE: &str = raw::ROLE;
 
-/// What is committed: 60 bytes as stored.
+/// The object that is committed: 60 bytes as stored.
 #[derive(Object)]
 struct Counter {
     value: u64,

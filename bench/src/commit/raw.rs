@@ -1,7 +1,7 @@
 //! The bare server: bytes in, bytes to the disk, bytes out, and nothing between.
 //!
-//! Alone with one connection it blocks on that connection. With many it asks epoll for the connections that have sent,
-//! writes the bytes of all of them at once, syncs once, and answers all of them.
+//! Alone with one connection it blocks on that connection. With many it asks epoll for the connections that
+//! have sent, writes the bytes of all of them at once, syncs once, and answers all of them.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use super::shape::Shape;
 /// The environment variable that says what to do.
 pub const ROLE: &str = "TERCEL_BENCH_SERVER";
 
-/// How many connections there will be.
+/// The number of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// One at a time.
@@ -29,7 +29,7 @@ pub enum Mode {
     Batch,
 }
 
-/// What to put into [`ROLE`].
+/// The value of [`ROLE`] for such a server.
 pub fn role(mode: Mode, file: &Path, shape: &Shape) -> OsString {
     let name = if mode == Mode::One { "one" } else { "batch" };
     let mut role = format!("{name} {} {} {} ", shape.request, shape.log, shape.reply).into_bytes();

@@ -1,4 +1,5 @@
-//! How many bytes a commit is: on the wire both ways, and in the log. Measured, so that the bare server moves just as many.
+//! The bytes of a commit: on the wire both ways, and in the log. Measured, so that the bare server moves just
+//! as many.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -28,8 +29,8 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Measures the commits of what `commit` makes: it connects to an address, commits so many times, and gives what keeps
-/// the connection open.
+/// Measures the commits of what `commit` makes: it connects to an address, commits so many times, and gives
+/// what keeps the connection open.
 pub fn measure<C>(
     server: &OwnProcess,
     log: &Path,

@@ -13,8 +13,9 @@ use tercel::tools::wire::message::{Commit, CommitEffects, Outcome, Stream, Verdi
 use super::super::blocks::percentile;
 use super::raw::Raw;
 
-/// Connects as many clients as there are objects, and has each change its own and fetch a page: as standard input says,
-/// for so many seconds, every so many microseconds one of them or, for 0, each as soon as its last is answered.
+/// Connects as many clients as there are objects, and has each change its own and fetch a page: as standard
+/// input says, for so many seconds, every so many microseconds one of them or, for 0, each as soon as its
+/// last is answered.
 pub fn work(address: &str, pages: u32, object: &[u8], orefs: &[Oref]) -> Result<(), String> {
     let _ = rustix::process::nice(NICE);
     tercel_term::process::raise_descriptors();
@@ -79,8 +80,8 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// What it says: operations a second, and of commits and of fetches the median and the 99th percentile, in
-    /// microseconds.
+    /// Runs the clients and gives a report: operations a second, and of commits and of fetches the median and
+    /// the 99th percentile, in microseconds.
     fn run(&mut self, time: Duration, every_us: u64) -> io::Result<String> {
         self.commits.clear();
         self.fetches.clear();
@@ -206,6 +207,6 @@ impl Crowd {
 
 /// Below the server, which is what is measured.
 const NICE: i32 = 5;
-/// How long what is under way at the end may take.
+/// Time that operations under way at the end may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 const EVENTS_MAX: usize = 256;

@@ -1,5 +1,5 @@
-//! The antagonist processes, one for each kind. They have the lowest priority, because they stand for other machines:
-//! their load on this machine is not the subject of the measurement.
+//! The antagonist processes, one for each kind. They have the lowest priority, because they stand for other
+//! machines: their load on this machine is not the subject of the measurement.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::process::{Command, Stdio};
@@ -53,7 +53,7 @@ impl Antagonist {
         }
     }
 
-    /// What its server is told, so that the bound is met within a block.
+    /// The server's arguments with which the bound is met within a block.
     pub fn server(self) -> &'static [&'static str] {
         match self {
             Antagonist::SlowReader | Antagonist::HalfOpen | Antagonist::Flood => {
@@ -77,7 +77,7 @@ impl Antagonist {
         }
     }
 
-    /// What is run, and what is counted of it.
+    /// A description of the load, and the unit of its count.
     pub fn what(self) -> &'static str {
         match self {
             Antagonist::SlowReader => {
@@ -106,9 +106,9 @@ impl Antagonist {
 /// The load that a process made while the switch was on.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Made {
-    /// How much, in the unit that [`Antagonist::what`] names.
+    /// The amount, in the unit that [`Antagonist::what`] names.
     pub count: u64,
-    /// How often the server met it with its bound: cut off, ended, refused.
+    /// Times that the server met it with its bound: cut off, ended, refused.
     pub met: u64,
     /// Its share of the machine.
     pub share: Share,
@@ -137,8 +137,9 @@ pub fn make(name: &str, address: &str, pages: u32, sizes: Sizes) -> Result<(), S
     })
 }
 
-/// Gives this process the lowest priority there is (`SCHED_IDLE`), or else the lowest of the usual priorities. It then runs
-/// when no other process does, and a process that wakes on its processor need not wait for it. It has no other thread yet.
+/// Gives this process the lowest priority there is (`SCHED_IDLE`), or else the lowest of the usual
+/// priorities. It then runs when no other process does, and a process that wakes on its processor need not
+/// wait for it. It has no other thread yet.
 pub fn step_back() {
     let _ = rustix::process::nice(NICE);
     let own = std::process::id().to_string();
@@ -155,7 +156,7 @@ struct Maker {
     ids: u64,
     /// Grows with every page that `NeverAck` asks for, so that it asks for new pages.
     fresh: u32,
-    /// How often it met its bound since it was told to begin.
+    /// Times that it met its bound since it had to begin.
     met: u64,
     sizes: Sizes,
     work: Option<Work>,
@@ -246,7 +247,8 @@ impl Maker {
                 }
                 let mut one = [0];
                 let read = if i % 2 == 0 { Ok(1) } else { raw.stream.read(&mut one) };
-                // A piece that the socket did not take ends what the server can understand, which is an end, too.
+                // A piece that the socket did not take ends what the server can understand, which is an end,
+                // too.
                 let gone =
                     !matches!(read, Ok(1)) && !is_blocked(&read) || raw.stream.write_all(&bytes).is_err();
                 if gone {

@@ -1,10 +1,12 @@
-//! The times of other clients: in quiet blocks, in blocks beside an antagonist process, in blocks beside a bystander.
+//! The times of other clients: in quiet blocks, in blocks beside an antagonist process, in blocks beside a
+//! bystander.
 //!
-//! The server is a process of its own, and stays on another processor than the clients whose time is measured. The antagonist
-//! is a process, too, and runs where there is time left. Eight clients that read and eight that commit have work at
-//! fixed times. The time of each operation, its waiting included, is measured block by block. The limit of a row is the
-//! 99th percentile of the quiet blocks. The ratio says how many times longer the unluckiest of a hundred operations takes
-//! beside that antagonist. The blocks beside a bystander show how much of that comes only from sharing the machine.
+//! The server is a process of its own, and stays on another processor than the clients whose time is
+//! measured. The antagonist is a process, too, and runs where there is time left. Eight clients that read and
+//! eight that commit have work at fixed times. The time of each operation, its waiting included, is measured
+//! block by block. The limit of a row is the 99th percentile of the quiet blocks. The ratio says how many
+//! times longer the unluckiest of a hundred operations takes beside that antagonist. The blocks beside a
+//! bystander show how much of that comes only from sharing the machine.
 
 use tercel::Address;
 use tercel::tools::wire::id::PageId;
@@ -29,8 +31,8 @@ enum Block {
     Bystander,
 }
 
-/// Every kind once a round. The order turns, so that a slow machine slows all kinds. The bystander takes the share that the
-/// antagonist of its round took, so it comes after the antagonist.
+/// Every kind once a round. The order turns, so that a slow machine slows all kinds. The bystander takes the
+/// share that the antagonist of its round took, so it comes after the antagonist.
 const ORDERS: [[Block; 3]; 3] = [
     [Block::Quiet, Block::Antagonist, Block::Bystander],
     [Block::Antagonist, Block::Quiet, Block::Bystander],
@@ -158,7 +160,7 @@ impl Rounds {
     }
 }
 
-/// Of each round the 99th percentiles of two kinds of blocks.
+/// Pairs the 99th percentiles of two kinds of blocks, round by round.
 fn pairs(limit: &[Latency], ours: &[Latency]) -> Pairs {
     Pairs { pairs: limit.iter().zip(ours).map(|(limit, ours)| (limit.p99, ours.p99)).collect() }
 }

@@ -1,9 +1,11 @@
-//! A bystander: it takes as much of the machine as an antagonist process takes, and never speaks to the server.
+//! A bystander: it takes as much of the machine as an antagonist process takes, and never speaks to the
+//! server.
 //!
-//! All processes share one machine here, the antagonist too; a client on a network would use processors of its own. The
-//! bystander has as many threads as the antagonist, of the same priority, and takes as much processor time. Outside the kernel
-//! it takes the time by counting, inside it by sending bytes to itself over the loopback. The delay of other clients beside
-//! the bystander is the machine's share of their delay beside the antagonist; the rest is the server's.
+//! All processes share one machine here, the antagonist too; a client on a network would use processors of
+//! its own. The bystander has as many threads as the antagonist, of the same priority, and takes as much
+//! processor time. Outside the kernel it takes the time by counting, inside it by sending bytes to itself
+//! over the loopback. The delay of other clients beside the bystander is the machine's share of their delay
+//! beside the antagonist; the rest is the server's.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +19,8 @@ use super::switch::{Switch, serve};
 /// As its role is called.
 pub const NAME: &str = "bystander";
 
-/// Runs as the bystander: at `on USER SYSTEM` takes these shares with so many threads, and says at the end what it took.
+/// Runs as the bystander: at `on USER SYSTEM` takes these shares with so many threads, and says at the end
+/// what it took.
 pub fn stand_by(threads: usize) -> Result<(), String> {
     super::antagonist::step_back();
     serve(|switch, words| {
@@ -78,7 +81,7 @@ fn to_itself() -> io::Result<(TcpStream, TcpStream)> {
 const PIECE_BYTES: usize = 16 << 10;
 /// Counted at once: as long.
 const PIECE_STEPS: u32 = 20_000;
-/// How long a thread that has had its share rests before it looks again.
+/// Time for which a thread that has had its share rests before it looks again.
 const REST: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ fn serve(data: &Path, more: &[&str]) -> Result<OwnProcess, String> {
     placed::on(placed::ends().1, || Ok(OwnProcess::serve(data, None, more)?))
 }
 
-/// Fills a space with pages and gives their numbers. All pages are stored, and none is in the memory of a process.
+/// Fills a space with pages and gives their numbers. All pages are stored, and none is in the memory of a
+/// process.
 fn fill(data: &Path, sizes: Sizes) -> Result<Vec<PageId>, String> {
     let space = tercel::embedded(data).map_err(failed)?;
     let mut pages = Vec::new();
@@ -183,6 +184,6 @@ pub fn child(role: &OsStr) -> Result<(), String> {
 /// The row of many clients.
 const ACTIVE: &str = "active";
 
-/// These clients answer no pings. On a machine that is busy with other things a thousand of them take seconds to connect,
-/// in which the first ones must not count as gone.
+/// These clients answer no pings. On a machine that is busy with other things a thousand of them take seconds
+/// to connect, in which the first ones must not count as gone.
 const ACTIVE_KEEPALIVE_MS: &str = "60000";

@@ -1,8 +1,8 @@
 //! The others: clients that behave; their waiting is measured.
 //!
-//! Each has work at fixed times, whether or not the work before is done: an operation that waits behind a slow one is
-//! counted with its waiting. The time of an idle client begins only when it wakes up, because the server does not cause late
-//! wake-ups.
+//! Each has work at fixed times, whether or not the work before is done: an operation that waits behind a
+//! slow one is counted with its waiting. The time of an idle client begins only when it wakes up, because the
+//! server does not cause late wake-ups.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,8 @@ pub struct Counter {
     pub padding: [u8; 48],
 }
 
-/// Clients that behave: some read, some commit, so that a wait for a read does not delay a commit, nor the reverse.
+/// Clients that behave: some read, some commit, so that a wait for a read does not delay a commit, nor the
+/// reverse.
 pub struct Others {
     readers: Vec<Other>,
     writers: Vec<Other>,
@@ -38,7 +39,7 @@ pub struct Times {
     pub commits: Vec<f64>,
 }
 
-/// Of a block: median and 99th percentile.
+/// The latency in a block: median and 99th percentile.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Latency {
     pub p50: f64,
@@ -134,7 +135,8 @@ fn at_times(
         if now < due {
             std::thread::sleep(due - now);
         }
-        // A client that slept until this operation was due begins now; a client that was still busy then is late.
+        // A client that slept until this operation was due begins now; a client that was still busy then is
+        // late.
         let from = if now < due { Instant::now() } else { due };
         if patiently(&mut what).map_err(failed)? {
             times.push(from.elapsed().as_secs_f64() * 1e6);
@@ -144,8 +146,8 @@ fn at_times(
     Ok(times)
 }
 
-/// Repeats an operation until there is a server to do it. A client that lost its connection waits for another, and the wait
-/// is counted.
+/// Repeats an operation until there is a server to do it. A client that lost its connection waits for
+/// another, and the wait is counted.
 fn patiently<R>(mut what: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -159,7 +161,7 @@ fn patiently<R>(mut what: impl FnMut() -> Result<R, Error>) -> Result<R, Error> 
 }
 
 impl Latency {
-    /// Of some times.
+    /// The latency of some times.
     pub fn of(mut times: Vec<f64>) -> Latency {
         times.sort_unstable_by(f64::total_cmp);
         Latency { p50: percentile(&times, 0.5), p99: percentile(&times, 0.99) }
@@ -173,13 +175,13 @@ pub fn failed(e: impl std::fmt::Display) -> String {
 /// Enough for one object.
 const CACHE_BYTES: usize = 512 << 10;
 
-/// How many there are of readers and of writers.
+/// The number of readers, and that of writers.
 pub const CLIENTS: usize = 8;
 
-/// How often each has something to do: in all 400 commits and 800 pages a second, most of which are not in the server's
-/// memory; a tenth of what the server can do.
+/// Times between two operations of a reader, and of a writer. In all that is 400 commits and 800 pages a
+/// second, most of which are not in the server's memory; a tenth of the server's power.
 const READ_EVERY: Duration = Duration::from_micros(6_667);
 const WRITE_EVERY: Duration = Duration::from_millis(20);
 
-/// How long a server may not be there for a client that lost it; longer is a failure.
+/// Time for which a server may be away from a client that lost it; longer is a failure.
 const PATIENCE: Duration = Duration::from_secs(10);

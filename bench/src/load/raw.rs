@@ -1,4 +1,5 @@
-//! A client without a cache: frames as they are, so that a thousand of them, or one that misbehaves, cost this side little.
+//! A client without a cache: frames as they are, so that a thousand of them, or one that misbehaves, cost
+//! this side little.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +14,7 @@ pub struct Raw {
     pub stream: TcpStream,
     deframer: Deframer,
     buffer: Vec<u8>,
-    /// How far the server said it is.
+    /// The newest commit that the server has reported as visible.
     pub visible: Stamp,
     /// The server's life.
     pub view: tercel::tools::wire::id::ViewId,
@@ -53,8 +54,8 @@ impl Raw {
         self.stream.write_all(bytes)
     }
 
-    /// Receives once and hands over every frame that has become whole. Says how many there were; none if there is nothing
-    /// and the socket does not block.
+    /// Receives once and hands over every frame that has become whole. Says how many there were; none if
+    /// there is nothing and the socket does not block.
     pub fn receive(&mut self, mut take: impl FnMut(&Header, &[u8]) -> io::Result<()>) -> io::Result<usize> {
         match self.stream.read(&mut self.buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),

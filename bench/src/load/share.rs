@@ -57,7 +57,8 @@ impl Meter {
     }
 }
 
-/// Measures the share of all other processes, and of other machines on the same hardware as far as it is known.
+/// Measures the share of all other processes, and of other machines on the same hardware as far as it is
+/// known.
 pub struct Strangers {
     /// Processes that are not counted.
     ours: Vec<String>,
@@ -85,7 +86,8 @@ impl Strangers {
     }
 }
 
-/// What other machines on the same hardware have taken of this one's processors, and all of their time, in ticks.
+/// The time of this machine's processors that other machines on the same hardware have taken, and all of
+/// their time, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct Stolen {
     ticks: f64,
@@ -104,7 +106,7 @@ impl Stolen {
         (fields.len() == STEAL).then(|| Stolen { ticks: fields[STEAL - 1], all: fields.iter().sum() })
     }
 
-    /// What the machine has done since, besides what was measured.
+    /// The load of the machine since then, besides the measured work.
     pub fn busy_since(self) -> Option<Busy> {
         let load = std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()?;
         let now = Stolen::now()?;
@@ -134,11 +136,12 @@ fn ticks_of_all() -> f64 {
     fields.filter(|(i, _)| !IDLE.contains(i)).map(|(_, ticks)| ticks).sum()
 }
 
-/// The field of the time in the program in `/proc/self/stat`, counted from 1; that in the kernel follows. The third is the
-/// first behind the name.
+/// The field of the time in the program in `/proc/self/stat`, counted from 1; that in the kernel follows. The
+/// third is the first behind the name.
 const STAT_USER: usize = 14;
 
-/// Fields of `/proc/stat` up to the time that other machines on the same hardware took, and the fields of idle time.
+/// Fields of `/proc/stat` up to the time that other machines on the same hardware took, and the fields of
+/// idle time.
 const STEAL: usize = 8;
 const IDLE: [usize; 2] = [3, 4];
 

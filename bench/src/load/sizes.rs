@@ -1,4 +1,4 @@
-//! How large and how long everything is.
+//! The sizes and times of the suite.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ pub struct Sizes {
     pub value_bytes: usize,
     /// Clients at work at once.
     pub active_clients: usize,
-    /// How long they work, twice.
+    /// Seconds that they work, twice.
     pub active_seconds: u64,
     /// Times that each kind of block is run.
     pub rounds: usize,
-    /// How long a block is.
+    /// The time of a block.
     pub block: Duration,
     /// Before each block: for the antagonist to begin, or for its end to be over.
     pub pause: Duration,
@@ -29,9 +29,9 @@ pub struct Sizes {
 pub const FILL_OBJECTS: usize = 512;
 
 impl Sizes {
-    /// What is measured: 64 MB of pages, of which the server keeps a quarter in memory, so that most pages asked for must be
-    /// read. In a block each kind of operation is done some thousand times, so that its 99th percentile is the tenth
-    /// largest or so.
+    /// The sizes of a full run: 64 MB of pages, of which the server keeps a quarter in memory, so that most
+    /// pages asked for must be read. In a block each kind of operation is done some thousand times, so that
+    /// its 99th percentile is the tenth largest or so.
     pub const FULL: Sizes = Sizes {
         fills: 32,
         cache: "16M",
@@ -44,8 +44,9 @@ impl Sizes {
         pause: Duration::from_millis(200),
     };
 
-    /// The same antagonists over a quarter of the pages, and one short block of each kind, so that all is over in some ten
-    /// seconds. In a block 60 commits are done, and their 99th percentile is the largest of them: no more than a hint.
+    /// The same antagonists over a quarter of the pages, and one short block of each kind, so that all is
+    /// over in some ten seconds. In a block 60 commits are done, and their 99th percentile is the largest of
+    /// them: no more than a hint.
     pub const QUICK: Sizes = Sizes {
         fills: 8,
         cache: "4M",

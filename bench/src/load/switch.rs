@@ -1,9 +1,10 @@
-//! A process of the suite that does something while it is told to: `on` at its standard input begins it, `off` ends it.
+//! A process of the suite that does something while it is told to: `on` at its standard input begins it,
+//! `off` ends it.
 
 use std::io::{self, BufRead};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether it is wanted now.
+/// A switch for the load: on while it is wanted.
 pub struct Switch {
     on: AtomicBool,
 }
@@ -23,8 +24,8 @@ impl Switch {
     }
 }
 
-/// At `on`, with what stands behind it in the line, says `on` and does something; that must end when the switch is off, and
-/// what it gives is said then.
+/// At `on`, with what stands behind it in the line, says `on` and does something; that must end when the
+/// switch is off, and what it gives is said then.
 ///
 /// # Errors
 /// The first of what is done.

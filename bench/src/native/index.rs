@@ -30,7 +30,8 @@ pub(super) struct Text {
     pub text: String,
 }
 
-/// An assembly. The ranges are in the links, and the links of a complex one are assemblies, of a base one composite parts.
+/// An assembly. The ranges are in the links, and the links of a complex one are assemblies, of a base one
+/// composite parts.
 pub(super) struct Assembly {
     pub design: Design,
     pub parent: Option<u32>,

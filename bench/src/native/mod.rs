@@ -1,11 +1,14 @@
-//! OO7 in plain Rust, with nothing between the program and its objects: the yardstick for traversals of cached objects.
+//! OO7 in plain Rust, with nothing between the program and its objects: the yardstick for traversals of
+//! cached objects.
 //!
-//! Two builds hold the same graph, objects of each kind side by side in the order of creation. [`ArenaIndex`] links by number,
-//! which is half the size; [`ArenaPointers`] links by reference, as a C++ program would. Both run the same two traversals
-//! and must agree with each other, and with any other system, on the [`Tally`]. Neither checks, counts or fetches anything.
+//! Two builds hold the same graph, objects of each kind side by side in the order of creation. [`ArenaIndex`]
+//! links by number, which is half the size; [`ArenaPointers`] links by reference, as a C++ program would.
+//! Both run the same two traversals and must agree with each other, and with any other system, on the
+//! [`Tally`]. Neither checks, counts or fetches anything.
 //!
-//! Traversal T1 goes down the tree of assemblies and, for each private reference of a base assembly, depth first through all
-//! atomic parts of the composite part, each once a composite visit. T6 visits the root part only.
+//! Traversal T1 goes down the tree of assemblies and, for each private reference of a base assembly, depth
+//! first through all atomic parts of the composite part, each once a composite visit. T6 visits the root part
+//! only.
 
 mod index;
 mod pointers;

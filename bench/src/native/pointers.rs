@@ -1,7 +1,7 @@
 //! The database with references for links.
 //!
-//! The objects refer to each other in circles, so they are made in two steps: an [`Arena`] owns all of them, not yet linked,
-//! and [`ArenaPointers`] borrows it for as long as it lives and sets each link once.
+//! The objects refer to each other in circles, so they are made in two steps: an [`Arena`] owns all of them,
+//! not yet linked, and [`ArenaPointers`] borrows it for as long as it lives and sets each link once.
 
 use std::cell::OnceCell;
 

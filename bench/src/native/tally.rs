@@ -1,5 +1,5 @@
-//! What a traversal leaves behind, and what it remembers on the way. Every system that is compared uses these two types, so
-//! that they add the same cost everywhere.
+//! The result of a traversal, and its memory on the way. Every system that is compared uses these two types,
+//! so that they add the same cost everywhere.
 
 /// Visits to atomic parts, and a number that depends on which parts were visited in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,8 +21,8 @@ impl Tally {
     }
 }
 
-/// Which atomic parts were visited since the last [`begin`](Self::begin). Beginning anew costs nothing, since a mark is the
-/// number of the round in which it was made.
+/// Which atomic parts were visited since the last [`begin`](Self::begin). Beginning anew costs nothing, since
+/// a mark is the number of the round in which it was made.
 pub struct Visited {
     rounds: Vec<u32>,
     round: u32,

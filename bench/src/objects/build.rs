@@ -1,9 +1,9 @@
 //! Building the database in a space.
 //!
-//! Objects get their places in the order of creation, which is the clustering: module and manual, the assemblies, then each
-//! composite part with its document, atomic parts and connections. What refers to something later is filled in when that
-//! has its place. A composite part and what belongs to it are one transaction; the assemblies come last, and then the root
-//! by which all is found.
+//! Objects get their places in the order of creation, which is the clustering: module and manual, the
+//! assemblies, then each composite part with its document, atomic parts and connections. What refers to
+//! something later is filled in when that has its place. A composite part and what belongs to it are one
+//! transaction; the assemblies come last, and then the root by which all is found.
 
 use std::ops::Range;
 
@@ -20,7 +20,8 @@ pub const ROOT: &str = "oo7";
 /// The result of a build.
 #[derive(Debug, Clone, Copy)]
 pub struct Built {
-    /// Bytes of the pages up to that of the last connection: the whole database but for leaves of the module's own list.
+    /// Bytes of the pages up to that of the last connection: the whole database but for leaves of the
+    /// module's own list.
     pub bytes: u64,
 }
 

@@ -1,7 +1,8 @@
 //! The schema of the OO7 paper as classes.
 //!
-//! Classes have no ancestors here, so every class repeats what the paper's design objects share, and complex and base
-//! assemblies are one class with three lists, of which a complex one fills the first and a base one the others.
+//! Classes have no ancestors here, so every class repeats what the paper's design objects share, and complex
+//! and base assemblies are one class with three lists, of which a complex one fills the first and a base one
+//! the others.
 
 use tercel::{List, Object, Ref, Text};
 
@@ -59,7 +60,7 @@ pub struct Composite {
     pub kind: [u8; 10],
     /// When it was built.
     pub build_date: u32,
-    /// What describes it.
+    /// The document that describes it.
     pub documentation: Ref<Document>,
     /// Base assemblies that have it as their own.
     pub used_in_private: List<Ref<Assembly>>,
@@ -78,7 +79,7 @@ pub struct Document {
     pub id: u32,
     pub title: Text,
     pub text: Text,
-    /// What it describes.
+    /// The part that it describes.
     pub part: Ref<Composite>,
 }
 
@@ -101,7 +102,7 @@ pub struct Part {
     pub to: List<Ref<Connection>>,
     /// Connections that lead to it.
     pub from: List<Ref<Connection>>,
-    /// What it belongs to.
+    /// The composite part to which it belongs.
     pub part_of: Ref<Composite>,
 }
 
@@ -110,7 +111,7 @@ pub struct Part {
 pub struct Connection {
     /// One of ten types.
     pub kind: [u8; 10],
-    /// How long it is.
+    /// Its length.
     pub length: u32,
     /// The part that it leaves.
     pub from: Ref<Part>,

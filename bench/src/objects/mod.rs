@@ -1,7 +1,7 @@
 //! OO7 in Tercel, written as a program of a user would be: classes, a builder, two traversals.
 //!
-//! Nothing here knows more than the library's public face. The traversals visit in the order of the native ones and leave
-//! the same tally.
+//! Nothing here knows more than the library's public face. The traversals visit in the order of the native
+//! ones and leave the same tally.
 
 mod build;
 mod classes;

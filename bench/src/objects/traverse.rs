@@ -21,8 +21,8 @@ pub fn t1(tx: &Tx<'_>, visited: &mut Visited) -> Result<Tally, Error> {
     Ok(tally)
 }
 
-/// Traversal T1 with a transaction for each base assembly, for caches too small to remember all that the whole reads; or
-/// T1-, which leaves each composite part after `parts_max` of its atomic parts.
+/// Traversal T1 with a transaction for each base assembly, for caches too small to remember all that the
+/// whole reads; or T1-, which leaves each composite part after `parts_max` of its atomic parts.
 ///
 /// # Errors
 /// As [`t1`].

@@ -1,14 +1,17 @@
 //! One module of the database, object by object in the order in which it would be created.
 //!
-//! The objects go to a [`Sink`] that stores them in its own way; two sinks given the same [`Spec`] and seed receive the same
-//! objects. The order is: module, manual, assemblies from the root down with each subtree in one piece, then for each composite
-//! part the part itself, its document, its atomic parts and their connections.
+//! The objects go to a [`Sink`] that stores them in its own way; two sinks given the same [`Spec`] and seed
+//! receive the same objects. The order is: module, manual, assemblies from the root down with each subtree in
+//! one piece, then for each composite part the part itself, its document, its atomic parts and their
+//! connections.
 //!
-//! A link is the index of its target among the objects of the target's kind, counted from zero in that same order, and an id
-//! is the index plus one. So a link may point to an object that is yet to come, but where it will be is already certain.
+//! A link is the index of its target among the objects of the target's kind, counted from zero in that same
+//! order, and an id is the index plus one. So a link may point to an object that is yet to come, but where it
+//! will be is already certain.
 //!
-//! Every atomic part's first connection leads to the next part of its composite, the last part's to the first, so each
-//! part can be reached from each; the other connections lead to random parts of the composite, perhaps the part itself.
+//! Every atomic part's first connection leads to the next part of its composite, the last part's to the
+//! first, so each part can be reached from each; the other connections lead to random parts of the composite,
+//! perhaps the part itself.
 
 use std::ops::Range;
 
@@ -63,7 +66,7 @@ pub fn generate<S: Sink>(spec: Spec, seed: u64, sink: &mut S) -> Result<(), S::E
     Ok(())
 }
 
-/// What every object of a design has.
+/// The fields that every object of a design has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Design {
     /// Number of the object among those of its kind, from one.
@@ -104,11 +107,11 @@ pub struct Assembly<'a> {
     pub index: u32,
     /// The assembly that holds it; none holds the root.
     pub parent: Option<u32>,
-    /// What it holds.
+    /// The components that it holds.
     pub components: Components<'a>,
 }
 
-/// What an assembly holds.
+/// The components of an assembly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Components<'a> {
     /// A complex assembly holds assemblies.
@@ -131,7 +134,8 @@ pub struct Composite<'a> {
     pub index: u32,
     /// Its atomic parts; the first is the root part.
     pub parts: Range<u32>,
-    /// The base assemblies that refer to it as private, by their place among the assemblies, once for each reference.
+    /// The base assemblies that refer to it as private, by their place among the assemblies, once for each
+    /// reference.
     pub used_in_private: &'a [u32],
     /// The base assemblies that refer to it as shared.
     pub used_in_shared: &'a [u32],
@@ -178,7 +182,7 @@ pub struct Connection {
     pub kind: [u8; 10],
     /// Its place among the connections.
     pub index: u32,
-    /// How long it is.
+    /// Its length.
     pub length: u32,
     /// The part that it leaves.
     pub from: u32,
@@ -325,7 +329,7 @@ const DATES_OLD: Range<u32> = 0..1_000;
 /// Dates of composite parts younger than what holds them.
 const DATES_YOUNG: Range<u32> = 2_000..3_000;
 
-/// How many in a hundred composite parts are young.
+/// The share of young composite parts, in percent.
 const YOUNG_PERCENT: u32 = 10;
 
 /// Number of type names. They must differ in one digit only.

@@ -1,5 +1,5 @@
-//! The OO7 database (Carey, DeWitt and Naughton, "The OO7 Benchmark", SIGMOD 1993), described once for every system that
-//! is measured on it.
+//! The OO7 database (Carey, DeWitt and Naughton, "The OO7 Benchmark", SIGMOD 1993), described once for every
+//! system that is measured on it.
 
 mod generate;
 mod random;

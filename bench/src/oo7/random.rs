@@ -1,7 +1,7 @@
 //! Random numbers that are the same on every machine and for all time, so a seed names a database.
 //!
-//! PCG-XSH-RR 64/32 (O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms", 2014). Not for
-//! secrets.
+//! PCG-XSH-RR 64/32 (O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms",
+//! 2014). Not for secrets.
 
 /// A stream of random numbers.
 pub struct Random {
@@ -16,8 +16,8 @@ impl Random {
         random
     }
 
-    /// A number from zero up to, not including, `bound`, which is not zero. Some numbers are likelier than others by at most
-    /// `bound` in 2³², which for the bounds of OO7 is too little to see.
+    /// A number from zero up to, not including, `bound`, which is not zero. Some numbers are likelier than
+    /// others by at most `bound` in 2³², which for the bounds of OO7 is too little to see.
     pub fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.next()) * u64::from(bound)) >> 32) as u32
     }
@@ -32,7 +32,8 @@ impl Random {
 /// The multiplier of the paper's reference code.
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 
-/// Any odd number makes a stream; this is that of sequence 54, as in the demonstration that comes with the paper's code.
+/// Any odd number makes a stream; this is that of sequence 54, as in the demonstration that comes with the
+/// paper's code.
 const INCREMENT: u64 = (54 << 1) | 1;
 
 #[cfg(test)]
@@ -41,7 +42,8 @@ mod tests {
 
     #[test]
     fn the_stream_is_that_of_the_reference_code() {
-        // pcg32_srandom(42, 54) and its first six numbers, from the demonstration that comes with the paper's code.
+        // pcg32_srandom(42, 54) and its first six numbers, from the demonstration that comes with the paper's
+        // code.
         let mut random = Random::new(42);
         let numbers: Vec<u32> = (0..6).map(|_| random.next()).collect();
         assert_eq!(numbers, [0xa15c02b7, 0x7b47f409, 0xba1d3330, 0x83d2f293, 0xbfa4784b, 0xcbed606e]);

@@ -1,7 +1,7 @@
-//! How large a database is.
+//! The size of a database.
 
-/// The numbers that make one module, named as in the OO7 paper's table of parameters. None of them is zero, but
-/// the lengths of texts may be.
+/// The numbers that make one module, named as in the OO7 paper's table of parameters. None of them is zero,
+/// but the lengths of texts may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Atomic parts in a composite part (NumAtomicPerComp).
@@ -74,7 +74,8 @@ impl Spec {
         self.parts() * self.connections_per_part
     }
 
-    /// All objects: the module, its manual, assemblies, composite parts, a document each, atomic parts and connections.
+    /// All objects: the module, its manual, assemblies, composite parts, a document each, atomic parts and
+    /// connections.
     pub fn objects(&self) -> u32 {
         2 + self.assemblies() + 2 * self.composites + self.parts() + self.connections()
     }

@@ -1,8 +1,9 @@
 //! The limits: round trips between two processes by the bare means, with nothing of ours between them.
 //!
-//! The peer is a process that answers so many trips as it is told to on a socket, and sleeps before and after. In shared memory a
-//! trip is a word stored in one cache line each way; sleeping it is an eventfd written and read each way; on a socket it is as
-//! many bytes there and back as a call and its answer have, with one send and one receive at each end.
+//! The peer is a process that answers so many trips as it is told to on a socket, and sleeps before and
+//! after. In shared memory a trip is a word stored in one cache line each way; sleeping it is an eventfd
+//! written and read each way; on a socket it is as many bytes there and back as a call and its answer have,
+//! with one send and one receive at each end.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -30,7 +31,7 @@ pub enum Means {
     Unix(Waits),
 }
 
-/// How much is read of each line of what was written.
+/// The part of each written line that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
     /// Its first word, which brings the line.
@@ -39,7 +40,7 @@ pub enum Reads {
     All,
 }
 
-/// How an end of a socket waits for bytes.
+/// The way in which an end of a socket waits for bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
     /// It asks again and again.
@@ -132,7 +133,7 @@ fn answer(control: UnixStream) -> Result<(), String> {
 /// The words behind the bytes: two that are bounced, two lines apart, and room.
 const BOUNCED: usize = 64;
 
-/// What the peer is asked for: by what means, and the bytes there and back.
+/// Bytes of a request to the peer: the means, and the numbers of bytes there and back.
 const ASKED: usize = 17;
 
 impl Bare {

@@ -1,15 +1,15 @@
-//! What calls cost both ends in processor time, as the kernel counts it for each thread.
+//! The cost of calls at both ends in processor time, as the kernel counts it for each thread.
 
 use std::fs;
 
 use crate::report::Cpu;
 
-/// What this process and another one have run so far; none where the kernel does not say.
+/// The time for which this process and another one have run so far; none where the kernel does not say.
 pub fn of(server: u32) -> Option<Cpu> {
     Some(Cpu { cpu_client_us: run_us(std::process::id())?, cpu_server_us: run_us(server)? })
 }
 
-/// What they have run between two looks, for each of so many calls.
+/// The time for which they have run between two looks, for each of so many calls.
 pub fn since(before: Option<Cpu>, now: Option<Cpu>, calls: usize) -> Option<Cpu> {
     let (now, before) = (now?, before?);
     let share = |now: f64, before: f64| (now - before) / calls.max(1) as f64;

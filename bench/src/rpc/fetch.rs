@@ -11,7 +11,8 @@ struct Half {
     ballast: [u64; 490],
 }
 
-/// The row of a place: each read is of a page that is not cached, and the message with it is as long as the limit's.
+/// The row of a place: each read is of a page that is not cached, and the message with it is as long as the
+/// limit's.
 pub(super) fn row(options: &Options, ends: &Ends, place: Place) -> Result<Row, String> {
     let config = ClientConfig { cache_bytes: CACHE_BYTES, ..ends.config(place) };
     let client = ends.client_with(place, config)?;

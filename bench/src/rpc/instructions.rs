@@ -1,8 +1,8 @@
-//! How many instructions of user space a call takes at both ends, counted by valgrind's callgrind.
+//! The instructions of user space that a call takes at both ends, counted by valgrind's callgrind.
 //!
-//! Client and server are in one process, which valgrind runs one thread at a time. What counts is what a call at the client takes, and
-//! what serves calls at the server. What looks for the other end's line, and sleeps, is taken off: it lasts as long as the other end
-//! takes.
+//! Client and server are in one process, which valgrind runs one thread at a time. Instructions count if they
+//! carry out a call at the client or serve calls at the server. The search for the other end's line, and
+//! sleeping, are taken off: they last as long as the other end takes.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use super::{
     failed,
 };
 
-/// What is counted, by the name of its row.
+/// The calls that are counted, by the names of their rows.
 const CALLS: [&str; 4] = ["null", "typed", "method", "1k"];
 
 /// Counted calls: what comes before them, and is counted too, is below one in a thousand of them.
@@ -62,8 +62,9 @@ fn count(call: &str, dir: &Path) -> Result<f64, String> {
     Ok((all.iter().sum::<u64>() - waiting.iter().sum::<u64>()) as f64 / f64::from(COUNT))
 }
 
-/// The instructions of a function and all that it calls, in what callgrind has written: there each call of one function by another is
-/// a line `cfn=` and behind it `calls=` and its cost. A name stands behind its number where it is met first.
+/// The instructions of a function and all that it calls, in what callgrind has written: there each call of
+/// one function by another is a line `cfn=` and behind it `calls=` and its cost. A name stands behind its
+/// number where it is met first.
 fn instructions_of(counted: &str, function: &str) -> u64 {
     let mut is_it = std::collections::HashMap::new();
     let (mut in_it, mut calls_it, mut sum) = (false, false, 0);
@@ -79,7 +80,8 @@ fn instructions_of(counted: &str, function: &str) -> u64 {
             calls_it = is(name);
         } else if line.starts_with("calls=") {
             let cost = lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
-            // One that goes on in the text of another file, which was inlined, is written as if it called itself.
+            // One that goes on in the text of another file, which was inlined, is written as if it called
+            // itself.
             if calls_it && !in_it {
                 sum += cost.unwrap_or(0);
             }
@@ -88,7 +90,7 @@ fn instructions_of(counted: &str, function: &str) -> u64 {
     sum
 }
 
-/// What valgrind runs: a server, and a client that calls.
+/// Runs under valgrind: a server, and a client that calls.
 pub(super) fn counted(call: &str, dir: &Path) -> Result<(), String> {
     let socket = format!("unix:{}", dir.join("sock").display());
     let server = Server::builder(dir.join("data"))

@@ -1,9 +1,10 @@
 //! Suite `rpc`: calls between two processes of one machine, each by the bare means under it.
 //!
-//! Client and server are a process each, and so is the peer that answers bare trips. Both ends of a row and of its limit stay on
-//! the same processors, send as many bytes, and wait in the same way: they look (`spin`), or they sleep (`block`). Blocks of a
-//! bare trip and of a call alternate. A block is timed as a whole; the percentiles are of calls that are timed one by one
-//! afterwards, which costs each of them one look at the clock.
+//! Client and server are a process each, and so is the peer that answers bare trips. Both ends of a row and
+//! of its limit stay on the same processors, send as many bytes, and wait in the same way: they look
+//! (`spin`), or they sleep (`block`). Blocks of a bare trip and of a call alternate. A block is timed as a
+//! whole; the percentiles are of calls that are timed one by one afterwards, which costs each of them one
+//! look at the clock.
 
 mod bare;
 mod cost;
@@ -27,7 +28,8 @@ use super::scratch::Scratch;
 use super::{COMMIT, Options, placed};
 use bare::{Bare, Means, Reads, Sizes, Waits};
 
-/// The environment variable that makes this program a server, or the bare peer: what it is to be, a line each.
+/// The environment variable that makes this program a server, or the bare peer: what it is to be, a line
+/// each.
 pub const ROLE: &str = "TERCEL_BENCH_RPC";
 
 #[interface]
@@ -53,7 +55,7 @@ trait Procedures {
     fn null(&self);
     /// The sum.
     fn add(&self, a: u64, b: u64) -> u64;
-    /// How many bytes it was given.
+    /// The number of bytes that it was given.
     fn take(&self, bytes: &[u8]) -> u64;
     /// The sum of the first word of every 64 bytes, read where they are.
     fn look(&self, bytes: LentBytes<'_>) -> u64;
@@ -114,7 +116,7 @@ pub fn child(role: &OsStr) -> Result<(), String> {
     }
 }
 
-/// How long an end looks that spins, or that sleeps; none is its own choice.
+/// Time for which an end looks that spins, or that sleeps; none is its own choice.
 fn spin(waits: &str) -> Option<Duration> {
     match waits {
         "spin" => Some(Duration::from_millis(20)),
@@ -139,7 +141,7 @@ fn serve(dir: &Path, spin: Option<Duration>) -> Result<(), String> {
     server.stop().map_err(failed)
 }
 
-/// What a row measures: by which road, how its ends wait, and on which processors.
+/// The place that a row measures: its road, the way in which its ends wait, and its processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     road: Transport,
@@ -301,7 +303,8 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
         );
     }
     let large = vec![7; KIB];
-    // In shared memory a bare trip carries what is written there; what names a call has room in the line that is bounced.
+    // In shared memory a bare trip carries what is written there; what names a call has room in the line that
+    // is bounced.
     let (means, there) = match (place.road, place.waits) {
         (Transport::SharedMemory, Waits::Spinning) => (Means::InPlace(Reads::All), KIB),
         _ => (place.means(), SMALL.there + KIB),
@@ -382,8 +385,8 @@ fn large_calls(options: &Options, client: &Client, ends: &Ends, place: Place) ->
     Ok(rows)
 }
 
-/// The slowest of a hundred quick calls, at half of the rate that one caller reaches, beside another client of whose calls, a
-/// hundredth as many, each sleeps for five milliseconds at the server; by the same without.
+/// The slowest of a hundred quick calls, at half of the rate that one caller reaches, beside another client
+/// of whose calls, a hundredth as many, each sleeps for five milliseconds at the server; by the same without.
 fn tail(options: &Options, client: &Client, ends: &Ends, place: Place) -> Result<Row, String> {
     let service = client.service::<dyn Procedures>();
     let mut quick = one_by_one(&mut || service.null().map_err(failed), TRIPS)?;
@@ -507,12 +510,13 @@ fn failed(e: impl std::fmt::Display) -> String {
 /// A bare trip of a small call: a header and what names the call, and the like back.
 const SMALL: Sizes = Sizes { there: 64 + 28 + 12, back: 64 + 20 + 16 };
 
-/// What Peregrine took by what its packets alone took: a call without arguments, one with 1,024 bytes, and the rate of large ones.
+/// The ratios of Peregrine's results to those of its packets alone: a call without arguments, one with 1,024
+/// bytes, and the rate of large ones.
 const NULL_BY_PACKETS: f64 = 2.17;
 const KIB_BY_PACKETS: f64 = 1.32;
 const RATE_BY_PACKETS: f64 = 0.95;
 
-/// What `--only` calls the counts of instructions.
+/// The name of the counts of instructions in `--only`.
 const INSTRUCTIONS: &str = "instructions";
 
 const KIB: usize = 1_024;

@@ -1,8 +1,10 @@
-//! `tercel soak`: real work on a server process that is killed again and again, and a proof that nothing was lost.
+//! `tercel soak`: real work on a server process that is killed again and again, and a proof that nothing was
+//! lost.
 //!
-//! Clients in this process move money, append to lists and fill a map, half of them through a proxy that cuts connections.
-//! Every few seconds the server gets SIGKILL and is started again on its directory. Everything that the clients did and
-//! saw is recorded, and in the end the checkers of `tercel-verify` go through it with what a fresh client finds.
+//! Clients in this process move money, append to lists and fill a map, half of them through a proxy that cuts
+//! connections. Every few seconds the server gets SIGKILL and is started again on its directory. Everything
+//! that the clients did and saw is recorded, and in the end the checkers of `tercel-verify` go through it
+//! with what a fresh client finds.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -96,7 +98,8 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
             .collect();
         scope.spawn(|| collect_always(&shared, &address));
         let ended = kill_loop(args, every, &shared, server, &dir, term);
-        // Set also if `kill_loop` failed: without a server no client ends by itself. Each then gives up at its own time-out.
+        // Set also if `kill_loop` failed: without a server no client ends by itself. Each then gives up at
+        // its own time-out.
         shared.stop.store(true, Ordering::Release);
         let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
         (records, ended)
@@ -173,7 +176,7 @@ fn between_kills(args: &args::Soak) -> Result<Duration, Failure> {
 /// Seconds between two kills, unless the command line says otherwise.
 const KILL_EVERY: f64 = 2.0;
 
-/// What servers did behind their clients' backs.
+/// The work that servers did unseen by their clients.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Done {
     /// Pages written to disk, as far as servers could be asked before they were killed.
@@ -270,14 +273,14 @@ fn kill_loop(
 /// A bar of what takes its time.
 const BAR: &str = "{msg:<22} {wide_bar:.cyan/dim} {elapsed}";
 
-/// How often the bar moves.
+/// Time between two moves of the bar.
 const BAR_STEP: Duration = Duration::from_millis(500);
 
 fn client(address: &Address) -> Result<Client, Failure> {
     Ok(Client::connect_with(address, ClientConfig { cache_bytes: 8 << 20, ..ClientConfig::default() })?)
 }
 
-/// Whether anything is in a directory, or it is none.
+/// Says whether a directory has entries, or the path is something else.
 fn is_used(dir: &Path) -> bool {
     match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next().is_some(),
@@ -324,7 +327,7 @@ impl Dir {
         Ok(Dir::Named(path, goes_on))
     }
 
-    /// Whether an earlier run has been there.
+    /// Says whether an earlier run has been there.
     fn goes_on(&self) -> bool {
         matches!(self, Dir::Named(_, true))
     }

@@ -32,7 +32,7 @@ pub struct Run {
     done: Done,
     /// Commits that wrote something and were acknowledged.
     acknowledged: u64,
-    /// Of these, not there in the end.
+    /// Acknowledged commits that were not there in the end.
     lost: usize,
     duplicated: usize,
     violations: usize,
@@ -48,7 +48,8 @@ pub struct Run {
     read_only: usize,
     /// Transactions that did not happen: conflicts, and attempts without a server.
     aborted: usize,
-    /// From a kill to the first commit that was acknowledged after it, and from a kill until the server listened again.
+    /// From a kill to the first commit that was acknowledged after it, and from a kill until the server
+    /// listened again.
     worst_outage_ms: f64,
     worst_restart_ms: f64,
     /// The most that an outage was longer than its restart.
@@ -154,7 +155,8 @@ impl Run {
         }
     }
 
-    /// Checks that every acknowledged entry is in its journal once, and that no journal has an entry that was never tried.
+    /// Checks that every acknowledged entry is in its journal once, and that no journal has an entry that was
+    /// never tried.
     fn judge_journals(&mut self, ending: &Ending) {
         let mut times: BTreeMap<u64, usize> = BTreeMap::new();
         ending.entries.iter().for_each(|e| *times.entry(*e).or_default() += 1);

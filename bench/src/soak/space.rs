@@ -1,7 +1,7 @@
 //! The objects of a soak: accounts, journals, a shelf, and ballast that makes the store large.
 //!
-//! Every object holds the number of its last write, which no other write of the run has. So a read names the write that it
-//! saw.
+//! Every object holds the number of its last write, which no other write of the run has. So a read names the
+//! write that it saw.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -18,7 +18,7 @@ use tercel_verify::{Object as Id, Read, Value};
 pub struct Account {
     /// The number of its last write.
     pub version: u64,
-    /// How much.
+    /// The amount, in cents.
     pub cents: i64,
 }
 
@@ -47,7 +47,7 @@ pub struct Ballast {
     pub bytes: Bytes,
 }
 
-/// What the root leads to: all of it, for what no root reaches is collected.
+/// All that the root leads to, and thus all there is: objects that no root reaches are collected.
 #[derive(Object)]
 struct Soak {
     accounts: List<Ref<Account>>,

@@ -1,7 +1,7 @@
 //! A client of the soak: it runs transactions and records their outcomes.
 //!
-//! The invariant: a record holds the library's own answer and nothing better. A time-out is resolved by its operation.
-//! Where that fails, the outcome is *unknown* and the request is not tried again.
+//! The invariant: a record holds the library's own answer and nothing better. A time-out is resolved by its
+//! operation. Where that fails, the outcome is *unknown* and the request is not tried again.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -62,7 +62,7 @@ impl Seen {
     }
 }
 
-/// What a client can want.
+/// A wish of a client.
 #[derive(Clone, Copy)]
 enum Wish {
     Transfer { from: usize, to: usize, cents: i64 },
@@ -72,7 +72,7 @@ enum Wish {
     Audit,
 }
 
-/// How a request ended.
+/// The end of a request.
 enum End {
     Done,
     Again,
@@ -324,5 +324,6 @@ impl Drop for Working<'_> {
 const CONVERGE_ATTEMPTS: u32 = 12_000;
 /// Between two attempts to reach a server that is away.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long it is asked what became of an operation: restarts with the longest log take a few seconds.
+/// Time for which the server is asked for the outcome of an operation: restarts with the longest log take a
+/// few seconds.
 const RESOLVE_MAX: Duration = Duration::from_secs(60);

@@ -34,7 +34,8 @@ fn nothing_is_lost_when_the_server_is_killed_again_and_again() {
     assert!(!tercel_verify::check(&history).is_empty());
 }
 
-/// An object of the first view, by its place there, and the version that the writer of its present one replaced.
+/// An object of the first view, by its place there, and the version that the writer of its present one
+/// replaced.
 fn last_but_one(history: &History) -> Option<(usize, Value)> {
     history.views[0].objects.iter().enumerate().find_map(|(at, seen)| {
         let wrote = |t: &&Transaction| {

@@ -20,7 +20,8 @@ fn call(mark: &Handle<'_, Mark>) -> Result<Seen, Failure> {
     Ok(mark.seen().map_err(tercel::Error::from)?)
 }
 
-/// The socket of the demonstration's server, beside its address; none if the path of the directory for it is too long for one.
+/// The socket of the demonstration's server, beside its address; none if the path of the directory for it is
+/// too long for one.
 pub fn socket(dir: &Path) -> Option<Address> {
     format!("unix:{}", dir.join("socket").display()).parse().ok()
 }
@@ -93,7 +94,7 @@ fn connect(address: &Address) -> Result<Client, Failure> {
     Client::connect_with(address, config).map_err(|e| Failure::at_server(e, "--addr"))
 }
 
-/// How long one of them takes.
+/// The median time of a call.
 fn median(mut call: impl FnMut() -> Result<Seen, Failure>) -> Result<Duration, Failure> {
     for _ in 0..CALLS {
         call()?;

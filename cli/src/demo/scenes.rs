@@ -17,8 +17,8 @@ use tercel_term::{Term, tell, thousands};
 
 /// The package whose loss is asked about, if the list has it.
 const ROOT: &str = "libssl3";
-/// The closure's packages must fit to be found again. Of a list of all packages they take less than a quarter, but the
-/// sample is made around them.
+/// The closure's packages must fit to be found again. Of a list of all packages they take less than a
+/// quarter, but the sample is made around them.
 const CACHE_BYTES_MIN: usize = 5 << 20;
 /// The advisory's number.
 const ADVISORY: u32 = 2026;

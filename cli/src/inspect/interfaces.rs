@@ -53,7 +53,7 @@ impl Named<'_> {
         format!("enum {name} {{ {} }}", variants.collect::<Vec<_>>().join(", "))
     }
 
-    /// Of an enum: each with its fields.
+    /// The variants of an enum, each with its fields.
     fn variants(&self) -> impl Iterator<Item = (&str, Option<&Layout>)> {
         // Before them stands the tag.
         self.layout.fields().iter().skip(1).map(|variant| match &variant.shape {
@@ -87,7 +87,7 @@ fn fields(of: &Layout) -> Vec<String> {
     of.fields().iter().map(field).collect()
 }
 
-/// What has a name in what the methods of an interface take and give.
+/// The named types in the arguments and results of an interface's methods.
 fn types(i: &Interface) -> Vec<Named<'_>> {
     let mut all = Vec::new();
     for m in &i.methods {
@@ -160,7 +160,8 @@ fn only(layout: &Layout) -> Option<String> {
     layout.fields().first().map(|f| f.shape.to_string())
 }
 
-/// The type of the items of a stream, if there is one; of a callback that of the questions, or answers, behind their numbers.
+/// The type of the items of a stream, if there is one; of a callback that of the questions, or answers,
+/// behind their numbers.
 fn item(layout: &Layout) -> Option<String> {
     layout.fields().last().map(|f| f.shape.to_string())
 }

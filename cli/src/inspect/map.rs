@@ -1,6 +1,7 @@
 //! `tercel inspect` of a map: its first entries, or the one of a key.
 //!
-//! The entries are those of one snapshot. The objects that they name are read afterwards, one by one, and may be newer.
+//! The entries are those of one snapshot. The objects that they name are read afterwards, one by one, and may
+//! be newer.
 
 use serde_json::{Value, json};
 use tercel::collections::{Key, Map, MapNode};
@@ -34,7 +35,7 @@ enum Keys {
     Numbers,
 }
 
-/// Whether the class is that of a map's nodes.
+/// Says whether the class is that of a map's nodes.
 pub fn is_map(layout: &Layout) -> bool {
     layout.name() == MapNode::NAME
 }
@@ -159,7 +160,8 @@ fn first<K: Key>(
     })
 }
 
-/// What an entry names, through the catalogue. An object that cannot be read is shown as its reference and the reason.
+/// The object that an entry names, through the catalogue. An object that cannot be read is shown as its
+/// reference and the reason.
 fn value(client: &Client, value: Ref<Any>) -> Result<Value, Error> {
     if value.is_null() {
         return Ok(Value::Null);

@@ -1,4 +1,5 @@
-//! `tercel inspect`: an object as JSON, through the space's catalogue; of a map its entries; the methods of a server.
+//! `tercel inspect`: an object as JSON, through the space's catalogue; of a map its entries; the methods of a
+//! server.
 
 pub mod interfaces;
 mod map;

@@ -170,7 +170,7 @@ impl World {
         tercel(&[&["call"], args, &["--addr", &address]].concat())
     }
 
-    /// What is said of a call that must fail, with its exit code.
+    /// The output of a call that must fail, with its exit code.
     fn wrong(&self, args: &[&str], code: i32) -> String {
         let output = self.call(args);
         assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));

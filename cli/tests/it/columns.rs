@@ -13,7 +13,7 @@ fn printed(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether a line has a place to be broken at: a space that is not in a command between backticks.
+/// Says whether a line has a place to be broken at: a space that is not in a command between backticks.
 fn can_be_broken(line: &str) -> bool {
     line.trim().split('`').step_by(2).any(|part| part.contains(' '))
 }

@@ -69,7 +69,8 @@ fn a_repair_that_loses_objects_says_so_and_exits_with_3() {
     let words = String::from_utf8_lossy(&repaired.stdout);
     assert_eq!(repaired.status.code(), Some(3), "{words}");
     assert!(words.contains("lost:") && words.contains("pages.redb.damaged-1"), "{words}");
-    // Nothing is damaged any more, but objects are missing until the operator says that the loss is dealt with.
+    // Nothing is damaged any more, but objects are missing until the operator says that the loss is dealt
+    // with.
     let checked = tercel(&["check", "--data", &space, "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
     assert_eq!(

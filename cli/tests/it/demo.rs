@@ -1,10 +1,12 @@
-//! The demonstration's scene of calls says where each call ran: on the cached copy, and at the server by each transport.
+//! The demonstration's scene of calls says where each call ran: on the cached copy, and at the server by each
+//! transport.
 
 use std::process::{Command, Stdio};
 
 use crate::common::{PACKAGES, Serving, out, tercel};
 
-/// What a row says: what carried the call or where its object was, where it ran, in which process.
+/// The rows of a scene: the carrier of the call or the place of its object, where it ran, and in which
+/// process.
 fn rows(words: &str) -> Vec<(&str, &str, &str)> {
     let scene = words.lines().skip_while(|line| !line.contains("the same line, `mark.seen()`")).skip(1);
     let rows = scene.map_while(|line| line.strip_prefix("  ")?.split_once(", process "));

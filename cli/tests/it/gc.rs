@@ -1,5 +1,6 @@
-//! What no root reaches goes, and nothing else: the package graph before and after, counted independently. The variable
-//! `TERCEL_TEST_PACKAGES` names another list of packages than the one made here, such as Debian's.
+//! Objects that no root reaches go, and no others: the package graph before and after, counted independently.
+//! The variable `TERCEL_TEST_PACKAGES` names another list of packages than the one made here, such as
+//! Debian's.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,7 +17,8 @@ use tercel_wire::record::HEADER_BYTES;
 
 use crate::common::{Serving, out, tercel};
 
-/// A space with the packages of a list in it, and the list. Some depend on so many that a list of references is in chunks.
+/// A space with the packages of a list in it, and the list. Some depend on so many that a list of references
+/// is in chunks.
 fn imported() -> (tempfile::TempDir, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let (space, list) = (dir.path().join("space"), dir.path().join("Packages"));
@@ -50,14 +52,14 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&out(&tercel(args))).unwrap()
 }
 
-/// How many objects there are, in whatever form.
+/// The number of objects, in whatever form.
 fn stored(space: &str) -> u64 {
     let report = json(&["check", "--data", space, "--json"]);
     assert_eq!((&report["sound"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
     report["objects"].as_u64().unwrap()
 }
 
-/// How many of them the roots reach: chunks, and places that objects moved from, count.
+/// The number of them that the roots reach: chunks, and places that objects moved from, count.
 fn reached(client: &Client) -> u64 {
     let status: Value = serde_json::from_str(&client.server_status().unwrap()).unwrap();
     let ids = (1..=status["pages"].as_u64().unwrap() as u32).filter_map(PageId::new);
@@ -80,7 +82,8 @@ fn reached(client: &Client) -> u64 {
     seen.len() as u64
 }
 
-/// Takes half of the names away, and all that leads from package to package; gives how many objects the roots reach after that.
+/// Takes half of the names away, and all that leads from package to package; gives how many objects the roots
+/// reach after that.
 fn unlink_half(space: &str) -> u64 {
     let client = tercel::embedded(space).unwrap();
     let names: Vec<String> = client

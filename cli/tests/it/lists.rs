@@ -1,4 +1,5 @@
-//! Lists that are odd: told, counted, refused only if that is wanted, and nothing of them reaches a terminal raw.
+//! Lists that are odd: told, counted, refused only if that is wanted, and nothing of them reaches a terminal
+//! raw.
 
 use std::fs;
 use std::path::Path;

@@ -203,7 +203,8 @@ fn interrupted_at(pipe: &Path, args: &[&str]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Opening waits for the command to open the pipe. The open end then keeps it waiting for bytes that never come.
+    // Opening waits for the command to open the pipe. The open end then keeps it waiting for bytes that never
+    // come.
     let held = File::options().write(true).open(pipe).unwrap();
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();

@@ -1,7 +1,8 @@
-//! What signals do to a server: the first lets calls end, the second stops it at once.
+//! The effect of signals on a server: the first lets calls end, the second stops it at once.
 //!
-//! `tercel serve` has no call that a test can hold open. So a process of this very program serves one instead, and waits for
-//! signals by the same function: with `TERCEL_TEST_SERVE` set, the ignored test is that process.
+//! `tercel serve` has no call that a test can hold open. So a process of this very program serves one
+//! instead, and waits for signals by the same function: with `TERCEL_TEST_SERVE` set, the ignored test is
+//! that process.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

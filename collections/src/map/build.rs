@@ -8,8 +8,8 @@ use super::node::{Draft, MapNode};
 use crate::key::check;
 use crate::packed::between;
 
-/// A map that is being built. Holds one leaf and, for each leaf made, its reference and what parts it from the one
-/// before.
+/// A map that is being built. Holds one leaf and, for each leaf made, its reference and what parts it from
+/// the one before.
 pub struct Build<'a, 'c> {
     tx: &'a Tx<'c>,
     kind: u8,

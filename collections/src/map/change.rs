@@ -1,7 +1,7 @@
 //! Inserting and removing: the leaf changes, and what no longer fits or is hardly filled goes up.
 //!
-//! Every node whose contents go elsewhere is itself written, so two transactions that touch the same part conflict even
-//! if they check nothing but what they wrote.
+//! Every node whose contents go elsewhere is itself written, so two transactions that touch the same part
+//! conflict even if they check nothing but what they wrote.
 
 use tercel_engine::Error;
 use tercel_engine::txn::Tx;
@@ -10,7 +10,8 @@ use tercel_wire::record::{Any, Ref};
 use super::node::{Draft, HEIGHT_MAX, MapNode, Node};
 use crate::NODE_BYTES_MAX;
 
-/// A node with fewer bytes looks for a neighbour to join: a quarter, so that a node just split is far from it.
+/// A node with fewer bytes looks for a neighbour to join: a quarter, so that a node just split is far from
+/// it.
 const JOIN_BELOW_BYTES: usize = NODE_BYTES_MAX / 4;
 /// Two nodes are joined if the result is not above this: it still takes some keys before it is split again.
 const JOINED_BYTES_MAX: usize = NODE_BYTES_MAX / 4 * 3;
@@ -22,7 +23,7 @@ struct Path<'t> {
     /// Inner nodes, each with the number of the child that was taken.
     above: Vec<(Node<'t>, usize)>,
     leaf: Node<'t>,
-    /// Whether the leaf is the last one of the map.
+    /// Set if the leaf is the last one of the map.
     is_last: bool,
 }
 
@@ -110,8 +111,8 @@ impl<'t> Path<'t> {
     }
 }
 
-/// Joins child `i`, which has become `draft`, with a neighbour if they are small enough; says whether it did, and then
-/// `above` no longer has one of the two.
+/// Joins child `i`, which has become `draft`, with a neighbour if they are small enough; says whether it did,
+/// and then `above` no longer has one of the two.
 fn join(
     tx: &Tx<'_>,
     kind: u8,

@@ -1,10 +1,10 @@
 //! An ordered map from keys to references: a B+tree whose nodes are ordinary objects.
 //!
-//! A look-up reads one node a level, in the cache's memory, and follows references that the cache has made direct. The
-//! transaction's read set holds all visited nodes, also when the key is not there: the leaf without the key stands for its
-//! absence. So if one transaction inserts into a leaf that another has read, one of the two is told of a conflict. The map
-//! keeps no count, because then every two inserts would conflict. Two inserts into different leaves do not conflict, as
-//! long as neither splits a node.
+//! A look-up reads one node a level, in the cache's memory, and follows references that the cache has made
+//! direct. The transaction's read set holds all visited nodes, also when the key is not there: the leaf
+//! without the key stands for its absence. So if one transaction inserts into a leaf that another has read,
+//! one of the two is told of a conflict. The map keeps no count, because then every two inserts would
+//! conflict. Two inserts into different leaves do not conflict, as long as neither splits a node.
 
 mod build;
 mod change;
@@ -28,8 +28,8 @@ pub use range::Range;
 
 /// An ordered map from `K` to references to objects of class `V`. See the [module](self).
 ///
-/// It is a handle: a copy of the reference to the map's top node. It can be a field of an object, which then holds that
-/// reference, or be kept as a root:
+/// It is a handle: a copy of the reference to the map's top node. It can be a field of an object, which then
+/// holds that reference, or be kept as a root:
 ///
 /// ```
 /// use tercel::collections::Map;
@@ -70,13 +70,13 @@ pub use range::Range;
 /// ```
 ///
 /// # Limits
-/// A key has at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes. A map takes about 1 KiB in its page from the
-/// beginning; a handful of references is better a `List<Ref<V>>`.
+/// A key has at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes. A map takes about 1 KiB in its page from
+/// the beginning; a handful of references is better a `List<Ref<V>>`.
 ///
 /// # Errors
-/// A method that reads fails with the errors of [`Tx::get`], and with `Schema` if the map was made with another type of
-/// keys. A method that writes also fails with the errors of [`Tx::create`], and with `Full` if the key is too long.
-/// `Corrupt` is a node that no map has made.
+/// A method that reads fails with the errors of [`Tx::get`], and with `Schema` if the map was made with
+/// another type of keys. A method that writes also fails with the errors of [`Tx::create`], and with `Full`
+/// if the key is too long. `Corrupt` is a node that no map has made.
 pub struct Map<K, V> {
     top: Ref<MapNode>,
     contents: PhantomData<fn() -> (K, V)>,
@@ -90,9 +90,9 @@ impl<K: Key, V: Target> Map<K, V> {
         Ok(Map::open(Draft::leaf().make(tx, K::KIND)?))
     }
 
-    /// Makes one of what comes in the order of the keys: full leaves, made in that order and thus side by side in their
-    /// pages. What comes out of order is inserted afterwards, so it costs time but is not lost; of equal keys the last
-    /// one stays.
+    /// Makes one of what comes in the order of the keys: full leaves, made in that order and thus side by
+    /// side in their pages. What comes out of order is inserted afterwards, so it costs time but is not lost;
+    /// of equal keys the last one stays.
     pub fn build_sorted<Q: Into<K>>(
         tx: &Tx<'_>,
         entries: impl IntoIterator<Item = (Q, Ref<V>)>,
@@ -154,7 +154,7 @@ impl<K: Key, V: Target> Map<K, V> {
         }
     }
 
-    /// Whether it has the key.
+    /// Says whether the map has the key.
     pub fn contains(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<bool, Error> {
         Ok(self.get_ref(tx, key)?.is_some())
     }
@@ -248,13 +248,13 @@ impl<K: Key, V: Target> Map<K, V> {
         self.iter(tx).next_back().transpose()
     }
 
-    /// Whether there are no entries. Reads the top node only.
+    /// Says whether there are no entries. Reads the top node only.
     pub fn is_empty(&self, tx: &Tx<'_>) -> Result<bool, Error> {
         let top = Node::top(tx, self.top, K::KIND)?;
         Ok(top.is_leaf() && top.values().is_empty())
     }
 
-    /// How many entries there are, by going to every leaf: about 50 entries a step, and the transaction then has read
+    /// The number of entries, by going to every leaf: about 50 entries a step. The transaction then has read
     /// the whole map.
     pub fn count(&self, tx: &Tx<'_>) -> Result<usize, Error> {
         let mut count = 0;

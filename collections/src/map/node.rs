@@ -1,8 +1,8 @@
 //! A node of a map: stored, read in place, and changed as a copy.
 //!
-//! The invariant: a node has at most [`NODE_BYTES_MAX`] bytes; a leaf has a value for each key; an inner node has one
-//! child more than keys, key `i` being greater than all below child `i` and at most the least below child `i + 1`. Only
-//! the top of an empty map is empty, and nodes that were dropped.
+//! The invariant: a node has at most [`NODE_BYTES_MAX`] bytes; a leaf has a value for each key; an inner node
+//! has one child more than keys, key `i` being greater than all below child `i` and at most the least below
+//! child `i + 1`. Only the top of an empty map is empty, and nodes that were dropped.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -17,14 +17,15 @@ use crate::NODE_BYTES_MAX;
 use crate::key::KEY_BYTES_MAX;
 use crate::packed::{KeyList, Keys, START_BYTES, between};
 
-/// A node of a [`Map`](crate::Map). The top node stands for the whole map: a field or root that holds a map is a
-/// `Ref<MapNode>` to it.
+/// A node of a [`Map`](crate::Map). The top node stands for the whole map: a field or root that holds a map
+/// is a `Ref<MapNode>` to it.
 #[derive(Object)]
 #[object(name = "collections.MapNode", crate = "::tercel_engine")]
 pub struct MapNode {
     /// The kind of the keys: 1 texts, 2 byte strings, 3 numbers, highest byte first.
     pub(crate) kind: u8,
-    /// Of a leaf, the keys; of another node, what parts its children. Sorted: the start of each, then all of them.
+    /// The keys of a leaf; in another node, the keys that part its children. Sorted: the start of each, then
+    /// all of them.
     pub(crate) keys: Bytes,
     /// The nodes below; none in a leaf.
     pub(crate) children: List<Ref<MapNode>>,
@@ -32,8 +33,8 @@ pub struct MapNode {
     pub(crate) values: List<Ref<Any>>,
 }
 
-/// Levels of a map at most. Two children a node, the worst that long keys can bring, reach the last page of a space
-/// well before; beyond it the nodes are damaged and lead in a circle.
+/// Levels of a map at most. Two children a node, the worst that long keys can bring, reach the last page of a
+/// space well before; beyond it the nodes are damaged and lead in a circle.
 pub const HEIGHT_MAX: usize = 32;
 
 /// Bytes of a node without keys, children and values, padding included.
@@ -43,7 +44,8 @@ const REF_BYTES: usize = 4;
 /// Bytes for the longest key with what it names.
 const ENTRY_BYTES_MAX: usize = KEY_BYTES_MAX + START_BYTES + REF_BYTES;
 
-// A split cuts at the first place where the left half has at least half of the bytes, which are one entry too many.
+// A split cuts at the first place where the left half has at least half of the bytes, which are one entry too
+// many.
 const _: () =
     assert!((NODE_BYTES_MAX + ENTRY_BYTES_MAX) / 2 + ENTRY_BYTES_MAX + FIXED_BYTES <= NODE_BYTES_MAX);
 
@@ -81,7 +83,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Whether it has no nodes below.
+    /// Says whether the node has no nodes below.
     pub fn is_leaf(&self) -> bool {
         self.children().is_empty()
     }
@@ -164,7 +166,7 @@ impl Draft {
         Ok(Draft { is_leaf, keys: KeyList::copy(node.sorted()?)?, items })
     }
 
-    /// Whether it is one.
+    /// Says whether it is a leaf.
     pub fn is_leaf(&self) -> bool {
         self.is_leaf
     }
@@ -174,24 +176,26 @@ impl Draft {
         FIXED_BYTES + self.keys.bytes_packed() + self.items.len() * REF_BYTES
     }
 
-    /// Whether a node can hold it.
+    /// Says whether a node can hold it.
     pub fn fits(&self) -> bool {
         self.bytes() <= NODE_BYTES_MAX
     }
 
-    /// Whether a node can hold it with one more key of `key_bytes`.
+    /// Says whether a node can hold it with one more key of `key_bytes`.
     pub fn has_room_for(&self, key_bytes: usize) -> bool {
         self.bytes() + START_BYTES + key_bytes + REF_BYTES <= NODE_BYTES_MAX
     }
 
-    /// Adds a key with the reference that it names, or the key that parts a child from its predecessors with the child.
+    /// Adds a key with the reference that it names, or the key that parts a child from its predecessors with
+    /// the child.
     pub fn push(&mut self, key: &[u8], item: Ref<Any>) {
         self.keys.push(key);
         self.items.push(item);
     }
 
-    /// Cuts a node that does not fit in two and gives the key that parts them and the right one. `is_growing_end` says
-    /// that what came last is at the end of the whole map: more will come there, so the left part stays full.
+    /// Cuts a node that does not fit in two and gives the key that parts them and the right one.
+    /// `is_growing_end` says that what came last is at the end of the whole map: more will come there, so the
+    /// left part stays full.
     pub fn split(&mut self, is_growing_end: bool) -> (Vec<u8>, Draft) {
         let cut = match is_growing_end {
             // An inner node with one child would be a detour.
@@ -241,8 +245,8 @@ impl Draft {
         MapNode { kind, keys: self.keys.pack(), children, values }
     }
 
-    /// Makes a node of it. It takes the room of a full one in its page, because it will grow, and what outgrows its page
-    /// goes to another one, behind a detour and away from its neighbours.
+    /// Makes a node of it. It takes the room of a full one in its page, because it will grow, and what
+    /// outgrows its page goes to another one, behind a detour and away from its neighbours.
     pub fn make(&self, tx: &Tx<'_>, kind: u8) -> Result<Ref<MapNode>, Error> {
         let keys = Bytes(vec![0; NODE_BYTES_MAX - FIXED_BYTES]);
         let full = MapNode { kind, keys, children: List::default(), values: List::default() };

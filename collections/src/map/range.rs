@@ -1,8 +1,9 @@
 //! Going through the entries between two keys, from both ends.
 //!
-//! At the end of a leaf the next one is looked up from the top, by the key that parts the two. So no node but one leaf
-//! an end is held, and what the transaction itself changes in the meantime does no harm: keys come in order, each once;
-//! a key that is inserted into or removed from the leaf being gone through may come or not.
+//! At the end of a leaf the next one is looked up from the top, by the key that parts the two. So no node but
+//! one leaf an end is held, and what the transaction itself changes in the meantime does no harm: keys come
+//! in order, each once; a key that is inserted into or removed from the leaf being gone through may come or
+//! not.
 //!
 //! The leaf behind the last key of the range is read only if the range goes on there.
 
@@ -168,7 +169,7 @@ fn is_above(key: &[u8], low: &Bound<Vec<u8>>) -> bool {
     }
 }
 
-/// Whether keys below `fence` can be in the range.
+/// Says whether keys below `fence` can be in the range.
 fn leaves_something_below(fence: &[u8], low: &Bound<Vec<u8>>) -> bool {
     match low {
         Bound::Unbounded => true,

@@ -1,7 +1,7 @@
 //! A vector of references: a tree in which all nodes are full but the last of each level.
 //!
-//! The way to an element is arithmetic, and its length is what the last nodes have, so it is stored nowhere: a push
-//! changes the last leaf and conflicts only with transactions that read or change that leaf.
+//! The way to an element is arithmetic, and its length is what the last nodes have, so it is stored nowhere:
+//! a push changes the last leaf and conflicts only with transactions that read or change that leaf.
 
 mod build;
 mod node;
@@ -55,11 +55,12 @@ pub use node::{FANOUT, VectorNode};
 /// ```
 ///
 /// # Limits
-/// A vector takes about 1 KiB in its page from the beginning; a handful of references is better a `List<Ref<V>>`.
+/// A vector takes about 1 KiB in its page from the beginning; a handful of references is better a
+/// `List<Ref<V>>`.
 ///
 /// # Errors
-/// A method that reads fails with the errors of [`Tx::get`]. A method that writes also fails with the errors of
-/// [`Tx::create`]. `Corrupt` is a node that no vector has made.
+/// A method that reads fails with the errors of [`Tx::get`]. A method that writes also fails with the errors
+/// of [`Tx::create`]. `Corrupt` is a node that no vector has made.
 pub struct Vector<V> {
     top: Ref<VectorNode>,
     contents: PhantomData<fn() -> V>,
@@ -78,7 +79,7 @@ impl<V: Target> Vector<V> {
         build::build(tx, items.into_iter().map(Ref::cast)).map(Vector::open)
     }
 
-    /// How many elements it has. Reads the last node of each level.
+    /// The number of elements. Reads the last node of each level.
     pub fn len(&self, tx: &Tx<'_>) -> Result<u64, Error> {
         let mut node = Node::new(tx.get(self.top)?)?;
         let mut len = 0;
@@ -89,7 +90,7 @@ impl<V: Target> Vector<V> {
         Ok(len + node.values().len() as u64)
     }
 
-    /// Whether it has no elements. Reads the top node only.
+    /// Says whether the vector has no elements. Reads the top node only.
     pub fn is_empty(&self, tx: &Tx<'_>) -> Result<bool, Error> {
         let top = Node::new(tx.get(self.top)?)?;
         Ok(top.values().is_empty() && top.children().is_empty())
@@ -246,7 +247,8 @@ impl<V: Target> Vector<V> {
 
 /// The elements of a [`Vector`] in order. After an error nothing more comes.
 ///
-/// Changes of the transaction itself in the meantime may be seen or not, up to the end of the leaf being gone through.
+/// Changes of the transaction itself in the meantime may be seen or not, up to the end of the leaf being gone
+/// through.
 pub struct Iter<'t, V> {
     tx: &'t Tx<'t>,
     vector: Vector<V>,

@@ -1,7 +1,8 @@
 //! A node of a vector: stored, read in place, and changed as a copy.
 //!
-//! The invariant: a node has at most [`FANOUT`] children or values, its children are one lower than it is, and all but
-//! the last child are full. Only the top of an empty vector is empty, and nodes that were dropped.
+//! The invariant: a node has at most [`FANOUT`] children or values, its children are one lower than it is,
+//! and all but the last child are full. Only the top of an empty vector is empty, and nodes that were
+//! dropped.
 
 use std::ops::Deref;
 
@@ -13,8 +14,8 @@ use tercel_wire::record::{Any, Class, HEADER_BYTES, List, Ref};
 
 use crate::NODE_BYTES_MAX;
 
-/// A node of a [`Vector`](crate::Vector). The top node stands for the whole vector: a field or root that holds a vector
-/// is a `Ref<VectorNode>` to it.
+/// A node of a [`Vector`](crate::Vector). The top node stands for the whole vector: a field or root that
+/// holds a vector is a `Ref<VectorNode>` to it.
 #[derive(Object)]
 #[object(name = "collections.VectorNode", crate = "::tercel_engine")]
 pub struct VectorNode {
@@ -26,7 +27,8 @@ pub struct VectorNode {
     pub(crate) values: List<Ref<Any>>,
 }
 
-/// Children or values of a full node. It is part of the stored form, because the way to an element is computed from it.
+/// Children or values of a full node. It is part of the stored form, because the way to an element is
+/// computed from it.
 pub const FANOUT: usize = 240;
 
 /// Levels above the leaves at most: 240 to the seventh elements are more than a space has references.
@@ -113,8 +115,8 @@ impl Draft {
         VectorNode { height: self.height, children, values }
     }
 
-    /// Makes a node of it. It takes the room of a full one in its page, because it will grow, and what outgrows its page
-    /// goes to another one, behind a detour and away from its neighbours.
+    /// Makes a node of it. It takes the room of a full one in its page, because it will grow, and what
+    /// outgrows its page goes to another one, behind a detour and away from its neighbours.
     pub fn make(&self, tx: &Tx<'_>) -> Result<Ref<VectorNode>, Error> {
         let full = VectorNode { height: 0, children: List::default(), values: List(vec![Ref::NULL; FANOUT]) };
         let place = tx.reserve(&full)?;

@@ -80,8 +80,8 @@ fn a_range_reads_no_leaf_beyond_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let client = space(&dir, LARGE);
     let map = even(&client);
-    // What the key at the end names is changed, which splits nothing. That key is in the last leaf of the range, unless
-    // the range ends where a leaf does.
+    // What the key at the end names is changed, which splits nothing. That key is in the last leaf of the
+    // range, unless the range ends where a leaf does.
     let mut through = 0;
     for end in (2..400).step_by(2) {
         let scan = |tx: &tercel::Tx<'_>| assert_eq!(map.range(tx, 0..end).count() as u64, end / 2);
@@ -96,9 +96,9 @@ fn no_change_is_lost_in_leaves_that_are_joined_under_snapshots() {
     let dir = tempfile::tempdir().unwrap();
     let client = space(&dir, LARGE);
     let map = even(&client);
-    // Few entries are left in all but the first leaf, whose keys are then removed one by one. At some time it is joined
-    // with the second, at some time the top takes over the last leaf. Each time other transactions are changing these
-    // leaves.
+    // Few entries are left in all but the first leaf, whose keys are then removed one by one. At some time it
+    // is joined with the second, at some time the top takes over the last leaf. Each time other transactions
+    // are changing these leaves.
     client
         .run(|tx| (70..KEYS).filter(|i| i % 64 != 0).try_for_each(|i| map.remove(tx, i * 2).map(|_| ())))
         .unwrap();
@@ -129,8 +129,8 @@ fn no_change_is_lost_in_leaves_that_are_joined_under_snapshots() {
 fn no_change_is_lost_when_a_last_entry_goes_under_snapshots() {
     let dir = tempfile::tempdir().unwrap();
     let client = space(&dir, LARGE);
-    // With one of these lengths the last leaf has one entry: then removing it drops that leaf, and the top takes over
-    // the other.
+    // With one of these lengths the last leaf has one entry: then removing it drops that leaf, and the top
+    // takes over the other.
     for len in 60..80 {
         for changed in [0, len] {
             let map = client

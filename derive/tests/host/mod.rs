@@ -1,5 +1,5 @@
-//! The least that a crate must offer to be named by `#[object(crate = "...")]`: objects are bytes at hand, and an
-//! editor notes what it was asked to do.
+//! The least that a crate must offer to be named by `#[object(crate = "...")]`: objects are bytes at hand,
+//! and an editor notes what it was asked to do.
 #![allow(dead_code, unused_imports, reason = "not every test reads and changes")]
 
 use std::cell::RefCell;

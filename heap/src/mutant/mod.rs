@@ -1,9 +1,9 @@
 //! Rules that the simulator's tests drop on purpose, to see that they are missed.
 //!
-//! `--cfg tercel_mutants`, which only those tests are built with, decides between two files of the same functions. Without
-//! it a rule is never dropped and a bound is what it is, both known to the compiler, so nothing of this is in a program.
-//! It is no feature of Cargo, which any crate of a build could turn on for all of it. The choice belongs to the thread:
-//! worlds that run side by side drop different rules.
+//! `--cfg tercel_mutants`, which only those tests are built with, decides between two files of the same
+//! functions. Without it a rule is never dropped and a bound is what it is, both known to the compiler, so
+//! nothing of this is in a program. It is no feature of Cargo, which any crate of a build could turn on for
+//! all of it. The choice belongs to the thread: worlds that run side by side drop different rules.
 
 #[cfg(not(tercel_mutants))]
 mod off;
@@ -34,7 +34,8 @@ macro_rules! rules {
 }
 
 rules! {
-/// A rule of cache, client or server that can be dropped, room by room. `tercel-sim` has the table of what they mean.
+/// A rule of cache, client or server that can be dropped, room by room. `tercel-sim` has the table of what
+/// they mean.
 Rule {
     // The client's connections, fetches, stream.
     WatermarkJumps,

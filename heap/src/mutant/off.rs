@@ -2,7 +2,7 @@
 
 use super::Rule;
 
-/// Whether the rule is dropped here: no.
+/// Says whether the rule is dropped here: never in this build.
 #[inline(always)]
 pub const fn dropped(_: Rule) -> bool {
     false

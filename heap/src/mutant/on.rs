@@ -1,4 +1,4 @@
-//! With `--cfg tercel_mutants`: what this thread was told.
+//! Builds with `--cfg tercel_mutants`: the rule that this thread drops.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ thread_local! {
     static SMALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the rule is dropped on this thread.
+/// Says whether the rule is dropped on this thread.
 pub fn dropped(rule: Rule) -> bool {
     DROPPED.get() == Some(rule)
 }

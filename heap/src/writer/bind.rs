@@ -20,14 +20,14 @@ impl Writer {
         self.shared.layout(id)
     }
 
-    /// Lets a type read a class in place. Both must have the same layout, names of fields included. The first class
-    /// that a type is bound to is the one that its new records are written as.
+    /// Lets a type read a class in place. Both must have the same layout, names of fields included. The first
+    /// class that a type is bound to is the one that its new records are written as.
     pub fn bind(&mut self, key: TypeKey, class: ClassId) -> Result<(), BindError> {
         self.bindings.bind(&self.shared, key, class)
     }
 
-    /// Lets a type read another version of its class: each object is converted at its first touch, and its record is
-    /// kept behind it.
+    /// Lets a type read another version of its class: each object is converted at its first touch, and its
+    /// record is kept behind it.
     pub fn bind_converted(&mut self, key: TypeKey, class: ClassId) -> Result<(), BindError> {
         self.bindings.bind_converted(&self.shared, key, class)
     }

@@ -1,7 +1,7 @@
 //! Making copies obsolete.
 //!
-//! The order that keeps snapshots whole: flag everything that a commit changed, then [`Writer::advance`], then install
-//! newer bytes.
+//! The order that keeps snapshots whole: flag everything that a commit changed, then [`Writer::advance`],
+//! then install newer bytes.
 
 use std::num::NonZeroU64;
 
@@ -26,16 +26,17 @@ pub(super) enum Why {
 }
 
 impl Writer {
-    /// A commit changed the object: every copy of it becomes obsolete, and scopes that read one which has left its
-    /// place are doomed. An object that has moved is announced twice, by its home reference and by the place where it
-    /// is: a cache that holds only that page must hear of it too.
+    /// A commit changed the object: every copy of it becomes obsolete, and scopes that read one which has
+    /// left its place are doomed. An object that has moved is announced twice, by its home reference and by
+    /// the place where it is: a cache that holds only that page must hear of it too.
     pub fn flag(&mut self, oref: Oref) {
         self.flag_for(oref, Why::Changed);
     }
 
     fn flag_for(&mut self, oref: Oref, why: Why) {
         if let Some(to) = self.flag_one(oref, why) {
-            // Only the home reference may have been announced, and the next reader is led to the copy behind it.
+            // Only the home reference may have been announced, and the next reader is led to the copy behind
+            // it.
             self.flag_one(to, Why::Changed);
         }
     }
@@ -101,8 +102,9 @@ impl Writer {
         }
     }
 
-    /// Makes every copy of the page's objects obsolete: the cache no longer hears of the changes to the page. All up to the
-    /// watermark were heard of, so what is proven not to have changed since can be used again ([`Writer::trust`]).
+    /// Makes every copy of the page's objects obsolete: the cache no longer hears of the changes to the page.
+    /// All up to the watermark were heard of, so what is proven not to have changed since can be used again
+    /// ([`Writer::trust`]).
     pub fn flag_page(&mut self, page: PageId) {
         self.doubt(page);
         for slot in 0..SLOTS_MAX {
@@ -122,8 +124,8 @@ impl Writer {
         self.doom(|moved| names_page(moved, page));
     }
 
-    /// Makes every copy obsolete, and everything that open scopes have read: the cache no longer knows which objects
-    /// commits change.
+    /// Makes every copy obsolete, and everything that open scopes have read: the cache no longer knows which
+    /// objects commits change.
     pub fn flag_all(&mut self) {
         self.flag_frames(Why::Unheard);
     }
@@ -164,20 +166,22 @@ impl Writer {
         }
     }
 
-    /// The stamp up to which changes to a page were heard of, if it is here and later ones may have been missed.
+    /// The stamp up to which changes to a page were heard of, if it is here and later ones may have been
+    /// missed.
     pub fn unsure_since(&self, page: PageId) -> Option<Stamp> {
         let frame = self.pages.get(&page)?.frame?;
         self.frames[frame as usize].unsure_since.map(|n| Stamp(n.get() - 1))
     }
 
-    /// The same of the page of an object, if the page's copy will do for it: it is obsolete for no other reason, or its slot is empty.
+    /// The same of the page of an object, if the page's copy will do for it: it is obsolete for no other
+    /// reason, or its slot is empty.
     pub fn unsure_of(&self, oref: Oref) -> Option<Stamp> {
         let is_unsure = |(at, _)| self.object(at).flags().load(Ordering::Relaxed) & UNSURE != 0;
         self.unsure_since(oref.page()).filter(|_| self.at_home(oref).is_none_or(is_unsure))
     }
 
-    /// Nothing in the page has changed from [`Writer::unsure_since`] up to `at`, and later changes are heard of: those of its objects
-    /// that are obsolete for no other reason are used again, where they are.
+    /// Nothing in the page has changed from [`Writer::unsure_since`] up to `at`, and later changes are heard
+    /// of: those of its objects that are obsolete for no other reason are used again, where they are.
     ///
     /// # Panics
     /// If the watermark has not reached `at`, as [`Writer::install`].

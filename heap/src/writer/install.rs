@@ -30,11 +30,12 @@ pub enum InstallError {
 }
 
 impl Writer {
-    /// Installs a page as it is at `at`, with the slots that later invalidations named. Copies that were cached before
-    /// stay where they are for their readers; later readers get the new copies.
+    /// Installs a page as it is at `at`, with the slots that later invalidations named. Copies that were
+    /// cached before stay where they are for their readers; later readers get the new copies.
     ///
     /// # Panics
-    /// If the watermark has not reached `at`: a reader could then see the page's new objects with old ones of others.
+    /// If the watermark has not reached `at`: a reader could then see the page's new objects with old ones of
+    /// others.
     pub fn install(&mut self, page: &Page<'_>, at: Stamp, stale: &[u16]) -> Result<(), InstallError> {
         let early = dropped(Rule::InstallBeforeWatermark);
         assert!(self.watermark() >= at || early, "a page is installed when the watermark has reached it");
@@ -63,7 +64,8 @@ impl Writer {
         if let Some(old) = self.page_info(page.id()).frame.replace(frame) {
             self.supersede(old, page.id());
         }
-        // Only now may a reader get in: a scope that knows the old frame has heard by then that marks do not tell all.
+        // Only now may a reader get in: a scope that knows the old frame has heard by then that marks do not
+        // tell all.
         publish(&self.shared.frames[frame as usize].page, page.id().get());
         self.shared.page_table.put(page.id(), frame);
         if let Some(r) = &self.shared.recency {
@@ -90,15 +92,17 @@ impl Writer {
                 self.index.tidy(&self.shared.table, h);
             }
         }
-        // A mark in the old frame no longer tells that an object is read for the second time: the new copy has none.
-        // After the fence no scope gets into the old frame any more, but one that is open may have, or still does.
+        // A mark in the old frame no longer tells that an object is read for the second time: the new copy
+        // has none. After the fence no scope gets into the old frame any more, but one that is open may have,
+        // or still does.
         self.fence();
         self.shared.opened().for_each(|slot| slot.moved.store(true, Ordering::Release));
     }
 
-    /// Installs an object of a commit of this process, whose stamp the watermark has reached, without a fetch. The
-    /// copies that it replaces were flagged before; any that were not are now. An object whose class no type reads,
-    /// which is not what its class says, or which no page could hold, is left out: a reader that wants it fetches it.
+    /// Installs an object of a commit of this process, whose stamp the watermark has reached, without a
+    /// fetch. The copies that it replaces were flagged before; any that were not are now. An object whose
+    /// class no type reads, which is not what its class says, or which no page could hold, is left out: a
+    /// reader that wants it fetches it.
     ///
     /// `birth` is that of its page at that commit. A caller that does not know it leaves the object out.
     pub fn install_own(&mut self, oref: Oref, object: &[u8], birth: Stamp) -> Result<(), Full> {
@@ -134,8 +138,8 @@ impl Writer {
     }
 }
 
-/// Whether no two objects of the page share a byte. A page says where each object is; only here does it matter that
-/// they do not overlap, since headers and references are written in place.
+/// Says whether no two objects of the page share a byte. A page says where each object is. Overlaps matter
+/// only here, since headers and references are written in place.
 fn disjoint(page: &Page<'_>) -> Result<(), InstallError> {
     let mut before: Option<(u16, Extent)> = None;
     let mut in_order = true;

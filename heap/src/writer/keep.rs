@@ -1,8 +1,8 @@
-//! Copies outside their page: own versions, converted and forwarded objects, and the live objects of a frame that is
-//! taken.
+//! Copies outside their page: own versions, converted and forwarded objects, and the live objects of a frame
+//! that is taken.
 //!
-//! They are appended to one target frame after the other, each behind a word with its handle. Bytes beyond the fill
-//! cannot be reached, so appending to a frame disturbs none of the readers in it.
+//! They are appended to one target frame after the other, each behind a word with its handle. Bytes beyond
+//! the fill cannot be reached, so appending to a frame disturbs none of the readers in it.
 
 use tercel_wire::id::Oref;
 
@@ -15,14 +15,15 @@ use crate::swizzle::Word;
 use crate::sync::Ordering;
 
 impl Writer {
-    /// Appends a made object under its handle; `to` is the handle of the place that a forwarded one was read from.
-    /// `None` if there is no frame for it. The entries are for the caller to lead there.
+    /// Appends a made object under its handle; `to` is the handle of the place that a forwarded one was read
+    /// from. `None` if there is no frame for it. The entries are for the caller to lead there.
     pub(super) fn append(&mut self, handle: u32, made: &Made<'_>, to: Option<u32>) -> Option<ArenaOffset> {
         let object = (made.object.len() / 4) as u32;
         let behind = if made.behind.is_empty() { 0 } else { 1 + (made.behind.len() / 4) as u32 };
         let arena_offset = self.place(1 + object + behind + to.is_some() as u32)?;
         let at = arena_offset.0 as usize * 4;
-        // SAFETY: `place` gave words beyond the fill of a compacted frame, which no other thread can reach yet.
+        // SAFETY: `place` gave words beyond the fill of a compacted frame, which no other thread can reach
+        // yet.
         unsafe { self.shared.arena.fill(at, &made.object) };
         if behind != 0 {
             self.shared
@@ -69,8 +70,9 @@ impl Writer {
         Some(ArenaOffset(frame * FRAME_WORDS + at + 1))
     }
 
-    /// Takes a frame whose entries are closed and that is not pinned: live objects that were used more than `threshold`
-    /// are kept, at home if their page is here or else in the target frame; all others go. The frame is free then.
+    /// Takes a frame whose entries are closed and that is not pinned: live objects that were used more than
+    /// `threshold` are kept, at home if their page is here or else in the target frame; all others go. The
+    /// frame is free then.
     pub(super) fn take(&mut self, frame: u32, threshold: u8) {
         let mut items = Vec::new();
         self.items(frame, &mut items);
@@ -155,7 +157,8 @@ impl Writer {
         true
     }
 
-    /// Words that led to neighbours in the old frame become handles where there is one, and stored references else.
+    /// Words that led to neighbours in the old frame become handles where there is one, and stored references
+    /// else.
     fn fix_words(&mut self, arena_offset: ArenaOffset, from: u32) {
         let mut near = Vec::new();
         self.each_word(arena_offset, |at, word| {
@@ -296,8 +299,8 @@ impl Writer {
     }
 }
 
-/// Keeps a reference in a scope's set, if all sets together stay within their bytes. If not, the set is given up: its
-/// scope is doomed, and a later one starts with an empty set.
+/// Keeps a reference in a scope's set, if all sets together stay within their bytes. If not, the set is given
+/// up: its scope is doomed, and a later one starts with an empty set.
 pub(super) fn keep_reference(
     shared: &crate::shared::Shared,
     moved: &mut Moved,

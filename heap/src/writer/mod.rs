@@ -1,13 +1,15 @@
 //! The one owner of the cache: everything that is not a hit.
 //!
-//! This file keeps the state, the budget and the walk over a frame's objects; each transition has a file of its own.
+//! This file keeps the state, the budget and the walk over a frame's objects; each transition has a file of
+//! its own.
 //!
 //! The invariants, which `verify` walks through:
 //! - an entry leads to a valid copy in a frame that is in use, or nowhere;
-//! - an entry's count is the number of words of valid copies, those before copies outside a page included, that name
-//!   its handle;
+//! - an entry's count is the number of words of valid copies, those before copies outside a page included,
+//!   that name its handle;
 //! - a copy made obsolete keeps its flag until its frame is taken;
-//! - a frame is taken only when every entry into it was closed before the heavy fence and no scope pinned it after;
+//! - a frame is taken only when every entry into it was closed before the heavy fence and no scope pinned it
+//!   after;
 //! - no page is younger than the newest birth, which hits outside of pages are compared with;
 //! - what is charged never exceeds the budget.
 
@@ -133,7 +135,7 @@ pub struct Writer {
     gone: Gone,
     /// Bytes that were made room for, for what scopes read and lost.
     moved_room: usize,
-    /// How many read sets had ended when they were looked at.
+    /// The number of read sets that had ended when they were looked at.
     ended: u64,
     plan: Plan,
     budget_bytes: usize,
@@ -146,12 +148,12 @@ struct Gone {
     pending: Vec<PageId>,
     /// Those of them that an open read set names.
     parked: Vec<PageId>,
-    /// Whether some found no place here.
+    /// Set if a page found no place here.
     is_lost: bool,
 }
 
-/// No frame can be freed: views pin too many, or the cache is too small. The caller must let go of views and try again,
-/// or give up.
+/// No frame can be freed: views pin too many, or the cache is too small. The caller must let go of views and
+/// try again, or give up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the cache is full and {pinned} of the frames tried are pinned by views: drop some, or enlarge the cache"
@@ -161,16 +163,16 @@ pub struct Full {
     pub pinned: u32,
 }
 
-/// What the transaction has read is not consistent with any later state. It must be tried anew.
+/// The failure of a transaction whose reads are not consistent with any later state. It must be tried anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("an object that the transaction read was changed by another: try again")]
 pub struct Doomed;
 
-/// Pages waiting for a read set to end: with those waiting to be reported, twice as many, 24 KiB. When there are more, all
-/// pages are looked through at the next end of a read set.
+/// Pages waiting for a read set to end: with those waiting to be reported, twice as many, 24 KiB. When there
+/// are more, all pages are looked through at the next end of a read set.
 const PENDING_MAX: usize = 2048;
 
-/// What a frame holds.
+/// The contents of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
     #[default]
@@ -193,14 +195,15 @@ struct Frame {
     fill: u16,
     /// The last call of `free_frames` that found it pinned.
     skipped: u32,
-    /// If it is intact, and changes to its page are no longer heard of: one more than the stamp up to which they were.
+    /// If it is intact, and changes to its page are no longer heard of: one more than the stamp up to which
+    /// they were.
     unsure_since: Option<NonZeroU64>,
 }
 
 /// The plan counts so much for a frame, with a policy's note of it.
 const _: () = assert!(size_of::<Frame>() + size_of::<replace::Value>() <= 24);
 
-/// What must be known of a page of which something is cached.
+/// The facts about a page that has cached objects.
 #[derive(Debug, Clone, Copy)]
 struct PageInfo {
     /// The intact frame.
@@ -229,16 +232,16 @@ impl Item {
 }
 
 impl Writer {
-    /// Moves the watermark: every invalidation up to `w` has been flagged. Newer copies are installed only after this.
-    /// A stamp that is not newer changes nothing.
+    /// Moves the watermark: every invalidation up to `w` has been flagged. Newer copies are installed only
+    /// after this. A stamp that is not newer changes nothing.
     pub fn advance(&mut self, w: Stamp) {
         if w > self.watermark() {
             advance(&self.shared.watermark, at_stamp(self.moment(), w.0));
         }
     }
 
-    /// The space has another history than this cache was told of: nothing in it counts any more, what open scopes have read
-    /// included, and the watermark is `w` of the other, higher or lower.
+    /// The space has another history than this cache was told of: nothing in it counts any more, what open
+    /// scopes have read included, and the watermark is `w` of the other, higher or lower.
     pub fn begin_history(&mut self, w: Stamp) {
         self.flag_history();
         // Births are stamps of the history that is over.
@@ -256,16 +259,16 @@ impl Writer {
         Stamp(stamp_of(self.moment()))
     }
 
-    /// A hit or a re-check saw another watermark than its snapshot: if nothing that the scope read is obsolete, the
-    /// watermark becomes its snapshot. The watermark is loaded before anything is tested.
+    /// A hit or a re-check saw another watermark than its snapshot: if nothing that the scope read is
+    /// obsolete, the watermark becomes its snapshot. The watermark is loaded before anything is tested.
     pub fn recheck(&mut self, scope: &Scope) -> Result<(), Doomed> {
         self.assert_own(scope);
         let w = self.moment();
         let slot = scope.slot();
         let mut obsolete = slot.doomed.load(Ordering::Acquire);
         if !obsolete && w == scope.moment() {
-            // The state that was read from is still the current one. This keeps a long transaction's misses from looking
-            // at everything that it has read, each time.
+            // The state that was read from is still the current one. This keeps a long transaction's misses
+            // from looking at everything that it has read, each time.
             return Ok(());
         }
         slot.marks(|arena_offset| {
@@ -279,7 +282,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends the references of everything that the scope read, each once, those that left their place included.
+    /// Appends the references of everything that the scope read, each once, those that left their place
+    /// included.
     pub fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {
         self.assert_own(scope);
         let from = out.len();
@@ -312,19 +316,20 @@ impl Writer {
         }
     }
 
-    /// Whether the page is here as it was fetched.
+    /// Says whether the page is here as it was fetched.
     pub fn is_cached(&self, page: PageId) -> bool {
         self.pages.get(&page).is_some_and(|p| p.frame.is_some())
     }
 
-    /// Whether anything of the page is here, so that its invalidations must be heard.
+    /// Says whether anything of the page is here, so that its invalidations must be received.
     pub fn is_held(&self, page: PageId) -> bool {
         self.pages.contains_key(&page)
     }
 
-    /// Appends the pages that no cached object, pin or open read set names any more; each is reported once, until it is
-    /// installed again. The owner no longer needs invalidations of them. It calls this now and then: until it is reported, a
-    /// page costs bytes of the budget, and the cache would shrink for pages that it does not hold.
+    /// Appends the pages that no cached object, pin or open read set names any more; each is reported once,
+    /// until it is installed again. The owner no longer needs invalidations of them. It calls this now and
+    /// then: until it is reported, a page costs bytes of the budget, and the cache would shrink for pages
+    /// that it does not hold.
     pub fn dropped(&mut self, out: &mut Vec<PageId>) {
         let ended = self.shared.ended.load(Ordering::Acquire);
         if ended != std::mem::replace(&mut self.ended, ended) {
@@ -371,8 +376,8 @@ impl Writer {
         }
     }
 
-    /// Begins, or with `false` ends, the trace of page accesses that the whole-page policy leaves, and gives what was
-    /// traced so far. Always empty under another policy.
+    /// Begins, or with `false` ends, the trace of page accesses that the whole-page policy leaves, and gives
+    /// what was traced so far. Always empty under another policy.
     pub fn trace(&mut self, on: bool) -> Vec<PageId> {
         let Some(recency) = &self.shared.recency else { return Vec::new() };
         std::mem::replace(&mut *recency.trace(), on.then(Vec::new)).unwrap_or_default()
@@ -406,7 +411,7 @@ impl Writer {
         self.shared.opened().map(|s| s.granted() as usize * BLOCK_BYTES).sum()
     }
 
-    /// What is charged to the budget now.
+    /// The bytes that are charged to the budget now.
     fn used_bytes(&self) -> usize {
         let frames = (self.frames.len() - self.withheld as usize) * FRAME_BYTES;
         if !self.charge {
@@ -421,10 +426,12 @@ impl Writer {
             + self.marks_bytes()
     }
 
-    /// Makes room for what scopes may read and lose until this is called again, and gives back what they need no more.
+    /// Makes room for what scopes may read and lose until this is called again, and gives back what they need
+    /// no more.
     fn moved_room(&mut self) -> Result<(), Full> {
         let used = self.shared.moved_bytes.load(Ordering::Relaxed);
-        // A set that grows has its old table and one of twice its size at once; a new one begins with a small table.
+        // A set that grows has its old table and one of twice its size at once; a new one begins with a small
+        // table.
         let wanted = (used * 3 + self.plan.moved_spare).min(self.plan.moved_bytes_max);
         if wanted > self.moved_room {
             self.make_room(wanted - self.moved_room)?;
@@ -556,8 +563,8 @@ impl Writer {
         self.births.get(&page).copied().unwrap_or_default()
     }
 
-    /// A page has at least this birth, from before anything younger of it can be reached. Gives the birth that it has. There
-    /// must be room for it.
+    /// A page has at least this birth, from before anything younger of it can be reached. Gives the birth
+    /// that it has. There must be room for it.
     fn raise_birth(&mut self, page: PageId, birth: Stamp) -> Stamp {
         self.shared.raise_birth(birth);
         if birth > self.birth(page) {
@@ -677,7 +684,8 @@ impl PageInfo {
     }
 }
 
-/// Budget left over above which a frame is given back: not so little that the next table takes it again at once.
+/// Budget left over above which a frame is given back: not so little that the next table takes it again at
+/// once.
 const GIVE_BACK_SPARE: usize = 2 * FRAME_BYTES;
 /// Blocks of marks granted to a scope at once at least: two kilobytes.
 const MARKS_GRANT: u32 = 8;

@@ -20,7 +20,7 @@ use crate::swizzle::Word;
 use crate::sync::Ordering;
 use crate::view::RefView;
 
-/// What became of a reference.
+/// The result of resolving a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolved {
     /// The hit path will find it: along the same reference, or with this hint.
@@ -54,16 +54,16 @@ pub enum Resolved {
     },
     /// The record is not what its class says. The owner of the page must act.
     Damaged(RecordError),
-    /// The record is of a newer version of the class, with a variant of an enum that the type does not have. The program
-    /// must act.
+    /// The record is of a newer version of the class, with a variant of an enum that the type does not have.
+    /// The program must act.
     Newer(EncodeError),
     /// There is no room for what resolving needs.
     Full(Full),
 }
 
 impl Writer {
-    /// Makes a reference followable, if its target is here: the object is checked at its first touch, an entry is made, and
-    /// the word is swizzled.
+    /// Makes a reference followable, if its target is here: the object is checked at its first touch, an
+    /// entry is made, and the word is swizzled.
     ///
     /// # Panics
     /// If scope and view belong to another cache.
@@ -117,8 +117,8 @@ impl Writer {
         found
     }
 
-    /// Makes a reference that was read at `stamp` findable by [`Scope::get`] with the hint that is given, if its object is
-    /// here.
+    /// Makes a reference that was read at `stamp` findable by [`Scope::get`] with the hint that is given, if
+    /// its object is here.
     pub fn lookup(&mut self, scope: &Scope, oref: Oref, stamp: Stamp, key: TypeKey) -> Resolved {
         self.assert_own(scope);
         if oref.is_null() {
@@ -140,14 +140,15 @@ impl Writer {
         }
     }
 
-    /// Room for everything that finding one object can need, so that nothing is evicted between finding and answering.
+    /// Room for everything that finding one object can need, so that nothing is evicted between finding and
+    /// answering.
     fn prepare(&mut self, scope: &Scope) -> Result<(), Full> {
         self.marks_room(scope)?;
         self.table_room(4)
     }
 
-    /// The target in the holder's own frame, where a word may lead to it without an entry: the frame is the page's
-    /// newest, and no copy of the object lives elsewhere.
+    /// The target in the holder's own frame, where a word may lead to it without an entry: the frame is the
+    /// page's newest, and no copy of the object lives elsewhere.
     fn near(&mut self, frame: u32, oref: Oref, key: TypeKey) -> Option<Result<ArenaOffset, Resolved>> {
         let here = self.shared.page(frame) == Some(oref.page())
             && self.frames[frame as usize].state == State::Intact;
@@ -179,7 +180,7 @@ impl Writer {
         }
     }
 
-    /// Whether a valid copy is of the wanted type.
+    /// Resolves to a valid copy if that is of the wanted type.
     fn typed(&self, arena_offset: ArenaOffset, key: TypeKey, hint: u32) -> Resolved {
         let number = self.object(arena_offset).class().load(Ordering::Relaxed);
         match self.shared.types.get(number) {
@@ -269,7 +270,8 @@ impl Writer {
         if self.shared.types.get(made.number).is_none_or(|t| t.key.number != key.number) {
             return Resolved::WrongClass { found: class_of(object) };
         }
-        // Before any handle is held: taking a frame may give back one that only an obsolete copy there still named.
+        // Before any handle is held: taking a frame may give back one that only an obsolete copy there still
+        // named.
         if self.free.is_empty()
             && let Err(full) = self.free_frames(1)
         {
@@ -342,8 +344,8 @@ impl Writer {
 
     /// An untouched object of an intact frame.
     fn untouched(&self, arena_offset: ArenaOffset, bytes: usize) -> &[u8] {
-        // SAFETY: readers write usage and the writer swizzles only in objects that are valid; this one is not, and
-        // the writer, which alone could make it so, is borrowed.
+        // SAFETY: readers write usage and the writer swizzles only in objects that are valid; this one is
+        // not, and the writer, which alone could make it so, is borrowed.
         unsafe { self.shared.arena.bytes(arena_offset.0 as usize * 4, bytes) }
     }
 }

@@ -10,8 +10,8 @@ use crate::swizzle::Word;
 use crate::sync::Ordering;
 
 impl Writer {
-    /// Checks every invariant of the cache by recounting it; for tests and for a report of damage. Takes time in the
-    /// size of the cache.
+    /// Checks every invariant of the cache by recounting it; for tests and for a report of damage. Takes time
+    /// in the size of the cache.
     pub fn verify(&self) -> Result<(), String> {
         self.verify_frames()?;
         let (names, pages) = self.recount()?;

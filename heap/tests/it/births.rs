@@ -1,4 +1,5 @@
-//! References that programs kept, and pages that were given out again since: a hit compares the two, and so does the slow way.
+//! References that programs kept, and pages that were given out again since: a hit compares the two, and so
+//! does the slow way.
 
 use tercel_heap::{HacParams, Lookup, Policy, Resolved, Scope, TypeKey};
 use tercel_wire::id::{Oref, PageId, SpaceId, Stamp};
@@ -37,7 +38,7 @@ fn lookup(w: &mut World, scope: &Scope, o: Oref, stamp: u64) -> Resolved {
     w.writer.lookup(scope, o, Stamp(stamp), TypeKey::of::<Node>())
 }
 
-/// Whether a reference that was read at `stamp` hits, with any hint that ever led to the object.
+/// Says whether a reference that was read at `stamp` hits, with any hint that ever led to the object.
 fn hits(scope: &Scope, o: Oref, hint: u32, stamp: u64) -> bool {
     let hits = [0, hint].map(|hint| {
         let r = Ref::<Node>::with_hint(o, hint).read_at(Stamp(stamp));

@@ -1,4 +1,5 @@
-//! Objects in compacted frames are walked by what they say of themselves, so what they say must be all there is of them.
+//! Objects in compacted frames are walked by what they say of themselves, so what they say must be all there
+//! is of them.
 
 use std::sync::Arc;
 
@@ -36,7 +37,8 @@ fn empty() -> Vec<u8> {
     Encoder::new(Empty::SCHEMA.size(), &mut no).finish(EMPTY).unwrap()
 }
 
-/// A node with words behind it that would be taken for the next object of a frame: a handle, a header that says valid.
+/// A node with words behind it that would be taken for the next object of a frame: a handle, a header that
+/// says valid.
 fn hostile() -> Vec<u8> {
     let mut object = Node::new(1, "one", Oref::NULL, &[]).object();
     object.extend([0xff, 0xff, 0xff, 0x3f, 1, 0, 1, 0]);

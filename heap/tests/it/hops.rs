@@ -1,4 +1,4 @@
-//! What a hot hop costs, beside a plain pointer. Measured, not asserted:
+//! The cost of a hot hop, beside a plain pointer. Measured, not asserted:
 //! `cargo test --release -p tercel-heap --test it hops:: -- --ignored --nocapture`
 
 use crate::common::*;
@@ -109,8 +109,8 @@ fn best(mut f: impl FnMut()) -> f64 {
         .fold(f64::MAX, f64::min)
 }
 
-/// What a traversal of parts costs: each has three connections, which stand behind it and lead to parts of its page or,
-/// where `far`, of the next one too.
+/// Measures a traversal of parts: each has three connections, which stand after it and lead to parts of its
+/// page or, where `far`, of the next one too.
 fn parts(name: &str, pages: u32, far: bool) {
     const PARTS: u32 = 20;
     let (mut w, _) = ring(1, 1);

@@ -1,4 +1,5 @@
-//! The integration tests of this crate, one module a file. They are one program, because every program is linked for itself.
+//! The integration tests of this crate, one module a file. They are one program, because every program is
+//! linked for itself.
 //!
 //! `tests/loom.rs` stands apart, because it is built with `--cfg loom`.
 

@@ -1,7 +1,8 @@
 //! Random work of a writer and two scopes against a server that remembers every version.
 //!
-//! What must hold after each step: a read gives what the object was at the scope's snapshot; the read set is exactly
-//! what was read; views show what they showed; every invariant of the cache recounts; the budget holds.
+//! After each step these must hold: a read gives what the object was at the scope's snapshot; the read set is
+//! exactly what was read; views show what they showed; every invariant of the cache recounts; the budget
+//! holds.
 
 use crate::common::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ struct Model {
     all: Vec<Oref>,
     /// A fetch under way: its bytes, when they were read, and what was flagged since.
     fetched: Option<(PageId, Vec<u8>, Stamp, Vec<u16>)>,
-    /// What was flagged since the round began.
+    /// The references that were flagged since the round began.
     flagged: BTreeSet<Oref>,
     /// Tokens of objects read before, as programs keep them.
     hints: BTreeMap<Oref, u32>,
@@ -142,8 +143,8 @@ impl Model {
         }
     }
 
-    /// A page that was revoked is subscribed to again, and what is not known to have changed is used again. Here all changes are heard
-    /// of at any time, so this is so whatever was changed.
+    /// A page that was revoked is subscribed to again, and what is not known to have changed is used again.
+    /// Here all changes are heard of at any time, so this is so whatever was changed.
     fn trust(&mut self) {
         let Some(page) = self.revoked.pop() else { return };
         if self.w.writer.unsure_since(page).is_some() {
@@ -348,7 +349,8 @@ fn batches_of_victims_agree_with_the_model() {
 
 #[test]
 fn the_whole_page_cache_agrees_with_the_model() {
-    // Seed 2011: an eviction while a moved object was copied gave back the handle that the copy was about to have.
+    // Seed 2011: an eviction while a moved object was copied gave back the handle that the copy was about to
+    // have.
     run(2011..2012, 60, &small(Policy::Lru), 1);
     let stats = run(101..105, 60, &small(Policy::Lru), 1);
     assert!(stats.taken > 0 && stats.kept == 0, "{stats:?}");

@@ -1,4 +1,5 @@
-//! What is forgotten: the whole-page policy against an exact simulator, and the hybrid one against the whole-page one.
+//! Replacement: the whole-page policy against an exact simulator, and the hybrid one against the whole-page
+//! one.
 
 use crate::common::*;
 use tercel_heap::*;

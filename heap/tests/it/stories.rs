@@ -1,4 +1,4 @@
-//! What a reader sees, told one behaviour at a time.
+//! Stories of a reader, one behaviour at a time.
 
 use crate::common::*;
 use tercel_heap::*;
@@ -94,7 +94,8 @@ fn a_hit_that_came_too_late_leaves_no_trace() {
     let first = Ref::<Node>::with_hint(oref(1, 0), hint);
     w.get(&scope, oref(1, 1)).unwrap();
     w.commit(&[(oref(2, 0), Node::new(21, "", Oref::NULL, &[]))]);
-    // The object did not change, but only the writer can say that it belongs to one state with what was read before.
+    // The object did not change, but only the writer can say that it belongs to one state with what was read
+    // before.
     for _ in 0..2 {
         assert!(matches!(scope.get(first), Lookup::Slow), "what was not read at first is not read now");
     }
@@ -115,7 +116,8 @@ fn a_refetched_page_serves_new_readers_and_leaves_old_views_alone() {
         let fresh = w.get(&other, oref(1, 1)).unwrap();
         assert_eq!(fresh.fixed::<u64>(ID), 111);
         assert_eq!(a.fixed::<u64>(ID), 10);
-        // A scope that has read the obsolete neighbour goes on reading that copy, and gets nothing newer beside it.
+        // A scope that has read the obsolete neighbour goes on reading that copy, and gets nothing newer
+        // beside it.
         assert_eq!(w.follow(&scope, &a, NEXT).unwrap().unwrap().fixed::<u64>(ID), 11);
         assert_eq!(w.get(&scope, oref(2, 0)).unwrap_err(), Stop::Doomed);
     }
@@ -449,8 +451,8 @@ fn pins_hold_frames_and_a_full_cache_says_so() {
     assert_eq!(w.get(&scope, oref(150, 0)).unwrap().fixed::<u64>(ID), 150);
 }
 
-/// A frame that is being closed takes nothing in: readers would come in by the new entry after the fence, and the pins
-/// that they leave might not be seen before the frame is taken.
+/// A frame that is being closed takes nothing in: readers would come in by the new entry after the fence, and
+/// the pins that they leave might not be seen before the frame is taken.
 #[test]
 fn an_object_does_not_go_home_into_a_frame_that_is_being_closed() {
     // Every frame is looked at in every epoch, and two go at a time.
@@ -459,8 +461,8 @@ fn an_object_does_not_go_home_into_a_frame_that_is_being_closed() {
     assert!((128..192).contains(&w.writer.stats().frames));
     let wide = "w".repeat(700);
 
-    // A frame of own versions: one that lasts, and others that are obsolete soon. Another such frame is begun, so that
-    // this one can be taken.
+    // A frame of own versions: one that lasts, and others that are obsolete soon. Another such frame is
+    // begun, so that this one can be taken.
     let (kept, home) = (oref(1, 0), PageId::new(1).unwrap());
     let own: Vec<Oref> = (0..20).map(|p| oref(1 + p, 0)).collect();
     for (n, o) in (0u64..).zip(&own) {

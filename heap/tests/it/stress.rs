@@ -1,7 +1,7 @@
 //! Real threads: readers follow a graph while the writer flags, installs and evicts.
 //!
-//! Each commit gives a pair of objects one and the same new number. A transaction that reads both sees them equal, or is
-//! told to start again.
+//! Each commit gives a pair of objects one and the same new number. A transaction that reads both sees them
+//! equal, or is told to start again.
 
 use crate::common::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

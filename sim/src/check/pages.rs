@@ -1,7 +1,7 @@
 //! The stored pages are what the log says: redo repeats history (Mohan et al.: *ARIES*, TODS 1992).
 //!
-//! The whole log is replayed from its first entry into an empty buffer and laid out as pages; each page that the leader or
-//! the follower has stored must have the same objects, and the stamp of its last change.
+//! The whole log is replayed from its first entry into an empty buffer and laid out as pages; each page that
+//! the leader or the follower has stored must have the same objects, and the stamp of its last change.
 
 use tercel_engine::pages::mob::forwarded;
 use tercel_engine::server::{Recovery, ServerConfig};
@@ -12,7 +12,8 @@ use tercel_wire::page::Page;
 use crate::workload::{CRADLE, Ground, bulk_id, cell, cell_id};
 use crate::world::{FOLLOWER, LEADER, SPACE, World};
 
-/// Compares all stored pages with the log. Gives the flaws, and the views of the objects that all clients know.
+/// Compares all stored pages with the log. Gives the flaws, and the views of the objects that all clients
+/// know.
 pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) {
     let mut wrong = Vec::new();
     let mut recovery = match Recovery::new(ServerConfig::default(), SPACE, None, 0) {

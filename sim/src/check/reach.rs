@@ -1,5 +1,5 @@
-//! When all is quiet and collections have come to their end, what is in the pages is what the roots reach, and ordered state
-//! counts it right.
+//! When all is quiet and collections have come to their end, what is in the pages is what the roots reach,
+//! and ordered state counts it right.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! A client's process: the engine's slots and streams, and a host of messages that may be lost.
 //!
-//! The caller that waits sends again, with the rest of its time, and later each time. What was given up is cancelled until that is
-//! answered. A client that hears nothing, or whose table the server does not have, binds anew. The invariant: of what comes, only
-//! messages of the table that was met last are believed.
+//! The caller that waits sends again, with the rest of its time, and later each time. What was given up is
+//! cancelled until that is answered. A client that hears nothing, or whose table the server does not have,
+//! binds anew. The invariant: of what comes, only messages of the table that was met last are believed.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) struct ClientHost {
     /// The last binding, and whether it has no answer.
     bind: u64,
     is_binding: bool,
-    /// Whether it is looked now and then after what was given up.
+    /// Set while the next look for given-up calls without an answer is due.
     cancels: bool,
     heard_at: u64,
     /// The last stamp that an answer has named, and that of the state that is here.
@@ -47,7 +47,7 @@ pub(super) struct Caller {
     pub phase: Phase,
 }
 
-/// How far a caller is.
+/// The progress of a caller.
 pub(super) enum Phase {
     /// It waits for a slot.
     Wants,
@@ -80,12 +80,12 @@ impl ClientHost {
         }
     }
 
-    /// Whether no caller waits, and all slots are free.
+    /// Says whether no caller waits, and all slots are free.
     pub(super) fn is_at_rest(&self) -> bool {
         self.callers.is_empty() && self.slots.under_way() == 0
     }
 
-    /// What is under way, for people.
+    /// Describes the calls that are under way, for people.
     pub(super) fn under_way(&self) -> String {
         let callers: Vec<u64> = self.callers.keys().copied().collect();
         format!("calls {callers:?} wait, and {} slots are taken", self.slots.under_way())

@@ -1,6 +1,7 @@
-//! What is called: a service that notes each begin of a call, and gives it a ticket.
+//! The service of this world: it notes each begin of a call, and gives it a ticket.
 //!
-//! The notes outlive servers, as the world does on which a service acts. The invariant: a ticket is given once, by one begin.
+//! The notes outlive servers, as the world does on which a service acts. The invariant: a ticket is given
+//! once, by one begin.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -29,7 +30,7 @@ pub trait Errands {
     fn pass(&self, call: u64, items: &Input<Line>, back: &Output<Line>) -> Result<Reply, Reply>;
 }
 
-/// What a call comes to, whether it fails or not.
+/// The result of a call, whether it fails or not.
 #[derive(Record, Debug, Clone, PartialEq)]
 #[object(crate = "tercel_engine")]
 pub struct Reply {
@@ -70,13 +71,13 @@ pub(super) struct Errand {
     pub items: u64,
 }
 
-/// What is called, as both ends know it.
+/// The schema of the service, as both ends know it.
 pub(super) fn schema() -> &'static InterfaceSchema {
     <dyn Errands as ServiceInterface>::SCHEMA
 }
 
 impl Errand {
-    /// What the procedure takes.
+    /// The arguments that the procedure takes.
     pub(super) fn payload(&self, call: u64) -> Vec<u8> {
         let schema = &schema().methods[self.procedure as usize].takes;
         let takes = schema.record();

@@ -1,4 +1,5 @@
-//! Rules of the call machine that are dropped on purpose, and how soon a world of lossy links notices; and shorter worlds.
+//! Rules of the call machine that are dropped on purpose, and how soon a world of lossy links notices; and
+//! shorter worlds.
 
 use super::plan::{LossyPlan, TROUBLES};
 use super::run;

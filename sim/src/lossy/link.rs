@@ -1,11 +1,12 @@
-//! What is on its way: messages, each alone, which are lost, come again and overtake each other.
+//! Messages on their way, each alone, which are lost, come again and overtake each other.
 //!
-//! A message names its client, and in the header of its frame the table that it is of: the view, and in the field `call` the number of
-//! the table. A client has an address, which the next process in its place has too.
+//! A message names its client, and in the header of its frame the table that it is of: the view, and in the
+//! field `call` the number of the table. A client has an address, which the next process in its place has
+//! too.
 //!
-//! Streams need their order. What a call with streams says goes through a *pipe* between a client and the server, which keeps the
-//! order and loses nothing until it is cut; then all that is on its way there is lost. Copies of what a pipe has delivered come later,
-//! also behind its cut.
+//! Streams need their order. The messages of a call with streams go through a *pipe* between a client and the
+//! server. A pipe keeps the order and loses nothing until it is cut; then all that is on its way there is
+//! lost. Copies of what a pipe has delivered come later, also after its cut.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +46,7 @@ pub(super) enum Event {
     Starts,
 }
 
-/// What happens in a server.
+/// An event in a server.
 pub(super) enum At {
     /// A thread takes up a job.
     Begins(u64),
@@ -144,7 +145,7 @@ impl Links {
         Some(event)
     }
 
-    /// Whether something with this many thousandths happens; nothing does once all is healed.
+    /// Draws whether something with this many thousandths happens; nothing does once all is healed.
     pub(super) fn happens(&mut self, thousandths: u64) -> bool {
         self.random.below(1_000) < thousandths && !self.is_healed
     }
@@ -206,7 +207,7 @@ impl Links {
         }
     }
 
-    /// Whether a message that would arrive now does.
+    /// Says whether a message that would arrive now does.
     pub(super) fn delivers(&mut self, datagram: &Datagram) -> bool {
         if !datagram.is_copy
             && let Some(cuts) = datagram.way.pipe
@@ -270,7 +271,8 @@ fn said(kind: Kind, body: &[u8]) -> String {
     }
 }
 
-/// How late a copy is, now and then: while a stream is under way.
+/// The delay of a late copy, in microseconds at most: it comes while a stream is under way.
 const SOON_US_MAX: u64 = 5_000;
-/// How late a message may be: long enough for slots to be used again, and servers to start.
+/// The delay of a late message, in microseconds at most: long enough for slots to be used again, and servers
+/// to start.
 const LATE_US_MAX: u64 = 100_000;

@@ -1,9 +1,10 @@
 //! Calls of services over links that lose messages, send them twice, and let them overtake each other.
 //!
-//! The tables of both ends (`engine/src/rpc`: slots, served, serve, services, streams) know of no connection. Here they are used over
-//! messages that go alone, as a host of datagrams would use them: several clients and a server, all from one seed, without threads.
-//! Servers end and others begin, as clients do; callers give up, or have little time; slow calls end in any order, and some fail. Then
-//! everything works, and each caller must come to its end, with each slot free.
+//! The tables of both ends (`engine/src/rpc`: slots, served, serve, services, streams) know of no connection.
+//! Here they are used over messages that go alone, as a host of datagrams would use them: several clients and
+//! a server, all from one seed, without threads. Servers end and others begin, as clients do; callers give
+//! up, or have little time; slow calls end in any order, and some fail. Then everything works, and each
+//! caller must come to its end, with each slot free.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -44,13 +45,13 @@ pub struct LossyReport {
     pub plan: LossyPlan,
     /// The findings, a sentence each.
     pub blames: Vec<String>,
-    /// What happened, in numbers.
+    /// The events of the run, in numbers.
     pub counts: Counts,
     /// The lines of the trace, if they were kept.
     pub trace: String,
 }
 
-/// What happened, in numbers.
+/// The events of a run, in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub events: u64,
@@ -150,7 +151,7 @@ impl World {
         self.comes_to_rest();
     }
 
-    /// Whether all callers come to their ends in time, without anything wrong.
+    /// Runs until all callers have come to their ends; `false` if time runs out or something is wrong.
     fn comes_to_rest(&mut self) -> bool {
         let end = self.links.time + REST_US_MAX;
         loop {
@@ -357,14 +358,14 @@ impl World {
     }
 }
 
-/// How often something may go wrong.
+/// Time between two chances for trouble, in microseconds.
 const STRIKE_US: u64 = 2_000;
-/// How long a server is down, and how long an end does not know of a cut, at most.
+/// Time at most for which a server is down, and for which an end does not know of a cut, in microseconds.
 const DOWN_US_MAX: u64 = 20_000;
 const CUT_US_MAX: u64 = 10_000;
 /// Callers of a client that wait at once.
 const CALLERS_MAX: usize = 24;
 /// A world in which so little happens in this time is healed all the same.
 const SAFETY_US_MAX: u64 = 20_000_000;
-/// How long everything may take to come to rest: many times the longest pause.
+/// Time at most in which everything comes to rest, in microseconds: many times the longest pause.
 const REST_US_MAX: u64 = 30_000_000;

@@ -1,7 +1,7 @@
-//! What may be seen of calls, and what is wrong with what was.
+//! The judge of calls: what may be seen of them, and what is wrong with what was seen.
 //!
-//! It knows each call by its number, over clients, slots and servers. The invariant: what was said to be certain of a call, by a server
-//! or to a caller, stays so for the rest of the world.
+//! It knows each call by its number, over clients, slots and servers. The invariant: what a server or a
+//! caller's client reported as certain about a call stays so for the rest of the world.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tercel_wire::message::{Response, ResponseEnd, Unbegun};
 
 use super::errand::{Begin, Errand, Notes};
 
-/// What is known of all calls.
+/// The facts about all calls.
 #[derive(Default)]
 pub(super) struct Oracle {
     pub notes: Notes,
@@ -122,7 +122,7 @@ impl Oracle {
         }
     }
 
-    /// What is wrong with the answer to a call.
+    /// Describes the mistake in the answer to a call, if there is one.
     fn judge(&self, call: u64, bytes: &[u8], has_failed: bool) -> Option<String> {
         let begins = self.notes.lock();
         let mut own = begins.iter().filter(|begin| begin.call == call).peekable();

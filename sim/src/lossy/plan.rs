@@ -21,13 +21,13 @@ pub struct LossyPlan {
     pub workers: usize,
     /// Slow calls that a server takes.
     pub jobs_max: usize,
-    /// How long a message is on its way, at least.
+    /// Time that a message is on its way, in microseconds at least.
     pub latency_us: u64,
-    /// How often a client makes a call.
+    /// Time between two calls of a client, in microseconds.
     pub think_us: u64,
     /// Calls with streams, in tenths of all.
     pub streams: u64,
-    /// What goes wrong, and how often.
+    /// The troubles, and how often each strikes.
     pub troubles: Troubles,
     /// Bounds of the engine, where the build lets them be made small.
     pub small: bool,
@@ -35,7 +35,7 @@ pub struct LossyPlan {
     pub rule: Option<Rule>,
 }
 
-/// What goes wrong, in thousandths of messages, of calls, or of moments.
+/// The frequency of troubles, in thousandths of messages, of calls, or of moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Troubles {
     /// Messages that are lost.
@@ -115,7 +115,7 @@ impl LossyPlan {
         plan
     }
 
-    /// Whether messages of other tables are believed: a rule of the host's, dropped.
+    /// Says whether messages of other tables are believed: a rule of the host's, dropped.
     pub(super) fn believes_all(&self) -> bool {
         self.rule == Some(Rule::Runner(RunnerRule::OldConnectionBelieved))
     }

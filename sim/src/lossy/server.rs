@@ -1,8 +1,8 @@
 //! A server's process: a table of the engine's for each client, and threads that run slow calls.
 //!
-//! It never sends a response by itself for a second time: a call that comes again is answered as it was. A message of a table that is
-//! not here, because an earlier server had it or the client was forgotten, is refused whatever it says. The invariant: what a table has
-//! is of the client process that it was made for.
+//! It never sends a response by itself for a second time: a call that comes again is answered as it was. A
+//! message of a table that is not here, because an earlier server had it or the client was forgotten, is
+//! refused whatever it says. The invariant: what a table has is of the client process that it was made for.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ impl ServerHost {
         }
     }
 
-    /// Whether no call is under way.
+    /// Says whether no call is under way.
     pub(super) fn is_at_rest(&self) -> bool {
         self.jobs.is_empty() && self.clients.values().all(|of| of.streaming.is_empty())
     }
@@ -372,7 +372,7 @@ impl ServerHost {
     }
 }
 
-/// What a procedure says on its streams.
+/// Encodes the message that a procedure sends on its streams.
 fn encoded(CallId { slot, seq }: CallId, said: Said) -> (Kind, Vec<u8>) {
     let mut body = Vec::new();
     let kind = match said {
@@ -393,7 +393,8 @@ fn encoded(CallId { slot, seq }: CallId, said: Said) -> (Kind, Vec<u8>) {
     (kind, body)
 }
 
-/// How long a call waits for a thread at most, how long it works at most, and how long a step of a stream takes.
+/// Times of a call, in microseconds: its wait for a thread at most, its work at most, and a step of a stream
+/// at most.
 const WAIT_US_MAX: u64 = 3_000;
 const WORK_US: [u64; 3] = [200, 2_000, 20_000];
 const STEP_US_MAX: u64 = 300;

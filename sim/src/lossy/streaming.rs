@@ -18,11 +18,11 @@ pub(super) struct Streaming {
     pub streams: Streams,
     sent: u64,
     got: u64,
-    /// How long a step of the caller takes at most.
+    /// Time of a step of the caller, in microseconds at most.
     step_us: u64,
 }
 
-/// What the caller does.
+/// An action of the caller.
 enum Act {
     Sends(Kind, Vec<u8>),
     /// An item has come, with this number, and this is said of it.

@@ -118,8 +118,8 @@ impl<'s> Worker<'s> {
         }
         let dice = self.random.borrow_mut().next_u64();
         let isolation = match self.below(12) {
-            // Write skew is what snapshot isolation allows; on collections it would break them. What must hold of the graph
-            // holds within each object.
+            // Write skew is what snapshot isolation allows; on collections it would break them. What must
+            // hold of the graph holds within each object.
             0 if kind == 0 => Isolation::Snapshot,
             0..3 if kind == 10 => Isolation::Snapshot,
             _ => Isolation::Serializable,
@@ -301,7 +301,8 @@ impl<'s> Worker<'s> {
         world.record.push(t)
     }
 
-    /// Judges an error, and says whether another attempt may help. Blames the engine for an error that nothing excuses.
+    /// Judges an error, and says whether another attempt may help. Blames the engine for an error that
+    /// nothing excuses.
     pub(super) fn note_error(&self, e: &Error, kind: usize, at_begin: bool) -> bool {
         let mut world = self.port.scheduler.world();
         if world.is_over() {
@@ -387,5 +388,5 @@ pub(crate) fn live(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
     Worker::new(port, seed, plan.think_us).work(ground, &plan.mix);
 }
 
-/// How long everything may take once everything works.
+/// Time in which everything must end once everything works, in microseconds.
 pub(crate) const HEALED_WAIT_US: u64 = 60_000_000;

@@ -1,7 +1,8 @@
 //! Calls of methods, at the server, at the client, or where the handle likes.
 //!
-//! A call that writes is a transaction that reads one version of a cell and makes the next. What it returned must be the version
-//! that it replaced; a caller that got no answer asks what became of the operation, as for a commit.
+//! A call that writes is a transaction that reads one version of a cell and makes the next. What it returned
+//! must be the version that it replaced; a caller that got no answer asks what became of the operation, as
+//! for a commit.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::actor::Worker;
 use super::cell::Cell;
 use super::{Ground, Notes, cell_id};
 
-/// What can be called of a cell.
+/// The methods of a cell.
 #[interface(crate = "tercel_engine")]
 pub trait Versioned {
     /// The version.
@@ -125,7 +126,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What reads behind a call does not read what was before.
+    /// Reads after a call that wrote, and records both values: the one read must not be older.
     fn look_again(&mut self, ground: &Ground, i: usize, policy: CallPolicy, written: Value) {
         let policy = if self.below(2) == 0 { policy } else { CallPolicy::Auto };
         let padding = vec![0; self.below(3_000) as usize];

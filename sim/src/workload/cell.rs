@@ -1,4 +1,5 @@
-//! The one class of the simulation's objects: it carries the version's number and says which object of the history it is.
+//! The one class of the simulation's objects: it carries the version's number and says which object of the
+//! history it is.
 
 use tercel_derive::Object;
 use tercel_verify::{Object as Id, Value, Write};
@@ -31,7 +32,7 @@ impl Cell {
     }
 }
 
-/// Whether a class of the log is this one.
+/// Says whether a class of the log is this one.
 pub(crate) fn is_layout(layout: &Layout) -> bool {
     layout.name() == Cell::SCHEMA.name
 }

@@ -1,11 +1,11 @@
 //! A graph that programs link, unlink and link again, for collections to find their way in.
 //!
-//! Every knot has a number that no other has, and beside each of its references stands the number of the knot that it leads
-//! to. So a reference, stored or kept by a program, that leads to another object is noticed at once. Nothing here is in the
-//! history: what must hold, holds within each transaction.
+//! Every knot has a number that no other has, and beside each of its references stands the number of the knot
+//! that it leads to. So a reference, stored or kept by a program, that leads to another object is noticed at
+//! once. Nothing here is in the history: what must hold, holds within each transaction.
 //!
-//! A program also keeps references to knots that it has made in attempts that came to nothing, and links them: their numbers
-//! say that nothing is there, now and for ever.
+//! A program also keeps references to knots that it has made in attempts that came to nothing, and links
+//! them: their numbers say that nothing is there, now and for ever.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ pub(crate) struct Link {
 #[derive(Clone)]
 pub(crate) struct Anchors(Vec<Link>);
 
-/// What a transaction does and notes.
+/// The body of a transaction, which also takes notes.
 type Body<'a> = dyn Fn(&Tx<'_>, &mut Notes) -> Result<(), Error> + 'a;
 
 /// Knots at which the graph begins.
@@ -78,12 +78,12 @@ impl Link {
         Link { number: self.number | OF_NOTHING, ..self }
     }
 
-    /// Whether nothing was made there.
+    /// Says whether nothing was made there.
     pub(super) fn is_of_nothing(self) -> bool {
         self.number & OF_NOTHING != 0
     }
 
-    /// Whether there is a knot at its end.
+    /// Says whether there is a knot at its end.
     fn leads_on(self) -> bool {
         !self.is_none() && !self.is_of_nothing()
     }
@@ -122,7 +122,8 @@ impl Anchors {
         (0..ANCHORS).map(one).collect::<Result<_, _>>().map(Anchors)
     }
 
-    /// Goes along every reference, with a transaction for each knot. Gives the flaw that it finds, if there is one.
+    /// Goes along every reference, with a transaction for each knot. Gives the flaw that it finds, if there
+    /// is one.
     pub(crate) fn walk_all(
         &self,
         each: &dyn for<'a> Fn(&'a Body<'a>) -> Result<(), Error>,
@@ -284,8 +285,8 @@ impl<'a> GraphDeed<'a> {
             0..4 if (way.len() as u64) < DEPTH_MAX / 2 => {
                 let knot = self.knot(links);
                 let new = match self.tx.create(&knot) {
-                    // The transaction has moved on since it read of a place in which nothing was made: now it is as if the
-                    // reference were kept.
+                    // The transaction has moved on since it read of a place in which nothing was made: now it
+                    // is as if the reference were kept.
                     Err(Error::NotFound(_)) if knot.left_number & OF_NOTHING != 0 => return Ok(()),
                     made => Link { to: made?, number: knot.number },
                 };
@@ -421,7 +422,8 @@ impl<'a> GraphDeed<'a> {
         Ok(())
     }
 
-    /// Follows kept references. What is there leads on to what is there, however long it has been out of reach.
+    /// Follows kept references. What is there leads on to what is there, however long it has been out of
+    /// reach.
     fn look_at_kept(&mut self) -> Result<(), Error> {
         for _ in 0..3 {
             let kept = self.memory.any(&mut self.r);
@@ -445,8 +447,8 @@ impl<'a> GraphDeed<'a> {
         Ok(())
     }
 
-    /// Follows references that were kept for long. Most of their knots are gone, and other objects may be in their places:
-    /// a reference never leads to any of those. Now and then it links one of them all the same.
+    /// Follows references that were kept for long. Most of their knots are gone, and other objects may be in
+    /// their places: a reference never leads to any of those. Now and then it links one of them all the same.
     fn look_at_old(&mut self) -> Result<(), Error> {
         for _ in 0..8 {
             let old = self.memory.any_old(&mut self.r);

@@ -1,4 +1,4 @@
-//! What a thread remembers from one transaction to the next.
+//! The memory of a thread from one transaction to the next.
 
 use std::cell::{Cell, RefCell};
 
@@ -33,10 +33,10 @@ pub(super) struct Kept {
     made_at: Option<u64>,
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// What it made is there.
+    /// Its objects are there.
     Committed,
     /// It made nothing, and never will.
     Aborted,
@@ -100,7 +100,8 @@ impl Memory {
         replace_oldest(&mut self.old.borrow_mut(), link, OLD_MAX);
     }
 
-    /// One of those that are kept; none if there is none. Now and then one of a place in which nothing was made.
+    /// One of those that are kept; none if there is none. Now and then one of a place in which nothing was
+    /// made.
     pub(super) fn any(&self, r: &mut Random) -> Link {
         let (kept, escaped) = (self.kept.borrow(), self.escaped.borrow());
         if r.below(4) == 0 && !escaped.0.is_empty() {
@@ -122,7 +123,8 @@ impl Memory {
         self.kept.borrow().iter().map(|kept| kept.link).collect()
     }
 
-    /// A kept reference leads to nothing any more. What it leads to is still looked at now and then: nothing, for ever.
+    /// A kept reference leads to nothing any more. What it leads to is still looked at now and then: nothing,
+    /// for ever.
     pub(super) fn forget(&self, link: Link) {
         let mut kept = self.kept.borrow_mut();
         let count = kept.len();

@@ -16,7 +16,8 @@
 //! | 11 | calls methods of cells, at the server or at the client (`calls.rs`) |
 //! | 12 | calls a service (`services.rs`) |
 //!
-//! Each of them writes down what it saw. The invariant that the checkers need: every write has a number of its own.
+//! Each of them writes down what it saw. The invariant that the checkers need: every write has a number of
+//! its own.
 
 pub(crate) mod actor;
 pub(crate) mod calls;

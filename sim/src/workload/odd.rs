@@ -1,7 +1,9 @@
-//! A client that does what no program can do with this engine: it sends an object that has the large value of another.
+//! A client that does what no program can do with this engine: it sends an object that has the large value of
+//! another.
 //!
-//! Bytes of this type know the word of the tree of chunks in which they were found. Written into another object they do not
-//! make a tree of their own, but bring that word along. The server refuses that, for a tree of chunks has one owner.
+//! Bytes of this type know the word of the tree of chunks in which they were found. Written into another
+//! object they do not make a tree of their own, but bring that word along. The server refuses that, for a
+//! tree of chunks has one owner.
 
 use tercel_engine::error::Error;
 use tercel_engine::object::{Field, Object, RawObj, Stored};
@@ -20,7 +22,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether they were found in a tree.
+    /// Says whether the bytes were found in a tree.
     pub(super) fn is_in_tree(&self) -> bool {
         self.tree.is_some()
     }

@@ -11,8 +11,8 @@ use super::actor::HEALED_WAIT_US;
 use super::{CRADLE, ELEMENTS_MAX, Ground, KEYS, Notes, bulk_id, cell_id, element_id, key_id};
 use crate::port::ActorPort;
 
-/// All objects as a client sees them, and whether anything about them is wrong. One after the other: together they may
-/// be on more pages than a session may be subscribed to, and nothing changes meanwhile.
+/// All objects as a client sees them, and whether anything about them is wrong. One after the other: together
+/// they may be on more pages than a session may be subscribed to, and nothing changes meanwhile.
 pub(crate) fn read_all(
     port: &ActorPort<'_>,
     ground: &Ground,

@@ -1,4 +1,5 @@
-//! Calls of a service, whose begins are counted: at most one for each call, and what its caller was told is true.
+//! Calls of a service, whose begins are counted: at most one for each call, and what its caller was told is
+//! true.
 //!
 //! The tally outlives the processes of the server, as the world does on which a service acts.
 
@@ -15,7 +16,7 @@ use tercel_wire::record::Bytes;
 
 use super::actor::{HEALED_WAIT_US, Worker};
 
-/// What can be called.
+/// The procedures of the service.
 #[service(crate = "tercel_engine")]
 pub trait Counter {
     /// Counts the call, and gives its number.
@@ -52,7 +53,7 @@ pub struct Failed {
     call: u64,
 }
 
-/// How often each call was begun, and what callers were told.
+/// The begins of each call, and the outcomes that callers received.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally(Arc<Mutex<Tallied>>);
 
@@ -63,7 +64,7 @@ struct Tallied {
     last: u64,
 }
 
-/// What a caller was told of its call.
+/// The outcome that a caller received for its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     /// It was executed.
@@ -84,7 +85,7 @@ impl Tally {
         Services::default().with(Counter::serve(self.clone()))
     }
 
-    /// What is wrong with it.
+    /// Describes the mistakes, a sentence each: outcomes that the begins contradict.
     pub(crate) fn blames(&self) -> Vec<String> {
         let tallied = self.lock();
         let begun = |call: u64| tallied.begun.get(&call).copied().unwrap_or(0);
@@ -105,7 +106,7 @@ impl Tally {
         self.lock().told.iter().filter(|(_, told)| *told == Told::Executed).count() as u64
     }
 
-    /// How many were begun.
+    /// The number of begins.
     pub(crate) fn begins(&self) -> u64 {
         self.lock().begun.values().map(|n| u64::from(*n)).sum()
     }
@@ -157,7 +158,7 @@ impl Counter for Tally {
     }
 }
 
-/// How a caller uses the streams of a call.
+/// The use that a caller makes of a call's streams.
 #[derive(Debug, Clone, Copy)]
 struct Use {
     items: u64,

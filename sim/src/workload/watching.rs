@@ -1,7 +1,7 @@
 //! A thread that watches objects, and writes down what it was told.
 //!
-//! What it watches goes on over the ends of its process and of its connections, by the token of the watch. In the end the
-//! record is compared with the history: of every commit that changed something that was watched, the watch has told.
+//! The watch goes on over the ends of its process and of its connections, by its token. In the end the record
+//! is compared with the history: the watch has reported every commit that changed something watched.
 
 use tercel_engine::error::Error;
 use tercel_engine::random::Random;
@@ -37,12 +37,12 @@ pub(crate) struct WatchWorker<'s> {
     watched: Watched,
 }
 
-/// With fewer it watches a few cells only.
+/// Subscriptions below which the thread watches a few cells only.
 const SUBSCRIPTIONS_MIN: usize = 64;
 
-/// How long it waits for a change.
+/// Time of a wait for a change, in microseconds.
 const WAIT_US: u64 = 20_000;
-/// How long opening a watch may take: all that is watched is read.
+/// Time that opening a watch may take, in microseconds: all that is watched is read.
 const OPEN_US: u64 = 2_000_000;
 
 impl<'s> WatchWorker<'s> {
@@ -240,7 +240,8 @@ impl<'s> WatchWorker<'s> {
         Ok(())
     }
 
-    /// The object that a reference of the map leads to, in whatever state is at hand; none if it is freed, or the process ends.
+    /// The object that a reference of the map leads to, in whatever state is at hand; none if it is freed, or
+    /// the process ends.
     fn object_at(&self, r: Ref<Cell>, token: Token) -> Option<Object> {
         let options = Options { freshness: Freshness::Stale, ..Options::default() };
         while !self.port.is_gone() {

@@ -1,7 +1,8 @@
 //! Backups: in some worlds a backup client takes one after the other, whatever happens, and checks each.
 //!
-//! The backup client is no client of the workload and its link is never cut: only faults of the server strike it. A backup must be
-//! equal to the log's state at the stamp that the server named. That stamp must be durable when the server names it.
+//! The backup client is no client of the workload and its link is never cut: only faults of the server strike
+//! it. A backup must be equal to the log's state at the stamp that the server named. That stamp must be
+//! durable when the server names it.
 
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Input};
@@ -29,7 +30,7 @@ struct Backup {
 }
 
 impl BackupClient {
-    /// Whether a connection is its own; what was sent there is then kept.
+    /// Says whether a connection is its own; if so, keeps the bytes that were sent there.
     pub(super) fn takes(&mut self, conn: Conn, bytes: &[u8]) -> bool {
         match self.under_way.as_mut().filter(|b| b.conn == conn) {
             Some(b) => b.taken.push(bytes),

@@ -1,4 +1,5 @@
-//! A client's process: the machine, its connection, its clock. It does the work that the real driver does on the kernel.
+//! A client's process: the machine, its connection, its clock. It does the work that the real driver does on
+//! the kernel.
 
 use tercel_engine::client::{Client, ClientConfig, Input};
 use tercel_engine::random::Random;
@@ -31,7 +32,8 @@ pub(crate) struct ClientProcess {
     timer: Option<u64>,
     connecting: bool,
     pause_us: u64,
-    /// Requests that come once more, each on that connection or a later one, and how many are still to be kept for that.
+    /// Requests that come once more, each on that connection or a later one, and how many are still to be
+    /// kept for that.
     late: Vec<(u64, Vec<u8>)>,
     keeps_late: u32,
 }
@@ -102,7 +104,8 @@ impl World {
         self.clients.len() - 1
     }
 
-    /// Whether every client has heard of every promised commit, and the server can order nothing more of earlier requests.
+    /// Says whether every client has received every promised commit, and the server can order nothing more of
+    /// earlier requests.
     pub(crate) fn is_level(&mut self) -> bool {
         let last = self.oracle.promised;
         let is_level = |c: &mut ClientProcess| {
@@ -344,10 +347,10 @@ impl World {
     }
 }
 
-/// How much later requests arrive once more that may do so on a later connection.
+/// The number of connections after which a request arrives once more, if it may do so on a later connection.
 const LATE_CONNECTIONS: u64 = 2;
 
-/// Whether a request may arrive more than once without harm, or also do so on a later connection.
+/// Says whether a request may arrive more than once without harm, or also do so on a later connection.
 fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
     match request {
         FromClient::Commit(_) | FromClient::Call(_) | FromClient::Resolve(_) => true,

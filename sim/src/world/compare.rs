@@ -1,8 +1,9 @@
 //! The follower compared with the leader, at equal stamps.
 //!
-//! Ordered state: the leader's digest is noted at every stamp that it is seen at, and the follower's must be the same.
-//! Pages: now and then the leader's pages are kept as they are, and nothing behind that stamp is fed until the follower is
-//! there, gives all of them as its readers would get them, and has the same in its store and buffer and no others.
+//! Ordered state: the leader's digest is noted at every stamp that it is seen at, and the follower's must be
+//! the same. Pages: now and then the leader's pages are kept as they are, and nothing behind that stamp is
+//! fed until the follower is there, gives all of them as its readers would get them, and has the same in its
+//! store and buffer and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::{FOLLOWER, LEADER, World};
 /// The leader's digests and pages that the follower is compared with.
 #[derive(Default)]
 pub(super) struct Comparison {
-    /// What feeds the follower up to where it is compared.
+    /// The feeder that brings the follower up to where it is compared.
     pub(super) feeder: Feeder,
     /// The leader's digests.
     digests: BTreeMap<Stamp, u64>,
@@ -27,7 +28,7 @@ pub(super) struct Comparison {
     /// When pages are compared next, and the pages under comparison.
     next: Stamp,
     look: Option<Look>,
-    /// Whether this was the last one.
+    /// Set once the last comparison has begun.
     is_over: bool,
 }
 
@@ -135,7 +136,8 @@ impl World {
         self.comparison.look = Some(look);
     }
 
-    /// Whether all pages have been compared; one that differs, if there is any.
+    /// Compares the pages that are left; says whether all have been compared. The error is a page that
+    /// differs.
     fn look_at(&mut self, look: &mut Look) -> Result<bool, PageId> {
         while let Some(page) = look.left.last().copied() {
             let mut out = Effects::default();
@@ -161,7 +163,8 @@ impl World {
         Ok(true)
     }
 
-    /// Whether the follower is where the leader is, and was compared with it there. Asked until it is so.
+    /// Says whether the follower is where the leader is, and was compared with it there. Asked until it is
+    /// so.
     pub(crate) fn is_follower_level(&mut self) -> bool {
         if !self.comparison.is_over {
             self.begin_look();

@@ -1,7 +1,9 @@
-//! Conditions that must hold at the moment of an action of the server, checked with the state of the whole world.
+//! Conditions that must hold at the moment of an action of the server, checked with the state of the whole
+//! world.
 //!
-//! A history shows the view of the clients. Clients would see these mistakes only later, or only after another fault.
-//! Each check looks at an action of the server from outside, and blames a mistake that nothing excuses.
+//! A history shows the view of the clients. Clients would see these mistakes only later, or only after
+//! another fault. Each check looks at an action of the server from outside, and blames a mistake that nothing
+//! excuses.
 
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
@@ -13,8 +15,8 @@ use super::client::ClientProcess;
 use super::{LEADER, World};
 
 impl World {
-    /// In a group visible entries are promised; a server alone promises the entries on its disk. Where others do not suffice, the
-    /// group needs this node's disk, too.
+    /// In a group visible entries are promised; a server alone promises the entries on its disk. Where others
+    /// do not suffice, the group needs this node's disk, too.
     pub(super) fn note_promises(&mut self) {
         let (Some(running), Some(group)) = (&self.nodes[LEADER].running, &self.plan.group) else { return };
         let (visible, synced) = (running.machine.visible(), running.synced);
@@ -26,7 +28,8 @@ impl World {
         }
     }
 
-    /// Checks that entries stored in pages are on this node's disk, because the log loses them with a checkpoint.
+    /// Checks that entries stored in pages are on this node's disk, because the log loses them with a
+    /// checkpoint.
     pub(super) fn may_be_stored(&mut self, n: usize, pages: &[PageUpdate], checkpoint: &Option<Checkpoint>) {
         let Some(synced) = self.nodes[n].running.as_ref().map(|r| r.synced) else { return };
         let stamp =
@@ -61,8 +64,8 @@ impl World {
         }
     }
 
-    /// A place is given out again only when every client that has a session has heard that it was given back. In a page with a hole
-    /// only places are given out that never were.
+    /// A place is given out again only when every client that has a session has heard that it was given back.
+    /// In a page with a hole only places are given out that never were.
     fn may_be_granted(&mut self, grant: &Grant) {
         let ended = self.oracle.ended();
         let is_hole = |page: &&PageId| grant.holes.iter().any(|hole| hole.page == **page);
@@ -78,15 +81,15 @@ impl World {
         }
     }
 
-    /// Whether the client has a session, as it and the server say.
+    /// Says whether the client has a session, by its own account and the server's.
     fn has_session(&self, client: &ClientProcess) -> bool {
         let is_up = matches!(client.machine.availability(), Some(Ok(())));
         let conns = self.nodes[LEADER].running.as_ref().map(|r| &r.host.conns);
         is_up && client.link.is_some_and(|conn| conns.is_some_and(|conns| conns.contains_key(&conn)))
     }
 
-    /// A client that was of `view` is told that what it heard of is lost. With small bounds the server remembers few views,
-    /// and clients of older ones begin anew.
+    /// A client that was of `view` is told that what it heard of is lost. With small bounds the server
+    /// remembers few views, and clients of older ones begin anew.
     pub(super) fn may_be_foreign(&mut self, client: usize, view: ViewId) {
         let is_foreign = view != ViewId::NONE && self.clients[client].machine.view() == ViewId::NONE;
         if is_foreign && !self.plan.small && !self.oracle.is_put_back {

@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// Whether it took effect: a server that is down cannot be killed.
+    /// Injects a fault; `false` if it had no effect: a server that is down cannot be killed.
     fn inject(&mut self, fault: Fault) -> bool {
         let dice = fault.dice;
         let client = (dice % self.plan.clients as u64) as usize;
@@ -150,7 +150,8 @@ impl World {
         self.net.links.values_mut().for_each(|link| link.slow_us = 0);
         self.say(format_args!("everything works again"));
         for client in 0..self.clients.len() {
-            // A client whose very first answer was damaged takes the other end for a stranger, and gives up for good.
+            // A client whose very first answer was damaged takes the other end for a stranger, and gives up
+            // for good.
             let machine = &self.clients[client].machine;
             let gave_up = machine.view() == tercel_wire::id::ViewId::NONE
                 && matches!(machine.availability(), Some(Err(_)));

@@ -1,7 +1,8 @@
-//! The feeder of the follower: it sends promised entries, in their order, in packets that are lost, come twice, too early
-//! or damaged.
+//! The feeder of the follower: it sends promised entries, in their order, in packets that are lost, come
+//! twice, too early or damaged.
 //!
-//! The feeder knows only the follower's answers. It sends again all entries that the follower has not acknowledged.
+//! The feeder knows only the follower's answers. It sends again all entries that the follower has not
+//! acknowledged.
 
 use tercel_engine::order::follower::{acked, packet};
 use tercel_wire::id::{LogPosition, Stamp};
@@ -17,10 +18,12 @@ pub(super) struct Feeder {
     acked: LogPosition,
     /// The last entry that was sent.
     sent: LogPosition,
-    /// When entries beyond the acknowledged ones are sent again, and how often that was since the last progress.
+    /// When entries beyond the acknowledged ones are sent again, and how often that was since the last
+    /// progress.
     again_at: u64,
     again: u32,
-    /// Bytes that are sent and not answered, at most: doubled by every answer, so that a lossy way is not flooded.
+    /// Bytes that are sent and not answered, at most: doubled by every answer, so that a lossy way is not
+    /// flooded.
     window: usize,
     /// When its next turn is.
     next: Option<u64>,
@@ -47,7 +50,7 @@ impl World {
         }
     }
 
-    /// How long a packet takes on its way.
+    /// Draws the time of a packet on its way, in microseconds.
     pub(super) fn feed_us(&mut self) -> u64 {
         let us = self.plan.latency_us;
         us / 2 + self.nodes[FOLLOWER].random.below(us + 1)

@@ -1,7 +1,9 @@
-//! What is a follower's own: its sizes and times, the ends that it comes to by itself, and the packets of its feeder.
+//! A follower's own state: its sizes and times, the ends that it comes to by itself, and the packets of its
+//! feeder.
 //!
-//! Its nature and its faults come from random numbers of its own, and its events are counted nowhere: so nothing else in a world
-//! depends on it. [`super::feeder`] feeds it, and [`super::compare`] compares it with the leader.
+//! Its nature and its faults come from random numbers of its own, and its events are counted nowhere: so
+//! nothing else in a world depends on it. [`super::feeder`] feeds it, and [`super::compare`] compares it with
+//! the leader.
 
 use tercel_engine::order::NodeId;
 use tercel_engine::order::follower::{FEEDER, acked};
@@ -22,7 +24,7 @@ pub(super) struct Nature {
     pub images_bytes: usize,
     pub log: LogBounds,
     pub sync_us: u64,
-    /// How long an install takes, in syncs.
+    /// The time of an install, in syncs.
     pub install_syncs: u64,
     pub pace: Option<Pace>,
     /// One in how many of its events is its end, or a pause; 0 is none.

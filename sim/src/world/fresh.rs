@@ -1,7 +1,8 @@
-//! How new the states are that transactions read, judged with the time of the whole world.
+//! The age of states that transactions read, judged with the time of the whole world.
 //!
-//! The oracle knows when each stamp was first acknowledged to a thread. A process knows its own clock only, which runs at
-//! its own speed and jumps ahead; none of that may let it read an older state than it asked for.
+//! The oracle knows when each stamp was first acknowledged to a thread. A process knows its own clock only,
+//! which runs at its own speed and jumps ahead; none of that may let it read an older state than it asked
+//! for.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::World;
 use crate::plan::FaultKind;
 use crate::port::Site;
 
-/// What was acknowledged, and when.
+/// The stamps that were acknowledged, and when.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Acknowledged {
     /// Stamps and times, both rising.
@@ -71,8 +72,8 @@ impl World {
         options
     }
 
-    /// Objects that were made at that time or later have not been freed, whether or not anything leads to them. A clock that
-    /// jumps ahead makes the time of grace shorter, so then nothing is said of any.
+    /// Objects that were made at that time or later have not been freed, whether or not anything leads to
+    /// them. A clock that jumps ahead makes the time of grace shorter, so then nothing is said of any.
     pub(crate) fn graced_from(&self) -> u64 {
         if self.record.counts.faults.contains_key(&FaultKind::ClockJump) {
             return u64::MAX;

@@ -1,7 +1,7 @@
 //! A program inside of the server's process: its transactions run over the server itself.
 //!
-//! It lives and dies with the process. A server that recovers in the same process, after a deposition, is another server to
-//! the same program.
+//! It lives and dies with the process. A server that recovers in the same process, after a deposition, is
+//! another server to the same program.
 
 use tercel_engine::server::Effects;
 use tercel_engine::server::{Local, LocalConfig};

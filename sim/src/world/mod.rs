@@ -1,8 +1,9 @@
 //! The world: a queue of events, and all processes that they happen to.
 //!
-//! Nothing here decides anything that the engine decides. It carries bytes, keeps disks and clocks, ends and starts
-//! processes, and calls the machines. An operation that takes time is two events, the deed and the word of it, so that
-//! everything else can happen between. The invariant: the next event follows from the plan alone.
+//! Nothing here decides anything that the engine decides. It carries bytes, keeps disks and clocks, ends and
+//! starts processes, and calls the machines. An operation that takes time is two events, the deed and the
+//! word of it, so that everything else can happen between. The invariant: the next event follows from the
+//! plan alone.
 
 mod backup;
 mod client;
@@ -65,7 +66,7 @@ pub(crate) struct World {
     phase: Phase,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The space is being filled; nothing goes wrong yet.
@@ -125,7 +126,8 @@ enum DiskEvent {
 }
 
 impl Event {
-    /// Whether it is counted. Faults are due by the number of events, and do not depend on a follower or on the loop's turns.
+    /// Says whether it is counted. Faults are due by the number of events, and do not depend on a follower or
+    /// on the loop's turns.
     fn is_counted(&self) -> bool {
         match self {
             Event::Timer(n, _) | Event::Disk(n, ..) | Event::Restart(n) => *n == LEADER,
@@ -171,7 +173,7 @@ impl World {
         self.time
     }
 
-    /// Whether pages may have been read with errors.
+    /// Says whether pages may have been read with errors.
     pub(crate) fn excuses_damage(&self) -> bool {
         self.record.excuses_damage
     }
@@ -184,7 +186,7 @@ impl World {
         self.phase
     }
 
-    /// Whether all threads must go: all is done, or something is wrong.
+    /// Says whether all threads must go: all is done, or something is wrong.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
@@ -229,7 +231,7 @@ impl World {
         (state.is_done, state.is_waiting) = (true, false);
     }
 
-    /// Whether all threads but the first have ended.
+    /// Says whether all threads but the first have ended.
     pub(crate) fn all_done(&self) -> bool {
         self.actors[1..].iter().all(|a| a.is_done)
     }
@@ -367,7 +369,8 @@ impl World {
         None
     }
 
-    /// How long a message takes this time: mostly about as long as always, now and then much longer.
+    /// Draws the time of a message, in microseconds: mostly about as long as always, now and then much
+    /// longer.
     fn latency(&mut self) -> u64 {
         let base = self.plan.latency_us;
         let usual = base / 2 + self.random.below(base + 1);
@@ -384,5 +387,5 @@ impl World {
     }
 }
 
-/// How long after an event a waiting thread wakes at most.
+/// Time after an event in which a waiting thread wakes, in microseconds at most.
 const WAKE_US_MAX: u64 = 40;

@@ -1,8 +1,9 @@
 //! Connections: bytes in order in each direction, at their own pace.
 //!
-//! A stream loses, repeats and reorders nothing by itself, so faults strike whole connections: one is cut and each end
-//! learns of it in its time, or never; one is silent for a while; what was sent on one still arrives while the next is
-//! made. The invariant: within one direction of one connection, what was sent first arrives first.
+//! A stream loses, repeats and reorders nothing by itself, so faults strike whole connections: one is cut and
+//! each end learns of it in its time, or never; one is silent for a while; what was sent on one still arrives
+//! while the next is made. The invariant: within one direction of one connection, what was sent first arrives
+//! first.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
-//! A node's process: the machine, its log, its page store, and the loop around it. It does the work that the real loop does on the
-//! kernel.
+//! A node's process: the machine, its log, its page store, and the loop around it. It does the work that the
+//! real loop does on the kernel.
 //!
-//! All nodes of a world are of this kind. What a disk does takes time: the deed is one event, and the word of it another.
+//! All nodes of a world are of this kind. What a disk does takes time: the deed is one event, and the word of
+//! it another.
 
 use std::mem::take;
 use std::ops::{Deref, DerefMut};
@@ -34,7 +35,7 @@ pub(crate) struct Process {
     pub(super) is_restarting: bool,
     /// It stops cleanly as soon as everything is stored.
     pub(super) is_stopping: bool,
-    /// What runs inside of it, and the news that it has heard of.
+    /// The part that runs inside of the server, and the news that it has received.
     pub(super) inside: Local,
     pub(super) inside_heard: Option<u64>,
     /// Calls with streams that it runs.
@@ -59,7 +60,8 @@ impl DerefMut for Process {
 }
 
 impl Process {
-    /// A node with an empty disk and a clock of its own. The first numbers that it draws are those of the clock and the log.
+    /// A node with an empty disk and a clock of its own. The first numbers that it draws are those of the
+    /// clock and the log.
     pub(super) fn new(nature: Nature, random: &mut Random) -> Process {
         let clock = Clock::new(900 + random.below(200), random.below(1_000_000));
         Process {
@@ -90,7 +92,7 @@ impl Process {
 }
 
 impl World {
-    /// Whether a node's host drops a rule: only the leader's does.
+    /// Says whether a node's host drops a rule: only the leader's does.
     pub(super) fn drops(&self, n: usize, rule: RunnerRule) -> bool {
         n == LEADER && self.plan.rule == Some(Rule::Runner(rule))
     }
@@ -105,7 +107,7 @@ impl World {
         self.at(self.time + us, Event::Disk(n, self.nodes[n].life, event));
     }
 
-    /// Whether something is of the present process of a node, and that is still there when it happens.
+    /// Says whether something is of the present process of a node, and that is still there when it happens.
     pub(super) fn is_of_life(&mut self, n: usize, life: u32) -> bool {
         if life != self.nodes[n].life || !self.nodes[n].is_up() {
             return false;
@@ -130,7 +132,8 @@ impl World {
         // What has failed up to now is no reason for the next process to stop.
         process.armed.excuses_stop = false;
         for conn in running.host.conns.into_keys() {
-            // A living kernel tells every client of the end. After a loss of power only some clients hear of it.
+            // A living kernel tells every client of the end. After a loss of power only some clients hear of
+            // it.
             if told || self.random.below(2) == 0 {
                 self.send(conn, Arrival::Close, false);
             }
@@ -428,7 +431,7 @@ impl World {
         }
     }
 
-    /// How many times as long as mostly the word of a deed takes.
+    /// Draws the factor by which the report of a deed is late: mostly 1.
     pub(super) fn late(&mut self, n: usize) -> u64 {
         let dice = self.dice(n);
         if dice.below(8) == 0 { 1 + dice.below(32) } else { 1 }
@@ -476,8 +479,8 @@ impl World {
         self.rejoin_if_idle(n);
     }
 
-    /// Once the log and the store are idle, a server whose leader was deposed begins anew. The word of what they did last may
-    /// still be on its way.
+    /// Once the log and the store are idle, a server whose leader was deposed begins anew. The word of what
+    /// they did last may still be on its way.
     fn rejoin_if_idle(&mut self, n: usize) {
         if self.nodes[n].running.as_ref().is_some_and(|r| r.deposed.is_some() && r.is_idle()) {
             self.rejoin(n);
@@ -503,7 +506,7 @@ impl World {
         }
     }
 
-    /// How long the disk takes this time.
+    /// Draws the time of the disk, in microseconds.
     fn disk_us(&mut self, n: usize) -> u64 {
         let slow = if self.time < self.nodes[n].armed.slow_until { 50 } else { 1 };
         let us = self.nodes[n].nature.sync_us;
@@ -516,7 +519,7 @@ pub(super) fn letter(n: usize) -> char {
     if n == LEADER { 's' } else { 'f' }
 }
 
-/// How long an install takes, in syncs.
+/// The time of an install, in syncs.
 pub(super) const INSTALL_SYNCS: u64 = 2;
-/// How long the word of a deed takes at most.
+/// Time of the report of a deed, in microseconds at most.
 const WORD_US_MAX: u64 = 100;

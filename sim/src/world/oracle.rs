@@ -1,7 +1,7 @@
 //! The oracle of the log: every entry that the server ordered, and how far the entries were promised.
 //!
-//! The oracle of recovery: an opening yields the appended entries, at least as far as was promised. An entry that it does
-//! not yield, or that a group cuts, never happened.
+//! The oracle of recovery: an opening yields the appended entries, at least as far as was promised. An entry
+//! that it does not yield, or that a group cuts, never happened.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(crate) struct Oracle {
     pub promised: Stamp,
     /// The space goes on from before something that clients have heard of.
     pub(super) is_put_back: bool,
-    /// What threads were told of, and when.
+    /// The stamps that threads received, and when.
     pub(super) acknowledged: Acknowledged,
     /// By written version, its place.
     values: BTreeMap<(Object, Value), u64>,
@@ -85,8 +85,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// An opening of the log yielded these, from `from` on, as the last that it has. What comes up to `begins` it has let
-    /// go of. Gives the position of the last.
+    /// An opening of the log yielded these, from `from` on, as the last that it has. What comes up to
+    /// `begins` it has let go of. Gives the position of the last.
     pub(super) fn recovered(
         &self,
         from: Stamp,
@@ -107,8 +107,8 @@ impl Oracle {
         Ok(LogPosition((first + found.len()) as u64))
     }
 
-    /// By page, when its client gave it back, or the session ended of the client that it was granted to, if the client had it
-    /// until then.
+    /// By page, when its client gave it back, or the session ended of the client that it was granted to, if
+    /// the client had it until then.
     pub(super) fn ended(&self) -> BTreeMap<PageId, Stamp> {
         let mut granted: BTreeMap<ClientId, Vec<PageId>> = BTreeMap::new();
         let mut ended = BTreeMap::new();
@@ -156,7 +156,7 @@ impl Oracle {
         self.entries.iter().take_while(|e| e.stamp <= self.promised)
     }
 
-    /// What collections did, as far as it was promised.
+    /// The counts of the collections that were promised.
     pub(crate) fn collected(&self) -> CollectCounts {
         let mut counts = CollectCounts::default();
         // Objects in the pieces so far, if there are any.

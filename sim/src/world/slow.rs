@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-/// How long a call waits for a thread at most, how long it works, and how long it takes for an item.
+/// Times of a call, in microseconds at most: its wait for a thread, its work, and an item.
 const WAIT_US_MAX: u64 = 3_000;
 const WORK_US_MAX: u64 = 2_000;
 const STEP_US_MAX: u64 = 300;

@@ -1,7 +1,7 @@
 //! A node's process begins: it opens and recovers, or it must wait, or something is wrong.
 //!
-//! As in a real process, the machine's first output is durable before it serves any client, and power may fail even now.
-//! [`super::oracle`] says here whether the recovered entries are the promised entries.
+//! As in a real process, the machine's first output is durable before it serves any client, and power may
+//! fail even now. [`super::oracle`] says here whether the recovered entries are the promised entries.
 
 use tercel_engine::limits;
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
@@ -71,7 +71,8 @@ impl World {
         let recovery = self.begin_recovery(n)?;
         let from = recovery.replay_from();
         let (opened, end) = self.open(n, from)?;
-        // A bit that is still flipped lies in a part of the log that is no longer needed. The opening must not notice it.
+        // A bit that is still flipped lies in a part of the log that is no longer needed. The opening must
+        // not notice it.
         self.nodes[n].disk.mend();
         self.record.counts.torn += opened.is_torn as u64;
         match self.plan.group {
@@ -298,5 +299,5 @@ enum Failed {
 const WORLDS_PER_LATE_ONE: u64 = 5;
 const VIEWS_LEFT: u32 = 10_000;
 
-/// How long a process is gone at most.
+/// Time for which a process is gone, in microseconds at most.
 const RESTART_US_MAX: u64 = 200_000;

@@ -1,11 +1,11 @@
 //! The loop of a node's process: what has arrived is taken in turns, and a turn takes time.
 //!
-//! The engine's scheduler decides as in a real process which frames are handled, and which connection is not read. This file
-//! carries its decisions out on simulated connections. In worlds without a pace a turn takes no time, and no connection ever
-//! waits.
+//! The engine's scheduler decides as in a real process which frames are handled, and which connection is not
+//! read. This file carries its decisions out on simulated connections. In worlds without a pace a turn takes
+//! no time, and no connection ever waits.
 //!
-//! Two rules of the scheduler are checked from outside. Frames are handled in the order in which they came. A connection
-//! whose client has taken what it was sent is read, or has its turn soon.
+//! Two rules of the scheduler are checked from outside. Frames are handled in the order in which they came. A
+//! connection whose client has taken what it was sent is read, or has its turn soon.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -42,7 +42,7 @@ pub(crate) struct Host {
     over: Vec<Conn>,
     /// When the machine next wants to hear of the time.
     pub(super) timer: Option<u64>,
-    /// What the machine knows of the disk: whether it is full, and the room of the log.
+    /// The machine's knowledge of the disk: whether it is full, and the room of the log.
     pub(super) knows: (bool, LogRoom),
     /// A mistake of the machine that is seen from outside.
     wrong: Option<String>,
@@ -153,7 +153,7 @@ impl Host {
         })
     }
 
-    /// How much of this turn's time is spent so far.
+    /// The part of this turn's time that is spent so far, in microseconds.
     pub(super) fn spent_us(&self) -> u64 {
         self.spent_us.get()
     }
@@ -163,7 +163,7 @@ impl Host {
         self.scheduler.scheduled()
     }
 
-    /// What hands a frame to the machine, and takes its time.
+    /// The scheduler, the clock, and the function that hands a frame to the machine and takes its time.
     fn frames<'a>(
         &'a mut self,
         machine: &'a mut Server,
@@ -437,8 +437,8 @@ impl World {
         }
     }
 
-    /// A connection that is not read, or has frames that were not handled, has a reason: its client does not read, or it waits
-    /// for a turn that comes soon.
+    /// A connection that is not read, or has frames that were not handled, has a reason: its client does not
+    /// read, or it waits for a turn that comes soon.
     fn may_wait(&mut self, n: usize) {
         let Some(running) = &mut self.nodes[n].running else { return };
         let host = &mut running.host;

@@ -1,7 +1,8 @@
-//! Worlds of calls over lossy links: nothing wrong is seen in them, everything comes to rest, and the same seed is the same world.
+//! Worlds of calls over lossy links: nothing wrong is seen in them, everything comes to rest, and the same
+//! seed is the same world.
 //!
-//! `TERCEL_TEST_WORLDS` (50) is their number, as that of the other worlds. `cargo run --release -p tercel-sim -- --lossy --seeds
-//! 0..2000` runs more of them.
+//! `TERCEL_TEST_WORLDS` (50) is their number, as that of the other worlds.
+//! `cargo run --release -p tercel-sim -- --lossy --seeds 0..2000` runs more of them.
 
 use tercel_sim::lossy::plan::{LossyPlan, TROUBLES};
 use tercel_sim::lossy::{Counts, run};

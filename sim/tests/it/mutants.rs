@@ -71,7 +71,7 @@ fn the_true_engine_passes_the_tuned_worlds() {
     }
 }
 
-/// With bounds so small that short histories reach them: evictions, floors, horizons, checkpoints.
+/// Bounds are so small that short histories reach them: evictions, floors, horizons, checkpoints.
 #[test]
 fn the_true_engine_passes_with_small_bounds() {
     for seed in 0..60 {

@@ -1,8 +1,10 @@
-//! A disk: segments as bytes, the durable ones and those that were written and not yet synced, and a store of pages.
+//! A disk: segments as bytes, the durable ones and those that were written and not yet synced, and a store of
+//! pages.
 //!
-//! A process that is killed loses nothing that it wrote, because the kernel has it. A machine that loses its power keeps
-//! some of the unsynced pieces and not others, in any order. The invariant: synced bytes stay, unless an injected fault is
-//! meant to break just this. Such a fault is remembered, so that it can be mended. The store has whole installs.
+//! A process that is killed loses nothing that it wrote, because the kernel has it. A machine that loses its
+//! power keeps some of the unsynced pieces and not others, in any order. The invariant: synced bytes stay,
+//! unless an injected fault is meant to break just this. Such a fault is remembered, so that it can be
+//! mended. The store has whole installs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use tercel_wire::id::PageId;
 /// Pages as they are stored.
 pub type Pages = BTreeMap<PageId, Arc<Vec<u8>>>;
 
-/// What is left of a node that ends.
+/// The remains of a node that ends.
 #[derive(Default, Clone)]
 pub struct Disk {
     /// The stored pages.
@@ -61,7 +63,7 @@ impl Disk {
         true
     }
 
-    /// Whether there is a segment of this number.
+    /// Says whether there is a segment of this number.
     pub fn has(&self, number: u64) -> bool {
         self.segments.contains_key(&number)
     }

@@ -1,7 +1,8 @@
 //! The log on the world's disk, laid out and read back by the real encoding.
 //!
-//! It does with the disk of the world the work that the real log does with files and a thread. [`tercel_wire::log`] decides
-//! the layout. The invariant is the same: every later opening yields the records that a sync confirmed.
+//! It does with the disk of the world the work that the real log does with files and a thread.
+//! [`tercel_wire::log`] decides the layout. The invariant is the same: every later opening yields the records
+//! that a sync confirmed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -37,7 +38,7 @@ pub struct Opened {
     pub records: Vec<Sealed>,
     /// The stamp before the first record that was read.
     pub begins: Stamp,
-    /// Whether it ended in an unfinished write.
+    /// Set if it ended in an unfinished write.
     pub is_torn: bool,
 }
 
@@ -142,7 +143,8 @@ impl Log {
         let placed = self.writer.place(records, self.synced, |at, bytes| writes.push((at, bytes.to_vec())));
         placed.map_err(|flaw| format!("the records do not continue the log: {flaw}"))?;
         self.synced = false;
-        // All segments are there before anything is written, so that no record ever goes on in one that is not.
+        // All segments are there before anything is written, so that no record ever goes on in one that is
+        // not.
         for (at, _) in &writes {
             if !disk.has(at.segment) && !disk.create(at.segment, self.segment_bytes) {
                 return Err("no space left for a segment".into());
@@ -165,7 +167,7 @@ impl Log {
         Ok(())
     }
 
-    /// What was appended is durable.
+    /// Makes all that was appended durable.
     pub fn sync(&mut self, disk: &mut Disk) {
         disk.sync();
         self.synced = true;
@@ -177,7 +179,8 @@ impl Log {
         }
     }
 
-    /// Lets whole segments of which every record is below `stamp` go; does nothing while something is not synced.
+    /// Lets whole segments of which every record is below `stamp` go; does nothing while something is not
+    /// synced.
     pub fn truncate_below(&mut self, disk: &mut Disk, stamp: Stamp) {
         while self.synced && self.used.get(1).is_some_and(|(_, first)| *first < stamp) {
             if let Some((gone, _)) = self.used.pop_front() {
@@ -186,7 +189,7 @@ impl Log {
         }
     }
 
-    /// Whether the next segment could not be prepared.
+    /// Says whether the next segment could not be prepared.
     pub fn is_short(&self, disk: &Disk) -> bool {
         disk.full && !disk.has(self.writer.tail().offset.segment + 1)
     }
@@ -212,7 +215,8 @@ impl Log {
 
     /// Flips a bit that a mark vouches for; whether there is one.
     pub fn flip(&self, disk: &mut Disk, random: &mut Random) -> bool {
-        // A mark that comes first in its segment was written with the segment's header and does not vouch for that.
+        // A mark that comes first in its segment was written with the segment's header and does not vouch for
+        // that.
         let at = self.vouched.byte as usize;
         let end = if at == SEGMENT_HEADER_BYTES { 0 } else { at };
         disk.flip(random, (self.vouched.segment, end))

@@ -1,8 +1,8 @@
 //! A node: a server's machine with its log, its store and its clock.
 //!
-//! Nothing here takes time. The host hands in what the machine wants done once its time has come, and hands the word of it to the
-//! machine when that has come. Connections, packets and slow calls are the host's. The invariant: what a sync has confirmed, and
-//! what was installed, is there after any end.
+//! Nothing here takes time. The host hands in what the machine wants done once its time has come, and hands
+//! the word of it to the machine when that has come. Connections, packets and slow calls are the host's. The
+//! invariant: what a sync has confirmed, and what was installed, is there after any end.
 
 pub mod clock;
 pub mod disk;
@@ -23,7 +23,7 @@ use log::{Log, Opened};
 
 /// A node, with what its host keeps for its process.
 pub struct Node<H = ()> {
-    /// What an end leaves.
+    /// The disk, which outlives a process.
     pub disk: Disk,
     /// Its clock.
     pub clock: Clock,
@@ -33,7 +33,7 @@ pub struct Node<H = ()> {
     pub running: Option<Running<H>>,
     /// Bytes of a segment of its log.
     pub segment_bytes: u32,
-    /// Whether no process of it has begun yet.
+    /// Set until the first process of the node begins.
     is_new: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct Running<H = ()> {
     pub machine: Server,
     /// Its log.
     pub log: Log,
-    /// What was ordered and not written.
+    /// Entries that were ordered and not written.
     pub unwritten: Vec<Sealed>,
     /// Everything up to here is on the disk.
     pub synced: Stamp,
@@ -57,7 +57,7 @@ pub struct Running<H = ()> {
     pub pin_next: Option<(ViewId, u64)>,
     /// Its leader was deposed, and the log is to be cut above the position.
     pub deposed: Option<Option<LogPosition>>,
-    /// What the host keeps.
+    /// The state that the host keeps.
     pub host: H,
     /// The log is no longer needed below this.
     truncate: Option<Stamp>,
@@ -73,7 +73,7 @@ impl<H> Node<H> {
         Node { disk, clock, life: 0, running: None, segment_bytes, is_new: true }
     }
 
-    /// Whether its process runs.
+    /// Says whether its process runs.
     pub fn is_up(&self) -> bool {
         self.running.is_some()
     }
@@ -127,7 +127,8 @@ impl<H> Node<H> {
         });
     }
 
-    /// A process begins that leads alone. The first entries of its view are to be synced before it serves anyone.
+    /// A process begins that leads alone. The first entries of its view are to be synced before it serves
+    /// anyone.
     ///
     /// # Errors
     /// If the machine does not begin, or wants anything else before.
@@ -266,7 +267,7 @@ impl<H> Running<H> {
         Some(self.log.encode(&entries))
     }
 
-    /// Whether log and store have nothing under way, but for the words of what they did.
+    /// Says whether log and store have nothing under way, but for the reports of what they did.
     pub fn is_idle(&self) -> bool {
         !self.is_writing && !self.is_installing && self.unwritten.is_empty()
     }

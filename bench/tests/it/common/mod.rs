@@ -50,7 +50,7 @@ pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether a process runs; one that has ended and is not yet waited for does not.
+/// Says whether a process runs; one that has ended and is not yet waited for does not.
 pub fn is_running(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))

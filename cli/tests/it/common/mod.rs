@@ -40,7 +40,7 @@ pub fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What was said, as one line: where it was broken depends on how long paths are.
+/// The output as one line: where it was broken depends on how long paths are.
 pub fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -105,7 +105,7 @@ pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether a process runs; one that has ended and is not yet waited for does not.
+/// Says whether a process runs; one that has ended and is not yet waited for does not.
 pub fn is_running(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))

@@ -1,4 +1,5 @@
-//! Helpers that the tests share: a space in a directory that vanishes, objects to refer to, numbers without a clock.
+//! Helpers that the tests share: a space in a directory that vanishes, objects to refer to, numbers without a
+//! clock.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use tercel::{Client, ClientConfig, Error, Object, Ref, ServerConfig, Tx};

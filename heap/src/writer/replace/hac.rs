@@ -1,9 +1,10 @@
-//! The hybrid policy of HAC: frames are judged by how much of them is in use, objects against their own frame.
+//! The hybrid policy of HAC: frames are judged by how much of them is in use, objects against their own
+//! frame.
 //!
-//! A frame's value is `<T, H>`: T is the least usage such that fewer than R of its objects are used more, H the share of
-//! those. The least valuable frame goes, and of it everything not used more than T. Usage is four bits an object, set by
-//! hits and halved, rounding up, when the primary pointer passes; secondary pointers look ahead for pages that were not
-//! used. (Castro et al., SOSP '97, sections 3.2.1 to 3.2.3.)
+//! A frame's value is `<T, H>`: T is the least usage such that fewer than R of its objects are used more, H
+//! the share of those. The least valuable frame goes, and of it everything not used more than T. Usage is
+//! four bits an object, set by hits and halved, rounding up, when the primary pointer passes; secondary
+//! pointers look ahead for pages that were not used. (Castro et al., SOSP '97, sections 3.2.1 to 3.2.3.)
 
 use super::{KEEP_NONE, Replace, Victim};
 use crate::arena::{ArenaOffset, FRAME_WORDS};
@@ -64,8 +65,8 @@ impl Look {
 
 impl Hac {
     pub(super) fn new(params: HacParams, frames: usize) -> Hac {
-        // A fence costs about as much as looking at one frame, so eight victims make it cheap; in small caches that
-        // would be a large part of everything.
+        // A fence costs about as much as looking at one frame, so eight victims make it cheap; in small
+        // caches that would be a large part of everything.
         let batch = (frames / 64).clamp(1, 8);
         Hac {
             params,
@@ -108,8 +109,8 @@ impl Hac {
         *value = Value { epoch: self.epoch.max(1), h, t, listed: true };
     }
 
-    /// Forgets all candidates, and counts epochs anew: there is one a fetch, so a busy cache has them all in a day, and old
-    /// values would stay the youngest for ever.
+    /// Forgets all candidates, and counts epochs anew: there is one a fetch, so a busy cache has them all in
+    /// a day, and old values would stay the youngest for ever.
     fn forget_all(&mut self) {
         self.epoch = 0;
         for frame in self.candidates.drain(..) {
@@ -142,7 +143,8 @@ impl Replace for Hac {
         true
     }
 
-    /// One epoch: the primary pointer decays and values its next frames, the secondary ones look for unused pages.
+    /// One epoch: the primary pointer decays and values its next frames, the secondary ones look for unused
+    /// pages.
     fn scan(&mut self, writer: &Writer) {
         if self.epoch == u32::MAX {
             self.forget_all();
@@ -161,7 +163,8 @@ impl Replace for Hac {
         self.forget_old();
     }
 
-    /// Frames whose page was fetched anew, then the least valuable candidates; among equals the one looked at last.
+    /// Frames whose page was fetched anew, then the least valuable candidates; among equals the one looked at
+    /// last.
     fn victims(&mut self, writer: &Writer, wanted: usize) -> Vec<Victim> {
         self.forget_old();
         let wanted = wanted.max(self.batch);
@@ -197,8 +200,8 @@ impl Replace for Hac {
 }
 
 impl Writer {
-    /// Counts a frame's objects by usage; with `decay`, halves it, so that what was used once stays apart from what
-    /// never was.
+    /// Counts a frame's objects by usage; with `decay`, halves it, so that what was used once stays apart
+    /// from what never was.
     fn look(&self, frame: u32, decay: bool) -> Look {
         let mut look = Look { objects: 0, touched: 0, usage: [0; 16] };
         let mut count = |arena_offset: ArenaOffset| {

@@ -1,7 +1,8 @@
 //! Whole pages, the least recently used first: what a page cache with perfect knowledge of use would do.
 //!
-//! For comparison only. It keeps no single objects, so frames are judged by the time of their last hit alone; hits leave
-//! that time through the slow branch of their last check, and the hybrid policy's hits pay nothing for it.
+//! For comparison only. It keeps no single objects, so frames are judged by the time of their last hit alone;
+//! hits leave that time through the slow branch of their last check, and the hybrid policy's hits pay nothing
+//! for it.
 
 use super::{KEEP_NONE, Replace, Victim};
 use crate::sync::Ordering;
@@ -15,7 +16,8 @@ impl Replace for Lru {
         false
     }
 
-    /// Picks `wanted` frames: first superseded ones, to which no reader is led any more, then the least recently used.
+    /// Picks `wanted` frames: first superseded ones, to which no reader is led any more, then the least
+    /// recently used.
     fn victims(&mut self, writer: &Writer, wanted: usize) -> Vec<Victim> {
         let Some(recency) = &writer.shared.recency else { return Vec::new() };
         let mut frames: Vec<u32> =

@@ -1,8 +1,8 @@
 //! Making frames free: a policy names victims, and they are closed before they are taken.
 //!
-//! A policy is a file beside this one, behind [`Replace`]. Closing is the same for all: every entry into the batch becomes
-//! busy, one heavy fence is paid for all of them, and then the pins of every scope are read. A pinned frame is opened again
-//! and left alone.
+//! A policy is a file beside this one, behind [`Replace`]. Closing is the same for all: every entry into the
+//! batch becomes busy, one heavy fence is paid for all of them, and then the pins of every scope are read. A
+//! pinned frame is opened again and left alone.
 
 mod hac;
 mod lru;
@@ -15,13 +15,14 @@ pub(super) use hac::Value;
 
 /// A policy of replacement.
 trait Replace: Send {
-    /// Whether hot objects of a taken frame are copied on. Then one more frame is kept free for them.
+    /// Says whether hot objects of a taken frame are copied on. Then one more frame is kept free for them.
     fn keeps_objects(&self) -> bool;
 
     /// Looks at frames while a fetch is waited for.
     fn scan(&mut self, _writer: &Writer) {}
 
-    /// Names frames to take, the least valuable first; of those that [`Writer::is_takeable`] allows, at least one.
+    /// Names frames to take, the least valuable first; of those that [`Writer::is_takeable`] allows, at least
+    /// one.
     fn victims(&mut self, writer: &Writer, wanted: usize) -> Vec<Victim>;
 
     /// Forgets a frame that was taken.
@@ -72,8 +73,8 @@ impl Replacer {
 }
 
 impl Writer {
-    /// Makes sure that a page can be installed. To be called when a fetch is sent, so that replacement happens while it
-    /// is waited for.
+    /// Makes sure that a page can be installed. To be called when a fetch is sent, so that replacement
+    /// happens while it is waited for.
     pub fn reserve(&mut self) -> Result<(), Full> {
         // Without it a scope may have to be given up, which is not an error.
         let _ = self.moved_room();
@@ -119,7 +120,7 @@ impl Writer {
         self.shared.opened().any(|slot| is_pinned(&slot.cell(frame).pins))
     }
 
-    /// Whether a frame may be taken at all in this round.
+    /// Says whether a frame may be taken at all in this round.
     fn is_takeable(&self, frame: u32) -> bool {
         let f = &self.frames[frame as usize];
         let held = self.target == Some(frame) || (self.newest == Some(frame) && f.state == State::Intact);

@@ -17,7 +17,7 @@ pub const NODE: ClassId = ClassId(16);
 pub const OLD: ClassId = ClassId(17);
 pub const OTHER: ClassId = ClassId(18);
 
-/// What tests read and write.
+/// The class that tests read and write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub id: u64,
@@ -109,7 +109,7 @@ impl Node {
         e.finish(OLD).unwrap()
     }
 
-    /// What a view shows, references unswizzled.
+    /// The object that a view shows, references unswizzled.
     pub fn read(v: &View<'_, Node>) -> Node {
         let kids = match v.var(KIDS) {
             Var::Here { at, len } => (0..len).map(|i| Ref::new(v.word(at + 4 * i).0)).collect(),
@@ -119,7 +119,7 @@ impl Node {
     }
 }
 
-/// How the server keeps an object.
+/// The form in which the server keeps an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     Plain,
