@@ -16,7 +16,6 @@ use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, FromServer, Limit
 
 use super::call_queue::Waiting;
 use super::health::DRAINING;
-use super::requests::NO_SLOT;
 use super::{Cx, Sessions, inside};
 use crate::error::Error;
 use crate::leader::{Asked, Body, Ran};
@@ -80,9 +79,6 @@ impl Sessions {
         call: Call<'_>,
         cx: &mut Cx<'_>,
     ) {
-        if call.slot >= limits::credit() {
-            return self.expel(asked.conn, NO_SLOT, cx);
-        }
         let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
         if op.slot >= limits::credit() {
             return cx.verdict(asked, op, Outcome::Full(Limit::Buffer));

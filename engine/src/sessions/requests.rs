@@ -136,6 +136,3 @@ fn not_known(kind: u8) -> String {
         "it is tercel {build}, with version {WIRE_VERSION} of the protocol, and knows no message of kind {kind}"
     )
 }
-
-/// The message for a client that uses a slot beyond its credit: each slot keeps an answer here.
-pub(super) const NO_SLOT: &str = "an operation in a slot beyond the credit that was granted";
