@@ -27,8 +27,7 @@ pub enum Command {
   tercel bench commit --json
   tercel bench idle --connections 10000
   tercel bench load --quick --only greedy --only flood
-  tercel bench rpc --only shm.spin --report ./report
-  tercel bench rpc --only ablations       without each part of the short way")]
+  tercel bench rpc --only shm.spin --report ./report")]
 pub struct Bench {
     /// The suite to measure
     #[arg(value_enum)]
@@ -49,7 +48,7 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
     /// Suites load and rpc: only this row, such as greedy or shm.spin;
-    /// rpc also has `instructions` and `ablations`; may be given several times
+    /// rpc also has `instructions`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
 }

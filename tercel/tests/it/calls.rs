@@ -245,7 +245,7 @@ fn failed_method_leaves_nothing_behind_wherever_it_runs() {
                 "{broken:?}"
             );
         }
-        let much = purse.clone().remote().much(2 << 20);
+        let much = purse.clone().remote().much(65 << 20);
         assert!(
             matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("reference")),
             "{much:?}"
@@ -277,7 +277,7 @@ fn arguments_and_results_are_whole_small_and_large() {
                 assert_eq!((purse.fill(n.into()), purse.balance()), (Ok(()), Ok(n.into())));
             }
         }
-        let huge = vec![0; 2 << 20];
+        let huge = vec![0; 65 << 20];
         assert!(matches!(
             purse.clone().remote().sum(&huge, Bytes::default(), List::new()),
             Err(Failure::Space(Error::Full(_)))

@@ -293,12 +293,12 @@ fn panic_is_answered_and_the_server_goes_on() {
                 "{kind}: {called:?}"
             );
         }
-        let much = desk.much(2 << 20);
+        let much = desk.much(65 << 20);
         assert!(
             matches!(&much, Err(Failure::Space(Error::Failed(why))) if why.contains("bytes")),
             "{much:?}"
         );
-        let huge = vec![0; 2 << 20];
+        let huge = vec![0; 65 << 20];
         let sum = desk.sum(&huge, Bytes::default(), List::new());
         assert!(matches!(&sum, Err(Failure::Space(Error::Full(_)))), "{sum:?}");
         assert_eq!(desk.add(1, 1), Ok(2));

@@ -234,7 +234,7 @@ fn calls_of_every_size_by_lines_are_answered() {
         let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
         assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{bytes} bytes");
     }
-    assert!(counts.echo(&vec![7; 2 << 20]).is_err());
+    assert!(counts.echo(&vec![7; 65 << 20]).is_err());
     let by_lines = client.stats().calls_by_lines;
     assert!(by_lines > 150, "{by_lines} calls went by lines");
     server.stop().unwrap();
