@@ -19,7 +19,7 @@ mod read;
 use std::sync::Arc;
 
 use tercel_heap::{Copier, Scope, TypeKey};
-use tercel_wire::id::{ClassId, OpId, Oref, Stamp};
+use tercel_wire::id::{ClassId, OpId, Oref, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
 use tercel_wire::page::OBJECT_BYTES_MAX;
@@ -65,6 +65,8 @@ pub struct Local {
     config: LocalConfig,
     copier: Copier,
     classes: Classes,
+    /// The view of the last session, for tokens of a transaction that has outlived its server.
+    view: ViewId,
 }
 
 impl Local {
@@ -72,7 +74,7 @@ impl Local {
     pub fn new(config: LocalConfig) -> Local {
         let mut copier = Copier::new(config.transactions_max, config.read_bytes_max);
         let classes = Classes::new(&mut copier);
-        Local { config, copier, classes }
+        Local { config, copier, classes, view: ViewId::default() }
     }
 }
 
@@ -113,7 +115,9 @@ impl Inside<'_> {
     /// The session that submits operations, begun if need be.
     fn session(&mut self) -> Result<Session, Error> {
         self.working()?;
-        self.sessions(|s, cx| s.inside_session(cx))
+        let session = self.sessions(|s, cx| s.inside_session(cx))?;
+        self.local.view = session.view;
+        Ok(session)
     }
 
     /// Fails once the leader was deposed: commits of others are not known here any more.
@@ -190,8 +194,7 @@ impl Home for Inside<'_> {
 
     fn token(&mut self, stamp: Stamp) -> Token {
         // A snapshot may be of a later view than the session that the transaction began in.
-        let _ = self.session();
-        let view = self.server.sessions.inside.session().map_or_else(Default::default, |s| s.view);
+        let view = self.session().map_or(self.local.view, |session| session.view);
         Token { space: self.server.space, view, stamp }
     }
 

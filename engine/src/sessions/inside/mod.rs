@@ -137,10 +137,6 @@ impl Inside {
         self.news += 1;
     }
 
-    pub(crate) fn session(&self) -> Option<Session> {
-        self.session
-    }
-
     /// An operation is visible.
     pub(super) fn committed(&mut self, op: OpId, stamp: Stamp) {
         self.answer(op, Outcome::Committed(stamp));
