@@ -551,7 +551,7 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`.
     pub fn server_status(&self) -> Result<String, Error> {
-        self.status_by(&mut |client, now| client.server_status(now))
+        self.status_by(|client, now| client.server_status(now))
     }
 
     /// Asks the server whether it serves, and waits at most so long for the answer.
@@ -592,7 +592,7 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`.
     pub fn begin_collection(&self, is_dry: bool) -> Result<String, Error> {
-        self.status_by(&mut |client, now| client.begin_collection(now, is_dry))
+        self.status_by(|client, now| client.begin_collection(now, is_dry))
     }
 
     /// Returns the medium that carries this client's messages now; none while there is no connection.
@@ -616,7 +616,7 @@ impl Client {
 
     fn status_by(
         &self,
-        ask: &mut dyn FnMut(&mut Machine, Now) -> Option<Result<Vec<u8>, Error>>,
+        mut ask: impl FnMut(&mut Machine, Now) -> Option<Result<Vec<u8>, Error>>,
     ) -> Result<String, Error> {
         let mut found = None;
         self.shared()?.drive_machine(&mut |client, now| match ask(client, now) {
