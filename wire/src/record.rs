@@ -3,8 +3,7 @@
 //! An object is a 4-byte header and a body. The header holds the class (two bytes) and, in caches only, flags
 //! and usage; on disk and on the wire those two bytes are 0. The body's layout is [`crate::schema`]'s. An
 //! [`Encoder`] writes variable parts depth first in order of the fields, the only order that a check accepts.
-//! A part above [`SPILL_BYTES`] is handed to a [`Spill`], which makes a tree of chunks of it and gives back
-//! its reference.
+//! A part above [`SPILL_BYTES`] goes to a [`Spill`], which makes a tree of chunks and returns its reference.
 
 use std::marker::PhantomData;
 
@@ -22,14 +21,12 @@ pub const HEADER_BYTES: usize = 4;
 /// The smallest object: what points on to a moved object must fit into its place.
 pub const OBJECT_BYTES_MIN: usize = 8;
 
-/// A variable part above this leaves the record for a tree of chunks, so that an object stays a small part of
-/// a page.
+/// A variable part above this leaves the record for a tree of chunks: an object stays a small part of a page.
 pub const SPILL_BYTES: usize = 1024;
 
 /// A class of objects; written by `#[derive(Object)]`.
 pub trait Class: Sized + 'static {
-    /// Its name, unique in a space. Apart from the schema, because the schema of a class that refers to
-    /// itself needs it.
+    /// Its name, unique in a space; apart from the schema, for a class may refer to itself.
     const NAME: &'static str = Self::SCHEMA.name;
 
     /// The schema of its records.
@@ -61,8 +58,7 @@ pub trait Fixed: Value + Copy {
     fn to_bytes(self) -> Self::Bytes;
 }
 
-/// The services that an encoder needs of a transaction: to make trees of chunks, and to receive the
-/// references that are written.
+/// Makes trees of chunks for an encoder, and receives the references that it writes.
 pub trait Spill {
     /// Stores bytes; gives the tree's root.
     fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError>;
@@ -101,8 +97,7 @@ pub(crate) fn encode_behind(
     }
 }
 
-/// A record that is appended. Its bytes, and those before it, go back to where they came from however that
-/// ends.
+/// A record that is appended. Its bytes, and those before it, go back to their owner however that ends.
 struct Behind<'o, 'e> {
     out: &'o mut Vec<u8>,
     encoder: Encoder<'e>,
