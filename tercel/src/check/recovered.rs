@@ -266,7 +266,7 @@ impl RecoveredImage {
             let taken = self.pages.values().filter(|is_broken| !**is_broken).count();
             if taken > 0 {
                 let text = format!(
-                    "{taken} pages are sound and taken as they are; as checksums of the store do not hold, one may be an older \
+                    "{taken} pages are whole and taken as they are; as checksums of the store do not hold, one may be an older \
                      copy of itself"
                 );
                 report.find(Finding::new(Kind::Store, text).file(self.path.join(PAGES_NAME)));
