@@ -20,7 +20,7 @@ impl Share {
         self.user + self.system
     }
 
-    /// From what [`Share::to_string`] gave.
+    /// Reads what `Display` writes.
     pub fn parse(text: &str) -> Option<Share> {
         let (user, system) = text.split_once(' ')?;
         let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);

@@ -46,7 +46,7 @@ FromClient {
         since: Option<Stamp> as Tail,
     } => Page | Unchanged;
     /// Asks to execute a transaction. What follows its head is the end of the transaction's bytes, in the
-    /// form of [`CommitEffects`]; `parts` pieces came before.
+    /// form of `CommitEffects`; `parts` pieces came before.
     3 'a Commit {
         /// The operation.
         op: OpId,
