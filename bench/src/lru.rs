@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn random_traces_give_what_the_definition_gives() {
-        let mut random = tercel_random::Random::new(1);
+        let mut random = tercel_machine::random::Random::new(1);
         for pages in [1, 2, 3, 7, 40] {
             // The product of two draws makes low pages the more frequent.
             let trace: Vec<u32> =

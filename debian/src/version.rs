@@ -62,7 +62,7 @@ fn number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
 
 #[cfg(test)]
 mod tests {
-    use tercel_random::Random;
+    use tercel_machine::random::Random;
 
     use super::*;
 

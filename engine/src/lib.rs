@@ -27,7 +27,6 @@ mod effect;
 pub mod error;
 mod leader;
 pub mod limits;
-pub mod order;
 pub mod pages;
 pub mod replica;
 pub mod rpc;
@@ -35,15 +34,16 @@ pub mod server;
 mod sessions;
 pub mod slots;
 pub mod table;
-pub mod time;
 pub mod txn;
 
 pub use error::Error;
 pub use sessions::schedule;
+pub use tercel_machine::{random, time};
+pub use tercel_order as order;
 pub use txn::object;
 
 #[doc(hidden)]
-pub use tercel_heap::mutant;
+pub use tercel_machine::mutant;
 
 /// Items for derived code. Not for people.
 #[doc(hidden)]
@@ -63,5 +63,3 @@ pub mod __private {
     pub use tercel_wire::lent::{Lending, LentBytes};
     pub use tercel_wire::record::{Any, Ref};
 }
-
-pub use tercel_random as random;

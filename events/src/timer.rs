@@ -261,7 +261,7 @@ mod tests {
         let mut wheel = Wheel::new(128);
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
         let mut now = 0;
-        let mut random = tercel_random::Random::new(1);
+        let mut random = tercel_machine::random::Random::new(1);
         for _ in 0..200_000 {
             let state = random.next_u64();
             let slot = (state % 97) as u32;

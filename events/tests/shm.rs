@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tercel_events::shm::{
     Channel, Config, LINE_BYTES, Receiver, SendError, Sender, Spin, WaitError, Waited, pass,
 };
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 /// Tells a child what it is to be.
 const CHILD: &str = "TERCEL_TEST_SHM";

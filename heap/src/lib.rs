@@ -40,8 +40,6 @@ mod copier;
 mod copies;
 mod hints;
 mod memory;
-#[doc(hidden)]
-pub mod mutant;
 mod page;
 mod page_table;
 mod protocol;
@@ -57,6 +55,8 @@ mod view;
 mod write_set;
 mod writer;
 mod zeroed;
+
+use tercel_machine::mutant;
 
 pub use arena::FRAME_BYTES;
 pub use bindings::BindError;

@@ -309,7 +309,7 @@ mod tests {
         let table = Table::new(5000);
         let mut index = Index::new(5000, 1024, 256);
         let mut model = HashMap::new();
-        let mut random = tercel_random::Random::new(7);
+        let mut random = tercel_machine::random::Random::new(7);
         for _ in 0..50_000 {
             let o = oref(random.below(0x400) as u32);
             match model.remove(&o) {

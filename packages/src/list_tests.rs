@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 use super::*;
 

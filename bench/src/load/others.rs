@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tercel::tools::wire::id::PageId;
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref};
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 use super::super::blocks::percentile;
 

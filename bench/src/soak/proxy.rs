@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tercel::Address;
 use tercel_lock::unpoison;
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_term::fail::Failure;
 
 /// Forwards connections to the server, and cuts them at random times.

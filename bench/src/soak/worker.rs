@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Client, ClientConfig, Error, Tx};
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_verify::{
     Isolation, Kind, Object as Id, Outcome, Process, Read, Session, Transaction, Value, View, Write,
 };

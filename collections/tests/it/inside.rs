@@ -4,7 +4,7 @@ use crate::common::{Item, LARGE, item, space};
 use tercel::collections::{Map, Vector};
 use tercel::{Error, Ref, Text, Tx};
 use tercel_engine::server::ServerConfig;
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_testkit::World;
 
 /// A server from whose memory pages go.

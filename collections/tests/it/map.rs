@@ -6,7 +6,7 @@ use crate::common::{Item, LARGE, item, space};
 use proptest::prelude::*;
 use tercel::collections::{KEY_BYTES_MAX, KeyTooLong, Map};
 use tercel::{Bytes, Client, Error, Object, Ref, Text, Tx};
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 /// One step of a history. Numbers choose keys out of a small pool, so that steps meet.
 #[derive(Debug, Clone)]

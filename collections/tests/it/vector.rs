@@ -4,7 +4,7 @@ use crate::common::{Item, LARGE, item, space};
 use tercel::collections::Vector;
 use tercel::collections::vector::FANOUT;
 use tercel::{Error, Ref, Tx};
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 fn assert_same(tx: &Tx<'_>, vector: Vector<Item>, model: &[Ref<Item>]) -> Result<(), Error> {
     assert_eq!(vector.len(tx)?, model.len() as u64);

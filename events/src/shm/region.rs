@@ -157,7 +157,7 @@ impl Region {
 #[cfg(test)]
 impl Region {
     /// Writes into a word somewhere, as a hostile peer would: anything, or something small.
-    pub(crate) fn scribble(&self, random: &mut tercel_random::Random) {
+    pub(crate) fn scribble(&self, random: &mut tercel_machine::random::Random) {
         let line = &self.lines()[random.below(self.count as u64) as usize].0;
         let word = &line[random.below(WORDS as u64) as usize];
         let value = random.below(u64::MAX) >> random.below(64);

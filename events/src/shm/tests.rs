@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 use super::region::{Lane, POSITION_MASK};
 use super::*;

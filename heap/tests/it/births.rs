@@ -146,7 +146,7 @@ fn births_of_another_history_count_for_nothing() {
 #[cfg(tercel_mutants)]
 #[test]
 fn without_the_rule_an_older_reference_hits() {
-    use tercel_heap::mutant::{Rule, drop_rule};
+    use tercel_machine::mutant::{Rule, drop_rule};
     let mut w = world([5, 0]);
     let scope = w.reader.scope().unwrap();
     drop_rule(Some(Rule::TokenWithoutBirth));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::*;
 use tercel_heap::{Copied, Copier, Lookup, Scope, TypeKey, View, WriteSet};
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::record::{Class, Encoder, NoSpill, Ref, Text, Value};

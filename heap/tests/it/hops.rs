@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::time::Instant;
 use tercel_heap::*;
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_wire::id::Oref;
 use tercel_wire::layout::Var;
 

@@ -7,7 +7,7 @@
 use crate::common::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tercel_heap::*;
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_wire::id::{Oref, PageId, Stamp};
 use tercel_wire::page::Page;
 use tercel_wire::record::Ref;

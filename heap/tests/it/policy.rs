@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use tercel_heap::*;
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_wire::id::{Oref, PageId, Stamp};
 use tercel_wire::layout::Var;
 

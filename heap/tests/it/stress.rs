@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 use tercel_heap::*;
 use tercel_lock::unpoison;
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_wire::id::{Oref, PageId, Stamp};
 
 const PAGES: u32 = 80;

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tercel::check::{self, Kind};
 use tercel::tools::wire::log::{End, LogOffset, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader};
 use tercel::{Stamp, embedded};
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 fn of_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |n| n.parse().unwrap())

@@ -16,7 +16,7 @@ use tercel::{
     Address, Called, Client, ClientId, Context, Obj, Object, Oref, PageId, Server, Stamp, interface, service,
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, SendError, Sender, pass};
-use tercel_random::Random;
+use tercel_machine::random::Random;
 use tercel_testkit::stranger::Stranger;
 
 use crate::common::relay::Mapped;

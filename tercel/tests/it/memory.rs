@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::serve;
 use tercel::{Address, Client, ClientConfig, Error, List, Object, Ref, Text};
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 /// The client's budget.
 const BUDGET_BYTES: usize = 16 << 20;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tercel_random::Random;
+use tercel_machine::random::Random;
 
 use super::*;
 

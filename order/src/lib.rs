@@ -21,7 +21,7 @@ pub mod solo;
 
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
-use crate::time::Now;
+use tercel_machine::time::Now;
 
 /// Levels of safety of an ordered entry. Each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
-use super::{Input, Level, Output, Sequencer};
-use crate::time::Now;
+use crate::{Input, Level, Output, Sequencer};
+use tercel_machine::time::Now;
 
 /// The sequencer of a single node, which always leads.
 #[derive(Debug)]
@@ -58,8 +58,8 @@ impl Sequencer for Solo {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sealed;
     use super::*;
+    use crate::Sealed;
 
     const VIEW: ViewId = ViewId::new(3, 33);
 

@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
-use super::{Input, Level, Output, Sealed, Sequencer};
-use crate::mutant::{Rule, dropped};
-use crate::random::Random;
-use crate::time::Now;
+use crate::{Input, Level, Output, Sealed, Sequencer};
+use tercel_machine::mutant::{Rule, dropped};
+use tercel_machine::random::Random;
+use tercel_machine::time::Now;
 
 /// Settings of a group's behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
-use super::{Input, NodeId, Output, Sealed, Sequencer};
-use crate::time::Now;
+use crate::{Input, NodeId, Output, Sealed, Sequencer};
+use tercel_machine::time::Now;
 
 /// The sequencer of a node that is given stable entries and never leads.
 #[derive(Debug)]
