@@ -231,7 +231,7 @@ impl<M: Send> EventQueue<M> {
     }
 
     /// Has the backend watch for something else. A failure closes the source, for it could never be heard of
-    /// again.
+    /// again; but a listener for which the kernel has no room rests, and tries again.
     fn arm(&mut self, number: u32, wanted: Interest) {
         let token = self.slots.token(number);
         let slot = self.slots.at(number);
@@ -243,7 +243,14 @@ impl<M: Send> EventQueue<M> {
         };
         match self.poller.change(fd, token, slot.armed, wanted) {
             Ok(armed) => slot.armed = armed,
-            Err(error) => self.fail(number, errno(&error)),
+            Err(error) => match (&slot.source, errno(&error)) {
+                (Source::Listener(listener), Errno::NOMEM | Errno::NOSPC) => {
+                    if listener.state == ListenerState::Open {
+                        self.rest(number);
+                    }
+                }
+                (_, error) => self.fail(number, error),
+            },
         }
     }
 
