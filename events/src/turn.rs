@@ -324,10 +324,12 @@ impl<M: Send> EventQueue<M> {
         self.room_was_made();
     }
 
-    /// A descriptor or a slot came free: listeners that rest for want of one try again.
+    /// A descriptor or a slot came free: listeners that rest for want of one try again, each once.
     fn room_was_made(&mut self) {
-        while let Some(slot) = self.resting.pop_front() {
-            self.reopen(slot);
+        for _ in 0..self.resting.len() {
+            if let Some(slot) = self.resting.pop_front() {
+                self.reopen(slot);
+            }
         }
     }
 
