@@ -1,6 +1,8 @@
-//! A ledger that prints what was acknowledged. `ledger write ADDRESS` commits entry after entry and prints the number of each once
-//! its commit is acknowledged, until a commit fails. `ledger read DIR` prints the newest number in a directory that no server has
-//! open, and fails if an entry below it is missing. `.ci/sweep` compares the two.
+//! A ledger that prints what was acknowledged.
+//!
+//! `ledger write ADDRESS` commits entry after entry and prints the number of each once its commit is
+//! acknowledged, until a commit fails. `ledger read DIR` prints the newest number in a directory that no
+//! server has open, and fails if an entry below it is missing. `.ci/sweep` compares the two.
 
 use std::error::Error;
 use std::time::Duration;

@@ -104,9 +104,9 @@ const TAKE_BYTES: usize = 128 << 10;
 const TAKE_MESSAGES: usize = 64;
 
 /// Hands a channel over to the server at the other end of a socket that was just connected, if a client of
-/// this user trusts it with one: its user is asked of the kernel before any memory is made. None if it is not
-/// trusted, does not take the channel, or none can be made and sent; then the connection goes on by the socket. After
-/// an error the socket is of no use.
+/// this user trusts it with one: its user is asked of the kernel before any memory is made. None if it is
+/// not trusted, does not take the channel, or none can be made and sent; then the connection goes on by the
+/// socket. After an error the socket is of no use.
 pub(crate) fn hand_over(
     socket: &UnixStream,
     servers: SharedMemory,
