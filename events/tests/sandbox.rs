@@ -1,5 +1,5 @@
-//! Calls that the kernel refuses: a real filter of system calls. Filters are never taken off, so each holds for
-//! a child process or a thread of the test's own.
+//! Calls that the kernel refuses: a real filter of system calls. Filters are never taken off, so each holds
+//! for a child process or a thread of the test's own.
 
 mod rig;
 
@@ -49,7 +49,7 @@ fn queue_whose_ring_is_refused_says_so_and_the_default_works() {
 
 const SAID: &str = "confined, and served by epoll";
 
-/// Has the kernel answer this thread's calls of one number, or those that meet a rule, with an error, for ever.
+/// Has the kernel answer this thread's calls of one number, or those that meet a rule, with an error.
 fn refuse(call: i64, rules: Vec<SeccompRule>, errno: Errno) {
     let filter = SeccompFilter::new(
         BTreeMap::from([(call, rules)]),
@@ -117,8 +117,8 @@ fn listener_kernel_cannot_watch_tries_again() {
     });
 }
 
-/// Runs a story in a thread of its own, for its filter: of the queue, the address of a listener that rests for
-/// want of a source, and a stream whose end makes room. More connections wait.
+/// Runs a story in a thread of its own, for its filter. It is given the queue, the address of a listener that
+/// rests for want of a source, and a stream whose end makes room. More connections wait.
 fn with_resting_listener(story: fn(Rig, &SocketAddr, Token)) {
     let config = Config { sources_max: 2, accept_retry_ms: 600_000, ..Config::small() };
     let told = thread::spawn(move || match Rig::open(Backend::Epoll, config) {
