@@ -222,7 +222,7 @@ impl<M: Send> EventQueue<M> {
     }
 
     /// Pauses a listener until there is room, or for a while.
-    fn rest(&mut self, number: u32) {
+    pub(crate) fn rest(&mut self, number: u32) {
         if let Source::Listener(listener) = &mut self.slots.at(number).source {
             listener.state = ListenerState::PausedByLimit;
             self.counters.accepts_paused += 1;

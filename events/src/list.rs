@@ -28,6 +28,10 @@ impl SlotList {
         self.len == 0
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn contains(&self, slot: u32) -> bool {
         self.nodes.get(slot as usize).is_some_and(|link| link.next != ABSENT)
     }

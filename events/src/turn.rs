@@ -231,7 +231,7 @@ impl<M: Send> EventQueue<M> {
     }
 
     /// Has the backend watch for something else. A failure closes the source, for it could never be heard of
-    /// again.
+    /// again; but a listener for which the kernel has no room rests, and tries again.
     fn arm(&mut self, number: u32, wanted: Interest) {
         let token = self.slots.token(number);
         let slot = self.slots.at(number);
@@ -243,7 +243,14 @@ impl<M: Send> EventQueue<M> {
         };
         match self.poller.change(fd, token, slot.armed, wanted) {
             Ok(armed) => slot.armed = armed,
-            Err(error) => self.fail(number, errno(&error)),
+            Err(error) => match (&slot.source, errno(&error)) {
+                (Source::Listener(listener), Errno::NOMEM | Errno::NOSPC) => {
+                    if listener.state == ListenerState::Open {
+                        self.rest(number);
+                    }
+                }
+                (_, error) => self.fail(number, error),
+            },
         }
     }
 
@@ -317,10 +324,12 @@ impl<M: Send> EventQueue<M> {
         self.room_was_made();
     }
 
-    /// A descriptor or a slot came free: listeners that rest for want of one try again.
+    /// A descriptor or a slot came free: listeners that rest for want of one try again, each once.
     fn room_was_made(&mut self) {
-        while let Some(slot) = self.resting.pop_front() {
-            self.reopen(slot);
+        for _ in 0..self.resting.len() {
+            if let Some(slot) = self.resting.pop_front() {
+                self.reopen(slot);
+            }
         }
     }
 

@@ -104,9 +104,9 @@ const TAKE_BYTES: usize = 128 << 10;
 const TAKE_MESSAGES: usize = 64;
 
 /// Hands a channel over to the server at the other end of a socket that was just connected, if a client of
-/// this user trusts it with one: its user is asked of the kernel before any memory is made. None if it is not
-/// trusted or does not take the channel; then the connection goes on by the socket. After an error the socket
-/// is of no use.
+/// this user trusts it with one: its user is asked of the kernel before any memory is made. None if it is
+/// not trusted, does not take the channel, or none can be made and sent; then the connection goes on by the
+/// socket. After an error the socket is of no use.
 pub(crate) fn hand_over(
     socket: &UnixStream,
     servers: SharedMemory,
@@ -117,8 +117,16 @@ pub(crate) fn hand_over(
         return Ok(None);
     }
     socket.set_read_timeout(Some(timeout))?;
-    let (mut channel, memory) = Channel::create(Config::default())?;
-    pass::send(socket, &HELLO, &[memory.as_fd()])?;
+    let made = Channel::create(Config::default()).and_then(|(channel, memory)| {
+        pass::send(socket, &HELLO, &[memory.as_fd()])?;
+        Ok(channel)
+    });
+    let mut channel = match made {
+        Ok(channel) => channel,
+        Err(e) if e.kind() == io::ErrorKind::WriteZero => return Err(e),
+        // Nothing was sent: a process that may not have such memory still has the socket.
+        Err(_) => return Ok(None),
+    };
     let mut answer = [0];
     (&mut &*socket).read_exact(&mut answer)?;
     match answer {
@@ -478,6 +486,16 @@ mod tests {
             });
             assert_eq!((handed, taken), (is_trusted, is_trusted), "{servers:?}, {own}");
         }
+    }
+
+    #[test]
+    fn channel_that_cannot_be_sent_leaves_socket() {
+        let (here, there) = UnixStream::pair().unwrap();
+        here.shutdown(std::net::Shutdown::Write).unwrap();
+        let handed = hand_over(&here, SharedMemory::AnyUser, 0, Duration::from_secs(10));
+        assert!(matches!(handed, Ok(None)), "{:?}", handed.err());
+        // The server has received nothing of it.
+        assert_eq!(std::io::Read::read(&mut &there, &mut [0]).unwrap(), 0);
     }
 
     #[test]

@@ -314,6 +314,10 @@ impl Loop {
                 let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);
                 self.received(core, now, conn, &lease, unsent_bytes);
             }
+            // A server that no client can reach any more does not go on as if one could.
+            Kind::Closed(error) if event.key == LISTENER_KEY => {
+                self.failed = Some(format!("it can no longer accept connections: {error}"));
+            }
             Kind::EndOfStream | Kind::Closed(_) => match self.conns.get(&conn) {
                 Some(Peer::Shared(at)) => self.hot.channels.ended(*at),
                 _ => self.gone(core, now, conn),
