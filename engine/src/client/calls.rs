@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{OpId, Oref};
 use tercel_wire::interface::Interface;
-use tercel_wire::message::{Answer, Bound, Call, CallEnd, Refusal};
+use tercel_wire::message::{Answer, Bound, Call, CallEnd};
 
 use super::pending::{Asked, Single};
 use super::{Client, LinkState};
@@ -84,7 +84,7 @@ impl Client {
         let came_to = match answer.end {
             CallEnd::Returned(stamp, bytes) => CameTo::Returned(stamp, bytes.to_vec()),
             CallEnd::Failed(stamp, bytes) => CameTo::Failed(stamp, bytes.to_vec()),
-            CallEnd::Refused(why, text) => CameTo::Refused(refused(why, text.to_string())),
+            CallEnd::Refused(why, text) => CameTo::Refused(Error::refused(why, text)),
         };
         self.call_answered(answer.slot, answer.seq, came_to);
     }
@@ -186,18 +186,5 @@ impl Caller for Client {
         missed.resize(MISSED, Oref::NULL);
         let at = (oref.raw() as usize ^ oref.raw() as usize >> 10) % MISSED;
         std::mem::replace(&mut missed[at], oref) == oref
-    }
-}
-
-/// Translates a refusal into the error for the program.
-fn refused(why: Refusal, text: String) -> Error {
-    match why {
-        Refusal::NotFound => Error::NotFound(text),
-        Refusal::Denied => Error::Denied(text),
-        Refusal::Schema => Error::Schema(text),
-        Refusal::Full => Error::Full(Limit::Server(text.into())),
-        Refusal::Corrupt => Error::Corrupt(text),
-        Refusal::Late => Error::Timeout(None),
-        Refusal::Unavailable => Error::Unavailable(text),
     }
 }

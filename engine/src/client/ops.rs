@@ -5,7 +5,7 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{OP_SLOTS_MAX, OpId, PageId, Stamp};
-use tercel_wire::message::{Commit, Outcome, Part, Resolve, Verdict};
+use tercel_wire::message::{Commit, Outcome, Part, Refusal, Resolve, Verdict};
 
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
@@ -98,7 +98,7 @@ impl Ops {
             return Vec::new();
         }
         // The stream alone proves that the operation is executed and durable.
-        busy.outcome.get_or_insert(Outcome::Committed(stamp));
+        busy.outcome.get_or_insert(Ok(stamp));
         std::mem::take(&mut busy.local_writes)
     }
 
@@ -117,7 +117,7 @@ impl Ops {
     /// The server has forgotten this client: what is not answered never will be.
     pub(super) fn evicted(&mut self) {
         for busy in self.slots.iter_mut().filter_map(|s| s.busy.as_mut()) {
-            busy.outcome.get_or_insert(Outcome::Unknown);
+            busy.outcome.get_or_insert(Err(Refusal::Unknown));
         }
         self.sweep();
     }
@@ -286,8 +286,8 @@ impl Client {
         }
         let Some(call) = &mut busy.call else { return };
         let outcome = match &came_to {
-            CameTo::Returned(stamp, _) => Outcome::Committed(*stamp),
-            _ => Outcome::NotExecuted,
+            CameTo::Returned(stamp, _) => Ok(*stamp),
+            _ => Err(Refusal::NotExecuted),
         };
         call.came_to.get_or_insert(came_to);
         busy.outcome.get_or_insert(outcome);
@@ -299,7 +299,7 @@ impl Client {
     /// Takes the result of a call, once.
     pub(super) fn take_call(&mut self, op: OpId) -> Option<CameTo> {
         if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
-            busy.outcome.get_or_insert(Outcome::Unknown);
+            busy.outcome.get_or_insert(Err(Refusal::Unknown));
         }
         let busy = self.ops.busy(op)?;
         let outcome = busy.outcome?;
@@ -342,11 +342,10 @@ impl Client {
         match self.ops.busy(v.op) {
             Some(busy) => {
                 busy.outcome.get_or_insert(v.outcome);
-                if !matches!(v.outcome, Outcome::Committed(_)) {
+                if v.outcome.is_err() {
                     busy.local_writes.clear();
                 }
-                let refused =
-                    matches!(v.outcome, Outcome::NotExecuted | Outcome::Invalid(_) | Outcome::Nowhere(_));
+                let refused = v.outcome.is_err_and(Refusal::rejects);
                 if refused && busy.makes {
                     self.leases.turn_page();
                 }
@@ -370,13 +369,13 @@ impl Client {
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
         if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
             // There will be no connection on which an answer could come.
-            busy.outcome.get_or_insert(Outcome::Unknown);
+            busy.outcome.get_or_insert(Err(Refusal::Unknown));
         }
         match self.ops.busy(op)?.outcome? {
-            Outcome::Committed(stamp) if self.reader.watermark() < stamp => {
+            Ok(stamp) if self.reader.watermark() < stamp => {
                 return None;
             }
-            Outcome::Committed(stamp) => self.history.acknowledged = self.history.acknowledged.max(stamp),
+            Ok(stamp) => self.history.acknowledged = self.history.acknowledged.max(stamp),
             _ => {}
         }
         self.ops.release(op)
@@ -385,7 +384,7 @@ impl Client {
     /// Gives the outcome of an operation whose caller gave up waiting.
     pub fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
         if let Some(outcome) = self.ops.answered.get(&op).copied() {
-            if let Outcome::Committed(stamp) = outcome {
+            if let Ok(stamp) = outcome {
                 if self.reader.watermark() < stamp {
                     return None;
                 }
@@ -397,7 +396,7 @@ impl Client {
             return Some(outcome);
         }
         if op.client != self.id || matches!(self.peer.link, LinkState::Refused(_)) {
-            return Some(Outcome::Unknown);
+            return Some(Err(Refusal::Unknown));
         }
         self.ask_outcome(op);
         None
@@ -423,7 +422,7 @@ mod tests {
         // A call that was given up counts until the server has said what became of it.
         client.cancel_call(second);
         assert_eq!(client.begin_call(1), None);
-        client.verdict(Verdict { op: second, outcome: Outcome::NotExecuted });
+        client.verdict(Verdict { op: second, outcome: Err(Refusal::NotExecuted) });
         assert!(client.begin_call(30).is_some());
         assert_eq!(client.begin_call(1), None);
         client.call_answered(third.slot, third.seq, CameTo::Returned(Stamp(2), Vec::new()));

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
 use tercel_wire::message::form::Form;
-use tercel_wire::message::{CommitEffects, Outcome, Reason, Write};
+use tercel_wire::message::{CommitEffects, Refusal, Write};
 
 use super::commit::{Body, check_object, missing_of};
 use super::place::Placing;
@@ -168,7 +168,7 @@ pub(super) fn is_large(bytes: usize) -> bool {
 }
 
 /// The result of a slice: a refusal ends the transaction.
-type Sliced = Result<(), Outcome>;
+type Sliced = Result<(), Refusal>;
 
 impl Large {
     /// Puts some more of what came together.
@@ -364,8 +364,8 @@ impl Leader {
         if let Some(why) = failed {
             let (asked, op) = (large.asked, large.op);
             self.end_large();
-            work.refuse(asked, Reason::Corrupt, why);
-            self.not_executed(asked, op, Outcome::NotExecuted, work);
+            work.refuse(asked, Refusal::Corrupt, why);
+            self.not_executed(asked, op, Refusal::NotExecuted, work);
         }
     }
 
@@ -407,10 +407,10 @@ impl Leader {
         };
         let (asked, op) = (large.asked, large.op);
         self.large = Some(large);
-        if let Err(outcome) = sliced {
-            work.stats.conflicts += u64::from(matches!(outcome, Outcome::Conflict(_) | Outcome::TooOld));
+        if let Err(why) = sliced {
+            work.stats.conflicts += u64::from(matches!(why, Refusal::Conflict(_) | Refusal::TooOld));
             self.end_large();
-            self.not_executed(asked, op, outcome, work);
+            self.not_executed(asked, op, why, work);
         }
     }
 
@@ -482,7 +482,7 @@ fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
     for i in slice.clone() {
         let oref = large.writes[i].oref;
         if !large.touched.written.insert(oref) {
-            return Err(Outcome::Invalid(oref));
+            return Err(Refusal::Invalid(oref));
         }
     }
     large.done(slice.end, large.writes.len(), LargePhase::Name);

@@ -39,7 +39,7 @@ mod waiting;
 use std::collections::VecDeque;
 
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{Leased, Outcome, Reason};
+use tercel_wire::message::{Leased, Outcome, Refusal};
 
 use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
@@ -92,7 +92,7 @@ pub(crate) struct Asked {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
     Verdict(Asked, OpId, Outcome),
-    Refused(Asked, Reason, String),
+    Refused(Asked, Refusal, String),
     /// The client broke the protocol: its session ends.
     Expel(Conn, String),
     Granted(Asked, Leased),
@@ -104,7 +104,7 @@ impl Work<'_> {
         self.replies.push(Reply::Verdict(asked, op, outcome));
     }
 
-    fn refuse(&mut self, asked: Asked, reason: Reason, text: impl Into<String>) {
+    fn refuse(&mut self, asked: Asked, reason: Refusal, text: impl Into<String>) {
         self.replies.push(Reply::Refused(asked, reason, text.into()));
     }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::interface::{Interface, InterfaceSchema, Method};
-use tercel_wire::message::{Limit, Outcome, ResponseEnd};
+use tercel_wire::message::{Limit, Refusal, ResponseEnd};
 use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
 use tercel_wire::record::{Any, Encoder, Ref};
 
 use super::given::damaged;
 use super::{Called, Failure, Given, Reply};
-use crate::error::{Bound, Error};
+use crate::error::Error;
 use crate::limits;
 use crate::object::{Obj, Object};
 use crate::time::Now;
@@ -321,7 +321,8 @@ impl Calling<'_> {
             CameTo::Returned(_, bytes) => Ok((Reply::Returned(bytes), binding.interface)),
             CameTo::Failed(_, bytes) => Ok((Reply::Failed(bytes), binding.interface)),
             CameTo::Refused(e) => Err(e),
-            CameTo::Decided(outcome) => Err(undecided(outcome)),
+            CameTo::Decided(Ok(_) | Err(Refusal::Unknown)) => Err(Error::Timeout(None)),
+            CameTo::Decided(Err(why)) => Err(Error::refused(why, "")),
         }
     }
 
@@ -335,10 +336,10 @@ impl Calling<'_> {
         loop {
             let (came_to, binding) = self.once()?;
             let is_worth_it = match &came_to {
-                CameTo::Decided(Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted) => true,
-                CameTo::Decided(Outcome::Full(Limit::Buffer)) => true,
+                CameTo::Decided(Err(Refusal::Conflict(_) | Refusal::TooOld | Refusal::NotExecuted)) => true,
+                CameTo::Decided(Err(Refusal::Full(Limit::Buffer))) => true,
                 // What only reads may have been run: it is run again.
-                CameTo::Decided(Outcome::Unknown) => self.reads(),
+                CameTo::Decided(Err(Refusal::Unknown)) => self.reads(),
                 _ => false,
             };
             attempt += 1;
@@ -368,9 +369,7 @@ impl Calling<'_> {
         });
         match (driven, ended, bound) {
             // It is not known whether it was run, and never will be.
-            (Ok(()), Some(Ok(CameTo::Decided(Outcome::Unknown | Outcome::Committed(_)))), _)
-                if !self.reads() =>
-            {
+            (Ok(()), Some(Ok(CameTo::Decided(Err(Refusal::Unknown) | Ok(_)))), _) if !self.reads() => {
                 Err(sent.map_or(Error::Timeout(None), Error::unknown))
             }
             (Ok(()), Some(ended), Some(binding)) => Ok((ended?, binding)),
@@ -433,20 +432,3 @@ impl Calling<'_> {
 
 /// The first pause between two attempts: about a commit's time. It doubles up to 256 times that.
 const BACK_OFF_US: u64 = 50;
-
-/// The caller's error for an operation that was not executed, or for which this is not known.
-fn undecided(outcome: Outcome) -> Error {
-    match outcome {
-        Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted | Outcome::Committed(_) => {
-            Error::Conflict
-        }
-        Outcome::Unknown => Error::Timeout(None),
-        Outcome::Full(Limit::Buffer) => Error::Full(Bound::Buffer),
-        Outcome::Full(Limit::Transaction) => Error::Full(Bound::Transaction),
-        Outcome::Full(Limit::Disk) => Error::Full(Bound::Disk),
-        Outcome::Full(Limit::Pages) => Error::Full(Bound::Pages),
-        Outcome::Invalid(oref) | Outcome::Nowhere(oref) => {
-            Error::Denied(format!("the server does not take what the method has written to object {oref}"))
-        }
-    }
-}

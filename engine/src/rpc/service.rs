@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::{Interface, Method};
-use tercel_wire::message::{Response, ResponseEnd, Unbegun};
+use tercel_wire::message::{Refusal, Response, ResponseEnd};
 use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
 use tercel_wire::record::Encoder;
 
@@ -235,8 +235,8 @@ fn ended(end: ResponseEnd<'_>) -> Result<Ended<'_>, Error> {
         ResponseEnd::Returned(_, bytes) => Ok(Ended::Returned(bytes)),
         ResponseEnd::Failed(_, bytes) => Ok(Ended::Failed(bytes)),
         ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into())),
-        ResponseEnd::Forgotten => Err(Error::Unknown(FORGOTTEN.into())),
-        ResponseEnd::Refused(why, text) => Err(unbegun(why, text)),
+        ResponseEnd::Refused(Refusal::Unknown, _) => Err(Error::Unknown(FORGOTTEN.into())),
+        ResponseEnd::Refused(why, text) => Err(Error::refused(why, text)),
     }
 }
 
@@ -325,7 +325,8 @@ impl<'a> Calling<'a> {
             let came_to = self.once(under_way.take());
             let is_unknown = match &came_to {
                 Ok(answer) => {
-                    matches!(Response::decode(&answer.body), Ok(Response { end: ResponseEnd::Forgotten, .. }))
+                    let is_unknown = |end| matches!(end, ResponseEnd::Refused(Refusal::Unknown, _));
+                    Response::decode(&answer.body).is_ok_and(|response| is_unknown(response.end))
                 }
                 Err(e) => matches!(e, Error::Unknown(_)),
             };
@@ -400,19 +401,6 @@ pub(super) fn unreadable(e: impl std::fmt::Display) -> Error {
     Error::Failed(format!("its result cannot be read: {e}"))
 }
 
-/// Translates a refusal into an error for the program: in any case the call was not begun.
-fn unbegun(why: Unbegun, text: &str) -> Error {
-    match why {
-        Unbegun::Schema => Error::Schema(text.into()),
-        Unbegun::Corrupt => Error::Corrupt(text.into()),
-        Unbegun::Busy => Error::Full(Bound::Server(text.into())),
-        Unbegun::Late | Unbegun::Cancelled => Error::Timeout(None),
-        Unbegun::Draining => Error::Unavailable(text.into()),
-        // No procedure is refused so.
-        Unbegun::Elsewhere => Error::Corrupt("a procedure was refused as a method is".into()),
-    }
-}
-
 /// The stamp that a response names: what its caller reads from then on is not older.
 pub fn stamp_of(end: &ResponseEnd<'_>) -> Stamp {
     match end {
@@ -420,6 +408,6 @@ pub fn stamp_of(end: &ResponseEnd<'_>) -> Stamp {
         ResponseEnd::Returned(stamp, _) | ResponseEnd::Failed(stamp, _) | ResponseEnd::Broken(stamp, _) => {
             *stamp
         }
-        ResponseEnd::Forgotten | ResponseEnd::Refused(..) => Stamp::ZERO,
+        ResponseEnd::Refused(..) => Stamp::ZERO,
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::lent::SharedBody;
-use tercel_wire::message::{Reason, Request};
+use tercel_wire::message::{Refusal, Request};
 
 pub use crate::effect::{
     Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
@@ -115,7 +115,7 @@ impl Server {
             Input::Alive(conn) => self.sessions.alive(conn, now),
             Input::Disconnected(conn) => self.sessions(out, |s, cx| s.disconnected(conn, cx)),
             Input::NoRoom(conn, why) => {
-                self.sessions(out, |s, cx| s.turn_away(conn, Reason::Full, why, cx));
+                self.sessions(out, |s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes), out),
             Input::Written(view, position) => self.written(view, position, out),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Stamp};
 use tercel_wire::interface::Interface;
-use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, FromServer, Limit, Outcome, Reason, Refusal};
+use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, FromServer, Limit, Refusal};
 
 use super::call_queue::Waiting;
 use super::health::DRAINING;
@@ -52,7 +52,7 @@ impl Sessions {
             }
         };
         match bound {
-            Err(text) => cx.refuse(asked, Reason::Schema, text),
+            Err(text) => cx.refuse(asked, Refusal::Schema, text),
             Ok(bound) => cx.answer(asked, &FromServer::Bound(bound)),
         }
     }
@@ -64,7 +64,7 @@ impl Sessions {
         let all = of_objects.chain(cx.config.services.interfaces());
         all.for_each(|interface: &Interface| interface.encode(&mut body));
         if body.len() > BODY_BYTES_MAX {
-            return cx.refuse(asked, Reason::Full, "the interfaces are larger than a message");
+            return cx.refuse(asked, Refusal::FULL, "the interfaces are larger than a message");
         }
         cx.reply(asked.conn, Kind::Offered, asked.call, &body);
     }
@@ -81,7 +81,7 @@ impl Sessions {
     ) {
         let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
         if op.slot >= limits::credit() {
-            return cx.verdict(asked, op, Outcome::Full(Limit::Buffer));
+            return cx.verdict(asked, op, Err(Refusal::Full(Limit::Buffer)));
         }
         let digest = crc32fast::hash(body);
         let mut is_answered = false;
@@ -109,7 +109,7 @@ impl Sessions {
             return self.refuse_call(asked, op, &Error::Unavailable(DRAINING.into()), cx);
         }
         if !self.calls.has_room(asked.conn, call.payload.len()) {
-            return self.spend(asked, op, Outcome::Full(Limit::Buffer), cx);
+            return self.spend(asked, op, Refusal::Full(Limit::Buffer), cx);
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
         let waiting = Waiting {
@@ -145,7 +145,7 @@ impl Sessions {
         let judged = CommitEffects::decode(effects)
             .map(|effects| cx.lead(|leader, work| leader.judge(&effects, work)).map(|(verdict, _)| verdict));
         match judged {
-            Ok(Some(Err(Outcome::Conflict(_) | Outcome::TooOld))) => return false,
+            Ok(Some(Err(Refusal::Conflict(_) | Refusal::TooOld))) => return false,
             Ok(None) => return true,
             _ => {}
         }
@@ -192,29 +192,14 @@ impl Sessions {
     }
 
     fn refuse_call(&mut self, asked: Asked, op: OpId, e: &Error, cx: &mut Cx<'_>) {
-        let why = match e {
-            Error::NotFound(_) => Refusal::NotFound,
-            Error::Denied(_) | Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Denied,
-            Error::Schema(_) => Refusal::Schema,
-            Error::Full(_) => Refusal::Full,
-            Error::Corrupt(_) => Refusal::Corrupt,
-            Error::Timeout(_) => Refusal::Late,
-            Error::Conflict
-            | Error::Unavailable(_)
-            | Error::OtherHistory(_)
-            | Error::Unsupported(_)
-            | Error::Unknown(_)
-            | Error::Failed(_)
-            | Error::Server(_) => Refusal::Unavailable,
-        };
         if !dropped(Rule::CallSpendsNothing) {
             cx.lead(|leader, _| leader.spend(op));
         }
-        answer(asked, op, CallEnd::Refused(why, &e.what()), cx);
+        answer(asked, op, CallEnd::Refused(e.refusal(), &e.what()), cx);
     }
 
-    fn spend(&mut self, asked: Asked, op: OpId, outcome: Outcome, cx: &mut Cx<'_>) {
-        self.lead(cx, |leader, work| leader.not_executed(asked, op, outcome, work));
+    fn spend(&mut self, asked: Asked, op: OpId, why: Refusal, cx: &mut Cx<'_>) {
+        self.lead(cx, |leader, work| leader.not_executed(asked, op, why, work));
     }
 }
 

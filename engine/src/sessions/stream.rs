@@ -2,7 +2,7 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{Oref, PageId, Stamp};
-use tercel_wire::message::{CallEnd, Change, Outcome, Stream};
+use tercel_wire::message::{CallEnd, Change, Stream};
 
 use super::{Cx, Sessions, calls, unasked};
 use crate::effect::Conn;
@@ -50,7 +50,7 @@ impl Sessions {
             && dropped(Rule::OwnNotInStream)
         {
             hear.retain(|(c, _)| *c != conn);
-            cx.verdict(unasked(conn), op, Outcome::Committed(flight.stamp));
+            cx.verdict(unasked(conn), op, Ok(flight.stamp));
         }
         for of_session in hear.chunk_by(|a, b| a.0 == b.0) {
             let conn = of_session[0].0;

@@ -12,7 +12,7 @@ use tercel_engine::server::{Conn, Effects, Input, LogRoom, ServerConfig};
 use tercel_engine::server::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Refusal, Verdict, Write};
+use tercel_wire::message::{Answer, Call, CallEnd, Limit, Refusal, Verdict, Write};
 use tercel_wire::record::Text;
 
 /// As [`crate::world::hand::layout`] has it.
@@ -149,7 +149,7 @@ fn client_with_many_calls_on_one_object_holds_up_nobody_else() {
     // One more than it was granted.
     let said = w.call(A, w.hot, CREDIT, 1);
     let (.., body) = said.iter().find(|(_, kind, ..)| *kind == Kind::Verdict).expect("a verdict");
-    assert_eq!(Verdict::decode(body).unwrap().outcome, Outcome::Full(Limit::Buffer));
+    assert_eq!(Verdict::decode(body).unwrap().outcome, Err(Refusal::Full(Limit::Buffer)));
 
     // The first is ordered; some of the others were tried, and not all.
     w.run();
@@ -258,7 +258,7 @@ fn late_call_is_refused_and_its_id_is_spent() {
     assert!(matches!(end, CallEnd::Refused(Refusal::Late, _)), "{end:?}");
     // A copy of it with time left, and a question for it.
     for said in [w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US), w.h.resolve(B, op)] {
-        assert_eq!(outcomes(&said), [Outcome::NotExecuted]);
+        assert_eq!(outcomes(&said), [Err(Refusal::NotExecuted)]);
     }
     assert!(!w.h.server.has_calls());
     assert_eq!(w.h.seen(B, w.hot, 1), Some(0));

@@ -1,6 +1,8 @@
 //! Answers to calls of methods of objects.
 
-use super::form::{Form, FromOne, numbered};
+use super::form::{Form, FromOne};
+use super::part::Refusal;
+use super::request::REFUSED;
 use crate::cursor::{DecodeError, Put, Reader, told};
 use crate::id::{OP_SLOTS_MAX, Stamp};
 
@@ -29,33 +31,16 @@ pub enum CallEnd<'a> {
     Refused(Refusal, &'a str),
 }
 
-numbered! {
-    /// The kind of error that keeps a method from its end.
-    Refusal {
-        /// The object, or one that the method looked for, is not there.
-        NotFound = 1,
-        /// The method did what it may not do.
-        Denied = 2,
-        /// A class or an interface is another one.
-        Schema = 3,
-        /// Something has no room.
-        Full = 4,
-        /// Bytes are damaged.
-        Corrupt = 5,
-        /// The time of the caller was over before it was run.
-        Late = 6,
-        /// Later.
-        Unavailable = 7,
-    }
-}
-
 impl<'a> Answer<'a> {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (tag, stamp, bytes) = match self.end {
             CallEnd::Returned(stamp, bytes) => (0, stamp, bytes),
             CallEnd::Failed(stamp, bytes) => (1, stamp, bytes),
-            CallEnd::Refused(why, text) => (1 + why as u16, Stamp::ZERO, told(text)),
+            CallEnd::Refused(why, text) => {
+                let (code, value) = why.parts();
+                (REFUSED + u16::from(code), Stamp(value), told(text))
+            }
         };
         out.put_u16(self.slot);
         out.put_u16(tag);
@@ -74,7 +59,9 @@ impl<'a> Answer<'a> {
             1 => CallEnd::Failed(stamp, r.rest()),
             _ => {
                 let text = std::str::from_utf8(r.rest()).map_err(|_| DecodeError::BadField("answer"))?;
-                let why = Refusal::of(u64::from(tag) - 1).ok_or(DecodeError::BadField("answer"))?;
+                let code = tag.checked_sub(REFUSED).and_then(|code| u8::try_from(code).ok());
+                let why = code.and_then(|code| Refusal::of(code, stamp.0));
+                let why = why.ok_or(DecodeError::BadField("answer"))?;
                 CallEnd::Refused(why, text)
             }
         };

@@ -18,9 +18,9 @@ mod request;
 mod table;
 
 pub use backup::{BACKUP_PAGES_MAX, BackupPart};
-pub use call::{Answer, CallEnd, Refusal};
+pub use call::{Answer, CallEnd};
 pub use part::*;
-pub use request::{HEAD_BYTES, OBJECT_SLOT, Request, RequestTemplate, Response, ResponseEnd, Unbegun};
+pub use request::{HEAD_BYTES, OBJECT_SLOT, Request, RequestTemplate, Response, ResponseEnd};
 pub use table::*;
 
 use thiserror::Error;

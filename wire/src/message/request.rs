@@ -1,7 +1,8 @@
 //! Calls of services, procedures without a stored object; and those of methods that only read, which need no
 //! name for good either.
 
-use super::form::{Form, FromOne, numbered};
+use super::form::{Form, FromOne};
+use super::part::Refusal;
 use crate::cursor::{DecodeError, Put, Reader, le32, le64, told};
 use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 
@@ -11,7 +12,7 @@ use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 /// client and the sequence name a call for good, so that it is executed at most once.
 ///
 /// A request that names an object asks for a method that only reads. It may be run more than once, so it
-/// takes no slot. A server that cannot run it where it arrived answers [`Unbegun::Elsewhere`].
+/// takes no slot. A server that cannot run it where it arrived answers [`Refusal::Elsewhere`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
     /// The slot; for a call that is never answered there is none, and the sequence is that of all of them.
@@ -161,39 +162,21 @@ pub enum ResponseEnd<'a> {
     Failed(Stamp, &'a [u8]),
     /// The call was begun and did not come to its end; the stamp as above. Its earlier writes stay.
     Broken(Stamp, &'a str),
-    /// The call has come to its end, and its result is not kept any more.
-    Forgotten,
-    /// The call was not begun, and never will be, for this reason.
-    Refused(Unbegun, &'a str),
+    /// The call was not begun, and never will be, for this reason; or it has come to an end of which nothing
+    /// is known any more: [`Refusal::Unknown`].
+    Refused(Refusal, &'a str),
 }
 
-numbered! {
-    /// The reason for which a procedure was not begun.
-    Unbegun {
-        /// There is no such procedure at the server.
-        Schema = 1,
-        /// The arguments are damaged.
-        Corrupt = 2,
-        /// The time of the caller was over.
-        Late = 3,
-        /// The server has as many calls under way as it takes.
-        Busy = 4,
-        /// The caller has given up.
-        Cancelled = 5,
-        /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with
-        /// a [`super::Call`], which is answered in full.
-        Elsewhere = 6,
-        /// The server is about to stop, and takes no new calls.
-        Draining = 7,
-    }
+impl ResponseEnd<'_> {
+    /// The call has come to its end, and its result is not kept any more.
+    pub const FORGOTTEN: ResponseEnd<'static> = ResponseEnd::Refused(Refusal::Unknown, "");
 }
 
 const RETURNED: u16 = 0;
 const FAILED: u16 = 1;
 const BROKEN: u16 = 2;
-const FORGOTTEN: u16 = 3;
-/// Behind it the reasons of [`Unbegun`].
-const REFUSED: u16 = 16;
+/// Behind it the codes of [`Refusal`], whose value stands in the place of the stamp.
+pub(super) const REFUSED: u16 = 16;
 
 impl<'a> Response<'a> {
     /// Appends it.
@@ -203,8 +186,10 @@ impl<'a> Response<'a> {
             ResponseEnd::Returned(stamp, bytes) => (RETURNED, stamp, bytes),
             ResponseEnd::Failed(stamp, bytes) => (FAILED, stamp, bytes),
             ResponseEnd::Broken(stamp, text) => (BROKEN, stamp, told(text)),
-            ResponseEnd::Forgotten => (FORGOTTEN, Stamp::ZERO, &[][..]),
-            ResponseEnd::Refused(why, text) => (REFUSED + why as u16, Stamp::ZERO, told(text)),
+            ResponseEnd::Refused(why, text) => {
+                let (code, value) = why.parts();
+                (REFUSED + u16::from(code), Stamp(value), told(text))
+            }
         };
         let name = u32::from(self.slot) | u32::from(tag) << 16;
         out.extend_from_slice(&head(name, self.seq, stamp.0));
@@ -250,16 +235,13 @@ impl<'a> Response<'a> {
         };
         let (tag, seq, stamp) = (r.u16()?, FromOne::take(&mut r, "sequence")?, Stamp(r.u64()?));
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| DecodeError::BadField("response"));
-        if tag > BROKEN && stamp != Stamp::ZERO {
-            return Err(DecodeError::BadField("response"));
-        }
         let end = match tag {
             RETURNED => ResponseEnd::Returned(stamp, rest),
             FAILED => ResponseEnd::Failed(stamp, rest),
             BROKEN => ResponseEnd::Broken(stamp, text(rest)?),
-            FORGOTTEN if rest.is_empty() => ResponseEnd::Forgotten,
             other => {
-                let why = other.checked_sub(REFUSED).and_then(|why| Unbegun::of(why.into()));
+                let code = other.checked_sub(REFUSED).and_then(|code| u8::try_from(code).ok());
+                let why = code.and_then(|code| Refusal::of(code, stamp.0));
                 let why = why.ok_or(DecodeError::BadField("response"))?;
                 ResponseEnd::Refused(why, text(rest)?)
             }

@@ -10,7 +10,7 @@ use super::declare::{body, form, messages, type_of, words};
 use super::form::{Form, FromOne, Methods, NoneAtMax, OpSlot, PagesEnd, ServiceSlot, Tail, ToEnd, Told};
 use super::{
     Answer, BackupPart, Change, Credit, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply,
-    Reason, Request, Response, Resume,
+    Refusal, Request, Response, Resume,
 };
 use crate::cursor::{DecodeError, Reader};
 use crate::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
@@ -251,7 +251,7 @@ FromServer {
     /// A request that the server does not serve, or the end of the connection if the frame's call is 0.
     74 Refused {
         /// The party that must act.
-        reason: Reason,
+        reason: Refusal,
         /// The text for a person.
         text: String as Told,
     };
