@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{OpId, Oref};
 use tercel_wire::interface::Interface;
-use tercel_wire::message::{Answer, Bound, Call, CallEnd};
+use tercel_wire::message::{Bound, Request, ResponseEnd};
 
 use super::pending::{Asked, Single};
 use super::{Client, LinkState};
@@ -80,13 +80,14 @@ impl Calls {
 }
 
 impl Client {
-    pub(super) fn call_answer(&mut self, answer: Answer<'_>) {
-        let came_to = match answer.end {
-            CallEnd::Returned(stamp, bytes) => CameTo::Returned(stamp, bytes.to_vec()),
-            CallEnd::Failed(stamp, bytes) => CameTo::Failed(stamp, bytes.to_vec()),
-            CallEnd::Refused(why, text) => CameTo::Refused(Error::refused(why, text)),
+    pub(super) fn call_answer(&mut self, slot: u16, seq: u64, end: ResponseEnd<'_>) {
+        let came_to = match end {
+            ResponseEnd::Returned(stamp, bytes) => CameTo::Returned(stamp, bytes.to_vec()),
+            ResponseEnd::Failed(stamp, bytes) => CameTo::Failed(stamp, bytes.to_vec()),
+            ResponseEnd::Refused(why, text) => CameTo::Refused(Error::refused(why, text)),
+            ResponseEnd::Broken(_, text) => CameTo::Refused(Error::Failed(text.into())),
         };
-        self.call_answered(answer.slot, answer.seq, came_to);
+        self.call_answered(slot, seq, came_to);
     }
 
     /// The interfaces that the server has methods for.
@@ -148,18 +149,18 @@ impl Caller for Client {
         }
         let op = self.begin_call(call.payload.len())?;
         let mut head = Vec::with_capacity(28);
-        Call {
-            slot: op.slot,
+        Request {
+            slot: Some(op.slot),
             seq: op.seq,
+            again: false,
             interface: call.interface,
             method: call.method,
-            target: call.target,
-            read_at: call.read_at,
+            object: Some((call.target, call.read_at)),
             payload: &[],
         }
         .encode(&mut head);
         let left_us = until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
-        self.say_parts(Kind::Call, [&head, call.payload], left_us);
+        self.say_parts(Kind::Request, [&head, call.payload], left_us);
         Some(Ok(op))
     }
 

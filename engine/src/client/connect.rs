@@ -184,7 +184,6 @@ impl Client {
             FromServer::Welcome(welcome) => self.welcome(welcome),
             FromServer::Stream(stream) => self.stream(stream)?,
             FromServer::Verdict(verdict) => self.verdict(verdict),
-            FromServer::Answer(answer) => self.call_answer(answer),
             FromServer::OutputItem(item) => self.stream_item(header.stamp, item)?,
             FromServer::InputCredit(credit) => self.stream_credit(credit)?,
             FromServer::Response(_) => self.responded(body.into()).map_err(|e| broken(e.to_string()))?,

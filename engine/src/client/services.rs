@@ -6,7 +6,7 @@ use tercel_wire::cursor::DecodeError;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{Bound, Cancel, OBJECT_SLOT, Request, Response};
+use tercel_wire::message::{Bound, Cancel, OBJECT_SLOT, OPERATION, Request, Response};
 
 use super::Client;
 use super::calls::Key;
@@ -130,9 +130,10 @@ impl Client {
 
     /// Takes in the body of a response.
     pub(super) fn responded(&mut self, body: Cow<'_, [u8]>) -> Result<(), DecodeError> {
-        let Response { slot, seq, .. } = Response::decode(&body)?;
+        let Response { slot, seq, end } = Response::decode(&body)?;
         match slot {
             OBJECT_SLOT => self.requests.of_object = Some((seq, body.into_owned())),
+            _ if slot & OPERATION != 0 => self.call_answer(slot & !OPERATION, seq, end),
             _ => self.requests.slots.answered(CallId { slot, seq }, body),
         }
         Ok(())

@@ -519,6 +519,8 @@ impl Server {
                 (services, lent.as_ref()),
                 response,
             ),
+            // It is queued with the other operations, as a message.
+            Some(_) if request.slot.is_some() => false,
             Some(_) => {
                 self.run_reading(now, client, &request, local, response.bytes(), out);
                 true

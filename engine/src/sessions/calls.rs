@@ -10,9 +10,11 @@
 use std::sync::Arc;
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
-use tercel_wire::id::{ClientId, OpId, Stamp};
+use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
 use tercel_wire::interface::Interface;
-use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, FromServer, Limit, Refusal};
+use tercel_wire::message::{
+    Bind, Bound, FromServer, Limit, OPERATION, Refusal, Request, Response, ResponseEnd,
+};
 
 use super::call_queue::Waiting;
 use super::health::DRAINING;
@@ -73,13 +75,11 @@ impl Sessions {
     pub(super) fn call(
         &mut self,
         asked: Asked,
-        client: ClientId,
-        header: &Header,
-        body: &[u8],
-        call: Call<'_>,
+        op: OpId,
+        (header, body): (&Header, &[u8]),
+        (call, (target, read_at)): (&Request<'_>, (Oref, Stamp)),
         cx: &mut Cx<'_>,
     ) {
-        let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
         if op.slot >= limits::credit() {
             return cx.verdict(asked, op, Err(Refusal::Full(Limit::Buffer)));
         }
@@ -118,8 +118,8 @@ impl Sessions {
             digest,
             interface: call.interface,
             method: call.method,
-            target: call.target,
-            read_at: call.read_at,
+            target,
+            read_at,
             until,
             payload: call.payload.to_vec(),
         };
@@ -156,7 +156,7 @@ impl Sessions {
         self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
         if let Some(reply) = early {
             let stamp = cx.pages.visible();
-            answer(call.asked, call.op, CallEnd::Returned(stamp, &reply), cx);
+            answer(call.asked, call.op, ResponseEnd::Returned(stamp, &reply), cx);
         }
         true
     }
@@ -165,8 +165,8 @@ impl Sessions {
     pub(crate) fn call_ended(&mut self, ticket: Ticket, ended: Ended, cx: &mut Cx<'_>) {
         let Some(call) = self.calls.take(ticket) else { return };
         match &ended {
-            Ended::Returned(stamp, reply) => self.end_call(&call, CallEnd::Returned(*stamp, reply), cx),
-            Ended::Failed(stamp, reply) => self.end_call(&call, CallEnd::Failed(*stamp, reply), cx),
+            Ended::Returned(stamp, reply) => self.end_call(&call, ResponseEnd::Returned(*stamp, reply), cx),
+            Ended::Failed(stamp, reply) => self.end_call(&call, ResponseEnd::Failed(*stamp, reply), cx),
             Ended::Refused(e) => self.refuse_call(call.asked, call.op, e, cx),
         }
     }
@@ -180,7 +180,7 @@ impl Sessions {
         }
     }
 
-    fn end_call(&mut self, call: &Waiting, end: CallEnd<'_>, cx: &mut Cx<'_>) {
+    fn end_call(&mut self, call: &Waiting, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
         let method = cx.config.methods.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
         // What only reads may be run again.
         if method.is_none_or(|m| !m.reads) && !dropped(Rule::CallSpendsNothing) {
@@ -195,7 +195,7 @@ impl Sessions {
         if !dropped(Rule::CallSpendsNothing) {
             cx.lead(|leader, _| leader.spend(op));
         }
-        answer(asked, op, CallEnd::Refused(e.refusal(), &e.what()), cx);
+        answer(asked, op, ResponseEnd::Refused(e.refusal(), &e.what()), cx);
     }
 
     fn spend(&mut self, asked: Asked, op: OpId, why: Refusal, cx: &mut Cx<'_>) {
@@ -204,11 +204,11 @@ impl Sessions {
 }
 
 /// Sends what a call came to.
-pub(super) fn answer(asked: Asked, op: OpId, end: CallEnd<'_>, cx: &mut Cx<'_>) {
+pub(super) fn answer(asked: Asked, op: OpId, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
     if asked.conn == inside::CONN {
         return;
     }
-    cx.answer(asked, &FromServer::Answer(Answer { slot: op.slot, seq: op.seq, end }));
+    cx.answer(asked, &FromServer::Response(Response { slot: OPERATION | op.slot, seq: op.seq, end }));
 }
 
 /// The bytes that are kept with an operation for the result of its call, which may be empty. For an operation

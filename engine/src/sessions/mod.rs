@@ -48,7 +48,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{CallEnd, Defined, FromServer, Outcome, Refusal, Refused, Verdict};
+use tercel_wire::message::{Defined, FromServer, Outcome, Refusal, Refused, ResponseEnd, Verdict};
 
 use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
 use crate::leader::{Asked, Leader, Reply, Work};
@@ -259,7 +259,7 @@ impl Sessions {
                     let returned = outcome.is_ok().then(|| calls::reply_of(op, cx));
                     match returned.flatten() {
                         Some((stamp, reply)) => {
-                            calls::answer(asked, op, CallEnd::Returned(stamp, &reply), cx);
+                            calls::answer(asked, op, ResponseEnd::Returned(stamp, &reply), cx);
                         }
                         None => cx.verdict(asked, op, outcome),
                     }

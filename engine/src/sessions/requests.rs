@@ -45,12 +45,17 @@ impl Sessions {
             FromClient::Define(layout) => self.lead(cx, |leader, work| leader.define(asked, layout, work)),
             FromClient::Catalogue(_) => self.catalogue(asked, cx),
             FromClient::Bind(bind) => self.bind(asked, client, &bind, cx),
-            FromClient::Request(request) => self.request(asked, client, header, &request, cx),
+            FromClient::Request(request) => match (request.slot, request.object) {
+                (Some(slot), Some(object)) => {
+                    let op = OpId { client, slot, seq: request.seq, view: header.view };
+                    self.call(asked, op, (header, body), (&request, object), cx);
+                }
+                _ => self.request(asked, client, header, &request, cx),
+            },
             FromClient::Cancel(cancel) => self.cancel(asked, client, cancel, cx),
             FromClient::InputItem(item) => self.item(client, &item, cx),
             FromClient::InputEnd(end) => self.input_end(client, end, cx),
             FromClient::OutputCredit(credit) => self.credit(client, credit, cx),
-            FromClient::Call(call) => self.call(asked, client, header, body, call, cx),
             FromClient::Interfaces(_) => self.interfaces(asked, cx),
             FromClient::Ping(ping) => self.ping(asked, ping, cx),
             FromClient::Stat(_) => self.answer_status(asked, None, cx),

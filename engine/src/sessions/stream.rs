@@ -2,7 +2,7 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{Oref, PageId, Stamp};
-use tercel_wire::message::{CallEnd, Change, Stream};
+use tercel_wire::message::{Change, ResponseEnd, Stream};
 
 use super::{Cx, Sessions, calls, unasked};
 use crate::effect::Conn;
@@ -33,7 +33,7 @@ impl Sessions {
             && let Some(conn) = self.clients.get(&op.client).copied()
             && let Some((stamp, reply)) = calls::reply_of(op, cx)
         {
-            calls::answer(unasked(conn), op, CallEnd::Returned(stamp, &reply), cx);
+            calls::answer(unasked(conn), op, ResponseEnd::Returned(stamp, &reply), cx);
         }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
         // The sessions that must receive the changes, with their objects: the directory has the sessions

@@ -12,7 +12,7 @@ use tercel_engine::server::{Conn, Effects, Input, LogRoom, ServerConfig};
 use tercel_engine::server::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{Answer, Call, CallEnd, Limit, Refusal, Verdict, Write};
+use tercel_wire::message::{Limit, OPERATION, Refusal, Request, Response, ResponseEnd, Verdict, Write};
 use tercel_wire::record::Text;
 
 /// As [`crate::world::hand::layout`] has it.
@@ -100,12 +100,13 @@ impl Calling {
         deadline_us: u32,
     ) -> Said {
         let read_at = self.h.server.visible();
-        let call = Call { slot, seq, interface: 0, method, target, read_at, payload: &[] };
+        let (slot, object) = (Some(slot), Some((target, read_at)));
+        let call = Request { slot, seq, again: false, interface: 0, method, object, payload: &[] };
         let mut body = Vec::new();
         call.encode(&mut body);
         let view = self.h.view();
         let body_bytes = body.len() as u32;
-        let header = Header { view, body_bytes, deadline_us, ..Header::new(Kind::Call, 7) };
+        let header = Header { view, body_bytes, deadline_us, ..Header::new(Kind::Request, 7) };
         self.h.input(Input::Frame(conn, header, &body))
     }
 
@@ -131,11 +132,11 @@ impl Calling {
 
 /// The slots of a client's calls that have returned.
 fn returned(said: &Said, conn: Conn) -> Vec<u16> {
-    let answers = said.iter().filter(|(c, kind, ..)| (*c, *kind) == (conn, Kind::Answer));
+    let answers = said.iter().filter(|(c, kind, ..)| (*c, *kind) == (conn, Kind::Response));
     let slot = |(.., body): &(_, _, _, Vec<u8>)| {
-        let answer = Answer::decode(body).unwrap();
-        assert!(matches!(answer.end, CallEnd::Returned(..)), "{answer:?}");
-        answer.slot
+        let answer = Response::decode(body).unwrap();
+        assert!(matches!(answer.end, ResponseEnd::Returned(..)), "{answer:?}");
+        answer.slot & !OPERATION
     };
     answers.map(slot).collect()
 }
@@ -253,9 +254,9 @@ fn late_call_is_refused_and_its_id_is_spent() {
     w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US);
     w.h.now = w.h.now.plus_us(LEFT_US.into());
     let said = w.run();
-    let [(B, Kind::Answer, _, body)] = &said[..] else { panic!("{said:?}") };
-    let end = Answer::decode(body).unwrap().end;
-    assert!(matches!(end, CallEnd::Refused(Refusal::Late, _)), "{end:?}");
+    let [(B, Kind::Response, _, body)] = &said[..] else { panic!("{said:?}") };
+    let end = Response::decode(body).unwrap().end;
+    assert!(matches!(end, ResponseEnd::Refused(Refusal::Late, _)), "{end:?}");
     // A copy of it with time left, and a question for it.
     for said in [w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US), w.h.resolve(B, op)] {
         assert_eq!(outcomes(&said), [Err(Refusal::NotExecuted)]);
@@ -289,11 +290,11 @@ fn call_that_waits_for_one_page_is_not_refused_while_states_change() {
         }
     }
     assert_eq!(returned(&said, A).len(), 98);
-    assert!(!said.iter().any(|(conn, kind, ..)| (*conn, *kind) == (B, Kind::Answer)));
+    assert!(!said.iter().any(|(conn, kind, ..)| (*conn, *kind) == (B, Kind::Response)));
     // There is nothing in the page.
     w.h.input(Input::Read(w.h.view(), stored, Ok(None)));
     let said = w.run();
-    let [(B, Kind::Answer, _, body)] = &said[..] else { panic!("{said:?}") };
-    let end = Answer::decode(body).unwrap().end;
-    assert!(matches!(end, CallEnd::Refused(Refusal::NotFound, _)), "{end:?}");
+    let [(B, Kind::Response, _, body)] = &said[..] else { panic!("{said:?}") };
+    let end = Response::decode(body).unwrap().end;
+    assert!(matches!(end, ResponseEnd::Refused(Refusal::NotFound, _)), "{end:?}");
 }

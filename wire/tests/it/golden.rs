@@ -474,23 +474,6 @@ fn messages_have_the_bytes_of_version_3() {
         FromServer::Bound,
         Bound { interface: Some(2), methods: vec![1, 0], table }
     );
-    let call = Call {
-        slot: 3,
-        seq: 9,
-        interface: 2,
-        method: 1,
-        target: oref(7, 8),
-        read_at: Stamp(40),
-        payload: b"what it takes",
-    };
-    message!(promised, "call", FromClient::Call, call);
-    for (name, end) in [
-        ("answer_returned", CallEnd::Returned(Stamp(41), b"what it gives")),
-        ("answer_failed", CallEnd::Failed(Stamp(40), b"why")),
-        ("answer_refused", CallEnd::Refused(Refusal::Late, "too late")),
-    ] {
-        message!(promised, name, FromServer::Answer, Answer { slot: 3, seq: 9, end });
-    }
     let request = Request {
         slot: Some(3),
         seq: 0x2122_2324_2526_2728,
@@ -505,6 +488,12 @@ fn messages_have_the_bytes_of_version_3() {
     message!(promised, "request_one_way", FromClient::Request, Request { slot: None, ..request });
     let object = Some((oref(7, 2), Stamp(41)));
     message!(promised, "request_object", FromClient::Request, Request { slot: None, object, ..request });
+    message!(
+        promised,
+        "request_operation",
+        FromClient::Request,
+        Request { slot: Some(0x0301), object, ..request }
+    );
     message!(promised, "cancel", FromClient::Cancel, Cancel { slot: 3, seq: 9 });
     message!(
         promised,
@@ -534,6 +523,10 @@ fn messages_have_the_bytes_of_version_3() {
         ("response_busy", ResponseEnd::Refused(Refusal::FULL, "too many")),
     ] {
         message!(promised, name, FromServer::Response, Response { slot: 3, seq: 9, end });
+    }
+    let end = ResponseEnd::Returned(Stamp(41), b"what it gives");
+    for (name, slot) in [("response_operation", OPERATION | 0x0301), ("response_object", OBJECT_SLOT)] {
+        message!(promised, name, FromServer::Response, Response { slot, seq: 9, end });
     }
     message!(promised, "unsubscribe", FromClient::Unsubscribe, Unsubscribe { pages: pages.clone() });
     message!(promised, "part", FromClient::Part, Part { op, index: 7, bytes: b"piece" });
