@@ -5,7 +5,9 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{OP_SLOTS_MAX, OpId, PageId, Stamp};
-use tercel_wire::message::{Commit, Outcome, Part, Refusal, Resolve, Verdict};
+use tercel_wire::message::{
+    Commit, OPERATION, Outcome, Part, Refusal, Resolve, Response, ResponseEnd, Verdict,
+};
 
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
@@ -14,7 +16,7 @@ use crate::mutant::{Rule, dropped};
 use crate::rpc::credit::ByteCredit;
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::{CameTo, LocalWrite};
+use crate::txn::LocalWrite;
 
 /// The slots of a client.
 pub(super) struct Ops {
@@ -56,7 +58,8 @@ struct Busy {
 struct CallSlot {
     /// Bytes that it takes, which are under way until the slot is free.
     bytes: usize,
-    came_to: Option<CameTo>,
+    /// The body of its response.
+    body: Option<Vec<u8>>,
 }
 
 /// Answers kept, and questions remembered, for callers that ask again later. Without them the server is asked
@@ -273,39 +276,40 @@ impl Client {
             asked: None,
             abandoned: false,
             makes: false,
-            call: Some(CallSlot { bytes, came_to: None }),
+            call: Some(CallSlot { bytes, body: None }),
         });
         Some(op)
     }
 
-    /// A call has come to something.
-    pub(super) fn call_answered(&mut self, slot: u16, seq: u64, came_to: CameTo) {
+    /// The response to a call.
+    pub(super) fn call_answered(&mut self, (slot, seq): (u16, u64), outcome: Outcome, body: Vec<u8>) {
         let Some(busy) = self.ops.slots.get_mut(slot as usize).and_then(|s| s.busy.as_mut()) else { return };
         if busy.op.seq != seq {
             return;
         }
         let Some(call) = &mut busy.call else { return };
-        let outcome = match &came_to {
-            CameTo::Returned(stamp, _) => Ok(*stamp),
-            _ => Err(Refusal::NotExecuted),
-        };
-        call.came_to.get_or_insert(came_to);
+        call.body.get_or_insert(body);
         busy.outcome.get_or_insert(outcome);
         if busy.abandoned {
             self.ops.sweep();
         }
     }
 
-    /// Takes the result of a call, once.
-    pub(super) fn take_call(&mut self, op: OpId) -> Option<CameTo> {
+    /// Takes the body of the response to a call, once.
+    pub(super) fn take_call(&mut self, op: OpId) -> Option<Vec<u8>> {
         if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
             busy.outcome.get_or_insert(Err(Refusal::Unknown));
         }
         let busy = self.ops.busy(op)?;
         let outcome = busy.outcome?;
-        let came_to = busy.call.as_mut().and_then(|call| call.came_to.take());
+        let body = busy.call.as_mut().and_then(|call| call.body.take());
         self.ops.release(op);
-        Some(came_to.unwrap_or(CameTo::Decided(outcome)))
+        Some(body.unwrap_or_else(|| {
+            let end = ResponseEnd::Refused(outcome.err().unwrap_or(Refusal::Unknown), "");
+            let mut body = Vec::new();
+            Response { slot: OPERATION | op.slot, seq: op.seq, end }.encode(&mut body);
+            body
+        }))
     }
 
     /// Has the server say what became of a call that is no longer waited for: what it has not begun it never
@@ -415,7 +419,7 @@ mod tests {
         client.ops.call_bytes.grant(100);
         let [first, second] = [70, 30].map(|bytes| client.begin_call(bytes).expect("there is credit"));
         assert_eq!(client.begin_call(1), None);
-        client.call_answered(first.slot, first.seq, CameTo::Returned(Stamp(1), Vec::new()));
+        client.call_answered((first.slot, first.seq), Ok(Stamp(1)), Vec::new());
         assert_eq!(client.begin_call(1), None, "its caller has not taken it");
         assert!(client.take_call(first).is_some());
         let third = client.begin_call(70).expect("70 were given back");
@@ -425,7 +429,7 @@ mod tests {
         client.verdict(Verdict { op: second, outcome: Err(Refusal::NotExecuted) });
         assert!(client.begin_call(30).is_some());
         assert_eq!(client.begin_call(1), None);
-        client.call_answered(third.slot, third.seq, CameTo::Returned(Stamp(2), Vec::new()));
+        client.call_answered((third.slot, third.seq), Ok(Stamp(2)), Vec::new());
         assert!(client.take_call(third).is_some());
         assert!(client.begin_call(70).is_some());
     }

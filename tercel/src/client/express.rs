@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tercel_engine::limits;
 use tercel_engine::rpc;
 use tercel_engine::rpc::slots::Lane;
-use tercel_engine::txn::{Binding, ExpressAsked, ExpressCall, Expressed, UnderWay};
+use tercel_engine::txn::{Binding, CallName, ExpressAsked, ExpressCall, Expressed, UnderWay};
 use tercel_wire::cursor::Put;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
@@ -201,7 +201,7 @@ impl Shared {
             Some(lane) => {
                 let interface = calls.bound[at].binding.interface.clone();
                 let id = self.machine().take_lane_back(lane, true);
-                Expressed::UnderWay(UnderWay { id, interface }, waited)
+                Expressed::UnderWay(UnderWay { name: CallName::Slot(id), interface }, waited)
             }
             // An answer that comes yet has another sequence than is waited for.
             None => Expressed::No,
