@@ -305,7 +305,9 @@ impl Client {
         let body = busy.call.as_mut().and_then(|call| call.body.take());
         self.ops.release(op);
         Some(body.unwrap_or_else(|| {
-            let end = ResponseEnd::Refused(outcome.err().unwrap_or(Refusal::Unknown), "");
+            // A result of no bytes comes as a verdict, if the client had to ask.
+            let end =
+                outcome.map_or_else(|why| ResponseEnd::Refused(why, ""), |s| ResponseEnd::Returned(s, &[]));
             let mut body = Vec::new();
             Response { slot: OPERATION | op.slot, seq: op.seq, end }.encode(&mut body);
             body
@@ -432,6 +434,15 @@ mod tests {
         client.call_answered((third.slot, third.seq), Ok(Stamp(2)), Vec::new());
         assert!(client.take_call(third).is_some());
         assert!(client.begin_call(70).is_some());
+    }
+
+    #[test]
+    fn verdict_on_call_is_empty_result() {
+        let mut client = Client::connected_for_test();
+        let op = client.begin_call(0).expect("there is a slot");
+        client.verdict(Verdict { op, outcome: Ok(Stamp(5)) });
+        let body = client.take_call(op).expect("it has ended");
+        assert_eq!(Response::decode(&body).unwrap().end, ResponseEnd::Returned(Stamp(5), &[]));
     }
 
     #[test]

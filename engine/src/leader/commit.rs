@@ -141,21 +141,21 @@ impl Leader {
         match self.check_and_place(author, &effects, work) {
             Err(outcome) => self.not_executed(asked, op, outcome, work),
             Ok(head) => {
-                let reply = ran.map_or(Vec::new(), |ran| ran.reply);
+                let (is_call, reply) = (ran.is_some(), ran.map_or(Vec::new(), |ran| ran.reply));
                 let head = Head { op, digest, reply, ..head };
-                self.order_commit(Logged { head, effects }, work);
+                self.order_commit(Logged { head, effects }, is_call, work);
             }
         }
     }
 
-    fn order_commit(&mut self, logged: Logged<'_>, work: &mut Work<'_>) {
+    fn order_commit(&mut self, logged: Logged<'_>, is_call: bool, work: &mut Work<'_>) {
         let op = logged.head.op;
         self.evict_for(op, logged.head.reply.len(), work);
         work.stats.commits += 1;
         work.stats.forwards += logged.head.placements.len() as u64;
         logged.effects.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
         self.moved(&logged.head.placements, &logged.head.left);
-        let stamp = self.order(&Entry::Commit(logged), Some(op), work);
+        let stamp = self.order(&Entry::Commit(logged), Some((op, is_call)), work);
         if dropped(Rule::ReplyUnsynced)
             && let Some(present) = self.present.get(&op.client)
         {

@@ -72,7 +72,8 @@ pub(super) struct Record {
     refs: Vec<Oref>,
     pub named: Vec<PageId>,
     pub filled: Vec<PageId>,
-    /// The bytes that it returns.
+    /// It is a method's; and the bytes that this returns.
+    pub is_call: bool,
     pub reply: Vec<u8>,
     /// The head of the record.
     pub head: Vec<u8>,
@@ -283,6 +284,7 @@ impl Leader {
     pub(super) fn begin_large(&mut self, asked: Asked, op: OpId, body: Body<'_>) {
         let (parts, digest, ran) = body.pieces();
         let author = ran.as_ref().map_or(op.client, |ran| ran.author);
+        let is_call = ran.is_some();
         let (reply, holds) = ran.map_or_else(Default::default, |ran| (ran.reply, ran.holds));
         let bytes = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         self.large = Some(Box::new(Large {
@@ -294,7 +296,7 @@ impl Leader {
             writes: Vec::new(),
             left: 0,
             touched: Touched::default(),
-            record: Record { reply, ..Record::default() },
+            record: Record { is_call, reply, ..Record::default() },
             placing: Placing::of_large(author, holds),
             arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,

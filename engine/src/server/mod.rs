@@ -284,7 +284,9 @@ impl Server {
         if let Some(first) = applied.pieces_from {
             self.pages.installer.commits_pieces(first, entry.stamp);
         }
-        Ok(Flight { stamp: entry.stamp, level: Level::Disk, op: applied.op, changed: applied.changed.into() })
+        // Its client asks what became of it.
+        let (op, is_call) = (applied.op, false);
+        Ok(Flight { stamp: entry.stamp, level: Level::Disk, op, is_call, changed: applied.changed.into() })
     }
 
     /// A follower applies what is stable, as far as there is room; the rest waits as bytes.

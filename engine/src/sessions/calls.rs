@@ -151,7 +151,6 @@ impl Sessions {
         }
         self.calls.take(ticket);
         let early = dropped(Rule::CallAnsweredEarly).then(|| reply.clone());
-        let reply = kept(reply);
         let body = Body::of_call(effects, Ran { author, reply, digest: call.digest, holds });
         self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
         if let Some(reply) = early {
@@ -211,17 +210,10 @@ pub(super) fn answer(asked: Asked, op: OpId, end: ResponseEnd<'_>, cx: &mut Cx<'
     cx.answer(asked, &FromServer::Response(Response { slot: OPERATION | op.slot, seq: op.seq, end }));
 }
 
-/// The bytes that are kept with an operation for the result of its call, which may be empty. For an operation
-/// that was no call nothing is kept.
-fn kept(mut reply: Vec<u8>) -> Vec<u8> {
-    reply.insert(0, 0);
-    reply
-}
-
-/// The result of a call that committed: none if the operation was no call.
+/// The stamp of an operation that committed, and the bytes that its method returned.
 pub(super) fn reply_of(op: OpId, cx: &Cx<'_>) -> Option<(Stamp, Vec<u8>)> {
     match cx.replica.answers.past(op) {
-        Past::Committed(a) => a.reply.split_first().map(|(_, reply)| (a.stamp, reply.to_vec())),
+        Past::Committed(a) => Some((a.stamp, a.reply.to_vec())),
         _ => None,
     }
 }

@@ -257,7 +257,8 @@ impl Sessions {
             match reply {
                 Reply::Verdict(asked, op, outcome) => {
                     let returned = outcome.is_ok().then(|| calls::reply_of(op, cx));
-                    match returned.flatten() {
+                    // A client that has asked for a call takes the verdict for a result of no bytes.
+                    match returned.flatten().filter(|(_, reply)| !reply.is_empty()) {
                         Some((stamp, reply)) => {
                             calls::answer(asked, op, ResponseEnd::Returned(stamp, &reply), cx);
                         }

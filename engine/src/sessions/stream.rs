@@ -29,7 +29,7 @@ impl Sessions {
         if let Some(op) = flight.op {
             self.inside.committed(op, flight.stamp);
         }
-        if let Some(op) = flight.op
+        if let Some(op) = flight.op.filter(|_| flight.is_call)
             && let Some(conn) = self.clients.get(&op.client).copied()
             && let Some((stamp, reply)) = calls::reply_of(op, cx)
         {

@@ -298,3 +298,22 @@ fn call_that_waits_for_one_page_is_not_refused_while_states_change() {
     let end = Response::decode(body).unwrap().end;
     assert!(matches!(end, ResponseEnd::Refused(Refusal::NotFound, _)), "{end:?}");
 }
+
+#[test]
+fn finished_call_asked_for_gives_result() {
+    let mut w = Calling::new();
+    for (method, seq) in [(COUNT, 1), (MAKE, 2)] {
+        w.call_method(B, method, w.hot, (0, seq), 0);
+        let mut said = Said::new();
+        while w.h.server.has_calls() {
+            w.run_all(&mut said);
+            said.extend(w.h.sync());
+        }
+        assert_eq!(returned(&said, B), [0], "with bytes and without");
+        let said = w.h.resolve(B, OpId { client: ClientId(6), slot: 0, seq, view: w.h.view() });
+        match method {
+            COUNT => assert_eq!(returned(&said, B), [0]),
+            _ => assert!(matches!(outcomes(&said)[..], [Ok(_)]), "a result of no bytes is a verdict"),
+        }
+    }
+}
