@@ -26,7 +26,7 @@ use crate::channel::{End, Next, Room};
 use crate::serving;
 
 /// The state that calls by the shorter way need, for one connection.
-pub(super) struct Express {
+pub(super) struct ByLine {
     /// The generation of the connection.
     generation: u64,
     conn: Arc<ServerConnection>,
@@ -182,7 +182,7 @@ impl Shared {
     fn call_with(&self, baton: &mut Baton, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         let Some(at) = self.prepare(baton, Bound::of(asked)) else { return Expressed::No };
         let Baton { reader, express, of_object } = baton;
-        let Some(Express { conn, calls, .. }) = express.as_deref_mut() else { return Expressed::No };
+        let Some(ByLine { conn, calls, .. }) = express.as_deref_mut() else { return Expressed::No };
         let ServerConnection::Shared(shared) = &**conn else { return Expressed::No };
         let Some(id) = self.send_express((calls, at), of_object, shared, (asked, call)) else {
             return Expressed::No;
@@ -246,7 +246,7 @@ impl Shared {
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
         let calls = Calls { lane, bound: vec![OfInterface::new(of, binding)], ..Calls::default() };
-        baton.express = Some(Box::new(Express { generation, conn, calls }));
+        baton.express = Some(Box::new(ByLine { generation, conn, calls }));
         Some(0)
     }
 
