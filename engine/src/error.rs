@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use tercel_wire::id::{OpId, Oref};
+use tercel_wire::message::{Limit, Refusal};
 use tercel_wire::page::OBJECT_BYTES_MAX;
 use tercel_wire::record::EncodeError;
 use thiserror::Error;
@@ -305,6 +306,58 @@ impl Error {
             | Error::Invalid(what) => what.clone(),
             Error::Full(bound) => bound.to_string(),
             other => other.to_string(),
+        }
+    }
+
+    /// The error of what the server refused for this reason, with what it said beside.
+    pub(crate) fn refused(why: Refusal, text: &str) -> Error {
+        let said = || text.to_string();
+        match why {
+            Refusal::Protocol | Refusal::Unavailable | Refusal::Evicted | Refusal::History => {
+                Error::Unavailable(said())
+            }
+            Refusal::Schema => Error::Schema(said()),
+            Refusal::Corrupt => Error::Corrupt(said()),
+            Refusal::Full(Limit::Buffer) => Error::Full(Bound::Buffer),
+            Refusal::Full(Limit::Transaction) => Error::Full(Bound::Transaction),
+            Refusal::Full(Limit::Disk) => Error::Full(Bound::Disk),
+            Refusal::Full(Limit::Pages) => Error::Full(Bound::Pages),
+            Refusal::FULL => Error::Full(Bound::Server(text.into())),
+            Refusal::OtherHistory => Error::OtherHistory(said()),
+            Refusal::Unsupported => Error::Unsupported(said()),
+            Refusal::NotFound => Error::NotFound(said()),
+            Refusal::Denied => Error::Denied(said()),
+            Refusal::Late => Error::Timeout(None),
+            Refusal::Elsewhere => Error::Corrupt("a procedure was refused as a method is".into()),
+            Refusal::Unknown => Error::Unknown(said()),
+            Refusal::NotExecuted | Refusal::TooOld | Refusal::Conflict(_) => Error::Conflict,
+            Refusal::Invalid(oref) => Error::Denied(format!(
+                "the server does not let object {oref} be written so: it is of another class, was made before by another \
+                 client, or has a large value of another object"
+            )),
+            Refusal::Nowhere(oref) => Error::Denied(format!(
+                "this transaction writes a reference to object {oref}, which this space never had: it is of another space, \
+                 or of before a restore; look the object up again, by a root"
+            )),
+        }
+    }
+
+    /// The reason that a server gives for an error which kept a method from its end.
+    pub(crate) fn refusal(&self) -> Refusal {
+        match self {
+            Error::NotFound(_) => Refusal::NotFound,
+            Error::Denied(_) | Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Denied,
+            Error::Schema(_) => Refusal::Schema,
+            Error::Full(_) => Refusal::FULL,
+            Error::Corrupt(_) => Refusal::Corrupt,
+            Error::Timeout(_) => Refusal::Late,
+            Error::Conflict
+            | Error::Unavailable(_)
+            | Error::OtherHistory(_)
+            | Error::Unsupported(_)
+            | Error::Unknown(_)
+            | Error::Failed(_)
+            | Error::Server(_) => Refusal::Unavailable,
         }
     }
 

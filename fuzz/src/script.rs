@@ -11,7 +11,7 @@ use tercel_derive::{Object, Record};
 use tercel_engine::error::{Bound, Error};
 use tercel_engine::server::ServerConfig;
 use tercel_engine::txn::{Isolation, Tx};
-use tercel_wire::message::Outcome;
+use tercel_wire::message::Refusal;
 use tercel_wire::record::{List, Ref, Text};
 
 use tercel_testkit::{Hold, Thread, World};
@@ -278,8 +278,8 @@ fn commit(w: &World, model: &mut Model, o: Open<'_>) {
         Err(Error::Timeout(Some(op))) => {
             heal(w);
             match w.resolve(client, *op) {
-                Outcome::Committed(_) => true,
-                Outcome::NotExecuted => false,
+                Ok(_) => true,
+                Err(Refusal::NotExecuted) => false,
                 other => panic!("an operation of a living client: {other:?}"),
             }
         }

@@ -200,7 +200,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
                 if sent.is_empty() || u.ratio(2, 3)? {
                     let (kind, body) = message(u, view, &things)?;
                     let mut header = Header::new(kind, u.int_in_range(0..=3)?);
-                    if kind == Kind::Call {
+                    if kind == Kind::Request {
                         header.view = view;
                         header.deadline_us = if u.ratio(1, 8)? { u.arbitrary()? } else { 0 };
                     }
@@ -212,7 +212,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
                 }
                 let (kind, header, body) = sent.last().cloned().expect("one is sent");
                 // Copies are of what is executed at most once.
-                if !matches!(kind, Kind::Call | Kind::Request | Kind::Commit) {
+                if !matches!(kind, Kind::Request | Kind::Commit) {
                     sent.pop();
                 }
                 w.lock().server_takes(server::Input::Frame(conn, header, &body));
@@ -486,17 +486,18 @@ fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Res
         19..=21 => {
             let (slot, seq) = (u.int_in_range(0..=2)?, u.int_in_range(1..=6)?);
             let (payload, thing) = (payload(u, named(Some(slot), seq))?, u.choose(things)?);
-            Call {
-                slot,
+            let target = if u.ratio(1, 6)? { oref(u)? } else { thing.oref() };
+            Request {
+                slot: Some(slot),
                 seq,
+                again: false,
                 interface: if u.ratio(1, 8)? { 1 } else { 0 },
                 method: if u.ratio(1, 8)? { 2 } else { u.int_in_range(0..=1)? },
-                target: if u.ratio(1, 6)? { oref(u)? } else { thing.oref() },
-                read_at: if u.ratio(1, 6)? { Stamp(u.arbitrary()?) } else { thing.stamp() },
+                object: Some((target, if u.ratio(1, 6)? { Stamp(u.arbitrary()?) } else { thing.stamp() })),
                 payload: &payload,
             }
             .encode(&mut body);
-            Kind::Call
+            Kind::Request
         }
         17 => {
             Cancel { slot: u.int_in_range(0..=2)?, seq: u.int_in_range(1..=6)? }.encode(&mut body);

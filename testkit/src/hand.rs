@@ -15,7 +15,7 @@ use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{
-    Commit, Fetch, Hello, Lease, Leased, Outcome, PageReply, Reason, Refused, Resolve, Stream, Verdict,
+    Commit, Fetch, Hello, Lease, Leased, Outcome, PageReply, Refusal, Refused, Resolve, Stream, Verdict,
 };
 use tercel_wire::page::Page;
 use tercel_wire::schema::Scalar;
@@ -381,7 +381,7 @@ pub fn outcomes<'a>(said: impl IntoIterator<Item = &'a Word>) -> Vec<Outcome> {
             Kind::Stream => {
                 let changes = Stream::decode(body).unwrap().changes;
                 let own = changes.iter().filter(|c| c.own.is_some());
-                outcomes.extend(own.map(|c| Outcome::Committed(c.stamp)));
+                outcomes.extend(own.map(|c| Ok(c.stamp)));
             }
             _ => {}
         }
@@ -390,7 +390,7 @@ pub fn outcomes<'a>(said: impl IntoIterator<Item = &'a Word>) -> Vec<Outcome> {
 }
 
 /// The reason and the text of the first refusal.
-pub fn refused(said: &Said) -> Option<(Reason, String)> {
+pub fn refused(said: &Said) -> Option<(Refusal, String)> {
     let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Refused)?;
     let refused = Refused::decode(body).unwrap();
     Some((refused.reason, refused.text))

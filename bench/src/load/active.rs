@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use tercel::tools::wire::frame::{self, Header, Kind};
 use tercel::tools::wire::id::{OpId, Oref, PageId};
-use tercel::tools::wire::message::{Commit, CommitEffects, Outcome, Stream, Verdict, Write};
+use tercel::tools::wire::message::{Commit, CommitEffects, Stream, Verdict, Write};
 
 use super::super::blocks::percentile;
 use super::raw::Raw;
@@ -177,7 +177,7 @@ impl Crowd {
                     Kind::Verdict => {
                         let verdict = Verdict::decode(body).map_err(io::Error::other)?;
                         match verdict.outcome {
-                            Outcome::Committed(_) => committed = true,
+                            Ok(_) => committed = true,
                             other => {
                                 return Err(io::Error::other(format!("a commit was answered {other:?}")));
                             }

@@ -4,19 +4,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tercel_wire::frame::Kind;
-use tercel_wire::id::{OpId, Oref};
+use tercel_wire::id::Oref;
 use tercel_wire::interface::Interface;
-use tercel_wire::message::{Answer, Bound, Call, CallEnd, Refusal};
+use tercel_wire::message::{Bound, Response, ResponseEnd};
 
+use super::Client;
 use super::pending::{Asked, Single};
-use super::{Client, LinkState};
-use crate::error::{Bound as Limit, Error};
+use crate::error::Error;
 use crate::limits;
-use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::{Binding, Caller, CameTo, Outgoing, Through};
+use crate::txn::{Binding, CallName, Requested, Responded, Through, UnderWay};
 
 /// Interfaces that were bound on this connection.
 #[derive(Default)]
@@ -80,15 +78,6 @@ impl Calls {
 }
 
 impl Client {
-    pub(super) fn call_answer(&mut self, answer: Answer<'_>) {
-        let came_to = match answer.end {
-            CallEnd::Returned(stamp, bytes) => CameTo::Returned(stamp, bytes.to_vec()),
-            CallEnd::Failed(stamp, bytes) => CameTo::Failed(stamp, bytes.to_vec()),
-            CallEnd::Refused(why, text) => CameTo::Refused(refused(why, text.to_string())),
-        };
-        self.call_answered(answer.slot, answer.seq, came_to);
-    }
-
     /// The interfaces that the server has methods for.
     ///
     /// # Errors
@@ -104,10 +93,8 @@ impl Client {
         self.ask_single(Single::Interfaces, &[]);
         None
     }
-}
 
-impl Caller for Client {
-    fn bind(&mut self, through: Through<'_>) -> Option<Result<Option<Binding>, Error>> {
+    pub(super) fn bind_interface(&mut self, through: Through<'_>) -> Option<Result<Option<Binding>, Error>> {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
@@ -136,49 +123,48 @@ impl Caller for Client {
         None
     }
 
-    fn call(&mut self, now: Now, until: Option<Now>, call: &Outgoing<'_>) -> Option<Result<OpId, Error>> {
-        if self.peer.link != LinkState::Up || self.peer.out.len() > limits::UNSENT_BYTES_MAX {
+    /// Sends a call of a method as one operation, and gives the body of its response.
+    pub(super) fn operate(
+        &mut self,
+        now: Now,
+        call: &Requested<'_>,
+        under_way: &mut Option<UnderWay>,
+    ) -> Option<Result<Responded, Error>> {
+        if let Some(UnderWay { name: CallName::Operation(op), interface }) = under_way {
+            let (op, interface) = (*op, interface.clone());
+            let body = self.take_call(op)?;
+            *under_way = None;
+            // What is read from now on is not older.
+            self.acknowledge_body(&body);
+            let end = Response::decode(&body).map(|response| response.end);
+            let is_unknown = end == Ok(ResponseEnd::FORGOTTEN) && !call.through.reads(call.method);
+            return Some(if is_unknown { Err(Error::unknown(op)) } else { Ok((body, interface)) });
+        }
+        let not_offered = || {
+            Error::Denied(format!(
+                "the server has no methods of interface `{}` for class `{}`: start one that has, or call with `local()`",
+                call.through.name(),
+                call.through.class()
+            ))
+        };
+        let binding = match self.bind_interface(call.through)?.and_then(|b| b.ok_or_else(not_offered)) {
+            Ok(binding) => binding,
+            Err(e) => return Some(Err(e)),
+        };
+        if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }
-        if call.payload.len() > limits::CALL_MAX {
-            return Some(Err(Error::Full(Limit::Call { bytes: call.payload.len() })));
-        }
-        if until.is_some_and(|until| now >= until) {
+        if call.until.is_some_and(|until| now >= until) {
             return Some(Err(Error::Timeout(None)));
         }
-        let op = self.begin_call(call.payload.len())?;
-        let mut head = Vec::with_capacity(28);
-        Call {
-            slot: op.slot,
-            seq: op.seq,
-            interface: call.interface,
-            method: call.method,
-            target: call.target,
-            read_at: call.read_at,
-            payload: &[],
-        }
-        .encode(&mut head);
-        let left_us = until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
-        self.say_parts(Kind::Call, [&head, call.payload], left_us);
-        Some(Ok(op))
+        let op = self.begin_call(call.bytes())?;
+        let name = CallName::Operation(op);
+        *under_way = Some(UnderWay { name, interface: binding.interface.clone() });
+        self.send_request(now, Ok(name), false, &binding, call);
+        None
     }
 
-    fn called(&mut self, op: OpId) -> Option<CameTo> {
-        let came_to = self.take_call(op)?;
-        if let CameTo::Returned(stamp, _) | CameTo::Failed(stamp, _) = &came_to
-            && !dropped(Rule::CallForgetsStamp)
-        {
-            // What is read from now on is not older.
-            self.acknowledge(*stamp);
-        }
-        Some(came_to)
-    }
-
-    fn cancel(&mut self, op: OpId) {
-        self.cancel_call(op);
-    }
-
-    fn is_worth_fetching(&mut self, oref: Oref) -> bool {
+    pub(super) fn is_object_worth_fetching(&mut self, oref: Oref) -> bool {
         if self.fetches.is_subscribed(oref.page()) {
             return true;
         }
@@ -186,18 +172,5 @@ impl Caller for Client {
         missed.resize(MISSED, Oref::NULL);
         let at = (oref.raw() as usize ^ oref.raw() as usize >> 10) % MISSED;
         std::mem::replace(&mut missed[at], oref) == oref
-    }
-}
-
-/// Translates a refusal into the error for the program.
-fn refused(why: Refusal, text: String) -> Error {
-    match why {
-        Refusal::NotFound => Error::NotFound(text),
-        Refusal::Denied => Error::Denied(text),
-        Refusal::Schema => Error::Schema(text),
-        Refusal::Full => Error::Full(Limit::Server(text.into())),
-        Refusal::Corrupt => Error::Corrupt(text),
-        Refusal::Late => Error::Timeout(None),
-        Refusal::Unavailable => Error::Unavailable(text),
     }
 }

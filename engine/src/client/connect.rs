@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{Stamp, ViewId};
-use tercel_wire::message::{FromServer, Hello, Reason, Refused, Resume, Welcome};
+use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Welcome};
 
 use super::begin::{QUESTIONS_MAX, Tokens};
 use super::{Client, LinkState};
-use crate::error::{Bound, Error};
+use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::rpc::slots::LARGE_BYTES;
 use crate::time::Now;
@@ -184,7 +184,6 @@ impl Client {
             FromServer::Welcome(welcome) => self.welcome(welcome),
             FromServer::Stream(stream) => self.stream(stream)?,
             FromServer::Verdict(verdict) => self.verdict(verdict),
-            FromServer::Answer(answer) => self.call_answer(answer),
             FromServer::OutputItem(item) => self.stream_item(header.stamp, item)?,
             FromServer::InputCredit(credit) => self.stream_credit(credit)?,
             FromServer::Response(_) => self.responded(body.into()).map_err(|e| broken(e.to_string()))?,
@@ -287,15 +286,12 @@ impl Client {
     }
 
     fn refused(&mut self, call: u64, r: Refused) -> Result<(), Error> {
-        let error = match r.reason {
-            Reason::Protocol | Reason::Unavailable => Error::Unavailable(r.text),
+        let error = Error::refused(r.reason, &r.text);
+        match r.reason {
             // The server has forgotten this client's operations: it comes back as another one.
-            Reason::Evicted => {
-                self.begin_as_another(r.text);
-                return Ok(());
-            }
+            Refusal::Evicted => self.begin_as_another(r.text),
             // The changes that it received never happened there: none of them counts any more.
-            Reason::History => {
+            Refusal::History => {
                 (self.history.view, self.history.is_foreign) = (ViewId::NONE, true);
                 (self.history.heard, self.history.acknowledged) = (Stamp::ZERO, Stamp::ZERO);
                 self.questions.echoes.forget();
@@ -304,25 +300,11 @@ impl Client {
                 self.ops.forget();
                 self.watches.end(&Error::OtherHistory(r.text.clone()));
                 self.begin_as_another(r.text);
-                return Ok(());
             }
-            Reason::Schema => Error::Schema(r.text),
-            Reason::Corrupt => Error::Corrupt(r.text),
-            Reason::Full => Error::Full(Bound::Server(r.text.into())),
-            Reason::Unsupported => Error::Unsupported(r.text),
-            Reason::OtherHistory => Error::OtherHistory(r.text),
-        };
-        match r.reason {
             // Without a call it is the connection that is refused.
             _ if call != 0 => return self.refused_call(call, error),
-            Reason::Unavailable | Reason::Full => self.disconnected(error.to_string()),
-            Reason::Protocol
-            | Reason::Evicted
-            | Reason::History
-            | Reason::Schema
-            | Reason::Corrupt
-            | Reason::Unsupported
-            | Reason::OtherHistory => self.peer.link = LinkState::Refused(error),
+            Refusal::Unavailable | Refusal::Full(_) => self.disconnected(error.to_string()),
+            _ => self.peer.link = LinkState::Refused(error),
         }
         Ok(())
     }

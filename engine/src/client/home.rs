@@ -11,9 +11,7 @@ use tercel_wire::token::Token;
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{
-    Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Requester, Search, Wanted, Watcher,
-};
+use crate::txn::{Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
 
 impl Home for Client {
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
@@ -94,10 +92,6 @@ impl Home for Client {
     }
 
     fn caller(&mut self) -> Option<&mut dyn Caller> {
-        Some(self)
-    }
-
-    fn requester(&mut self) -> Option<&mut dyn Requester> {
         Some(self)
     }
 

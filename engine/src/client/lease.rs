@@ -151,7 +151,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use tercel_wire::frame::Kind;
-    use tercel_wire::message::{Reason, Refused};
+    use tercel_wire::message::{Refusal, Refused};
 
     use super::*;
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn refuse(client: &mut Client, text: &str) {
-        let refused = Refused { reason: Reason::Full, text: text.into() };
+        let refused = Refused { reason: Refusal::FULL, text: text.into() };
         client.told_for_test(Kind::Refused, call(client), |o| refused.encode(o));
     }
 

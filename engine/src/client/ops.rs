@@ -5,7 +5,9 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{OP_SLOTS_MAX, OpId, PageId, Stamp};
-use tercel_wire::message::{Commit, Outcome, Part, Resolve, Verdict};
+use tercel_wire::message::{
+    Commit, OPERATION, Outcome, Part, Refusal, Resolve, Response, ResponseEnd, Verdict,
+};
 
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
@@ -14,7 +16,7 @@ use crate::mutant::{Rule, dropped};
 use crate::rpc::credit::ByteCredit;
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::{CameTo, LocalWrite};
+use crate::txn::LocalWrite;
 
 /// The slots of a client.
 pub(super) struct Ops {
@@ -56,7 +58,8 @@ struct Busy {
 struct CallSlot {
     /// Bytes that it takes, which are under way until the slot is free.
     bytes: usize,
-    came_to: Option<CameTo>,
+    /// The body of its response.
+    body: Option<Vec<u8>>,
 }
 
 /// Answers kept, and questions remembered, for callers that ask again later. Without them the server is asked
@@ -98,7 +101,7 @@ impl Ops {
             return Vec::new();
         }
         // The stream alone proves that the operation is executed and durable.
-        busy.outcome.get_or_insert(Outcome::Committed(stamp));
+        busy.outcome.get_or_insert(Ok(stamp));
         std::mem::take(&mut busy.local_writes)
     }
 
@@ -117,7 +120,7 @@ impl Ops {
     /// The server has forgotten this client: what is not answered never will be.
     pub(super) fn evicted(&mut self) {
         for busy in self.slots.iter_mut().filter_map(|s| s.busy.as_mut()) {
-            busy.outcome.get_or_insert(Outcome::Unknown);
+            busy.outcome.get_or_insert(Err(Refusal::Unknown));
         }
         self.sweep();
     }
@@ -273,39 +276,42 @@ impl Client {
             asked: None,
             abandoned: false,
             makes: false,
-            call: Some(CallSlot { bytes, came_to: None }),
+            call: Some(CallSlot { bytes, body: None }),
         });
         Some(op)
     }
 
-    /// A call has come to something.
-    pub(super) fn call_answered(&mut self, slot: u16, seq: u64, came_to: CameTo) {
+    /// The response to a call.
+    pub(super) fn call_answered(&mut self, (slot, seq): (u16, u64), outcome: Outcome, body: Vec<u8>) {
         let Some(busy) = self.ops.slots.get_mut(slot as usize).and_then(|s| s.busy.as_mut()) else { return };
         if busy.op.seq != seq {
             return;
         }
         let Some(call) = &mut busy.call else { return };
-        let outcome = match &came_to {
-            CameTo::Returned(stamp, _) => Outcome::Committed(*stamp),
-            _ => Outcome::NotExecuted,
-        };
-        call.came_to.get_or_insert(came_to);
+        call.body.get_or_insert(body);
         busy.outcome.get_or_insert(outcome);
         if busy.abandoned {
             self.ops.sweep();
         }
     }
 
-    /// Takes the result of a call, once.
-    pub(super) fn take_call(&mut self, op: OpId) -> Option<CameTo> {
+    /// Takes the body of the response to a call, once.
+    pub(super) fn take_call(&mut self, op: OpId) -> Option<Vec<u8>> {
         if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
-            busy.outcome.get_or_insert(Outcome::Unknown);
+            busy.outcome.get_or_insert(Err(Refusal::Unknown));
         }
         let busy = self.ops.busy(op)?;
         let outcome = busy.outcome?;
-        let came_to = busy.call.as_mut().and_then(|call| call.came_to.take());
+        let body = busy.call.as_mut().and_then(|call| call.body.take());
         self.ops.release(op);
-        Some(came_to.unwrap_or(CameTo::Decided(outcome)))
+        Some(body.unwrap_or_else(|| {
+            // A result of no bytes comes as a verdict, if the client had to ask.
+            let end =
+                outcome.map_or_else(|why| ResponseEnd::Refused(why, ""), |s| ResponseEnd::Returned(s, &[]));
+            let mut body = Vec::new();
+            Response { slot: OPERATION | op.slot, seq: op.seq, end }.encode(&mut body);
+            body
+        }))
     }
 
     /// Has the server say what became of a call that is no longer waited for: what it has not begun it never
@@ -342,11 +348,10 @@ impl Client {
         match self.ops.busy(v.op) {
             Some(busy) => {
                 busy.outcome.get_or_insert(v.outcome);
-                if !matches!(v.outcome, Outcome::Committed(_)) {
+                if v.outcome.is_err() {
                     busy.local_writes.clear();
                 }
-                let refused =
-                    matches!(v.outcome, Outcome::NotExecuted | Outcome::Invalid(_) | Outcome::Nowhere(_));
+                let refused = v.outcome.is_err_and(Refusal::rejects);
                 if refused && busy.makes {
                     self.leases.turn_page();
                 }
@@ -370,13 +375,13 @@ impl Client {
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
         if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
             // There will be no connection on which an answer could come.
-            busy.outcome.get_or_insert(Outcome::Unknown);
+            busy.outcome.get_or_insert(Err(Refusal::Unknown));
         }
         match self.ops.busy(op)?.outcome? {
-            Outcome::Committed(stamp) if self.reader.watermark() < stamp => {
+            Ok(stamp) if self.reader.watermark() < stamp => {
                 return None;
             }
-            Outcome::Committed(stamp) => self.history.acknowledged = self.history.acknowledged.max(stamp),
+            Ok(stamp) => self.history.acknowledged = self.history.acknowledged.max(stamp),
             _ => {}
         }
         self.ops.release(op)
@@ -385,7 +390,7 @@ impl Client {
     /// Gives the outcome of an operation whose caller gave up waiting.
     pub fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
         if let Some(outcome) = self.ops.answered.get(&op).copied() {
-            if let Outcome::Committed(stamp) = outcome {
+            if let Ok(stamp) = outcome {
                 if self.reader.watermark() < stamp {
                     return None;
                 }
@@ -397,7 +402,7 @@ impl Client {
             return Some(outcome);
         }
         if op.client != self.id || matches!(self.peer.link, LinkState::Refused(_)) {
-            return Some(Outcome::Unknown);
+            return Some(Err(Refusal::Unknown));
         }
         self.ask_outcome(op);
         None
@@ -416,19 +421,28 @@ mod tests {
         client.ops.call_bytes.grant(100);
         let [first, second] = [70, 30].map(|bytes| client.begin_call(bytes).expect("there is credit"));
         assert_eq!(client.begin_call(1), None);
-        client.call_answered(first.slot, first.seq, CameTo::Returned(Stamp(1), Vec::new()));
+        client.call_answered((first.slot, first.seq), Ok(Stamp(1)), Vec::new());
         assert_eq!(client.begin_call(1), None, "its caller has not taken it");
         assert!(client.take_call(first).is_some());
         let third = client.begin_call(70).expect("70 were given back");
         // A call that was given up counts until the server has said what became of it.
         client.cancel_call(second);
         assert_eq!(client.begin_call(1), None);
-        client.verdict(Verdict { op: second, outcome: Outcome::NotExecuted });
+        client.verdict(Verdict { op: second, outcome: Err(Refusal::NotExecuted) });
         assert!(client.begin_call(30).is_some());
         assert_eq!(client.begin_call(1), None);
-        client.call_answered(third.slot, third.seq, CameTo::Returned(Stamp(2), Vec::new()));
+        client.call_answered((third.slot, third.seq), Ok(Stamp(2)), Vec::new());
         assert!(client.take_call(third).is_some());
         assert!(client.begin_call(70).is_some());
+    }
+
+    #[test]
+    fn verdict_on_call_is_empty_result() {
+        let mut client = Client::connected_for_test();
+        let op = client.begin_call(0).expect("there is a slot");
+        client.verdict(Verdict { op, outcome: Ok(Stamp(5)) });
+        let body = client.take_call(op).expect("it has ended");
+        assert_eq!(Response::decode(&body).unwrap().end, ResponseEnd::Returned(Stamp(5), &[]));
     }
 
     #[test]

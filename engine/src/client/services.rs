@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use tercel_wire::cursor::DecodeError;
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{CallId, Stamp};
+use tercel_wire::id::{CallId, Oref, Stamp};
 use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{Bound, Cancel, OBJECT_SLOT, Request, Response};
+use tercel_wire::message::{Bound, Cancel, OBJECT_SLOT, OPERATION, Refusal, Request, Response, ResponseEnd};
 
 use super::Client;
 use super::calls::Key;
@@ -17,7 +17,7 @@ use crate::rpc::slots::{Lane, Look, Sent, Slots, Table};
 use crate::rpc::streams::Streams;
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::{Binding, Caller, Requested, Requester, Responded, Through, UnderWay};
+use crate::txn::{Binding, CallName, Caller, Requested, Responded, Through, UnderWay};
 
 /// The calls of services of a client.
 #[derive(Default)]
@@ -130,9 +130,16 @@ impl Client {
 
     /// Takes in the body of a response.
     pub(super) fn responded(&mut self, body: Cow<'_, [u8]>) -> Result<(), DecodeError> {
-        let Response { slot, seq, .. } = Response::decode(&body)?;
+        let Response { slot, seq, end } = Response::decode(&body)?;
         match slot {
             OBJECT_SLOT => self.requests.of_object = Some((seq, body.into_owned())),
+            _ if slot & OPERATION != 0 => {
+                let outcome = match end {
+                    ResponseEnd::Returned(stamp, _) => Ok(stamp),
+                    _ => Err(Refusal::NotExecuted),
+                };
+                self.call_answered((slot & !OPERATION, seq), outcome, body.into_owned());
+            }
             _ => self.requests.slots.answered(CallId { slot, seq }, body),
         }
         Ok(())
@@ -152,7 +159,7 @@ impl Client {
                 call.through.name()
             ))
         };
-        Some(self.bind(call.through)?.and_then(|binding| {
+        Some(self.bind_interface(call.through)?.and_then(|binding| {
             let binding = binding.filter(|b| call.method < b.methods.len()).ok_or_else(not_offered)?;
             let table = self.requests.table.filter(|_| binding.table.is_some());
             table.map(|table| (binding, table)).ok_or_else(not_offered)
@@ -162,24 +169,25 @@ impl Client {
     pub(super) fn send_request(
         &mut self,
         now: Now,
-        id: Result<CallId, u64>,
+        name: Result<CallName, u64>,
         again: bool,
         binding: &Binding,
         call: &Requested<'_>,
     ) {
-        let (slot, seq) = match id {
-            Ok(id) => (Some(id.slot), id.seq),
+        let (slot, seq) = match name {
+            Ok(CallName::Operation(op)) => (Some(op.slot), op.seq),
+            Ok(CallName::Slot(id)) => (Some(id.slot), id.seq),
             Err(seq) => (None, seq),
         };
         let (interface, method) = (binding.number, binding.methods[call.method]);
-        let mut head = Vec::with_capacity(16);
-        Request { slot, seq, again, interface, method, object: None, payload: &[] }.encode(&mut head);
+        let mut head = Vec::with_capacity(32);
+        Request { slot, seq, again, interface, method, object: call.object, payload: &[] }.encode(&mut head);
         let left_us = call.until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
         match call.rest {
             None => self.say_parts(Kind::Request, [&head, call.payload], left_us),
             Some(rest) => {
                 let bytes = head.len() + call.payload.len() + rest.bytes;
-                let begun = Begun { client: self, id: id.ok() };
+                let begun = Begun { client: self, name: name.ok() };
                 let number = begun.client.say_with(Kind::Request, bytes, left_us, |out| {
                     out.extend_from_slice(&head);
                     out.extend_from_slice(call.payload);
@@ -193,7 +201,9 @@ impl Client {
 
     /// Gives the progress of a call that was sent; its answer, once.
     fn look(&mut self, under_way: &mut Option<UnderWay>) -> Option<Looked> {
-        let Some(UnderWay { id, interface }) = under_way.clone() else { return Some(Looked::Unsent) };
+        let Some(UnderWay { name: CallName::Slot(id), interface }) = under_way.clone() else {
+            return Some(Looked::Unsent);
+        };
         let ended = match self.requests.slots.look(id, self.requests.connection) {
             Look::Waits => return None,
             Look::Lost => return Some(Looked::Lost(id)),
@@ -212,12 +222,12 @@ impl Client {
 /// A call that has its slot, while code of its caller writes what it takes. It is given up if that panics.
 struct Begun<'a> {
     client: &'a mut Client,
-    id: Option<CallId>,
+    name: Option<CallName>,
 }
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.id.into_iter().for_each(|id| self.client.give_up(id));
+        self.name.into_iter().for_each(|name| self.client.give_up(name));
     }
 }
 
@@ -229,13 +239,20 @@ enum Looked {
     Ended(Result<Responded, Error>),
 }
 
-impl Requester for Client {
+impl Caller for Client {
+    fn bind(&mut self, through: Through<'_>) -> Option<Result<Option<Binding>, Error>> {
+        self.bind_interface(through)
+    }
+
     fn request(
         &mut self,
         now: Now,
         call: &Requested<'_>,
         under_way: &mut Option<UnderWay>,
     ) -> Option<Result<Responded, Error>> {
+        if call.object.is_some() {
+            return self.operate(now, call, under_way);
+        }
         let lost = match self.look(under_way)? {
             Looked::Ended(ended) => return Some(ended),
             Looked::Lost(id) => Some(id),
@@ -269,8 +286,8 @@ impl Requester for Client {
                 }
             },
         };
-        *under_way = Some(UnderWay { id, interface: binding.interface.clone() });
-        self.send_request(now, Ok(id), lost.is_some(), &binding, call);
+        *under_way = Some(UnderWay { name: CallName::Slot(id), interface: binding.interface.clone() });
+        self.send_request(now, Ok(CallName::Slot(id)), lost.is_some(), &binding, call);
         None
     }
 
@@ -294,7 +311,11 @@ impl Requester for Client {
         self.peer.deframer.give_back(body);
     }
 
-    fn give_up(&mut self, id: CallId) {
+    fn give_up(&mut self, name: CallName) {
+        let id = match name {
+            CallName::Operation(op) => return self.cancel_call(op),
+            CallName::Slot(id) => id,
+        };
         self.requests.forget_streams(id);
         // While there is no connection the server cannot be notified: it is when there is another.
         let (connection, met) = (self.requests.connection, self.requests.table);
@@ -302,13 +323,17 @@ impl Requester for Client {
             self.send_cancel(id);
         }
     }
+
+    fn is_worth_fetching(&mut self, oref: Oref) -> bool {
+        self.is_object_worth_fetching(oref)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use tercel_wire::frame::{Header, encode, split};
     use tercel_wire::id::ViewId;
-    use tercel_wire::message::{Hello, Item, Reason, Refused, ResponseEnd};
+    use tercel_wire::message::{Hello, Item, Refusal, Refused, ResponseEnd};
 
     use super::super::Input;
     use super::*;
@@ -375,7 +400,7 @@ mod tests {
         let (mut client, id) = with_a_stream();
         client.handle(Now(1), Input::Bytes(&item(id, 1, 7)));
         client.handle(Now(1), Input::Bytes(&response(id, 9)));
-        let refused = Refused { reason: Reason::History, text: "another one".into() };
+        let refused = Refused { reason: Refusal::History, text: "another one".into() };
         client.handle(Now(2), Input::Bytes(&frame(Kind::Refused, 0, |out| refused.encode(out))));
         // What came is of use, as what it says of the space is not.
         assert_eq!(client.next_item(id), Some(Ok(Some(b"item".to_vec()))));

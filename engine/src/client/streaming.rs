@@ -3,8 +3,11 @@
 //! The invariant: an item goes to a call that waits for its answer on this connection. Items of any other are
 //! dropped, as are those of a call whose caller has given up.
 
+use std::sync::Arc;
+
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{CallId, Stamp};
+use tercel_wire::interface::Interface;
 use tercel_wire::message::{Credit, InputEnd, Item};
 
 use super::Client;
@@ -13,7 +16,7 @@ use crate::limits;
 use crate::rpc::slots::Look;
 use crate::rpc::streams::{Directions, Said, Streams, Violation};
 use crate::time::Now;
-use crate::txn::{Requested, Requester, Streamer, UnderWay};
+use crate::txn::{CallName, Caller, Requested, Streamer};
 
 impl Client {
     /// A server sends an item. Once it is taken its caller reads nothing older than the stamp.
@@ -43,7 +46,7 @@ impl Client {
         if requests.slots.is_waiting(id, requests.connection) {
             return None;
         }
-        self.give_up(id);
+        self.give_up(CallName::Slot(id));
         Some(Err(Error::Unknown("the connection was lost in the middle of the call".into())))
     }
 
@@ -63,7 +66,7 @@ impl Client {
 }
 
 impl Streamer for Client {
-    fn begin(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<UnderWay, Error>> {
+    fn begin(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(CallId, Arc<Interface>), Error>> {
         let (binding, table) = match self.bind_service(call)? {
             Ok(bound) => bound,
             Err(e) => return Some(Err(e)),
@@ -78,8 +81,8 @@ impl Streamer for Client {
         let has = Directions::of(&binding.interface.methods[call.method]);
         self.requests.streams.insert(id.slot, (id.seq, Streams::of_client(has)));
         let interface = binding.interface.clone();
-        self.send_request(now, Ok(id), false, &binding, call);
-        Some(Ok(UnderWay { id, interface }))
+        self.send_request(now, Ok(CallName::Slot(id)), false, &binding, call);
+        Some(Ok((id, interface)))
     }
 
     fn send_item(&mut self, id: CallId, item: &[u8]) -> Option<Result<bool, Error>> {

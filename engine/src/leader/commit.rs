@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{ClientId, OpId, Oref, PageId};
-use tercel_wire::message::{CommitEffects, Limit, Outcome, Reason, Write};
+use tercel_wire::message::{CommitEffects, Limit, Refusal, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
@@ -90,19 +90,19 @@ impl Leader {
             return;
         }
         if work.disk_full {
-            return self.not_executed(asked, op, Outcome::Full(Limit::Disk), work);
+            return self.not_executed(asked, op, Refusal::Full(Limit::Disk), work);
         }
         if body.len() > work.config.mob_bytes {
-            return self.not_executed(asked, op, Outcome::Full(Limit::Transaction), work);
+            return self.not_executed(asked, op, Refusal::Full(Limit::Transaction), work);
         }
         if work.replica.released.count() > limits::RELEASED_MAX + self.reclaiming.collecting.released() {
-            return self.not_executed(asked, op, Outcome::Full(Limit::Buffer), work);
+            return self.not_executed(asked, op, Refusal::Full(Limit::Buffer), work);
         }
         let reply_bytes = body.ran.as_ref().map_or(0, |ran| ran.reply.len());
         if work.replica.answers.lacks_room(op, reply_bytes) {
             self.evict_for(op, reply_bytes, work);
             if work.replica.answers.lacks_room(op, reply_bytes) {
-                return self.not_executed(asked, op, Outcome::Full(Limit::Buffer), work);
+                return self.not_executed(asked, op, Refusal::Full(Limit::Buffer), work);
             }
         }
         if work.log_is_full() || work.pages.mob.bytes() + body.len() > work.config.mob_bytes {
@@ -131,7 +131,7 @@ impl Leader {
         }
         let missing = match self.missing_pages(&effects, work) {
             Ok(missing) => missing,
-            Err(limit) => return self.not_executed(asked, op, Outcome::Full(limit), work),
+            Err(limit) => return self.not_executed(asked, op, Refusal::Full(limit), work),
         };
         if !missing.is_empty() {
             let body = Body { parts: Vec::new(), last: bytes, digest, ran };
@@ -141,25 +141,25 @@ impl Leader {
         match self.check_and_place(author, &effects, work) {
             Err(outcome) => self.not_executed(asked, op, outcome, work),
             Ok(head) => {
-                let reply = ran.map_or(Vec::new(), |ran| ran.reply);
+                let (is_call, reply) = (ran.is_some(), ran.map_or(Vec::new(), |ran| ran.reply));
                 let head = Head { op, digest, reply, ..head };
-                self.order_commit(Logged { head, effects }, work);
+                self.order_commit(Logged { head, effects }, is_call, work);
             }
         }
     }
 
-    fn order_commit(&mut self, logged: Logged<'_>, work: &mut Work<'_>) {
+    fn order_commit(&mut self, logged: Logged<'_>, is_call: bool, work: &mut Work<'_>) {
         let op = logged.head.op;
         self.evict_for(op, logged.head.reply.len(), work);
         work.stats.commits += 1;
         work.stats.forwards += logged.head.placements.len() as u64;
         logged.effects.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
         self.moved(&logged.head.placements, &logged.head.left);
-        let stamp = self.order(&Entry::Commit(logged), Some(op), work);
+        let stamp = self.order(&Entry::Commit(logged), Some((op, is_call)), work);
         if dropped(Rule::ReplyUnsynced)
             && let Some(present) = self.present.get(&op.client)
         {
-            work.verdict(Asked { conn: present.conn, call: 0 }, op, Outcome::Committed(stamp));
+            work.verdict(Asked { conn: present.conn, call: 0 }, op, Ok(stamp));
         }
     }
 
@@ -170,9 +170,9 @@ impl Leader {
     }
 
     /// Says whether the transaction may commit after everything ordered so far.
-    pub(crate) fn judge(&self, effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(), Outcome> {
-        work.replica.certify(effects).or_else(|outcome| match outcome {
-            Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) && self.is_in_flight(oref) => {
+    pub(crate) fn judge(&self, effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(), Refusal> {
+        work.replica.certify(effects).or_else(|why| match why {
+            Refusal::Conflict(oref) if dropped(Rule::InFlightNotCertified) && self.is_in_flight(oref) => {
                 Ok(())
             }
             other => Err(other),
@@ -207,14 +207,14 @@ impl Leader {
             }
             // Ordered and not yet visible: the answer comes when it is.
             Past::Committed(answer) if answer.stamp > work.pages.visible() => return true,
-            Past::Committed(answer) => Outcome::Committed(answer.stamp),
-            Past::Superseded | Past::Unknown => Outcome::Unknown,
+            Past::Committed(answer) => Ok(answer.stamp),
+            Past::Superseded | Past::Unknown => Err(Refusal::Unknown),
             // It may have been executed in another history, which this server does not know.
-            Past::Never if !is_of_history => Outcome::Unknown,
+            Past::Never if !is_of_history => Err(Refusal::Unknown),
             Past::Never if op.view != self.view && !dropped(Rule::RejectedAcrossViews) => {
-                Outcome::NotExecuted
+                Err(Refusal::NotExecuted)
             }
-            Past::Never if self.rejected.is_rejected(op) => Outcome::NotExecuted,
+            Past::Never if self.rejected.is_rejected(op) => Err(Refusal::NotExecuted),
             Past::Never => return false,
         };
         work.verdict(asked, op, outcome);
@@ -223,10 +223,9 @@ impl Leader {
 
     /// Answers that an operation is not executed, which rejects its id: no later copy of the request will
     /// execute.
-    pub(crate) fn not_executed(&mut self, asked: Asked, op: OpId, outcome: Outcome, work: &mut Work<'_>) {
-        let present = &self.present;
-        self.rejected.reject(op, |client| present.contains_key(&client));
-        work.verdict(asked, op, outcome);
+    pub(crate) fn not_executed(&mut self, asked: Asked, op: OpId, why: Refusal, work: &mut Work<'_>) {
+        self.spend(op);
+        work.verdict(asked, op, Err(why));
     }
 
     /// No copy of the request will execute: it was answered in another way than by a commit.
@@ -245,7 +244,7 @@ impl Leader {
     /// A transaction that came in parts was let go of before its commit came.
     pub(crate) fn refuse_parts(&mut self, asked: Asked, op: OpId, limit: Limit, work: &mut Work<'_>) {
         if !self.answer_past(asked, op, None, work) {
-            self.not_executed(asked, op, Outcome::Full(limit), work);
+            self.not_executed(asked, op, Refusal::Full(limit), work);
         }
     }
 
@@ -255,11 +254,11 @@ impl Leader {
             return;
         }
         if dropped(Rule::ResolveDoesNotReject) {
-            return work.verdict(asked, op, Outcome::NotExecuted);
+            return work.verdict(asked, op, Err(Refusal::NotExecuted));
         }
         self.waiting.drop_where(|w| w.op == op);
         self.drop_large(|l| l.op == op);
-        self.not_executed(asked, op, Outcome::NotExecuted, work);
+        self.not_executed(asked, op, Refusal::NotExecuted, work);
     }
 
     /// Pages that must be seen before the writes can be placed. They must find room in the page cache all at
@@ -323,7 +322,7 @@ impl Leader {
     ) -> Option<u64> {
         let id = self.waiting.hold(asked, op, body, missing, work.config.mob_bytes / 2);
         if id.is_none() {
-            self.not_executed(asked, op, Outcome::Full(Limit::Buffer), work);
+            self.not_executed(asked, op, Refusal::Full(Limit::Buffer), work);
         }
         id
     }
@@ -352,8 +351,8 @@ impl Leader {
     /// A page that a commit waited for is damaged.
     pub(crate) fn page_failed(&mut self, id: u64, why: &str, work: &mut Work<'_>) {
         let Some(parked) = self.waiting.take(id) else { return };
-        work.refuse(parked.asked, Reason::Corrupt, why);
-        self.not_executed(parked.asked, parked.op, Outcome::NotExecuted, work);
+        work.refuse(parked.asked, Refusal::Corrupt, why);
+        self.not_executed(parked.asked, parked.op, Refusal::NotExecuted, work);
     }
 
     /// Checks every write against its class and finds a place for it.
@@ -362,11 +361,11 @@ impl Leader {
         client: ClientId,
         effects: &CommitEffects<'_>,
         work: &mut Work<'_>,
-    ) -> Result<Head, Outcome> {
+    ) -> Result<Head, Refusal> {
         let mut sorted: Vec<Oref> = effects.writes.iter().map(|w| w.oref).collect();
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|w| w[0] == w[1]) {
-            return Err(Outcome::Invalid(twice[0]));
+            return Err(Refusal::Invalid(twice[0]));
         }
         let (mut named, mut owned) = (Vec::new(), Owned::default());
         effects.writes.iter().try_for_each(|w| check_object(w, &mut named, &mut owned, work))?;
@@ -427,23 +426,23 @@ pub(super) fn check_object(
     named: &mut Vec<Oref>,
     owned: &mut Owned,
     work: &Work<'_>,
-) -> Result<(), Outcome> {
+) -> Result<(), Refusal> {
     // A forward is the server's to write.
     let class = Some(class_of(w.object)).filter(|c| *c != FORWARD);
-    let layout = class.and_then(|c| work.replica.catalogue.class(c)).ok_or(Outcome::Invalid(w.oref))?;
+    let layout = class.and_then(|c| work.replica.catalogue.class(c)).ok_or(Refusal::Invalid(w.oref))?;
     let body = &w.object[HEADER_BYTES..];
-    layout.check(body).map_err(|_| Outcome::Invalid(w.oref))?;
+    layout.check(body).map_err(|_| Refusal::Invalid(w.oref))?;
     let places = &work.replica.places;
     let first = places.promised_first();
     let mut wrong = None;
     layout.refs(body, |at| {
         let Some(to) = Oref::from_raw(le32(body, at)) else {
-            wrong = Some(Outcome::Invalid(w.oref));
+            wrong = Some(Refusal::Invalid(w.oref));
             return;
         };
         let page = to.page();
         if page.get() >= places.next_page() {
-            wrong = Some(Outcome::Nowhere(to));
+            wrong = Some(Refusal::Nowhere(to));
         } else if first.is_some_and(|first| page >= first)
             && named.last() != Some(&to)
             && places.may_return(page)

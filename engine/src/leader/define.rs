@@ -3,7 +3,7 @@
 use tercel_wire::frame::BODY_BYTES_MAX;
 use tercel_wire::id::{ClassId, Stamp};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::{Classes, Reason};
+use tercel_wire::message::{Classes, Refusal};
 
 use super::{Asked, Leader, Reply, Work};
 use crate::limits;
@@ -28,7 +28,7 @@ impl Leader {
             if defining.asked.len() < limits::SESSIONS_MAX {
                 return defining.asked.push(asked);
             }
-            return work.refuse(asked, Reason::Full, "too many clients define the class at once");
+            return work.refuse(asked, Refusal::FULL, "too many clients define the class at once");
         }
         match next_class(&layout, work) {
             Err((reason, text)) => work.refuse(asked, reason, text),
@@ -57,18 +57,21 @@ impl Leader {
 }
 
 /// The number of a class that is not there yet, or why there cannot be one.
-fn next_class(layout: &Layout, work: &Work<'_>) -> Result<ClassId, (Reason, String)> {
+fn next_class(layout: &Layout, work: &Work<'_>) -> Result<ClassId, (Refusal, String)> {
     let catalogue = &work.replica.catalogue;
     if layout.name().starts_with("tercel.") {
-        return Err((Reason::Schema, "classes named tercel.* are Tercel's own".into()));
+        return Err((Refusal::Schema, "classes named tercel.* are Tercel's own".into()));
     }
     if let Some((id, newest)) = catalogue.newest(layout.name())
         && let Err(e) = layout.accepts(newest)
     {
-        return Err((Reason::Schema, format!("{e} (the new version against version {} in the space)", id.0)));
+        return Err((
+            Refusal::Schema,
+            format!("{e} (the new version against version {} in the space)", id.0),
+        ));
     }
     if catalogue.len() >= limits::CLASSES_MAX {
-        return Err((Reason::Full, "the space has all the classes it can hold".into()));
+        return Err((Refusal::FULL, "the space has all the classes it can hold".into()));
     }
     let all = catalogue.all();
     let next = all.last().map_or(ClassId::FIRST_USER.0, |(id, _)| id.0 + 1);
@@ -80,10 +83,10 @@ fn next_class(layout: &Layout, work: &Work<'_>) -> Result<ClassId, (Reason, Stri
     if body.len() > BODY_BYTES_MAX {
         let text =
             "the space's classes would not fit into one message any more: define fewer, or with less text";
-        return Err((Reason::Schema, text.into()));
+        return Err((Refusal::Schema, text.into()));
     }
     if work.disk_full {
-        return Err((Reason::Full, "the server's disk: make room there".into()));
+        return Err((Refusal::FULL, "the server's disk: make room there".into()));
     }
     Ok(id)
 }

@@ -25,6 +25,8 @@ pub(crate) struct Flight {
     /// The level of safety that it needs.
     pub level: Level,
     pub op: Option<OpId>,
+    /// The operation is a call of a method: its answer is what that returned.
+    pub is_call: bool,
     /// The references that it changed, as readers know them.
     pub changed: Arc<[Oref]>,
 }
@@ -68,7 +70,7 @@ mod tests {
     fn an_entry_is_visible_once_all_before_it_are_stable_at_their_own_levels() {
         let mut flights = Flights::default();
         for (stamp, level) in [(1, Level::Agreed), (3, Level::Disk), (4, Level::Agreed)] {
-            flights.push(Flight { stamp: Stamp(stamp), level, op: None, changed: [].into() });
+            flights.push(Flight { stamp: Stamp(stamp), level, op: None, is_call: false, changed: [].into() });
         }
         let stamps = |shown: Vec<Flight>| shown.iter().map(|f| f.stamp.0).collect::<Vec<_>>();
         assert_eq!(stamps(flights.stable(Stamp(4), Level::Agreed)), [1]);

@@ -6,7 +6,7 @@
 //! acknowledged the end, and no transaction that was judged before it is still under way.
 
 use tercel_wire::id::{ClientId, PageId, Stamp};
-use tercel_wire::message::{Hole, Lease, Leased, Reason};
+use tercel_wire::message::{Hole, Lease, Leased, Refusal};
 
 use super::{Asked, Leader, Reply, Work, session_us};
 use crate::limits;
@@ -27,7 +27,7 @@ impl Leader {
     pub(crate) fn grant(&mut self, asked: Asked, client: ClientId, lease: Lease, work: &mut Work<'_>) {
         if let Some(granting) = self.granting.iter_mut().find(|g| g.client == client) {
             if lease.seq != granting.leased.seq {
-                return work.refuse(asked, Reason::Full, "a client asks for places once at a time");
+                return work.refuse(asked, Refusal::FULL, "a client asks for places once at a time");
             }
             // It asks again, on another connection.
             granting.asked = asked;
@@ -44,11 +44,11 @@ impl Leader {
             return work.replies.push(Reply::Granted(asked, last));
         }
         if work.disk_full {
-            return work.refuse(asked, Reason::Full, "the server's disk: make room there");
+            return work.refuse(asked, Refusal::FULL, "the server's disk: make room there");
         }
         self.take_back(client, lease.done, work);
         match self.pages_for(client, lease.pages, work) {
-            Err(text) => work.refuse(asked, Reason::Full, text),
+            Err(text) => work.refuse(asked, Refusal::FULL, text),
             Ok((pages, _)) if pages.is_empty() => {
                 let leased = Leased { seq: lease.seq - 1, birth: Stamp::ZERO, pages, holes: Vec::new() };
                 work.replies.push(Reply::Granted(asked, leased));

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
 use tercel_wire::message::form::Form;
-use tercel_wire::message::{CommitEffects, Outcome, Reason, Write};
+use tercel_wire::message::{CommitEffects, Refusal, Write};
 
 use super::commit::{Body, check_object, missing_of};
 use super::place::Placing;
@@ -72,7 +72,8 @@ pub(super) struct Record {
     refs: Vec<Oref>,
     pub named: Vec<PageId>,
     pub filled: Vec<PageId>,
-    /// The bytes that it returns.
+    /// It is a method's; and the bytes that this returns.
+    pub is_call: bool,
     pub reply: Vec<u8>,
     /// The head of the record.
     pub head: Vec<u8>,
@@ -168,7 +169,7 @@ pub(super) fn is_large(bytes: usize) -> bool {
 }
 
 /// The result of a slice: a refusal ends the transaction.
-type Sliced = Result<(), Outcome>;
+type Sliced = Result<(), Refusal>;
 
 impl Large {
     /// Puts some more of what came together.
@@ -283,6 +284,7 @@ impl Leader {
     pub(super) fn begin_large(&mut self, asked: Asked, op: OpId, body: Body<'_>) {
         let (parts, digest, ran) = body.pieces();
         let author = ran.as_ref().map_or(op.client, |ran| ran.author);
+        let is_call = ran.is_some();
         let (reply, holds) = ran.map_or_else(Default::default, |ran| (ran.reply, ran.holds));
         let bytes = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         self.large = Some(Box::new(Large {
@@ -294,7 +296,7 @@ impl Leader {
             writes: Vec::new(),
             left: 0,
             touched: Touched::default(),
-            record: Record { reply, ..Record::default() },
+            record: Record { is_call, reply, ..Record::default() },
             placing: Placing::of_large(author, holds),
             arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,
@@ -364,8 +366,8 @@ impl Leader {
         if let Some(why) = failed {
             let (asked, op) = (large.asked, large.op);
             self.end_large();
-            work.refuse(asked, Reason::Corrupt, why);
-            self.not_executed(asked, op, Outcome::NotExecuted, work);
+            work.refuse(asked, Refusal::Corrupt, why);
+            self.not_executed(asked, op, Refusal::NotExecuted, work);
         }
     }
 
@@ -407,10 +409,10 @@ impl Leader {
         };
         let (asked, op) = (large.asked, large.op);
         self.large = Some(large);
-        if let Err(outcome) = sliced {
-            work.stats.conflicts += u64::from(matches!(outcome, Outcome::Conflict(_) | Outcome::TooOld));
+        if let Err(why) = sliced {
+            work.stats.conflicts += u64::from(matches!(why, Refusal::Conflict(_) | Refusal::TooOld));
             self.end_large();
-            self.not_executed(asked, op, outcome, work);
+            self.not_executed(asked, op, why, work);
         }
     }
 
@@ -482,7 +484,7 @@ fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
     for i in slice.clone() {
         let oref = large.writes[i].oref;
         if !large.touched.written.insert(oref) {
-            return Err(Outcome::Invalid(oref));
+            return Err(Refusal::Invalid(oref));
         }
     }
     large.done(slice.end, large.writes.len(), LargePhase::Name);

@@ -39,7 +39,7 @@ mod waiting;
 use std::collections::VecDeque;
 
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{Leased, Outcome, Reason};
+use tercel_wire::message::{Leased, Outcome, Refusal};
 
 use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
@@ -92,7 +92,7 @@ pub(crate) struct Asked {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
     Verdict(Asked, OpId, Outcome),
-    Refused(Asked, Reason, String),
+    Refused(Asked, Refusal, String),
     /// The client broke the protocol: its session ends.
     Expel(Conn, String),
     Granted(Asked, Leased),
@@ -104,7 +104,7 @@ impl Work<'_> {
         self.replies.push(Reply::Verdict(asked, op, outcome));
     }
 
-    fn refuse(&mut self, asked: Asked, reason: Reason, text: impl Into<String>) {
+    fn refuse(&mut self, asked: Asked, reason: Refusal, text: impl Into<String>) {
         self.replies.push(Reply::Refused(asked, reason, text.into()));
     }
 
@@ -229,8 +229,9 @@ impl Leader {
         visible >= self.first || dropped(Rule::AnswersBeforeView)
     }
 
-    /// Orders an entry: applies it, tentatively, and submits it.
-    fn order(&mut self, entry: &Entry<'_>, op: Option<OpId>, work: &mut Work<'_>) -> Stamp {
+    /// Orders an entry: applies it, tentatively, and submits it. `of` is its operation, and says whether that
+    /// is a call.
+    fn order(&mut self, entry: &Entry<'_>, of: Option<(OpId, bool)>, work: &mut Work<'_>) -> Stamp {
         let stamp = work.replica.stamp.next();
         let applied = work.replica.apply(stamp, self.view, entry, &mut work.pages.mob);
         let applied = applied.expect("a leader orders what follows from its own state");
@@ -243,7 +244,9 @@ impl Leader {
             work.pages.changed_by_mistake(&applied.changed);
         }
         let sealed = Sealed { stamp, view: self.view, kind: entry.kind(), payload: entry.encode() };
-        self.flights.push(Flight { stamp, level: Level::Disk, op, changed: applied.changed.into() });
+        let (op, is_call) = of.map_or((None, false), |(op, is_call)| (Some(op), is_call));
+        let changed = applied.changed.into();
+        self.flights.push(Flight { stamp, level: Level::Disk, op, is_call, changed });
         let input = order::Input::Submit { entry: sealed, level: Level::Disk };
         work.sequencer.handle(work.now, input, work.said);
         stamp

@@ -10,7 +10,7 @@ use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::id::Oref;
 use tercel_wire::layout::Layout;
-use tercel_wire::message::{Outcome, Write};
+use tercel_wire::message::{Refusal, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
@@ -33,7 +33,7 @@ struct Use {
 
 impl Owned {
     /// Takes note of a write, whose object is what its class says.
-    pub(super) fn see(&mut self, w: &Write<'_>, layout: &Layout) -> Result<(), Outcome> {
+    pub(super) fn see(&mut self, w: &Write<'_>, layout: &Layout) -> Result<(), Refusal> {
         let (id, body) = (class_of(w.object), &w.object[HEADER_BYTES..]);
         if !is_chunk(id) {
             layout.trees(body, |root| self.0.entry(root).or_default().by_objects += 1);
@@ -41,7 +41,7 @@ impl Owned {
         }
         let made = self.0.entry(w.oref).or_default();
         if !w.new || std::mem::replace(&mut made.is_made, true) {
-            return Err(Outcome::Invalid(w.oref));
+            return Err(Refusal::Invalid(w.oref));
         }
         if id == class::CHUNK_NODE {
             layout.refs(body, |at| {
@@ -55,13 +55,13 @@ impl Owned {
 
     /// Checks, once all writes were seen, that each chunk is used once, and that a chunk not made here is
     /// only named as the tree of an object.
-    pub(super) fn check(&self) -> Result<(), Outcome> {
+    pub(super) fn check(&self) -> Result<(), Refusal> {
         let is_right = |of: &Use| match of.is_made {
             true => of.by_objects + of.by_nodes == 1,
             false => (of.by_objects, of.by_nodes) == (1, 0),
         };
         let wrong = self.0.iter().filter(|(_, of)| !is_right(of)).map(|(oref, _)| *oref).min();
-        wrong.map_or(Ok(()), |oref| Err(Outcome::Invalid(oref)))
+        wrong.map_or(Ok(()), |oref| Err(Refusal::Invalid(oref)))
     }
 
     fn makes(&self, root: Oref) -> bool {
@@ -78,12 +78,12 @@ pub(super) fn let_go(
     mut old: Vec<Oref>,
     owned: &Owned,
     catalogue: &Catalogue,
-) -> Result<Vec<Oref>, Outcome> {
+) -> Result<Vec<Oref>, Refusal> {
     for root in trees_of(w.object, catalogue) {
         match old.iter().position(|o| *o == root) {
             Some(at) => _ = old.swap_remove(at),
             None if owned.makes(root) || dropped(Rule::TreesShared) => {}
-            None => return Err(Outcome::Invalid(w.oref)),
+            None => return Err(Refusal::Invalid(w.oref)),
         }
     }
     Ok(old)
@@ -146,7 +146,7 @@ mod tests {
     }
 
     /// Judges a transaction that writes these objects at these places, those of chunks new.
-    fn judge(writes: &[(u32, Vec<u8>)]) -> Result<Owned, Outcome> {
+    fn judge(writes: &[(u32, Vec<u8>)]) -> Result<Owned, Refusal> {
         let (catalogue, mut owned) = (catalogue(), Owned::default());
         for (at, object) in writes {
             let w = Write { oref: oref(*at), new: is_chunk(class_of(object)), object };
@@ -155,7 +155,7 @@ mod tests {
         owned.check().map(|()| owned)
     }
 
-    fn let_go_of(new: [u32; 2], old: &[u32], chunks: &[(u32, Vec<u8>)]) -> Result<Vec<Oref>, Outcome> {
+    fn let_go_of(new: [u32; 2], old: &[u32], chunks: &[(u32, Vec<u8>)]) -> Result<Vec<Oref>, Refusal> {
         let owner = owner(new);
         let owned = judge(&[chunks, &[(90, owner.clone())]].concat())?;
         let w = Write { oref: oref(90), new: false, object: &owner };
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_tree_has_one_owner() {
-        let wrong = |n| Err(Outcome::Invalid(oref(n)));
+        let wrong = |n| Err(Refusal::Invalid(oref(n)));
         assert_eq!(let_go_of([1, 1], &[1, 2], &[]), wrong(1), "the old tree in two fields");
         assert_eq!(let_go_of([3, 3], &[1, 2], &[(3, leaf())]), wrong(3), "a new tree in two fields");
         assert_eq!(let_go_of([1, 7], &[1, 2], &[]), wrong(90), "another's tree");
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(let_go_of([3, 4], &[1, 2], &chunks), wrong(1), "an old chunk in a new tree");
         assert_eq!(let_go_of([1, 2], &[1, 2], &[(3, leaf())]), wrong(3), "a chunk of no tree");
         let other = judge(&[(90, owner([1, 2])), (91, owner([1, 3])), (3, leaf())]);
-        assert_eq!(other.err(), Some(Outcome::Invalid(oref(1))), "one tree in two objects");
+        assert_eq!(other.err(), Some(Refusal::Invalid(oref(1))), "one tree in two objects");
     }
 
     #[test]
@@ -190,6 +190,6 @@ mod tests {
         let (catalogue, leaf) = (catalogue(), leaf());
         let layout = catalogue.class(class::BYTES_LEAF).unwrap();
         let w = Write { oref: oref(3), new: false, object: &leaf };
-        assert_eq!(Owned::default().see(&w, layout), Err(Outcome::Invalid(oref(3))));
+        assert_eq!(Owned::default().see(&w, layout), Err(Refusal::Invalid(oref(3))));
     }
 }

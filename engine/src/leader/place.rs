@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tercel_wire::id::{ClientId, Oref, PageId, SLOTS_MAX, Stamp};
-use tercel_wire::message::{Limit, Outcome, Write};
+use tercel_wire::message::{Limit, Refusal, Write};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES, class_of};
 use tercel_wire::record::OBJECT_BYTES_MIN;
 
@@ -167,8 +167,8 @@ impl Placing {
     /// Checks that the new objects find room, once all of them were expected. Another transaction of the
     /// client may have taken that room before these objects were seen: then the transaction is run again, in
     /// other places.
-    pub(super) fn fits(&self) -> Result<(), Outcome> {
-        if self.fills.values().all(|fill| fill.fits(0)) { Ok(()) } else { Err(Outcome::NotExecuted) }
+    pub(super) fn fits(&self) -> Result<(), Refusal> {
+        if self.fills.values().all(|fill| fill.fits(0)) { Ok(()) } else { Err(Refusal::NotExecuted) }
     }
 }
 
@@ -192,7 +192,7 @@ impl Leader {
         owned: Owned,
         writes: &[Write<'_>],
         work: &mut Work<'_>,
-    ) -> Result<Placing, Outcome> {
+    ) -> Result<Placing, Refusal> {
         let mut placing = Placing { overflow: self.overflow, owned, ..Placing::new(client) };
         match self.try_place(base, writes, &mut placing, work) {
             Ok(()) => {
@@ -217,7 +217,7 @@ impl Leader {
         writes: &[Write<'_>],
         placing: &mut Placing,
         work: &mut Work<'_>,
-    ) -> Result<(), Outcome> {
+    ) -> Result<(), Refusal> {
         self.expect_some(base, writes, placing, work)?;
         placing.fits()?;
         self.place_some(writes, 0, placing, work)
@@ -230,7 +230,7 @@ impl Leader {
         first: usize,
         placing: &mut Placing,
         work: &mut Work<'_>,
-    ) -> Result<(), Outcome> {
+    ) -> Result<(), Refusal> {
         for (i, w) in writes.iter().enumerate() {
             let filled = if w.new { placing.fills.remove(&w.oref.page()) } else { None };
             let to = match filled {
@@ -275,27 +275,27 @@ impl Leader {
         writes: &[Write<'_>],
         placing: &mut Placing,
         work: &mut Work<'_>,
-    ) -> Result<(), Outcome> {
+    ) -> Result<(), Refusal> {
         for w in writes.iter().filter(|w| w.new) {
             let page = w.oref.page();
             let granted = work.replica.places.granted(page).filter(|g| g.client == placing.client);
-            let Granted { is_made_in, birth, from, .. } = *granted.ok_or(Outcome::Invalid(w.oref))?;
+            let Granted { is_made_in, birth, from, .. } = *granted.ok_or(Refusal::Invalid(w.oref))?;
             if base < birth {
-                return Err(Outcome::NotExecuted);
+                return Err(Refusal::NotExecuted);
             }
             if !placing.fills.contains_key(&page) {
                 let fill = match self.fills.get(&page) {
                     Some(fill) => fill.clone(),
                     None if !is_made_in => Fill::default(),
                     None => {
-                        work.pages.extents(page).map(|e| Fill::of(&e, from)).ok_or(Outcome::NotExecuted)?
+                        work.pages.extents(page).map(|e| Fill::of(&e, from)).ok_or(Refusal::NotExecuted)?
                     }
                 };
                 placing.fills.insert(page, fill);
                 placing.births.extend((birth > Stamp::ZERO).then_some((page, birth)));
             }
             if !placing.fills.get_mut(&page).is_some_and(|fill| fill.expect(w.oref.slot())) {
-                return Err(Outcome::Invalid(w.oref));
+                return Err(Refusal::Invalid(w.oref));
             }
         }
         Ok(())
@@ -315,7 +315,7 @@ impl Leader {
         fill: &mut Fill,
         placing: &mut Placing,
         work: &mut Work<'_>,
-    ) -> Result<Option<(Oref, bool)>, Outcome> {
+    ) -> Result<Option<(Oref, bool)>, Refusal> {
         own::let_go(w, Vec::new(), &placing.owned, &work.replica.catalogue)?;
         if fill.fits(w.object.len() - FORWARD_BYTES) {
             fill.make(w.oref.slot(), w.object.len());
@@ -331,8 +331,8 @@ impl Leader {
         w: &Write<'_>,
         placing: &mut Placing,
         work: &mut Work<'_>,
-    ) -> Result<Option<(Oref, bool)>, Outcome> {
-        let wrong = || Outcome::Invalid(w.oref);
+    ) -> Result<Option<(Oref, bool)>, Refusal> {
+        let wrong = || Refusal::Invalid(w.oref);
         let catalogue = &work.replica.catalogue;
         let seen = |o: &[u8]| (class_of(o), o.len(), trees_of(o, catalogue));
         let moved = work.pages.newest(w.oref, forwarded).ok_or_else(wrong)?;
@@ -390,7 +390,7 @@ impl Leader {
         bytes: usize,
         placing: &mut Placing,
         work: &mut Work<'_>,
-    ) -> Result<Oref, Outcome> {
+    ) -> Result<Oref, Refusal> {
         let needed = (bytes + SLOT_BYTES) as isize;
         let places = &work.replica.places;
         let is_here = |page| places.returned_at(page).is_none() || placing.takes(page);
@@ -400,7 +400,7 @@ impl Leader {
         let Overflow { page, slot } = match fitting {
             Some(overflow) => overflow,
             None => {
-                let page = self.overflow_page(placing, work).ok_or(Outcome::Full(Limit::Pages))?;
+                let page = self.overflow_page(placing, work).ok_or(Refusal::Full(Limit::Pages))?;
                 placing.rooms.insert(page, (PAGE_BYTES - PAGE_HEADER_BYTES) as isize);
                 Overflow { page, slot: 0 }
             }
@@ -408,7 +408,7 @@ impl Leader {
         *self.free(page, placing, work) -= needed;
         *placing.ledger.entry(page).or_default() += needed;
         placing.overflow = Some(Overflow { page, slot: slot + 1 });
-        Oref::new(page, slot).ok_or(Outcome::Full(Limit::Pages))
+        Oref::new(page, slot).ok_or(Refusal::Full(Limit::Pages))
     }
 
     /// A page for what outgrew its own: one that is given out again by the entry that moves something there,

@@ -56,7 +56,7 @@ impl Leader {
         large.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
         self.moved(large.placing.placements(), &large.placing.left);
         let entry = Entry::CommitStaged { op: large.op, bytes: large.bytes_all() as u32 };
-        self.order(&entry, Some(large.op), work);
+        self.order(&entry, Some((large.op, large.record.is_call)), work);
         self.spare = std::mem::take(&mut large.bytes);
         self.waiting.behind_due = true;
     }

@@ -357,8 +357,7 @@ pub(super) fn op(r: &mut Reader<'_>) -> Result<OpId, DecodeError> {
 
 pub(super) fn reply(r: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
     let reply = r.bytes("reply")?;
-    // A byte says that there is one.
-    if reply.len() > 1 + limits::REPLY_BYTES_MAX {
+    if reply.len() > limits::REPLY_BYTES_MAX {
         Err(DecodeError::BadField("reply"))
     } else {
         Ok(reply.to_vec())

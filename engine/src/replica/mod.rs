@@ -39,7 +39,7 @@ pub mod views;
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{CommitEffects, Outcome, Write};
+use tercel_wire::message::{CommitEffects, Refusal, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
@@ -409,24 +409,24 @@ impl Replica {
     ///
     /// # Errors
     /// The outcome for the client: a conflict, or a base older than the index reaches.
-    pub fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
+    pub fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Refusal> {
         if dropped(Rule::NoCertification) {
             return Ok(());
         }
         if effects.base > self.stamp {
-            return Err(Outcome::Conflict(Oref::NULL));
+            return Err(Refusal::Conflict(Oref::NULL));
         }
         self.recent.certify(effects)?;
         if effects.base < self.frees.last() { self.certify_frees(effects) } else { Ok(()) }
     }
 
     /// Checks that nothing that the transaction read, changes or names was freed after its base.
-    fn certify_frees(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
+    fn certify_frees(&self, effects: &CommitEffects<'_>) -> Result<(), Refusal> {
         let mut verdict = Ok(());
         let mut look = |oref: Oref| match self.frees.of(oref, effects.base) {
             Known::There => {}
-            Known::Freed => verdict = Err(Outcome::Conflict(oref)),
-            Known::Unknown => verdict = verdict.and(Err(Outcome::TooOld)),
+            Known::Freed => verdict = Err(Refusal::Conflict(oref)),
+            Known::Unknown => verdict = verdict.and(Err(Refusal::TooOld)),
         };
         effects.reads.iter().copied().for_each(&mut look);
         for w in &effects.writes {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tercel_wire::id::{Oref, Stamp};
-use tercel_wire::message::{CommitEffects, Outcome};
+use tercel_wire::message::{CommitEffects, Refusal};
 
 use crate::limits;
 use crate::mutant::{self, Rule, dropped};
@@ -73,14 +73,14 @@ impl RecentWrites {
     }
 
     /// Checks that nothing that the transaction read, or changes, was written after its base.
-    pub(super) fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
+    pub(super) fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Refusal> {
         let written = effects.writes.iter().filter(|w| !w.new).map(|w| w.oref);
         let all = if dropped(Rule::WritesCertifiedOnly) { &[][..] } else { &effects.reads[..] };
         let (base, reach, floor) = (effects.base, self.reach(), self.floor());
         for oref in all.iter().copied().chain(written) {
             match self.newest(oref).filter(|stamp| *stamp >= reach) {
-                Some(stamp) if stamp > base => return Err(Outcome::Conflict(oref)),
-                None if base < floor && !dropped(Rule::NoFloor) => return Err(Outcome::TooOld),
+                Some(stamp) if stamp > base => return Err(Refusal::Conflict(oref)),
+                None if base < floor && !dropped(Rule::NoFloor) => return Err(Refusal::TooOld),
                 _ => {}
             }
         }
@@ -205,7 +205,7 @@ mod tests {
         let mut r = RecentWrites::default();
         commit(&mut r, 1, &[1]);
         assert_eq!(r.certify(&reads(1, &[1])), Ok(()));
-        assert_eq!(r.certify(&reads(0, &[1])), Err(Outcome::Conflict(oref(1))));
+        assert_eq!(r.certify(&reads(0, &[1])), Err(Refusal::Conflict(oref(1))));
         assert_eq!(r.certify(&reads(0, &[2])), Ok(()));
     }
 
@@ -216,7 +216,7 @@ mod tests {
             commit(&mut r, u64::from(n) + 1, &[n]);
         }
         assert_eq!(r.floor(), Stamp(10));
-        assert_eq!(r.certify(&reads(9, &[3_000_000])), Err(Outcome::TooOld));
+        assert_eq!(r.certify(&reads(9, &[3_000_000])), Err(Refusal::TooOld));
         assert_eq!(r.certify(&reads(10, &[3_000_000])), Ok(()));
     }
 
@@ -230,9 +230,9 @@ mod tests {
             assert_eq!(r.is_index_complete(), taken_in >= 3);
             for n in [2, 4] {
                 assert_eq!(r.certify(&reads(2, &[n])), Ok(()), "{n}, {taken_in}");
-                assert_eq!(r.certify(&reads(1, &[n])), Err(Outcome::Conflict(oref(n))), "{n}, {taken_in}");
+                assert_eq!(r.certify(&reads(1, &[n])), Err(Refusal::Conflict(oref(n))), "{n}, {taken_in}");
             }
-            assert_eq!(r.certify(&reads(2, &[3])), Err(Outcome::Conflict(oref(3))), "{taken_in}");
+            assert_eq!(r.certify(&reads(2, &[3])), Err(Refusal::Conflict(oref(3))), "{taken_in}");
             assert_eq!(r.certify(&reads(3, &[3])), Ok(()));
             r.index_pending(1);
         }

@@ -11,7 +11,7 @@ use tercel_wire::id::Oref;
 use tercel_wire::interface::{Interface, Method};
 use tercel_wire::record::Ref;
 
-use super::{handle, service};
+use super::calling::Calling;
 use crate::error::Error;
 use crate::txn::{Port, Through};
 
@@ -45,16 +45,11 @@ impl Described<'_> {
     /// `Schema` if there is no such method, or the server now has another one; `Denied` if it has streams;
     /// `Full`, and as a call of [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
     pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
-        let until = port.now().plus(self.timeout);
-        let (through, until, sent) = (Through::Described(self.interface), Some(until), self.takes.to_vec());
-        let method = self.method()?;
-        if !self.interface.is_service() {
-            let (method, object) = (self.method, Ref::new(self.object));
-            let calling = handle::Calling { port, through, method, until, object, sent };
-            return Ok(Some(calling.reply()?.0));
-        }
-        let calling = service::Calling::new(port, through, self.method, until, (sent, None))?;
-        match method.mode.is_one_way() {
+        let is_one_way = self.method()?.mode.is_one_way();
+        let (at, of) = ((port, Some(port.now().plus(self.timeout))), Through::Described(self.interface));
+        let object = (!self.interface.is_service()).then(|| Ref::new(self.object));
+        let calling = Calling::new(at, (of, self.method), object, (self.takes.to_vec(), None))?;
+        match is_one_way {
             true => calling.tell().map(|()| None),
             false => calling.reply().map(Some),
         }

@@ -1,23 +1,19 @@
 //! An object whose methods are called: the same line, wherever they run.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::interface::{Interface, InterfaceSchema, Method};
-use tercel_wire::message::{Limit, Outcome, ResponseEnd};
-use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
-use tercel_wire::record::{Any, Encoder, Ref};
+use tercel_wire::message::ResponseEnd;
+use tercel_wire::payload::{Payload, PayloadSchema};
+use tercel_wire::record::{Encoder, Ref};
 
+use super::calling::{Calling, Ended, Shorter, ended};
 use super::given::damaged;
-use super::{Called, Failure, Given, Reply};
-use crate::error::{Bound, Error};
-use crate::limits;
+use super::{Called, Failure, Given};
+use crate::error::Error;
 use crate::object::{Obj, Object};
 use crate::time::Now;
-use crate::txn::{
-    Binding, Caller, CameTo, ExpressAsked, ExpressCall, Expressed, Home, Options, Outgoing, Port, Step,
-    Through, Tx, try_run,
-};
+use crate::txn::{ExpressAsked, Expressed, Options, Port, Step, Through, Tx, try_run};
 
 /// Where methods run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -137,22 +133,9 @@ impl<'c, T: Object> Handle<'c, T> {
         {
             return ended;
         }
-        let through = Through::Own(stub.schema, T::NAME);
-        let mut call = Calling {
-            port,
-            through,
-            method: stub.method,
-            until,
-            object: self.object.cast(),
-            sent: Vec::new(),
-        };
-        stub.takes().encode(put, &mut call.sent).map_err(Error::from)?;
-        let (reply, interface) = call.reply()?;
-        let method = &interface.methods[stub.method];
-        match reply {
-            Reply::Returned(bytes) => returned(method, &bytes, gives),
-            Reply::Failed(bytes) => failed(method, &bytes, fails),
-        }
+        let (of, object) = ((Through::Own(stub.schema, T::NAME), stub.method), Some(self.object.cast()));
+        let answer = Calling::encoded((port, until), of, object, (stub.takes(), put))?.answer(None)?;
+        read(&answer.interface.methods[stub.method], ended(answer.end()?)?, gives, fails)
     }
 
     /// Calls a method that only reads by a shorter way, if there is one and the server can run it there and
@@ -173,7 +156,12 @@ impl<'c, T: Object> Handle<'c, T> {
             object: Some(object),
             timeout: self.timeout,
         };
-        let mut call = Express { stub, put, gives, fails, ended: None };
+        // If it did not come to its end it is called as an operation, whose answer says all there is to be
+        // said.
+        let read = |interface: &Interface, end: ResponseEnd<'_>| {
+            Some(read(&interface.methods[stub.method], ended(end).ok()?, gives, fails))
+        };
+        let mut call = Shorter { takes: stub.takes(), put, read, ended: None };
         match port.express(&asked, &mut call) {
             Expressed::Answered => call.ended,
             Expressed::No | Expressed::UnderWay(..) => None,
@@ -214,52 +202,17 @@ impl<'c, T: Object> Handle<'c, T> {
     }
 }
 
-/// Decodes the result of a method.
-fn returned<R, E>(
+/// Decodes the result of a method, or the error that it failed with.
+fn read<R, E>(
     method: &Method,
-    bytes: &[u8],
+    ended: Ended<'_>,
     gives: &dyn Fn(&Given<'_>) -> Result<R, Error>,
-) -> Called<R, E> {
-    let given = Payload::decode(bytes, &method.gives).map_err(damaged)?;
-    Ok(gives(&Given::new(given))?)
-}
-
-/// The error that a method failed with.
-fn failed<R, E>(
-    method: &Method,
-    bytes: &[u8],
     fails: &dyn Fn(&Given<'_>) -> Result<E, Error>,
 ) -> Called<R, E> {
-    let given = Payload::decode(bytes, &method.fails).map_err(damaged)?;
-    Err(Failure::Method(fails(&Given::new(given))?))
-}
-
-/// A call of a method that only reads, by the shorter way.
-struct Express<'a, R, E> {
-    stub: &'a Stub,
-    put: &'a dyn Fn(&mut Encoder<'_>),
-    gives: &'a dyn Fn(&Given<'_>) -> Result<R, Error>,
-    fails: &'a dyn Fn(&Given<'_>) -> Result<E, Error>,
-    ended: Option<Called<R, E>>,
-}
-
-impl<R, E> ExpressCall for Express<'_, R, E> {
-    fn put(&mut self, out: &mut Vec<u8>) -> Result<usize, Error> {
-        Ok(self.stub.takes().encode_head(self.put, out)?)
-    }
-
-    fn put_rest(&mut self, sink: &mut PartSink<'_>) {
-        self.stub.takes().encode_rest(self.put, sink);
-    }
-
-    fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {
-        let method = &interface.methods[self.stub.method];
-        self.ended = match end {
-            ResponseEnd::Returned(_, bytes) => Some(returned(method, bytes, self.gives)),
-            ResponseEnd::Failed(_, bytes) => Some(failed(method, bytes, self.fails)),
-            // Then it is called as an operation, whose answer says all there is to be said.
-            _ => None,
-        };
+    let given = |bytes, layout| Ok::<_, Error>(Given::new(Payload::decode(bytes, layout).map_err(damaged)?));
+    match ended {
+        Ended::Returned(bytes) => Ok(gives(&given(bytes, &method.gives)?)?),
+        Ended::Failed(bytes) => Err(Failure::Method(fails(&given(bytes, &method.fails)?)?)),
     }
 }
 
@@ -301,152 +254,4 @@ fn in_transaction<E>() -> Failure<E> {
             .into(),
     )
     .into()
-}
-
-/// A call under way.
-pub(super) struct Calling<'a> {
-    pub port: &'a dyn Port,
-    pub through: Through<'a>,
-    pub method: usize,
-    pub until: Option<Now>,
-    pub object: Ref<Any>,
-    pub sent: Vec<u8>,
-}
-
-impl Calling<'_> {
-    /// Calls, and gives what the method came to, with the layouts that this has.
-    pub(super) fn reply(&self) -> Result<(Reply, Arc<Interface>), Error> {
-        let (came_to, binding) = self.until_decided()?;
-        match came_to {
-            CameTo::Returned(_, bytes) => Ok((Reply::Returned(bytes), binding.interface)),
-            CameTo::Failed(_, bytes) => Ok((Reply::Failed(bytes), binding.interface)),
-            CameTo::Refused(e) => Err(e),
-            CameTo::Decided(outcome) => Err(undecided(outcome)),
-        }
-    }
-
-    fn reads(&self) -> bool {
-        self.through.reads(self.method)
-    }
-
-    /// Calls until something is decided: what was not executed is called anew, as another operation.
-    fn until_decided(&self) -> Result<(CameTo, Binding), Error> {
-        let mut attempt = 0;
-        loop {
-            let (came_to, binding) = self.once()?;
-            let is_worth_it = match &came_to {
-                CameTo::Decided(Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted) => true,
-                CameTo::Decided(Outcome::Full(Limit::Buffer)) => true,
-                // What only reads may have been run: it is run again.
-                CameTo::Decided(Outcome::Unknown) => self.reads(),
-                _ => false,
-            };
-            attempt += 1;
-            let is_late = self.until.is_some_and(|until| self.port.now() >= until);
-            if !is_worth_it || is_late || attempt >= limits::RUN_ATTEMPTS_MAX {
-                return Ok((came_to, binding));
-            }
-            self.port.back_off(BACK_OFF_US << attempt.min(8));
-        }
-    }
-
-    fn once(&self) -> Result<(CameTo, Binding), Error> {
-        let (mut bound, mut sent, mut ended) = (None, None, None);
-        let driven = self.port.drive(self.until, &mut |home: &mut dyn Home, now| {
-            let Some(caller) = home.caller() else {
-                ended =
-                    Some(Err(Error::Denied("no method can be called at another server from here".into())));
-                return Step::Done;
-            };
-            match self.step(caller, now, &mut bound, &mut sent) {
-                None => Step::Wait,
-                Some(result) => {
-                    ended = Some(result);
-                    Step::Done
-                }
-            }
-        });
-        match (driven, ended, bound) {
-            // It is not known whether it was run, and never will be.
-            (Ok(()), Some(Ok(CameTo::Decided(Outcome::Unknown | Outcome::Committed(_)))), _)
-                if !self.reads() =>
-            {
-                Err(sent.map_or(Error::Timeout(None), Error::unknown))
-            }
-            (Ok(()), Some(ended), Some(binding)) => Ok((ended?, binding)),
-            (Ok(()), Some(Err(e)), None) => Err(e),
-            (Ok(()), ..) => Err(Error::Timeout(None)),
-            (Err(e), ..) => Err(match sent {
-                None => e,
-                Some(op) => {
-                    let cancelled = self.port.drive(None, &mut |home, _| {
-                        home.caller().into_iter().for_each(|caller| caller.cancel(op));
-                        Step::Done
-                    });
-                    // A home that is closed keeps nothing that could be cancelled.
-                    cancelled.ok();
-                    if self.reads() { e } else { Error::unknown(op) }
-                }
-            }),
-        }
-    }
-
-    fn step(
-        &self,
-        caller: &mut dyn Caller,
-        now: Now,
-        bound: &mut Option<Binding>,
-        sent: &mut Option<tercel_wire::id::OpId>,
-    ) -> Option<Result<CameTo, Error>> {
-        let op = match *sent {
-            Some(op) => op,
-            None => {
-                let binding = match caller.bind(self.through)? {
-                    Ok(Some(binding)) => bound.insert(binding),
-                    Ok(None) => return Some(Err(self.not_offered())),
-                    Err(e) => return Some(Err(e)),
-                };
-                let outgoing = Outgoing {
-                    interface: binding.number,
-                    method: binding.methods[self.method],
-                    target: self.object.oref(),
-                    read_at: self.object.stamp(),
-                    payload: &self.sent,
-                };
-                match caller.call(now, self.until, &outgoing)? {
-                    Ok(op) => *sent.insert(op),
-                    Err(e) => return Some(Err(e)),
-                }
-            }
-        };
-        caller.called(op).map(Ok)
-    }
-
-    fn not_offered(&self) -> Error {
-        Error::Denied(format!(
-            "the server has no methods of interface `{}` for class `{}`: start one that has, or call with `local()`",
-            self.through.name(),
-            self.through.class()
-        ))
-    }
-}
-
-/// The first pause between two attempts: about a commit's time. It doubles up to 256 times that.
-const BACK_OFF_US: u64 = 50;
-
-/// The caller's error for an operation that was not executed, or for which this is not known.
-fn undecided(outcome: Outcome) -> Error {
-    match outcome {
-        Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted | Outcome::Committed(_) => {
-            Error::Conflict
-        }
-        Outcome::Unknown => Error::Timeout(None),
-        Outcome::Full(Limit::Buffer) => Error::Full(Bound::Buffer),
-        Outcome::Full(Limit::Transaction) => Error::Full(Bound::Transaction),
-        Outcome::Full(Limit::Disk) => Error::Full(Bound::Disk),
-        Outcome::Full(Limit::Pages) => Error::Full(Bound::Pages),
-        Outcome::Invalid(oref) | Outcome::Nowhere(oref) => {
-            Error::Denied(format!("the server does not take what the method has written to object {oref}"))
-        }
-    }
 }

@@ -30,6 +30,7 @@
 //! |---|---|
 //! | `offers` | the methods that a server runs |
 //! | `given` | what a method takes or gives, as bytes and as values |
+//! | `calling` | a call under way, at its caller |
 //! | `handle` | an object whose methods are called |
 //! | `reply_body` | the body of a response while it is made |
 //! | `service` | a service as a client calls it |
@@ -45,6 +46,7 @@
 //! | `credit` | the bytes that calls may have under way |
 //! | `failure` | how a call fails |
 
+mod calling;
 mod context;
 pub(crate) mod credit;
 mod described;

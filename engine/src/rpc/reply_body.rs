@@ -215,7 +215,7 @@ mod tests {
                 let payload = Payload::decode(payload, &layout).unwrap();
                 assert!(payload.bytes(BYTES.offset(0)).unwrap() == vec![7; bytes]);
                 match is_large {
-                    true => assert_eq!(Response::decode(&again).unwrap().end, ResponseEnd::Forgotten),
+                    true => assert_eq!(Response::decode(&again).unwrap().end, ResponseEnd::FORGOTTEN),
                     false => assert!(again == body, "{bytes}"),
                 }
             }
@@ -232,7 +232,7 @@ mod tests {
                 _ => assert!(matches!(end, ResponseEnd::Broken(..)), "{end:?}"),
             }
             assert_eq!(asked, usize::from(method == 2), "method {method}");
-            assert!(again == body || Response::decode(&again).unwrap().end == ResponseEnd::Forgotten);
+            assert!(again == body || Response::decode(&again).unwrap().end == ResponseEnd::FORGOTTEN);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! than messages keeps a [`Served`] for each client of its own and calls [`serve`].
 
 use tercel_wire::id::{CallId, Stamp};
-use tercel_wire::message::{Request, ResponseEnd, Unbegun};
+use tercel_wire::message::{Refusal, Request, ResponseEnd};
 
 use super::served::{Arrival, Served};
 use super::services::{NO_METHOD, put};
@@ -88,7 +88,7 @@ pub fn serve_named(
             return Taken::Answered;
         }
         Arrival::Forgotten => {
-            put(id, ResponseEnd::Forgotten, out.bytes());
+            put(id, ResponseEnd::FORGOTTEN, out.bytes());
             return Taken::Answered;
         }
         Arrival::Broken => return Taken::Broken,
@@ -104,7 +104,7 @@ pub fn serve_named(
                 return Taken::Answered;
             }
         }
-        None => put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), out.bytes()),
+        None => put(id, ResponseEnd::Refused(Refusal::Schema, NO_METHOD), out.bytes()),
     }
     served.end(id, &out.bytes()[from..]);
     Taken::Answered

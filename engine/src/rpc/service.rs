@@ -3,24 +3,21 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use tercel_wire::id::{CallId, Stamp};
+use tercel_wire::id::Stamp;
 use tercel_wire::interface::{Interface, Method};
-use tercel_wire::message::{Response, ResponseEnd, Unbegun};
-use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
+use tercel_wire::message::ResponseEnd;
+use tercel_wire::payload::Payload;
 use tercel_wire::record::Encoder;
 
+use super::calling::{Calling, Ended, FORGOTTEN, Shorter, ended, unreadable};
 use super::services::ServiceInterface;
 use super::slots::LARGE_BYTES;
 use super::streaming::{Call, Streaming};
-use super::{Called, Context, Failure, Given, Reply};
-use crate::error::{Bound, Error};
-use crate::limits;
+use super::{Called, Context, Failure, Given};
+use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::object::Field;
-use crate::time::Now;
-use crate::txn::{
-    ExpressAsked, ExpressCall, Expressed, Home, Port, Requested, Requester, Rest, Step, Through, UnderWay,
-};
+use crate::txn::{ExpressAsked, Expressed, Port, Through};
 
 /// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one
 /// is enough for several threads.
@@ -90,7 +87,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         };
         let asked =
             ExpressAsked { schema: S::SCHEMA, method, takes_nothing, object: None, timeout: self.timeout };
-        let mut express = Express { takes, put: &put, read: &read, ended: None };
+        let by_line = |interface: &Interface, end: ResponseEnd<'_>| Some(read(interface, end));
+        let mut express = Shorter { takes, put: &put, read: by_line, ended: None };
         let expressed = match &self.port {
             Ok(port) => port.express(&asked, &mut express),
             Err(e) => return Err(e.clone().into()),
@@ -116,14 +114,13 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
             Expressed::UnderWay(under_way, waited) => (Some(under_way), waited),
         };
         let calling = self.calling(method, waited, put)?;
-        let mut answer = calling.until_known(under_way)?;
-        let response = Response::decode(&answer.body).map_err(unreadable)?;
-        let ended = read(&answer.interface, response.end);
+        let mut answer = calling.answer(under_way)?;
+        let ended = read(&answer.interface, answer.end()?);
         if answer.body.len() >= LARGE_BYTES {
             let mut body = Some(std::mem::take(&mut answer.body));
             // A home that is closed has no use for it.
-            let given = calling.drive(&mut |requester, _| {
-                body.take().into_iter().for_each(|body| requester.has_read(body));
+            let given = calling.drive(&mut |caller, _| {
+                body.take().into_iter().for_each(|body| caller.has_read(body));
                 Some(())
             });
             given.ok();
@@ -166,12 +163,12 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     fn begin(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Call<'c>, Error> {
         let calling = self.calling(method, Duration::ZERO, put)?;
         let mut ended = Err(Error::Timeout(None));
-        calling.drive(&mut |requester, now| {
-            ended = requester.begin(now, &calling.requested())?;
+        calling.drive(&mut |caller, now| {
+            ended = caller.begin(now, &calling.requested())?;
             Some(())
         })?;
-        let until = calling.until;
-        Ok(Call { port: self.port.clone()?, under_way: ended?, method, until })
+        let ((id, interface), until) = (ended?, calling.until);
+        Ok(Call { port: self.port.clone()?, id, interface, method, until })
     }
 
     /// A call whose caller has waited so long already.
@@ -184,11 +181,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         let port = self.port.clone()?;
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
         let until = left.map(|left| port.now().plus(left));
-        let mut payload = Vec::new();
         let takes = &S::SCHEMA.methods[method].takes;
-        let bytes = takes.encode_head(put, &mut payload)?;
-        let rest = (bytes > 0).then_some(Rest { bytes, put, takes });
-        Calling::new(port, Through::Own(S::SCHEMA, ""), method, until, (payload, rest))
+        Calling::encoded((port, until), (Through::Own(S::SCHEMA, ""), method), None, (takes, put))
     }
 }
 
@@ -221,198 +215,6 @@ pub(super) fn read_answer<R, E>(
     }
 }
 
-/// The end of a procedure that ran to its end.
-enum Ended<'a> {
-    Returned(&'a [u8]),
-    Failed(&'a [u8]),
-}
-
-/// # Errors
-/// Translates the response of a procedure that did not run to its end into an error.
-#[inline(always)]
-fn ended(end: ResponseEnd<'_>) -> Result<Ended<'_>, Error> {
-    match end {
-        ResponseEnd::Returned(_, bytes) => Ok(Ended::Returned(bytes)),
-        ResponseEnd::Failed(_, bytes) => Ok(Ended::Failed(bytes)),
-        ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into())),
-        ResponseEnd::Forgotten => Err(Error::Unknown(FORGOTTEN.into())),
-        ResponseEnd::Refused(why, text) => Err(unbegun(why, text)),
-    }
-}
-
-/// A call that may take the shorter way.
-struct Express<'a, R, E, F> {
-    takes: &'static PayloadSchema,
-    put: &'a dyn Fn(&mut Encoder<'_>),
-    read: &'a F,
-    ended: Option<Called<R, E>>,
-}
-
-impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>> ExpressCall for Express<'_, R, E, F> {
-    fn put(&mut self, out: &mut Vec<u8>) -> Result<usize, Error> {
-        Ok(self.takes.encode_head(self.put, out)?)
-    }
-
-    fn put_rest(&mut self, sink: &mut PartSink<'_>) {
-        self.takes.encode_rest(self.put, sink);
-    }
-
-    fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {
-        self.ended = Some((self.read)(interface, end));
-    }
-}
-
-/// A call under way.
-pub(super) struct Calling<'a> {
-    port: &'a dyn Port,
-    through: Through<'a>,
-    method: usize,
-    until: Option<Now>,
-    payload: Vec<u8>,
-    rest: Option<Rest<'a>>,
-}
-
-/// A response, and the layouts of its interface.
-struct Answer {
-    body: Vec<u8>,
-    interface: std::sync::Arc<Interface>,
-}
-
-impl<'a> Calling<'a> {
-    /// # Errors
-    /// `Full` if it is too large for a message.
-    pub(super) fn new(
-        port: &'a dyn Port,
-        through: Through<'a>,
-        method: usize,
-        until: Option<Now>,
-        (payload, rest): (Vec<u8>, Option<Rest<'a>>),
-    ) -> Result<Calling<'a>, Error> {
-        match payload.len() + rest.map_or(0, |rest| rest.bytes) {
-            bytes if bytes > limits::CALL_MAX => Err(Error::Full(Bound::Call { bytes })),
-            _ => Ok(Calling { port, through, method, until, payload, rest }),
-        }
-    }
-
-    fn requested(&self) -> Requested<'_> {
-        let Calling { through, method, until, ref payload, rest, .. } = *self;
-        Requested { through, method, until, payload, rest }
-    }
-
-    /// Calls, and gives what the procedure came to.
-    pub(super) fn reply(&self) -> Result<Reply, Error> {
-        let answer = self.until_known(None)?;
-        Ok(match ended(Response::decode(&answer.body).map_err(unreadable)?.end)? {
-            Ended::Returned(bytes) => Reply::Returned(bytes.to_vec()),
-            Ended::Failed(bytes) => Reply::Failed(bytes.to_vec()),
-        })
-    }
-
-    /// Sends a call that is never answered.
-    pub(super) fn tell(&self) -> Result<(), Error> {
-        let mut ended = Err(Error::Timeout(None));
-        self.drive(&mut |requester, now| {
-            ended = requester.tell(now, &self.requested())?;
-            Some(())
-        })?;
-        ended
-    }
-
-    /// Calls until it is known what that came to. What only reads is called anew if it is not.
-    fn until_known(&self, mut under_way: Option<UnderWay>) -> Result<Answer, Error> {
-        let mut attempt = 0;
-        loop {
-            let came_to = self.once(under_way.take());
-            let is_unknown = match &came_to {
-                Ok(answer) => {
-                    matches!(Response::decode(&answer.body), Ok(Response { end: ResponseEnd::Forgotten, .. }))
-                }
-                Err(e) => matches!(e, Error::Unknown(_)),
-            };
-            attempt += 1;
-            let is_late = self.until.is_some_and(|until| self.port.now() >= until);
-            if !is_unknown
-                || !self.through.reads(self.method)
-                || is_late
-                || attempt >= limits::RUN_ATTEMPTS_MAX
-            {
-                return came_to;
-            }
-            self.port.back_off(BACK_OFF_US << attempt.min(8));
-        }
-    }
-
-    fn once(&self, mut under_way: Option<UnderWay>) -> Result<Answer, Error> {
-        let mut ended = None;
-        let driven = self.drive(&mut |requester, now| {
-            ended = Some(requester.request(now, &self.requested(), &mut under_way)?);
-            Some(())
-        });
-        match (driven, ended) {
-            (Ok(()), Some(ended)) => ended.map(|(body, interface)| Answer { body, interface }),
-            (Ok(()), None) => Err(Error::Timeout(None)),
-            (Err(e), _) => Err(match under_way {
-                None => e,
-                Some(UnderWay { id, .. }) => give_up(self.port, id, e),
-            }),
-        }
-    }
-
-    /// Has the home do something until it is done.
-    fn drive(&self, step: &mut dyn FnMut(&mut dyn Requester, Now) -> Option<()>) -> Result<(), Error> {
-        let mut none = None;
-        self.port.drive(self.until, &mut |home: &mut dyn Home, now| {
-            let Some(requester) = home.requester() else {
-                none =
-                    Some(Error::Denied("no service can be called from a transaction of the server".into()));
-                return Step::Done;
-            };
-            match step(requester, now) {
-                Some(()) => Step::Done,
-                None => Step::Wait,
-            }
-        })?;
-        none.map_or(Ok(()), Err)
-    }
-}
-
-/// The caller waits no longer.
-pub(super) fn give_up(port: &dyn Port, id: CallId, e: Error) -> Error {
-    let told = port.drive(None, &mut |home, _| {
-        home.requester().into_iter().for_each(|requester| requester.give_up(id));
-        Step::Done
-    });
-    // A home that is closed keeps nothing that could be cancelled.
-    told.ok();
-    match e {
-        Error::Timeout(_) => Error::Unknown("no answer came in time".into()),
-        e => Error::Unknown(e.to_string()),
-    }
-}
-
-/// The first pause between two attempts: about a call's time. It doubles up to 256 times that.
-const BACK_OFF_US: u64 = 50;
-
-const FORGOTTEN: &str = "it has come to its end, and the server no longer keeps what to";
-
-/// The procedure was executed, and its result is of no use.
-pub(super) fn unreadable(e: impl std::fmt::Display) -> Error {
-    Error::Failed(format!("its result cannot be read: {e}"))
-}
-
-/// Translates a refusal into an error for the program: in any case the call was not begun.
-fn unbegun(why: Unbegun, text: &str) -> Error {
-    match why {
-        Unbegun::Schema => Error::Schema(text.into()),
-        Unbegun::Corrupt => Error::Corrupt(text.into()),
-        Unbegun::Busy => Error::Full(Bound::Server(text.into())),
-        Unbegun::Late | Unbegun::Cancelled => Error::Timeout(None),
-        Unbegun::Draining => Error::Unavailable(text.into()),
-        // No procedure is refused so.
-        Unbegun::Elsewhere => Error::Corrupt("a procedure was refused as a method is".into()),
-    }
-}
-
 /// The stamp that a response names: what its caller reads from then on is not older.
 pub fn stamp_of(end: &ResponseEnd<'_>) -> Stamp {
     match end {
@@ -420,6 +222,6 @@ pub fn stamp_of(end: &ResponseEnd<'_>) -> Stamp {
         ResponseEnd::Returned(stamp, _) | ResponseEnd::Failed(stamp, _) | ResponseEnd::Broken(stamp, _) => {
             *stamp
         }
-        ResponseEnd::Forgotten | ResponseEnd::Refused(..) => Stamp::ZERO,
+        ResponseEnd::Refused(..) => Stamp::ZERO,
     }
 }

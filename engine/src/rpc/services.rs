@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema, Method, Mode};
 use tercel_wire::lent::SharedBody;
-use tercel_wire::message::{Request, Response, ResponseEnd, Unbegun};
+use tercel_wire::message::{Refusal, Request, Response, ResponseEnd};
 use tercel_wire::payload::{InPlace, Payload};
 
 use super::streams::Directions;
@@ -169,7 +169,7 @@ impl Procedure<'_> {
             Ok(given) => Given::new(given),
             Err(e) => {
                 let text = format!("what `{}` is to take: {e}", self.of.name);
-                put(id, ResponseEnd::Refused(Unbegun::Corrupt, &text), out.bytes());
+                put(id, ResponseEnd::Refused(Refusal::Corrupt, &text), out.bytes());
                 return false;
             }
         };
@@ -300,10 +300,9 @@ impl Job {
         let id = self.id.call.unwrap_or(CallId { slot: 0, seq: 1 });
         let mut body = Vec::new();
         let mut has_touched = false;
-        if self.is_cancelled.load(Ordering::Relaxed) && !dropped(Rule::CancelledBegun) {
-            put(id, ResponseEnd::Refused(Unbegun::Cancelled, ""), &mut body);
-        } else if is_late(self.until, now) {
-            put(id, ResponseEnd::Refused(Unbegun::Late, ""), &mut body);
+        let is_cancelled = self.is_cancelled.load(Ordering::Relaxed) && !dropped(Rule::CancelledBegun);
+        if is_cancelled || is_late(self.until, now) {
+            put(id, ResponseEnd::Refused(Refusal::Late, ""), &mut body);
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
             let is_begun = match self.services.procedure(self.method.0, self.method.1) {
@@ -311,7 +310,7 @@ impl Job {
                     procedure.run(id, Taking::Payload(&self.payload), &cx, &mut ReplyBody::new(&mut body))
                 }
                 None => {
-                    put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), &mut body);
+                    put(id, ResponseEnd::Refused(Refusal::Schema, NO_METHOD), &mut body);
                     false
                 }
             };

@@ -3,16 +3,20 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
+use tercel_wire::id::CallId;
+use tercel_wire::interface::Interface;
 use tercel_wire::message::Response;
 
 use super::Called;
+use super::calling::{give_up, unreadable};
 use super::items::{put_item, put_numbered, read_item, read_numbered};
-use super::service::{Reads, give_up, read_answer, unreadable};
+use super::service::{Reads, read_answer};
 use crate::error::Error;
 use crate::object::Field;
 use crate::time::Now;
-use crate::txn::{Home, Port, Requester, Step, UnderWay};
+use crate::txn::{CallName, Caller, Home, Port, Step};
 
 /// A call under way that takes items of type `I`, or gives items of type `O`, beside its result. Of a
 /// direction that it does not have the type is [`Infallible`].
@@ -99,14 +103,15 @@ impl<I, O, R, E> fmt::Debug for Streaming<'_, I, O, R, E> {
 /// A call with streams that was sent. It is cancelled when it is dropped.
 pub(super) struct Call<'c> {
     pub port: &'c (dyn Port + Sync),
-    pub under_way: UnderWay,
+    pub id: CallId,
+    pub interface: Arc<Interface>,
     pub method: usize,
     pub until: Option<Now>,
 }
 
 impl Call<'_> {
     fn method(&self) -> &tercel_wire::interface::Method {
-        &self.under_way.interface.methods[self.method]
+        &self.interface.methods[self.method]
     }
 
     /// Answers the procedure's questions until there are no more, and gives the body of the response.
@@ -127,36 +132,36 @@ impl Call<'_> {
     }
 
     fn send(&self, item: &[u8]) -> Result<bool, Error> {
-        self.drive(|requester| requester.send_item(self.under_way.id, item))
+        self.drive(|caller| caller.send_item(self.id, item))
     }
 
     fn close(&self) -> Result<(), Error> {
-        self.drive(|requester| requester.end_items(self.under_way.id))
+        self.drive(|caller| caller.end_items(self.id))
     }
 
     fn next(&self) -> Result<Option<Vec<u8>>, Error> {
-        self.drive(|requester| requester.next_item(self.under_way.id))
+        self.drive(|caller| caller.next_item(self.id))
     }
 
     fn finish(&self) -> Result<Vec<u8>, Error> {
         self.close()?;
-        self.drive(|requester| requester.finish(self.under_way.id))
+        self.drive(|caller| caller.finish(self.id))
     }
 
     /// Has the home do something until it is done. If it is not done in time the call is cancelled.
     fn drive<T>(
         &self,
-        mut step: impl FnMut(&mut dyn Requester) -> Option<Result<T, Error>>,
+        mut step: impl FnMut(&mut dyn Caller) -> Option<Result<T, Error>>,
     ) -> Result<T, Error> {
         let mut ended = None;
         let driven = self.port.drive(self.until, &mut |home: &mut dyn Home, _| {
-            ended = home.requester().and_then(&mut step);
+            ended = home.caller().and_then(&mut step);
             if ended.is_some() { Step::Done } else { Step::Wait }
         });
         match (driven, ended) {
             (Ok(()), Some(ended)) => ended,
             (Ok(()), None) => Err(Error::Timeout(None)),
-            (Err(e), _) => Err(give_up(self.port, self.under_way.id, e)),
+            (Err(e), _) => Err(give_up(self.port, CallName::Slot(self.id), &e)),
         }
     }
 }
@@ -164,6 +169,6 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         // Of a call that has ended the machine knows nothing any more.
-        give_up(self.port, self.under_way.id, Error::Timeout(None));
+        give_up(self.port, CallName::Slot(self.id), &Error::Timeout(None));
     }
 }

@@ -373,7 +373,7 @@ fn a_repeated_call_whose_reply_is_not_kept_is_forgotten_and_not_run_again() {
             };
             let (cx, mut body) = (Context::inline(ClientId(1), Now(0), None), Vec::new());
             assert_eq!(serve(&mut served, &services, &request, &cx, &mut body), Taken::Answered);
-            Response::decode(&body).unwrap().end == ResponseEnd::Forgotten
+            Response::decode(&body).unwrap().end == ResponseEnd::FORGOTTEN
         };
         let before = begun.load(Ordering::Relaxed);
         assert_eq!([call(1), call(1), call(2), call(2)], [false, !keeps, false, !keeps]);

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Method;
-use tercel_wire::message::{OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
+use tercel_wire::message::{OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
 use tercel_wire::payload::Payload;
 use tercel_wire::record::{Any, Ref};
 
@@ -84,7 +84,7 @@ impl Server {
             }
             _ => {
                 response.truncate(from);
-                rpc::put(id, ResponseEnd::Refused(Unbegun::Elsewhere, ""), response);
+                rpc::put(id, ResponseEnd::Refused(Refusal::Elsewhere, ""), response);
             }
         }
     }

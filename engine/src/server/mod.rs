@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::lent::SharedBody;
-use tercel_wire::message::{Reason, Request};
+use tercel_wire::message::{Refusal, Request};
 
 pub use crate::effect::{
     Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
@@ -115,7 +115,7 @@ impl Server {
             Input::Alive(conn) => self.sessions.alive(conn, now),
             Input::Disconnected(conn) => self.sessions(out, |s, cx| s.disconnected(conn, cx)),
             Input::NoRoom(conn, why) => {
-                self.sessions(out, |s, cx| s.turn_away(conn, Reason::Full, why, cx));
+                self.sessions(out, |s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes), out),
             Input::Written(view, position) => self.written(view, position, out),
@@ -284,7 +284,9 @@ impl Server {
         if let Some(first) = applied.pieces_from {
             self.pages.installer.commits_pieces(first, entry.stamp);
         }
-        Ok(Flight { stamp: entry.stamp, level: Level::Disk, op: applied.op, changed: applied.changed.into() })
+        // Its client asks what became of it.
+        let (op, is_call) = (applied.op, false);
+        Ok(Flight { stamp: entry.stamp, level: Level::Disk, op, is_call, changed: applied.changed.into() })
     }
 
     /// A follower applies what is stable, as far as there is room; the rest waits as bytes.
@@ -519,6 +521,8 @@ impl Server {
                 (services, lent.as_ref()),
                 response,
             ),
+            // It is queued with the other operations, as a message.
+            Some(_) if request.slot.is_some() => false,
             Some(_) => {
                 self.run_reading(now, client, &request, local, response.bytes(), out);
                 true

@@ -6,7 +6,7 @@
 //! [`limits::HELD_UP_US`] if it is busy.
 
 use tercel_wire::id::{ClientId, Stamp};
-use tercel_wire::message::Reason;
+use tercel_wire::message::Refusal;
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -71,7 +71,7 @@ impl Sessions {
             if self.is_over(&of, &working, cx) {
                 let text = "the client did not acknowledge within two keepalives what the server told it, and pages \
                             wait for that to be given out again: connect again";
-                self.turn_away(of.conn, Reason::Unavailable, text, cx);
+                self.turn_away(of.conn, Refusal::Unavailable, text, cx);
             } else if !self.is_resuming(of.conn)
                 && let Some(session) = self.all.get_mut(&of.conn)
                 && session.asking.is_due(cx.now, wanted, every_us)

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{PageId, Stamp};
-use tercel_wire::message::{BACKUP_PAGES_MAX, BackupBegun, BackupPart, FromServer, Reason};
+use tercel_wire::message::{BACKUP_PAGES_MAX, BackupBegun, BackupPart, FromServer, Refusal};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::{Cx, Sessions};
@@ -82,11 +82,11 @@ impl Sessions {
         if self.backups.current.is_some() {
             let text =
                 "another backup is under way, and a server takes one at a time: try again when it is done";
-            return cx.refuse(asked, Reason::Full, text);
+            return cx.refuse(asked, Refusal::FULL, text);
         }
         if cx.condition.disk_full {
             let text = "the server's disk is full, and a backup would keep it from being made room on: make room first";
-            return cx.refuse(asked, Reason::Full, text);
+            return cx.refuse(asked, Refusal::FULL, text);
         }
         // Rows of counts are shared with the state until that changes them.
         let state = cx.replica.save();
@@ -123,11 +123,11 @@ impl Sessions {
         match self.backups.current.as_mut().filter(|b| b.asked.conn == asked.conn) {
             None => {
                 let text = "no backup of this client is under way: begin again";
-                cx.refuse(asked, Reason::Unavailable, text);
+                cx.refuse(asked, Refusal::Unavailable, text);
             }
             Some(b) if b.wanted.len() >= limits::BACKUP_ASKED_MAX => {
                 let text = "a backup's parts are asked for a few at a time";
-                cx.refuse(asked, Reason::Full, text);
+                cx.refuse(asked, Refusal::FULL, text);
             }
             Some(b) => b.wanted.push_back(asked.call),
         }
@@ -138,7 +138,7 @@ impl Sessions {
         let Some(backup) = self.backups.current.as_mut().filter(|b| b.pin == pin) else { return };
         match result {
             Ok(()) => backup.is_pinned = true,
-            Err(e) => self.end_backup(Reason::Unavailable, e, cx),
+            Err(e) => self.end_backup(Refusal::Unavailable, e, cx),
         }
     }
 
@@ -157,7 +157,7 @@ impl Sessions {
         let range = std::mem::replace(&mut backup.next, upto)..upto;
         let pages = match result.and_then(|stored| as_of_backup(range, stored, cx)) {
             Ok(pages) => pages,
-            Err(e) => return self.end_backup(Reason::Corrupt, e, cx),
+            Err(e) => return self.end_backup(Refusal::Corrupt, e, cx),
         };
         let before = cx.pages.mob.bytes_aside();
         PageId::new(upto).into_iter().for_each(|page| cx.pages.mob.thaw_below(page));
@@ -181,7 +181,7 @@ impl Sessions {
         }
         if cx.condition.disk_full {
             let text = "the server's disk is full: make room there, then begin again";
-            return self.end_backup(Reason::Full, text, cx);
+            return self.end_backup(Refusal::FULL, text, cx);
         }
         self.make_room_of_backup(cx);
         let Some(backup) = &mut self.backups.current else { return };
@@ -229,7 +229,7 @@ impl Sessions {
         if b.wanted.is_empty() && moved < limits::BACKUP_WINDOW_PAGES_MIN {
             let text = "the backup made too little progress in a minute and was ended: begin again, \
                         closer to the server or onto a faster disk";
-            return self.end_backup(Reason::Unavailable, text, cx);
+            return self.end_backup(Refusal::Unavailable, text, cx);
         }
         b.looked = cx.now;
         b.was_at = b.progress();
@@ -243,12 +243,12 @@ impl Sessions {
         if surplus > 0 && surplus <= cx.pages.mob.bytes_aside() {
             let text = "so much changed during the backup that the server has no memory for the old versions: \
                         try again when there is less to do, or serve with a larger --mob";
-            self.end_backup(Reason::Full, text, cx);
+            self.end_backup(Refusal::FULL, text, cx);
         }
     }
 
     /// Ends it and sends its client the reason.
-    fn end_backup(&mut self, reason: Reason, text: impl Into<String>, cx: &mut Cx<'_>) {
+    fn end_backup(&mut self, reason: Refusal, text: impl Into<String>, cx: &mut Cx<'_>) {
         if let Some(backup) = &self.backups.current {
             cx.refuse(backup.asked, reason, text);
         }

@@ -10,9 +10,11 @@
 use std::sync::Arc;
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
-use tercel_wire::id::{ClientId, OpId, Stamp};
+use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
 use tercel_wire::interface::Interface;
-use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, FromServer, Limit, Outcome, Reason, Refusal};
+use tercel_wire::message::{
+    Bind, Bound, FromServer, Limit, OPERATION, Refusal, Request, Response, ResponseEnd,
+};
 
 use super::call_queue::Waiting;
 use super::health::DRAINING;
@@ -52,7 +54,7 @@ impl Sessions {
             }
         };
         match bound {
-            Err(text) => cx.refuse(asked, Reason::Schema, text),
+            Err(text) => cx.refuse(asked, Refusal::Schema, text),
             Ok(bound) => cx.answer(asked, &FromServer::Bound(bound)),
         }
     }
@@ -64,7 +66,7 @@ impl Sessions {
         let all = of_objects.chain(cx.config.services.interfaces());
         all.for_each(|interface: &Interface| interface.encode(&mut body));
         if body.len() > BODY_BYTES_MAX {
-            return cx.refuse(asked, Reason::Full, "the interfaces are larger than a message");
+            return cx.refuse(asked, Refusal::FULL, "the interfaces are larger than a message");
         }
         cx.reply(asked.conn, Kind::Offered, asked.call, &body);
     }
@@ -73,15 +75,13 @@ impl Sessions {
     pub(super) fn call(
         &mut self,
         asked: Asked,
-        client: ClientId,
-        header: &Header,
-        body: &[u8],
-        call: Call<'_>,
+        op: OpId,
+        (header, body): (&Header, &[u8]),
+        (call, (target, read_at)): (&Request<'_>, (Oref, Stamp)),
         cx: &mut Cx<'_>,
     ) {
-        let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
         if op.slot >= limits::credit() {
-            return cx.verdict(asked, op, Outcome::Full(Limit::Buffer));
+            return cx.verdict(asked, op, Err(Refusal::Full(Limit::Buffer)));
         }
         let digest = crc32fast::hash(body);
         let mut is_answered = false;
@@ -109,7 +109,7 @@ impl Sessions {
             return self.refuse_call(asked, op, &Error::Unavailable(DRAINING.into()), cx);
         }
         if !self.calls.has_room(asked.conn, call.payload.len()) {
-            return self.spend(asked, op, Outcome::Full(Limit::Buffer), cx);
+            return self.spend(asked, op, Refusal::Full(Limit::Buffer), cx);
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
         let waiting = Waiting {
@@ -118,8 +118,8 @@ impl Sessions {
             digest,
             interface: call.interface,
             method: call.method,
-            target: call.target,
-            read_at: call.read_at,
+            target,
+            read_at,
             until,
             payload: call.payload.to_vec(),
         };
@@ -145,18 +145,17 @@ impl Sessions {
         let judged = CommitEffects::decode(effects)
             .map(|effects| cx.lead(|leader, work| leader.judge(&effects, work)).map(|(verdict, _)| verdict));
         match judged {
-            Ok(Some(Err(Outcome::Conflict(_) | Outcome::TooOld))) => return false,
+            Ok(Some(Err(Refusal::Conflict(_) | Refusal::TooOld))) => return false,
             Ok(None) => return true,
             _ => {}
         }
         self.calls.take(ticket);
         let early = dropped(Rule::CallAnsweredEarly).then(|| reply.clone());
-        let reply = kept(reply);
         let body = Body::of_call(effects, Ran { author, reply, digest: call.digest, holds });
         self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
         if let Some(reply) = early {
             let stamp = cx.pages.visible();
-            answer(call.asked, call.op, CallEnd::Returned(stamp, &reply), cx);
+            answer(call.asked, call.op, ResponseEnd::Returned(stamp, &reply), cx);
         }
         true
     }
@@ -165,8 +164,8 @@ impl Sessions {
     pub(crate) fn call_ended(&mut self, ticket: Ticket, ended: Ended, cx: &mut Cx<'_>) {
         let Some(call) = self.calls.take(ticket) else { return };
         match &ended {
-            Ended::Returned(stamp, reply) => self.end_call(&call, CallEnd::Returned(*stamp, reply), cx),
-            Ended::Failed(stamp, reply) => self.end_call(&call, CallEnd::Failed(*stamp, reply), cx),
+            Ended::Returned(stamp, reply) => self.end_call(&call, ResponseEnd::Returned(*stamp, reply), cx),
+            Ended::Failed(stamp, reply) => self.end_call(&call, ResponseEnd::Failed(*stamp, reply), cx),
             Ended::Refused(e) => self.refuse_call(call.asked, call.op, e, cx),
         }
     }
@@ -180,7 +179,7 @@ impl Sessions {
         }
     }
 
-    fn end_call(&mut self, call: &Waiting, end: CallEnd<'_>, cx: &mut Cx<'_>) {
+    fn end_call(&mut self, call: &Waiting, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
         let method = cx.config.methods.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
         // What only reads may be run again.
         if method.is_none_or(|m| !m.reads) && !dropped(Rule::CallSpendsNothing) {
@@ -192,51 +191,29 @@ impl Sessions {
     }
 
     fn refuse_call(&mut self, asked: Asked, op: OpId, e: &Error, cx: &mut Cx<'_>) {
-        let why = match e {
-            Error::NotFound(_) => Refusal::NotFound,
-            Error::Denied(_) | Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Denied,
-            Error::Schema(_) => Refusal::Schema,
-            Error::Full(_) => Refusal::Full,
-            Error::Corrupt(_) => Refusal::Corrupt,
-            Error::Timeout(_) => Refusal::Late,
-            Error::Conflict
-            | Error::Unavailable(_)
-            | Error::OtherHistory(_)
-            | Error::Unsupported(_)
-            | Error::Unknown(_)
-            | Error::Failed(_)
-            | Error::Server(_) => Refusal::Unavailable,
-        };
         if !dropped(Rule::CallSpendsNothing) {
             cx.lead(|leader, _| leader.spend(op));
         }
-        answer(asked, op, CallEnd::Refused(why, &e.what()), cx);
+        answer(asked, op, ResponseEnd::Refused(e.refusal(), &e.what()), cx);
     }
 
-    fn spend(&mut self, asked: Asked, op: OpId, outcome: Outcome, cx: &mut Cx<'_>) {
-        self.lead(cx, |leader, work| leader.not_executed(asked, op, outcome, work));
+    fn spend(&mut self, asked: Asked, op: OpId, why: Refusal, cx: &mut Cx<'_>) {
+        self.lead(cx, |leader, work| leader.not_executed(asked, op, why, work));
     }
 }
 
 /// Sends what a call came to.
-pub(super) fn answer(asked: Asked, op: OpId, end: CallEnd<'_>, cx: &mut Cx<'_>) {
+pub(super) fn answer(asked: Asked, op: OpId, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
     if asked.conn == inside::CONN {
         return;
     }
-    cx.answer(asked, &FromServer::Answer(Answer { slot: op.slot, seq: op.seq, end }));
+    cx.answer(asked, &FromServer::Response(Response { slot: OPERATION | op.slot, seq: op.seq, end }));
 }
 
-/// The bytes that are kept with an operation for the result of its call, which may be empty. For an operation
-/// that was no call nothing is kept.
-fn kept(mut reply: Vec<u8>) -> Vec<u8> {
-    reply.insert(0, 0);
-    reply
-}
-
-/// The result of a call that committed: none if the operation was no call.
+/// The stamp of an operation that committed, and the bytes that its method returned.
 pub(super) fn reply_of(op: OpId, cx: &Cx<'_>) -> Option<(Stamp, Vec<u8>)> {
     match cx.replica.answers.past(op) {
-        Past::Committed(a) => a.reply.split_first().map(|(_, reply)| (a.stamp, reply.to_vec())),
+        Past::Committed(a) => Some((a.stamp, a.reply.to_vec())),
         _ => None,
     }
 }

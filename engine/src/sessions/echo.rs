@@ -7,7 +7,7 @@
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::Stamp;
-use tercel_wire::message::{Ping, Pong, Reason};
+use tercel_wire::message::{Ping, Pong, Refusal};
 use tercel_wire::token::Token;
 
 use super::{Cx, Sessions, inside};
@@ -35,7 +35,7 @@ impl Sessions {
         if let Some(token) = ping.of
             && let Err(e) = self.holds(token, cx)
         {
-            return cx.refuse(asked, Reason::OtherHistory, e.to_string());
+            return cx.refuse(asked, Refusal::OtherHistory, e.to_string());
         }
         self.question(asked, cx);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{PageId, Stamp};
-use tercel_wire::message::{Fetch, PageReply, Reason, Unchanged};
+use tercel_wire::message::{Fetch, PageReply, Refusal, Unchanged};
 use tercel_wire::page::Page;
 
 use super::{Cx, Sessions};
@@ -27,7 +27,7 @@ impl Sessions {
             CachedImage::Missing => {
                 let Some(session) = self.all.get_mut(&asked.conn) else { return };
                 if session.fetches >= limits::credit() as usize {
-                    return cx.refuse(asked, Reason::Full, "more requests under way than were granted");
+                    return cx.refuse(asked, Refusal::FULL, "more requests under way than were granted");
                 }
                 session.fetches += 1;
                 cx.pages.reads.wait(fetch.page, Waiter::Fetch(asked.conn, asked.call, fetch));
@@ -90,7 +90,7 @@ impl Sessions {
                 let asked = Asked { conn, call };
                 match failed {
                     None => self.serve_or_wait(asked, fetch, cx),
-                    Some(e) => cx.refuse(asked, Reason::Corrupt, e),
+                    Some(e) => cx.refuse(asked, Refusal::Corrupt, e),
                 }
             }
             (Waiter::Commit(_, id), None) => self.lead(cx, |leader, work| leader.page_came(id, work)),

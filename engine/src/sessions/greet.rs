@@ -8,7 +8,7 @@
 
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
-use tercel_wire::message::{Change, Hello, Reason, Resume, Welcome};
+use tercel_wire::message::{Change, Hello, Refusal, Resume, Welcome};
 
 use super::{Cx, Sessions, unasked};
 use crate::effect::Conn;
@@ -34,7 +34,7 @@ impl Sessions {
         }
         let visible = cx.pages.visible();
         if !cx.leader.as_ref().is_some_and(|leader| leader.is_ready(visible)) {
-            return self.turn_away(conn, Reason::Unavailable, "no server leads yet: try again", cx);
+            return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
         }
         if hello.version_max.min(WIRE_VERSION) < hello.version_min.max(WIRE_VERSION_MIN) {
             let text =
@@ -43,7 +43,7 @@ impl Sessions {
         }
         if hello.space != SpaceId(0) && hello.space != cx.space {
             let text = format!("this server has space {:x}, and not {:x}", cx.space.0, hello.space.0);
-            return self.turn_away(conn, Reason::OtherHistory, &text, cx);
+            return self.turn_away(conn, Refusal::OtherHistory, &text, cx);
         }
         if let Some(r) = &hello.resume
             && let Some((reason, text)) = contradiction(r, cx)
@@ -52,11 +52,11 @@ impl Sessions {
         }
         if cx.replica.may_be_evicted(hello.client, hello.connection) {
             let text = "the client was silent for too long and is forgotten";
-            return self.turn_away(conn, Reason::Evicted, text, cx);
+            return self.turn_away(conn, Refusal::Evicted, text, cx);
         }
         if cx.leader.as_ref().is_some_and(|leader| leader.is_ending(hello.client)) {
             let text = "the session that the client had before is just ending: try again";
-            return self.turn_away(conn, Reason::Unavailable, text, cx);
+            return self.turn_away(conn, Refusal::Unavailable, text, cx);
         }
         if self.inside.is(hello.client) {
             return self.expel(conn, "this client is the server itself", cx);
@@ -73,11 +73,11 @@ impl Sessions {
         let named: usize = self.resuming.iter().map(|r| r.pages.len()).sum();
         if named + hello.resume.as_ref().map_or(0, |r| r.pages.len()) > limits::GREETED_PAGES_MAX {
             let text = "too many clients greet at once: try again";
-            return self.turn_away(conn, Reason::Unavailable, text, cx);
+            return self.turn_away(conn, Refusal::Unavailable, text, cx);
         }
         if self.clients.len() + usize::from(self.inside.is_open()) >= clients_max() {
             let text = "the server has all the clients whose answers it can keep: try again later";
-            return self.turn_away(conn, Reason::Unavailable, text, cx);
+            return self.turn_away(conn, Refusal::Unavailable, text, cx);
         }
         self.enter(conn, hello, cx);
     }
@@ -143,7 +143,7 @@ impl Sessions {
         let Some(client) = session.client else { return };
         if !self.horizon.reaches(resuming.watermark) {
             let text = "too much has changed while the client greeted: try again";
-            return self.turn_away(resuming.conn, Reason::Unavailable, text, cx);
+            return self.turn_away(resuming.conn, Refusal::Unavailable, text, cx);
         }
         session.news.changes.clear();
         for (stamp, changed) in self.horizon.since(resuming.watermark) {
@@ -164,7 +164,7 @@ impl Sessions {
     }
 
     /// Tells a client why it is not served, and ends the connection.
-    pub(crate) fn turn_away(&mut self, conn: Conn, reason: Reason, text: &str, cx: &mut Cx<'_>) {
+    pub(crate) fn turn_away(&mut self, conn: Conn, reason: Refusal, text: &str, cx: &mut Cx<'_>) {
         cx.refuse(unasked(conn), reason, text);
         cx.close(conn);
         self.disconnected(conn, cx);
@@ -173,14 +173,14 @@ impl Sessions {
 
 /// Why a client cannot go on from where it was, if it cannot. Its cache and the commits that it received may
 /// not be here, and stamps of the one history mean nothing in the other: it must not go on as if they did.
-fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Reason, String)> {
+fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Refusal, String)> {
     let heard = r.watermark.max(r.heard);
     if r.view.number < cx.config.view_first {
         let text = format!(
             "the space was restored from a backup, and this client has seen commits up to {heard} of what it was before, \
              which may be gone: connect with a new client, and look at what is there"
         );
-        return Some((Reason::OtherHistory, text));
+        return Some((Refusal::OtherHistory, text));
     }
     if cx.replica.views.contradict(r.view, heard) && !dropped(Rule::ResumesOverLoss) {
         let text = format!(
@@ -188,7 +188,7 @@ fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Reason, String)> {
              was told of may be gone",
             r.view
         );
-        return Some((Reason::History, text));
+        return Some((Refusal::History, text));
     }
     None
 }

@@ -48,7 +48,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{CallEnd, Defined, FromServer, Outcome, Reason, Refused, Verdict};
+use tercel_wire::message::{Defined, FromServer, Outcome, Refusal, Refused, ResponseEnd, Verdict};
 
 use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
 use crate::leader::{Asked, Leader, Reply, Work};
@@ -169,7 +169,7 @@ impl Cx<'_> {
         self.reply(asked.conn, message.kind(), asked.call, &body);
     }
 
-    fn refuse(&mut self, asked: Asked, reason: Reason, text: impl Into<String>) {
+    fn refuse(&mut self, asked: Asked, reason: Refusal, text: impl Into<String>) {
         self.answer(asked, &FromServer::Refused(Refused { reason, text: text.into() }));
     }
 
@@ -211,7 +211,7 @@ impl Sessions {
             self.leave_some();
         }
         if self.all.len() >= limits::SESSIONS_MAX {
-            cx.refuse(unasked(conn), Reason::Unavailable, "the server has all the clients it can take");
+            cx.refuse(unasked(conn), Refusal::Unavailable, "the server has all the clients it can take");
             return cx.close(conn);
         }
         self.all.insert(conn, Session::new(cx.now, cx.pages.visible()));
@@ -239,7 +239,7 @@ impl Sessions {
 
     /// Ends a session whose client broke the protocol.
     fn expel(&mut self, conn: Conn, text: impl Into<String>, cx: &mut Cx<'_>) {
-        cx.refuse(unasked(conn), Reason::Protocol, text);
+        cx.refuse(unasked(conn), Refusal::Protocol, text);
         cx.close(conn);
         self.disconnected(conn, cx);
     }
@@ -256,10 +256,11 @@ impl Sessions {
             let Some(reply) = self.inside.hear(reply) else { continue };
             match reply {
                 Reply::Verdict(asked, op, outcome) => {
-                    let returned = matches!(outcome, Outcome::Committed(_)).then(|| calls::reply_of(op, cx));
-                    match returned.flatten() {
+                    let returned = outcome.is_ok().then(|| calls::reply_of(op, cx));
+                    // A client that has asked for a call takes the verdict for a result of no bytes.
+                    match returned.flatten().filter(|(_, reply)| !reply.is_empty()) {
                         Some((stamp, reply)) => {
-                            calls::answer(asked, op, CallEnd::Returned(stamp, &reply), cx);
+                            calls::answer(asked, op, ResponseEnd::Returned(stamp, &reply), cx);
                         }
                         None => cx.verdict(asked, op, outcome),
                     }

@@ -2,7 +2,7 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind, WIRE_VERSION};
 use tercel_wire::id::{ClientId, OpId, Oref};
-use tercel_wire::message::{Commit, FromClient, Limit, MessageError, Outcome, Part, Reason};
+use tercel_wire::message::{Commit, FromClient, Limit, MessageError, Part, Refusal};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -18,7 +18,7 @@ impl Sessions {
         let message = match FromClient::decode(header.kind, body) {
             // Whoever sent it is younger, and goes on without it.
             Err(MessageError::Unknown(number)) => {
-                return cx.refuse(asked, Reason::Unsupported, not_known(number));
+                return cx.refuse(asked, Refusal::Unsupported, not_known(number));
             }
             Err(e) => return self.expel(conn, e.to_string(), cx),
             Ok(FromClient::Hello(hello)) => return self.hello(conn, hello, cx),
@@ -45,12 +45,17 @@ impl Sessions {
             FromClient::Define(layout) => self.lead(cx, |leader, work| leader.define(asked, layout, work)),
             FromClient::Catalogue(_) => self.catalogue(asked, cx),
             FromClient::Bind(bind) => self.bind(asked, client, &bind, cx),
-            FromClient::Request(request) => self.request(asked, client, header, &request, cx),
+            FromClient::Request(request) => match (request.slot, request.object) {
+                (Some(slot), Some(object)) => {
+                    let op = OpId { client, slot, seq: request.seq, view: header.view };
+                    self.call(asked, op, (header, body), (&request, object), cx);
+                }
+                _ => self.request(asked, client, header, &request, cx),
+            },
             FromClient::Cancel(cancel) => self.cancel(asked, client, cancel, cx),
             FromClient::InputItem(item) => self.item(client, &item, cx),
             FromClient::InputEnd(end) => self.input_end(client, end, cx),
             FromClient::OutputCredit(credit) => self.credit(client, credit, cx),
-            FromClient::Call(call) => self.call(asked, client, header, body, call, cx),
             FromClient::Interfaces(_) => self.interfaces(asked, cx),
             FromClient::Ping(ping) => self.ping(asked, ping, cx),
             FromClient::Stat(_) => self.answer_status(asked, None, cx),
@@ -83,11 +88,11 @@ impl Sessions {
 
     fn commit(&mut self, asked: Asked, client: ClientId, commit: Commit<'_>, cx: &mut Cx<'_>) {
         if commit.op.client != client {
-            return cx.verdict(asked, commit.op, Outcome::Invalid(Oref::NULL));
+            return cx.verdict(asked, commit.op, Err(Refusal::Invalid(Oref::NULL)));
         }
         if commit.op.slot >= limits::credit() {
             // Nothing is kept of it, not even that it was refused: so is every copy.
-            return cx.verdict(asked, commit.op, Outcome::Full(Limit::Buffer));
+            return cx.verdict(asked, commit.op, Err(Refusal::Full(Limit::Buffer)));
         }
         let (mut parts, mut sum) = (Vec::new(), crc32fast::Hasher::new());
         if commit.parts > 0 {
@@ -108,11 +113,11 @@ impl Sessions {
 
     fn resolve(&mut self, asked: Asked, client: ClientId, op: OpId, cx: &mut Cx<'_>) {
         if op.client != client {
-            return cx.verdict(asked, op, Outcome::Unknown);
+            return cx.verdict(asked, op, Err(Refusal::Unknown));
         }
         let was_refused = op.slot >= limits::credit();
         if was_refused || dropped(Rule::CallAfterCancel) && self.calls.waits(asked.conn, op) {
-            return cx.verdict(asked, op, Outcome::NotExecuted);
+            return cx.verdict(asked, op, Err(Refusal::NotExecuted));
         }
         self.calls.drop_op(asked.conn, op);
         self.lead(cx, |leader, work| leader.resolve(asked, op, work));
@@ -123,7 +128,7 @@ impl Sessions {
         let mut body = Vec::new();
         classes.encode(&mut body);
         if body.len() > BODY_BYTES_MAX {
-            return cx.refuse(asked, Reason::Full, "the catalogue is larger than a message");
+            return cx.refuse(asked, Refusal::FULL, "the catalogue is larger than a message");
         }
         cx.reply(asked.conn, Kind::Classes, asked.call, &body);
     }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Mode;
-use tercel_wire::message::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
+use tercel_wire::message::{Cancel, OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
 use tercel_wire::payload::InPlace;
 
 use super::health::DRAINING;
@@ -215,7 +215,7 @@ impl Sessions {
         if request.object.is_some() {
             // It was to run where it arrived, and has arrived otherwise.
             let id = CallId { slot: OBJECT_SLOT, seq: request.seq };
-            return respond(asked, id, ResponseEnd::Refused(Unbegun::Elsewhere, ""), cx);
+            return respond(asked, id, ResponseEnd::Refused(Refusal::Elsewhere, ""), cx);
         }
         if request.slot.is_some_and(|slot| slot >= limits::credit()) {
             return self.expel(asked.conn, "a call takes a slot that its client was not granted", cx);
@@ -262,7 +262,7 @@ impl Sessions {
         // The call before it is answered: what was kept of that is let go of.
         of.served.arrive(id);
         serving.kept_bytes = serving.kept_bytes - before + of.served.kept_bytes();
-        self.refuse_request(asked, client, table, id, (Unbegun::Draining, DRAINING), cx);
+        self.refuse_request(asked, client, table, id, (Refusal::Unavailable, DRAINING), cx);
         true
     }
 
@@ -319,7 +319,7 @@ impl Sessions {
                 }
                 cx.out.push(Effect::Run(cx.joined, job));
             }
-            (None, Some(id)) => self.refuse_request(asked, client, table, id, (Unbegun::Busy, BUSY), cx),
+            (None, Some(id)) => self.refuse_request(asked, client, table, id, (Refusal::FULL, BUSY), cx),
             (None, None) => {}
         }
     }
@@ -377,12 +377,12 @@ impl Sessions {
         match of.served.cancel(id) {
             Cancelled::New => {
                 self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
-                self.refuse_request(asked, client, table, id, (Unbegun::Cancelled, ""), cx);
+                self.refuse_request(asked, client, table, id, (Refusal::Late, ""), cx);
             }
             Cancelled::Told => self.end_streams(JobId { client, table, call: Some(id) }, cx),
             Cancelled::Old => {}
             Cancelled::Kept(body) => cx.reply(asked.conn, Kind::Response, asked.call, body),
-            Cancelled::Forgotten => respond(asked, id, ResponseEnd::Forgotten, cx),
+            Cancelled::Forgotten => respond(asked, id, ResponseEnd::FORGOTTEN, cx),
         }
     }
 
@@ -393,7 +393,7 @@ impl Sessions {
         client: ClientId,
         table: u32,
         id: CallId,
-        (why, text): (Unbegun, &str),
+        (why, text): (Refusal, &str),
         cx: &mut Cx<'_>,
     ) {
         let mut body = Vec::new();

@@ -2,7 +2,7 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{Oref, PageId, Stamp};
-use tercel_wire::message::{CallEnd, Change, Outcome, Stream};
+use tercel_wire::message::{Change, ResponseEnd, Stream};
 
 use super::{Cx, Sessions, calls, unasked};
 use crate::effect::Conn;
@@ -29,11 +29,11 @@ impl Sessions {
         if let Some(op) = flight.op {
             self.inside.committed(op, flight.stamp);
         }
-        if let Some(op) = flight.op
+        if let Some(op) = flight.op.filter(|_| flight.is_call)
             && let Some(conn) = self.clients.get(&op.client).copied()
             && let Some((stamp, reply)) = calls::reply_of(op, cx)
         {
-            calls::answer(unasked(conn), op, CallEnd::Returned(stamp, &reply), cx);
+            calls::answer(unasked(conn), op, ResponseEnd::Returned(stamp, &reply), cx);
         }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
         // The sessions that must receive the changes, with their objects: the directory has the sessions
@@ -50,7 +50,7 @@ impl Sessions {
             && dropped(Rule::OwnNotInStream)
         {
             hear.retain(|(c, _)| *c != conn);
-            cx.verdict(unasked(conn), op, Outcome::Committed(flight.stamp));
+            cx.verdict(unasked(conn), op, Ok(flight.stamp));
         }
         for of_session in hear.chunk_by(|a, b| a.0 == b.0) {
             let conn = of_session[0].0;

@@ -4,7 +4,7 @@
 //! client has said so, not before. All of it is bounded, too: there the session that has most is asked.
 
 use tercel_wire::id::PageId;
-use tercel_wire::message::{Reason, Unsubscribe};
+use tercel_wire::message::{Refusal, Unsubscribe};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -74,7 +74,7 @@ impl Sessions {
         if session.pages.revoking.len() >= limits::REVOKING_MAX {
             let text = "all clients together have too many pages cached, and this one has most and gives none back: \
                         connect again";
-            return self.turn_away(conn, Reason::Full, text, cx);
+            return self.turn_away(conn, Refusal::FULL, text, cx);
         }
         self.revoke_one(conn, but, cx);
         // The session that asks for a page receives its changes with the reply to its next request.

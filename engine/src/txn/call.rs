@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tercel_wire::id::{CallId, OpId, Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema};
-use tercel_wire::message::Outcome;
 use tercel_wire::payload::PayloadSchema;
 use tercel_wire::record::Encoder;
 
@@ -89,80 +88,29 @@ pub struct Binding {
 
 /// A call to be sent.
 #[derive(Debug, Clone, Copy)]
-pub struct Outgoing<'a> {
-    /// The number of the interface on this connection.
-    pub interface: u16,
-    /// The number of the method there.
-    pub method: u16,
-    /// The object.
-    pub target: Oref,
-    /// The stamp of the state in which the reference to it was read.
-    pub read_at: Stamp,
-    /// The arguments, as the method takes them.
-    pub payload: &'a [u8],
-}
-
-/// The result of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CameTo {
-    /// It returned this, in the state at this stamp, which has what it wrote.
-    Returned(Stamp, Vec<u8>),
-    /// It failed by its own decision, in the state at this stamp.
-    Failed(Stamp, Vec<u8>),
-    /// It did not come to its end.
-    Refused(Error),
-    /// It was not executed, or it is not known whether it was.
-    Decided(Outcome),
-}
-
-/// A home whose methods can run elsewhere, too. `None` means: call again when something has happened.
-pub trait Caller {
-    /// The numbers by which the methods of an interface are called; none if they run at clients alone.
-    ///
-    /// # Errors
-    /// `Schema` if a method takes or gives something else there; `Unavailable`.
-    fn bind(&mut self, through: Through<'_>) -> Option<Result<Option<Binding>, Error>>;
-
-    /// Sends a call as one operation. Its caller waits until then at most.
-    ///
-    /// # Errors
-    /// `Full` if it is too large for a message.
-    fn call(&mut self, now: Now, until: Option<Now>, call: &Outgoing<'_>) -> Option<Result<OpId, Error>>;
-
-    /// Takes the result of a call, once. Later reads are not older.
-    fn called(&mut self, op: OpId) -> Option<CameTo>;
-
-    /// Its caller waits no longer: what has not been executed never will be.
-    fn cancel(&mut self, op: OpId);
-
-    /// Says whether an object's page is worth a fetch: the object is cached, or was not cached at an earlier
-    /// call of a method on it.
-    fn is_worth_fetching(&mut self, oref: Oref) -> bool;
-}
-
-/// A call of a service to be sent.
-#[derive(Debug, Clone, Copy)]
 pub struct Requested<'a> {
-    /// The service.
+    /// The interface of the object's class, or the service.
     pub through: Through<'a>,
-    /// The number of the procedure there.
+    /// The number of the method or procedure there.
     pub method: usize,
+    /// The object, and the stamp of the state in which the reference to it was read; none for a service.
+    pub object: Option<(Oref, Stamp)>,
     /// The moment until which its caller waits.
     pub until: Option<Now>,
-    /// The arguments, as the procedure takes them.
+    /// The arguments, as it takes them.
     pub payload: &'a [u8],
     /// The large parts that follow the payload, if any.
     pub rest: Option<Rest<'a>>,
 }
 
 impl Requested<'_> {
-    /// Bytes of what the procedure takes.
+    /// Bytes of what it takes.
     pub fn bytes(&self) -> usize {
         self.payload.len() + self.rest.map_or(0, |rest| rest.bytes)
     }
 }
 
-/// The large parts of what a procedure takes, which are written where they are sent from.
+/// The large parts of the arguments, which are written where they are sent from.
 #[derive(Clone, Copy)]
 pub struct Rest<'a> {
     /// The number of bytes of the parts.
@@ -186,26 +134,41 @@ impl fmt::Debug for Rest<'_> {
     }
 }
 
-/// A call of a service that was sent.
+/// The name of a call, by which it is executed at most once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallName {
+    /// A method's.
+    Operation(OpId),
+    /// A procedure's.
+    Slot(CallId),
+}
+
+/// A call that was sent.
 #[derive(Debug, Clone)]
 pub struct UnderWay {
-    /// Its name.
-    pub id: CallId,
-    /// The service, with its layouts.
+    pub name: CallName,
+    /// The interface, with its layouts.
     pub interface: Arc<Interface>,
 }
 
 /// The body of a response, and the layouts that it has.
 pub type Responded = (Vec<u8>, Arc<Interface>);
 
-/// A home that can call services. `None` means: call again when something has happened.
-pub trait Requester: Streamer {
+/// A home that can call methods and services elsewhere. `None` means: call again when something has happened.
+pub trait Caller: Streamer {
+    /// The numbers by which the methods of an interface are called; none if they run at clients alone.
+    ///
+    /// # Errors
+    /// `Schema` if a method takes or gives something else there; `Unavailable`.
+    fn bind(&mut self, through: Through<'_>) -> Option<Result<Option<Binding>, Error>>;
+
     /// Sends a call, once more on another connection if need be, and gives the body of its response.
     /// `under_way` is kept between the calls of one call, and is none as long as nothing was sent.
     ///
     /// # Errors
-    /// `Unknown` if it was sent, and it will never be known what it came to. Before it was sent: `Denied` if
-    /// there is no such service there, `Schema` if a procedure takes or gives something else, `Unavailable`.
+    /// `Unknown`, or `Timeout` with the operation of a method that may have written, if it was sent, and it
+    /// will never be known what it came to. Before it was sent: `Denied` if there is no such interface there,
+    /// `Schema` if it takes or gives something else, `Unavailable`.
     fn request(
         &mut self,
         now: Now,
@@ -216,15 +179,19 @@ pub trait Requester: Streamer {
     /// Sends a call that is never answered.
     ///
     /// # Errors
-    /// As [`Requester::request`] before it was sent.
+    /// As [`Caller::request`] before it was sent.
     fn tell(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(), Error>>;
 
-    /// The body of a response that [`Requester::request`] gave was read: the memory of a large one is for the
+    /// The body of a response that [`Caller::request`] gave was read: the memory of a large one is for the
     /// next.
     fn has_read(&mut self, body: Vec<u8>);
 
-    /// The caller of a call waits no longer.
-    fn give_up(&mut self, id: CallId);
+    /// The caller of a call waits no longer: what has not been begun never will be.
+    fn give_up(&mut self, name: CallName);
+
+    /// Says whether an object's page is worth a fetch: the object is cached, or was not cached at an earlier
+    /// call of a method on it.
+    fn is_worth_fetching(&mut self, oref: Oref) -> bool;
 }
 
 /// A home that can call procedures with streams. `None` means: call again when something has happened.
@@ -232,8 +199,8 @@ pub trait Streamer {
     /// Sends a call with streams, which is never sent again.
     ///
     /// # Errors
-    /// As [`Requester::request`] before it was sent.
-    fn begin(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<UnderWay, Error>>;
+    /// As [`Caller::request`] before it was sent.
+    fn begin(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(CallId, Arc<Interface>), Error>>;
 
     /// Sends an item to a call with streams. Says whether it was still taken: if not, the call has ended.
     ///

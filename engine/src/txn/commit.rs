@@ -1,12 +1,12 @@
 //! Committing: what was read and written goes to the server as one operation.
 
 use tercel_wire::id::{OpId, Stamp};
-use tercel_wire::message::{CommitEffects, Limit, Outcome, Write};
+use tercel_wire::message::{CommitEffects, Outcome, Refusal, Write};
 use tercel_wire::token::Token;
 
 use super::read::Judging;
 use super::{Home, Isolation, LocalWrite, Port, Step, Ticket, Tx};
-use crate::error::{Bound, Error};
+use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 
@@ -89,7 +89,7 @@ impl Tx<'_> {
             };
             match home.outcome(op) {
                 Some(o) => {
-                    if let Outcome::Committed(_) | Outcome::Unknown = o {
+                    if let Ok(_) | Err(Refusal::Unknown) = o {
                         self.made.borrow().keys().for_each(|oref| home.filled(*oref));
                     }
                     outcome = Some(Ok((op, o, home.token(Stamp::ZERO))));
@@ -246,30 +246,10 @@ impl Tx<'_> {
 
 /// Translates an outcome into a result for the program.
 fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
-    match outcome {
-        Outcome::Committed(stamp) => Ok(stamp),
-        Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted => Err(Error::Conflict),
-        Outcome::Unknown if dropped(Rule::EvictedRetried) => Err(Error::Conflict),
-        Outcome::Unknown => Err(Error::unknown(op)),
-        Outcome::Full(limit) => Err(full(limit)),
-        Outcome::Invalid(oref) => Err(Error::Denied(format!(
-            "the server does not let this client write object {oref}: it is of another class, was made before, or has a \
-             large value of another object"
-        ))),
-        Outcome::Nowhere(oref) => Err(Error::Denied(format!(
-            "this transaction writes a reference to object {oref}, which this space never had: it is of another space, or \
-             of before a restore; look the object up again, by a root"
-        ))),
-    }
-}
-
-/// Translates a bound into an error for the program.
-fn full(limit: Limit) -> Error {
-    Error::Full(match limit {
-        Limit::Buffer => Bound::Buffer,
-        Limit::Transaction => Bound::Transaction,
-        Limit::Disk => Bound::Disk,
-        Limit::Pages => Bound::Pages,
+    outcome.map_err(|why| match why {
+        Refusal::Unknown if dropped(Rule::EvictedRetried) => Error::Conflict,
+        Refusal::Unknown => Error::unknown(op),
+        why => Error::refused(why, ""),
     })
 }
 
@@ -288,8 +268,8 @@ pub fn resolve(port: &dyn Port, until: Option<Now>, op: OpId) -> Result<bool, Er
     })
     .map_err(|_| Error::unknown(op))?;
     match found {
-        Some(Outcome::Committed(_)) => Ok(true),
-        Some(Outcome::Unknown) | None => Err(Error::unknown(op)),
+        Some(Ok(_)) => Ok(true),
+        Some(Err(Refusal::Unknown)) | None => Err(Error::unknown(op)),
         Some(_) => Ok(false),
     }
 }

@@ -18,7 +18,7 @@ use tercel_wire::token::Token;
 use super::{Begin, Begun};
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Caller, Hold, Place, Requester, Ticket};
+use crate::txn::{Caller, Hold, Place, Ticket};
 
 /// The home of transactions. `None` means: call again when something has happened.
 pub trait Home {
@@ -131,11 +131,6 @@ pub trait Home {
 
     /// The home's side of calls that run elsewhere, if it can make any.
     fn caller(&mut self) -> Option<&mut dyn Caller> {
-        None
-    }
-
-    /// The home's side of calls of services, if it can make any.
-    fn requester(&mut self) -> Option<&mut dyn Requester> {
         None
     }
 

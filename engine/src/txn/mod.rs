@@ -34,10 +34,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
-pub use call::{
-    Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Rest, Streamer, Through, Ticket,
-    UnderWay,
-};
+pub use call::{Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, Ticket, UnderWay};
 pub use commit::Committed;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};

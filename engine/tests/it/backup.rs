@@ -193,7 +193,7 @@ fn a_second_backup_is_refused_and_a_later_one_is_not() {
     let second = BackupClient::begin(&w, 2);
     assert_eq!(
         second.taken.refused.as_ref().map(|r| r.reason),
-        Some(Reason::Full),
+        Some(Refusal::FULL),
         "{:?}",
         second.taken.refused
     );
@@ -240,9 +240,9 @@ fn a_client_that_asks_for_nothing_is_told_that_its_backup_is_over() {
     w.lock().pass(400_000);
     backup_client.hear(&w);
     let refused = backup_client.taken.refused.take().expect("it is told");
-    assert!(refused.reason == Reason::Unavailable && refused.text.contains("begin again"), "{refused:?}");
+    assert!(refused.reason == Refusal::Unavailable && refused.text.contains("begin again"), "{refused:?}");
     backup_client.next(&w);
-    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Reason::Unavailable));
+    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Refusal::Unavailable));
     assert_eq!(bytes_aside(&w), 0);
 }
 
@@ -265,7 +265,7 @@ fn commits_come_before_a_backup_that_is_in_their_way() {
         make(&w, 5);
     }
     backup_client.hear(&w);
-    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Reason::Full));
+    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Refusal::FULL));
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn more_requests_than_a_few_are_refused() {
         assert_eq!(backup_client.taken.refused, None);
     }
     backup_client.next(&w);
-    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Reason::Full));
+    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Refusal::FULL));
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     assert!(e.to_string().contains("restored from a backup"), "{e}");
     // Whether it was executed before is unknown, and the answer says so at once.
     w.lock().patience = 1;
-    assert_eq!(w.resolve(0, *op), Outcome::Unknown);
+    assert_eq!(w.resolve(0, *op), Err(Refusal::Unknown));
     w.lock().patience = 200;
     // A new client finds everything, and goes on over later restarts.
     let new = w.add_client(77, 512 << 10);
@@ -394,7 +394,7 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
         deframer.push(&bytes);
         let (header, body) = deframer.next_frame().unwrap().expect("an answer");
         assert_eq!(header.kind, Kind::Verdict);
-        assert_eq!(Verdict::decode(body).unwrap().outcome, Outcome::Unknown, "{kind:?}");
+        assert_eq!(Verdict::decode(body).unwrap().outcome, Err(Refusal::Unknown), "{kind:?}");
     }
 }
 

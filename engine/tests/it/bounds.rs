@@ -8,7 +8,7 @@ use tercel_engine::limits::{GREETED_PAGES_MAX, REVOKING_MAX};
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId};
-use tercel_wire::message::{Hello, Reason, Resume, Stream, Unsubscribe};
+use tercel_wire::message::{Hello, Refusal, Resume, Stream, Unsubscribe};
 
 fn begun(subscriptions_all_max: usize) -> Hand {
     let config = ServerConfig { subscriptions_all_max, ..ServerConfig::default() };
@@ -84,7 +84,7 @@ fn session_with_most_that_gives_nothing_back_is_ended_with_the_reason() {
     }
     let told: Said = said.iter().filter(|s| s.0 == A).cloned().collect();
     let (reason, text) = refused(&told).expect("it is told why");
-    assert!(reason == Reason::Full && text.contains("gives none back"), "{text}");
+    assert!(reason == Refusal::FULL && text.contains("gives none back"), "{text}");
     assert!(!closed(&said, B));
     assert!(fetch(&mut h, B, 10_000, 10).iter().all(|s| s.1 == Kind::Page));
 }
@@ -114,7 +114,7 @@ fn pages_of_all_greetings_are_bounded_and_there_is_room_once_some_are_taken_in()
         assert_eq!(greet(&mut h, 100 + client), []);
     }
     let said = greet(&mut h, 1_000);
-    assert_eq!(refused(&said).map(|(reason, _)| reason), Some(Reason::Unavailable));
+    assert_eq!(refused(&said).map(|(reason, _)| reason), Some(Refusal::Unavailable));
     assert!(closed(&said, Conn(1_000)));
     // There is room again once one of them has been taken in.
     while h.input(Input::Time).is_empty() {}
@@ -129,7 +129,7 @@ fn connection_for_which_the_host_has_no_room_is_told_and_ended() {
     assert!(h.server.has_greeted(A) && !h.server.has_greeted(B) && !h.server.has_greeted(Conn(9)));
     for conn in [A, B] {
         let said = h.input(Input::NoRoom(conn, "too much: come again"));
-        assert_eq!(refused(&said), Some((Reason::Full, "too much: come again".into())));
+        assert_eq!(refused(&said), Some((Refusal::FULL, "too much: come again".into())));
         assert!(closed(&said, conn));
     }
     assert_eq!(h.server.sessions_count(), 0);

@@ -12,7 +12,7 @@ use tercel_engine::server::{Conn, Effects, Input, LogRoom, ServerConfig};
 use tercel_engine::server::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Refusal, Verdict, Write};
+use tercel_wire::message::{Limit, OPERATION, Refusal, Request, Response, ResponseEnd, Verdict, Write};
 use tercel_wire::record::Text;
 
 /// As [`crate::world::hand::layout`] has it.
@@ -100,12 +100,13 @@ impl Calling {
         deadline_us: u32,
     ) -> Said {
         let read_at = self.h.server.visible();
-        let call = Call { slot, seq, interface: 0, method, target, read_at, payload: &[] };
+        let (slot, object) = (Some(slot), Some((target, read_at)));
+        let call = Request { slot, seq, again: false, interface: 0, method, object, payload: &[] };
         let mut body = Vec::new();
         call.encode(&mut body);
         let view = self.h.view();
         let body_bytes = body.len() as u32;
-        let header = Header { view, body_bytes, deadline_us, ..Header::new(Kind::Call, 7) };
+        let header = Header { view, body_bytes, deadline_us, ..Header::new(Kind::Request, 7) };
         self.h.input(Input::Frame(conn, header, &body))
     }
 
@@ -131,11 +132,11 @@ impl Calling {
 
 /// The slots of a client's calls that have returned.
 fn returned(said: &Said, conn: Conn) -> Vec<u16> {
-    let answers = said.iter().filter(|(c, kind, ..)| (*c, *kind) == (conn, Kind::Answer));
+    let answers = said.iter().filter(|(c, kind, ..)| (*c, *kind) == (conn, Kind::Response));
     let slot = |(.., body): &(_, _, _, Vec<u8>)| {
-        let answer = Answer::decode(body).unwrap();
-        assert!(matches!(answer.end, CallEnd::Returned(..)), "{answer:?}");
-        answer.slot
+        let answer = Response::decode(body).unwrap();
+        assert!(matches!(answer.end, ResponseEnd::Returned(..)), "{answer:?}");
+        answer.slot & !OPERATION
     };
     answers.map(slot).collect()
 }
@@ -149,7 +150,7 @@ fn client_with_many_calls_on_one_object_holds_up_nobody_else() {
     // One more than it was granted.
     let said = w.call(A, w.hot, CREDIT, 1);
     let (.., body) = said.iter().find(|(_, kind, ..)| *kind == Kind::Verdict).expect("a verdict");
-    assert_eq!(Verdict::decode(body).unwrap().outcome, Outcome::Full(Limit::Buffer));
+    assert_eq!(Verdict::decode(body).unwrap().outcome, Err(Refusal::Full(Limit::Buffer)));
 
     // The first is ordered; some of the others were tried, and not all.
     w.run();
@@ -253,12 +254,12 @@ fn late_call_is_refused_and_its_id_is_spent() {
     w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US);
     w.h.now = w.h.now.plus_us(LEFT_US.into());
     let said = w.run();
-    let [(B, Kind::Answer, _, body)] = &said[..] else { panic!("{said:?}") };
-    let end = Answer::decode(body).unwrap().end;
-    assert!(matches!(end, CallEnd::Refused(Refusal::Late, _)), "{end:?}");
+    let [(B, Kind::Response, _, body)] = &said[..] else { panic!("{said:?}") };
+    let end = Response::decode(body).unwrap().end;
+    assert!(matches!(end, ResponseEnd::Refused(Refusal::Late, _)), "{end:?}");
     // A copy of it with time left, and a question for it.
     for said in [w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US), w.h.resolve(B, op)] {
-        assert_eq!(outcomes(&said), [Outcome::NotExecuted]);
+        assert_eq!(outcomes(&said), [Err(Refusal::NotExecuted)]);
     }
     assert!(!w.h.server.has_calls());
     assert_eq!(w.h.seen(B, w.hot, 1), Some(0));
@@ -289,11 +290,30 @@ fn call_that_waits_for_one_page_is_not_refused_while_states_change() {
         }
     }
     assert_eq!(returned(&said, A).len(), 98);
-    assert!(!said.iter().any(|(conn, kind, ..)| (*conn, *kind) == (B, Kind::Answer)));
+    assert!(!said.iter().any(|(conn, kind, ..)| (*conn, *kind) == (B, Kind::Response)));
     // There is nothing in the page.
     w.h.input(Input::Read(w.h.view(), stored, Ok(None)));
     let said = w.run();
-    let [(B, Kind::Answer, _, body)] = &said[..] else { panic!("{said:?}") };
-    let end = Answer::decode(body).unwrap().end;
-    assert!(matches!(end, CallEnd::Refused(Refusal::NotFound, _)), "{end:?}");
+    let [(B, Kind::Response, _, body)] = &said[..] else { panic!("{said:?}") };
+    let end = Response::decode(body).unwrap().end;
+    assert!(matches!(end, ResponseEnd::Refused(Refusal::NotFound, _)), "{end:?}");
+}
+
+#[test]
+fn finished_call_asked_for_gives_result() {
+    let mut w = Calling::new();
+    for (method, seq) in [(COUNT, 1), (MAKE, 2)] {
+        w.call_method(B, method, w.hot, (0, seq), 0);
+        let mut said = Said::new();
+        while w.h.server.has_calls() {
+            w.run_all(&mut said);
+            said.extend(w.h.sync());
+        }
+        assert_eq!(returned(&said, B), [0], "with bytes and without");
+        let said = w.h.resolve(B, OpId { client: ClientId(6), slot: 0, seq, view: w.h.view() });
+        match method {
+            COUNT => assert_eq!(returned(&said, B), [0]),
+            _ => assert!(matches!(outcomes(&said)[..], [Ok(_)]), "a result of no bytes is a verdict"),
+        }
+    }
 }

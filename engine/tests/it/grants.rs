@@ -11,7 +11,7 @@ use tercel_engine::txn::{Begin, Home, Options};
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
-use tercel_wire::message::{Commit, Lease, Leased, Outcome, Part, Reason, Refused, Stream, Write};
+use tercel_wire::message::{Commit, Lease, Leased, Part, Refusal, Refused, Stream, Write};
 use tercel_wire::schema::Scalar;
 
 /// A server whose space has so many numbers of pages left.
@@ -35,7 +35,7 @@ fn with_pages_left(left: u32) -> Hand {
 
 /// Takes all the pages that the server grants to this client, at most so many; says how many, and why not
 /// more.
-fn take(h: &mut Hand, conn: Conn, max: usize) -> (usize, Option<Reason>) {
+fn take(h: &mut Hand, conn: Conn, max: usize) -> (usize, Option<Refusal>) {
     let mut pages = 0;
     while pages < max {
         let said = h.ask_places(conn, LEASE_PAGES);
@@ -44,7 +44,7 @@ fn take(h: &mut Hand, conn: Conn, max: usize) -> (usize, Option<Reason>) {
         }
         let granted = Leased::decode(&said[0].3).unwrap().pages.len();
         if granted == 0 {
-            return (pages, Some(Reason::Full));
+            return (pages, Some(Refusal::FULL));
         }
         pages += granted;
     }
@@ -80,12 +80,12 @@ fn with_pages_that_wait() -> Hand {
     h.send(gone, Kind::Bye, |_| ());
     h.sync();
     h.greet(A, 5, 1);
-    assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
+    assert_eq!(take(&mut h, A, 64), (0, Some(Refusal::FULL)));
     h
 }
 
 /// The number of requests for an acknowledgement on the connection, and the reason of its refusal.
-fn asked(said: &Said, conn: Conn) -> (usize, Option<Reason>) {
+fn asked(said: &Said, conn: Conn) -> (usize, Option<Refusal>) {
     let of = || said.iter().filter(|s| s.0 == conn);
     let streams = of().filter(|s| s.1 == Kind::Stream).map(|s| Stream::decode(&s.3).unwrap());
     let refused = of().find(|s| s.1 == Kind::Refused).map(|s| Refused::decode(&s.3).unwrap().reason);
@@ -147,13 +147,13 @@ fn places_of_a_session_inside_that_the_leader_ended_are_given_out_again() {
     assert_eq!(places.len(), 64 * 2, "two objects of that size fill a page");
     drop(places);
     h.greet(A, 5, 1);
-    assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
+    assert_eq!(take(&mut h, A, 64), (0, Some(Refusal::FULL)));
     // Bytes that are no effects end the session, and with it its grants.
     let op = inside(&mut h, &mut local, |home, now| {
         home.submit(now, begun.scope.snapshot(), &mut Vec::new(), b"no effects")
     });
     let outcome = inside(&mut h, &mut local, |home, _| home.outcome(op.clone().unwrap()));
-    assert_eq!(outcome, Outcome::Unknown);
+    assert_eq!(outcome, Err(Refusal::Unknown));
     pass_ms(&mut h, 10_000);
     h.greet(B, 6, 1);
     assert_eq!(take(&mut h, B, 64), (64, None));
@@ -168,7 +168,7 @@ fn all_clients_together_are_granted_so_much_until_some_have_gone() {
         assert_eq!(take(&mut h, Conn(100 + client), LEASED_UNUSED_MAX), (LEASED_UNUSED_MAX, None));
     }
     h.greet(A, 5, 1);
-    assert_eq!(take(&mut h, A, 1), (0, Some(Reason::Full)));
+    assert_eq!(take(&mut h, A, 1), (0, Some(Refusal::FULL)));
     h.send(Conn(100), Kind::Bye, |_| ());
     h.sync();
     assert_eq!(take(&mut h, A, 1).1, None);
@@ -192,14 +192,14 @@ fn commit_that_is_refused_gives_back_the_pages_promised_to_it() {
     let write = |oref, new, object| Write { oref, new, object };
     let make = places.iter().map(|oref| write(*oref, true, &small[..])).collect();
     h.commit(A, op(1), &Work { base: Stamp(1), reads: vec![], writes: make });
-    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync())[..], [Ok(_)]));
     // Four that outgrow their page need two more; the last write is of an object that was never made.
     let nothing = Oref::new(page, 9).unwrap();
     for seq in 2..100 {
         let mut writes: Vec<_> = places.iter().map(|oref| write(*oref, false, &large[..])).collect();
         writes.push(write(nothing, false, &small[..]));
         let work = Work { base: h.server.visible(), reads: vec![], writes };
-        assert_eq!(outcomes(&h.commit(A, op(seq), &work)), [Outcome::Invalid(nothing)]);
+        assert_eq!(outcomes(&h.commit(A, op(seq), &work)), [Err(Refusal::Invalid(nothing))]);
     }
     h.greet(B, 6, 1);
     let next = h.lease(B, 1)[0];
@@ -228,9 +228,9 @@ fn commit_on_a_base_below_the_birth_of_its_page_is_not_executed() {
         writes: vec![Write { oref: Oref::new(page, 0).unwrap(), new: true, object: &small }],
     };
     let birth = leased.birth.0;
-    assert_eq!(outcomes(&h.commit(B, op(1), &work(birth - 1))), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&h.commit(B, op(1), &work(birth - 1))), [Err(Refusal::NotExecuted)]);
     h.commit(B, op(2), &work(birth));
-    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync())[..], [Ok(_)]));
     // The grant is repeated with its birth.
     let again = Lease { seq: leased.seq, pages: 1, done: vec![] };
     let said = h.send(B, Kind::Lease, |o| again.encode(o));
@@ -255,9 +255,9 @@ fn session_that_talks_and_never_acknowledges_is_ended_after_two_keepalives() {
     // It is asked ten times a second.
     let said = pass_awake_ms(&mut h, 4_100);
     assert_eq!(asked(&said, B), (41, None));
-    assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
+    assert_eq!(take(&mut h, A, 64), (0, Some(Refusal::FULL)));
     let said = pass_awake_ms(&mut h, 100);
-    assert_eq!(asked(&said, B), (0, Some(Reason::Unavailable)));
+    assert_eq!(asked(&said, B), (0, Some(Refusal::Unavailable)));
     assert!(said.iter().any(|s| s.0 == B && s.1 == Kind::Bye));
     assert_eq!(take(&mut h, A, 64), (64, None));
     // It may come back, and knows then.
@@ -276,7 +276,7 @@ fn session_whose_transaction_is_arriving_is_not_late() {
     // Its end is refused, for a part is missing.
     h.send(B, Kind::Commit, |o| Commit { op, parts: 2, bytes: &[] }.encode(o));
     assert_eq!(asked(&pass_awake_ms(&mut h, 3_900), B).1, None);
-    assert_eq!(asked(&pass_awake_ms(&mut h, 5_000), B).1, Some(Reason::Unavailable));
+    assert_eq!(asked(&pass_awake_ms(&mut h, 5_000), B).1, Some(Refusal::Unavailable));
 }
 
 #[test]

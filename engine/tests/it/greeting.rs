@@ -5,7 +5,7 @@ use tercel_engine::order::Sealed;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{Hello, Reason, Resume, Stream, Welcome, Write};
+use tercel_wire::message::{Hello, Refusal, Resume, Stream, Welcome, Write};
 
 fn begun() -> Hand {
     Hand::of(Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap(), Vec::new())
@@ -101,7 +101,7 @@ fn client_that_heard_of_what_was_not_kept_is_told_by_watermark_or_heard() {
         let told = refused(&said).map(|(reason, _)| reason);
         match is_of_this_history {
             true => assert!(said.iter().any(|s| s.1 == Kind::Welcome), "{watermark}, {heard}: {told:?}"),
-            false => assert_eq!(told, Some(Reason::History), "{watermark}, {heard}"),
+            false => assert_eq!(told, Some(Refusal::History), "{watermark}, {heard}"),
         }
     }
 }

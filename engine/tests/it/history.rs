@@ -5,7 +5,7 @@ use crate::world::things::{count, make, many, set, thing, world};
 use tercel_derive::Object;
 use tercel_engine::error::Error;
 use tercel_engine::txn::{Isolation, Tx};
-use tercel_wire::message::Outcome;
+use tercel_wire::message::Refusal;
 
 #[test]
 fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
@@ -38,7 +38,7 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     w.lock().hold.up = None;
     w.run_until_idle();
     assert_eq!(count(&w, 0, r), 7);
-    assert_eq!(w.resolve(0, *op), Outcome::Unknown);
+    assert_eq!(w.resolve(0, *op), Err(Refusal::Unknown));
     assert_eq!(open.commit(), Err(Error::Conflict));
     // It makes objects in pages that are its own in this history.
     let mine = many(&w, 0, 20, 3_900);

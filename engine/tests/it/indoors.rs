@@ -8,7 +8,7 @@ use tercel_engine::server::{Effects, Input, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Begin, Isolation, Options, Port, Step, Tx};
 use tercel_wire::id::Stamp;
-use tercel_wire::message::Outcome;
+use tercel_wire::message::Refusal;
 use tercel_wire::record::Ref;
 
 /// The value that a program inside of the server reads.
@@ -28,7 +28,7 @@ fn commit_inside_is_answered_and_seen_once_it_is_synced() {
     assert_eq!(inside(&p, r), 1);
     assert_eq!(count(&w, 0, r), 1);
     w.lock().hold.syncs = false;
-    assert!(matches!(p.resolve(*op), Outcome::Committed(_)));
+    assert!(p.resolve(*op).is_ok());
     assert_eq!((inside(&p, r), count(&w, 0, r)), (2, 2));
 }
 
@@ -120,7 +120,7 @@ fn another_server_is_another_session() {
     w.lock().crash(0);
     w.lock().hold.syncs = false;
     w.restart();
-    assert_eq!(p.resolve(*op), Outcome::Unknown);
+    assert_eq!(p.resolve(*op), Err(Refusal::Unknown));
     assert_eq!(inside(&p, r), 1);
     assert!(open.get(r).is_ok(), "nothing has changed since");
     // Its places are the old session's.

@@ -10,7 +10,7 @@ use tercel_engine::server::{Effects, LocalConfig};
 use tercel_engine::txn::{Isolation, Port, Step, Tx};
 use tercel_wire::class::FORWARD;
 use tercel_wire::id::{OpId, Oref, PageId};
-use tercel_wire::message::Outcome;
+use tercel_wire::message::Refusal;
 use tercel_wire::page::{Page, PageBuilder};
 use tercel_wire::record::{Ref, Text};
 
@@ -172,13 +172,13 @@ fn abandoned_operation_is_resolved_later() {
     });
     assert_eq!(early, Err(Error::Timeout(None)), "{asked:?}");
     go_on(&w);
-    assert!(matches!(p.resolve(op), Outcome::Committed(_)));
-    assert_eq!(p.resolve(op), Outcome::Unknown, "an answer is given once");
+    assert!(p.resolve(op).is_ok());
+    assert_eq!(p.resolve(op), Err(Refusal::Unknown), "an answer is given once");
     // Also if others went on meanwhile, in slots of their own.
     let op = give_up(&w, &p, r, 6);
     go_on(&w);
     set(&p, make(&p, 1, 0)[0], 8);
-    assert!(matches!(p.resolve(op), Outcome::Committed(_)));
+    assert!(p.resolve(op).is_ok());
     assert_eq!(p.run(|tx| Ok(tx.get(r)?.count())), Ok(6));
 }
 
@@ -204,7 +204,7 @@ fn outcome_is_unknown_after_the_session() {
     w.lock().hold.syncs = false;
     w.restart();
     w.run_until_idle();
-    assert_eq!(p.resolve(op), Outcome::Unknown);
+    assert_eq!(p.resolve(op), Err(Refusal::Unknown));
 }
 
 #[test]

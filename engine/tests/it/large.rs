@@ -45,7 +45,7 @@ fn filled() -> (Hand, ClassId, Vec<Oref>, Oref) {
     h.commit(A, op(5, 0, 1), &all(Stamp(1), &places, true, &object));
     let (_, slices) = h.finish();
     assert!(slices > 50, "{slices}");
-    assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync(), A)[..], [Ok(_)]));
     h.finish();
     h.commit(B, op(6, 0, 2), &all(h.server.visible(), &[mine], false, &object));
     h.sync();
@@ -70,13 +70,13 @@ fn others_are_served_and_commit_between_the_slices_of_a_large_transaction_and_se
         assert_eq!(h.seen(B, places[fetch as usize % places.len()], fetch), Some(1));
         h.commit(B, op(6, 1, fetch), &all(h.server.visible(), &[mine], false, &other));
         let said = h.sync();
-        assert!(matches!(outcomes(&said, B)[..], [Outcome::Committed(_)]), "{fetch}: {said:?}");
+        assert!(matches!(outcomes(&said, B)[..], [Ok(_)]), "{fetch}: {said:?}");
         assert_eq!(outcomes(&said, A), []);
     }
     assert!(fetch > 50 && pieces > 3, "{fetch} slices, {pieces} pieces");
     // It is ordered, and not durable.
     assert_eq!(h.seen(B, places[0], fetch + 1), Some(1));
-    assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync(), A)[..], [Ok(_)]));
     for i in [0, 1, places.len() / 2, places.len() - 1] {
         assert_eq!(h.seen(B, places[i], 100_000 + i as u64), Some(2));
     }
@@ -102,14 +102,14 @@ fn a_commit_that_writes_what_a_large_one_holds_waits_for_it_and_others_do_not() 
     h.commit(B, op(6, 3, 1), &read(places[300]));
     said.extend(h.sync());
     let before = outcomes(&said, B);
-    assert!(matches!(before[..], [Outcome::Committed(_)]), "{before:?}");
+    assert!(matches!(before[..], [Ok(_)]), "{before:?}");
     let mut said = h.finish().0;
     said.extend(h.sync());
     // Judged after it: one writes what it wrote, the other what it only read.
     let after = outcomes(&said, B);
     let at = places[200];
-    assert!(matches!(after[..], [Outcome::Conflict(oref), Outcome::Committed(_)] if oref == at), "{after:?}");
-    assert!(matches!(outcomes(&said, A)[..], [Outcome::Committed(_)]));
+    assert!(matches!(after[..], [Err(Refusal::Conflict(oref)), Ok(_)] if oref == at), "{after:?}");
+    assert!(matches!(outcomes(&said, A)[..], [Ok(_)]));
     assert_eq!((h.seen(B, places[7], 1), h.seen(B, at, 2)), (Some(3), Some(2)));
 }
 
@@ -129,7 +129,7 @@ fn reader_of_fresh_large_write_conflicts() {
     for (seq, read) in (1..).zip([places[0], places[places.len() - 1]]) {
         let writes = all(base, &[mine], false, &three).writes;
         let said = h.commit(B, op(6, seq, 1), &Work { base, reads: vec![read], writes });
-        assert_eq!(outcomes(&said, B), [Outcome::Conflict(read)]);
+        assert_eq!(outcomes(&said, B), [Err(Refusal::Conflict(read))]);
     }
 }
 
@@ -154,7 +154,7 @@ fn a_server_that_comes_after_one_that_was_staging_shows_all_of_it_or_nothing() {
         }
         assert_eq!(next.seen(B, mine, 9), Some(others), "{records} of {whole}");
         let outcome = outcomes(&next.resolve(A, op(5, 0, 2)), A);
-        assert_eq!(matches!(outcome[..], [Outcome::Committed(_)]), records == whole, "{outcome:?}");
+        assert_eq!(matches!(outcome[..], [Ok(_)]), records == whole, "{outcome:?}");
         // The pieces of one life are nothing to the next.
         let op = OpId { view: next.server.view(), ..op(5, 1, 1) };
         next.commit(A, op, &all(next.server.visible(), &places, false, &three));
@@ -182,7 +182,7 @@ fn a_large_transaction_whose_client_goes_once_it_is_staged_is_committed_all_the_
     let mut said = h.finish().0;
     said.extend(h.sync());
     let outcomes = outcomes(&said, A);
-    assert!(matches!(outcomes[..], [Outcome::Conflict(_), Outcome::Committed(_)]), "{outcomes:?}");
+    assert!(matches!(outcomes[..], [Err(Refusal::Conflict(_)), Ok(_)]), "{outcomes:?}");
     assert_eq!(h.seen(B, places[0], 1), Some(2));
 }
 
@@ -205,11 +205,11 @@ fn a_large_transaction_that_is_refused_leaves_nothing_behind() {
         said.extend(h.turn());
         most = most.max(h.stat("mob_bytes"));
     }
-    assert_eq!(outcomes(&said, A), [Outcome::Invalid(last)]);
+    assert_eq!(outcomes(&said, A), [Err(Refusal::Invalid(last))]);
     assert!(most == bytes && h.stat("mob_bytes") == bytes, "{bytes}, {most}");
     assert_eq!(h.last(), ordered);
     h.commit(B, op(6, 1, 1), &all(base, &places[..3], false, &three));
-    assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync(), B)[..], [Ok(_)]));
     assert_eq!((h.seen(B, places[0], 1), h.seen(B, places[9], 2)), (Some(3), Some(1)));
 }
 
@@ -255,7 +255,7 @@ fn page_objects_fit_in_any_commit_order() {
         if i < odd.len() {
             let object = if i % 2 == 0 { &large } else { &small };
             h.commit(B, op(6, 1, i as u64 + 1), &all(h.server.visible(), &odd[i..=i], false, object));
-            assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
+            assert!(matches!(outcomes(&h.sync(), B)[..], [Ok(_)]));
             fetch += 1;
             assert!(h.seen(B, odd[i], fetch).is_some(), "{i}");
             i += 1;
@@ -277,7 +277,7 @@ fn a_large_transaction_whose_reads_changed_meanwhile_is_a_conflict_and_leaves_no
     h.commit(B, op(6, 1, 1), &all(base, &[places[9]], false, &three));
     h.sync();
     let (said, _) = h.finish();
-    assert_eq!(outcomes(&said, A), [Outcome::Conflict(places[9])]);
+    assert_eq!(outcomes(&said, A), [Err(Refusal::Conflict(places[9]))]);
     h.sync();
     assert_eq!((h.seen(B, places[9], 1), h.seen(B, places[8], 2)), (Some(3), Some(1)));
 }
@@ -301,13 +301,13 @@ fn a_client_that_goes_in_the_middle_takes_its_large_transaction_along_and_nothin
         h.finish();
         let said = h.commit(B, op(6, 1, slices as u64 + 1), &all(h.server.visible(), &[mine], false, &three));
         assert_eq!(outcomes(&said, B), []);
-        assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
+        assert!(matches!(outcomes(&h.sync(), B)[..], [Ok(_)]));
         h.finish();
         h.greet(A, 5, slices as u64 + 2);
         assert_eq!(h.seen(B, places[0], slices as u64 + 1), Some(1));
     }
     h.finish();
-    assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync(), A)[..], [Ok(_)]));
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn asking_for_a_large_transaction_that_is_not_in_the_log_yet_spends_it() {
     h.commit(A, op(5, 0, 2), &all(base, &places, false, &two));
     h.turn();
     let said = h.resolve(A, op(5, 0, 2));
-    assert_eq!(outcomes(&said, A), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&said, A), [Err(Refusal::NotExecuted)]);
     let (said, _) = h.finish();
     assert_eq!(outcomes(&said, A), []);
     // Once it is in the log, in part, the answer comes when it is committed.
@@ -326,7 +326,7 @@ fn asking_for_a_large_transaction_that_is_not_in_the_log_yet_spends_it() {
     h.until_ordered();
     assert_eq!(h.resolve(A, op(5, 0, 3)), []);
     h.finish();
-    assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync(), A)[..], [Ok(_)]));
 }
 
 #[test]
@@ -352,10 +352,10 @@ fn large_transaction_that_arrives_twice_is_executed_once_and_with_other_bytes_en
     };
     send(&mut h, A, &bytes(&two), 50_000);
     h.finish();
-    let [Outcome::Committed(stamp)] = outcomes(&h.sync(), A)[..] else { panic!("it is committed") };
+    let [Ok(stamp)] = outcomes(&h.sync(), A)[..] else { panic!("it is committed") };
     for part_bytes in [1 << 20, 50_000, 7_000] {
         let said = send(&mut h, A, &bytes(&two), part_bytes);
-        assert_eq!(outcomes(&said, A), [Outcome::Committed(stamp)], "{part_bytes}");
+        assert_eq!(outcomes(&said, A), [Ok(stamp)], "{part_bytes}");
     }
     for (n, part_bytes) in [1 << 20, 50_000].into_iter().enumerate() {
         let conn = Conn(10 + n as u64);
@@ -387,7 +387,7 @@ fn request_beyond_grant_is_refused_others_proceed() {
         assert_eq!(h.fetch(A, page(100 + n), u64::from(n) + 1), []);
     }
     let (reason, text) = refused(&h.fetch(A, page(5_000), 999)).expect("refused");
-    assert_eq!((reason, &*text), (Reason::Full, "more requests under way than were granted"));
+    assert_eq!((reason, &*text), (Refusal::FULL, "more requests under way than were granted"));
     // Few of the reads are with the host, and B's is next but for those.
     let out = h.reads.len();
     assert!(out < 20, "{out}");
@@ -447,9 +447,12 @@ fn parts_beyond_what_all_may_have_under_way_are_told_to_come_again() {
         let said = h.send(conn, Kind::Commit, |o| Commit { op, parts, bytes: b"" }.encode(o));
         outcomes(&said, conn)
     };
-    assert_eq!(end(&mut h, Conn(100), op(100, 0, 1), each as u32 + 1), [Outcome::Full(Limit::Transaction)]);
+    assert_eq!(
+        end(&mut h, Conn(100), op(100, 0, 1), each as u32 + 1),
+        [Err(Refusal::Full(Limit::Transaction))]
+    );
     // That has made room.
-    assert_eq!(end(&mut h, A, op(5, 0, 1), 1), [Outcome::Full(Limit::Buffer)]);
+    assert_eq!(end(&mut h, A, op(5, 0, 1), 1), [Err(Refusal::Full(Limit::Buffer))]);
     part(&mut h, A, op(5, 0, 2), 0);
     assert_eq!(h.stat("staged_bytes"), STAGED_BYTES_MAX - TRANSACTION_BYTES_MAX + piece.len());
     for client in 0..clients as u64 {
@@ -474,7 +477,7 @@ fn pages_are_given_back_while_a_large_transaction_of_the_client_is_worked_on() {
     let kinds: Vec<u8> = h.log[before..].iter().map(|e| e.kind).collect();
     assert_eq!(kinds, [kind::GIVE_BACK, kind::GRANT]);
     h.finish();
-    assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync(), A)[..], [Ok(_)]));
     let visible = h.server.visible();
     [A, B].into_iter().for_each(|conn| _ = h.acknowledge(conn, visible));
     let again = h.lease(B, 2);

@@ -69,8 +69,8 @@ fn a_commit_that_arrives_twice_is_executed_once() {
     let effects = make(page, 0, &object);
     assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), []);
     assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), []);
-    let [Outcome::Committed(stamp)] = outcomes(&h.sync())[..] else { panic!("one answer") };
-    assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), [Outcome::Committed(stamp)]);
+    let [Ok(stamp)] = outcomes(&h.sync())[..] else { panic!("one answer") };
+    assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), [Ok(stamp)]);
     assert_eq!(h.server.stats().commits, 1);
 }
 
@@ -81,16 +81,16 @@ fn slot_goes_on_beyond_4_billion_operations_and_over_a_restart() {
     let (class, page) = (h.define(A), h.lease(A, 1)[0]);
     let (one, oref) = (object(class, 1), Oref::new(page, 0).unwrap());
     let end = u64::from(u32::MAX);
-    let mut last = Outcome::Unknown;
+    let mut last = Err(Refusal::Unknown);
     for seq in end - 1..=end + 2 {
         let write = Write { oref, new: seq == end - 1, object: &one };
         let work = Work { base: h.server.visible(), reads: vec![], writes: vec![write] };
         h.commit(A, op(5, seq), &work);
         let said = outcomes(&h.sync());
-        assert!(matches!(said[..], [Outcome::Committed(_)]), "operation {seq}: {said:?}");
+        assert!(matches!(said[..], [Ok(_)]), "operation {seq}: {said:?}");
         last = said[0];
     }
-    assert_eq!(outcomes(&h.resolve(A, op(5, end + 1))), [Outcome::Unknown], "a later one was executed");
+    assert_eq!(outcomes(&h.resolve(A, op(5, end + 1))), [Err(Refusal::Unknown)], "a later one was executed");
     assert_eq!(outcomes(&h.resolve(A, op(5, end + 2))), [last]);
     // From a checkpoint, without the log before it.
     h.flush();
@@ -102,7 +102,7 @@ fn slot_goes_on_beyond_4_billion_operations_and_over_a_restart() {
     let mut h = Hand::of(recovery.unwrap(), Vec::new());
     h.greet(B, 5, 2);
     assert_eq!(outcomes(&h.resolve(B, op(5, end + 2))), [last]);
-    assert_eq!(outcomes(&h.resolve(B, op(5, end + 1))), [Outcome::Unknown]);
+    assert_eq!(outcomes(&h.resolve(B, op(5, end + 1))), [Err(Refusal::Unknown)]);
 }
 
 #[test]
@@ -110,13 +110,13 @@ fn what_was_said_not_to_be_executed_never_will_be() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);
     let (class, page) = (h.define(A), h.lease(A, 1)[0]);
-    assert_eq!(outcomes(&h.resolve(A, op(5, 1))), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&h.resolve(A, op(5, 1))), [Err(Refusal::NotExecuted)]);
     let object = object(class, 1);
-    assert_eq!(outcomes(&h.commit(A, op(5, 1), &make(page, 0, &object))), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&h.commit(A, op(5, 1), &make(page, 0, &object))), [Err(Refusal::NotExecuted)]);
     // Nor on another connection, nor an operation of another life.
     h.greet(B, 5, 2);
     let page = h.lease(B, 1)[0];
-    assert_eq!(outcomes(&h.commit(B, op(5, 1), &make(page, 0, &object))), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&h.commit(B, op(5, 1), &make(page, 0, &object))), [Err(Refusal::NotExecuted)]);
     assert_eq!(outcomes(&h.commit(B, op(5, 2), &make(page, 0, &object))), []);
     assert_eq!(h.server.stats().commits, 1);
 }
@@ -133,10 +133,10 @@ fn old_operations_never_execute_foreign_ones_are_unknown() {
     let (class, page) = (h.define(B), h.lease(B, 1)[0]);
     let object = object(class, 1);
     assert_eq!(h.view(), ViewId::new(2, 7));
-    assert_eq!(outcomes(&h.commit(B, op(5, 2), &make(page, 0, &object))), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&h.commit(B, op(5, 2), &make(page, 0, &object))), [Err(Refusal::NotExecuted)]);
     for view in [ViewId::new(1, 8), ViewId::new(9, 7)] {
         let stranger = OpId { view, ..op(5, 2) };
-        assert_eq!(outcomes(&h.commit(B, stranger, &make(page, 0, &object))), [Outcome::Unknown]);
+        assert_eq!(outcomes(&h.commit(B, stranger, &make(page, 0, &object))), [Err(Refusal::Unknown)]);
     }
     assert_eq!(h.server.stats().commits, 0);
 }
@@ -166,7 +166,7 @@ fn parts_out_of_order_cost_the_transaction_and_nothing_else() {
         assert_eq!(said, []);
     }
     let said = h.send(A, Kind::Commit, |o| Commit { op: op(5, 1), parts: 3, bytes: b"" }.encode(o));
-    assert_eq!(outcomes(&said), [Outcome::Full(Limit::Transaction)]);
+    assert_eq!(outcomes(&said), [Err(Refusal::Full(Limit::Transaction))]);
     assert!(!closed(&said, A));
 }
 
@@ -188,8 +188,8 @@ fn unknown_kind_is_refused_by_number_and_version() {
         }
         let said = h.send(A, Kind::of(63), |o| o.push(1));
         let (reason, text) = refused(&said).expect("an answer");
-        assert_eq!((reason, said[0].2), (Reason::Unsupported, 7));
-        assert!(text.contains("kind 63") && text.contains("version 2 of the protocol"), "{text}");
+        assert_eq!((reason, said[0].2), (Refusal::Unsupported, 7));
+        assert!(text.contains("kind 63") && text.contains("version 3 of the protocol"), "{text}");
         assert!(!closed(&said, A));
     }
     assert!(h.send(A, Kind::Ping, |_| ()).iter().any(|(_, k, ..)| *k == Kind::Pong), "it goes on");
@@ -203,10 +203,10 @@ fn clients_write_what_they_may_and_no_forwards() {
     let (class, page) = (h.define(A), h.lease(A, 1)[0]);
     let oref = Oref::new(page, 0).unwrap();
     let (good, forward) = (object(class, 1), object(FORWARD, 1));
-    assert_eq!(outcomes(&h.commit(A, op(5, 1), &make(page, 0, &forward))), [Outcome::Invalid(oref)]);
-    assert_eq!(outcomes(&h.commit(B, op(6, 1), &make(page, 0, &good))), [Outcome::Invalid(oref)]);
+    assert_eq!(outcomes(&h.commit(A, op(5, 1), &make(page, 0, &forward))), [Err(Refusal::Invalid(oref))]);
+    assert_eq!(outcomes(&h.commit(B, op(6, 1), &make(page, 0, &good))), [Err(Refusal::Invalid(oref))]);
     let unknown = object(ClassId(4_000), 1);
-    assert_eq!(outcomes(&h.commit(A, op(5, 2), &make(page, 0, &unknown))), [Outcome::Invalid(oref)]);
+    assert_eq!(outcomes(&h.commit(A, op(5, 2), &make(page, 0, &unknown))), [Err(Refusal::Invalid(oref))]);
     assert_eq!(outcomes(&h.commit(A, op(5, 3), &make(page, 0, &good))), []);
 }
 
@@ -220,10 +220,15 @@ fn bytes_behind_the_last_part_of_an_object_are_refused() {
     for (seq, behind) in (1..).zip([vec![0; 4], vec![0xee; 4], vec![0; 4_000]]) {
         let longer = [good.clone(), behind].concat();
         let said = outcomes(&h.commit(A, op(5, seq), &make(page, 0, &longer)));
-        assert_eq!(said, [Outcome::Invalid(oref)], "{} bytes stand behind an object of 8", longer.len() - 8);
+        assert_eq!(
+            said,
+            [Err(Refusal::Invalid(oref))],
+            "{} bytes stand behind an object of 8",
+            longer.len() - 8
+        );
     }
     assert_eq!(outcomes(&h.commit(A, op(5, 9), &make(page, 0, &good))), []);
-    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync())[..], [Ok(_)]));
 }
 
 #[test]
@@ -324,12 +329,12 @@ fn a_client_without_a_session_is_evicted_and_may_come_back_as_another() {
     h.sync();
     // The one that is connected keeps its answers, though its commit is the oldest.
     assert!(!told);
-    assert!(matches!(outcomes(&h.resolve(A, op(1, 1)))[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.resolve(A, op(1, 1)))[..], [Ok(_)]));
     let refused = h.greet(Conn(90_000), 2, 2);
     assert!(
         refused
             .iter()
-            .any(|(_, k, _, b)| *k == Kind::Refused && Refused::decode(b).unwrap().reason == Reason::Evicted)
+            .any(|(_, k, _, b)| *k == Kind::Refused && Refused::decode(b).unwrap().reason == Refusal::Evicted)
     );
     let welcome = h.greet(Conn(90_001), 77_777, 1);
     assert!(welcome.iter().any(|(_, k, ..)| *k == Kind::Welcome));
@@ -347,7 +352,7 @@ fn client_that_says_good_bye_is_forgotten() {
     // It was not evicted, so it may come back; but of what it did nothing is known.
     let again = Conn(3);
     assert!(h.greet(again, 1, 2).iter().any(|(_, k, ..)| *k == Kind::Welcome));
-    assert_eq!(outcomes(&h.resolve(again, op(1, 1))), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&h.resolve(again, op(1, 1))), [Err(Refusal::NotExecuted)]);
 }
 
 #[test]
@@ -358,11 +363,11 @@ fn operation_in_a_slot_beyond_the_grant_is_refused() {
     let object = object(class, 1);
     let last = OpId { slot: CREDIT - 1, ..op(1, 1) };
     h.commit(A, last, &make(page, 0, &object));
-    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+    assert!(matches!(outcomes(&h.sync())[..], [Ok(_)]));
     let beyond = OpId { slot: CREDIT, ..op(1, 1) };
     let said = h.commit(A, beyond, &make(page, 1, &object));
-    assert_eq!(outcomes(&said), [Outcome::Full(Limit::Buffer)]);
-    assert_eq!(outcomes(&h.resolve(A, beyond)), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&said), [Err(Refusal::Full(Limit::Buffer))]);
+    assert_eq!(outcomes(&h.resolve(A, beyond)), [Err(Refusal::NotExecuted)]);
 }
 
 #[test]
@@ -378,7 +383,7 @@ fn a_client_that_makes_nothing_in_its_pages_gets_no_more_of_them() {
         }
         assert!(leased <= LEASED_UNUSED_MAX);
     };
-    assert_eq!((refused.0, leased), (Reason::Full, LEASED_UNUSED_MAX));
+    assert_eq!((refused.0, leased), (Refusal::FULL, LEASED_UNUSED_MAX));
     // Another client is not the poorer for it.
     h.greet(B, 6, 1);
     assert_eq!(h.lease(B, 1).len(), 1);
@@ -394,7 +399,7 @@ fn whether_a_session_is_over_is_said_only_once_it_is_certain() {
     h.input(Input::Time);
     // The end is ordered. Were it lost, the client would still have its grants, and count from the first one
     // anew.
-    assert_eq!(refused(&h.greet(B, 5, 2)).map(|r| r.0), Some(Reason::Unavailable));
+    assert_eq!(refused(&h.greet(B, 5, 2)).map(|r| r.0), Some(Refusal::Unavailable));
     h.sync();
     h.greet(Conn(3), 5, 3);
     assert_eq!(h.lease(Conn(3), 1).len(), 1);
@@ -434,7 +439,7 @@ fn a_class_with_which_the_catalogue_could_not_be_sent_is_refused() {
         defined += 1;
         assert!(defined < 100);
     };
-    assert!(reason == Reason::Schema && text.contains("one message"), "{text}");
+    assert!(reason == Refusal::Schema && text.contains("one message"), "{text}");
     // What there is can be sent, and what is small can be defined.
     let said = h.send(A, Kind::Catalogue, |_| ());
     assert_eq!(Classes::decode(&said[0].3).unwrap().classes.len(), defined);
@@ -499,7 +504,10 @@ fn when_too_many_commits_wait_for_a_long_log_they_are_answered_full() {
     let mut change = changing(&mut h);
     h.input(Input::LogRoom(LogRoom::Full));
     let answers: Vec<Outcome> = (0..200).flat_map(|_| outcomes(&change(&mut h))).collect();
-    assert!(!answers.is_empty() && answers.iter().all(|o| *o == Outcome::Full(Limit::Buffer)), "{answers:?}");
+    assert!(
+        !answers.is_empty() && answers.iter().all(|o| *o == Err(Refusal::Full(Limit::Buffer))),
+        "{answers:?}"
+    );
 }
 
 #[test]

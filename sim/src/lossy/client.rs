@@ -297,12 +297,12 @@ impl ClientHost {
                 counts.executed += 1;
                 stamp
             }
-            ResponseEnd::Refused(..) => {
-                counts.refused += 1;
+            ResponseEnd::FORGOTTEN | ResponseEnd::Broken(..) => {
+                counts.unknown += 1;
                 Stamp::ZERO
             }
-            ResponseEnd::Forgotten | ResponseEnd::Broken(..) => {
-                counts.unknown += 1;
+            ResponseEnd::Refused(..) => {
+                counts.refused += 1;
                 Stamp::ZERO
             }
         };

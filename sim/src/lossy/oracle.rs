@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use tercel_wire::id::{CallId, ClientId, Stamp};
-use tercel_wire::message::{Response, ResponseEnd, Unbegun};
+use tercel_wire::message::{Refusal, Response, ResponseEnd};
 
 use super::errand::{Begin, Errand, Notes};
 
@@ -99,13 +99,13 @@ impl Oracle {
             ResponseEnd::Failed(_, bytes) => self.judge(call, bytes, true),
             ResponseEnd::Broken(_, text) => Some(format!("has broken off: {text}")),
             // It may have been refused, too.
-            ResponseEnd::Forgotten => match self.calls[&call] {
+            ResponseEnd::FORGOTTEN => match self.calls[&call] {
                 Fact { begins: 0, never: None, .. } => {
                     Some("is said to have come to its end, and was neither begun nor refused".into())
                 }
                 _ => None,
             },
-            ResponseEnd::Refused(Unbegun::Late | Unbegun::Busy | Unbegun::Cancelled, _) => {
+            ResponseEnd::Refused(Refusal::Late | Refusal::FULL, _) => {
                 return self.never(client, id, "its client was told that it never would be");
             }
             ResponseEnd::Refused(why, text) => Some(format!("is refused as {why:?}: {text}")),

@@ -14,8 +14,7 @@ use tercel_engine::time::Now;
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp, ViewId};
 use tercel_wire::message::{
-    Bind, Bound, Cancel, Credit, InputEnd, Item, Pong, Reason, Refused, Request, Response, ResponseEnd,
-    Unbegun,
+    Bind, Bound, Cancel, Credit, InputEnd, Item, Pong, Refusal, Refused, Request, Response, ResponseEnd,
 };
 
 use super::link::{At, Datagram, End, Event, Links, Way, header};
@@ -81,7 +80,9 @@ impl ServerHost {
 
     /// Sends the response to a call; what it says is certain from now on.
     fn respond(&self, way: Way, table: u32, body: &[u8], links: &mut Links) {
-        if let Ok(Response { slot, seq, end: ResponseEnd::Refused(..) }) = Response::decode(body) {
+        if let Ok(Response { slot, seq, end: end @ ResponseEnd::Refused(..) }) = Response::decode(body)
+            && end != ResponseEnd::FORGOTTEN
+        {
             links.oracle.never(
                 way.client,
                 CallId { slot, seq },
@@ -107,7 +108,7 @@ impl ServerHost {
         if !is_believed {
             let mut body = Vec::new();
             let text = "the server has another table".into();
-            Refused { reason: Reason::History, text }.encode(&mut body);
+            Refused { reason: Refusal::History, text }.encode(&mut body);
             // The table that is not here.
             let refused = Header { view: header.view, ..Header::new(Kind::Refused, header.call) };
             return links.send(End::Client, Way { pipe: None, ..way }, refused, &body);
@@ -181,7 +182,7 @@ impl ServerHost {
         let call = request.slot.map(|slot| CallId { slot, seq: request.seq });
         let (Some(id), Some(of)) = (call, self.clients.get_mut(&way.client)) else { return };
         if self.jobs.len() >= links.plan.jobs_max {
-            return self.refuse(way, table, id, Unbegun::Busy, links);
+            return self.refuse(way, table, id, Refusal::FULL, links);
         }
         let name = JobId { client: way.client, table, call };
         let method = (request.interface, request.method);
@@ -200,7 +201,7 @@ impl ServerHost {
         self.jobs.insert(number, Work { job, way, slow, ticket: None });
     }
 
-    fn refuse(&mut self, way: Way, table: u32, id: CallId, why: Unbegun, links: &mut Links) {
+    fn refuse(&mut self, way: Way, table: u32, id: CallId, why: Refusal, links: &mut Links) {
         let mut body = Vec::new();
         put(id, ResponseEnd::Refused(why, ""), &mut body);
         if let Some(of) = self.clients.get_mut(&way.client) {
@@ -214,7 +215,7 @@ impl ServerHost {
         let Some(of) = self.clients.get_mut(&way.client) else { return };
         let table = of.table;
         match of.served.cancel(id) {
-            Cancelled::New => self.refuse(way, table, id, Unbegun::Cancelled, links),
+            Cancelled::New => self.refuse(way, table, id, Refusal::Late, links),
             Cancelled::Told => self.tell_job(way.client, id, links),
             Cancelled::Kept(body) => {
                 let body = body.to_vec();
@@ -222,7 +223,7 @@ impl ServerHost {
             }
             Cancelled::Forgotten => {
                 let mut body = Vec::new();
-                put(id, ResponseEnd::Forgotten, &mut body);
+                put(id, ResponseEnd::FORGOTTEN, &mut body);
                 self.respond(way, table, &body, links);
             }
             Cancelled::Old => {}

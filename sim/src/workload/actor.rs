@@ -7,7 +7,7 @@ use tercel_engine::random::Random;
 use tercel_engine::txn::{Isolation, Options, Port, Step, Tx, run};
 use tercel_verify::{Outcome, Process, Session, Transaction};
 use tercel_wire::id::OpId;
-use tercel_wire::message::Outcome as Answer;
+use tercel_wire::message::{Outcome as Answer, Refusal};
 
 use super::kinds::Deed;
 use super::memory::{Ended, Memory};
@@ -179,8 +179,8 @@ impl<'s> Worker<'s> {
                 (Outcome::Committed(commit.stamp.0), commit.op, false)
             }
             Err(Error::Timeout(Some(op))) => match self.resolve(*op) {
-                Some(Answer::Committed(stamp)) => (Outcome::Committed(stamp.0), Some(*op), false),
-                Some(Answer::Unknown) | None => (Outcome::Unknown, Some(*op), false),
+                Some(Ok(stamp)) => (Outcome::Committed(stamp.0), Some(*op), false),
+                Some(Err(Refusal::Unknown)) | None => (Outcome::Unknown, Some(*op), false),
                 Some(_) => (Outcome::Aborted, Some(*op), true),
             },
             // The process that waited for the answer is gone.
@@ -349,8 +349,8 @@ impl<'s> Worker<'s> {
         self.port.patience_us = HEALED_WAIT_US;
         for (op, place) in std::mem::take(&mut self.unknown) {
             let outcome = match self.resolve(op) {
-                Some(Answer::Committed(stamp)) => Outcome::Committed(stamp.0),
-                Some(Answer::Unknown) | None => continue,
+                Some(Ok(stamp)) => Outcome::Committed(stamp.0),
+                Some(Err(Refusal::Unknown)) | None => continue,
                 Some(_) => Outcome::Aborted,
             };
             let mut world = self.port.scheduler.world();

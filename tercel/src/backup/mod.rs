@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercel_wire::id::Stamp;
-use tercel_wire::message::{Reason, Refused};
+use tercel_wire::message::{Refusal, Refused};
 use thiserror::Error;
 
 use crate::address::Address;
@@ -187,7 +187,7 @@ impl BackupError {
     pub fn is_retryable(&self) -> bool {
         match self {
             BackupError::Lost(_) | BackupError::Unreachable { .. } => true,
-            BackupError::Refused(r) => matches!(r.reason, Reason::Full | Reason::Unavailable),
+            BackupError::Refused(r) => matches!(r.reason, Refusal::FULL | Refusal::Unavailable),
             _ => false,
         }
     }

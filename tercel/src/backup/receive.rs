@@ -13,7 +13,7 @@ use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId};
-use tercel_wire::message::{BackupBegun, BackupPart, Hello, Reason, Refused, Welcome};
+use tercel_wire::message::{BackupBegun, BackupPart, Hello, Refusal, Refused, Welcome};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::fill::Filler;
@@ -113,7 +113,7 @@ impl BackupConnection {
                 "its pages have {} bytes, and this build's {PAGE_BYTES}: use its own build",
                 welcome.page_bytes
             );
-            return Err(BackupError::Refused(Refused { reason: Reason::Schema, text }));
+            return Err(BackupError::Refused(Refused { reason: Refusal::Schema, text }));
         }
         self.keepalive = Duration::from_millis(welcome.keepalive_ms.into());
         Ok(Space { id: welcome.space, page_bytes: PAGE_BYTES as u32, created: today(), view_first: 0 })
@@ -234,7 +234,7 @@ impl BackupConnection {
                 if header.kind == Kind::Refused {
                     let refused = Refused::decode(body).map_err(|e| broken(&e))?;
                     return Err(match refused.reason {
-                        Reason::Corrupt => BackupError::Unsound { what: refused.text, data: None },
+                        Refusal::Corrupt => BackupError::Unsound { what: refused.text, data: None },
                         _ => BackupError::Refused(refused),
                     });
                 }

@@ -37,7 +37,7 @@ use tercel_wire::id::ViewId;
 use tercel_wire::spare::Spare;
 
 use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Transport};
-use super::express::{Express, micros};
+use super::express::{ByLine, micros};
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 use crate::serving::{self, Waits};
@@ -142,7 +142,7 @@ impl Usage {
 #[derive(Default)]
 pub(super) struct Baton {
     pub(super) reader: Reader,
-    pub(super) express: Option<Box<Express>>,
+    pub(super) express: Option<Box<ByLine>>,
     /// The last call of an object by the shorter way: no other one has its number, whatever becomes of the
     /// rest.
     pub(super) of_object: u64,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tercel_engine::limits;
 use tercel_engine::rpc;
 use tercel_engine::rpc::slots::Lane;
-use tercel_engine::txn::{Binding, ExpressAsked, ExpressCall, Expressed, UnderWay};
+use tercel_engine::txn::{Binding, CallName, ExpressAsked, ExpressCall, Expressed, UnderWay};
 use tercel_wire::cursor::Put;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
@@ -26,7 +26,7 @@ use crate::channel::{End, Next, Room};
 use crate::serving;
 
 /// The state that calls by the shorter way need, for one connection.
-pub(super) struct Express {
+pub(super) struct ByLine {
     /// The generation of the connection.
     generation: u64,
     conn: Arc<ServerConnection>,
@@ -182,7 +182,7 @@ impl Shared {
     fn call_with(&self, baton: &mut Baton, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         let Some(at) = self.prepare(baton, Bound::of(asked)) else { return Expressed::No };
         let Baton { reader, express, of_object } = baton;
-        let Some(Express { conn, calls, .. }) = express.as_deref_mut() else { return Expressed::No };
+        let Some(ByLine { conn, calls, .. }) = express.as_deref_mut() else { return Expressed::No };
         let ServerConnection::Shared(shared) = &**conn else { return Expressed::No };
         let Some(id) = self.send_express((calls, at), of_object, shared, (asked, call)) else {
             return Expressed::No;
@@ -201,7 +201,7 @@ impl Shared {
             Some(lane) => {
                 let interface = calls.bound[at].binding.interface.clone();
                 let id = self.machine().take_lane_back(lane, true);
-                Expressed::UnderWay(UnderWay { id, interface }, waited)
+                Expressed::UnderWay(UnderWay { name: CallName::Slot(id), interface }, waited)
             }
             // An answer that comes yet has another sequence than is waited for.
             None => Expressed::No,
@@ -246,7 +246,7 @@ impl Shared {
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
         let calls = Calls { lane, bound: vec![OfInterface::new(of, binding)], ..Calls::default() };
-        baton.express = Some(Box::new(Express { generation, conn, calls }));
+        baton.express = Some(Box::new(ByLine { generation, conn, calls }));
         Some(0)
     }
 

@@ -23,7 +23,7 @@ use tercel_heap::{
     Config as HeapConfig, ConfigError, Policy, SCOPES_MAX, Stats as CacheStats, arena_bytes, heap,
 };
 use tercel_wire::id::{OpId, SpaceId, Stamp};
-use tercel_wire::message::Outcome;
+use tercel_wire::message::Refusal;
 use tercel_wire::record::Ref;
 
 use crate::address::{Address, AddressError};
@@ -522,8 +522,8 @@ impl Client {
         match (asked, found) {
             (Err(Error::Timeout(None)), _) => Err(Error::unknown(op)),
             (Err(e), _) => Err(e),
-            (Ok(()), Some(Outcome::Committed(stamp))) => Ok(Some(stamp)),
-            (Ok(()), Some(Outcome::Unknown) | None) => Err(Error::unknown(op)),
+            (Ok(()), Some(Ok(stamp))) => Ok(Some(stamp)),
+            (Ok(()), Some(Err(Refusal::Unknown)) | None) => Err(Error::unknown(op)),
             (Ok(()), Some(_)) => Ok(None),
         }
     }

@@ -22,7 +22,7 @@ use crate::disk::log::tests::{open_panicking, open_syncing};
 use crate::disk::pages::{EachPage, PageBatch, PageRead, PageStore};
 use crate::{Client, ClientConfig, Isolation, Object, Transport};
 use tercel_wire::frame::{FRAME_BYTES, Header, Kind, encode};
-use tercel_wire::message::{Fetch, Reason, Refused};
+use tercel_wire::message::{Fetch, Refusal, Refused};
 use tercel_wire::record::Ref;
 
 #[derive(Object)]
@@ -357,7 +357,7 @@ fn strangers_whose_greetings_do_not_end_are_bounded_together() {
     });
     let told: Vec<Refused> = told.map(|(_, body)| Refused::decode(&body).unwrap()).collect();
     assert_eq!(told.len() as u64, ended);
-    assert!(told.iter().all(|r| r.reason == Reason::Full && r.text.contains("try again")), "{told:?}");
+    assert!(told.iter().all(|r| r.reason == Refusal::FULL && r.text.contains("try again")), "{told:?}");
     // A client that has greeted has another bound.
     member.stream.write_all(&[7]).unwrap();
     assert_eq!(member.next_message().unwrap().0.kind, Kind::Refused, "its commit is no commit");
@@ -383,7 +383,7 @@ fn clients_whose_messages_do_not_end_are_bounded_together() {
     // Clients that hold little stay.
     small.stream.write_all(&[7]).unwrap();
     let (_, body) = small.next_message().unwrap();
-    assert_eq!(Refused::decode(&body).unwrap().reason, Reason::Protocol);
+    assert_eq!(Refused::decode(&body).unwrap().reason, Refusal::Protocol);
     server.stop().unwrap();
 }
 

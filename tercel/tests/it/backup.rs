@@ -19,7 +19,7 @@ use tercel::tools::disk::dir::{DataDir, NewSpace};
 use tercel::tools::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
 use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel::tools::wire::id::{ClientId, PageId, SpaceId};
-use tercel::tools::wire::message::{Hello, Reason};
+use tercel::tools::wire::message::{Hello, Refusal};
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig};
 
 /// An account, and how often it took part in a transfer.
@@ -359,7 +359,7 @@ fn one_backup_at_a_time_and_the_next_when_it_is_done() {
     })
     .unwrap();
     match second {
-        Some(Err(BackupError::Refused(r))) => assert_eq!(r.reason, Reason::Full),
+        Some(Err(BackupError::Refused(r))) => assert_eq!(r.reason, Refusal::FULL),
         other => panic!("{other:?}"),
     }
     take(dir.path(), "third").unwrap();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tercel::tools::wire::frame::{Header, Kind, encode};
-use tercel::tools::wire::message::{OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
+use tercel::tools::wire::message::{OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
 use tercel::{
     Address, Called, Client, ClientId, Context, Obj, Object, Oref, PageId, Server, Stamp, interface, service,
 };
@@ -153,7 +153,7 @@ fn greet(path: &Path, client: u64) -> Stranger<Memory> {
 }
 
 /// The next response.
-fn response(stranger: &mut Stranger<Memory>) -> (u16, u64, Result<u64, Option<Unbegun>>) {
+fn response(stranger: &mut Stranger<Memory>) -> (u16, u64, Result<u64, Option<Refusal>>) {
     let body = stranger.read_to(Kind::Response);
     let response = Response::decode(&body).unwrap();
     let said = match response.end {
@@ -201,7 +201,7 @@ fn stranger_that_repeats_its_calls_has_each_executed_once() {
     let client = Client::connect(Address::Unix(socket.clone())).unwrap();
     let purse = client.run(|tx| tx.create(&Purse { cents: 9 })).unwrap();
     let nowhere = Oref::new(PageId::new(4_000).unwrap(), 1).unwrap();
-    let elsewhere = Err(Some(Unbegun::Elsewhere));
+    let elsewhere = Err(Some(Refusal::Elsewhere));
     for (seq, oref, interface, payload, said) in [
         (1, purse.oref(), 0, &[][..], Ok(9)),
         (2, nowhere, 0, &[], elsewhere),

@@ -11,7 +11,7 @@ use crate::common::{Counter, counter, serve};
 use tercel::tools::wire::deframer::Deframer;
 use tercel::tools::wire::frame::{self, FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel::tools::wire::id::{ClientId, OpId, PageId, SpaceId};
-use tercel::tools::wire::message::{Commit, Fetch, Hello, Limit, Outcome, Part, Reason, Refused, Verdict};
+use tercel::tools::wire::message::{Commit, Fetch, Hello, Limit, Outcome, Part, Refusal, Refused, Verdict};
 use tercel::tools::wire::page::PAGE_BYTES;
 use tercel::{Address, Bound, Bytes, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig};
 
@@ -280,7 +280,7 @@ fn a_client_that_gives_no_page_back_is_told_so_and_cut_off() {
         }
         unreachable!("pages do not end")
     });
-    assert_eq!(refused.reason, Reason::Protocol);
+    assert_eq!(refused.reason, Refusal::Protocol);
     assert_eq!(refused.text, "the client does not give pages back that it is asked for");
     assert!(raw.next().is_none());
     server.stop().unwrap();
@@ -446,7 +446,7 @@ fn hostile_frames_end_their_connection_with_a_word_and_others_go_on() {
         raw.send(kind, |o| o.extend_from_slice(body));
         let refused = other.goes_on_beside(|| raw.refused()).expect("a word");
         assert!(raw.next().is_none());
-        assert_eq!(refused.reason, Reason::Protocol);
+        assert_eq!(refused.reason, Refusal::Protocol);
         refused.text
     };
     assert_eq!(says(Kind::Fetch, &[1, 2]), "the message ends in the middle of a field");
@@ -470,7 +470,7 @@ fn parts_in_a_wrong_order_cost_the_transaction_and_those_never_ended_are_let_go_
     for index in [0, 2, 1] {
         raw.send(Kind::Part, |o| Part { op, index, bytes: &[0; 1 << 16] }.encode(o));
     }
-    assert_eq!(raw.end(op, 3), Outcome::Full(Limit::Transaction));
+    assert_eq!(raw.end(op, 3), Err(Refusal::Full(Limit::Transaction)));
     let op = raw.op(2);
     for index in 0..100 {
         raw.send(Kind::Part, |o| Part { op, index, bytes: &[0; 1 << 16] }.encode(o));

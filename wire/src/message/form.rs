@@ -84,8 +84,6 @@ forms! {
     Told [String] 4, |v, out| out.put_bytes(told(v)), |r, name| Ok(r.str(name)?.to_owned());
     FromOne [u64] 8, |v, out| out.put_u64(*v), |r, name| only(r.u64()?, |n| *n > 0, name);
     ServiceSlot [u16] 2, |v, out| out.put_u16(*v), |r, name| only(r.u16()?, |n| *n < SERVICE_SLOTS_MAX, name);
-    OpSlot [u16] 4, |v, out| out.put_u32((*v).into()),
-        |r, name| Ok(only(r.u32()?, |n| *n < OP_SLOTS_MAX.into(), name)? as u16);
     PagesEnd [u32] 4, |v, out| out.put_u32(*v), |r, name| only(r.u32()?, |n| *n <= PageId::MAX.get() + 1, name);
     NoneAtMax [Option<u16>] 2, |v, out| out.put_u16(v.unwrap_or(u16::MAX)),
         |r, _name| Ok(Some(r.u16()?).filter(|n| *n != u16::MAX));
@@ -101,8 +99,6 @@ pub struct Told;
 pub struct FromOne;
 /// A slot of calls of services.
 pub struct ServiceSlot;
-/// A slot of operations, in 4 bytes.
-pub struct OpSlot;
 /// A page, or the number after the last page.
 pub struct PagesEnd;
 /// A number, or 65,535 for none.

@@ -7,10 +7,9 @@
 //! | `declare` | the macros that make them of it |
 //! | `form` | a field as bytes |
 //! | `part` | what several messages have, or has a codec of its own |
-//! | `call`, `request`, `backup` | bodies whose codec is written by hand |
+//! | `request`, `backup` | bodies whose codec is written by hand |
 
 mod backup;
-mod call;
 mod declare;
 pub mod form;
 mod part;
@@ -18,9 +17,8 @@ mod request;
 mod table;
 
 pub use backup::{BACKUP_PAGES_MAX, BackupPart};
-pub use call::{Answer, CallEnd, Refusal};
 pub use part::*;
-pub use request::{HEAD_BYTES, OBJECT_SLOT, Request, RequestTemplate, Response, ResponseEnd, Unbegun};
+pub use request::{HEAD_BYTES, OBJECT_SLOT, OPERATION, Request, RequestTemplate, Response, ResponseEnd};
 pub use table::*;
 
 use thiserror::Error;

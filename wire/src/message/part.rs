@@ -152,64 +152,143 @@ impl<'a> CommitEffects<'a> {
     }
 }
 
-/// The outcome of an operation.
+/// The outcome of an operation: executed and durable at this stamp, or refused.
+pub type Outcome = Result<Stamp, Refusal>;
+
+/// The reason why something is not done, or its outcome not known: the answer to an operation, to a call and
+/// to any other request, and the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Executed and durable, at this stamp.
-    Committed(Stamp),
-    /// Not executed: this object changed since the base.
-    Conflict(Oref),
-    /// Not executed: the base is older than the server remembers changes.
-    TooOld,
+pub enum Refusal {
+    /// The peer broke the protocol.
+    Protocol,
+    /// Later: the server is stopping, or full of connections.
+    Unavailable,
+    /// A class, or an interface, is not compatible with the space's.
+    Schema,
+    /// The client is too slow or idle for too long; its session is over.
+    Evicted,
+    /// Stored data, or what a call takes, is damaged.
+    Corrupt,
+    /// A bound was reached.
+    Full(Limit),
+    /// The client has heard of commits that are not in the server's history: all that it has of them is void.
+    History,
+    /// Another space is served here, or the space was put back to an earlier state: this client must be
+    /// replaced. As the answer to [`Ping`](super::Ping), its token is of another history.
+    OtherHistory,
+    /// A message of this kind is not known here: this side is the older one. The connection goes on.
+    Unsupported,
+    /// The object, or one that the method looked for, is not there.
+    NotFound,
+    /// The method did what it may not do.
+    Denied,
+    /// The time of the caller was over before the call was begun, or the caller has given up.
+    Late,
+    /// A method that is asked for without an operation needs what is not at hand, writes, or is none: it is
+    /// to be called as an operation.
+    Elsewhere,
+    /// The server no longer knows: the client was silent for too long, or the result of the call is not kept
+    /// any more.
+    Unknown,
     /// Not executed, and never will be.
     NotExecuted,
-    /// The server no longer knows: the client was silent for too long.
-    Unknown,
-    /// Not executed: the server's memory for changes, its disk or a page is full.
-    Full(Limit),
+    /// Not executed: the base is older than the server remembers changes.
+    TooOld,
+    /// Not executed: this object changed since the base.
+    Conflict(Oref),
     /// Not executed: a write that no honest client sends (a page not leased, a class not defined).
     Invalid(Oref),
     /// Not executed: a write names this object, in a page that the space never gave out.
     Nowhere(Oref),
 }
 
-impl Outcome {
-    fn parts(self) -> (u8, u64) {
-        match self {
-            Outcome::Committed(s) => (0, s.0),
-            Outcome::Conflict(o) => (1, o.raw() as u64),
-            Outcome::TooOld => (2, 0),
-            Outcome::NotExecuted => (3, 0),
-            Outcome::Unknown => (4, 0),
-            Outcome::Full(l) => (5, l as u64),
-            Outcome::Invalid(o) => (6, o.raw() as u64),
-            Outcome::Nowhere(o) => (7, o.raw() as u64),
-        }
+impl Refusal {
+    /// A bound that the text beside it names.
+    pub const FULL: Refusal = Refusal::Full(Limit::Named);
+
+    /// One of each kind.
+    pub const ALL: [Refusal; 19] = [
+        Refusal::Protocol,
+        Refusal::Unavailable,
+        Refusal::Schema,
+        Refusal::Evicted,
+        Refusal::Corrupt,
+        Refusal::Full(Limit::Buffer),
+        Refusal::History,
+        Refusal::OtherHistory,
+        Refusal::Unsupported,
+        Refusal::NotFound,
+        Refusal::Denied,
+        Refusal::Late,
+        Refusal::Elsewhere,
+        Refusal::Unknown,
+        Refusal::NotExecuted,
+        Refusal::TooOld,
+        Refusal::Conflict(Oref::NULL),
+        Refusal::Invalid(Oref::NULL),
+        Refusal::Nowhere(Oref::NULL),
+    ];
+
+    /// Its code, which is its place in [`Refusal::ALL`] counted from 1, and its value.
+    pub(super) fn parts(self) -> (u8, u64) {
+        let value = match self {
+            Refusal::Full(limit) => limit as u64,
+            Refusal::Conflict(oref) | Refusal::Invalid(oref) | Refusal::Nowhere(oref) => oref.raw().into(),
+            _ => 0,
+        };
+        let is_it = |of: &Refusal| std::mem::discriminant(of) == std::mem::discriminant(&self);
+        (1 + Refusal::ALL.iter().position(is_it).unwrap_or(0) as u8, value)
+    }
+
+    pub(super) fn of(code: u8, value: u64) -> Option<Refusal> {
+        let oref = || u32::try_from(value).ok().and_then(Oref::from_raw);
+        Some(match *Refusal::ALL.get(usize::from(code).checked_sub(1)?)? {
+            Refusal::Full(_) => Refusal::Full(Limit::of(value)?),
+            Refusal::Conflict(_) => Refusal::Conflict(oref()?),
+            Refusal::Invalid(_) => Refusal::Invalid(oref()?),
+            Refusal::Nowhere(_) => Refusal::Nowhere(oref()?),
+            plain => return (value == 0).then_some(plain),
+        })
+    }
+
+    /// Says whether an operation that it answers was rejected, for good or for what it asked.
+    pub fn rejects(self) -> bool {
+        matches!(self, Refusal::NotExecuted | Refusal::Invalid(_) | Refusal::Nowhere(_))
     }
 }
 
-impl<'a> Form<'a> for Outcome {
+impl<'a> Form<'a> for Refusal {
     const BYTES_MIN: usize = 9;
-    fn put(it: &Outcome, out: &mut Vec<u8>) {
+    fn put(it: &Refusal, out: &mut Vec<u8>) {
         let (code, value) = it.parts();
         out.put_u8(code);
         out.put_u64(value);
     }
+    fn take(r: &mut Reader<'a>, name: &'static str) -> Result<Refusal, DecodeError> {
+        Refusal::of(r.u8()?, r.u64()?).ok_or(DecodeError::BadField(name))
+    }
+}
+
+/// A refusal, or code 0 and the stamp.
+impl<'a> Form<'a> for Outcome {
+    const BYTES_MIN: usize = 9;
+    fn put(it: &Outcome, out: &mut Vec<u8>) {
+        match it {
+            Ok(stamp) => {
+                out.put_u8(0);
+                out.put_u64(stamp.0);
+            }
+            Err(refusal) => Refusal::put(refusal, out),
+        }
+    }
     fn take(r: &mut Reader<'a>, name: &'static str) -> Result<Outcome, DecodeError> {
-        let (code, value) = (r.u8()?, r.u64()?);
-        let oref =
-            || u32::try_from(value).ok().and_then(Oref::from_raw).ok_or(DecodeError::BadField("reference"));
-        Ok(match code {
-            0 => Outcome::Committed(Stamp(value)),
-            1 => Outcome::Conflict(oref()?),
-            2 => Outcome::TooOld,
-            3 => Outcome::NotExecuted,
-            4 => Outcome::Unknown,
-            5 => Outcome::Full(Limit::of(value).ok_or(DecodeError::BadField("limit"))?),
-            6 => Outcome::Invalid(oref()?),
-            7 => Outcome::Nowhere(oref()?),
-            _ => return Err(DecodeError::BadField(name)),
-        })
+        match r.rest().first() {
+            Some(0) => {
+                r.u8()?;
+                Ok(Ok(Stamp(r.u64()?)))
+            }
+            _ => Refusal::take(r, name).map(Err),
+        }
     }
 }
 
@@ -224,32 +303,8 @@ numbered! {
         Disk = 3,
         /// The space has no page left.
         Pages = 4,
-    }
-}
-
-numbered! {
-    /// Why a request is refused.
-    Reason {
-        /// The peer broke the protocol.
-        Protocol = 1,
-        /// Later: the server is stopping, or full of connections.
-        Unavailable = 2,
-        /// The class is not compatible with the space's.
-        Schema = 3,
-        /// The client is too slow or idle for too long; its session is over.
-        Evicted = 4,
-        /// Stored data is damaged.
-        Corrupt = 5,
-        /// A bound of the server was reached.
-        Full = 6,
-        /// The client has heard of commits that are not in the server's history: all that it has of them is
-        /// void.
-        History = 7,
-        /// Another space is served here, or the space was put back to an earlier state: this client must be
-        /// replaced. As the answer to [`Ping`](super::Ping), its token is of another history.
-        OtherHistory = 8,
-        /// A message of this kind is not known here: this side is the older one. The connection goes on.
-        Unsupported = 9,
+        /// Another bound, which the text beside it names.
+        Named = 5,
     }
 }
 

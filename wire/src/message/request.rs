@@ -1,21 +1,24 @@
-//! Calls of services, procedures without a stored object; and those of methods that only read, which need no
-//! name for good either.
+//! Calls of methods of objects and of procedures of services, and what they came to.
 
-use super::form::{Form, FromOne, numbered};
+use super::form::{Form, FromOne};
+use super::part::Refusal;
 use crate::cursor::{DecodeError, Put, Reader, le32, le64, told};
-use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
+use crate::id::{CallId, OP_SLOTS_MAX, Oref, SERVICE_SLOTS_MAX, Stamp};
 
-/// Asks a service for a procedure. The frame says how much time the caller has left.
+/// Asks an object for a method, or a service for a procedure. The frame says how much time the caller has
+/// left.
 ///
 /// A client has slots, and one call at a time in each; the sequence of a slot rises with every call. The
-/// client and the sequence name a call for good, so that it is executed at most once.
+/// client and the sequence name a call for good, so that it is executed at most once. A method's slot is that
+/// of an operation, whose client is that of the connection and whose view that of the frame: it is answered
+/// once, and its answer is durable.
 ///
-/// A request that names an object asks for a method that only reads. It may be run more than once, so it
-/// takes no slot. A server that cannot run it where it arrived answers [`Unbegun::Elsewhere`].
+/// A method that only reads may be run more than once, and is asked for without a slot as well. A server that
+/// cannot run it where it arrived answers [`Refusal::Elsewhere`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The slot; for a call that is never answered there is none, and the sequence is that of all of them.
-    /// Nor is there for one of an object.
+    /// The slot; for a call of a service that is never answered there is none, and the sequence is that of
+    /// all of them.
     pub slot: Option<u16>,
     /// The sequence.
     pub seq: u64,
@@ -31,9 +34,10 @@ pub struct Request<'a> {
     pub payload: &'a [u8],
 }
 
-const ONE_WAY: u16 = 1;
+const UNNAMED: u16 = 1;
 const AGAIN: u16 = 2;
 const OBJECT: u16 = 4;
+const OBJECT_UNNAMED: u16 = OBJECT | UNNAMED;
 
 /// Bytes before the payload of a request, or of a response; of one that names an object a stamp stands
 /// between.
@@ -75,7 +79,7 @@ impl RequestTemplate {
     /// it, and then the arguments.
     #[inline(always)]
     pub fn of_object(self, seq: u64, object: Oref) -> [u8; HEAD_BYTES] {
-        head(u32::from(OBJECT) << 16, seq, self.procedure | u64::from(object.raw()) << 32)
+        head(u32::from(OBJECT_UNNAMED) << 16, seq, self.procedure | u64::from(object.raw()) << 32)
     }
 }
 
@@ -83,20 +87,18 @@ fn procedure(interface: u16, method: u16) -> u32 {
     u32::from(interface) | u32::from(method) << 16
 }
 
-/// The value in place of the slot, in the response to a call of an object.
+/// The value in place of the slot, in the response to a call of an object without one.
 pub const OBJECT_SLOT: u16 = u16::MAX;
+/// Set beside the slot, in the response to an operation.
+pub const OPERATION: u16 = 1 << 15;
 
 impl<'a> Request<'a> {
     /// Appends it.
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let to = match (self.slot, self.object) {
-            (_, Some(_)) => OBJECT,
-            (None, None) => ONE_WAY,
-            (Some(_), None) => 0,
-        };
-        let again = if self.again { AGAIN } else { 0 };
-        let name = u32::from(self.slot.unwrap_or(0)) | u32::from(to | again) << 16;
+        let flags = [(self.slot.is_none(), UNNAMED), (self.again, AGAIN), (self.object.is_some(), OBJECT)];
+        let flags = flags.iter().fold(0, |all, (is_set, flag)| all | if *is_set { *flag } else { 0 });
+        let name = u32::from(self.slot.unwrap_or(0)) | u32::from(flags) << 16;
         let object = self.object.map_or(0, |(oref, _)| oref.raw());
         let last = u64::from(procedure(self.interface, self.method)) | u64::from(object) << 32;
         out.extend_from_slice(&head(name, self.seq, last));
@@ -117,33 +119,34 @@ impl<'a> Request<'a> {
             let (interface, method) = (procedure as u16, (procedure >> 16) as u16);
             Request { slot, seq, again: flags & AGAIN != 0, interface, method, object, payload }
         };
-        if slot >= SERVICE_SLOTS_MAX {
+        if slot >= if flags & OBJECT == 0 { SERVICE_SLOTS_MAX } else { OP_SLOTS_MAX } {
             return Err(DecodeError::BadField("slot"));
         }
         if seq == 0 {
             return Err(DecodeError::BadField("sequence"));
         }
-        if flags != OBJECT && object != 0 {
+        if flags & OBJECT == 0 && object != 0 {
             return Err(DecodeError::BadField("object"));
         }
         match flags {
             0 | AGAIN => Ok(request(Some(slot), None, rest)),
-            ONE_WAY if slot == 0 => Ok(request(None, None, rest)),
-            OBJECT if slot == 0 => {
+            UNNAMED if slot == 0 => Ok(request(None, None, rest)),
+            OBJECT | OBJECT_UNNAMED if flags == OBJECT || slot == 0 => {
+                let slot = (flags == OBJECT).then_some(slot);
                 let oref = Oref::from_raw(object).filter(|oref| !oref.is_null());
                 let oref = oref.ok_or(DecodeError::BadField("reference"))?;
                 let (read_at, payload) = rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
-                Ok(request(None, Some((oref, Stamp(u64::from_le_bytes(*read_at)))), payload))
+                Ok(request(slot, Some((oref, Stamp(u64::from_le_bytes(*read_at)))), payload))
             }
             _ => Err(DecodeError::BadField("flags")),
         }
     }
 }
 
-/// The result of a call of a service.
+/// The result of a call. A [`super::Verdict`] answers an operation, too, which a method's call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Response<'a> {
-    /// The slot of the call, or [`OBJECT_SLOT`].
+    /// The slot of the call, with [`OPERATION`] that of a method; or [`OBJECT_SLOT`].
     pub slot: u16,
     /// Its sequence.
     pub seq: u64,
@@ -151,7 +154,7 @@ pub struct Response<'a> {
     pub end: ResponseEnd<'a>,
 }
 
-/// The result of a call of a service.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseEnd<'a> {
     /// The call returned this. The writes of its transactions are visible at this stamp, which is zero if it
@@ -161,38 +164,21 @@ pub enum ResponseEnd<'a> {
     Failed(Stamp, &'a [u8]),
     /// The call was begun and did not come to its end; the stamp as above. Its earlier writes stay.
     Broken(Stamp, &'a str),
-    /// The call has come to its end, and its result is not kept any more.
-    Forgotten,
-    /// The call was not begun, and never will be, for this reason.
-    Refused(Unbegun, &'a str),
+    /// The procedure was not begun, and never will be, for this reason; or it has come to an end of which
+    /// nothing is known any more: [`Refusal::Unknown`]. A method did not come to its end, and nothing that it
+    /// wrote is kept.
+    Refused(Refusal, &'a str),
 }
 
-numbered! {
-    /// The reason for which a procedure was not begun.
-    Unbegun {
-        /// There is no such procedure at the server.
-        Schema = 1,
-        /// The arguments are damaged.
-        Corrupt = 2,
-        /// The time of the caller was over.
-        Late = 3,
-        /// The server has as many calls under way as it takes.
-        Busy = 4,
-        /// The caller has given up.
-        Cancelled = 5,
-        /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with
-        /// a [`super::Call`], which is answered in full.
-        Elsewhere = 6,
-        /// The server is about to stop, and takes no new calls.
-        Draining = 7,
-    }
+impl ResponseEnd<'_> {
+    /// The call has come to its end, and its result is not kept any more.
+    pub const FORGOTTEN: ResponseEnd<'static> = ResponseEnd::Refused(Refusal::Unknown, "");
 }
 
 const RETURNED: u16 = 0;
 const FAILED: u16 = 1;
 const BROKEN: u16 = 2;
-const FORGOTTEN: u16 = 3;
-/// Behind it the reasons of [`Unbegun`].
+/// Behind it the codes of [`Refusal`], whose value stands in the place of the stamp.
 const REFUSED: u16 = 16;
 
 impl<'a> Response<'a> {
@@ -203,8 +189,10 @@ impl<'a> Response<'a> {
             ResponseEnd::Returned(stamp, bytes) => (RETURNED, stamp, bytes),
             ResponseEnd::Failed(stamp, bytes) => (FAILED, stamp, bytes),
             ResponseEnd::Broken(stamp, text) => (BROKEN, stamp, told(text)),
-            ResponseEnd::Forgotten => (FORGOTTEN, Stamp::ZERO, &[][..]),
-            ResponseEnd::Refused(why, text) => (REFUSED + why as u16, Stamp::ZERO, told(text)),
+            ResponseEnd::Refused(why, text) => {
+                let (code, value) = why.parts();
+                (REFUSED + u16::from(code), Stamp(value), told(text))
+            }
         };
         let name = u32::from(self.slot) | u32::from(tag) << 16;
         out.extend_from_slice(&head(name, self.seq, stamp.0));
@@ -246,20 +234,18 @@ impl<'a> Response<'a> {
         let mut r = Reader::new(head);
         let slot = match r.u16()? {
             slot if slot < SERVICE_SLOTS_MAX || slot == OBJECT_SLOT => slot,
+            slot if (OPERATION..OPERATION + OP_SLOTS_MAX).contains(&slot) => slot,
             _ => return Err(DecodeError::BadField("slot")),
         };
         let (tag, seq, stamp) = (r.u16()?, FromOne::take(&mut r, "sequence")?, Stamp(r.u64()?));
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| DecodeError::BadField("response"));
-        if tag > BROKEN && stamp != Stamp::ZERO {
-            return Err(DecodeError::BadField("response"));
-        }
         let end = match tag {
             RETURNED => ResponseEnd::Returned(stamp, rest),
             FAILED => ResponseEnd::Failed(stamp, rest),
             BROKEN => ResponseEnd::Broken(stamp, text(rest)?),
-            FORGOTTEN if rest.is_empty() => ResponseEnd::Forgotten,
             other => {
-                let why = other.checked_sub(REFUSED).and_then(|why| Unbegun::of(why.into()));
+                let code = other.checked_sub(REFUSED).and_then(|code| u8::try_from(code).ok());
+                let why = code.and_then(|code| Refusal::of(code, stamp.0));
                 let why = why.ok_or(DecodeError::BadField("response"))?;
                 ResponseEnd::Refused(why, text(rest)?)
             }

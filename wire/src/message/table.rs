@@ -7,13 +7,13 @@
 //! are below 64. `Refused` is among the answers of every request.
 
 use super::declare::{body, form, messages, type_of, words};
-use super::form::{Form, FromOne, Methods, NoneAtMax, OpSlot, PagesEnd, ServiceSlot, Tail, ToEnd, Told};
+use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, ServiceSlot, Tail, ToEnd, Told};
 use super::{
-    Answer, BackupPart, Change, Credit, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply,
-    Reason, Request, Response, Resume,
+    BackupPart, Change, Credit, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply, Refusal,
+    Request, Response, Resume,
 };
 use crate::cursor::{DecodeError, Reader};
-use crate::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use crate::id::{ClassId, ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
 use crate::interface::Interface;
 use crate::layout::Layout;
 use crate::token::Token;
@@ -117,29 +117,10 @@ FromClient {
         /// The interface as the caller knows it.
         interface: Interface,
     } => Bound;
-    /// Asks for a method to be run on an object, as one operation: at most once, and with one answer. The
-    /// frame says how much time the caller has left. The operation's client is that of the connection, its
-    /// view that of the frame.
-    18 'a Call {
-        /// The number that the interface was bound to.
-        interface: u16,
-        /// The number of the method.
-        method: u16,
-        /// The slot of the operation.
-        slot: u16 as OpSlot,
-        /// Its sequence.
-        seq: u64 as FromOne,
-        /// The object.
-        target: Oref,
-        /// The stamp of the state in which the caller read the reference to it.
-        read_at: Stamp,
-        /// The arguments, see [`crate::payload`].
-        payload: &'a [u8],
-    } => Answer | Verdict;
     /// Asks for the interfaces that the server has.
     19 Interfaces () => Offered;
-    /// Asks a service for a procedure, or an object for a method that only reads.
-    20 Request (Request<'a>) => Response;
+    /// Asks an object for a method, or a service for a procedure.
+    20 Request (Request<'a>) => Response | Verdict;
     /// The caller waits no longer: what has not been begun never will be, and what runs may end early. It is
     /// answered all the same.
     21 Cancel {
@@ -251,7 +232,7 @@ FromServer {
     /// A request that the server does not serve, or the end of the connection if the frame's call is 0.
     74 Refused {
         /// The party that must act.
-        reason: Reason,
+        reason: Refusal,
         /// The text for a person.
         text: String as Told,
     };
@@ -279,14 +260,12 @@ FromServer {
         /// was another one are not known.
         table: Option<u32> as Tail,
     };
-    /// The result of a method.
-    78 Answer (Answer<'a>);
     /// The interfaces that the server has.
     79 Offered {
         /// One after the other.
         interfaces: Vec<Interface> as ToEnd,
     };
-    /// The result of a call of a service.
+    /// The result of a call.
     80 Response (Response<'a>);
     /// An item of the stream that a procedure gives. The frame's stamp is 0 if the procedure has not used the
     /// space.

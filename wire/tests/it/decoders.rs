@@ -93,16 +93,10 @@ fn object() -> impl Strategy<Value = Vec<u8>> {
 
 fn outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
-        any::<u64>().prop_map(|s| Outcome::Committed(Stamp(s))),
-        oref().prop_map(Outcome::Conflict),
-        Just(Outcome::Conflict(Oref::NULL)),
-        Just(Outcome::TooOld),
-        Just(Outcome::NotExecuted),
-        Just(Outcome::Unknown),
-        prop::sample::select(vec![Limit::Buffer, Limit::Transaction, Limit::Disk, Limit::Pages])
-            .prop_map(Outcome::Full),
-        oref().prop_map(Outcome::Invalid),
-        oref().prop_map(Outcome::Nowhere),
+        any::<u64>().prop_map(|s| Ok(Stamp(s))),
+        prop::sample::select(&Refusal::ALL[..]).prop_map(Err),
+        oref().prop_map(|oref| Err(Refusal::Conflict(oref))),
+        prop::sample::select(Limit::ALL).prop_map(|limit| Err(Refusal::Full(limit))),
     ]
 }
 
@@ -186,7 +180,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     });
     let commit = (op(), any::<u32>(), vec(any::<u8>(), 0..40))
         .prop_map(|(op, parts, bytes)| written(|o| Commit { op, parts, bytes: &bytes }.encode(o)));
-    let refused = ".{0,20}".prop_map(|text| written(|o| Refused { reason: Reason::Full, text }.encode(o)));
+    let refused = ".{0,20}".prop_map(|text| written(|o| Refused { reason: Refusal::FULL, text }.encode(o)));
     let ping = prop::option::of((any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>())).prop_map(|of| {
         let token = |(space, number, incarnation, stamp)| Token {
             space: SpaceId(space),

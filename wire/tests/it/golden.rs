@@ -322,8 +322,8 @@ fn header(kind: Kind) -> Header {
 }
 
 #[test]
-fn frames_have_the_bytes_of_version_2() {
-    let mut promised = Promises::read(include_str!("../golden/frames_v2.txt"));
+fn frames_have_the_bytes_of_version_3() {
+    let mut promised = Promises::read(include_str!("../golden/frames_v3.txt"));
     for (name, kind, body) in [
         ("header", Kind::Commit, &b""[..]),
         ("with_body", Kind::Stream, b"body"),
@@ -389,8 +389,8 @@ macro_rules! message {
 }
 
 #[test]
-fn messages_have_the_bytes_of_version_2() {
-    let mut promised = (Promises::read(include_str!("../golden/messages_v2.txt")), Vec::new());
+fn messages_have_the_bytes_of_version_3() {
+    let mut promised = (Promises::read(include_str!("../golden/messages_v3.txt")), Vec::new());
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -474,23 +474,6 @@ fn messages_have_the_bytes_of_version_2() {
         FromServer::Bound,
         Bound { interface: Some(2), methods: vec![1, 0], table }
     );
-    let call = Call {
-        slot: 3,
-        seq: 9,
-        interface: 2,
-        method: 1,
-        target: oref(7, 8),
-        read_at: Stamp(40),
-        payload: b"what it takes",
-    };
-    message!(promised, "call", FromClient::Call, call);
-    for (name, end) in [
-        ("answer_returned", CallEnd::Returned(Stamp(41), b"what it gives")),
-        ("answer_failed", CallEnd::Failed(Stamp(40), b"why")),
-        ("answer_refused", CallEnd::Refused(Refusal::Late, "too late")),
-    ] {
-        message!(promised, name, FromServer::Answer, Answer { slot: 3, seq: 9, end });
-    }
     let request = Request {
         slot: Some(3),
         seq: 0x2122_2324_2526_2728,
@@ -505,6 +488,12 @@ fn messages_have_the_bytes_of_version_2() {
     message!(promised, "request_one_way", FromClient::Request, Request { slot: None, ..request });
     let object = Some((oref(7, 2), Stamp(41)));
     message!(promised, "request_object", FromClient::Request, Request { slot: None, object, ..request });
+    message!(
+        promised,
+        "request_operation",
+        FromClient::Request,
+        Request { slot: Some(0x0301), object, ..request }
+    );
     message!(promised, "cancel", FromClient::Cancel, Cancel { slot: 3, seq: 9 });
     message!(
         promised,
@@ -530,16 +519,14 @@ fn messages_have_the_bytes_of_version_2() {
         ("response_returned", ResponseEnd::Returned(Stamp(41), b"what it gives")),
         ("response_failed", ResponseEnd::Failed(Stamp::ZERO, b"why")),
         ("response_broken", ResponseEnd::Broken(Stamp(41), "it has panicked")),
-        ("response_forgotten", ResponseEnd::Forgotten),
-        ("response_schema", ResponseEnd::Refused(Unbegun::Schema, "no such")),
-        ("response_corrupt", ResponseEnd::Refused(Unbegun::Corrupt, "damaged")),
-        ("response_late", ResponseEnd::Refused(Unbegun::Late, "too late")),
-        ("response_busy", ResponseEnd::Refused(Unbegun::Busy, "too many")),
-        ("response_cancelled", ResponseEnd::Refused(Unbegun::Cancelled, "")),
-        ("response_elsewhere", ResponseEnd::Refused(Unbegun::Elsewhere, "")),
-        ("response_draining", ResponseEnd::Refused(Unbegun::Draining, "soon")),
+        ("response_unknown", ResponseEnd::FORGOTTEN),
+        ("response_busy", ResponseEnd::Refused(Refusal::FULL, "too many")),
     ] {
         message!(promised, name, FromServer::Response, Response { slot: 3, seq: 9, end });
+    }
+    let end = ResponseEnd::Returned(Stamp(41), b"what it gives");
+    for (name, slot) in [("response_operation", OPERATION | 0x0301), ("response_object", OBJECT_SLOT)] {
+        message!(promised, name, FromServer::Response, Response { slot, seq: 9, end });
     }
     message!(promised, "unsubscribe", FromClient::Unsubscribe, Unsubscribe { pages: pages.clone() });
     message!(promised, "part", FromClient::Part, Part { op, index: 7, bytes: b"piece" });
@@ -555,20 +542,27 @@ fn messages_have_the_bytes_of_version_2() {
     let bytes = promised.0.keep("effects", &written(|o| effects.encode(o)));
     assert_eq!(CommitEffects::decode(&bytes), Ok(effects));
     message!(promised, "resolve", FromClient::Resolve, Resolve { op });
-    for (name, outcome) in [
-        ("verdict_committed", Outcome::Committed(Stamp(0x0102_0304_0506_0708))),
-        ("verdict_conflict", Outcome::Conflict(oref(2, 1))),
-        ("verdict_too_old", Outcome::TooOld),
-        ("verdict_not_executed", Outcome::NotExecuted),
-        ("verdict_unknown", Outcome::Unknown),
-        ("verdict_full_buffer", Outcome::Full(Limit::Buffer)),
-        ("verdict_full_transaction", Outcome::Full(Limit::Transaction)),
-        ("verdict_full_disk", Outcome::Full(Limit::Disk)),
-        ("verdict_full_pages", Outcome::Full(Limit::Pages)),
-        ("verdict_invalid", Outcome::Invalid(oref(3, 4))),
-        ("verdict_nowhere", Outcome::Nowhere(oref(3, 4))),
+    message!(
+        promised,
+        "verdict_committed",
+        FromServer::Verdict,
+        Verdict { op, outcome: Ok(Stamp(0x0102_0304_0506_0708)) }
+    );
+    for refusal in Refusal::ALL {
+        let name = format!("verdict_{refusal:?}").to_lowercase();
+        let name = name.split('(').next().unwrap();
+        message!(promised, name, FromServer::Verdict, Verdict { op, outcome: Err(refusal) });
+    }
+    for (name, refusal) in [
+        ("verdict_conflict_object", Refusal::Conflict(oref(2, 1))),
+        ("verdict_full_transaction", Refusal::Full(Limit::Transaction)),
+        ("verdict_full_disk", Refusal::Full(Limit::Disk)),
+        ("verdict_full_pages", Refusal::Full(Limit::Pages)),
+        ("verdict_full_named", Refusal::FULL),
+        ("verdict_invalid_object", Refusal::Invalid(oref(3, 4))),
+        ("verdict_nowhere_object", Refusal::Nowhere(oref(3, 4))),
     ] {
-        message!(promised, name, FromServer::Verdict, Verdict { op, outcome });
+        message!(promised, name, FromServer::Verdict, Verdict { op, outcome: Err(refusal) });
     }
     message!(
         promised,
@@ -611,16 +605,7 @@ fn messages_have_the_bytes_of_version_2() {
         FromServer::Classes,
         Classes { classes: vec![(ClassId(16), layout), (ClassId(0x1234), Layout::new("C".into(), vec![]))] }
     );
-    for (name, reason) in [
-        ("refused_protocol", Reason::Protocol),
-        ("refused_unavailable", Reason::Unavailable),
-        ("refused_schema", Reason::Schema),
-        ("refused_evicted", Reason::Evicted),
-        ("refused_corrupt", Reason::Corrupt),
-        ("refused_full", Reason::Full),
-        ("refused_history", Reason::History),
-        ("refused_other_history", Reason::OtherHistory),
-    ] {
+    for (name, reason) in [("refused_schema", Refusal::Schema), ("refused_full", Refusal::FULL)] {
         message!(promised, name, FromServer::Refused, Refused { reason, text: "why".into() });
     }
     let begun = BackupBegun {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::{Lease, Leased, Outcome, Reason};
+use tercel_wire::message::{Lease, Leased, Outcome};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -139,7 +139,7 @@ impl Inside {
 
     /// An operation is visible.
     pub(super) fn committed(&mut self, op: OpId, stamp: Stamp) {
-        self.answer(op, Outcome::Committed(stamp));
+        self.answer(op, Ok(stamp));
     }
 
     fn answer(&mut self, op: OpId, outcome: Outcome) {
@@ -199,7 +199,7 @@ impl Inside {
             Reply::Defined(Asked { conn: CONN, call }, id) => self.defined(call, Ok(id)),
             // An operation that is refused has a verdict beside.
             Reply::Refused(Asked { conn: CONN, call }, reason, text) => {
-                let error = refused(reason, text);
+                let error = Error::refused(reason, &text);
                 if self.granting.is_asked_by(call) {
                     self.granting = Question::Answered(Err(error));
                 } else {
@@ -225,20 +225,6 @@ impl Inside {
         let reading = std::mem::take(&mut self.reading);
         *self = Inside { broken, call, news, reading, ..Inside::default() };
         client
-    }
-}
-
-/// Translates a refusal into the error for a transaction.
-fn refused(reason: Reason, text: String) -> Error {
-    match reason {
-        Reason::Schema => Error::Schema(text),
-        Reason::Corrupt => Error::Corrupt(text),
-        Reason::Full => Error::Full(Bound::Server(text.into())),
-        Reason::OtherHistory => Error::OtherHistory(text),
-        Reason::Unsupported => Error::Unsupported(text),
-        Reason::Protocol | Reason::Unavailable | Reason::Evicted | Reason::History => {
-            Error::Unavailable(text)
-        }
     }
 }
 

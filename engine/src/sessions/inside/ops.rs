@@ -4,7 +4,7 @@
 //! answered, unless the session ends first: then its outcome is unknown.
 
 use tercel_wire::id::OpId;
-use tercel_wire::message::Outcome;
+use tercel_wire::message::{Outcome, Refusal};
 
 use super::Session;
 use crate::limits;
@@ -60,7 +60,7 @@ impl Ops {
     pub(super) fn answer(&mut self, op: OpId, outcome: Outcome) -> Option<bool> {
         let busy = self.busy(op).filter(|b| b.outcome.is_none())?;
         busy.outcome = Some(outcome);
-        let refuses = matches!(outcome, Outcome::NotExecuted | Outcome::Invalid(_) | Outcome::Nowhere(_));
+        let refuses = outcome.is_err_and(Refusal::rejects);
         let (refused, is_abandoned) = (busy.makes && refuses, busy.is_abandoned);
         if is_abandoned {
             self.keep(op);
@@ -93,7 +93,7 @@ impl Ops {
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
         match self.busy(op) {
             Some(_) => self.release(op),
-            None => Some(Outcome::Unknown),
+            None => Some(Err(Refusal::Unknown)),
         }
     }
 

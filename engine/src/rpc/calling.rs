@@ -1,0 +1,230 @@
+//! A call under way: sent, waited for and made anew, of a method as of a procedure.
+//!
+//! The home knows whether a call is an operation or has a slot of services. The invariant: a call is made
+//! anew only if it is known that it was not executed, or if it only reads.
+
+use std::sync::Arc;
+
+use tercel_wire::interface::Interface;
+use tercel_wire::message::{Limit, Refusal, Response, ResponseEnd};
+use tercel_wire::payload::{PartSink, PayloadSchema};
+use tercel_wire::record::{Any, Encoder, Ref};
+
+use super::{Called, Reply};
+use crate::error::{Bound, Error};
+use crate::limits;
+use crate::time::Now;
+use crate::txn::{CallName, Caller, ExpressCall, Home, Port, Requested, Rest, Step, Through, UnderWay};
+
+/// A call under way.
+pub(super) struct Calling<'a> {
+    pub port: &'a dyn Port,
+    pub until: Option<Now>,
+    through: Through<'a>,
+    method: usize,
+    /// None for a procedure of a service.
+    object: Option<Ref<Any>>,
+    payload: Vec<u8>,
+    rest: Option<Rest<'a>>,
+}
+
+/// The body of a response, and the layouts of its interface.
+pub(super) struct Answer {
+    pub body: Vec<u8>,
+    pub interface: Arc<Interface>,
+}
+
+impl Answer {
+    pub fn end(&self) -> Result<ResponseEnd<'_>, Error> {
+        Ok(Response::decode(&self.body).map_err(unreadable)?.end)
+    }
+}
+
+impl<'a> Calling<'a> {
+    /// # Errors
+    /// `Full` if it is too large for a message.
+    pub fn new(
+        (port, until): (&'a dyn Port, Option<Now>),
+        (through, method): (Through<'a>, usize),
+        object: Option<Ref<Any>>,
+        (payload, rest): (Vec<u8>, Option<Rest<'a>>),
+    ) -> Result<Calling<'a>, Error> {
+        match payload.len() + rest.map_or(0, |rest| rest.bytes) {
+            bytes if bytes > limits::CALL_MAX => Err(Error::Full(Bound::Call { bytes })),
+            _ => Ok(Calling { port, until, through, method, object, payload, rest }),
+        }
+    }
+
+    /// Encodes what a method or procedure of this program takes.
+    pub fn encoded(
+        at: (&'a dyn Port, Option<Now>),
+        of: (Through<'a>, usize),
+        object: Option<Ref<Any>>,
+        (takes, put): (&'static PayloadSchema, &'a dyn Fn(&mut Encoder<'_>)),
+    ) -> Result<Calling<'a>, Error> {
+        let mut payload = Vec::new();
+        let bytes = takes.encode_head(put, &mut payload)?;
+        let rest = (bytes > 0).then_some(Rest { bytes, put, takes });
+        Calling::new(at, of, object, (payload, rest))
+    }
+
+    pub fn requested(&self) -> Requested<'_> {
+        let Calling { through, method, until, ref payload, rest, .. } = *self;
+        let object = self.object.map(|object| (object.oref(), object.stamp()));
+        Requested { through, method, object, until, payload, rest }
+    }
+
+    /// Calls, and gives what that came to.
+    pub fn reply(&self) -> Result<Reply, Error> {
+        let answer = self.answer(None)?;
+        Ok(match ended(answer.end()?)? {
+            Ended::Returned(bytes) => Reply::Returned(bytes.to_vec()),
+            Ended::Failed(bytes) => Reply::Failed(bytes.to_vec()),
+        })
+    }
+
+    /// Sends a call that is never answered.
+    pub fn tell(&self) -> Result<(), Error> {
+        let mut ended = Err(Error::Timeout(None));
+        self.drive(&mut |caller, now| {
+            ended = caller.tell(now, &self.requested())?;
+            Some(())
+        })?;
+        ended
+    }
+
+    /// Calls until it is known what that came to. What was not executed is called anew, under another name;
+    /// and so is what only reads, if it is not known whether it was.
+    pub fn answer(&self, mut under_way: Option<UnderWay>) -> Result<Answer, Error> {
+        let mut attempt = 0;
+        loop {
+            let came_to = self.once(under_way.take());
+            let why = match &came_to {
+                Ok(answer) => match answer.end() {
+                    Ok(ResponseEnd::Refused(why, _)) => Some(why),
+                    _ => None,
+                },
+                Err(Error::Unknown(_)) => Some(Refusal::Unknown),
+                Err(_) => None,
+            };
+            let is_worth_it = match why {
+                Some(Refusal::Conflict(_) | Refusal::TooOld | Refusal::NotExecuted) => true,
+                Some(Refusal::Full(Limit::Buffer)) => true,
+                Some(Refusal::Unknown) => self.reads(),
+                _ => false,
+            };
+            attempt += 1;
+            let is_late = self.until.is_some_and(|until| self.port.now() >= until);
+            if !is_worth_it || is_late || attempt >= limits::RUN_ATTEMPTS_MAX {
+                // A method that reads has changed nothing.
+                let has_read = why == Some(Refusal::Unknown) && self.object.is_some();
+                return if has_read { Err(Error::Timeout(None)) } else { came_to };
+            }
+            self.port.back_off(BACK_OFF_US << attempt.min(8));
+        }
+    }
+
+    fn reads(&self) -> bool {
+        self.through.reads(self.method)
+    }
+
+    fn once(&self, mut under_way: Option<UnderWay>) -> Result<Answer, Error> {
+        let mut ended = None;
+        let driven = self.drive(&mut |caller, now| {
+            ended = Some(caller.request(now, &self.requested(), &mut under_way)?);
+            Some(())
+        });
+        match (driven, ended, under_way) {
+            (Ok(()), Some(ended), _) => ended.map(|(body, interface)| Answer { body, interface }),
+            (Ok(()), None, _) => Err(Error::Timeout(None)),
+            (Err(e), _, None) => Err(e),
+            (Err(e), _, Some(UnderWay { name, .. })) => {
+                let unknown = give_up(self.port, name, &e);
+                Err(if self.object.is_some() && self.reads() { e } else { unknown })
+            }
+        }
+    }
+
+    /// Has the home do something until it is done.
+    pub fn drive(&self, step: &mut dyn FnMut(&mut dyn Caller, Now) -> Option<()>) -> Result<(), Error> {
+        let mut none = None;
+        self.port.drive(self.until, &mut |home: &mut dyn Home, now| {
+            let Some(caller) = home.caller() else {
+                none = Some(Error::Denied("no server can be called from a transaction of the server".into()));
+                return Step::Done;
+            };
+            match step(caller, now) {
+                Some(()) => Step::Done,
+                None => Step::Wait,
+            }
+        })?;
+        none.map_or(Ok(()), Err)
+    }
+}
+
+/// The caller waits no longer: what has not been begun never will be. Gives the error for what may have been.
+pub(super) fn give_up(port: &dyn Port, name: CallName, e: &Error) -> Error {
+    let told = port.drive(None, &mut |home, _| {
+        home.caller().into_iter().for_each(|caller| caller.give_up(name));
+        Step::Done
+    });
+    // A home that is closed keeps nothing that could be cancelled.
+    told.ok();
+    match (name, e) {
+        (CallName::Operation(op), _) => Error::unknown(op),
+        (_, Error::Timeout(_)) => Error::Unknown("no answer came in time".into()),
+        (_, e) => Error::Unknown(e.to_string()),
+    }
+}
+
+/// The end of a method or procedure that ran to its end.
+pub(super) enum Ended<'a> {
+    Returned(&'a [u8]),
+    Failed(&'a [u8]),
+}
+
+/// # Errors
+/// Translates the response of one that did not run to its end into an error.
+#[inline(always)]
+pub(super) fn ended(end: ResponseEnd<'_>) -> Result<Ended<'_>, Error> {
+    match end {
+        ResponseEnd::Returned(_, bytes) => Ok(Ended::Returned(bytes)),
+        ResponseEnd::Failed(_, bytes) => Ok(Ended::Failed(bytes)),
+        ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into())),
+        ResponseEnd::Refused(Refusal::Unknown, _) => Err(Error::Unknown(FORGOTTEN.into())),
+        ResponseEnd::Refused(why, text) => Err(Error::refused(why, text)),
+    }
+}
+
+/// A call that may take the shorter way.
+pub(super) struct Shorter<'a, R, E, F> {
+    pub takes: &'static PayloadSchema,
+    pub put: &'a dyn Fn(&mut Encoder<'_>),
+    /// Reads the end; gives nothing if the call is to be made the longer way.
+    pub read: F,
+    pub ended: Option<Called<R, E>>,
+}
+
+impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Option<Called<R, E>>> ExpressCall for Shorter<'_, R, E, F> {
+    fn put(&mut self, out: &mut Vec<u8>) -> Result<usize, Error> {
+        Ok(self.takes.encode_head(self.put, out)?)
+    }
+
+    fn put_rest(&mut self, sink: &mut PartSink<'_>) {
+        self.takes.encode_rest(self.put, sink);
+    }
+
+    fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {
+        self.ended = (self.read)(interface, end);
+    }
+}
+
+/// The first pause between two attempts: about a call's time. It doubles up to 256 times that.
+const BACK_OFF_US: u64 = 50;
+
+pub(super) const FORGOTTEN: &str = "it has come to its end, and the server no longer keeps what to";
+
+/// The procedure was executed, and its result is of no use.
+pub(super) fn unreadable(e: impl std::fmt::Display) -> Error {
+    Error::Failed(format!("its result cannot be read: {e}"))
+}
