@@ -8,10 +8,10 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use tercel_wire::frame::{self, Header};
-use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, MemberId, PageId, Stamp, ViewId};
 
 use crate::limits;
-use crate::order::{NodeId, Sealed};
+use crate::order::Sealed;
 use crate::replica::saved::Saved;
 use crate::rpc::streams::{Said, Violation};
 use crate::rpc::{Job, JobDone, JobId, Offers, Services};
@@ -106,9 +106,16 @@ pub enum Input<'a> {
     /// ends.
     NoRoom(Conn, &'static str),
     /// Another member of the group says this.
-    Packet(NodeId, &'a [u8]),
-    /// The log is on disk up to this position, as this view wrote it.
-    Written(ViewId, LogPosition),
+    Packet(MemberId, &'a [u8]),
+    /// The process of another member has ended, or seems to have.
+    Gone(MemberId),
+    /// The log is on disk up to this position, as it was after so many cuts ([`Effect::Cut`]).
+    Written(u32, LogPosition),
+    /// The promise with this number, and every earlier one, is durable ([`Effect::Save`]).
+    Saved(u64),
+    /// The answer to [`Effect::ReadLog`]: entries of the log from this position on, as many as were asked
+    /// for; none if the log begins later.
+    FoundLog(LogPosition, Vec<Sealed>),
     /// A page was read: its bytes, or none if the store has no such page.
     Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
     /// The store has completed [`Effect::Install`].
@@ -154,9 +161,20 @@ pub enum Effect {
     /// Close the connection once what was sent is out.
     Close(Conn),
     /// Send this to another member of the group.
-    Packet(NodeId, Vec<u8>),
-    /// Append this record to the log, at this position, for this view; sync when nothing else is waiting.
-    Append(LogPosition, ViewId, Sealed),
+    Packet(MemberId, Arc<Vec<u8>>),
+    /// Append this record to the log, at this position; sync when nothing else is waiting.
+    Append(LogPosition, Sealed),
+    /// Erase, durably, all records of the log above this position, those that wait to be written included.
+    /// Nothing is appended before that is done. The host counts cuts from 1 since its process began: a batch
+    /// of the log has the number of cuts that were asked for before it, and [`Input::Written`] names that. A
+    /// cut that is done is reported by [`Input::Written`], too.
+    Cut(LogPosition),
+    /// Remember durably, with this number, that this view is promised.
+    Save(u64, ViewId),
+    /// Read entries of the log from this position on, up to so many bytes.
+    ReadLog(LogPosition, usize),
+    /// Other members need the log from this position on, whatever [`Effect::Truncate`] says.
+    KeepFrom(LogPosition),
     /// Run this call on a thread of its own.
     Run(ViewId, Job),
     /// The client of this call, which was to run, says this on its streams.
@@ -192,11 +210,10 @@ pub enum Effect {
     Unpin(u64),
     /// Entries below this stamp are no longer needed.
     Truncate(Stamp),
-    /// The leader was deposed: let what the log, the reader and the installer are doing come to its end,
-    /// close all connections, erase from the log what is above the position, durably, and recover from
-    /// checkpoint and log with the sequencer that this server had
-    /// ([`crate::server::Server::into_sequencer`]). The server is of no more use.
-    Recover(Option<LogPosition>),
+    /// The leader was deposed: let what the log, the reader and the installer are doing come to its end, cuts
+    /// included, close all connections, and recover from checkpoint and log with the sequencer that this
+    /// server had ([`crate::server::Server::into_sequencer`]). The server is of no more use.
+    Recover,
     /// The server cannot go on.
     Stop(String),
 }

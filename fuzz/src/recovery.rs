@@ -126,7 +126,8 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
     let entry = match u.int_in_range(0..=11)? {
         0 => Entry::Genesis,
         1 => {
-            Entry::View { kept: Stamp(if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=12)? }) }
+            let kept = Stamp(if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=12)? });
+            Entry::View { kept, lost: u.arbitrary()? }
         }
         2 => Entry::Define(ClassId(u.int_in_range(10..=20)?), shapes::layout(u, 2)?),
         3 => Entry::Evict(ClientId(u.int_in_range(0..=3)?)),

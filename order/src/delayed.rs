@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
-use crate::{Input, Level, Output, Sealed, Sequencer};
+use crate::{Input, Lead, Output, Sealed, Sequencer};
 use tercel_machine::mutant::{Rule, dropped};
 use tercel_machine::random::Random;
 use tercel_machine::time::Now;
@@ -39,8 +39,9 @@ pub struct Known {
     pub local_end: LogPosition,
     /// The last entry that was reported as stable, and its position.
     pub stable: (Stamp, LogPosition),
-    /// Entries that were ordered after that, in order, as far as the group remembers.
-    pub suffix: Vec<Sealed>,
+    /// Entries behind the end of that log, or behind the last stable one if that is before, in order, as far
+    /// as the group remembers.
+    pub entries: Vec<Sealed>,
 }
 
 /// The sequencer of a simulated group of one node: it delays stability and deposes the leader.
@@ -58,9 +59,9 @@ pub struct Delayed {
     view_first: LogPosition,
     /// The end of the log on this node's disk.
     written: LogPosition,
+    cuts: u32,
     submitted: u64,
     reign_entries: u64,
-    deposed: u64,
     /// Questions whether it leads, and when the others have answered.
     confirms: VecDeque<(Now, u64)>,
     /// Outputs that come before all others.
@@ -93,57 +94,47 @@ impl Delayed {
     pub fn new(config: DelayedConfig, seed: u64, now: Now, known: Known) -> Delayed {
         let mut random = Random::new(seed);
         let (stable, stable_at) = known.stable;
+        let first_at = stable_at.min(known.local_end);
         let mut group = Delayed {
             config,
             view: known.view,
             leadership: Leadership::Vacant(now),
-            last: stable_at,
+            last: first_at,
             tentative: VecDeque::new(),
             stable,
             view_first: FAR,
             written: known.local_end,
+            cuts: 0,
             submitted: 0,
             reign_entries: 1 + random.below(config.reign_entries),
-            deposed: 0,
             confirms: VecDeque::new(),
             first: Vec::new(),
             random,
         };
-        let survive = group.survivors(known.suffix.len());
-        for entry in known.suffix.into_iter().take(survive) {
+        let missing = (stable_at.0 - first_at.0) as usize;
+        let survive = missing + group.survivors(known.entries.len() - missing);
+        let mut first = Vec::new();
+        for entry in known.entries.into_iter().take(survive) {
             group.last = group.last.next();
-            group.tentative.push_back(Tentative { position: group.last, stamp: entry.stamp, due: NEVER });
+            if group.last > stable_at {
+                group.tentative.push_back(Tentative { position: group.last, stamp: entry.stamp, due: NEVER });
+            }
             if group.last > known.local_end {
-                group.first.push(Output::Append(group.last, entry.view, entry));
+                first.push(Output::Append(group.last, entry));
             }
         }
-        if known.local_end > group.last {
-            group.first.push(Output::Cut(group.last));
+        if missing > 0 {
+            first.push(Output::Stable(stable_at, stable));
         }
+        group.cut_above(known.local_end, &mut first);
+        group.first = first;
         group.fall_vacant(now);
         group
-    }
-
-    /// The last entry that was reported as stable.
-    pub fn stable(&self) -> Stamp {
-        self.stable
     }
 
     /// The position of the last entry that it has, stable or not.
     pub fn end(&self) -> LogPosition {
         self.last
-    }
-
-    /// The number of depositions of its leader.
-    pub fn deposed(&self) -> u64 {
-        self.deposed
-    }
-
-    /// Steps to take, durably, before the log is replayed: the rest of the group has a longer log, or a
-    /// shorter one.
-    pub fn before_replay(&mut self) -> Vec<Output> {
-        self.written = self.last;
-        std::mem::take(&mut self.first)
     }
 
     /// Draws the number of unstable entries that survive: any prefix, often all or none.
@@ -162,7 +153,6 @@ impl Delayed {
 
     fn depose(&mut self, out: &mut Vec<Output>, now: Now) {
         out.push(Output::Deposed(self.view));
-        self.deposed += 1;
         self.confirms.clear();
         let survive = self.survivors(self.tentative.len());
         let before = self.last;
@@ -171,12 +161,17 @@ impl Delayed {
         }
         self.tentative.truncate(survive);
         self.tentative.iter_mut().for_each(|t| t.due = NEVER);
-        if self.last < before {
-            out.push(Output::Cut(self.last));
-        }
-        // The log is idle, and cut, before the member that was deposed is here again.
-        self.written = self.last;
+        self.cut_above(before, out);
         self.fall_vacant(now);
+    }
+
+    /// The log of this node ended there, and ends with the last entry now.
+    fn cut_above(&mut self, end: LogPosition, out: &mut Vec<Output>) {
+        if self.last < end {
+            out.push(Output::Cut(self.last));
+            self.cuts += 1;
+            self.written = self.written.min(self.last);
+        }
     }
 
     fn lead(&mut self, out: &mut Vec<Output>) {
@@ -185,7 +180,8 @@ impl Delayed {
         (self.submitted, self.view_first) = (0, FAR);
         self.reign_entries = 1 + self.random.below(self.config.reign_entries);
         self.leadership = Leadership::Leading(None);
-        out.push(Output::Leading(self.view));
+        let kept = self.tentative.back().map_or(self.stable, |t| t.stamp);
+        out.push(Output::Leading(Lead { view: self.view, kept, is_unsure: false }));
     }
 
     fn submit(&mut self, now: Now, entry: Sealed, out: &mut Vec<Output>) {
@@ -209,20 +205,17 @@ impl Delayed {
             let us = self.random.below(4 * self.config.stable_us + 2);
             self.leadership = Leadership::Leading(Some(now.plus_us(us)));
         }
-        out.push(Output::Append(self.last, self.view, entry));
+        out.push(Output::Append(self.last, entry));
     }
 
     fn stabilize(&mut self, now: Now, out: &mut Vec<Output>) {
-        let before = self.stable;
         let ready = self.tentative.iter().take_while(|t| self.is_stable(t, now)).count();
         let reaches_view =
             ready.checked_sub(1).is_some_and(|i| self.tentative[i].position >= self.view_first);
         // What was kept is stable together with the entry that keeps it, or not at all.
-        for t in self.tentative.drain(..if reaches_view { ready } else { 0 }) {
+        if let Some(t) = self.tentative.drain(..if reaches_view { ready } else { 0 }).next_back() {
             self.stable = t.stamp;
-        }
-        if self.stable > before {
-            out.push(Output::Stable(self.stable, Level::Disk));
+            out.push(Output::Stable(t.position, t.stamp));
         }
     }
 
@@ -233,13 +226,13 @@ impl Delayed {
 
 impl Sequencer for Delayed {
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
+        out.append(&mut self.first);
         // A leader that was deposed in this very moment may still submit: the next view is for the server
         // that joins after it.
         let is_time = matches!(input, Input::Time);
         match input {
-            Input::Submit { entry, .. } => self.submit(now, entry, out),
-            Input::Written(view, position) if view == self.view || dropped(Rule::CreditsOldWritten) => {
-                // Until the next view begins, the report may be of entries that were cut.
+            Input::Submit(entry) => self.submit(now, entry, out),
+            Input::Written(cuts, position) if cuts == self.cuts || dropped(Rule::CreditsOldWritten) => {
                 self.written = self.written.max(position.min(self.last));
             }
             Input::Confirm(id) if matches!(self.leadership, Leadership::Leading(_)) => {
@@ -247,7 +240,13 @@ impl Sequencer for Delayed {
                 let after = self.confirms.back().map_or(now, |(due, _)| *due);
                 self.confirms.push_back((after.max(now.plus_us(us)), id));
             }
-            Input::Written(..) | Input::Confirm(_) | Input::Packet(..) | Input::Gone(_) | Input::Time => {}
+            Input::Written(..)
+            | Input::Confirm(_)
+            | Input::Packet(..)
+            | Input::Saved(_)
+            | Input::Found(..)
+            | Input::Gone(_)
+            | Input::Time => {}
         }
         match self.leadership {
             Leadership::Leading(Some(at)) if at <= now => self.depose(out, now),
@@ -284,11 +283,27 @@ mod tests {
     const CONFIG: DelayedConfig =
         DelayedConfig { stable_us: 100, reign_entries: 20, vacant_us: 50, others_suffice: false };
 
+    /// A group in which nothing has happened yet.
+    fn new(config: DelayedConfig, seed: u64) -> Delayed {
+        let known = Known {
+            view: ViewId::NONE,
+            local_end: LogPosition::ZERO,
+            stable: (Stamp::ZERO, LogPosition::ZERO),
+            entries: vec![],
+        };
+        Delayed::new(config, seed, Now(0), known)
+    }
+
+    fn entry(stamp: u64, view: ViewId) -> Sealed {
+        Sealed { stamp: Stamp(stamp), view, kind: 3, payload: Default::default() }
+    }
+
     /// A leader as simple as can be, a log, and the promises made.
     struct Group {
         sequencer: Delayed,
         view: Option<ViewId>,
         log: Vec<Sealed>,
+        cuts: u32,
         stable: Vec<Sealed>,
         stamp: u64,
         now: Now,
@@ -301,12 +316,12 @@ mod tests {
             self.sequencer.handle(self.now, input, &mut out);
             for said in out {
                 match said {
-                    Output::Append(position, view, entry) => {
-                        assert_eq!((position.0, Some(view)), (self.log.len() as u64 + 1, self.view));
+                    Output::Append(position, entry) => {
+                        assert_eq!((position.0, Some(entry.view)), (self.log.len() as u64 + 1, self.view));
                         self.log.push(entry);
                     }
-                    Output::Stable(stamp, Level::Disk) => {
-                        let upto = self.log.iter().take_while(|e| e.stamp <= stamp).count();
+                    Output::Stable(position, stamp) => {
+                        let upto = position.0 as usize;
                         assert_eq!(self.log[..self.stable.len()], self.stable);
                         assert!(self.log[upto - 1].stamp == stamp && upto > self.stable.len());
                         assert!(
@@ -322,10 +337,13 @@ mod tests {
                     Output::Cut(above) => {
                         assert!(self.view.is_none() && above.0 >= self.stable.len() as u64);
                         self.log.truncate(above.0 as usize);
+                        self.cuts += 1;
                     }
-                    Output::Leading(view) => {
-                        assert!(self.log.iter().all(|e| e.view < view));
-                        self.view = Some(view);
+                    Output::Leading(lead) => {
+                        assert!(self.log.iter().all(|e| e.view < lead.view));
+                        assert_eq!(lead.kept, self.log.last().map_or(Stamp::ZERO, |e| e.stamp));
+                        self.stamp = lead.kept.0;
+                        self.view = Some(lead.view);
                     }
                     other => panic!("{other:?}"),
                 }
@@ -337,37 +355,33 @@ mod tests {
     fn word_of_entries_that_were_cut_makes_none_of_the_next_view_stable() {
         let mut cut = 0;
         for seed in 0..20 {
-            let known = Known {
-                view: ViewId::NONE,
-                local_end: LogPosition::ZERO,
-                stable: (Stamp::ZERO, LogPosition::ZERO),
-                suffix: vec![],
-            };
-            let mut d = Delayed::new(CONFIG, seed, Now(0), known);
+            let mut d = new(CONFIG, seed);
             let (mut now, mut end, mut view) = (Now(0), 0, None);
+            let mut cuts = 0;
             let mut deposed = None;
             for stamp in 1..=60 {
                 now = now.plus_us(60_000);
                 let mut out = Vec::new();
                 d.handle(now, Input::Time, &mut out);
                 if let Some(view) = view {
-                    let entry = Sealed { stamp: Stamp(stamp), view, kind: 3, payload: vec![] };
-                    d.handle(now, Input::Submit { entry, level: Level::Disk }, &mut out);
+                    d.handle(now, Input::Submit(entry(stamp, view)), &mut out);
                 }
                 for said in out {
                     match said {
-                        Output::Leading(of) => view = Some(of),
+                        Output::Leading(lead) => view = Some(lead.view),
                         Output::Append(position, ..) => end = position.0,
-                        Output::Deposed(of) => (deposed, view) = (Some((of, end)), None),
+                        Output::Deposed(_) => view = None,
                         Output::Cut(above) => {
+                            deposed = Some((cuts, end));
+                            cuts += 1;
                             cut += 1;
                             assert!(end > above.0);
                         }
                         other => panic!("seed {seed}: {other:?}, and nothing of the view is written"),
                     }
                 }
-                if let Some((of, end)) = deposed {
-                    d.handle(now, Input::Written(of, LogPosition(end)), &mut Vec::new());
+                if let Some((before, end)) = deposed {
+                    d.handle(now, Input::Written(before, LogPosition(end)), &mut Vec::new());
                 }
             }
         }
@@ -375,21 +389,39 @@ mod tests {
     }
 
     #[test]
-    fn what_a_deposed_leader_still_submits_begins_no_view() {
-        let known = Known {
-            view: ViewId::NONE,
-            local_end: LogPosition::ZERO,
-            stable: (Stamp::ZERO, LogPosition::ZERO),
-            suffix: vec![],
+    fn member_that_starts_learns_what_its_log_lacks() {
+        let view = ViewId::new(1, 1);
+        let start = |local_end, stable, seed| {
+            let known = Known {
+                view,
+                local_end: LogPosition(local_end),
+                stable: (Stamp(stable), LogPosition(stable)),
+                entries: (local_end.min(stable) + 1..=5).map(|n| entry(n, view)).collect(),
+            };
+            let (mut d, mut out) = (Delayed::new(CONFIG, seed, Now(0), known), Vec::new());
+            d.handle(Now(0), Input::Submit(entry(9, view)), &mut out);
+            (d.end().0, out)
         };
-        let mut d = Delayed::new(DelayedConfig { vacant_us: 0, ..CONFIG }, 1, Now(0), known);
+        for seed in 0..20 {
+            let (end, said) = start(1, 3, seed);
+            let lacks = (2..=end).map(|n| Output::Append(LogPosition(n), entry(n, view)));
+            assert!(end >= 3);
+            assert!(lacks.chain([Output::Stable(LogPosition(3), Stamp(3))]).eq(said));
+            let (end, said) = start(5, 3, seed);
+            assert!(end >= 3);
+            assert!(said.into_iter().eq((end < 5).then_some(Output::Cut(LogPosition(end)))));
+        }
+    }
+
+    #[test]
+    fn what_a_deposed_leader_still_submits_begins_no_view() {
+        let mut d = new(DelayedConfig { vacant_us: 0, ..CONFIG }, 1);
         let mut out = Vec::new();
         d.handle(Now(0), Input::Time, &mut out);
-        let Some(Output::Leading(view)) = out.pop() else { panic!("{out:?}") };
+        let Some(Output::Leading(Lead { view, .. })) = out.pop() else { panic!("{out:?}") };
         d.depose(&mut out, Now(9));
         out.clear();
-        let entry = Sealed { stamp: Stamp(1), view, kind: 3, payload: vec![] };
-        d.handle(Now(9), Input::Submit { entry, level: Level::Disk }, &mut out);
+        d.handle(Now(9), Input::Submit(entry(1, view)), &mut out);
         assert!(out.is_empty(), "{out:?}");
         d.handle(Now(9), Input::Time, &mut out);
         assert!(matches!(out[..], [Output::Leading(_)]));
@@ -398,18 +430,12 @@ mod tests {
     #[test]
     fn stable_entries_survive_every_deposition() {
         for seed in 0..50 {
-            let known = Known {
-                view: ViewId::NONE,
-                local_end: LogPosition::ZERO,
-                stable: (Stamp::ZERO, LogPosition::ZERO),
-                suffix: vec![],
-            };
             let mut random = Random::new(seed);
-            let sequencer = Delayed::new(CONFIG, seed, Now(0), known);
             let mut g = Group {
-                sequencer,
+                sequencer: new(CONFIG, seed),
                 view: None,
                 log: vec![],
+                cuts: 0,
                 stable: vec![],
                 stamp: 0,
                 now: Now(0),
@@ -420,10 +446,9 @@ mod tests {
                 match (random.below(3), g.view) {
                     (0, Some(view)) => {
                         g.stamp += 1 + random.below(3);
-                        let entry = Sealed { stamp: Stamp(g.stamp), view, kind: 3, payload: vec![] };
-                        g.take(Input::Submit { entry, level: Level::Disk });
+                        g.take(Input::Submit(entry(g.stamp, view)));
                     }
-                    (1, Some(view)) => g.take(Input::Written(view, LogPosition(g.log.len() as u64))),
+                    (1, Some(_)) => g.take(Input::Written(g.cuts, LogPosition(g.log.len() as u64))),
                     _ => g.take(Input::Time),
                 }
             }

@@ -1,17 +1,18 @@
-//! A node that is given what is stable, and never leads: a learner of a group, or a copy that serves reads.
+//! A node that is fed stable entries, and never leads: a learner of a group, or a copy that serves reads.
 //!
-//! It has a log of its own, like every node: what it is fed is appended there, and given on to be applied
-//! once this node's disk has it. So it restarts from its own checkpoint and log, whatever its feeder has let
+//! It has a log of its own, like every node: the entries that it is fed are appended there, and stable once
+//! this node's disk has them. So it restarts from its own checkpoint and log, whatever its feeder has let
 //! go of, and never shows less than it did before. It reports to its feeder up to where its disk has
 //! everything ([`acked`]), and receives the entries after that until it reports more. The invariant: entries
 //! come in their order, each once, and none is left out.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{LogPosition, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, MemberId, Stamp, ViewId};
 
-use crate::{Input, NodeId, Output, Sealed, Sequencer};
+use crate::{Input, Output, Sealed, Sequencer};
 use tercel_machine::time::Now;
 
 /// The sequencer of a node that is given stable entries and never leads.
@@ -22,7 +23,7 @@ pub struct Follower {
     end: LogPosition,
     /// The last entry that this node's disk has, and those that it does not have yet.
     written: Stamp,
-    unwritten: VecDeque<(LogPosition, Sealed)>,
+    unwritten: VecDeque<(LogPosition, Stamp)>,
     has_greeted: bool,
 }
 
@@ -32,7 +33,7 @@ impl Follower {
         Follower { last, end, written: last, unwritten: VecDeque::new(), has_greeted: false }
     }
 
-    fn fed(&mut self, from: NodeId, before: Stamp, entry: Sealed, out: &mut Vec<Output>) {
+    fn fed(&mut self, from: MemberId, before: Stamp, entry: Sealed, out: &mut Vec<Output>) {
         if entry.stamp <= self.written {
             // Its feeder does not know yet that it is here.
             return out.push(Output::Send(from, ack(self.written)));
@@ -43,20 +44,19 @@ impl Follower {
         }
         self.last = entry.stamp;
         self.end = self.end.next();
-        self.unwritten.push_back((self.end, entry.clone()));
-        out.push(Output::Append(self.end, entry.view, entry));
+        self.unwritten.push_back((self.end, entry.stamp));
+        out.push(Output::Append(self.end, entry));
     }
 
-    fn written(&mut self, view: ViewId, position: LogPosition, out: &mut Vec<Output>) {
-        let before = self.written;
-        // The last record of a batch may be of a younger view than those before it.
-        while let Some((_, entry)) = self.unwritten.pop_front_if(|(at, e)| *at <= position && e.view <= view)
-        {
-            self.written = entry.stamp;
-            out.push(Output::Entry(entry));
+    fn written(&mut self, position: LogPosition, out: &mut Vec<Output>) {
+        let mut last = None;
+        while let Some(entry) = self.unwritten.pop_front_if(|(at, _)| *at <= position) {
+            last = Some(entry);
         }
-        if self.written > before {
-            out.push(Output::Send(FEEDER, ack(self.written)));
+        if let Some((position, stamp)) = last {
+            self.written = stamp;
+            out.push(Output::Stable(position, stamp));
+            out.push(Output::Send(FEEDER, ack(stamp)));
         }
     }
 }
@@ -70,11 +70,17 @@ impl Sequencer for Follower {
                     self.fed(from, before, entry, out);
                 }
             }
-            Input::Written(view, position) => self.written(view, position, out),
+            // Nothing cuts its log.
+            Input::Written(_, position) => self.written(position, out),
             Input::Time if !std::mem::replace(&mut self.has_greeted, true) => {
                 out.push(Output::Send(FEEDER, ack(self.written)));
             }
-            Input::Submit { .. } | Input::Gone(_) | Input::Confirm(_) | Input::Time => {}
+            Input::Submit(_)
+            | Input::Saved(_)
+            | Input::Found(..)
+            | Input::Gone(_)
+            | Input::Confirm(_)
+            | Input::Time => {}
         }
     }
 
@@ -98,13 +104,13 @@ pub fn packet(before: Stamp, entry: &Sealed) -> Vec<u8> {
 fn unpack(bytes: &[u8]) -> Result<(Stamp, Sealed), DecodeError> {
     let mut r = Reader::new(bytes);
     let (before, stamp, view, kind) = (Stamp(r.u64()?), Stamp(r.u64()?), ViewId::decode(&mut r)?, r.u8()?);
-    let payload = r.bytes("payload")?.to_vec();
+    let payload = Arc::new(r.bytes("payload")?.to_vec());
     r.end()?;
     Ok((before, Sealed { stamp, view, kind, payload }))
 }
 
-fn ack(written: Stamp) -> Vec<u8> {
-    written.0.to_le_bytes().to_vec()
+fn ack(written: Stamp) -> Arc<Vec<u8>> {
+    Arc::new(written.0.to_le_bytes().to_vec())
 }
 
 /// Reads the report of a follower to its feeder: its disk has everything up to this stamp. `None` if it is
@@ -114,14 +120,14 @@ pub fn acked(packet: &[u8]) -> Option<Stamp> {
 }
 
 /// Members from which a follower receives have no names yet.
-pub const FEEDER: NodeId = NodeId(0);
+pub const FEEDER: MemberId = MemberId(0);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn entry(view: u32, stamp: u64) -> Sealed {
-        Sealed { stamp: Stamp(stamp), view: ViewId::new(view, 2), kind: 3, payload: vec![4, 5] }
+        Sealed { stamp: Stamp(stamp), view: ViewId::new(view, 2), kind: 3, payload: Arc::new(vec![4, 5]) }
     }
 
     fn said(follower: &mut Follower, input: Input<'_>) -> Vec<Output> {
@@ -135,7 +141,7 @@ mod tests {
     }
 
     fn append(position: u64, entry: Sealed) -> Output {
-        Output::Append(LogPosition(position), entry.view, entry)
+        Output::Append(LogPosition(position), entry)
     }
 
     fn says(written: u64) -> Output {
@@ -153,16 +159,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_disk_has_is_given_on_also_of_views_before_the_last_record_s() {
+    fn what_the_disk_has_is_stable_and_reported() {
         let f = &mut Follower::new(Stamp(0), LogPosition(0));
         for e in [entry(1, 1), entry(2, 2), entry(2, 3)] {
             feed(f, e.stamp.0 - 1, &e);
         }
-        let written = |view, position| Input::Written(ViewId::new(view, 2), LogPosition(position));
-        let given = [Output::Entry(entry(1, 1)), Output::Entry(entry(2, 2)), says(2)];
-        assert_eq!(said(f, written(2, 2)), given);
-        assert_eq!(said(f, written(2, 2)), []);
-        assert_eq!(said(f, written(2, 3)), [Output::Entry(entry(2, 3)), says(3)]);
+        let written = |position| Input::Written(0, LogPosition(position));
+        let stable = |n| [Output::Stable(LogPosition(n), Stamp(n)), says(n)];
+        assert_eq!(said(f, written(2)), stable(2));
+        assert_eq!(said(f, written(2)), []);
+        assert_eq!(said(f, written(3)), stable(3));
     }
 
     #[test]

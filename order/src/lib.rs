@@ -1,71 +1,68 @@
-//! The sequencer's shape: entries in, their order and its safety out.
+//! The order of a space's entries: entries in, their places and their safety out.
 //!
 //! A leader gives each entry a stamp and submits it. The sequencer says where in the log it stands
-//! ([`Output::Append`]), when it is as safe as it was asked to be ([`Output::Stable`]), and which node leads.
-//! An entry that is not stable yet is *tentative*: a deposed leader forgets it, and the next view says which
-//! of these entries were kept. A lost entry gets no answer.
+//! ([`Output::Append`]), when it is stable ([`Output::Stable`]), and when this node leads
+//! ([`Output::Leading`]). An entry that is not stable yet is *tentative*: a deposed leader forgets it, and
+//! the next view says which of these entries were kept. A lost entry gets no answer.
+//!
+//! At a node that does not lead, [`Output::Append`] also hands over an entry that is kept and not yet to be
+//! applied, and [`Output::Stable`] releases it. At a node that begins to lead, everything that its log keeps
+//! beyond what is stable becomes stable with the entry by which its view begins: no entry of an earlier view
+//! is ever applied tentatively.
 //!
 //! Position in the log and stamp are two types: positions are dense and the sequencer's, stamps rise and are
-//! the leader's. Every sequencer is a machine: [`Sequencer::handle`] with outputs appended to a buffer of the
-//! caller's, [`Sequencer::deadline`]; time and seeds are arguments.
+//! the leader's. Stamps are used again over views: a stamp names one entry only within one log.
+//!
+//! Every sequencer is a machine: [`Sequencer::handle`] with outputs appended to a buffer of the caller's,
+//! [`Sequencer::deadline`]; time and seeds are arguments.
 //!
 //! | module | its engine |
 //! |---|---|
-//! | [`solo`] | one node: it always leads, and what its disk has is stable |
+//! | [`solo`] | one node: it always leads, and an entry on its disk is stable |
 //! | [`delayed`] | for the simulator: stability lags and stalls, leaders are deposed, some of a suffix survives |
-//! | [`follower`] | a node that is given what is stable, logs it and never leads |
+//! | [`follower`] | a node that is fed stable entries, logs them and never leads |
+#![forbid(unsafe_code)]
 
 pub mod delayed;
 pub mod follower;
 pub mod solo;
 
-use tercel_wire::id::{LogPosition, Stamp, ViewId};
+use std::sync::Arc;
 
 use tercel_machine::time::Now;
-
-/// Levels of safety of an ordered entry. Each level includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// All members agree on its place.
-    Agreed,
-    /// It is in the memory of as many members as must have it.
-    Memory,
-    /// It is on the disks of as many members as must have it.
-    Disk,
-}
-
-/// A member of a group, named by its configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u32);
+use tercel_wire::id::{LogPosition, MemberId, Stamp, ViewId};
 
 /// An entry's bytes, and its place among its leader's entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
+    /// Its place in the commit order.
     pub stamp: Stamp,
     /// The view in which it was ordered first.
     pub view: ViewId,
     /// The kind of log record.
     pub kind: u8,
-    /// The record's payload.
-    pub payload: Vec<u8>,
+    /// The record's payload, shared by the log and the packets to other members.
+    pub payload: Arc<Vec<u8>>,
 }
 
 /// Something that happened to a sequencer.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// The leader of `entry.view` orders an entry, which becomes visible once it is stable at `level`.
-    Submit {
-        entry: Sealed,
-        /// The level of safety that it needs.
-        level: Level,
-    },
+    /// The leader of `entry.view` orders an entry.
+    Submit(Sealed),
     /// Another member says this.
-    Packet(NodeId, &'a [u8]),
-    /// This node's disk has the log up to there, as that view wrote it.
-    Written(ViewId, LogPosition),
+    Packet(MemberId, &'a [u8]),
+    /// This node's disk has the log up to a position, as it was after so many cuts ([`Output::Cut`]). A
+    /// report from before a cut does not vouch for what refilled the position; another follows the cut.
+    Written(u32, LogPosition),
+    /// The promise with this number ([`Output::Save`]), and every earlier one, is durable.
+    Saved(u64),
+    /// The answer to [`Output::Read`]: entries from that position on, as many as were asked for; none if the
+    /// log begins later.
+    Found(LogPosition, Vec<Sealed>),
     /// Another member's process has ended, or seems to have.
-    Gone(NodeId),
-    /// Does this node still lead? The answer counts from after the question.
+    Gone(MemberId),
+    /// Does this node still lead? The answer proves leadership at a moment after this input.
     Confirm(u64),
     /// Time passed.
     Time,
@@ -75,21 +72,39 @@ pub enum Input<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send this to another member.
-    Send(NodeId, Vec<u8>),
-    /// Append this record to the log, at this position, for this view.
-    Append(LogPosition, ViewId, Sealed),
-    /// Erase, durably, what the log has above this position; nothing is appended before that is done.
+    Send(MemberId, Arc<Vec<u8>>),
+    /// Remember durably that this view is promised, and answer [`Input::Saved`] with the number.
+    Save(u64, ViewId),
+    /// Append this record to the log, at this position. At a node that does not lead it is kept beside, and
+    /// applied once it is stable.
+    Append(LogPosition, Sealed),
+    /// Erase, durably, what the log has above this position; nothing is appended before that is done. Cuts
+    /// are counted from 1 since the process began, for [`Input::Written`].
     Cut(LogPosition),
-    /// Apply this entry: it is stable, and on this node's disk. For followers.
-    Entry(Sealed),
-    /// Every entry up to this stamp is as safe as this.
-    Stable(Stamp, Level),
-    /// The node still led when this question came; everything up to the stamp was ordered before.
+    /// Read entries of the own log from this position on, up to so many bytes, for [`Input::Found`].
+    Read(LogPosition, usize),
+    /// Every entry up to this position is stable. The stamp is of the entry at the position.
+    Stable(LogPosition, Stamp),
+    /// The node still led after this question came; everything up to the stamp was stable then.
     Confirmed(u64, Stamp),
-    /// This node leads from now on, in this view.
-    Leading(ViewId),
-    /// It no longer does. What this view had ordered and not made stable may be lost.
+    /// This node leads from now on: the view's own entry is to be submitted at once.
+    Leading(Lead),
+    /// It no longer does. What this view had ordered and not made stable may be lost. The leader's server is
+    /// recovered, and hears what is stable, or that it leads, from its first [`Input::Time`] on.
     Deposed(ViewId),
+    /// Other members no longer need the log before this position.
+    KeepFrom(LogPosition),
+}
+
+/// The beginning of a view, at its leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lead {
+    /// The view.
+    pub view: ViewId,
+    /// The last entry of the log, which the view keeps; zero if there is none.
+    pub kept: Stamp,
+    /// Set if entries that were stable may be lost: members answered whose logs end in damage.
+    pub is_unsure: bool,
 }
 
 /// An engine that puts entries in an order.

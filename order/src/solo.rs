@@ -1,16 +1,16 @@
-//! One node: it always leads, and what its disk has is stable.
+//! One node: it always leads, and an entry on its disk is stable.
 
 use std::collections::VecDeque;
 
-use tercel_wire::id::{LogPosition, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, Stamp};
 
-use crate::{Input, Level, Output, Sequencer};
+use crate::{Input, Lead, Output, Sequencer};
 use tercel_machine::time::Now;
 
 /// The sequencer of a single node, which always leads.
 #[derive(Debug)]
 pub struct Solo {
-    view: ViewId,
+    lead: Lead,
     last: LogPosition,
     is_leading: bool,
     /// Entries that the disk does not have yet, and the last one that it has.
@@ -19,35 +19,37 @@ pub struct Solo {
 }
 
 impl Solo {
-    /// Leads in `view` after a log that ends at `last`.
-    pub fn new(view: ViewId, last: LogPosition) -> Solo {
-        Solo { view, last, is_leading: false, unwritten: VecDeque::new(), stable: Stamp::ZERO }
+    /// Leads after a log that ends at `last`, with the last entry that `lead` keeps.
+    pub fn new(lead: Lead, last: LogPosition) -> Solo {
+        Solo { lead, last, is_leading: false, unwritten: VecDeque::new(), stable: Stamp::ZERO }
     }
 }
 
 impl Sequencer for Solo {
     fn handle(&mut self, _: Now, input: Input<'_>, out: &mut Vec<Output>) {
         if !std::mem::replace(&mut self.is_leading, true) {
-            out.push(Output::Leading(self.view));
+            out.push(Output::Leading(self.lead));
         }
         match input {
-            Input::Submit { entry, .. } => {
+            Input::Submit(entry) => {
                 self.last = self.last.next();
                 self.unwritten.push_back((self.last, entry.stamp));
-                out.push(Output::Append(self.last, self.view, entry));
+                out.push(Output::Append(self.last, entry));
             }
-            Input::Written(view, position) if view == self.view => {
-                let before = self.stable;
-                while let Some((_, stamp)) = self.unwritten.pop_front_if(|(at, _)| *at <= position) {
-                    self.stable = stamp;
+            // Nothing cuts its log.
+            Input::Written(_, position) => {
+                let mut last = None;
+                while let Some(entry) = self.unwritten.pop_front_if(|(at, _)| *at <= position) {
+                    last = Some(entry);
                 }
-                if self.stable > before {
-                    out.push(Output::Stable(self.stable, Level::Disk));
+                if let Some((position, stamp)) = last {
+                    self.stable = stamp;
+                    out.push(Output::Stable(position, stamp));
                 }
             }
             // No other node can lead.
             Input::Confirm(id) => out.push(Output::Confirmed(id, self.stable)),
-            Input::Written(..) | Input::Packet(..) | Input::Gone(_) | Input::Time => {}
+            Input::Packet(..) | Input::Saved(_) | Input::Found(..) | Input::Gone(_) | Input::Time => {}
         }
     }
 
@@ -60,8 +62,9 @@ impl Sequencer for Solo {
 mod tests {
     use super::*;
     use crate::Sealed;
+    use tercel_wire::id::ViewId;
 
-    const VIEW: ViewId = ViewId::new(3, 33);
+    const LEAD: Lead = Lead { view: ViewId::new(3, 33), kept: Stamp(19), is_unsure: false };
 
     fn said(solo: &mut Solo, input: Input<'_>) -> Vec<Output> {
         let mut out = Vec::new();
@@ -70,21 +73,21 @@ mod tests {
     }
 
     fn entry(stamp: u64) -> Sealed {
-        Sealed { stamp: Stamp(stamp), view: VIEW, kind: 3, payload: vec![] }
+        Sealed { stamp: Stamp(stamp), view: LEAD.view, kind: 3, payload: Default::default() }
     }
 
     #[test]
     fn solo_leads_at_once_and_written_is_stable() {
-        let mut solo = Solo::new(VIEW, LogPosition(7));
-        assert_eq!(said(&mut solo, Input::Time), [Output::Leading(VIEW)]);
+        let mut solo = Solo::new(LEAD, LogPosition(7));
+        assert_eq!(said(&mut solo, Input::Time), [Output::Leading(LEAD)]);
         for (position, stamp) in [(8, 20), (9, 22), (10, 23)] {
-            let submit = Input::Submit { entry: entry(stamp), level: Level::Disk };
-            assert_eq!(said(&mut solo, submit), [Output::Append(LogPosition(position), VIEW, entry(stamp))]);
+            let submit = Input::Submit(entry(stamp));
+            assert_eq!(said(&mut solo, submit), [Output::Append(LogPosition(position), entry(stamp))]);
         }
-        let written = |view, position| Input::Written(view, LogPosition(position));
-        assert_eq!(said(&mut solo, written(ViewId::new(2, 33), 10)), []);
-        assert_eq!(said(&mut solo, written(VIEW, 9)), [Output::Stable(Stamp(22), Level::Disk)]);
-        assert_eq!(said(&mut solo, written(VIEW, 9)), []);
-        assert_eq!(said(&mut solo, written(VIEW, 10)), [Output::Stable(Stamp(23), Level::Disk)]);
+        let written = |position| Input::Written(0, LogPosition(position));
+        assert_eq!(said(&mut solo, written(7)), []);
+        assert_eq!(said(&mut solo, written(9)), [Output::Stable(LogPosition(9), Stamp(22))]);
+        assert_eq!(said(&mut solo, written(9)), []);
+        assert_eq!(said(&mut solo, written(10)), [Output::Stable(LogPosition(10), Stamp(23))]);
     }
 }

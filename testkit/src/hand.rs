@@ -114,7 +114,7 @@ impl Hand {
                 }
                 // Bye is what clients say; here it stands for the end of a connection.
                 Effect::Close(conn) => said.push((conn, Kind::Bye, 0, vec![])),
-                Effect::Append(position, _, entry) => {
+                Effect::Append(position, entry) => {
                     self.log.push(entry);
                     assert_eq!(position.0, self.log.len() as u64);
                 }
@@ -151,7 +151,7 @@ impl Hand {
 
     /// So many records are durable.
     pub fn sync_upto(&mut self, records: usize) -> Said {
-        self.input(Input::Written(self.server.view(), LogPosition(records as u64)))
+        self.input(Input::Written(0, LogPosition(records as u64)))
     }
 
     /// The view that it leads, which names what is read and stored for it.

@@ -25,7 +25,7 @@ pub mod things;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
 use tercel_engine::error::Error;
@@ -492,7 +492,7 @@ impl Inner {
             Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![], holes: vec![] });
         let mut log = self.node.open(Stamp(u64::MAX)).unwrap().log;
         let (stamp, view) = (log.last().stamp.next(), log.last().view);
-        let record = Sealed { stamp, view, kind: next.kind(), payload: next.encode() };
+        let record = Sealed { stamp, view, kind: next.kind(), payload: Arc::new(next.encode()) };
         let (bytes, _) = log.encode(std::slice::from_ref(&record));
         log.append(&mut self.node.disk, &bytes).unwrap();
         log.sync(&mut self.node.disk);
@@ -605,7 +605,7 @@ impl Inner {
                         l.server_open = false;
                     }
                 }
-                Effect::Append(_, _, ref entry) => {
+                Effect::Append(_, ref entry) => {
                     self.history.push(entry.clone());
                     self.node.carry_out(effect);
                     if !self.tasks.iter().any(|t| matches!(t, Task::Sync)) {

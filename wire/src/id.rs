@@ -158,14 +158,14 @@ impl fmt::Display for LogPosition {
     }
 }
 
-/// The end of a written log: the position of a record, and the view in which that record was ordered.
+/// The end of a written log: the position of a record, and the number of cuts before it was written.
 ///
-/// The view is needed beside the position: a log that was cut has other records at the same positions in a
-/// later view.
+/// The number is needed beside the position: a log that was cut has other records at the same positions
+/// later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Written {
-    /// The view of the record.
-    pub view: ViewId,
+    /// Cuts of the log since the process began.
+    pub cuts: u32,
     /// The position of the record.
     pub position: LogPosition,
 }
@@ -220,6 +220,17 @@ impl ViewId {
 impl fmt::Display for ViewId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.number)
+    }
+}
+
+/// A member of a group of servers: an identity drawn at random when its directory joins, and kept there.
+/// Names and addresses may change; what votes is the identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MemberId(pub u64);
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
     }
 }
 

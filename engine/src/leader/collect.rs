@@ -480,7 +480,7 @@ impl Leader {
         let collecting = &self.reclaiming.collecting;
         let Some(cycle) = &collecting.cycle else {
             let is_due = collecting.wanted.is_some() || collecting.is_due(places);
-            return is_due && collecting.ending.is_none() && self.is_ready(visible);
+            return is_due && collecting.ending.is_none();
         };
         if cycle.reading.is_some() {
             return false;

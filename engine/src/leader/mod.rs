@@ -1,10 +1,9 @@
 //! The decisions of one view's leader, and all that it knows alone.
 //!
 //! A leader judges operations against everything that it ordered before, finds places, and orders entries.
-//! Its knowledge beyond ordered state is one value, made when its view begins and dropped when the view ends.
-//! So nothing leaks from view to view: each part is rebuilt from ordered state, or ends with the view. The
-//! invariant: before the view's own entry is stable nothing is answered, and nothing that was ordered is
-//! answered before it is visible.
+//! Its knowledge beyond ordered state is one value, made when the view's own entry is visible and dropped
+//! when the view ends. So nothing leaks from view to view: each part is rebuilt from ordered state, or ends
+//! with the view. The invariant: nothing that was ordered is answered before it is visible.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -17,14 +16,12 @@
 //! | [`grant`] | pages to make objects in, and sessions that are over |
 //! | [`define`] | classes |
 //! | [`rejected`] | operations that were answered "not executed" |
-//! | [`flight`] | what is ordered and not yet visible |
 
 mod absent;
 mod census;
 mod collect;
 mod commit;
 mod define;
-mod flight;
 mod free;
 mod grant;
 mod growth;
@@ -37,13 +34,14 @@ mod stage;
 mod waiting;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::message::{Leased, Outcome, Refusal};
 
 use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
-use crate::order::{self, Level, Sealed, Sequencer};
+use crate::order::{self, Sealed, Sequencer};
 use crate::pages::Pages;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
@@ -53,7 +51,6 @@ use crate::time::Now;
 use absent::Absent;
 use collect::Collecting;
 use define::Defining;
-use flight::Flights;
 use free::Freeing;
 use grant::Granting;
 use growth::Growth;
@@ -64,7 +61,6 @@ use waiting::Waiting;
 
 pub(crate) use collect::CollectStatus;
 pub(crate) use commit::{Body, Ran};
-pub(crate) use flight::Flight;
 pub(crate) use growth::Outlook;
 
 /// Inputs and outputs of the leader, for the time of one call.
@@ -121,9 +117,8 @@ impl Work<'_> {
 #[derive(Debug)]
 pub(crate) struct Leader {
     view: ViewId,
-    /// The view's own entry.
-    first: Stamp,
-    flights: Flights,
+    /// Entries that are ordered and not yet visible, in the order of their stamps.
+    flights: VecDeque<Flight>,
     rejected: RejectedOps,
     /// Commits that wait for something.
     waiting: Waiting,
@@ -145,6 +140,17 @@ pub(crate) struct Leader {
     present: Map<ClientId, Present>,
     /// Clients with grants and no session, and when their sessions are over.
     absent: Absent,
+}
+
+/// An entry that is ordered and not yet visible.
+#[derive(Debug, Clone)]
+pub(crate) struct Flight {
+    pub stamp: Stamp,
+    pub op: Option<OpId>,
+    /// The operation is a call of a method: its answer is what that returned.
+    pub is_call: bool,
+    /// The references that it changed, as readers know them.
+    pub changed: Arc<[Oref]>,
 }
 
 /// The end of what is of no use any more.
@@ -181,52 +187,38 @@ struct Present {
 }
 
 impl Leader {
-    /// A view begins, after everything that the replica has applied: its own entry is ordered. What it keeps
-    /// and was not visible becomes visible with that.
-    pub(crate) fn begin(view: ViewId, kept: Vec<Flight>, work: &mut Work<'_>) -> Leader {
-        let over = work.now.plus_us(session_us(work.config));
-        let mut leader = Leader {
+    /// A view begins, with its own entry as the last that the replica has applied.
+    pub(crate) fn begin(view: ViewId, now: Now, config: &ServerConfig, replica: &Replica) -> Leader {
+        let over = now.plus_us(session_us(config));
+        Leader {
             view,
-            first: Stamp::ZERO,
-            flights: Flights::default(),
+            flights: VecDeque::new(),
             rejected: RejectedOps::default(),
             waiting: Waiting::default(),
             large: None,
             spare: Vec::new(),
             reclaiming: Reclaiming {
                 freeing: Freeing::default(),
-                collecting: Collecting::new(work.config.collect, work.replica.places.collected()),
+                collecting: Collecting::new(config.collect, replica.places.collected()),
             },
             fills: Map::default(),
             overflow: None,
             promises: Promises {
                 next_page: 0,
                 in_vain: Vec::new(),
-                growth: Growth::new(work.now, (&work.replica.places).into()),
+                growth: Growth::new(now, (&replica.places).into()),
             },
             defining: VecDeque::new(),
             granting: VecDeque::new(),
             ending: VecDeque::new(),
             present: Map::default(),
             // A client with grants keeps its session until it has had time to connect.
-            absent: Absent::all(work.replica.places.clients(), over),
-        };
-        kept.into_iter().for_each(|flight| leader.flights.push(flight));
-        let kept = work.replica.stamp;
-        if kept == Stamp::ZERO {
-            leader.order(&Entry::Genesis, None, work);
+            absent: Absent::all(replica.places.clients(), over),
         }
-        leader.first = leader.order(&Entry::View { kept }, None, work);
-        leader
     }
 
     pub(crate) fn view(&self) -> ViewId {
         self.view
-    }
-
-    /// Says whether the view's own entry is visible, so that clients may be answered.
-    pub(crate) fn is_ready(&self, visible: Stamp) -> bool {
-        visible >= self.first || dropped(Rule::AnswersBeforeView)
     }
 
     /// Orders an entry: applies it, tentatively, and submits it. `of` is its operation, and says whether that
@@ -243,23 +235,23 @@ impl Leader {
         if dropped(Rule::FetchUnsynced) {
             work.pages.changed_by_mistake(&applied.changed);
         }
-        let sealed = Sealed { stamp, view: self.view, kind: entry.kind(), payload: entry.encode() };
+        let payload = Arc::new(entry.encode());
+        let sealed = Sealed { stamp, view: self.view, kind: entry.kind(), payload };
         let (op, is_call) = of.map_or((None, false), |(op, is_call)| (Some(op), is_call));
-        let changed = applied.changed.into();
-        self.flights.push(Flight { stamp, level: Level::Disk, op, is_call, changed });
-        let input = order::Input::Submit { entry: sealed, level: Level::Disk };
-        work.sequencer.handle(work.now, input, work.said);
+        self.flights.push_back(Flight { stamp, op, is_call, changed: applied.changed.into() });
+        work.sequencer.handle(work.now, order::Input::Submit(sealed), work.said);
         stamp
     }
 
-    /// The entries that are visible, now that everything up to a stamp is this safe, in order.
-    pub(crate) fn stable(&mut self, stamp: Stamp, level: Level) -> Vec<Flight> {
-        self.flights.stable(stamp, level)
+    /// The entries that are visible, now that everything up to a stamp is stable, in order.
+    pub(crate) fn stable(&mut self, stamp: Stamp) -> Vec<Flight> {
+        let stable = self.flights.partition_point(|flight| flight.stamp <= stamp);
+        self.flights.drain(..stable).collect()
     }
 
     /// All entries, though they are not stable: a rule dropped on purpose.
     pub(crate) fn show_by_mistake(&mut self) -> Vec<Flight> {
-        self.flights.all()
+        self.flights.drain(..).collect()
     }
 
     /// Handles the advance of the visible stamp: replies about classes and grants, and steps of collections.

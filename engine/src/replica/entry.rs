@@ -24,6 +24,8 @@ pub enum Entry<'a> {
     View {
         /// The last stamp of the views before that it keeps.
         kept: Stamp,
+        /// Set if entries that were stable may be lost.
+        lost: bool,
     },
     /// A transaction that was found free of conflicts.
     Commit(Logged<'a>),
@@ -193,7 +195,10 @@ impl<'a> Entry<'a> {
         let mut out = Vec::with_capacity(self.bytes_about());
         match self {
             Entry::Genesis => {}
-            Entry::View { kept } => out.put_u64(kept.0),
+            Entry::View { kept, lost } => {
+                out.put_u64(kept.0);
+                out.put_u8(u8::from(*lost));
+            }
             Entry::Commit(c) => {
                 c.head.encode(&mut out);
                 c.effects.encode(&mut out);
@@ -241,7 +246,7 @@ impl<'a> Entry<'a> {
         let mut r = Reader::new(payload);
         let entry = match kind {
             kind::GENESIS => Entry::Genesis,
-            kind::VIEW => Entry::View { kept: Stamp(r.u64()?) },
+            kind::VIEW => Entry::View { kept: Stamp(r.u64()?), lost: bool::take(&mut r, "lost")? },
             kind::COMMIT => {
                 let head = Head::decode(&mut r)?;
                 let effects = CommitEffects::decode(r.rest())?;
@@ -443,7 +448,7 @@ mod tests {
         };
         for entry in [
             Entry::Genesis,
-            Entry::View { kept: Stamp(9) },
+            Entry::View { kept: Stamp(9), lost: false },
             Entry::Commit(Logged { head, effects }),
             Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
             Entry::Evict(ClientId(8)),

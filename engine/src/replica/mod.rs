@@ -192,7 +192,7 @@ impl Replica {
                 }
                 Applied { changed: vec![class::ROOT_HEAD], ..Applied::default() }
             }
-            Entry::View { kept } => {
+            Entry::View { kept, .. } => {
                 // A new view knows nothing of what its predecessor was about to commit.
                 self.forget_pieces(objects);
                 self.forget_condemned(objects);

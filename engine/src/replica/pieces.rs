@@ -332,7 +332,7 @@ mod tests {
         let (pieces, end) = staged(3, 7);
         let mut w = World::new();
         w.pieces(3, &pieces);
-        w.apply(&Entry::View { kept: w.replica.stamp }).unwrap();
+        w.apply(&Entry::View { kept: w.replica.stamp, lost: false }).unwrap();
         assert!(w.seen.0.is_empty() && w.apply(&end).is_err());
         w.pieces(3, &pieces);
         w.pieces(4, &staged(4, 7).0[..1]);

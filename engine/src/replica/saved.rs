@@ -544,7 +544,7 @@ mod tests {
     #[test]
     fn saved_state_judges_as_before() {
         let mut s = Replica::new();
-        apply(&mut s, &Entry::View { kept: Stamp(0) });
+        apply(&mut s, &Entry::View { kept: Stamp(0), lost: false });
         for n in 0..100u32 {
             commit(&mut s, u64::from(n) + 1, &[n, n + 1]);
         }

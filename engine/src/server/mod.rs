@@ -6,16 +6,19 @@
 //!
 //! A server is a replica that follows the order, and leads while the sequencer says so. The invariant is
 //! *stable before visible*: what a leader orders is judged and applied at once, tentatively; no reply, page,
-//! stream or watermark shows it before it is stable. A leader that is deposed is thrown away with its
-//! replica, and another server is recovered.
+//! stream or watermark shows it before it is stable. Every other entry is applied once it is stable, the one
+//! by which a view begins included: the leader is made behind it. A leader that is deposed is thrown away
+//! with its replica, and another server is recovered.
 
 mod execute;
 mod inside;
+mod membership;
 mod recover;
+mod suffix;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Refusal, Request};
@@ -25,21 +28,24 @@ pub use crate::effect::{
     ServerStats, SpaceWarning, store,
 };
 pub use inside::{Local, LocalConfig};
+pub use membership::{MEMBERS_VERSION, Membership};
 pub use recover::{Recovery, RecoveryError};
 
-use crate::leader::{Flight, Leader, Work};
+use crate::leader::{Flight, Leader};
 use crate::mutant::{Rule, dropped};
-use crate::order::{self, Level, Output, Sealed, Sequencer};
+use crate::order::{self, Lead, Output, Sealed, Sequencer};
 use crate::pages::Pages;
 use crate::pages::image::CachedImage;
 use crate::pages::install::ToStore;
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
-use crate::replica::entry::Entry;
+use crate::replica::entry::{Entry, kind};
 use crate::rpc::ReplyBody;
 use crate::sessions::health::{Condition, Drain};
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
+use recover::Recovered;
+use suffix::Suffix;
 
 /// A replica that follows the order, and leads while its sequencer says so.
 #[derive(Debug)]
@@ -52,10 +58,12 @@ pub struct Server {
     pub(crate) replica: Replica,
     pub(crate) pages: Pages,
     pub(crate) leader: Option<Leader>,
+    /// The view that is to begin here once its own entry is stable.
+    begins: Option<ViewId>,
+    /// Its place in a group; none if it is alone.
+    membership: Option<Membership>,
     pub(crate) sessions: Sessions,
-    /// Entries that this node's disk does not have yet.
-    pub(crate) unwritten: VecDeque<(ViewId, LogPosition, Stamp)>,
-    pub(crate) suffix: Suffix,
+    suffix: Suffix,
     pub(crate) end: End,
     pub(crate) host: HostStats,
     pub(crate) condition: Condition,
@@ -80,45 +88,43 @@ pub struct Express<'a> {
     pub shared: Option<(SharedBody<'a>, usize)>,
 }
 
-/// Entries to apply: those that are not known to be stable, or for which there is no room yet.
-#[derive(Debug, Default)]
-pub(crate) struct Suffix {
-    pub entries: VecDeque<Sealed>,
-    /// Up to here they are stable.
-    pub stable: Stamp,
-}
-
 /// The stage of a server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Working,
-    /// Its leader was deposed; the log is to be cut above the position.
-    Deposed(Option<LogPosition>),
-    /// The host was notified.
-    Over,
+    /// Its leader was deposed.
+    Deposed,
+    /// The order goes on, while the host recovers a replica.
+    Recovering,
 }
 
 impl Server {
     /// Takes in what happened and appends what is to be done.
     pub fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Effects) {
-        if self.end == End::Over {
-            return;
-        }
         self.now = now;
-        if self.end != End::Working {
-            // It was deposed while it joined: the sequencer is for the server that recovers.
-            return self.go_on(out);
-        }
+        let is_working = self.end == End::Working;
         match input {
+            Input::Frame(conn, header, body) if matches!(header.kind, Kind::Join | Kind::Packet) => {
+                self.member_frame(conn, &header, body, out);
+            }
             Input::Connected(conn) => self.sessions(out, |s, cx| s.connected(conn, cx)),
             Input::Frame(conn, header, body) => self.sessions(out, |s, cx| s.frame(conn, &header, body, cx)),
             Input::Alive(conn) => self.sessions.alive(conn, now),
-            Input::Disconnected(conn) => self.sessions(out, |s, cx| s.disconnected(conn, cx)),
+            Input::Disconnected(conn) => {
+                self.member_left(conn, out);
+                self.sessions(out, |s, cx| s.disconnected(conn, cx));
+            }
             Input::NoRoom(conn, why) => {
                 self.sessions(out, |s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes), out),
-            Input::Written(view, position) => self.written(view, position, out),
+            Input::Written(cuts, position) => self.written(cuts, position, out),
+            Input::Saved(number) => self.sequence(order::Input::Saved(number), out),
+            Input::FoundLog(from, entries) => self.sequence(order::Input::Found(from, entries), out),
+            Input::Gone(member) => self.sequence(order::Input::Gone(member), out),
+            Input::Time if !is_working => self.sequence(order::Input::Time, out),
+            // There is no replica meanwhile.
+            _ if !is_working => {}
             Input::Read(view, page, result) if self.is_answered(view) => {
                 self.sessions(out, |s, cx| s.page_read(page, result, cx));
             }
@@ -162,11 +168,16 @@ impl Server {
             }
             Input::Time => self.time(out),
         }
-        self.go_on(out);
+        if self.end != End::Recovering {
+            self.go_on(out);
+        }
     }
 
     /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
+        if self.end == End::Recovering {
+            return self.sequencer.deadline();
+        }
         let leads = self.leader.as_ref();
         let has_work = match leads {
             Some(leader) => leader.has_work(self.pages.visible(), &self.replica),
@@ -223,56 +234,90 @@ impl Server {
         for output in said {
             match output {
                 Output::Send(to, bytes) => out.push(Effect::Packet(to, bytes)),
-                Output::Append(position, view, entry) => {
-                    self.unwritten.push_back((view, position, entry.stamp));
+                Output::Append(position, entry) => {
+                    self.suffix.append(position, &entry, self.leader.is_some());
                     self.condition.unwritten_since.get_or_insert(self.now);
-                    out.push(Effect::Append(position, view, entry));
+                    out.push(Effect::Append(position, entry));
                     if dropped(Rule::StreamUnsynced) {
                         self.show_by_mistake(out);
                     }
                 }
-                Output::Cut(above) => self.end = End::Deposed(Some(above)),
-                Output::Entry(entry) => {
-                    self.suffix.stable = entry.stamp;
-                    self.suffix.entries.push_back(entry);
+                Output::Cut(above) => {
+                    self.suffix.cut(above);
+                    out.push(Effect::Cut(above));
+                    self.depose();
                 }
-                Output::Stable(stamp, level) => self.stable(stamp, level, out),
-                Output::Leading(view) => self.lead(view, out),
-                Output::Deposed(_) if self.end == End::Working => {
-                    self.end = End::Deposed(None);
-                }
-                // It has said already how the log is to be cut.
-                Output::Deposed(_) => {}
+                // A deposed leader's tentative entries may have the stamps of others.
+                Output::Stable(..) if self.end != End::Working => {}
+                Output::Stable(position, stamp) => self.stable(position, stamp, out),
+                Output::Leading(lead) => self.lead(lead, out),
+                Output::Deposed(_) => self.depose(),
                 Output::Confirmed(number, stamp) => {
                     self.sessions(out, |s, cx| s.confirmed(number, stamp, cx));
                 }
+                Output::Save(number, view) => out.push(Effect::Save(number, view)),
+                Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
+                Output::KeepFrom(position) => out.push(Effect::KeepFrom(position)),
+                Output::Sure => out.push(Effect::Sure),
+                Output::Members(members) => out.push(Effect::Members(members)),
             }
         }
     }
 
-    /// This node leads: what it was given is kept, and the view begins.
-    fn lead(&mut self, view: ViewId, out: &mut Effects) {
-        let mut kept = Vec::new();
-        while let Some(entry) = self.suffix.entries.pop_front() {
-            match self.apply(&entry) {
-                Ok(flight) => kept.push(flight),
-                Err(why) => return out.push(Effect::Stop(why)),
-            }
+    /// This node leads no more. Only a leader has applied entries that may be lost.
+    fn depose(&mut self) {
+        self.begins = None;
+        if self.leader.is_some() {
+            self.end = End::Deposed;
         }
-        let (mut said, mut replies) = (Vec::new(), Vec::new());
-        let mut work = Work {
-            now: self.now,
-            config: &self.config,
-            replica: &mut self.replica,
-            pages: &mut self.pages,
-            sequencer: &mut *self.sequencer,
-            said: &mut said,
-            replies: &mut replies,
-            stats: &mut self.stats,
-            disk_full: self.condition.disk_full,
-        };
-        self.leader = Some(Leader::begin(view, kept, &mut work));
-        self.said(said, out);
+    }
+
+    /// Lets the replica of a deposed leader go: what it has applied may be lost. The order goes on, and the
+    /// host recovers another replica, of everything that is stable now.
+    fn leave(&mut self, out: &mut Effects) {
+        self.end = End::Recovering;
+        self.leader = None;
+        self.sessions.end_all(out);
+        self.suffix.release(self.sequencer.stable());
+        self.suffix.refill(self.sequencer.tentative());
+        self.sequence(order::Input::Ready(false), out);
+        out.push(Effect::Recover(self.suffix.stable()));
+    }
+
+    /// Goes on with a replica of everything up to the position that [`Effect::Recover`] named.
+    ///
+    /// # Errors
+    /// If entries are missing that the checkpoint contains.
+    pub fn rejoin(&mut self, now: Now, recovery: Recovery, out: &mut Effects) -> Result<(), RecoveryError> {
+        self.now = now;
+        self.sessions.end_all(out);
+        let Recovered { config, replica, pages, horizon, .. } = recovery.recovered()?;
+        (self.config, self.replica, self.pages) = (config, replica, pages);
+        (self.sessions, self.condition) = (Sessions::new(now, horizon), Condition::new(now));
+        // What is still to come was asked for by the replica that is gone.
+        self.joined.incarnation = self.joined.incarnation.wrapping_add(1);
+        self.end = End::Working;
+        self.sequence(order::Input::Ready(true), out);
+        self.go_on(out);
+        Ok(())
+    }
+
+    /// This node leads: the view's own entry is ordered, and the leader is made once it is stable.
+    fn lead(&mut self, lead: Lead, out: &mut Effects) {
+        self.begins = Some(lead.view);
+        let genesis = (lead.kept == Stamp::ZERO).then_some(Entry::Genesis);
+        let begins = Entry::View { kept: lead.kept, lost: lead.is_unsure };
+        let mut stamp = lead.kept;
+        for entry in genesis.into_iter().chain([begins]) {
+            stamp = stamp.next();
+            self.stats.ordered += 1;
+            let payload = Arc::new(entry.encode());
+            let sealed = Sealed { stamp, view: lead.view, kind: entry.kind(), payload };
+            self.sequence(order::Input::Submit(sealed), out);
+        }
+        if dropped(Rule::AnswersBeforeView) {
+            self.suffix.release(LogPosition(u64::MAX));
+        }
     }
 
     /// Applies an entry that another server ordered, or this one in an earlier view.
@@ -286,22 +331,25 @@ impl Server {
         }
         // Its client asks what became of it.
         let (op, is_call) = (applied.op, false);
-        Ok(Flight { stamp: entry.stamp, level: Level::Disk, op, is_call, changed: applied.changed.into() })
+        Ok(Flight { stamp: entry.stamp, op, is_call, changed: applied.changed.into() })
     }
 
-    /// A follower applies what is stable, as far as there is room; the rest waits as bytes.
+    /// A node that does not lead applies stable entries, as far as there is room; the others wait as bytes.
     fn follow(&mut self, out: &mut Effects) {
-        if dropped(Rule::FollowerSkips) && self.leader.is_none() && !self.has_room() {
-            self.suffix.entries.pop_front_if(|e| e.stamp <= self.suffix.stable);
+        if dropped(Rule::FollowerSkips) && !self.has_room() && self.suffix.next().is_some() {
+            self.suffix.take();
         }
-        while self.leader.is_none()
-            && self.has_room()
-            && self.replica.recent.is_index_complete()
-            && let Some(entry) = self.suffix.entries.pop_front_if(|e| e.stamp <= self.suffix.stable)
+        while self.replica.recent.is_index_complete()
+            // The entry of a view writes nothing.
+            && self.suffix.next().is_some_and(|next| next.kind == kind::VIEW || self.has_room())
+            && let Some(entry) = self.suffix.take()
         {
             match self.apply(&entry) {
                 Ok(flight) => self.show(vec![flight], out),
                 Err(why) => return out.push(Effect::Stop(why)),
+            }
+            if entry.kind == kind::VIEW && self.begins.take_if(|view| *view == entry.view).is_some() {
+                self.leader = Some(Leader::begin(entry.view, self.now, &self.config, &self.replica));
             }
         }
     }
@@ -313,10 +361,11 @@ impl Server {
         mob.bytes() - mob.bytes_pending() <= self.config.mob_bytes
     }
 
-    /// Everything up to the stamp is this safe.
-    fn stable(&mut self, stamp: Stamp, level: Level, out: &mut Effects) {
+    /// Everything up to the position, and the stamp of its entry, is stable.
+    fn stable(&mut self, position: LogPosition, stamp: Stamp, out: &mut Effects) {
+        self.suffix.release(position);
         let Some(leader) = &mut self.leader else { return };
-        let shown = leader.stable(stamp, level);
+        let shown = leader.stable(stamp);
         self.show(shown, out);
     }
 
@@ -337,15 +386,11 @@ impl Server {
         });
     }
 
-    /// The log is on this node's disk up to a position.
-    fn written(&mut self, view: ViewId, position: LogPosition, out: &mut Effects) {
-        // The last record of what was written may be of a younger view than those before it.
-        let is_of = |v: ViewId| v <= view || dropped(Rule::CreditsOldWritten);
-        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| is_of(*v) && *at <= position) {
-            self.pages.written_upto(stamp);
-        }
-        self.condition.unwritten_since = (!self.unwritten.is_empty()).then_some(self.now);
-        self.sequence(order::Input::Written(view, position), out);
+    /// The log is on this node's disk up to a position, as it was after so many cuts.
+    fn written(&mut self, cuts: u32, position: LogPosition, out: &mut Effects) {
+        self.suffix.written(cuts, position).into_iter().for_each(|stamp| self.pages.written_upto(stamp));
+        self.condition.unwritten_since = (!self.suffix.is_written()).then_some(self.now);
+        self.sequence(order::Input::Written(cuts, position), out);
     }
 
     /// Handles the completion of an install.
@@ -384,9 +429,8 @@ impl Server {
         let to_store = self.pages.maybe_install(&mut self.replica);
         self.store(to_store, out);
         self.drain();
-        if let End::Deposed(cut) = self.end {
-            self.end = End::Over;
-            out.push(Effect::Recover(cut));
+        if self.end == End::Deposed {
+            self.leave(out);
         }
     }
 
@@ -434,6 +478,11 @@ impl Server {
         self.pages.is_flushed(&self.replica)
     }
 
+    /// Everything up to this position of the log is stable, as far as is known since it was recovered.
+    pub fn stable_upto(&self) -> LogPosition {
+        self.suffix.stable()
+    }
+
     pub fn space(&self) -> SpaceId {
         self.space
     }
@@ -450,7 +499,7 @@ impl Server {
 
     /// Says whether it leads, and clients are answered.
     pub fn is_leading(&self) -> bool {
-        self.leader.as_ref().is_some_and(|leader| leader.is_ready(self.pages.visible()))
+        self.leader.is_some()
     }
 
     /// Says whether everything that was ordered is visible, no large transaction is under way and nothing is
@@ -587,7 +636,7 @@ impl Server {
     /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing
     /// more of what it is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
-        self.suffix.entries.iter().map(|e| e.payload.len()).sum()
+        self.suffix.bytes()
     }
 
     /// Gives the sequencer, which outlives a server whose leader was deposed.

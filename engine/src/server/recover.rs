@@ -7,20 +7,22 @@
 //! the sequencer says of it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tercel_wire::cursor::DecodeError;
-use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
 use thiserror::Error;
 
 use crate::effect::{Checkpoint, Effects, ServerConfig};
 use crate::order::solo::Solo;
-use crate::order::{Input, Sealed, Sequencer};
+use crate::order::{Input, Lead, Sealed, Sequencer};
 use crate::pages::Pages;
 use crate::pages::install::Installer;
 use crate::pages::mob::Mob;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
-use crate::server::{End, Server, Suffix};
+use crate::server::suffix::Suffix;
+use crate::server::{End, Server};
 use crate::sessions::Sessions;
 use crate::sessions::health::Condition;
 use crate::sessions::horizon::Horizon;
@@ -140,7 +142,7 @@ impl Recovery {
         }
         self.replayed = stamp;
         if stamp > self.stable.max(self.checkpointed) {
-            self.suffix.push_back(Sealed { stamp, view, kind, payload: payload.to_vec() });
+            self.suffix.push_back(Sealed { stamp, view, kind, payload: Arc::new(payload.to_vec()) });
             return Ok(());
         }
         let wrong = |error| RecoveryError::Entry { stamp, error };
@@ -197,11 +199,12 @@ impl Recovery {
         let number =
             self.view().number.checked_add(1).filter(|n| *n < u32::MAX).ok_or(RecoveryError::Views)?;
         let view = ViewId::new(number.max(self.config.view_first), incarnation);
-        self.finish_with(now, Box::new(Solo::new(view, last)), view, out)
+        let solo = Solo::new(Lead { view, kept: self.stamp(), is_unsure: false }, last);
+        self.finish_with(now, Box::new(solo), view, Written { cuts: 0, position: last }, out)
     }
 
     /// A server with a sequencer. `joined` names it in effects and their answers, and is another one after
-    /// each recovery.
+    /// each recovery. `end` is that of the log, all of which is durable.
     ///
     /// # Errors
     /// If entries are missing that the checkpoint contains.
@@ -210,6 +213,7 @@ impl Recovery {
         now: Now,
         sequencer: Box<dyn Sequencer>,
         joined: ViewId,
+        end: Written,
         out: &mut Effects,
     ) -> Result<Server, RecoveryError> {
         if self.replayed < self.checkpointed && self.replay_from <= self.checkpointed {
@@ -220,7 +224,7 @@ impl Recovery {
         let installer = Installer::new(self.config.mob_bytes, self.replay_from, self.pieces);
         let mut pages = Pages::new(self.space, self.config.cache_bytes, self.mob, installer, self.stored_end);
         pages.show_upto(stamp);
-        pages.written_upto(stamp);
+        pages.written_upto(stamp.max(self.replayed));
         let mut server = Server {
             config: self.config,
             space: self.space,
@@ -229,9 +233,9 @@ impl Recovery {
             replica: self.replica,
             pages,
             leader: None,
+            begins: None,
             sessions: Sessions::new(now, self.horizon),
-            unwritten: VecDeque::new(),
-            suffix: Suffix { entries: self.suffix, stable: Stamp::ZERO },
+            suffix: Suffix::new(self.suffix, end),
             end: End::Working,
             host: Default::default(),
             condition: Condition::new(now),

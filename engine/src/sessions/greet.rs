@@ -32,8 +32,7 @@ impl Sessions {
         if self.all.get(&conn).is_some_and(|s| s.client.is_some()) {
             return self.expel(conn, "a connection greets once", cx);
         }
-        let visible = cx.pages.visible();
-        if !cx.leader.as_ref().is_some_and(|leader| leader.is_ready(visible)) {
+        if cx.leader.is_none() {
             return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
         }
         if hello.version_max.min(WIRE_VERSION) < hello.version_min.max(WIRE_VERSION_MIN) {

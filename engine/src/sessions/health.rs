@@ -63,8 +63,7 @@ impl Sessions {
 
 /// The state, and why it is that. Of several that hold it is the one that matters most to a client.
 fn state(cx: &Cx<'_>) -> (HealthState, String) {
-    let visible = cx.pages.visible();
-    let Some(leader) = cx.leader.as_deref().filter(|leader| leader.is_ready(visible)) else {
+    let Some(leader) = cx.leader.as_deref() else {
         return (HealthState::NotLeading, "another server leads, or none does yet".into());
     };
     if cx.condition.is_draining() {

@@ -67,7 +67,7 @@ fn record() -> impl Strategy<Value = (u8, Vec<u8>)> {
     });
     let small = prop_oneof![
         Just(Entry::Genesis),
-        any::<u64>().prop_map(|kept| Entry::View { kept: Stamp(kept) }),
+        any::<(u64, bool)>().prop_map(|(kept, lost)| Entry::View { kept: Stamp(kept), lost }),
         (0u64..5).prop_map(|c| Entry::Evict(ClientId(c))),
         (0u64..5).prop_map(|c| Entry::End(ClientId(c))),
         (0u64..5, 0..=PageId::MAX.get() + 1, vec(2u32..40, 0..5)).prop_map(|(c, next_page, pages)| {

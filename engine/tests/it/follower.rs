@@ -1,14 +1,19 @@
-//! A follower, fed by hand: what it applies, what it waits for, and what it is after a restart.
+//! A follower, fed by hand: what it applies, what it waits for, and what it is after a restart; and a leader
+//! that begins behind entries that are not known to be stable.
 
-use tercel_engine::order::Sealed;
+use std::sync::Arc;
+
+use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
 use tercel_engine::order::follower::{FEEDER, Follower, acked, packet};
+use tercel_engine::order::{Sealed, Sequencer};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Head, Logged};
 use tercel_engine::server::{Effect, Effects, Input, LogRoom, Server, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::log::Last;
 use tercel_wire::message::{CommitEffects as Written, Write};
 use tercel_wire::page::Page;
 
@@ -23,13 +28,13 @@ impl Order {
     fn new() -> Order {
         let mut order = Order::default();
         order.push(&Entry::Genesis);
-        order.push(&Entry::View { kept: Stamp::ZERO });
+        order.push(&Entry::View { kept: Stamp::ZERO, lost: false });
         order
     }
 
     fn push(&mut self, entry: &Entry<'_>) {
         let stamp = Stamp(self.0.len() as u64 + 1);
-        self.0.push(Sealed { stamp, view: VIEW, kind: entry.kind(), payload: entry.encode() });
+        self.0.push(Sealed { stamp, view: VIEW, kind: entry.kind(), payload: Arc::new(entry.encode()) });
     }
 
     /// An operation that writes these objects, so many bytes each.
@@ -105,14 +110,20 @@ impl Fed {
 
     /// Ends it, without what its log had not synced, and begins anew.
     fn restart(&mut self) {
+        let follower = |last: Last| Box::new(Follower::new(last.stamp, last.position)) as Box<dyn Sequencer>;
+        self.begin(Stamp(u64::MAX), follower);
+    }
+
+    /// Begins anew, with entries up to `stable` known to be that.
+    fn begin(&mut self, stable: Stamp, sequencer: impl FnOnce(Last) -> Box<dyn Sequencer>) {
         let node = &mut self.node;
         node.running = None;
         let mut recovery = node.recovery(self.config.clone(), node.disk.checkpoint.as_ref()).unwrap();
         let opened = node.open(recovery.replay_from()).unwrap();
+        recovery.only_stable_upto(stable);
         opened.replay(&mut recovery).unwrap();
-        let last = opened.log.last();
-        let sequencer = Box::new(Follower::new(last.stamp, last.position));
-        let out = node.begin_with(recovery, opened.log, (Now(0), VIEW), sequencer, ()).unwrap();
+        let sequencer = sequencer(opened.log.last());
+        let out = node.begin_with(recovery, (opened.log, 0), (Now(0), VIEW), sequencer, ()).unwrap();
         self.installs_left = u32::MAX;
         self.perform(out);
     }
@@ -142,6 +153,24 @@ impl Fed {
                 }
             }
         }
+    }
+
+    /// Begins anew in a group that knows the first two entries to be stable, and keeps so many of its log.
+    fn begin_in_group(&mut self, order: &Order, kept: u64) {
+        let config =
+            DelayedConfig { stable_us: 0, reign_entries: u64::MAX, vacant_us: 0, others_suffice: false };
+        let known = |last: Last| Known {
+            view: VIEW,
+            local_end: last.position,
+            stable: (Stamp(2), LogPosition(2)),
+            entries: order.0[2..].to_vec(),
+        };
+        self.begin(Stamp(2), |last| {
+            let mut groups = (0..).map(|seed| Delayed::new(config, seed, Now(0), known(last)));
+            Box::new(groups.find(|group| group.end().0 == kept).unwrap())
+        });
+        self.take(Input::Time);
+        assert!(!self.server().is_leading() && self.server().visible() == Stamp(2));
     }
 
     /// Feeds it all that is behind what it has, each entry behind the one before.
@@ -285,4 +314,44 @@ fn a_follower_gives_pages_that_it_must_read_first() {
         assert_eq!(fed.server().page_over(page, stored).as_ref(), Some(&bytes));
     }
     assert!(asked > 16, "{asked}");
+}
+
+#[test]
+fn leader_begins_behind_more_than_its_buffer_holds() {
+    let mut order = Order::new();
+    (8..40).for_each(|page| order.commit(page..page + 1, 4, 400));
+    let mut fed = Fed::new(8_000);
+    fed.feed(&order);
+    fed.sync();
+    fed.begin_in_group(&order, order.last().0);
+    fed.installs_left = 0;
+    fed.sync();
+    let stopped = fed.server().visible();
+    assert!(Stamp(2) < stopped && stopped < Stamp(20) && !fed.server().is_leading(), "{stopped}");
+    fed.begin_in_group(&order, order.last().0);
+    fed.sync();
+    fed.run_until_idle();
+    assert!(fed.server().is_leading() && fed.server().visible() == order.last().next());
+}
+
+#[test]
+fn cut_entries_are_not_applied_and_old_reports_vouch_for_none() {
+    let mut order = Order::new();
+    (8..12).for_each(|page| order.commit(page..page + 1, 4, 20));
+    let mut fed = Fed::new(1 << 20);
+    fed.feed(&order);
+    fed.sync();
+    fed.begin_in_group(&order, 4);
+    // The view's own entry has taken the place of one that was cut.
+    fed.take(Input::Written(0, LogPosition(6)));
+    fed.take(Input::Time);
+    assert!(!fed.server().is_leading());
+    fed.sync();
+    fed.take(Input::Time);
+    order.0.truncate(4);
+    let view = ViewId::new(2, fed.server().view().incarnation);
+    let begins = Entry::View { kept: Stamp(4), lost: false };
+    let payload = Arc::new(begins.encode());
+    order.0.push(Sealed { stamp: Stamp(5), view, kind: begins.kind(), payload });
+    assert!(fed.server().is_leading() && fed.is_at(&order));
 }

@@ -1,6 +1,8 @@
 //! Grants of places over many clients and connections: numbers of pages do not run out while few pages are in
 //! use.
 
+use std::sync::Arc;
+
 use crate::world::hand::{A, B, Hand, Said, Work, closed, object, outcomes, refused};
 use tercel_engine::limits::{GRANTED_MAX, LEASE_PAGES, LEASED_UNUSED_MAX};
 use tercel_engine::order::Sealed;
@@ -19,7 +21,7 @@ fn with_pages_left(left: u32) -> Hand {
     let next_page = PageId::MAX.get() + 1 - left;
     let entries = [
         Entry::Genesis,
-        Entry::View { kept: Stamp(1) },
+        Entry::View { kept: Stamp(1), lost: false },
         Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![], holes: vec![] }),
         Entry::End(ClientId(1)),
     ];
@@ -28,7 +30,7 @@ fn with_pages_left(left: u32) -> Hand {
     let mut log = Vec::new();
     for (stamp, entry) in (1..).map(Stamp).zip(&entries) {
         recovery.replay(view, stamp, entry.kind(), &entry.encode()).unwrap();
-        log.push(Sealed { stamp, view, kind: entry.kind(), payload: entry.encode() });
+        log.push(Sealed { stamp, view, kind: entry.kind(), payload: Arc::new(entry.encode()) });
     }
     Hand::of(recovery, log)
 }

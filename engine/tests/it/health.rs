@@ -97,7 +97,7 @@ fn server_that_does_not_lead_yet_says_so_before_a_greeting() {
     };
     assert_eq!(ask(&mut server), HealthState::NotLeading);
     let appended = out.list.iter().filter(|effect| matches!(effect, Effect::Append(..))).count();
-    let written = Input::Written(server.view(), LogPosition(appended as u64));
+    let written = Input::Written(0, LogPosition(appended as u64));
     server.handle(Now(0), written, &mut out);
     assert_eq!(ask(&mut server), HealthState::Serving);
 }

@@ -4,7 +4,7 @@ use crate::world::things::{Thing, count, make, many, set, small, thing, world};
 use crate::world::{self, Indoors, World};
 use tercel_engine::error::Error;
 use tercel_engine::server::LocalConfig;
-use tercel_engine::server::{Effects, Input, ServerConfig};
+use tercel_engine::server::{Input, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Begin, Isolation, Options, Port, Step, Tx};
 use tercel_wire::id::Stamp;
@@ -221,11 +221,8 @@ fn server_that_does_not_lead_takes_no_transaction() {
     {
         let mut inner = w.lock();
         let recovery = tercel_engine::server::Recovery::new(ServerConfig::default(), world::SPACE, None, 0);
-        let mut out = Effects::default();
-        let at = tercel_wire::id::LogPosition::ZERO;
-        let machine = recovery.unwrap().finish(Now(0), 5, at, &mut out).unwrap();
         let log = inner.node.open(Stamp::ZERO).unwrap().log;
-        inner.node.begin(machine, log, ());
+        inner.node.begin_alone(recovery.unwrap(), log, (Now(0), 5), ()).unwrap();
     }
     let begun = Tx::begin(&p, Isolation::Serializable).map(|tx| tx.snapshot());
     assert!(matches!(begun, Err(Error::Unavailable(_))), "{begun:?}");

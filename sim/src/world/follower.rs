@@ -5,11 +5,10 @@
 //! nothing else in a world depends on it. [`super::feeder`] feeds it, and [`super::compare`] compares it with
 //! the leader.
 
-use tercel_engine::order::NodeId;
 use tercel_engine::order::follower::{FEEDER, acked};
 use tercel_engine::random::Random;
 use tercel_engine::server::Input;
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{MemberId, Stamp};
 
 use super::compare::Comparison;
 use super::feeder::HEALED_BYTES;
@@ -107,15 +106,15 @@ impl World {
     }
 
     /// A node sends a packet: only a follower does, to its feeder.
-    pub(super) fn packet_of(&mut self, n: usize, to: NodeId, bytes: Vec<u8>) {
-        let said = acked(&bytes).unwrap_or(Stamp::ZERO);
+    pub(super) fn packet_of(&mut self, n: usize, to: MemberId, bytes: &[u8]) {
+        let said = acked(bytes).unwrap_or(Stamp::ZERO);
         if n != FOLLOWER || to != FEEDER || said < self.nodes[n].said {
             let before = self.nodes[n].said;
             return self.blame(format!("node {n} says {said} to {to:?} after {before}"));
         }
         self.nodes[n].said = said;
         let us = self.feed_us();
-        self.at(self.time + us, Event::Said(self.comparison.feeder.epoch, bytes));
+        self.at(self.time + us, Event::Said(self.comparison.feeder.epoch, bytes.to_vec()));
     }
 
     /// Packets arrive. What there is no room for is lost: the feeder sends it again.

@@ -287,19 +287,38 @@ impl World {
                 }
             }
             Effect::Close(conn) => self.close(n, conn),
-            Effect::Append(position, _, ref entry) => {
-                if n == LEADER {
+            Effect::Append(position, ref entry) => {
+                let end = self.nodes[n].running.as_ref().map(|running| running.end().next());
+                if end != Some(position) {
+                    return self.blame(format!("{position} is appended, and the log has {end:?} next"));
+                }
+                if n == LEADER && self.oracle.at(position).is_none() {
                     self.say(format_args!("s       orders {}, kind {}", entry.stamp, entry.kind));
                     self.may_be_ordered(entry);
                     if let Err(why) = self.oracle.append(position, entry) {
                         return self.blame(format!("the order: {why}"));
                     }
                 } else if self.oracle.at(position) != Some(entry) {
-                    return self.blame(format!("the follower logs {} at {position}", entry.stamp));
+                    return self.blame(format!("node {n} logs {} at {position}", entry.stamp));
                 }
                 self.nodes[n].carry_out(effect);
             }
-            Effect::Packet(to, bytes) => self.packet_of(n, to, bytes),
+            Effect::Cut(above) => {
+                self.say(format_args!("s       cuts the log above {above}"));
+                let less = self.drops(n, RunnerRule::LogCutTooLittle);
+                let of_log = if less { above.next() } else { above };
+                let cut = self.oracle.cut(above).and_then(|()| self.nodes[n].cut_above(of_log));
+                match cut {
+                    Ok(word) => {
+                        word.into_iter().for_each(|w| self.at_disk(n, WORD_US_MAX, DiskEvent::Word(w)))
+                    }
+                    Err(why) => self.blame(format!("the log is not cut above {above}: {why}")),
+                }
+            }
+            Effect::Packet(to, bytes) => self.packet_of(n, to, &bytes),
+            Effect::Save(..) | Effect::ReadLog(..) | Effect::KeepFrom(_) => {
+                self.blame(format!("no group of this world asks for {effect:?}"));
+            }
             Effect::Run(view, job) => self.run_slow(n, view, job),
             Effect::Hear(view, id, said) => self.hear_slow(n, view, id, said),
             Effect::EndStreams(id) => self.end_slow(n, id),
@@ -338,8 +357,8 @@ impl World {
             }
             Effect::Unpin(_) => _ = self.nodes[n].carry_out(effect),
             Effect::Stop(why) => self.node_fails(n, why),
-            Effect::Recover(cut) => {
-                self.say(format_args!("s       is deposed, the log is cut above {cut:?}"));
+            Effect::Recover => {
+                self.say(format_args!("s       is deposed"));
                 self.record.counts.depositions += 1;
                 self.nodes[n].carry_out(effect);
                 self.nodes[n].conns().into_iter().for_each(|conn| self.close(n, conn));
@@ -359,8 +378,7 @@ impl World {
         let us = self.disk_us(n);
         let Process { node, armed, joined, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
-        let Some((records, last)) = running.take_records() else { return };
-        let written = last.written();
+        let Some((records, written, last)) = running.take_records() else { return };
         let appended = match take(&mut armed.write_fails) {
             true => {
                 armed.excuses_stop = true;
@@ -378,9 +396,9 @@ impl World {
         let us = running.host.spent_us() + us;
         let joined = *joined;
         if self.drops(n, RunnerRule::SyncReportedEarly) {
-            self.at_disk(n, 0, DiskEvent::Synced(joined, written, last.stamp));
+            self.at_disk(n, 0, DiskEvent::Synced(joined, written, last));
         }
-        self.at_disk(n, us, DiskEvent::Sync(written, last.stamp));
+        self.at_disk(n, us, DiskEvent::Sync(written, last));
     }
 
     /// The process cannot go on: something that it needs has failed.
@@ -399,7 +417,7 @@ impl World {
             DiskEvent::Sync(written, last) => self.sync(n, written, last),
             // The word to a server whose leader was deposed.
             DiskEvent::Synced(joined, written, _) if joined != self.nodes[n].joined => {
-                self.node_takes(n, Input::Written(written.view, written.position));
+                self.node_takes(n, Input::Written(written.cuts, written.position));
             }
             DiskEvent::Synced(_, written, last) => self.synced(n, written, last),
             DiskEvent::Deed(Effect::Read(view, page)) => {
@@ -449,7 +467,7 @@ impl World {
             self.say(format_args!("s       synced up to {last}"));
         }
         self.look_at_disk(n);
-        self.node_takes(n, Input::Written(written.view, written.position));
+        self.node_takes(n, Input::Written(written.cuts, written.position));
         self.nodes[n].truncate();
         self.hand_over(n);
         self.rejoin_if_idle(n);
@@ -468,7 +486,10 @@ impl World {
             }
         } else {
             running.log.sync(&mut node.disk);
-            running.synced = last;
+            // A cut has made it durable before, or erased it.
+            if written.cuts == running.cuts {
+                running.synced = last;
+            }
         }
         running.is_writing = false;
         let joined = *joined;
@@ -482,7 +503,7 @@ impl World {
     /// Once the log and the store are idle, a server whose leader was deposed begins anew. The word of what
     /// they did last may still be on its way.
     fn rejoin_if_idle(&mut self, n: usize) {
-        if self.nodes[n].running.as_ref().is_some_and(|r| r.deposed.is_some() && r.is_idle()) {
+        if self.nodes[n].running.as_ref().is_some_and(|r| r.is_deposed && r.is_idle()) {
             self.rejoin(n);
         }
     }

@@ -6,7 +6,7 @@
 use tercel_engine::limits;
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
 use tercel_engine::order::follower::Follower;
-use tercel_engine::order::{Output, Sealed, Sequencer};
+use tercel_engine::order::{Sealed, Sequencer};
 use tercel_engine::server::{Checkpoint, Effects, Input, Recovery, ServerConfig};
 use tercel_testkit::node::log::{Log, Opened};
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
@@ -145,63 +145,34 @@ impl World {
             if is_torn { ", a torn write cut off" } else { "" }
         ));
         self.nodes[n].running = Some(running);
-        Ok(self.nodes[n].take(self.time, Input::Written(last.view, last.position)))
+        Ok(self.nodes[n].take(self.time, Input::Written(0, last.position)))
     }
 
-    /// The rest of the group has what was promised, and perhaps more, or less, than is on this disk.
+    /// Begins in a group, the rest of which has what was promised, and perhaps more, or less, than is on this
+    /// disk.
     fn begin_in_group(
         &mut self,
         n: usize,
         config: DelayedConfig,
-        recovery: Recovery,
+        mut recovery: Recovery,
         opened: Opened,
         local_end: LogPosition,
     ) -> Result<Effects, Failed> {
-        let mut log = opened.log;
         let stable_end = self.oracle.promised_end();
-        let mut missing = self.oracle.between(local_end, stable_end).to_vec();
-        let local_end = local_end.max(stable_end);
         let known = Known {
             view: self.oracle.view().max(ViewId::new(self.view_first(), 0)),
             local_end,
             stable: (self.oracle.promised, stable_end),
-            suffix: self.oracle.between(stable_end, self.oracle.end()).to_vec(),
+            entries: self.oracle.between(local_end.min(stable_end), self.oracle.end()).to_vec(),
         };
         let now = self.nodes[n].clock.now(self.time);
         // No leader is deposed while the space is being filled.
         let reign_entries = if self.phase == Phase::Before { u64::MAX } else { config.reign_entries };
         let config = DelayedConfig { reign_entries, ..config };
-        let mut group = Delayed::new(config, self.random.next_u64(), now, known);
-        let mut cut = None;
-        for output in group.before_replay() {
-            match output {
-                Output::Append(_, _, entry) => missing.push(entry),
-                Output::Cut(above) => cut = Some(above),
-                other => return Err(Failed::Wrong(format!("{other:?} before anything is replayed"))),
-            }
-        }
-        self.write_at_start(n, &mut log, &missing)?;
+        let group = Delayed::new(config, self.random.next_u64(), now, known);
         self.oracle.cut(group.end()).map_err(Failed::Wrong)?;
-        if let Some(above) = cut {
-            log.cut_above(&mut self.nodes[n].disk, above).map_err(Failed::Wrong)?;
-        }
-        self.replay_in_group(n, recovery, Box::new(group))
-    }
-
-    /// Opens the log, which ends where the group's does, and recovers from it.
-    fn replay_in_group(
-        &mut self,
-        n: usize,
-        mut recovery: Recovery,
-        sequencer: Box<dyn Sequencer>,
-    ) -> Result<Effects, Failed> {
-        let (opened, end) = self.open(n, recovery.replay_from())?;
-        if end != self.oracle.end() {
-            let due = self.oracle.end();
-            return Err(Failed::Wrong(format!("the log ends at {end}, and {due} entries were kept")));
-        }
         recovery.only_stable_upto(self.oracle.promised);
-        self.join(n, recovery, opened, sequencer)
+        self.join(n, recovery, (opened, 0), Box::new(group))
     }
 
     /// Begins as a node that is fed: its disk has what it told its feeder, and perhaps more.
@@ -210,15 +181,15 @@ impl World {
         if last.stamp < said {
             return Err(Failed::Wrong(format!("its log ends at {}, and it had said {said}", last.stamp)));
         }
-        self.join(n, recovery, opened, Box::new(Follower::new(last.stamp, last.position)))
+        self.join(n, recovery, (opened, 0), Box::new(Follower::new(last.stamp, last.position)))
     }
 
-    /// Begins with a sequencer, from the records of its log.
+    /// Begins with a sequencer, from the records of its log, which its process has cut so often.
     fn join(
         &mut self,
         n: usize,
         mut recovery: Recovery,
-        opened: Opened,
+        (opened, cuts): (Opened, u32),
         sequencer: Box<dyn Sequencer>,
     ) -> Result<Effects, Failed> {
         opened.replay(&mut recovery).map_err(|e| wrong(&e))?;
@@ -228,7 +199,7 @@ impl World {
         process.joined += 1;
         let joined = (process.clock.now(self.time), ViewId::new(process.joined, n as u32 + 1));
         let host = self.host(n);
-        let begun = self.nodes[n].begin_with(recovery, opened.log, joined, sequencer, host);
+        let begun = self.nodes[n].begin_with(recovery, (opened.log, cuts), joined, sequencer, host);
         let stable = self.oracle.promised;
         self.say(format_args!(
             "{}       joins with {end} entries, stable up to {stable}, {replayed} replayed from {from}",
@@ -243,19 +214,16 @@ impl World {
         self.count(&running.machine, &running.host);
         self.forget_digests();
         self.forget_backup();
-        let begun = self.cut(n, running.log, running.deposed.flatten()).and_then(|()| {
-            let recovery = self.begin_recovery(n)?;
-            self.replay_in_group(n, recovery, running.machine.into_sequencer())
+        let begun = self.begin_recovery(n).and_then(|mut recovery| {
+            let (opened, end) = self.open(n, recovery.replay_from())?;
+            if end != self.oracle.end() {
+                let due = self.oracle.end();
+                return Err(Failed::Wrong(format!("the log ends at {end}, and {due} entries were kept")));
+            }
+            recovery.only_stable_upto(self.oracle.promised);
+            self.join(n, recovery, (opened, running.cuts), running.machine.into_sequencer())
         });
         self.begun(n, begun);
-    }
-
-    fn cut(&mut self, n: usize, log: Log, above: Option<LogPosition>) -> Result<(), Failed> {
-        let Some(above) = above else { return Ok(()) };
-        let less = self.drops(n, RunnerRule::LogCutTooLittle);
-        let of_log = if less { above.next() } else { above };
-        log.cut_above(&mut self.nodes[n].disk, of_log).map_err(Failed::Wrong)?;
-        self.oracle.cut(above).map_err(Failed::Wrong)
     }
 
     /// Writes what must be there before anything is served; now and then the power fails just then.

@@ -348,7 +348,7 @@ pub struct Server {
 
 /// The messages of other threads to the loop.
 pub(crate) enum Post {
-    /// All log records up to this one are durable.
+    /// The log is durable up to this end.
     Written(tercel_wire::id::Written),
     /// The log was cut and ends with this record.
     Cut(tercel_wire::log::Last),
@@ -381,7 +381,7 @@ pub(crate) enum Post {
 impl From<LogDone> for Post {
     fn from(done: LogDone) -> Post {
         match done {
-            LogDone::Synced { last } => Post::Written(last),
+            LogDone::Synced { end } => Post::Written(end),
             LogDone::Cut { last } => Post::Cut(last),
             LogDone::Failed { error } => Post::LogFailed(error.to_string()),
         }

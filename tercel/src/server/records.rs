@@ -4,39 +4,47 @@
 //! records are encoded in the order of their positions, and nothing else is appended to the log meanwhile.
 
 use tercel_engine::order::Sealed;
-use tercel_wire::id::{LogPosition, ViewId, Written};
+use tercel_wire::id::{LogPosition, Written};
 use tercel_wire::log::{Kind, Last, encode_record};
 
 /// Holds the encoded records that the log thread has not yet taken.
 pub(super) struct Records {
     last: Last,
+    /// Cuts of the log so far.
+    cuts: u32,
     bytes: Vec<u8>,
 }
 
 impl Records {
     /// No records yet, for a log that ends with the record `last`.
     pub(super) fn new(last: Last) -> Records {
-        Records { last, bytes: Vec::new() }
+        Records { last, cuts: 0, bytes: Vec::new() }
     }
 
-    /// Takes the next record, at its position, for a view.
-    pub(super) fn add(&mut self, position: LogPosition, view: ViewId, entry: &Sealed) -> Result<(), String> {
+    /// The log was cut and ends with the record `last`: what was encoded meanwhile does not continue it.
+    pub(super) fn cut(&mut self, last: Last) {
+        *self = Records { last, cuts: self.cuts + 1, bytes: Vec::new() };
+    }
+
+    /// Takes the next record, at its position.
+    pub(super) fn add(&mut self, position: LogPosition, entry: &Sealed) -> Result<(), String> {
         if position != self.last.position.next() {
             return Err(format!("record {position} is to follow record {}", self.last.position));
         }
         let kind = Kind::new(entry.kind).ok_or("an entry of the log has no kind")?;
-        encode_record(&mut self.bytes, &mut self.last.chain, kind, view, entry.stamp, &entry.payload)
+        encode_record(&mut self.bytes, &mut self.last.chain, kind, entry.view, entry.stamp, &entry.payload)
             .map_err(|e| e.to_string())?;
-        (self.last.view, self.last.stamp, self.last.position) = (view, entry.stamp, position);
+        (self.last.view, self.last.stamp, self.last.position) = (entry.view, entry.stamp, position);
         Ok(())
     }
 
-    /// Takes the encoded bytes with their last record; `buffer` supplies their replacement.
+    /// Takes the encoded bytes, and where the log ends with them; `buffer` supplies their replacement.
     pub(super) fn take(&mut self, buffer: impl FnOnce() -> Vec<u8>) -> Option<(Vec<u8>, Written)> {
         if self.bytes.is_empty() {
             return None;
         }
-        Some((std::mem::replace(&mut self.bytes, buffer()), self.last.written()))
+        let end = Written { cuts: self.cuts, position: self.last.position };
+        Some((std::mem::replace(&mut self.bytes, buffer()), end))
     }
 
     /// Takes back what [`Records::take`] gave, with nothing added meanwhile.

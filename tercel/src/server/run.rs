@@ -394,12 +394,11 @@ impl Loop {
 
     fn posted(&mut self, core: &mut Core, now: Now, post: Post) {
         match post {
-            Post::Written(last) => {
+            Post::Written(end) => {
                 self.look_at_disk(core, now);
-                core.take(now, Input::Written(last.view, last.position));
+                core.take(now, Input::Written(end.cuts, end.position));
             }
-            // What was encoded meanwhile does not continue the log any more.
-            Post::Cut(last) => self.records = Records::new(last),
+            Post::Cut(last) => self.records.cut(last),
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Panicked(why) => self.failed = Some(why),
             Post::Read(view, page, result) => {
@@ -614,8 +613,8 @@ impl Loop {
         match effect {
             Effect::Send(conn, bytes) => self.send(core, conn, bytes),
             Effect::Close(conn) => self.close(core, conn),
-            Effect::Append(position, view, entry) => {
-                if let Err(why) = self.records.add(position, view, &entry) {
+            Effect::Append(position, entry) => {
+                if let Err(why) = self.records.add(position, &entry) {
                     self.failed = Some(why);
                 }
             }
@@ -634,7 +633,12 @@ impl Loop {
             Effect::Truncate(stamp) => self.log.truncate_below(stamp),
             Effect::Stop(why) => self.failed = Some(why),
             // One node alone always leads, and speaks to no other.
-            Effect::Packet(..) | Effect::Recover(_) => {
+            Effect::Packet(..)
+            | Effect::Cut(_)
+            | Effect::Save(..)
+            | Effect::ReadLog(..)
+            | Effect::KeepFrom(_)
+            | Effect::Recover => {
                 self.failed = Some("a group's order reached a server that is alone".into());
             }
         }

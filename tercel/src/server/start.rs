@@ -12,7 +12,7 @@ use tercel_engine::server::{
 use tercel_engine::time::Now;
 use tercel_events::{Config as EventsConfig, EventQueue};
 use tercel_wire::class::ROOT_HEAD;
-use tercel_wire::id::{Stamp, Written};
+use tercel_wire::id::Stamp;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::door::Door;
@@ -144,9 +144,8 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let mut machine = recovery.finish(Now(0), incarnation, log.tail().last.position, &mut out)?;
     append(&mut log, &mut out)?;
     log.sync()?;
-    let Written { view, position } = log.tail().last.written();
     // If there was much to replay, this already begins to install it.
-    machine.handle(Now(0), Input::Written(view, position), &mut out);
+    machine.handle(Now(0), Input::Written(0, log.tail().last.position), &mut out);
     let recovered = Recovered {
         created: dir.is_new(),
         replayed: opened.replayed,
@@ -172,8 +171,8 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
 fn append(log: &mut Log, out: &mut Effects) -> Result<(), ServerError> {
     let mut records = Records::new(log.tail().last);
     for effect in out.list.extract_if(.., |effect| matches!(effect, Effect::Append(..))) {
-        if let Effect::Append(position, view, entry) = effect {
-            records.add(position, view, &entry).map_err(ServerError::Stopped)?;
+        if let Effect::Append(position, entry) = effect {
+            records.add(position, &entry).map_err(ServerError::Stopped)?;
         }
     }
     if let Some((bytes, _)) = records.take(Vec::new) {

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
@@ -79,7 +80,7 @@ impl Log {
             while let Some(record) = reader.next() {
                 if record.stamp >= from {
                     let (stamp, view, kind) = (record.stamp, record.view, record.kind.get());
-                    records.push(Sealed { stamp, view, kind, payload: record.payload.to_vec() });
+                    records.push(Sealed { stamp, view, kind, payload: Arc::new(record.payload.to_vec()) });
                 }
             }
         }
@@ -93,11 +94,12 @@ impl Log {
         Ok(Opened { log, records, begins, is_torn })
     }
 
-    /// Erases every record above a position; all that was appended is synced. The log is then opened anew.
+    /// Syncs everything that was appended, and erases every record above a position.
     ///
     /// # Errors
     /// If the record there cannot be read.
-    pub fn cut_above(self, disk: &mut Disk, position: LogPosition) -> Result<(), String> {
+    pub fn cut_above(&mut self, disk: &mut Disk, position: LogPosition) -> Result<(), String> {
+        self.sync(disk);
         if position >= self.last().position {
             return Ok(());
         }
@@ -111,6 +113,7 @@ impl Log {
         let tail =
             tail.ok_or_else(|| format!("the record at {position}, behind which to cut, cannot be read"))?;
         let Ok(()) = erase(log, tail.offset, last, &mut Cut(disk));
+        *self = Log::open(disk, log.space, Stamp(u64::MAX), self.segment_bytes)?.log;
         Ok(())
     }
 

@@ -13,8 +13,7 @@ use tercel_engine::server::{
     Checkpoint, Effect, Effects, Input, PageUpdate, Recovery, RecoveryError, Server, ServerConfig,
 };
 use tercel_engine::time::Now;
-use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
-use tercel_wire::log::Last;
+use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId, Written};
 
 use crate::SPACE;
 use clock::Clock;
@@ -55,8 +54,10 @@ pub struct Running<H = ()> {
     pub is_installing: bool,
     /// A pin that waits for the install before it.
     pub pin_next: Option<(ViewId, u64)>,
-    /// Its leader was deposed, and the log is to be cut above the position.
-    pub deposed: Option<Option<LogPosition>>,
+    /// Cuts of the log since the process began.
+    pub cuts: u32,
+    /// Its leader was deposed.
+    pub is_deposed: bool,
     /// The state that the host keeps.
     pub host: H,
     /// The log is no longer needed below this.
@@ -108,8 +109,8 @@ impl<H> Node<H> {
         Log::open(&mut self.disk, SPACE, from, self.segment_bytes)
     }
 
-    /// A process begins, whose log has everything that it wrote.
-    pub fn begin(&mut self, machine: Server, log: Log, host: H) {
+    /// A machine begins, whose log, cut so often, has everything that its predecessors wrote.
+    fn begin(&mut self, machine: Server, (log, cuts): (Log, u32), host: H) {
         self.is_new = false;
         self.running = Some(Running {
             machine,
@@ -120,7 +121,8 @@ impl<H> Node<H> {
             is_syncing: false,
             is_installing: false,
             pin_next: None,
-            deposed: None,
+            cuts,
+            is_deposed: false,
             host,
             truncate: None,
             pinned: None,
@@ -141,7 +143,7 @@ impl<H> Node<H> {
     ) -> Result<(), String> {
         let (mut out, end) = (Effects::default(), log.last().position);
         let machine = recovery.finish(now, incarnation, end, &mut out).map_err(|e| e.to_string())?;
-        self.begin(machine, log, host);
+        self.begin(machine, (log, 0), host);
         for effect in out.list {
             if !matches!(effect, Effect::Append(..)) {
                 return Err(format!("{effect:?} before the first sync"));
@@ -151,21 +153,23 @@ impl<H> Node<H> {
         Ok(())
     }
 
-    /// A process begins with a sequencer that knows of other nodes. Gives what its machine wants done.
+    /// A machine begins with a sequencer that knows of other nodes, and a log that its process has cut so
+    /// often. Gives what it wants done.
     ///
     /// # Errors
     /// If the machine does not begin.
     pub fn begin_with(
         &mut self,
         recovery: Recovery,
-        log: Log,
+        (log, cuts): (Log, u32),
         (now, joined): (Now, ViewId),
         sequencer: Box<dyn Sequencer>,
         host: H,
     ) -> Result<Effects, String> {
         let mut out = Effects::default();
-        let machine = recovery.finish_with(now, sequencer, joined, &mut out).map_err(|e| e.to_string())?;
-        self.begin(machine, log, host);
+        let end = Written { cuts, position: log.last().position };
+        let machine = recovery.finish_with(now, sequencer, joined, end, &mut out);
+        self.begin(machine.map_err(|e| e.to_string())?, (log, cuts), host);
         Ok(out)
     }
 
@@ -185,10 +189,11 @@ impl<H> Node<H> {
     pub fn carry_out(&mut self, effect: Effect) -> Option<Input<'static>> {
         let running = self.running.as_mut()?;
         match effect {
-            Effect::Append(position, _, entry) => {
+            Effect::Append(position, entry) => {
                 assert_eq!(position, running.end().next());
                 running.unwritten.push(entry);
             }
+            Effect::Cut(above) => return self.cut_above(above).expect("a log that can be read"),
             Effect::Read(view, page) => {
                 let found = self.disk.pages.get(&page).map(|bytes| bytes.to_vec());
                 return Some(Input::Read(view, page, Ok(found)));
@@ -216,10 +221,25 @@ impl<H> Node<H> {
                 running.truncate = Some(stamp);
                 self.truncate();
             }
-            Effect::Recover(above) => running.deposed = Some(above),
+            Effect::Recover => running.is_deposed = true,
             other => panic!("a node alone does not do {other:?}"),
         }
         None
+    }
+
+    /// Cuts the log above a position; the rest is durable. Gives the word of it.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn cut_above(&mut self, above: LogPosition) -> Result<Option<Input<'static>>, String> {
+        let Some(running) = &mut self.running else { return Ok(None) };
+        running.cuts += 1;
+        let kept = above.0.saturating_sub(running.log.last().position.0);
+        running.unwritten.truncate(kept as usize);
+        running.log.cut_above(&mut self.disk, above)?;
+        let last = running.log.last();
+        running.synced = last.stamp;
+        Ok(Some(Input::Written(running.cuts, last.position)))
     }
 
     /// Stores pages and perhaps a checkpoint.
@@ -245,12 +265,12 @@ impl<H> Node<H> {
     /// If the disk has no room.
     pub fn sync(&mut self) -> Option<Input<'static>> {
         let running = self.running.as_mut()?;
-        let (records, last) = running.take_records()?;
+        let (records, written, last) = running.take_records()?;
         running.log.append(&mut self.disk, &records).expect("a disk with room");
         running.log.sync(&mut self.disk);
-        running.synced = last.stamp;
+        running.synced = last;
         self.truncate();
-        Some(Input::Written(last.view, last.position))
+        Some(Input::Written(written.cuts, written.position))
     }
 }
 
@@ -260,11 +280,13 @@ impl<H> Running<H> {
         LogPosition(self.log.last().position.0 + self.unwritten.len() as u64)
     }
 
-    /// Encodes what was ordered, unless the log is busy. Gives with it the record that will be the last.
-    pub fn take_records(&mut self) -> Option<(Vec<u8>, Last)> {
+    /// Encodes what was ordered, unless the log is busy. Gives with it where the log will end, and the stamp
+    /// there.
+    pub fn take_records(&mut self) -> Option<(Vec<u8>, Written, Stamp)> {
         let is_due = !self.is_syncing && !self.unwritten.is_empty();
         let entries = is_due.then(|| std::mem::take(&mut self.unwritten))?;
-        Some(self.log.encode(&entries))
+        let (records, last) = self.log.encode(&entries);
+        Some((records, Written { cuts: self.cuts, position: last.position }, last.stamp))
     }
 
     /// Says whether log and store have nothing under way, but for the reports of what they did.

@@ -53,7 +53,7 @@ pub use scan::{End, Mark, Record, Scanner, SegmentReader, Stop, Tail, marks};
 pub use write::Writer;
 
 use crate::cursor::{le16, le32, le64};
-use crate::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
+use crate::id::{LogPosition, SpaceId, Stamp, ViewId};
 use thiserror::Error;
 
 /// Which log this is. Every segment of it repeats both.
@@ -109,11 +109,6 @@ impl Last {
     /// Before the first record of a log, whose records have stamps above `stamp`.
     pub fn start(log: LogId, stamp: Stamp) -> Last {
         Last { chain: Chain::start(log), stamp, view: ViewId::NONE, position: LogPosition::ZERO }
-    }
-
-    /// Its view and its position.
-    pub fn written(&self) -> Written {
-        Written { view: self.view, position: self.position }
     }
 
     /// The record of `head`, which follows this one.

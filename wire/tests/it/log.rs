@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
     Chain, End, Flaw, Kind, LogId, LogOffset, MARK_BYTES, RECORD_BYTES_MAX, RecordTooLong,
@@ -437,8 +437,8 @@ fn a_marks_view_decides_whether_it_is_evidence() {
     for view in [VIEW, ViewId::new(2, 0), ViewId::new(LATER.number, 99)] {
         let (found, end) = stale(view);
         let End::Torn(tail) = end else { panic!("{view:?}: {end:?}") };
-        let written = Written { view: LATER, position: LogPosition(2) };
-        assert_eq!((found.len(), tail.last.written()), (2, written), "{view:?}");
+        let last = (tail.last.view, tail.last.position);
+        assert_eq!((found.len(), last), (2, (LATER, LogPosition(2))), "{view:?}");
     }
     for view in [LATER, ViewId::new(LATER.number + 1, 0)] {
         assert!(matches!(stale(view).1, End::Damage { flaw: Flaw::Record, .. }), "{view:?}");

@@ -240,10 +240,9 @@ impl Sessions {
     /// # Errors
     /// `Unavailable` as long as this server does not lead.
     pub(crate) fn inside_session(&mut self, cx: &mut Cx<'_>) -> Result<Session, Error> {
-        let visible = cx.pages.visible();
-        let ready = cx.leader.as_mut().filter(|leader| leader.is_ready(visible));
+        let leader = cx.leader.as_mut();
         let leader =
-            ready.ok_or_else(|| Error::Unavailable("this server does not lead: try again".into()))?;
+            leader.ok_or_else(|| Error::Unavailable("this server does not lead: try again".into()))?;
         let view = leader.view();
         if let Some(session) = self.inside.session {
             return Ok(session);

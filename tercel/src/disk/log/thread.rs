@@ -23,10 +23,10 @@ use tercel_wire::log::Last;
 /// The outcome of everything submitted up to some point.
 #[derive(Debug)]
 pub enum LogDone {
-    /// All records up to this one are durable.
+    /// The log is durable up to this end.
     Synced {
-        /// The last record of the last batch.
-        last: Written,
+        /// That of the last batch.
+        end: Written,
     },
     /// The log was cut ([`LogThread::cut_above`]), and everything submitted before is durable or erased.
     Cut {
@@ -91,7 +91,7 @@ impl LogState {
 #[derive(Debug)]
 struct Batch {
     records: Vec<u8>,
-    last: Written,
+    end: Written,
 }
 
 /// The work of the thread besides writing batches, and after that.
@@ -125,10 +125,10 @@ impl LogThread {
         Ok(LogThread { shared, thread: Some(thread) })
     }
 
-    /// Hands over encoded records, the last of which is `last`. Gives them back if [`QUEUED_BATCHES_MAX`] or
-    /// [`QUEUED_BYTES_MAX`] is reached: wait for the next [`LogDone`] and try again. Gives them back, too,
-    /// while the log is to be cut.
-    pub fn submit(&self, records: Vec<u8>, last: Written) -> Result<(), Vec<u8>> {
+    /// Hands over encoded records, with which the log ends at `end`. Gives them back if
+    /// [`QUEUED_BATCHES_MAX`] or [`QUEUED_BYTES_MAX`] is reached: wait for the next [`LogDone`] and try
+    /// again. Gives them back, too, while the log is to be cut.
+    pub fn submit(&self, records: Vec<u8>, end: Written) -> Result<(), Vec<u8>> {
         let mut state = self.shared.lock();
         let full = state.cut_above.is_some()
             || state.queue.len() >= QUEUED_BATCHES_MAX
@@ -137,7 +137,7 @@ impl LogThread {
             return Err(records);
         }
         state.queued_bytes += records.len();
-        state.queue.push(Batch { records, last });
+        state.queue.push(Batch { records, end });
         drop(state);
         self.wake();
         Ok(())
@@ -260,11 +260,11 @@ impl Shared {
 
     /// Writes and syncs the batches, and notes the result in the state.
     fn commit(&self, log: &mut Log, batches: &[Batch]) -> LogDone {
-        let last = batches.last().map_or_else(Written::default, |batch| batch.last);
+        let end = batches.last().map_or_else(Written::default, |batch| batch.end);
         match self.write(log, batches) {
             Ok(()) => {
                 self.lock().log = LogState::of(log);
-                LogDone::Synced { last }
+                LogDone::Synced { end }
             }
             Err(error) => {
                 // What follows would not continue the log.

@@ -12,12 +12,12 @@ use super::*;
 const LATER: ViewId = ViewId::new(9, 0x1a7e);
 
 /// Everything in a log, and what opening it found.
-fn read(dir: &Path) -> (Log, Opened, Vec<Written>) {
+fn read(dir: &Path) -> (Log, Opened, Vec<(ViewId, LogPosition)>) {
     let mut found = Vec::new();
     let (log, opened) = Log::open(&held(dir), SPACE, config(), Stamp::ZERO, |record| {
         assert_eq!(record.payload, payload(record.stamp, record.payload.len()));
         assert_eq!(record.stamp.0, record.position.0);
-        found.push(Written { view: record.view, position: record.position });
+        found.push((record.view, record.position));
         Ok::<(), DiskError>(())
     })
     .unwrap();
@@ -25,9 +25,9 @@ fn read(dir: &Path) -> (Log, Opened, Vec<Written>) {
 }
 
 /// The first `kept` records of the first view, and the next `later` of the later one.
-fn expected(kept: u64, later: u64) -> Vec<Written> {
+fn expected(kept: u64, later: u64) -> Vec<(ViewId, LogPosition)> {
     let view = |position| if position <= kept { VIEW } else { LATER };
-    (1..=kept + later).map(|n| Written { view: view(n), position: LogPosition(n) }).collect()
+    (1..=kept + later).map(|n| (view(n), LogPosition(n))).collect()
 }
 
 /// Some batches over several segments: small records, and such that span segments. Gives how many records
@@ -230,6 +230,7 @@ fn thread_cuts_after_what_was_submitted_and_takes_nothing_until_then() {
     let (log, ..) = open(dir.path());
     let (mut tail, (report, done)) = (log.tail(), channel());
     let (hold, held) = channel::<()>();
+    let end = |tail: &Tail, cuts| Written { cuts, position: tail.last.position };
     let report = move |event| {
         let is_first = matches!(event, LogDone::Synced { .. });
         report.send(event).unwrap();
@@ -239,24 +240,24 @@ fn thread_cuts_after_what_was_submitted_and_takes_nothing_until_then() {
         }
     };
     let thread = LogThread::start(log, report).unwrap();
-    thread.submit(records(&mut tail, &[10, 20]), tail.last.written()).unwrap();
+    thread.submit(records(&mut tail, &[10, 20]), end(&tail, 0)).unwrap();
     assert!(matches!(done.recv().unwrap(), LogDone::Synced { .. }));
     let kept = tail;
-    thread.submit(records(&mut tail, &[30, 5000, 40]), tail.last.written()).unwrap();
+    thread.submit(records(&mut tail, &[30, 5000, 40]), end(&tail, 0)).unwrap();
     thread.cut_above(LogPosition(3));
     thread.cut_above(kept.last.position);
     let more = records(&mut tail.clone(), &[50]);
-    assert_eq!(thread.submit(more.clone(), tail.last.written()), Err(more.clone()));
+    assert_eq!(thread.submit(more.clone(), end(&tail, 0)), Err(more.clone()));
     hold.send(()).unwrap();
-    let LogDone::Synced { last } = done.recv().unwrap() else { panic!() };
-    assert_eq!(last, tail.last.written());
+    let LogDone::Synced { end: synced } = done.recv().unwrap() else { panic!() };
+    assert_eq!(synced, end(&tail, 0));
     hold.send(()).unwrap();
     let LogDone::Cut { last } = done.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
     assert_eq!(last, kept.last);
     let mut tail = Tail { last, ..tail };
-    thread.submit(records_in(LATER, &mut tail, &[60]), tail.last.written()).unwrap();
-    let LogDone::Synced { last } = done.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
-    assert_eq!(last, Written { view: LATER, position: LogPosition(3) });
+    thread.submit(records_in(LATER, &mut tail, &[60]), end(&tail, 1)).unwrap();
+    let LogDone::Synced { end } = done.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
+    assert_eq!(end, Written { cuts: 1, position: LogPosition(3) });
     hold.send(()).unwrap();
     thread.close().unwrap();
     assert_eq!(read(dir.path()).2, expected(2, 1));

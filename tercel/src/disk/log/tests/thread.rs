@@ -56,17 +56,13 @@ fn gated(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<
     (thread, tail, done)
 }
 
-/// The record at a position of a log whose records are all of one view.
 fn written(position: u64) -> Written {
-    Written { view: VIEW, position: LogPosition(position) }
+    Written { cuts: 0, position: LogPosition(position) }
 }
 
 fn synced(done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
     match done.recv().unwrap() {
-        LogDone::Synced { last } => {
-            assert_eq!(last.view, VIEW);
-            last.position.0
-        }
+        LogDone::Synced { end } => end.position.0,
         other => panic!("{other:?}"),
     }
 }
@@ -120,11 +116,11 @@ fn a_full_queue_gives_the_batch_back() {
         thread.submit(records(&mut tail, &[0]), written(stamp + 2)).unwrap();
     }
     let refused = records(&mut tail, &[0]);
-    assert_eq!(thread.submit(refused.clone(), tail.last.written()), Err(refused.clone()));
+    assert_eq!(thread.submit(refused.clone(), written(tail.last.position.0)), Err(refused.clone()));
     GATE.open();
     synced(&done);
     synced(&done);
-    thread.submit(refused, tail.last.written()).unwrap();
+    thread.submit(refused, written(tail.last.position.0)).unwrap();
     assert_eq!(synced(&done), tail.last.position.0);
 }
 
@@ -154,7 +150,7 @@ fn a_panic_of_the_thread_is_reported_with_its_text() {
     let log = open_panicking(dir.path(), SPACE);
     let (mut tail, (report, done)) = (log.tail(), channel());
     let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
-    thread.submit(records(&mut tail, &[10]), tail.last.written()).unwrap();
+    thread.submit(records(&mut tail, &[10]), written(tail.last.position.0)).unwrap();
     let said = done.recv_timeout(Duration::from_secs(10)).expect("a report");
     let LogDone::Failed { error } = said else { panic!("{said:?}") };
     assert!(error.to_string().contains("tercel-log panicked: injected into a sync"), "{error}");
@@ -215,7 +211,7 @@ fn child_that_commits_until_it_is_killed() {
     let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
     for n in 0.. {
         let batch = records(&mut tail, &[n * 37 % 900, n % 50]);
-        thread.submit(batch, tail.last.written()).unwrap();
+        thread.submit(batch, written(tail.last.position.0)).unwrap();
         // Some are under way whenever the end comes.
         if n > 4 {
             println!("synced {}", synced(&done));
