@@ -31,7 +31,7 @@ use super::DiskError;
 use super::held::HeldDir;
 use std::collections::VecDeque;
 use tercel_wire::id::{LogPosition, Stamp};
-use tercel_wire::log::{LogOffset, SegmentHeader, Tail, Writer};
+use tercel_wire::log::{LogOffset, STABLE_ALONE, SegmentHeader, Tail, Writer};
 
 /// The options of a server for its log.
 #[derive(Debug, Clone)]
@@ -81,7 +81,8 @@ impl Log {
     }
 
     fn place(&mut self, records: &[u8]) -> Result<(), DiskError> {
-        let placed = self.writer.place(records, self.synced, |at, bytes| self.files.put(at, bytes));
+        let mark = self.synced.then_some(STABLE_ALONE);
+        let placed = self.writer.place(records, mark, |at, bytes| self.files.put(at, bytes));
         placed.map_err(|flaw| DiskError::NotChained { flaw })?;
         self.synced = false;
         let written = self.files.outcome();
