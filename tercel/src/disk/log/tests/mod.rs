@@ -2,6 +2,7 @@
 
 mod cut;
 mod member;
+mod reader;
 mod salvage;
 mod segments;
 mod spares;
