@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use arbitrary::{Result, Unstructured};
 use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::log::{
-    End, Kind, Last, LogId, LogOffset, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Writer, encode_record,
+    End, Kind, Last, LogId, LogOffset, SEGMENT_HEADER_BYTES, STABLE_ALONE, Scanner, SegmentHeader, Writer,
+    encode_record,
 };
 
 const LOG: LogId = LogId { space: SpaceId(7), salt: 0xfeed_face_cafe_f00d };
@@ -55,7 +56,7 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
             let segment = segments.entry(at.segment).or_insert_with(|| vec![0; segment_bytes as usize]);
             segment[at.byte as usize..][..piece.len()].copy_from_slice(piece);
         };
-        writer.place(&records, mark, place).expect("records of the chain");
+        writer.place(&records, mark.then_some(STABLE_ALONE), place).expect("records of the chain");
     }
     assert_eq!(scan(&segments), (written.clone(), End::Clean(writer.tail())));
 

@@ -105,7 +105,7 @@ impl World {
     fn open(&mut self, n: usize, from: Stamp) -> Result<(Opened, LogPosition), Failed> {
         match self.nodes[n].open(from) {
             Ok(opened) => {
-                let end = self.oracle.recovered(from, opened.begins, &opened.records);
+                let end = self.oracle.recovered(from, opened.after, &opened.records);
                 Ok((opened, end.map_err(Failed::Wrong)?))
             }
             Err(why) if self.nodes[n].disk.mend() => {

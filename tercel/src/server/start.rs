@@ -133,7 +133,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
             .replay(record.view, record.stamp, record.kind.get(), record.payload)
             .map_err(ReplayError::Recovery)
     })?;
-    recovery.begins_behind(opened.begins)?;
+    recovery.begins_behind(opened.after)?;
     let ends = log.tail().last.stamp;
     if let Some(checkpoint) = checkpoint.filter(|checkpoint| ends < checkpoint.applied) {
         let what = format!("it ends with commit {ends}, and the pages are up to {}", checkpoint.applied);

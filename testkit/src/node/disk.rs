@@ -26,6 +26,8 @@ pub struct Disk {
     segments: BTreeMap<u64, Segment>,
     /// There is no room for another segment.
     pub full: bool,
+    /// The log ended in bytes that may have been records, and its owner has not made up for them since.
+    pub is_unsure: bool,
     flips: Vec<Flip>,
 }
 

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Recovery, RecoveryError};
-use tercel_wire::id::{LogPosition, SpaceId, Stamp};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, Written};
 use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
-    End, Kind, Last, LogId, LogOffset, MARK_BYTES, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail,
-    Writer, encode_record,
+    End, Kind, Last, LogId, LogOffset, MARK_BYTES, Runs, SEGMENT_HEADER_BYTES, STABLE_ALONE, Scanner,
+    SegmentHeader, Tail, Writer, add_run, encode_record, runs_before, stable,
 };
 
 use super::disk::Disk;
@@ -29,6 +29,8 @@ pub struct Log {
     synced: bool,
     /// The last mark that is durable: damage before it must be noticed.
     vouched: LogOffset,
+    /// What the next mark says is stable. A member of a group sets it: to [`Opened::stable`] first.
+    pub stable: LogPosition,
 }
 
 /// The result of an opening.
@@ -38,9 +40,17 @@ pub struct Opened {
     /// The records that were asked for.
     pub records: Vec<Sealed>,
     /// The stamp before the first record that was read.
-    pub begins: Stamp,
+    pub after: Stamp,
+    /// The record before the first one of the log.
+    pub begins: Written,
+    /// The last position of each view in the log.
+    pub runs: Runs,
+    /// The stable position that the newest mark names.
+    pub stable: LogPosition,
     /// Set if it ended in an unfinished write.
     pub is_torn: bool,
+    /// Not set from an opening that found an unfinished write until [`Disk::is_unsure`] is taken back.
+    pub is_sure: bool,
 }
 
 impl Opened {
@@ -72,12 +82,18 @@ impl Log {
         let valid = headers.iter().take_while(|h| h.is_ok()).count();
         let start =
             headers[..valid].iter().rposition(|h| h.is_ok_and(|h| h.before.stamp < from)).unwrap_or(0);
+        let found: Vec<SegmentHeader> = headers[..valid].iter().filter_map(|header| header.ok()).collect();
+        let first = *found.first().ok_or("the first segment has no header")?;
+        let read = |number: u64| Ok::<_, String>(disk.read(number));
+        let stable = stable(first.log, numbers.iter().copied(), read)?;
+        let mut runs = runs_before(&found[..=start], read)?.map_err(|n| format!("segment {n} is damaged"))?;
         let mut scanner = Scanner::new(space);
         let mut records = Vec::new();
         for number in &numbers[start..] {
             let bytes = disk.read(*number);
             let mut reader = scanner.segment(*number, &bytes);
             while let Some(record) = reader.next() {
+                add_run(&mut runs, record.written());
                 if record.stamp >= from {
                     let (stamp, view, kind) = (record.stamp, record.view, record.kind.get());
                     records.push(Sealed { stamp, view, kind, payload: Arc::new(record.payload.to_vec()) });
@@ -89,9 +105,12 @@ impl Log {
             End::Torn(tail) => (tail, true),
             End::Damage { offset, flaw } => return Err(format!("{offset}: {flaw}")),
         };
+        disk.is_unsure |= is_torn;
         let log = repair(disk, &numbers, tail, segment_bytes)?;
-        let begins = headers.get(start).and_then(|h| h.ok()).map_or(Stamp::ZERO, |h| h.before.stamp);
-        Ok(Opened { log, records, begins, is_torn })
+        let (after, begins) = (found[start].before.stamp, first.before.written());
+        let stable = stable.max(begins.position).min(tail.last.position);
+        let is_sure = !disk.is_unsure;
+        Ok(Opened { log, records, after, begins, runs, stable, is_torn, is_sure })
     }
 
     /// Syncs everything that was appended, and erases every record above a position.
@@ -143,7 +162,8 @@ impl Log {
     /// Those of [`Log::append`], and that not all was written.
     pub fn append_some(&mut self, disk: &mut Disk, records: &[u8], bytes_max: usize) -> Result<(), String> {
         let mut writes: Vec<(LogOffset, Vec<u8>)> = Vec::new();
-        let placed = self.writer.place(records, self.synced, |at, bytes| writes.push((at, bytes.to_vec())));
+        let mark = self.synced.then_some(self.stable);
+        let placed = self.writer.place(records, mark, |at, bytes| writes.push((at, bytes.to_vec())));
         placed.map_err(|flaw| format!("the records do not continue the log: {flaw}"))?;
         self.synced = false;
         // All segments are there before anything is written, so that no record ever goes on in one that is
@@ -270,5 +290,5 @@ fn repair(disk: &mut Disk, numbers: &[u64], tail: Tail, segment_bytes: u32) -> R
     let used = used.collect();
     debug_assert!(tail.offset.byte as usize >= SEGMENT_HEADER_BYTES);
     let writer = Writer::new(header.log, tail, header.bytes, segment_bytes);
-    Ok(Log { writer, used, segment_bytes, synced: true, vouched: tail.synced })
+    Ok(Log { writer, used, segment_bytes, synced: true, vouched: tail.synced, stable: STABLE_ALONE })
 }

@@ -39,17 +39,20 @@
 //!
 //! A mark has the view, stamp and position of the record before it. It proves nothing if that view cannot
 //! follow the view of the last good record: it is then left over from what was cut off before that record was
-//! written.
+//! written. A mark also has the *stable* position: no leader will ever replace a record up to there, so an
+//! opening may apply it. This remains true of a mark that was left over, for nothing stable is ever cut.
 //!
 //! This module does no IO: [`Writer`] says which bytes belong where, [`Scanner`] walks what was found. The
 //! invariant: a scan yields exactly the records that were written, in order, up to a tail, and names the kind
 //! of that tail.
 
 pub mod cut;
+mod runs;
 mod scan;
 mod write;
 
-pub use scan::{End, Mark, Record, Scanner, SegmentReader, Stop, Tail, marks};
+pub use runs::{Runs, add_run, runs_before, stable};
+pub use scan::{Ahead, End, Mark, Record, Scanner, SegmentReader, Stop, Tail, marks};
 pub use write::Writer;
 
 use crate::cursor::{le16, le32, le64};
@@ -197,9 +200,9 @@ pub struct RecordBegun {
     start: usize,
 }
 
-/// Appends a mark at `offset`, after the record `last`: everything before it has been synced. It must fit
-/// into the segment whole.
-pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, last: &Last) {
+/// Appends a mark at `offset`, after the record `last`: everything before it has been synced, and everything
+/// up to `stable`, at most `last`, is stable. It must fit into the segment whole.
+pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, last: &Last, stable: LogPosition) {
     let start = out.len();
     out.resize(start + MARK_BYTES, 0);
     let mark = &mut out[start..];
@@ -210,6 +213,7 @@ pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, last: &Last
     put32(mark, MARK_OFFSET_AT, offset.byte);
     put32(mark, MARK_CHAIN_AT, last.chain.0);
     put64(mark, MARK_POSITION_AT, last.position.0);
+    put64(mark, MARK_STABLE_AT, stable.min(last.position).0);
     let crc = crc_from(log.seed(offset.segment), &mark[RECORD_LEN_AT..]);
     put32(mark, RECORD_CRC_AT, crc);
 }
@@ -471,7 +475,10 @@ fn view_at(bytes: &[u8], at: usize) -> ViewId {
 }
 
 /// The version of segments and records that this build writes and reads.
-pub const LOG_VERSION: u16 = 2;
+pub const LOG_VERSION: u16 = 3;
+
+/// The stable position of a log whose server is alone: what is synced is stable.
+pub const STABLE_ALONE: LogPosition = LogPosition(u64::MAX);
 
 /// The longest payload: the largest transaction, 128 MiB of objects, once more for what it read and where its
 /// objects went, and 64 KiB for the rest.
@@ -484,7 +491,7 @@ pub const RECORD_HEADER_BYTES: usize = RECORD_KIND_AT + 8;
 pub const SEGMENT_HEADER_BYTES: usize = SEGMENT_CRC_AT + 4;
 
 /// Bytes of a mark.
-pub const MARK_BYTES: usize = MARK_POSITION_AT + 8;
+pub const MARK_BYTES: usize = MARK_STABLE_AT + 8;
 
 /// The smallest segment: tests let records span many of them.
 pub const SEGMENT_BYTES_MIN: u32 = 256;
@@ -506,6 +513,7 @@ const MARK_TAG: [u8; 8] = [KIND_MARK, 0, 0, 0, 0, 0, 0, 0];
 const MARK_OFFSET_AT: usize = RECORD_HEADER_BYTES;
 const MARK_CHAIN_AT: usize = MARK_OFFSET_AT + 4;
 const MARK_POSITION_AT: usize = MARK_CHAIN_AT + 4;
+const MARK_STABLE_AT: usize = MARK_POSITION_AT + 8;
 const MARK_PAYLOAD_BYTES: u32 = (MARK_BYTES - RECORD_HEADER_BYTES) as u32;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"tercelog";
@@ -522,7 +530,7 @@ const SEGMENT_CHAIN_AT: usize = SEGMENT_FIRST_AT + 4;
 const SEGMENT_CRC_AT: usize = SEGMENT_CHAIN_AT + 4;
 
 const _: () = {
-    assert!(RECORD_HEADER_BYTES == 32 && SEGMENT_HEADER_BYTES == 80 && MARK_BYTES == 48);
+    assert!(RECORD_HEADER_BYTES == 32 && SEGMENT_HEADER_BYTES == 80 && MARK_BYTES == 56);
     assert!(RECORD_HEADER_BYTES.is_multiple_of(ALIGN) && SEGMENT_HEADER_BYTES.is_multiple_of(ALIGN));
     assert!(MARK_BYTES.is_multiple_of(ALIGN), "what follows a mark begins where records may begin");
     assert!(

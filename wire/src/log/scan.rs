@@ -101,6 +101,20 @@ impl Scanner {
         SegmentReader { scanner: self, number, bytes, offset, end, spanned_out: false }
     }
 
+    /// Goes on in the segment that was handed over last, from the last record taken on. `bytes` are the
+    /// segment's, of which only those behind that record matter; the whole segment has `segment_bytes`.
+    ///
+    /// # Panics
+    ///
+    /// If no segment was handed over.
+    pub fn resume<'a>(&'a mut self, bytes: &'a [u8], segment_bytes: u32) -> SegmentReader<'a> {
+        let (_, next) = self.under_way.expect("a segment was handed over");
+        let Tail { offset: LogOffset { segment, byte }, .. } = self.tail;
+        let offset = if segment == next - 1 { byte as usize } else { SEGMENT_HEADER_BYTES };
+        let end = if self.stopped.is_some() { 0 } else { segment_bytes as usize };
+        SegmentReader { scanner: self, number: next - 1, bytes, offset, end, spanned_out: false }
+    }
+
     /// Where and why the scan went no further, if it did.
     pub fn stopped(&self) -> Option<Stop> {
         let Stopped { flaw, at, .. } = self.stopped.as_ref()?;
@@ -279,6 +293,8 @@ pub struct Mark {
     pub offset: LogOffset,
     /// The record before it, which the next record follows.
     pub before: Last,
+    /// Everything up to here is stable; at most the record before it.
+    pub stable: LogPosition,
 }
 
 impl Mark {
@@ -295,7 +311,9 @@ impl Mark {
             view: view_at(mark, RECORD_VIEW_AT),
             position: LogPosition(le64(mark, MARK_POSITION_AT)),
         };
-        is_valid.then_some(Mark { offset: LogOffset { segment: number, byte: at as u32 }, before })
+        let stable = LogPosition(le64(mark, MARK_STABLE_AT));
+        let offset = LogOffset { segment: number, byte: at as u32 };
+        (is_valid && stable <= before.position).then_some(Mark { offset, before, stable })
     }
 }
 
@@ -324,6 +342,16 @@ pub struct SegmentReader<'a> {
     spanned_out: bool,
 }
 
+/// The next record of a segment that is read piece by piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// Bytes from the segment's beginning that [`SegmentReader::next`] takes for granted.
+    pub needs: usize,
+    /// Bytes of its payload. `None` if its header is not among the bytes given, or the record began in an
+    /// earlier segment.
+    pub payload_bytes: Option<usize>,
+}
+
 /// A record that was found: its payload is in the segment from an offset on, or in what the scanner gathered.
 struct LocatedRecord {
     head: Head,
@@ -341,6 +369,28 @@ impl SegmentReader<'_> {
         let payload = &record[RECORD_HEADER_BYTES..][..head.payload_bytes];
         let position = self.scanner.tail.last.position;
         Some(Record { kind: Kind(head.kind), view: head.view, stamp: head.stamp, position, payload, offset })
+    }
+
+    /// Looks at the next record, as far as this segment has it.
+    pub fn ahead(&self) -> Ahead {
+        if let Ok(missing @ 1..) = self.scanner.spanning_missing() {
+            return Ahead { needs: self.end.min(self.offset + missing), payload_bytes: None };
+        }
+        let mut at = self.offset;
+        // Marks stand before records. A segment's last bytes may be zeros, too few for a mark.
+        while at + MARK_BYTES <= self.end {
+            let Some(head) = self.bytes.get(at..at + RECORD_HEADER_BYTES).map(Head::read) else {
+                return Ahead { needs: at + RECORD_HEADER_BYTES, payload_bytes: None };
+            };
+            let next = at + head.record_bytes();
+            if head.kind != KIND_MARK {
+                return Ahead { needs: next.min(self.end), payload_bytes: Some(head.payload_bytes) };
+            }
+            at = next;
+        }
+        let begin = self.bytes.get(at..at + ALIGN).filter(|_| at < self.end);
+        let payload_bytes = begin.map(|begin| le32(begin, RECORD_LEN_AT) as usize);
+        Ahead { needs: self.end, payload_bytes }
     }
 
     /// Says whether `position` is that of the last record read, or of the record before the first one that
@@ -466,6 +516,13 @@ pub struct Record<'a> {
     pub payload: &'a [u8],
     /// Where it begins.
     pub offset: LogOffset,
+}
+
+impl Record<'_> {
+    /// Its view and its position.
+    pub fn written(&self) -> Written {
+        Written { view: self.view, position: self.position }
+    }
 }
 
 /// Where records go on from.

@@ -46,31 +46,32 @@ impl Writer {
     }
 
     /// Places `records`, which [`encode_record`](super::encode_record) encoded on the tail's chain, and moves
-    /// the tail past them. `mark` states that everything placed before has been synced. A mark is then placed
-    /// first, in the next segment if this one has no room for it.
+    /// the tail past them. With `mark`, everything placed before has been synced, and everything up to that
+    /// position is stable. A mark is then placed first, in the next segment if this one has no room for it. Its
+    /// stable position is at most that of the record before it, so [`STABLE_ALONE`] stands for that record.
     ///
     /// Nothing is placed if the records do not fit the chain: they could never be read back.
     pub fn place(
         &mut self,
         records: &[u8],
-        mark: bool,
+        mark: Option<LogPosition>,
         mut each: impl FnMut(LogOffset, &[u8]),
     ) -> Result<(), Flaw> {
-        let rolled = self.rolled(if mark { MARK_BYTES } else { 1 });
+        let rolled = self.rolled(if mark.is_some() { MARK_BYTES } else { 1 });
         let offset = rolled.map_or(self.tail.offset, |header| LogOffset {
             segment: header.number,
             byte: SEGMENT_HEADER_BYTES as u32,
         });
         let end = rolled.map_or(self.tail_segment_bytes, |header| header.bytes);
-        let first = offset.byte as usize + if mark { MARK_BYTES } else { 0 };
+        let first = offset.byte as usize + if mark.is_some() { MARK_BYTES } else { 0 };
         let (headers, last) = self.headers(records, offset.segment, end as usize - first)?;
 
         if let Some(header) = rolled {
             each(LogOffset { segment: header.number, byte: 0 }, &header.encode());
         }
-        if mark {
+        if let Some(stable) = mark {
             let mut bytes = Vec::with_capacity(MARK_BYTES);
-            encode_mark(&mut bytes, self.log, offset, &self.tail.last);
+            encode_mark(&mut bytes, self.log, offset, &self.tail.last, stable);
             each(offset, &bytes);
             self.tail.synced = offset;
         }

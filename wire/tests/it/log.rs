@@ -7,8 +7,9 @@ use std::convert::Infallible;
 use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
-    Chain, End, Flaw, Kind, LogId, LogOffset, MARK_BYTES, RECORD_BYTES_MAX, RecordTooLong,
-    SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer, begin_record, encode_record, finish_record,
+    Chain, End, Flaw, Kind, LogId, LogOffset, MARK_BYTES, RECORD_BYTES_MAX, RecordTooLong, Runs,
+    SEGMENT_HEADER_BYTES, STABLE_ALONE, Scanner, SegmentHeader, Tail, Writer, add_run, begin_record,
+    encode_record, finish_record, marks, runs_before, stable,
 };
 
 const LOG: LogId = LogId { space: SpaceId(0x0123_4567_89ab_cdef), salt: 0xfeed_face_cafe_f00d };
@@ -21,6 +22,8 @@ struct Image {
     writer: Writer,
     /// The view of the next record to append.
     view: ViewId,
+    /// The stable position of the next mark.
+    stable: LogPosition,
 }
 
 /// The unit in which a disk writes: fewer bytes than any record has.
@@ -87,7 +90,7 @@ impl Image {
         let segments = BTreeMap::from([(1, first)]);
         let End::Clean(tail) = scan(&segments).1 else { panic!("a new log is clean") };
         let writer = Writer::new(LOG, tail, segment_bytes, segment_bytes);
-        Image { segments, segment_bytes, writer, view: VIEW }
+        Image { segments, segment_bytes, writer, view: VIEW, stable: STABLE_ALONE }
     }
 
     /// Writes records of these sizes as one batch.
@@ -106,7 +109,7 @@ impl Image {
         }
         let (segments, bytes) = (&mut self.segments, self.segment_bytes as usize);
         self.writer
-            .place(&records, mark, |at, piece| {
+            .place(&records, mark.then_some(self.stable), |at, piece| {
                 let segment = segments.entry(at.segment).or_insert_with(|| vec![0; bytes]);
                 segment[at.byte as usize..][..piece.len()].copy_from_slice(piece);
             })
@@ -196,6 +199,50 @@ fn scan(segments: &BTreeMap<u64, Vec<u8>>) -> (Entries, End) {
     (found, scanner.finish())
 }
 
+/// The runs of a log without prepared segments, and the segments that were read for those before the last.
+fn runs_of(segments: &BTreeMap<u64, Vec<u8>>) -> Result<(Runs, Vec<u64>), u64> {
+    let headers: Vec<_> = segments.values().map(|bytes| SegmentHeader::decode(bytes).unwrap()).collect();
+    let mut read = Vec::new();
+    let Ok(runs) = runs_before(&headers, |number| {
+        read.push(number);
+        Ok::<_, Infallible>(segments[&number].clone())
+    });
+    let (mut runs, last) = (runs?, headers.last().unwrap());
+    let rest = scan(&segments.range(last.number..).map(|(n, bytes)| (*n, bytes.clone())).collect()).0;
+    for Entry { view, position, .. } in rest {
+        add_run(&mut runs, Written { view, position });
+    }
+    Ok((runs, read))
+}
+
+/// As [`scan`], but each segment is handed over in pieces, without what lies before the next record.
+fn scan_by_pieces(segments: &BTreeMap<u64, Vec<u8>>) -> Entries {
+    let mut scanner = Scanner::new(LOG.space);
+    let mut found: Entries = Vec::new();
+    for (&number, bytes) in segments {
+        drop(scanner.segment(number, &bytes[..HEADER]));
+        let (mut needs, mut announced) = (HEADER, None);
+        loop {
+            let LogOffset { segment, byte } = scanner.tail().offset;
+            let mut piece = bytes[..needs].to_vec();
+            piece[..if segment == number { needs.min(byte as usize) } else { 0 }].fill(0);
+            let mut reader = scanner.resume(&piece, bytes.len() as u32);
+            let ahead = reader.ahead();
+            announced = ahead.payload_bytes.or(announced);
+            if ahead.needs > needs {
+                needs = ahead.needs;
+                continue;
+            }
+            let Some(record) = reader.next() else { break };
+            assert!(announced.is_none_or(|bytes| bytes == record.payload.len()));
+            announced = None;
+            let (kind, view, stamp, position) = (record.kind, record.view, record.stamp, record.position);
+            found.push(Entry { kind, view, stamp, position, payload: record.payload.to_vec() });
+        }
+    }
+    found
+}
+
 /// Batches by the views in which they are written, and the sizes of their records.
 fn batches() -> impl Strategy<Value = Vec<(bool, Vec<usize>)>> {
     prop::collection::vec((any::<bool>(), prop::collection::vec(0_usize..400, 0..4)), 1..8)
@@ -221,7 +268,7 @@ fn three_batches() -> (Image, Entries, usize) {
     let sizes: [&[usize]; 3] = [&[10, 300, 0], &[40, 5], &[33, 410, 8, 1]];
     let mut image = Image::new(256);
     sizes[..2].iter().for_each(|batch| image.batch(batch));
-    image.view = LATER;
+    (image.view, image.stable) = (LATER, LogPosition(4));
     image.batch(sizes[2]);
     let mut records = expected(&sizes.concat());
     records[5..].iter_mut().for_each(|record| record.view = LATER);
@@ -229,10 +276,10 @@ fn three_batches() -> (Image, Entries, usize) {
 }
 
 #[test]
-fn the_bytes_are_those_of_version_2() {
+fn the_bytes_are_those_of_version_3() {
     let (image, records, _) = three_batches();
     let written: Vec<u8> = image.segments.values().flatten().copied().collect();
-    let golden = include_bytes!("../golden/log_v2.bin");
+    let golden = include_bytes!("../golden/log_v3.bin");
     assert!(written == golden, "the log's format changed: give it a new version");
 
     let segments = golden.chunks(256).zip(1..).map(|(bytes, number)| (number, bytes.to_vec())).collect();
@@ -386,10 +433,10 @@ fn a_segment_of_another_log_or_a_newer_version_is_refused() {
     assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::OtherLog, .. }));
 
     let first = image.segments.get_mut(&1).unwrap();
-    first[8] = 3;
+    first[8] = 4;
     let crc = crc32fast::hash(&first[..HEADER - 4]);
     first[HEADER - 4..HEADER].copy_from_slice(&crc.to_le_bytes());
-    assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::Version { found: 3 }, .. }));
+    assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::Version { found: 4 }, .. }));
 }
 
 #[test]
@@ -402,7 +449,7 @@ fn records_that_do_not_follow_the_last_one_are_not_placed() {
     let mut refuses = |mut chain: Chain, view: ViewId, stamp: Stamp, flaw: Flaw| {
         let mut records = Vec::new();
         encode_record(&mut records, &mut chain, kind(), view, stamp, b"no").unwrap();
-        assert_eq!(image.writer.place(&records, true, |_, _| panic!("placed")), Err(flaw));
+        assert_eq!(image.writer.place(&records, Some(STABLE_ALONE), |_, _| panic!("placed")), Err(flaw));
     };
     let (chain, next) = (tail.last.chain, tail.last.stamp.next());
     refuses(Chain::start(LOG), LATER, next, Flaw::Record);
@@ -410,6 +457,38 @@ fn records_that_do_not_follow_the_last_one_are_not_placed() {
     refuses(chain, ViewId::new(LATER.number - 1, LATER.incarnation), next, Flaw::View);
     refuses(chain, ViewId::new(LATER.number, LATER.incarnation + 1), next, Flaw::View);
     assert_eq!(image.writer.tail(), tail);
+}
+
+#[test]
+fn newest_mark_names_the_stable_position() {
+    let mut image = Image::new(256);
+    let found =
+        |image: &Image| stable(LOG, image.segments.keys().copied(), |n| Ok(image.segments[&n].clone()));
+    assert_eq!(found(&image), Ok::<_, Infallible>(LogPosition::ZERO));
+    image.batch(&[10, 10, 10]);
+    image.batch(&[10]);
+    assert_eq!(found(&image), Ok(LogPosition(3)));
+    image.stable = LogPosition(2);
+    // No mark stands in the segments that it fills.
+    image.batch(&[900]);
+    assert_eq!(found(&image), Ok(LogPosition(2)));
+    let named =
+        |n: u64| marks(LOG, n, &image.segments[&n], 0).map(|mark| (mark.before.position, mark.stable));
+    let named: Vec<(u64, u64)> =
+        image.segments.keys().flat_map(|n| named(*n)).map(|(before, stable)| (before.0, stable.0)).collect();
+    assert_eq!(named, [(0, 0), (3, 3), (4, 2)]);
+}
+
+#[test]
+fn damaged_segment_in_which_a_view_begins_has_no_runs() {
+    let mut image = Image::new(512);
+    (0..4).for_each(|_| image.batch(&[100]));
+    image.view = LATER;
+    (0..9).for_each(|_| image.batch(&[100]));
+    let (_, read) = runs_of(&image.segments).unwrap();
+    let [_, number] = read[..] else { panic!("{read:?}") };
+    *image.byte(LogOffset { segment: number, byte: 400 }) ^= 1;
+    assert_eq!(runs_of(&image.segments), Err(number));
 }
 
 #[test]
@@ -513,6 +592,39 @@ proptest! {
         prop_assert_eq!(&found[..], &all[..found.len()]);
         prop_assert!(!matches!(end, End::Damage { .. }), "{:?}", end);
         prop_assert!(after.segments == image.segments || found.len() < all.len());
+    }
+
+    #[test]
+    fn views_are_known_though_few_segments_are_read(
+        segment_bytes in (32_u32..128).prop_map(|n| n * 8),
+        batches in batches(),
+        first in any::<prop::sample::Index>(),
+    ) {
+        let (mut image, records) = in_views(segment_bytes, &batches);
+        let first = 1 + first.index(image.segments.len()) as u64;
+        image.segments.retain(|number, _| *number >= first);
+        let headers: Vec<_> = image.segments.values().map(|b| SegmentHeader::decode(b).unwrap()).collect();
+        let mut expected = Runs::new();
+        for Entry { view, position, .. } in records {
+            if position > headers[0].before.position {
+                add_run(&mut expected, Written { view, position });
+            }
+        }
+        let (runs, read) = runs_of(&image.segments).unwrap();
+        prop_assert_eq!(runs, expected);
+        let changes = headers.windows(2).filter(|pair| pair[0].before.view != pair[1].before.view);
+        prop_assert_eq!(read, changes.map(|pair| pair[0].number).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn log_read_by_pieces_has_the_same_records(
+        segment_bytes in (32_u32..128).prop_map(|n| n * 8),
+        batches in prop::collection::vec(prop::collection::vec(0_usize..900, 0..5), 0..12),
+        synced in any::<u16>(),
+    ) {
+        let mut image = Image::new(segment_bytes);
+        batches.iter().enumerate().for_each(|(i, batch)| image.append(batch, synced >> i & 1 == 1));
+        prop_assert_eq!(scan_by_pieces(&image.segments), expected(&batches.concat()));
     }
 
     #[test]

@@ -15,12 +15,14 @@ mod cut;
 mod file;
 mod open;
 mod preparer;
+mod reader;
 mod salvage;
 mod spares;
 mod thread;
 
 pub use open::{Opened, create};
 pub(crate) use open::{create_in, missing};
+pub use reader::{LogReader, ReadUpto};
 pub use salvage::{Damage, LogSalvage, Run, begins_behind, space_of};
 pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};
 
@@ -60,6 +62,9 @@ pub struct Log {
     files: Files,
     /// Everything appended has been synced, so that the next batch may begin with a mark.
     synced: bool,
+    /// What the next mark says is stable.
+    stable: LogPosition,
+    keep: Keep,
     poisoned: Option<String>,
 }
 
@@ -81,7 +86,8 @@ impl Log {
     }
 
     fn place(&mut self, records: &[u8]) -> Result<(), DiskError> {
-        let placed = self.writer.place(records, self.synced, |at, bytes| self.files.put(at, bytes));
+        let mark = self.synced.then_some(self.stable);
+        let placed = self.writer.place(records, mark, |at, bytes| self.files.put(at, bytes));
         placed.map_err(|flaw| DiskError::NotChained { flaw })?;
         self.synced = false;
         let written = self.files.outcome();
@@ -95,17 +101,51 @@ impl Log {
             let synced = self.files.sync();
             self.poison_on_error(synced)?;
             self.synced = true;
+            // What is kept for others may have become too much.
+            self.let_go();
             self.files.top_up();
         }
         Ok(())
     }
 
-    /// Lets go, in the background, of whole segments of which every record is below `stamp`. Does nothing
-    /// while something appended is not synced: the header that will be the oldest must be durable first.
+    /// Lets go, in the background, of whole segments of which every record is below `stamp`, unless they are
+    /// kept for others. Does nothing while something appended is not synced: the header that will be the
+    /// oldest must be durable first.
     pub fn truncate_below(&mut self, stamp: Stamp) {
         if self.synced && self.poisoned.is_none() {
-            self.files.truncate_below(stamp);
+            self.keep.stamp = self.keep.stamp.max(stamp);
+            self.let_go();
+            self.files.look_for_room();
         }
+    }
+
+    /// Keeps segments with records from `position` on for other members, although [`Log::truncate_below`]
+    /// would let them go. The oldest go nevertheless while all segments take more than half of
+    /// [`LogConfig::bytes_max`], or the disk is full.
+    pub fn keep_from(&mut self, position: LogPosition) {
+        self.keep.position = position;
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        if self.synced && self.poisoned.is_none() {
+            let bytes_max = if self.is_short() { 0 } else { self.config.bytes_max / 2 };
+            self.files.let_go(self.keep, bytes_max);
+        }
+    }
+
+    /// Everything up to `position` is stable: the next mark says so. For a member of a group; the log of a
+    /// server that is alone says it of everything that is synced.
+    pub fn stable_upto(&mut self, position: LogPosition) {
+        self.stable = self.stable.max(position);
+    }
+
+    /// The log has everything again that it may have lost ([`Opened::is_sure`]).
+    ///
+    /// # Errors
+    /// If that cannot be made durable: the next opening is not sure either.
+    pub fn sure(&mut self) -> Result<(), DiskError> {
+        open::note_sure(&self.dir)
     }
 
     /// The place of the next record, with the chain on which it is encoded.
@@ -129,7 +169,13 @@ impl Log {
         self.files.bytes()
     }
 
-    /// Says whether the segments take more bytes than the configured maximum.
+    /// Bytes of segments that are kept for other members alone ([`Log::keep_from`]).
+    pub fn bytes_for_others(&self) -> u64 {
+        self.files.spared(self.keep).map(|segment| segment.bytes as u64).sum()
+    }
+
+    /// Says whether the segments take more bytes than the configured maximum. No segment is then kept for
+    /// others alone.
     pub fn over_cap(&self) -> bool {
         self.bytes() > self.config.bytes_max
     }
@@ -166,15 +212,20 @@ impl Log {
         self.end_with_mark()
     }
 
-    /// Syncs, and writes a mark if none stands at the tail and there is room for one.
+    /// Syncs, and writes a mark if [`Log::wants_mark`].
     fn end_with_mark(&mut self) -> Result<(), DiskError> {
         self.sync()?;
-        let Tail { offset, synced, .. } = self.writer.tail();
-        if synced != after_mark_at(offset) && self.room_bytes() > 0 {
+        if self.wants_mark() {
             self.place(&[])?;
             self.sync()?;
         }
         Ok(())
+    }
+
+    /// Says whether no mark stands at the tail, and there is room for one.
+    fn wants_mark(&self) -> bool {
+        let Tail { offset, synced, .. } = self.writer.tail();
+        synced != after_mark_at(offset) && self.room_bytes() > 0
     }
 
     fn refuse_if_poisoned(&mut self) -> Result<(), DiskError> {
@@ -205,6 +256,15 @@ impl std::fmt::Debug for Log {
 /// The place of a mark that ends at `offset`, if one does.
 fn after_mark_at(offset: LogOffset) -> LogOffset {
     LogOffset { byte: offset.byte.saturating_sub(tercel_wire::log::MARK_BYTES as u32), ..offset }
+}
+
+/// Where the log begins to be needed.
+#[derive(Debug, Clone, Copy)]
+struct Keep {
+    /// By this server.
+    stamp: Stamp,
+    /// By other members.
+    position: LogPosition,
 }
 
 /// The open files and what waits to be written to them.
@@ -330,11 +390,27 @@ impl Files {
         self.prepared.back().unwrap_or(&self.current).number + 1
     }
 
-    fn truncate_below(&mut self, stamp: Stamp) {
-        while self.used.get(1).is_some_and(|next| next.stamp < stamp) {
-            let Some(gone) = self.used.pop_front() else { return };
+    /// The segments that this server does not need.
+    fn spared(&self, keep: Keep) -> impl Iterator<Item = &Used> {
+        let behind = self.used.iter().skip(1);
+        self.used
+            .iter()
+            .zip(behind)
+            .take_while(move |(_, next)| next.stamp < keep.stamp)
+            .map(|(used, _)| used)
+    }
+
+    fn let_go(&mut self, keep: Keep, bytes_max: u64) {
+        while let Some(next) = self.used.get(1)
+            && next.stamp < keep.stamp
+            && (next.before < keep.position || self.bytes() > bytes_max)
+            && let Some(gone) = self.used.pop_front()
+        {
             self.preparer.remove(gone.number);
         }
+    }
+
+    fn look_for_room(&mut self) {
         self.preparer.look_at_room();
         self.preparer.hope();
         self.top_up();

@@ -2,28 +2,38 @@
 
 use super::file::{Segment, Wrap, segment_name, segment_number, segment_path, write_zeros};
 use super::preparer::{SegmentPreparer, prepare};
-use super::{Files, Log, LogConfig, Used};
+use super::{Files, Keep, Log, LogConfig, Used};
 use crate::disk::DiskError;
 use crate::disk::held::HeldDir;
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, Written};
 use tercel_wire::log::{
-    End, Flaw, LOG_VERSION, LogId, LogOffset, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail,
-    Writer,
+    End, Flaw, LOG_VERSION, LogId, LogOffset, Record, Runs, SEGMENT_HEADER_BYTES, STABLE_ALONE, Scanner,
+    SegmentHeader, Tail, Writer, add_run, runs_before, stable,
 };
 
 /// The findings of the opening of a log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// Records handed to the replay.
+    /// Records handed to the replay; of a member's log, stable ones.
     pub replayed: u64,
     /// The stamp before the first record that was read: what comes up to it is in the log no more.
-    pub begins: Stamp,
-    /// The place where an unfinished write was cut off, if there was one. No caller had been notified that it
-    /// succeeded.
+    pub after: Stamp,
+    /// The record before the first one of the log.
+    pub begins: Written,
+    /// The last position of each view, the oldest first: of a member's log, of all records; else of those that
+    /// were read.
+    pub runs: Runs,
+    /// Everything up to here is stable. In the log of a server that is alone, that is all of it.
+    pub stable: LogPosition,
+    /// Not set if the log ended in bytes that may have been records; of a member's log, also not until
+    /// [`Log::sure`] was called since. Such a member may have acknowledged more than it has.
+    pub is_sure: bool,
+    /// The place where an unfinished write was cut off, if there was one. Unless this is a member's log, no
+    /// caller had been notified that it succeeded.
     pub cut: Option<LogOffset>,
 }
 
@@ -67,6 +77,25 @@ impl Log {
         Log::open_with(dir, space, config, from, each, boxed)
     }
 
+    /// Opens the log of a member of a group, which is replayed as far as it is known to be stable: the newest
+    /// mark says so, or the records are up to `applied`, the stamp of the member's checkpoint. Hands every
+    /// such record with a stamp of at least `from` to `each`, in order, with `true`; and then every later one
+    /// with `false`: another leader may replace it.
+    ///
+    /// Otherwise as [`Log::open`]. Afterwards, all segments are kept for others until [`Log::keep_from`].
+    pub fn open_member<E: From<DiskError>>(
+        dir: &HeldDir,
+        space: SpaceId,
+        config: LogConfig,
+        from: Stamp,
+        applied: Stamp,
+        each: impl FnMut(Record<'_>, bool) -> Result<(), E>,
+    ) -> Result<(Log, Opened), E> {
+        let (mut log, opened) = Log::open_as(dir, space, config, (from, Some(applied)), each, boxed)?;
+        (log.stable, log.keep.position) = (opened.stable, LogPosition::ZERO);
+        Ok((log, opened))
+    }
+
     pub(super) fn open_with<E: From<DiskError>>(
         dir: &HeldDir,
         space: SpaceId,
@@ -75,8 +104,28 @@ impl Log {
         mut each: impl FnMut(Record<'_>) -> Result<(), E>,
         wrap: Wrap,
     ) -> Result<(Log, Opened), E> {
+        Log::open_as(dir, space, config, (from, None), |record, _| each(record), wrap)
+    }
+
+    /// `applied` is none if the server is alone: everything is stable then.
+    fn open_as<E: From<DiskError>>(
+        dir: &HeldDir,
+        space: SpaceId,
+        config: LogConfig,
+        (from, applied): (Stamp, Option<Stamp>),
+        mut each: impl FnMut(Record<'_>, bool) -> Result<(), E>,
+        wrap: Wrap,
+    ) -> Result<(Log, Opened), E> {
         let mut found = segments(dir, space)?;
         let start = start_for(&found, from);
+        let (marked, mut runs) = match applied {
+            Some(_) => history(dir, &found, start)?,
+            None => (STABLE_ALONE, Runs::new()),
+        };
+        let before = |index: usize| found[index].header.map(|header| header.before).ok();
+        let begins = before(0).map_or(Written::default(), |before| before.written());
+        let (after, mut stable) =
+            before(start).map_or((Stamp::ZERO, LogPosition::ZERO), |before| (before.stamp, before.position));
         let mut replayed = 0;
         let mut scanner = Scanner::new(space);
         let mut bytes = Vec::new();
@@ -85,9 +134,14 @@ impl Log {
             segment.zero_from = zero_from(&bytes);
             let mut reader = scanner.segment(segment.number, &bytes);
             while let Some(record) = reader.next() {
-                if record.stamp >= from {
-                    each(record)?;
-                    replayed += 1;
+                add_run(&mut runs, record.written());
+                let is_stable = record.position <= marked || Some(record.stamp) <= applied;
+                if is_stable {
+                    stable = record.position;
+                }
+                if record.stamp >= from || !is_stable {
+                    each(record, is_stable)?;
+                    replayed += u64::from(is_stable);
                 }
             }
         }
@@ -97,10 +151,49 @@ impl Log {
             End::Torn(tail) => (tail, true),
             End::Damage { offset, flaw } => return Err(damaged(dir.path(), offset, flaw).into()),
         };
-        let begins = found[start].header.map_or(Stamp::ZERO, |header| header.before.stamp);
-        let opened = Opened { replayed, begins, cut: torn.then_some(tail.offset) };
+        if torn && applied.is_some() {
+            // The repair takes the evidence away, and the process may end before it is sure again.
+            dir.write_whole(UNSURE_NAME, "")?;
+        }
+        let is_noted = applied.is_some() && dir.has(UNSURE_NAME);
+        let is_sure = !(torn || is_noted);
+        let cut = torn.then_some(tail.offset);
+        let opened = Opened { replayed, after, begins, runs, stable, is_sure, cut };
         Ok((repair(dir, config, found, tail, wrap)?, opened))
     }
+}
+
+/// Makes durable that nothing is missing any more from a log that ended in damage.
+pub(super) fn note_sure(dir: &HeldDir) -> Result<(), DiskError> {
+    if dir.has(UNSURE_NAME) {
+        dir.remove(UNSURE_NAME)?;
+        dir.sync()?;
+    }
+    Ok(())
+}
+
+/// The stable position that the newest mark names, and the views of the records before segment `start`.
+fn history(
+    dir: &HeldDir,
+    found: &[RecoveredSegment],
+    start: usize,
+) -> Result<(LogPosition, Runs), DiskError> {
+    let headers: Vec<SegmentHeader> = found[..=start].iter().filter_map(|found| found.header.ok()).collect();
+    let Some(SegmentHeader { log, number: first, .. }) = headers.first().copied() else {
+        // Replaying reports the damage.
+        return Ok((LogPosition::ZERO, Runs::new()));
+    };
+    let read = |number: u64| {
+        let mut bytes = Vec::new();
+        read_whole(dir, &found[(number - first) as usize], &mut bytes)?;
+        Ok::<_, DiskError>(bytes)
+    };
+    let stable = stable(log, found.iter().map(|segment| segment.number), read)?;
+    let runs = runs_before(&headers, read)?.map_err(|number| {
+        let what = "the records in which a view begins cannot be read".into();
+        DiskError::Damaged { file: segment_path(dir.path(), number), position: None, what }
+    })?;
+    Ok((stable, runs))
 }
 
 /// A segment's file as it was found. Not kept open: there may be more of them than a process may open.
@@ -119,7 +212,7 @@ impl RecoveredSegment {
 }
 
 /// The numbers of the segments in a directory, in order.
-fn numbers(dir: &HeldDir) -> Result<Vec<u64>, DiskError> {
+pub(super) fn numbers(dir: &HeldDir) -> Result<Vec<u64>, DiskError> {
     let names = dir.names()?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(Path::new(name))).collect();
     numbers.sort();
@@ -257,7 +350,9 @@ fn repair(
     };
     files.top_up();
     let writer = Writer::new(header.log, tail, header.bytes, config.segment_bytes);
-    Ok(Log { dir: dir.clone(), config, writer, files, synced: true, poisoned: None })
+    let keep = Keep { stamp: Stamp::ZERO, position: LogPosition(u64::MAX) };
+    let dir = dir.clone();
+    Ok(Log { dir, config, writer, files, synced: true, stable: STABLE_ALONE, keep, poisoned: None })
 }
 
 /// Writes what stands in a segment from the last mark up to the tail once more, and syncs it.
@@ -299,6 +394,9 @@ fn rewrite(
     }
     written.sync().map_err(DiskError::io("sync", &path))
 }
+
+/// The file that says that the log of a member may have held more than it does.
+const UNSURE_NAME: &str = "unsure";
 
 /// Written again by one system call.
 const REWRITE_BYTES: usize = 1 << 20;

@@ -274,7 +274,7 @@ impl LogSalvage {
             }
             let from = if *number == at.segment { at.byte as usize + 1 } else { 0 };
             let mark = marks(log, *number, &bytes, from).find(|mark| mark.before.view.may_follow(view));
-            if let Some(Mark { offset, before }) = mark {
+            if let Some(Mark { offset, before, .. }) = mark {
                 return Ok(Some((*number, Some(header_at(log, offset, before, &bytes)))));
             }
         }

@@ -4,6 +4,9 @@
 //! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; the thread writes and syncs
 //! once and calls back. No other thread ever waits for the disk.
 //!
+//! When nothing came for a while, the thread has the log end with a mark, so that a power failure of an idle
+//! server leaves no doubt about its last batch. A batch that comes during that waits for one sync.
+//!
 //! A batch for which the disk has no room waits until it has. No caller has been notified of the batch yet,
 //! and the content of the log is not touched.
 //!
@@ -59,6 +62,9 @@ struct State {
     /// Empty buffers with capacity.
     free_buffers: Vec<Vec<u8>>,
     truncate_below: Option<Stamp>,
+    keep_from: Option<LogPosition>,
+    stable_upto: LogPosition,
+    is_sure: bool,
     /// Above which position the log is to be cut. Nothing is submitted meanwhile.
     cut_above: Option<LogPosition>,
     closing: bool,
@@ -69,6 +75,8 @@ struct State {
 pub struct LogState {
     /// Bytes of all segments.
     pub bytes: u64,
+    /// Bytes of those that are kept for other members alone ([`LogThread::keep_from`]); none if the log is over its cap.
+    pub bytes_for_others: u64,
     /// [`Log::over_cap`]: the component that keeps the log long should let go.
     pub over_cap: bool,
     /// [`Log::far_over_cap`]: nothing more should be given to it before that.
@@ -81,6 +89,7 @@ impl LogState {
     fn of(log: &Log) -> LogState {
         LogState {
             bytes: log.bytes(),
+            bytes_for_others: log.bytes_for_others(),
             over_cap: log.over_cap(),
             far_over_cap: log.far_over_cap(),
             is_short: log.is_short(),
@@ -98,7 +107,12 @@ struct Batch {
 #[derive(Debug, Clone, Copy)]
 struct Todo {
     truncate_below: Option<Stamp>,
+    keep_from: Option<LogPosition>,
+    stable_upto: LogPosition,
+    is_sure: bool,
     cut_above: Option<LogPosition>,
+    /// Nothing came for a while: the log ends with a mark.
+    marks: bool,
     /// Sees whether the path of the directory still leads to it.
     looks: bool,
 }
@@ -106,7 +120,16 @@ struct Todo {
 impl LogThread {
     /// Starts the thread. It calls `done` after each sync, once for all batches that the sync covered. `done`
     /// should take no longer than it takes to wake a thread.
-    pub fn start(mut log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
+    pub fn start(log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
+        LogThread::start_with(log, QUIET, done)
+    }
+
+    /// As [`LogThread::start`], with a mark after so much time without work.
+    pub(super) fn start_with(
+        mut log: Log,
+        quiet: Duration,
+        done: impl Fn(LogDone) + Send + 'static,
+    ) -> Result<LogThread, DiskError> {
         let dir = log.dir().clone();
         let state = State { log: LogState::of(&log), ..State::default() };
         let shared = Arc::new(Shared(Mutex::new(state)));
@@ -114,7 +137,7 @@ impl LogThread {
         let thread = thread::Builder::new()
             .name("tercel-log".into())
             .spawn(move || {
-                if let Err(what) = caught(|| of_thread.run(&mut log, &done)) {
+                if let Err(what) = caught(|| of_thread.run(&mut log, quiet, &done)) {
                     // Nothing more is written, not even when the log is closed.
                     log.poison(&what);
                     done(LogDone::Failed { error: DiskError::Panicked { what } });
@@ -153,6 +176,24 @@ impl LogThread {
         let mut state = self.shared.lock();
         state.truncate_below = state.truncate_below.max(Some(stamp));
         drop(state);
+        self.wake();
+    }
+
+    /// Keeps segments from the record at `position` on for other members, within bounds: [`Log::keep_from`].
+    pub fn keep_from(&self, position: LogPosition) {
+        self.shared.lock().keep_from = Some(position);
+        self.wake();
+    }
+
+    /// Everything up to `position` is stable: later marks say so ([`Log::stable_upto`]). Costs a lock.
+    pub fn stable_upto(&self, position: LogPosition) {
+        let mut state = self.shared.lock();
+        state.stable_upto = state.stable_upto.max(position);
+    }
+
+    /// The log has everything again that it may have lost: [`Log::sure`].
+    pub fn sure(&self) {
+        self.shared.lock().is_sure = true;
         self.wake();
     }
 
@@ -213,10 +254,12 @@ impl Shared {
         unpoison(self.0.lock())
     }
 
-    fn run(&self, log: &mut Log, done: &impl Fn(LogDone)) {
+    fn run(&self, log: &mut Log, quiet: Duration, done: &impl Fn(LogDone)) {
         let mut taken: Vec<Batch> = Vec::new();
         let mut looked = Instant::now();
-        while let Some(todo) = self.take(&mut taken, looked) {
+        let mark_at = |log: &Log| (!log.is_poisoned() && log.wants_mark()).then(|| Instant::now() + quiet);
+        let mut marks = mark_at(log);
+        while let Some(todo) = self.take(&mut taken, looked, marks) {
             if todo.looks {
                 looked = Instant::now();
                 // An operator who looks at the path would not find what is acknowledged from now on.
@@ -227,8 +270,24 @@ impl Shared {
                     done(LogDone::Failed { error });
                 }
             }
+            log.stable_upto(todo.stable_upto);
             if !taken.is_empty() {
                 done(self.commit(log, &taken));
+                marks = mark_at(log);
+            } else if todo.marks {
+                marks = None;
+                if let Err(error) = log.end_with_mark() {
+                    log.poison(&error.to_string());
+                    done(LogDone::Failed { error });
+                }
+            }
+            if todo.is_sure {
+                // If that cannot be noted, the next opening is not sure either.
+                let _ = log.sure();
+            }
+            if let Some(position) = todo.keep_from {
+                log.keep_from(position);
+                self.lock().log = LogState::of(log);
             }
             if let Some(stamp) = todo.truncate_below {
                 log.truncate_below(stamp);
@@ -237,6 +296,7 @@ impl Shared {
             }
             if let Some(position) = todo.cut_above {
                 done(self.cut(log, position));
+                marks = mark_at(log);
             }
         }
     }
@@ -296,26 +356,31 @@ impl Shared {
             state.log = LogState::of(log);
             state.truncate_below.take()
         };
-        if let Some(stamp) = truncate_below {
-            log.truncate_below(stamp);
-        }
+        // Without a stamp, what is kept for others goes.
+        log.truncate_below(truncate_below.unwrap_or(Stamp::ZERO));
         thread::park_timeout(ROOM_RETRY);
         Ok(())
     }
 
-    /// Gives back the buffers in `taken` and waits for something to do, of which one is to look at the path
-    /// again; `None` when there will be nothing.
-    fn take(&self, taken: &mut Vec<Batch>, looked: Instant) -> Option<Todo> {
+    /// Gives back the buffers in `taken` and waits for something to do: also to look at the path again, and at
+    /// `marks` to write a mark. `None` when there will be nothing.
+    fn take(&self, taken: &mut Vec<Batch>, looked: Instant, marks: Option<Instant>) -> Option<Todo> {
         let mut state = self.lock();
         state.recycle(taken);
         loop {
+            let now = Instant::now();
             let todo = Todo {
                 truncate_below: state.truncate_below.take(),
+                keep_from: state.keep_from.take(),
+                stable_upto: state.stable_upto,
+                is_sure: std::mem::take(&mut state.is_sure),
                 cut_above: state.cut_above,
-                looks: looked.elapsed() >= LOOK_EVERY,
+                marks: marks.is_some_and(|at| at <= now),
+                looks: now.duration_since(looked) >= LOOK_EVERY,
             };
             let is_asked = todo.truncate_below.is_some() || todo.cut_above.is_some();
-            if !state.queue.is_empty() || is_asked || todo.looks {
+            let is_told = todo.keep_from.is_some() || todo.is_sure;
+            if !state.queue.is_empty() || is_asked || is_told || todo.marks || todo.looks {
                 std::mem::swap(&mut state.queue, taken);
                 state.queued_bytes = 0;
                 return Some(todo);
@@ -324,7 +389,8 @@ impl Shared {
                 return None;
             }
             drop(state);
-            thread::park_timeout(LOOK_EVERY.saturating_sub(looked.elapsed()));
+            let next = marks.map_or(looked + LOOK_EVERY, |at| at.min(looked + LOOK_EVERY));
+            thread::park_timeout(next.saturating_duration_since(now));
             state = self.lock();
         }
     }
@@ -345,6 +411,10 @@ impl State {
 /// The interval between looks at the path of the directory. An operator notices within this time that a moved
 /// directory was in use.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The time without work after which the log ends with a mark. A follower has heard by then that its last
+/// entries are stable: a leader says so with its next heartbeat, every 20 ms.
+const QUIET: Duration = Duration::from_millis(30);
 
 /// The pause before a batch without room is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(50);

@@ -1,6 +1,8 @@
 //! A log on a real file system: what a crash leaves, what is refused, what the thread promises.
 
 mod cut;
+mod member;
+mod reader;
 mod salvage;
 mod segments;
 mod spares;

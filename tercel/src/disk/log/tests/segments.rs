@@ -6,11 +6,25 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::*;
 use rustix::io::Errno;
 
+/// The findings of the opening of a whole log of so many records.
+fn whole(records: u64) -> Opened {
+    let last = LogPosition(records);
+    Opened {
+        replayed: records,
+        after: Stamp::ZERO,
+        begins: Written::default(),
+        runs: if records > 0 { vec![(VIEW, last)] } else { vec![] },
+        stable: last,
+        is_sure: true,
+        cut: None,
+    }
+}
+
 #[test]
 fn records_come_back_in_order_though_they_span_segments() {
     let dir = new_log();
     let (mut log, opened, stamps) = open(dir.path());
-    assert_eq!((opened, stamps), (Opened { replayed: 0, begins: Stamp::ZERO, cut: None }, vec![]));
+    assert_eq!((opened, stamps), (whole(0), vec![]));
     commit(&mut log, &[10, 3000, 2000]);
     commit(&mut log, &[20_000]);
     commit(&mut log, &[0, 1]);
@@ -19,7 +33,7 @@ fn records_come_back_in_order_though_they_span_segments() {
     drop(log);
 
     let (log, opened, stamps) = open(dir.path());
-    assert_eq!((opened, stamps), (Opened { replayed: 6, begins: Stamp::ZERO, cut: None }, (1..=6).collect()));
+    assert_eq!((opened, stamps), (whole(6), (1..=6).collect()));
     assert_eq!(log.tail(), tail);
 }
 
@@ -113,7 +127,7 @@ fn a_torn_tail_is_cut_and_reported_and_its_remains_are_cleared() {
     assert_eq!(bytes.len(), SEGMENT as usize);
     assert!(bytes[cut.byte as usize..].iter().all(|&b| b == 0));
     assert!(!segment(dir.path(), last).exists());
-    assert_eq!(open(dir.path()).1, Opened { replayed: 1, begins: Stamp::ZERO, cut: None });
+    assert_eq!(open(dir.path()).1, whole(1));
 }
 
 #[test]

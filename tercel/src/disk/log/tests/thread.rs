@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::disk::log::thread::QUEUED_BATCHES_MAX;
+use tercel_wire::log::marks;
 
 /// Lets a test hold syncs back and count them.
 struct Gate {
@@ -48,11 +49,16 @@ impl SegmentFile for Odd<&'static Gate> {
     }
 }
 
+/// A thread that never finds the time for a mark on its own.
 fn gated(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
+    quiet(dir, wrap, Duration::from_secs(3600))
+}
+
+fn quiet(dir: &Path, wrap: Wrap, quiet: Duration) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
     let (log, _) = Log::open_with(&held(dir), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
     let (tail, (report, done)) = (log.tail(), channel());
-    let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
+    let thread = LogThread::start_with(log, quiet, move |event| report.send(event).unwrap()).unwrap();
     (thread, tail, done)
 }
 
@@ -103,6 +109,57 @@ fn what_arrives_during_a_sync_shares_the_next_one() {
     assert!(thread.buffer().capacity() > 0, "the first batch's buffer is used again");
     thread.close().unwrap();
     assert_eq!(open(dir.path()).2, (1..=6).collect::<Vec<u64>>());
+}
+
+/// A batch, its sync, a mark and its sync; then nothing, until there is another batch.
+#[test]
+fn idle_log_ends_with_one_mark() {
+    static GATE: Gate = Gate::closed();
+    let dir = new_log();
+    let (thread, mut tail, done) =
+        quiet(dir.path(), |file| Box::new(Odd(file, &GATE)), Duration::from_millis(1));
+    GATE.open();
+    // An empty log has no mark either.
+    GATE.await_syncs(1);
+    let marks = || {
+        let bytes = fs::read(segment(dir.path(), 1)).unwrap();
+        let log = SegmentHeader::decode(&bytes).unwrap().log;
+        marks(log, 1, &bytes, 0).map(|mark| mark.before.position.0).collect::<Vec<u64>>()
+    };
+    assert_eq!(marks(), [0]);
+    for n in 1..=3 {
+        thread.submit(records(&mut tail, &[10]), written(n)).unwrap();
+        assert_eq!(synced(&done), n);
+        GATE.await_syncs(2 * n as u32 + 1);
+    }
+    assert_eq!(marks(), [0, 0, 1, 1, 2, 2, 3]);
+    // Of many times that a second mark could have come, none was used.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_millis(40) {
+        thread.stable_upto(LogPosition(3));
+        std::thread::yield_now();
+    }
+    assert_eq!(GATE.state.lock().unwrap().1, 7);
+    drop(thread);
+    assert_eq!(marks().len(), 7, "a log that ends with a mark is closed without another");
+}
+
+#[test]
+fn idle_marks_of_a_member_name_what_is_stable() {
+    let dir = new_log();
+    let ignore = |_: tercel_wire::log::Record<'_>, _| Ok::<(), DiskError>(());
+    let (log, _) =
+        Log::open_member(&held(dir.path()), SPACE, config(), Stamp::ZERO, Stamp::ZERO, ignore).unwrap();
+    let (mut tail, (report, done)) = (log.tail(), channel());
+    let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
+    thread.submit(records(&mut tail, &[10, 20, 30]), written(3)).unwrap();
+    thread.stable_upto(LogPosition(2));
+    assert_eq!(synced(&done), 3);
+    thread.stable_upto(LogPosition(1));
+    thread.close().unwrap();
+    let (_, opened) =
+        Log::open_member(&held(dir.path()), SPACE, config(), Stamp::ZERO, Stamp::ZERO, ignore).unwrap();
+    assert_eq!((opened.stable, opened.replayed), (LogPosition(2), 2));
 }
 
 #[test]
@@ -198,6 +255,27 @@ fn the_thread_truncates_when_asked() {
     thread.close().unwrap();
     let (_, _, stamps) = open(dir.path());
     assert!(stamps[0] > 1 && stamps[0] <= 8 && stamps.last() == Some(&11), "{stamps:?}");
+}
+
+#[test]
+fn thread_keeps_what_others_need() {
+    let dir = new_log();
+    let mut tail = open(dir.path()).0.tail();
+    let batch = records(&mut tail, &[10, 4000, 10]);
+    for (keep_from, begins) in [(1, 0), (3, 2)] {
+        let config = LogConfig { bytes_max: 16 * SEGMENT as u64, ..config() };
+        let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
+        let (mut log, _) = Log::open(&held(dir.path()), SPACE, config, Stamp::ZERO, ignore).unwrap();
+        if keep_from == 1 {
+            log.append(&batch).unwrap();
+            log.sync().unwrap();
+        }
+        let thread = LogThread::start(log, |done| panic!("{done:?}")).unwrap();
+        thread.keep_from(LogPosition(keep_from));
+        thread.truncate_below(Stamp(9));
+        thread.close().unwrap();
+        assert_eq!(open(dir.path()).1.begins.position, LogPosition(begins));
+    }
 }
 
 const CHILD_DIR: &str = "TERCEL_TEST_LOG_DIR";
