@@ -246,6 +246,8 @@ impl Sequencer for Delayed {
             | Input::Saved(_)
             | Input::Found(..)
             | Input::Gone(_)
+            | Input::Ready(_)
+            | Input::MoveLead(_)
             | Input::Time => {}
         }
         match self.leadership {
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_deposed_leader_still_submits_begins_no_view() {
+    fn late_submit_of_deposed_leader_begins_no_view() {
         let mut d = new(DelayedConfig { vacant_us: 0, ..CONFIG }, 1);
         let mut out = Vec::new();
         d.handle(Now(0), Input::Time, &mut out);

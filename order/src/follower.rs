@@ -79,6 +79,8 @@ impl Sequencer for Follower {
             | Input::Saved(_)
             | Input::Found(..)
             | Input::Gone(_)
+            | Input::Ready(_)
+            | Input::MoveLead(_)
             | Input::Confirm(_)
             | Input::Time => {}
         }

@@ -20,17 +20,23 @@
 //! |---|---|
 //! | [`solo`] | one node: it always leads, and an entry on its disk is stable |
 //! | [`delayed`] | for the simulator: stability lags and stalls, leaders are deposed, some of a suffix survives |
+//! | [`quorum`] | a group of servers: an entry is stable once a quorum's disks have it |
 //! | [`follower`] | a node that is fed stable entries, logs them and never leads |
 #![forbid(unsafe_code)]
 
 pub mod delayed;
 pub mod follower;
+pub mod quorum;
 pub mod solo;
 
 use std::sync::Arc;
 
+use quorum::members::{Member, Members};
 use tercel_machine::time::Now;
 use tercel_wire::id::{LogPosition, MemberId, Stamp, ViewId};
+
+/// The kind of the record that names the members of a group: the one kind whose payload a sequencer reads.
+pub const KIND_MEMBERS: u8 = 15;
 
 /// An entry's bytes, and its place among its leader's entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +68,10 @@ pub enum Input<'a> {
     Found(LogPosition, Vec<Sealed>),
     /// Another member's process has ended, or seems to have.
     Gone(MemberId),
+    /// The server beside it can lead, or cannot: it is being recovered.
+    Ready(bool),
+    /// This member is to lead instead. If it has not come about in a while, this node leads on.
+    MoveLead(MemberId),
     /// Does this node still lead? The answer proves leadership at a moment after this input.
     Confirm(u64),
     /// Time passed.
@@ -92,6 +102,10 @@ pub enum Output {
     /// It no longer does. What this view had ordered and not made stable may be lost. The leader's server is
     /// recovered, and hears what is stable, or that it leads, from its first [`Input::Time`] on.
     Deposed(ViewId),
+    /// The log has everything again that it may have lost when it ended in damage.
+    Sure,
+    /// These are the members from now on, or again.
+    Members(Members),
     /// Other members no longer need the log before this position.
     KeepFrom(LogPosition),
 }
@@ -109,6 +123,18 @@ pub struct Lead {
 
 /// An engine that puts entries in an order.
 pub trait Sequencer: Send + std::fmt::Debug {
+    /// The member that leads, as far as this one knows, if there are others.
+    fn leader(&self) -> Option<&Member> {
+        None
+    }
+    /// Everything up to here is stable, as far as it knows; only of a sequencer that may be deposed.
+    fn stable(&self) -> LogPosition {
+        LogPosition::ZERO
+    }
+    /// The entries of its log after that, in order.
+    fn tentative(&self) -> Vec<Sealed> {
+        Vec::new()
+    }
     /// Takes in what happened and appends what it says.
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>);
     /// The next moment at which it needs the time.

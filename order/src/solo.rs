@@ -49,7 +49,13 @@ impl Sequencer for Solo {
             }
             // No other node can lead.
             Input::Confirm(id) => out.push(Output::Confirmed(id, self.stable)),
-            Input::Packet(..) | Input::Saved(_) | Input::Found(..) | Input::Gone(_) | Input::Time => {}
+            Input::Packet(..)
+            | Input::Saved(_)
+            | Input::Found(..)
+            | Input::Gone(_)
+            | Input::Ready(_)
+            | Input::MoveLead(_)
+            | Input::Time => {}
         }
     }
 

@@ -170,6 +170,16 @@ pub struct Written {
     pub position: LogPosition,
 }
 
+/// An entry of a log, named by its view and its position. No two entries of a space's logs have the same
+/// name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct EntryId {
+    /// The view in which it was ordered.
+    pub view: ViewId,
+    /// Its position.
+    pub position: LogPosition,
+}
+
 /// A database: the unit of order, replication and placement. Random, so that two spaces are not confused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SpaceId(pub u64);

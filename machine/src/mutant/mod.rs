@@ -34,8 +34,8 @@ macro_rules! rules {
 }
 
 rules! {
-/// A rule of cache, client or server that can be dropped, room by room. `tercel-sim` has the table of what
-/// they mean.
+/// A rule of cache, client, server or order that can be dropped, room by room. `tercel-sim` has the table of
+/// what they mean.
 Rule {
     // The client's connections, fetches, stream.
     WatermarkJumps,
@@ -138,5 +138,34 @@ Rule {
     CreditsOldInstall,
     CreditsOldWritten,
     FollowerSkips,
+    // The order of a group.
+    VoteBeforeDurable,
+    TwoVotesANumber,
+    UnsureCounts,
+    OlderViewCounted,
+    ListCountsWhenStable,
+    ConfirmWithoutRound,
+    GapCounts,
+    StableBeyondMatched,
+    AckBeforeSync,
+    StaleWritten,
+    OlderVoteSlot,
 }
+}
+
+impl Rule {
+    /// The rules that a group's sequencer keeps: the worlds of `tercel-order` notice them.
+    pub const OF_GROUPS: &[Rule] = &[
+        Rule::VoteBeforeDurable,
+        Rule::TwoVotesANumber,
+        Rule::UnsureCounts,
+        Rule::OlderViewCounted,
+        Rule::ListCountsWhenStable,
+        Rule::ConfirmWithoutRound,
+        Rule::GapCounts,
+        Rule::StableBeyondMatched,
+        Rule::AckBeforeSync,
+        Rule::StaleWritten,
+        Rule::OlderVoteSlot,
+    ];
 }

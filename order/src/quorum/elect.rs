@@ -1,0 +1,231 @@
+//! Who may lead: a member that suspects the leader asks whether others do, then for their votes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tercel_machine::mutant::{Rule, dropped};
+use tercel_machine::time::Now;
+use tercel_wire::id::{EntryId, MemberId, ViewId};
+
+use super::packet::{Contents, Packet};
+use super::{Quorum, Role};
+use crate::Output;
+
+/// A member that asks whether it may ask for votes.
+#[derive(Debug)]
+pub(super) struct Asking {
+    number: u32,
+    granted: BTreeSet<MemberId>,
+    pub(super) until: Now,
+}
+
+/// A member that asks for votes.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    view: ViewId,
+    /// The number under which its own promise is saved; none once that is durable.
+    saving: Option<u64>,
+    /// The votes, each with the log of the member and whether that ends where it says.
+    votes: BTreeMap<MemberId, (bool, Contents)>,
+    pub(super) until: Now,
+}
+
+impl Quorum {
+    /// When it asks, if nothing changes.
+    pub(super) fn ask_at(&self) -> Option<Now> {
+        // One that is removed may still be needed until the list that removes it is stable (thesis, 4.2.2).
+        let votes = self.lists.newest().votes(self.me) || self.lists.at(self.stable).votes(self.me);
+        let may = self.is_ready && votes;
+        let followed = &self.followed;
+        let suspected = match followed.gone {
+            Some(gone) => gone,
+            // There is nobody to hear.
+            None if followed.leader.is_none() && self.is_alone() => followed.ask_after,
+            None => followed.heard.plus_us(self.config.deadline_us),
+        };
+        let in_turn = suspected.plus_us(u64::from(followed.rank) * self.config.stagger_us);
+        may.then(|| in_turn.max(followed.ask_after))
+    }
+
+    /// Says whether it makes a quorum by itself.
+    fn is_alone(&self) -> bool {
+        let members = self.lists.newest();
+        members.quorum() == 1 && members.votes(self.me)
+    }
+
+    /// Puts off the next attempt, each time longer and by chance, so that two members do not go on asking at
+    /// the same time.
+    pub(super) fn wait_before_asking(&mut self, now: Now) {
+        let followed = &mut self.followed;
+        let most = self.config.stagger_us << followed.attempts.min(ATTEMPTS_DOUBLING);
+        followed.attempts += 1;
+        followed.ask_after = now.plus_us(self.random.below(most.min(self.config.deadline_us) + 1));
+    }
+
+    /// Asks whether it may ask for votes, without a promise (thesis, 9.6).
+    pub(super) fn ask(&mut self, now: Now, is_handed: bool, out: &mut Vec<Output>) {
+        self.counts.asked += 1;
+        let number = self.heard_number.max(self.promise.view.number).saturating_add(1);
+        let until = now.plus_us(4 * self.config.stagger_us);
+        self.role = Role::Asking(Asking { number, granted: BTreeSet::new(), until });
+        self.send_to_voters(&Packet::Ask { number, end: self.tail.end(), is_handed }, out);
+        self.may(now, self.me, number, out);
+    }
+
+    /// Another member asks. It is told yes if this one would vote, and hears no leader either.
+    pub(super) fn asked(
+        &mut self,
+        now: Now,
+        from: MemberId,
+        (number, end, is_handed): (u32, EntryId, bool),
+        out: &mut Vec<Output>,
+    ) {
+        let promised = self.promise.view.number;
+        let hears_leader = match &self.role {
+            Role::Leading(_) => true,
+            _ => {
+                let silent_us = now.since_us(self.followed.heard);
+                let is_heard = self.followed.gone.is_none() && silent_us < self.config.deadline_us;
+                self.followed.leader.is_some() && is_heard
+            }
+        };
+        let is_granted = number > promised && self.is_behind(end) && (!hears_leader || is_handed);
+        Quorum::send(from, &Packet::May { number, is_granted, promised }, out);
+    }
+
+    /// A member would vote.
+    pub(super) fn may(&mut self, now: Now, from: MemberId, number: u32, out: &mut Vec<Output>) {
+        let members = self.lists.newest();
+        let Role::Asking(asking) = &mut self.role else { return };
+        if asking.number != number || !members.votes(from) {
+            return;
+        }
+        asking.granted.insert(from);
+        if asking.granted.len() >= members.quorum() {
+            self.stand(now, out);
+        }
+    }
+
+    /// Stands for a view of its own: a quorum would vote.
+    fn stand(&mut self, now: Now, out: &mut Vec<Output>) {
+        self.counts.candidacies += 1;
+        let number = self.heard_number.max(self.promise.view.number).saturating_add(1);
+        let incarnation = 1 + self.random.below(u64::from(u32::MAX)) as u32;
+        let view = ViewId::new(number, incarnation);
+        let until = now.plus_us(self.config.deadline_us + self.random.below(self.config.deadline_us));
+        let saving = self.promise(view, out);
+        self.role = Role::Candidate(Candidate { view, saving: Some(saving), votes: BTreeMap::new(), until });
+        if dropped(Rule::VoteBeforeDurable) {
+            self.saved(now, saving, out);
+        }
+    }
+
+    /// Promises up to a number are durable, and can be told.
+    pub(super) fn saved(&mut self, now: Now, number: u64, out: &mut Vec<Output>) {
+        self.promise.saved = self.promise.saved.max(number);
+        if let Some((_, to)) = self.promise.owed.take_if(|(owed, _)| *owed <= number) {
+            self.tell_promise(to, out);
+        }
+        let (me, is_sure) = (self.me, self.is_sure);
+        let Role::Candidate(candidate) = &mut self.role else { return };
+        if candidate.saving.take_if(|saving| *saving <= number).is_some() {
+            candidate.votes.insert(me, (is_sure, Contents::default()));
+            let view = candidate.view;
+            self.send_to_voters(&Packet::Vote { view, end: self.tail.end() }, out);
+            self.count_votes(now, out);
+        }
+    }
+
+    /// Another member asks for a vote.
+    pub(super) fn vote(
+        &mut self,
+        now: Now,
+        from: MemberId,
+        view: ViewId,
+        end: EntryId,
+        out: &mut Vec<Output>,
+    ) {
+        self.hear(view.number);
+        let promised = self.promise.view;
+        if view == promised {
+            // The candidate has not heard of it.
+            if self.promise.saved == self.promise.number {
+                self.tell_promise(from, out);
+            }
+            return;
+        }
+        let is_taken = view.number < promised.number
+            || view.number == promised.number && !dropped(Rule::TwoVotesANumber);
+        if is_taken {
+            return Quorum::send(from, &Packet::Higher { view: promised }, out);
+        }
+        if !self.is_behind(end) {
+            return;
+        }
+        self.stand_down(now, out);
+        // The candidate has time to become the leader.
+        self.followed.leave_for(now);
+        let number = self.promise(view, out);
+        self.promise.owed = Some((number, from));
+        if dropped(Rule::VoteBeforeDurable) {
+            self.saved(now, number, out);
+        }
+    }
+
+    fn tell_promise(&self, to: MemberId, out: &mut Vec<Output>) {
+        let (view, is_sure, log) = (self.promise.view, self.is_sure, self.tail.contents(self.stable));
+        Quorum::send(to, &Packet::Voted { view, is_sure, log }, out);
+    }
+
+    /// A member has promised the view.
+    pub(super) fn voted(
+        &mut self,
+        now: Now,
+        from: MemberId,
+        view: ViewId,
+        vote: (bool, Contents),
+        out: &mut Vec<Output>,
+    ) {
+        if let Role::Candidate(candidate) = &mut self.role
+            && candidate.view == view
+            && candidate.saving.is_none()
+        {
+            candidate.votes.insert(from, vote);
+            self.count_votes(now, out);
+        }
+    }
+
+    /// Leads, if a quorum of members that are sure of their logs has promised. A member that is not sure may
+    /// have acknowledged more than it still has: it counts only when every voter has answered, and then
+    /// entries may be lost.
+    fn count_votes(&mut self, now: Now, out: &mut Vec<Output>) {
+        let members = self.lists.newest();
+        let Role::Candidate(candidate) = &self.role else { return };
+        let of_voters = || candidate.votes.iter().filter(|(id, _)| members.votes(**id));
+        let sure = of_voters().filter(|(_, (is_sure, _))| *is_sure).count();
+        let is_sure = self.is_sure && sure >= members.quorum();
+        let has_all = of_voters().count() == members.voters().count();
+        if is_sure || has_all || dropped(Rule::UnsureCounts) && of_voters().count() >= members.quorum() {
+            let (view, votes) = (candidate.view, candidate.votes.clone());
+            self.lead(now, view, !is_sure, votes, out);
+        }
+    }
+
+    /// The leader hands the lead over: everything that it has is here.
+    pub(super) fn take_over(&mut self, now: Now, from: MemberId, view: ViewId, out: &mut Vec<Output>) {
+        let is_leader = self.followed.leader == Some(from) && view == self.promise.view;
+        if is_leader && matches!(self.role, Role::Following) && self.is_ready {
+            self.ask(now, true, out);
+        }
+    }
+
+    /// Says whether a log that ends there has everything that this member may have acknowledged. What is
+    /// queued for its disk counts too: it is not needed, for an acknowledgement names the view that is
+    /// promised, and the leader of a lower one believes it no longer; but it is more likely to be kept.
+    fn is_behind(&self, end: EntryId) -> bool {
+        let ours = self.tail.end();
+        (end.view.number, end.position) >= (ours.view.number, ours.position)
+    }
+}
+
+/// The number of times that the wait before the next attempt is doubled.
+const ATTEMPTS_DOUBLING: u32 = 6;

@@ -1,0 +1,175 @@
+//! A follower: it takes entries from its leader, cuts, acknowledges and releases.
+
+use tercel_machine::mutant::{Rule, dropped};
+use tercel_machine::time::Now;
+use tercel_wire::id::{LogPosition, MemberId};
+
+use super::packet::{Append, Packet};
+use super::{Quorum, Role};
+use crate::Output;
+
+/// The leader of the view, as a member that does not lead knows it.
+#[derive(Debug)]
+pub(super) struct Followed {
+    /// None until it has sent something in this view.
+    pub(super) leader: Option<MemberId>,
+    /// When it was heard last.
+    pub(super) heard: Now,
+    /// When its process seemed to end.
+    pub(super) gone: Option<Now>,
+    /// The place among those that ask for votes when it is gone.
+    pub(super) rank: u8,
+    /// Up to here the log is the leader's.
+    matched: LogPosition,
+    /// Its newest packet.
+    round: u64,
+    /// The end of its first packet: the leader had at least what was acknowledged to it before.
+    first: Option<LogPosition>,
+    /// Attempts to lead since a leader was heard, and not before when there is another.
+    pub(super) attempts: u32,
+    pub(super) ask_after: Now,
+}
+
+impl Followed {
+    /// No leader is known.
+    pub(super) fn nobody(now: Now) -> Followed {
+        Followed {
+            leader: None,
+            heard: now,
+            gone: None,
+            rank: 0,
+            matched: LogPosition::ZERO,
+            round: 0,
+            first: None,
+            attempts: 0,
+            ask_after: now,
+        }
+    }
+
+    /// Another leader may come: this one's view is over.
+    pub(super) fn leave_for(&mut self, now: Now) {
+        let (attempts, ask_after) = (self.attempts, self.ask_after);
+        *self = Followed { attempts, ask_after, ..Followed::nobody(now) };
+    }
+}
+
+impl Quorum {
+    /// A leader sends entries, or says that it is there.
+    pub(super) fn append(&mut self, now: Now, from: MemberId, append: Append, out: &mut Vec<Output>) {
+        let (view, promised) = (append.view, self.promise.view);
+        if view.number < promised.number || from == self.me {
+            return Quorum::send(from, &Packet::Higher { view: promised }, out);
+        }
+        self.stand_down(now, out);
+        if view != promised {
+            // Also if another candidate of this number was promised: a quorum has promised this one. Nothing
+            // waits for the promise: an entry in the log promises its view, and without an entry of the view
+            // nothing is acknowledged that counts.
+            self.promise(view, out);
+            self.followed = Followed::nobody(now);
+        }
+        let round = append.round;
+        let followed = &mut self.followed;
+        (followed.leader, followed.heard, followed.gone) = (Some(from), now, None);
+        (followed.attempts, followed.ask_after) = (0, now);
+        followed.round = followed.round.max(round);
+        if append.rank != RANK_AS_BEFORE {
+            followed.rank = append.rank;
+        }
+        // Everything stable is in every leader's log.
+        let is_here = append.before.position <= self.stable || self.tail.has(append.before);
+        if !is_here && !dropped(Rule::GapCounts) {
+            let log = self.tail.contents(self.stable);
+            return Quorum::send(from, &Packet::Missing { view, round, log }, out);
+        }
+        let last = LogPosition(append.before.position.0 + append.entries.len() as u64);
+        self.followed.first.get_or_insert(last);
+        let (asks, stable, is_empty) = (append.asks, append.stable, append.entries.is_empty());
+        let is_new = self.take(append, out);
+        self.followed.matched = self.followed.matched.max(last);
+        self.release(stable, out);
+        if asks || !is_new && !is_empty {
+            self.acknowledge(from, round, out);
+        }
+    }
+
+    /// Takes the entries that are not here yet. Says whether there are any.
+    fn take(&mut self, append: Append, out: &mut Vec<Output>) -> bool {
+        let (mut position, mut is_new) = (append.before.position, false);
+        for entry in append.entries {
+            position = position.next();
+            let here = self.tail.view_at(position);
+            if position <= self.stable || here == Some(entry.view) {
+                continue;
+            }
+            if here.is_some() {
+                self.cut(LogPosition(position.0 - 1), out);
+            }
+            if position != self.tail.end().position.next() {
+                // Only a log with a gap goes on so, where that rule is dropped.
+                return is_new;
+            }
+            self.push(entry.clone());
+            out.push(Output::Append(position, entry));
+            is_new = true;
+        }
+        is_new
+    }
+
+    /// Cuts what no leader after this one can have kept.
+    fn cut(&mut self, above: LogPosition, out: &mut Vec<Output>) {
+        self.tail.cut(above);
+        self.lists.cut(above);
+        self.written.position = self.written.position.min(above);
+        self.written.cuts += 1;
+        self.counts.cuts += 1;
+        out.push(Output::Cut(above));
+    }
+
+    /// Releases what is stable, as far as the log is known to be the leader's: beyond that there may be an
+    /// old tail of its own.
+    fn release(&mut self, stable: LogPosition, out: &mut Vec<Output>) {
+        let upto = match dropped(Rule::StableBeyondMatched) {
+            true => self.tail.end().position,
+            false => self.followed.matched,
+        };
+        self.stabilize(stable.min(upto), out);
+        // An entry of this leader's is stable, behind everything that was acknowledged to it before a restart.
+        let is_of_view = self.tail.view_at(self.stable) == Some(self.promise.view);
+        if is_of_view && self.followed.first.is_some_and(|first| self.stable >= first) {
+            self.become_sure(out);
+        }
+        self.tail.forget(self.stable, self.config.kept_bytes);
+    }
+
+    /// Tells the leader what the own disk has of its log.
+    fn acknowledge(&self, leader: MemberId, round: u64, out: &mut Vec<Output>) {
+        let matched = self.followed.matched;
+        let durable = if dropped(Rule::AckBeforeSync) { matched } else { self.written.position.min(matched) };
+        Quorum::send(leader, &Packet::Acked { view: self.promise.view, round, durable }, out);
+    }
+
+    /// The own disk has the log up to a position.
+    pub(super) fn written(&mut self, now: Now, cuts: u32, position: LogPosition, out: &mut Vec<Output>) {
+        if cuts != self.written.cuts && !dropped(Rule::StaleWritten) {
+            return;
+        }
+        let position = position.min(self.tail.end().position);
+        self.written.position = self.written.position.max(position);
+        match (&self.role, self.followed.leader) {
+            (Role::Leading(_), _) => self.advance(now, out),
+            (_, Some(leader)) => self.acknowledge(leader, self.followed.round, out),
+            (_, None) => {}
+        }
+    }
+
+    /// A member's process seems to have ended.
+    pub(super) fn gone(&mut self, now: Now, member: MemberId) {
+        if self.followed.leader == Some(member) {
+            self.followed.gone.get_or_insert(now);
+        }
+    }
+}
+
+/// In packets that name no rank.
+pub(super) const RANK_AS_BEFORE: u8 = u8::MAX;

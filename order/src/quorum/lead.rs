@@ -1,0 +1,483 @@
+//! A leader: it sends its followers entries, says when one is stable, and sees whether it still leads.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use tercel_machine::mutant::{Rule, dropped};
+use tercel_machine::time::Now;
+use tercel_wire::id::{EntryId, LogPosition, MemberId, ViewId};
+
+use super::follow::RANK_AS_BEFORE;
+use super::members::{Member, Members};
+use super::packet::{Append, Contents, Packet, entry_bytes};
+use super::tail::{Tail, up_to};
+use super::{Config, Quorum, Role};
+use crate::{Lead, Output, Sealed};
+
+/// The leader of a view.
+#[derive(Debug)]
+pub(super) struct Leading {
+    pub(super) view: ViewId,
+    /// The position of the view's own entry.
+    pub(super) first: LogPosition,
+    others: BTreeMap<MemberId, Progress>,
+    /// Counts its packets.
+    round: u64,
+    /// The round that questions wait for, the questions, and those that came since.
+    asked: Option<u64>,
+    questions: Vec<u64>,
+    next_questions: Vec<u64>,
+    /// The position from which others were said to need the log.
+    kept_from: LogPosition,
+    /// The member that is to lead instead, and until when that is waited for.
+    handing: Option<(MemberId, Now)>,
+}
+
+/// Another member, as the leader knows it.
+#[derive(Debug)]
+struct Progress {
+    /// The next entry to send.
+    next: LogPosition,
+    /// Its disk has the leader's log up to there.
+    durable: LogPosition,
+    heard: Now,
+    sent: Now,
+    /// The newest packet that it has answered.
+    round: u64,
+    /// Packets up to this one were sent before it was known what it lacks.
+    void: u64,
+    /// Packets of entries that its disk does not have: the last position, and bytes.
+    flying: VecDeque<(LogPosition, usize)>,
+    flying_bytes: usize,
+    /// The entries that are read from the log for it begin there.
+    reading: Option<LogPosition>,
+    /// The log no longer has what it needs.
+    is_lost: bool,
+}
+
+impl Progress {
+    fn new(next: LogPosition, now: Now) -> Progress {
+        Progress {
+            next,
+            durable: LogPosition::ZERO,
+            heard: now,
+            sent: Now(0),
+            round: 0,
+            void: 0,
+            flying: VecDeque::new(),
+            flying_bytes: 0,
+            reading: None,
+            is_lost: false,
+        }
+    }
+
+    fn flies(&mut self, last: LogPosition, bytes: usize, now: Now) {
+        self.next = last.next();
+        self.flying.push_back((last, bytes));
+        self.flying_bytes += bytes;
+        self.sent = now;
+    }
+
+    fn lands(&mut self, durable: LogPosition) {
+        self.durable = self.durable.max(durable);
+        while let Some((_, bytes)) = self.flying.pop_front_if(|(last, _)| *last <= durable) {
+            self.flying_bytes -= bytes;
+        }
+    }
+
+    fn rewind(&mut self, next: LogPosition, round: u64) {
+        (self.next, self.void, self.flying_bytes) = (next, round, 0);
+        self.flying.clear();
+        (self.reading, self.is_lost) = (None, false);
+    }
+}
+
+impl Leading {
+    pub(super) fn acknowledged(&self) -> Vec<(MemberId, LogPosition)> {
+        self.others.iter().map(|(id, progress)| (*id, progress.durable)).collect()
+    }
+
+    pub(super) fn deadline(&self, config: &Config, me: MemberId, members: &Members) -> Option<Now> {
+        let beats = self.others.values().map(|other| other.sent.plus_us(config.heartbeat_us));
+        let handing = self.handing.map(|(_, until)| until);
+        beats.chain(self.alone_at(config, me, members)).chain(handing).min()
+    }
+
+    /// When no quorum has answered for too long; never, if it makes a quorum by itself.
+    fn alone_at(&self, config: &Config, me: MemberId, members: &Members) -> Option<Now> {
+        let heard = |id| match id == me {
+            true => Now(u64::MAX),
+            false => self.others.get(&id).map_or(Now(0), |other| other.heard),
+        };
+        let heard = Some(quorum_has(members, heard)).filter(|heard| *heard < Now(u64::MAX));
+        heard.map(|heard| heard.plus_us(2 * config.deadline_us))
+    }
+
+    pub(super) fn excuse(&mut self, excused: impl Fn(Now) -> Now) {
+        self.others.values_mut().for_each(|other| other.heard = excused(other.heard));
+    }
+}
+
+impl Quorum {
+    /// Leads a view.
+    pub(super) fn lead(
+        &mut self,
+        now: Now,
+        view: ViewId,
+        is_unsure: bool,
+        votes: BTreeMap<MemberId, (bool, Contents)>,
+        out: &mut Vec<Output>,
+    ) {
+        let first = self.tail.end().position.next();
+        let others = self.lists.newest().iter().filter(|member| member.id != self.me);
+        let others = others.map(|Member { id, .. }| {
+            let next = votes.get(id).map_or(first, |(_, log)| self.tail.common(log).next());
+            (*id, Progress::new(next, now))
+        });
+        let leading = Leading {
+            view,
+            first,
+            others: others.collect(),
+            round: 0,
+            asked: None,
+            questions: Vec::new(),
+            next_questions: Vec::new(),
+            kept_from: LogPosition::ZERO,
+            handing: None,
+        };
+        self.role = Role::Leading(Box::new(leading));
+        self.counts.led += 1;
+        out.push(Output::Leading(Lead { view, kept: self.tail.end_stamp(), is_unsure }));
+        self.send_entries(now, out);
+    }
+
+    /// Takes an entry of its own.
+    pub(super) fn submit(&mut self, now: Now, entry: Sealed, out: &mut Vec<Output>) {
+        // A leader that does not know yet that it is deposed may still submit.
+        if !matches!(&self.role, Role::Leading(leading) if leading.view == entry.view) {
+            return;
+        }
+        let position = self.push(entry.clone());
+        out.push(Output::Append(position, entry));
+        if self.lists.newest_at() == position {
+            self.follow_list(now);
+        }
+        self.send_entries(now, out);
+        self.advance(now, out);
+    }
+
+    /// Members may have come or gone.
+    fn follow_list(&mut self, now: Now) {
+        let members = self.lists.newest();
+        let Role::Leading(leading) = &mut self.role else { return };
+        leading.others.retain(|id, _| members.get(*id).is_some());
+        let next = self.tail.end().position.next();
+        for member in members.iter().filter(|member| member.id != self.me) {
+            leading.others.entry(member.id).or_insert_with(|| Progress::new(next, now));
+        }
+    }
+
+    /// Sends each member the entries that it lacks, as far as its window goes. Members that lack the same get
+    /// the same packet.
+    fn send_entries(&mut self, now: Now, out: &mut Vec<Output>) {
+        let Quorum { role: Role::Leading(leading), tail, config, stable, .. } = self else { return };
+        let Leading { view, others, round, handing, .. } = &mut **leading;
+        // Nobody gets ahead of a member that is to lead.
+        let handing = *handing;
+        let is_served = |id: MemberId| handing.is_none_or(|(to, _)| to == id);
+        let mut last_packet: Option<(LogPosition, LogPosition, usize, Arc<Vec<u8>>)> = None;
+        for (id, other) in others.iter_mut().filter(|(id, _)| is_served(**id)) {
+            while other.next <= tail.end().position
+                && other.flying_bytes < config.window_bytes
+                && other.reading.is_none()
+                && !other.is_lost
+            {
+                if other.next < tail.begins() {
+                    other.is_lost = true;
+                    break;
+                }
+                if other.next < tail.first() {
+                    other.reading = Some(other.next);
+                    out.push(Output::Read(other.next, config.packet_bytes));
+                    break;
+                }
+                let same = last_packet.as_ref().filter(|(from, ..)| *from == other.next);
+                let (_, last, bytes, packet) = match same {
+                    Some(same) => same.clone(),
+                    None => {
+                        let entries = tail.from(other.next, config.packet_bytes);
+                        let last = LogPosition(other.next.0 + entries.len() as u64 - 1);
+                        let bytes = entries.iter().map(entry_bytes).sum();
+                        let packet = packet(tail, (*view, round), other.next, *stable, entries);
+                        last_packet.insert((other.next, last, bytes, Arc::new(packet))).clone()
+                    }
+                };
+                other.flies(last, bytes, now);
+                out.push(Output::Send(*id, packet));
+            }
+        }
+    }
+
+    /// The log has answered what was read for members that lag.
+    pub(super) fn found(&mut self, now: Now, from: LogPosition, entries: Vec<Sealed>, out: &mut Vec<Output>) {
+        let Quorum { role: Role::Leading(leading), tail, config, stable, .. } = self else { return };
+        // An answer of before a cut may have other entries.
+        let is_ours =
+            |(i, entry): (usize, &Sealed)| tail.view_at(LogPosition(from.0 + i as u64)) == Some(entry.view);
+        if !entries.iter().enumerate().all(is_ours) {
+            return;
+        }
+        let entries = up_to(entries.into_iter(), config.packet_bytes);
+        let Leading { view, others, round, .. } = &mut **leading;
+        for (id, other) in others.iter_mut().filter(|(_, other)| other.reading == Some(from)) {
+            other.reading = None;
+            if entries.is_empty() {
+                other.is_lost = true;
+                continue;
+            }
+            let last = LogPosition(from.0 + entries.len() as u64 - 1);
+            let bytes = entries.iter().map(entry_bytes).sum();
+            let packet = packet(tail, (*view, round), from, *stable, entries.clone());
+            other.flies(last, bytes, now);
+            out.push(Output::Send(*id, Arc::new(packet)));
+        }
+        self.send_entries(now, out);
+    }
+
+    /// Sends a member the word that the leader is there; it answers at once.
+    fn beat(&mut self, now: Now, to: MemberId, out: &mut Vec<Output>) {
+        let rank = self.rank_of(to);
+        let Quorum { role: Role::Leading(leading), tail, stable, .. } = self else { return };
+        let Some(other) = leading.others.get_mut(&to) else { return };
+        leading.round += 1;
+        other.sent = now;
+        let before = before(tail, other.next);
+        let (view, round, entries) = (leading.view, leading.round, Vec::new());
+        let packet = Append { view, round, before, stable: *stable, rank, asks: true, entries };
+        Quorum::send(to, &Packet::Append(packet), out);
+    }
+
+    /// The place of a follower among those that ask when this leader is gone: the one with the longest log
+    /// first.
+    fn rank_of(&self, member: MemberId) -> u8 {
+        let Role::Leading(leading) = &self.role else { return RANK_AS_BEFORE };
+        let Some(own) = leading.others.get(&member) else { return RANK_AS_BEFORE };
+        let voters = leading.others.iter().filter(|(id, _)| self.lists.newest().votes(**id));
+        let key = |durable: LogPosition, id: MemberId| (std::cmp::Reverse(durable), id);
+        voters.filter(|(id, other)| key(other.durable, **id) < key(own.durable, member)).count() as u8
+    }
+
+    /// A follower's disk has the log up to there.
+    pub(super) fn acked(
+        &mut self,
+        now: Now,
+        from: MemberId,
+        view: ViewId,
+        (round, durable): (u64, LogPosition),
+        out: &mut Vec<Output>,
+    ) {
+        let end = self.tail.end().position;
+        let Role::Leading(leading) = &mut self.role else { return };
+        let Some(other) = leading.others.get_mut(&from).filter(|_| leading.view == view) else { return };
+        other.heard = now;
+        other.round = other.round.max(round);
+        other.lands(durable.min(end));
+        self.answer_questions(now, out);
+        self.send_entries(now, out);
+        self.offer_lead(from, out);
+        self.advance(now, out);
+    }
+
+    /// A follower lacks the entry before those of a packet.
+    pub(super) fn missing(
+        &mut self,
+        now: Now,
+        from: MemberId,
+        view: ViewId,
+        (round, log): (u64, &Contents),
+        out: &mut Vec<Output>,
+    ) {
+        let next = self.tail.common(log).next();
+        let Role::Leading(leading) = &mut self.role else { return };
+        let Some(other) = leading.others.get_mut(&from).filter(|_| leading.view == view) else { return };
+        other.heard = now;
+        other.round = other.round.max(round);
+        if round > other.void {
+            other.rewind(next, leading.round);
+        }
+        self.answer_questions(now, out);
+        self.send_entries(now, out);
+    }
+
+    /// Counts disks: what a quorum of the newest list has is stable, if it reaches an entry of this view
+    /// (Ongaro and Ousterhout 2014, 5.4.2).
+    pub(super) fn advance(&mut self, now: Now, out: &mut Vec<Output>) {
+        let Role::Leading(leading) = &self.role else { return };
+        let members = match dropped(Rule::ListCountsWhenStable) {
+            true => self.lists.at(self.stable),
+            false => self.lists.newest(),
+        };
+        let disks = |id| match id == self.me {
+            true => self.written.position,
+            false => leading.others.get(&id).map_or(LogPosition::ZERO, |other| other.durable),
+        };
+        let upto = quorum_has(members, disks);
+        let is_more = upto > self.stable && (upto >= leading.first || dropped(Rule::OlderViewCounted));
+        if is_more {
+            self.stabilize(upto, out);
+            self.become_sure(out);
+            if self.stable == self.tail.end().position {
+                // No packet of entries may follow for long.
+                self.tell_stable(now, out);
+            }
+        }
+        self.let_go(out);
+        if self.stable >= self.lists.newest_at() && !self.lists.newest().votes(self.me) {
+            self.hand_over(now, out);
+        }
+    }
+
+    /// Tells followers what is stable; none answers.
+    fn tell_stable(&mut self, now: Now, out: &mut Vec<Output>) {
+        let Quorum { role: Role::Leading(leading), tail, stable, .. } = self else { return };
+        let Leading { view, others, round, .. } = &mut **leading;
+        let next = tail.end().position.next();
+        let bytes = Arc::new(packet(tail, (*view, round), next, *stable, Vec::new()));
+        for (id, other) in others.iter_mut().filter(|(_, other)| other.next == next) {
+            other.sent = now;
+            out.push(Output::Send(*id, bytes.clone()));
+        }
+    }
+
+    /// Forgets in memory, and lets the host's log forget, what every member has.
+    fn let_go(&mut self, out: &mut Vec<Output>) {
+        let Quorum { role: Role::Leading(leading), tail, config, stable, written, .. } = self else { return };
+        let sent = leading.others.values().map(|other| LogPosition(other.next.0 - 1)).min();
+        let everywhere = sent.unwrap_or(*stable).min(*stable).min(written.position);
+        tail.forget(everywhere, config.kept_bytes);
+        // A member that lags much is fed from the log.
+        tail.forget((*stable).min(written.position), 4 * config.kept_bytes);
+        let needed = leading.others.values().map(|other| other.durable).min().unwrap_or(*stable).next();
+        if needed.0 >= leading.kept_from.0 + KEPT_STEP {
+            leading.kept_from = needed;
+            out.push(Output::KeepFrom(needed));
+        }
+    }
+
+    /// Hands the lead over to a member, which has a while for it.
+    pub(super) fn move_lead(&mut self, now: Now, to: MemberId, out: &mut Vec<Output>) {
+        let votes = self.lists.newest().votes(to);
+        let Role::Leading(leading) = &mut self.role else { return };
+        if leading.handing.is_none() && votes && leading.others.contains_key(&to) {
+            leading.handing = Some((to, now.plus_us(HAND_OVER_US)));
+            self.send_entries(now, out);
+            self.offer_lead(to, out);
+        }
+    }
+
+    /// Tells the member that is to lead so, once it has been sent everything. Should it lack some of that,
+    /// it is told again with its next answer.
+    fn offer_lead(&mut self, to: MemberId, out: &mut Vec<Output>) {
+        let Role::Leading(leading) = &self.role else { return };
+        let is_it = leading.handing.is_some_and(|(member, _)| member == to);
+        if is_it && leading.others.get(&to).is_some_and(|other| other.next > self.tail.end().position) {
+            Quorum::send(to, &Packet::TakeOver { view: leading.view }, out);
+        }
+    }
+
+    /// A leader that no longer votes gives the lead to the member with the longest log.
+    fn hand_over(&mut self, now: Now, out: &mut Vec<Output>) {
+        let Role::Leading(leading) = &self.role else { return };
+        let voters = leading.others.iter().filter(|(id, _)| self.lists.newest().votes(**id));
+        let best = voters.max_by_key(|(_, other)| other.durable).map(|(id, _)| *id);
+        if let Some(best) = best {
+            Quorum::send(best, &Packet::TakeOver { view: leading.view }, out);
+        }
+        self.stand_down(now, out);
+    }
+
+    /// Is asked whether it still leads.
+    pub(super) fn confirm(&mut self, now: Now, id: u64, out: &mut Vec<Output>) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        leading.next_questions.push(id);
+        self.answer_questions(now, out);
+    }
+
+    /// Answers questions whose round a quorum has answered, and begins a round for those that came since.
+    fn answer_questions(&mut self, now: Now, out: &mut Vec<Output>) {
+        let stamp = self.stable_stamp;
+        loop {
+            let Role::Leading(leading) = &mut self.role else { return };
+            if let Some(asked) = leading.asked {
+                let rounds = |id| match id == self.me {
+                    true => u64::MAX,
+                    false => leading.others.get(&id).map_or(0, |other| other.round),
+                };
+                let is_answered = quorum_has(self.lists.newest(), rounds) >= asked;
+                if !is_answered && !dropped(Rule::ConfirmWithoutRound) {
+                    return;
+                }
+                leading.asked = None;
+                out.extend(leading.questions.drain(..).map(|id| Output::Confirmed(id, stamp)));
+            }
+            if leading.next_questions.is_empty() {
+                return;
+            }
+            std::mem::swap(&mut leading.questions, &mut leading.next_questions);
+            // Packets of the round come after the question.
+            leading.asked = Some(leading.round + 1);
+            let others: Vec<MemberId> = leading.others.keys().copied().collect();
+            others.into_iter().for_each(|id| self.beat(now, id, out));
+        }
+    }
+
+    /// Says that it is there, and whether it still is: a leader that no quorum answers leads no longer.
+    pub(super) fn lead_on(&mut self, now: Now, out: &mut Vec<Output>) {
+        let Role::Leading(leading) = &self.role else { return };
+        if leading.alone_at(&self.config, self.me, self.lists.newest()).is_some_and(|at| at <= now) {
+            return self.stand_down(now, out);
+        }
+        let beat_us = self.config.heartbeat_us;
+        if leading.handing.is_some_and(|(_, until)| until <= now) {
+            // It has not come about.
+            let Role::Leading(leading) = &mut self.role else { return };
+            leading.handing = None;
+            return self.send_entries(now, out);
+        }
+        let due = leading.others.iter().filter(|(_, other)| other.sent.plus_us(beat_us) <= now);
+        let due: Vec<MemberId> = due.map(|(id, _)| *id).collect();
+        due.into_iter().for_each(|id| self.beat(now, id, out));
+    }
+}
+
+/// The most that a quorum has reached.
+fn quorum_has<T: Ord + Copy>(members: &Members, of: impl Fn(MemberId) -> T) -> T {
+    let mut reached: Vec<T> = members.voters().map(of).collect();
+    reached.sort_unstable_by(|a, b| b.cmp(a));
+    reached[members.quorum() - 1]
+}
+
+/// The entry before one that the log has.
+fn before(tail: &Tail, next: LogPosition) -> EntryId {
+    let position = LogPosition(next.0 - 1);
+    EntryId { view: tail.view_at(position).unwrap_or_default(), position }
+}
+
+/// Encodes entries of a leader, as its next packet.
+fn packet(
+    tail: &Tail,
+    (view, round): (ViewId, &mut u64),
+    from: LogPosition,
+    stable: LogPosition,
+    entries: Vec<Sealed>,
+) -> Vec<u8> {
+    *round += 1;
+    let (before, rank) = (before(tail, from), RANK_AS_BEFORE);
+    Packet::Append(Append { view, round: *round, before, stable, rank, asks: false, entries }).encode()
+}
+
+/// Time for another member to take the lead over, in microseconds.
+const HAND_OVER_US: u64 = 1_000_000;
+
+/// The host is told in steps of so many entries what others no longer need: it lets whole segments go.
+const KEPT_STEP: u64 = 256;

@@ -1,0 +1,417 @@
+//! A group of servers: one leads, and an entry is stable once a quorum's disks have it.
+//!
+//! The safety argument is Raft's (Ongaro and Ousterhout 2014; Ongaro's thesis 2014). A term is a *view*
+//! here, its no-op the view's own entry, and logs are compared by the view and the position of their ends.
+//! Beyond that: a member asks before it votes (thesis, 9.6), nothing is answered by a lease, a report of a
+//! disk names the cuts before it, and a log that ends in damage is *unsure*: it may have held more.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`elect`] | who may lead: asking, promises, votes |
+//! | [`lead`] | what followers are sent, when an entry is stable, whether the leader still leads |
+//! | [`follow`] | what a follower takes, cuts, acknowledges and releases |
+//! | [`members`] | the members, and how many make a quorum |
+//! | [`packet`] | the bytes between members |
+//! | [`remembered`] | what a member remembers over its processes |
+//! | [`tail`] | the log: views by position, and its newest entries |
+//!
+//! Packets may be lost, doubled and come in any order; a disk answers in the order in which it was asked. The
+//! invariants: one leader a view; a promise is durable before it is said, and so is an entry before it is
+//! acknowledged; what was reported as stable is in the log of every later leader.
+
+mod elect;
+mod follow;
+mod lead;
+pub mod members;
+pub mod packet;
+pub mod remembered;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tercel_machine::random::Random;
+use tercel_machine::time::Now;
+use tercel_wire::cursor::Reader;
+use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId, Written};
+
+use crate::{Input, KIND_MEMBERS, Output, Sealed, Sequencer};
+use elect::{Asking, Candidate};
+use follow::Followed;
+use lead::Leading;
+use members::{Lists, Member, Members};
+use packet::Packet;
+pub use tail::Run;
+use tail::Tail;
+
+/// Settings of a group, the same at every member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// A leader sends each member something at least this often, in microseconds.
+    pub heartbeat_us: u64,
+    /// Silence after which a leader is suspected, in microseconds. A leader that hears no quorum for twice as
+    /// long leads no longer.
+    pub deadline_us: u64,
+    /// A round trip and a sync, in microseconds: the time by which members that suspect a leader ask one
+    /// after the other.
+    pub stagger_us: u64,
+    /// Bytes of entries on their way to one member.
+    pub window_bytes: usize,
+    /// Bytes of entries in one packet; an entry that is larger goes alone.
+    pub packet_bytes: usize,
+    /// Bytes of stable entries that a member keeps in memory, for members that lag. The rest is read from the
+    /// log.
+    pub kept_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            heartbeat_us: 20_000,
+            deadline_us: 150_000,
+            stagger_us: 3_000,
+            window_bytes: 8 << 20,
+            packet_bytes: 1 << 20,
+            kept_bytes: 8 << 20,
+        }
+    }
+}
+
+/// The findings of a member on its own disk when its process begins.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// Its identity.
+    pub me: MemberId,
+    /// The view that it has promised.
+    pub promised: ViewId,
+    /// The entry before the first one of its log.
+    pub begins: EntryId,
+    /// The views of all entries up to `stable`.
+    pub runs: Vec<Run>,
+    /// Known to be stable.
+    pub stable: LogPosition,
+    /// The stamp of the entry there.
+    pub stable_stamp: Stamp,
+    /// The members as of there.
+    pub members: Members,
+    /// The entries after that.
+    pub suffix: Vec<Sealed>,
+    /// Set if the log ends there; not if it ends in bytes that may have been entries.
+    pub is_sure: bool,
+}
+
+/// The sequencer of a member of a group.
+#[derive(Debug)]
+pub struct Quorum {
+    config: Config,
+    me: MemberId,
+    random: Random,
+    promise: Promise,
+    tail: Tail,
+    lists: Lists,
+    stable: LogPosition,
+    stable_stamp: Stamp,
+    /// The own disk has the log up to there, after so many cuts.
+    written: Written,
+    is_sure: bool,
+    /// Set while the server beside it can lead.
+    is_ready: bool,
+    /// Set once the members of the beginning are told.
+    has_told_members: bool,
+    role: Role,
+    followed: Followed,
+    /// The highest number of a view that anyone has told of.
+    heard_number: u32,
+    counts: Counts,
+}
+
+/// The view that a member has promised: it takes part in no lower one.
+#[derive(Debug)]
+struct Promise {
+    view: ViewId,
+    /// Counts what was to be saved.
+    number: u64,
+    /// Everything up to here is durable.
+    saved: u64,
+    /// Who waits for a promise, by its number.
+    owed: Option<(u64, MemberId)>,
+}
+
+#[derive(Debug)]
+enum Role {
+    Following,
+    Asking(Asking),
+    Candidate(Candidate),
+    Leading(Box<Leading>),
+}
+
+/// Counters, for people and tests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Times that it asked whether it may ask for votes.
+    pub asked: u64,
+    /// Times that it asked for votes.
+    pub candidacies: u64,
+    /// Views that it led.
+    pub led: u64,
+    /// Times that it led no longer.
+    pub deposed: u64,
+    /// Times that its log was cut.
+    pub cuts: u64,
+    /// Packets that were no packets.
+    pub damaged: u64,
+}
+
+/// The state of a member, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The view that it takes part in, or has promised.
+    pub view: ViewId,
+    /// The leader that it follows, or itself.
+    pub leader: Option<MemberId>,
+    /// The end of its log.
+    pub end: EntryId,
+    /// Stable up to there.
+    pub stable: LogPosition,
+    /// Up to where the disk of each member has the log, as its leader knows.
+    pub acknowledged: Vec<(MemberId, LogPosition)>,
+    /// The members.
+    pub members: Members,
+    /// Counters.
+    pub counts: Counts,
+}
+
+impl Quorum {
+    /// A member's process begins.
+    pub fn new(config: Config, start: Start, seed: u64, now: Now) -> Quorum {
+        let Start { me, promised, begins, runs, stable, stable_stamp, members, suffix, is_sure } = start;
+        let mut quorum = Quorum {
+            config,
+            me,
+            random: Random::new(seed),
+            promise: Promise { view: promised, number: 0, saved: 0, owed: None },
+            tail: Tail::new(begins, runs, stable_stamp),
+            lists: Lists::new(stable, members),
+            stable,
+            stable_stamp,
+            written: Written { cuts: 0, position: stable },
+            is_sure,
+            is_ready: false,
+            has_told_members: false,
+            role: Role::Following,
+            followed: Followed::nobody(now),
+            heard_number: promised.number,
+            counts: Counts::default(),
+        };
+        suffix.into_iter().for_each(|entry| _ = quorum.push(entry));
+        let end = quorum.tail.end();
+        quorum.written.position = end.position;
+        // An entry in the log promises its view, whatever was saved.
+        if end.view.number > quorum.promise.view.number {
+            quorum.promise.view = end.view;
+        }
+        quorum.heard_number = quorum.promise.view.number;
+        quorum.wait_before_asking(now);
+        quorum
+    }
+
+    /// The state, for people and tests.
+    pub fn status(&self) -> Status {
+        let (leader, acknowledged) = match &self.role {
+            Role::Leading(leading) => (Some(self.me), leading.acknowledged()),
+            _ => (self.followed.leader, Vec::new()),
+        };
+        Status {
+            view: self.promise.view,
+            leader,
+            end: self.tail.end(),
+            stable: self.stable,
+            acknowledged,
+            members: self.lists.newest().clone(),
+            counts: self.counts,
+        }
+    }
+
+    /// Says whether a leader may order this list now: its view has begun, the list before is stable, and any
+    /// quorum of the one meets any quorum of the other (thesis, 4.1, and the erratum of 2015).
+    pub fn may_change(&self, to: &Members) -> bool {
+        let Role::Leading(leading) = &self.role else { return false };
+        let has_begun = self.stable >= leading.first && self.lists.newest_at() <= self.stable;
+        has_begun && self.lists.newest().is_next_to(to)
+    }
+
+    fn packet(&mut self, now: Now, from: MemberId, bytes: &[u8], out: &mut Vec<Output>) {
+        let Ok(packet) = Packet::decode(bytes) else {
+            self.counts.damaged += 1;
+            return;
+        };
+        match packet {
+            Packet::Ask { number, end, is_handed } => self.asked(now, from, (number, end, is_handed), out),
+            Packet::May { number, is_granted, promised } => {
+                self.hear(promised);
+                if is_granted {
+                    self.may(now, from, number, out);
+                }
+            }
+            Packet::Vote { view, end } => self.vote(now, from, view, end, out),
+            Packet::Voted { view, is_sure, log } => self.voted(now, from, view, (is_sure, log), out),
+            Packet::Append(append) => self.append(now, from, append, out),
+            Packet::Acked { view, round, durable } => self.acked(now, from, view, (round, durable), out),
+            Packet::Missing { view, round, log } => self.missing(now, from, view, (round, &log), out),
+            Packet::Higher { view } => {
+                self.hear(view.number);
+                if view.number > self.promise.view.number {
+                    self.stand_down(now, out);
+                }
+            }
+            Packet::TakeOver { view } => self.take_over(now, from, view, out),
+        }
+    }
+
+    /// Someone has told of a view of this number.
+    fn hear(&mut self, number: u32) {
+        self.heard_number = self.heard_number.max(number);
+    }
+
+    /// Promises a view. Gives the number under which it is saved.
+    fn promise(&mut self, view: ViewId, out: &mut Vec<Output>) -> u64 {
+        (self.promise.view, self.promise.owed) = (view, None);
+        self.hear(view.number);
+        self.promise.number += 1;
+        out.push(Output::Save(self.promise.number, view));
+        self.promise.number
+    }
+
+    /// Appends an entry to the log as it is known here. Gives its position.
+    fn push(&mut self, entry: Sealed) -> LogPosition {
+        let members = (entry.kind == KIND_MEMBERS).then(|| Members::decode(&mut Reader::new(&entry.payload)));
+        let position = self.tail.push(entry);
+        // A list that cannot be read was refused before it was ordered, or is damage that applying it finds.
+        if let Some(Ok(members)) = members {
+            self.lists.push(position, members);
+        }
+        position
+    }
+
+    /// Everything up to a position is stable.
+    fn stabilize(&mut self, upto: LogPosition, out: &mut Vec<Output>) {
+        if upto <= self.stable {
+            return;
+        }
+        let stamp = self.tail.stamp_at(upto).expect("entries that are not stable are in memory");
+        (self.stable, self.stable_stamp) = (upto, stamp);
+        self.lists.stable(upto);
+        out.push(Output::Stable(upto, stamp));
+    }
+
+    /// The log has everything that it may have lost.
+    fn become_sure(&mut self, out: &mut Vec<Output>) {
+        if !std::mem::replace(&mut self.is_sure, true) {
+            out.push(Output::Sure);
+        }
+    }
+
+    /// Ends whatever it wanted to become, or was.
+    fn stand_down(&mut self, now: Now, out: &mut Vec<Output>) {
+        match std::mem::replace(&mut self.role, Role::Following) {
+            Role::Leading(leading) => {
+                self.counts.deposed += 1;
+                out.push(Output::Deposed(leading.view));
+                self.followed = Followed::nobody(now);
+                self.wait_before_asking(now);
+            }
+            Role::Asking(_) | Role::Candidate(_) => self.wait_before_asking(now),
+            Role::Following => {}
+        }
+    }
+
+    fn send(to: MemberId, packet: &Packet, out: &mut Vec<Output>) {
+        out.push(Output::Send(to, Arc::new(packet.encode())));
+    }
+
+    fn send_to_voters(&self, packet: &Packet, out: &mut Vec<Output>) {
+        let bytes = Arc::new(packet.encode());
+        let others = self.lists.newest().voters().filter(|id| *id != self.me);
+        out.extend(others.map(|id| Output::Send(id, bytes.clone())));
+    }
+}
+
+impl Sequencer for Quorum {
+    fn leader(&self) -> Option<&Member> {
+        let leader = match &self.role {
+            Role::Leading(_) => Some(self.me),
+            _ => self.followed.leader,
+        };
+        self.lists.newest().get(leader?)
+    }
+
+    fn stable(&self) -> LogPosition {
+        self.stable
+    }
+
+    fn tentative(&self) -> Vec<Sealed> {
+        self.tail.from(self.stable.next(), usize::MAX)
+    }
+
+    fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
+        self.excuse_lateness(now);
+        let list = (self.lists.newest_at(), self.written.cuts);
+        match input {
+            Input::Submit(entry) => self.submit(now, entry, out),
+            Input::Packet(from, bytes) => self.packet(now, from, bytes, out),
+            Input::Written(cuts, position) => self.written(now, cuts, position, out),
+            Input::Saved(number) => self.saved(now, number, out),
+            Input::Found(from, entries) => self.found(now, from, entries, out),
+            Input::Gone(member) => self.gone(now, member),
+            Input::MoveLead(to) => self.move_lead(now, to, out),
+            Input::Confirm(id) => self.confirm(now, id, out),
+            Input::Ready(is_ready) => self.is_ready = is_ready,
+            Input::Time => {}
+        }
+        self.time(now, out);
+        if list != (self.lists.newest_at(), self.written.cuts)
+            || !std::mem::replace(&mut self.has_told_members, true)
+        {
+            out.push(Output::Members(self.lists.newest().clone()));
+        }
+    }
+
+    fn deadline(&self) -> Option<Now> {
+        match &self.role {
+            Role::Following => self.ask_at(),
+            Role::Asking(asking) => Some(asking.until),
+            Role::Candidate(candidate) => Some(candidate.until),
+            Role::Leading(leading) => leading.deadline(&self.config, self.me, self.lists.newest()),
+        }
+    }
+}
+
+impl Quorum {
+    fn time(&mut self, now: Now, out: &mut Vec<Output>) {
+        match &self.role {
+            Role::Following if self.ask_at().is_some_and(|at| at <= now) => self.ask(now, false, out),
+            Role::Asking(Asking { until, .. }) | Role::Candidate(Candidate { until, .. })
+                if *until <= now =>
+            {
+                self.stand_down(now, out);
+            }
+            Role::Leading(_) => self.lead_on(now, out),
+            _ => {}
+        }
+    }
+
+    /// A process that was not run for a while has heard nothing meanwhile: packets may be waiting. It judges
+    /// nobody before it has had time to take these.
+    fn excuse_lateness(&mut self, now: Now) {
+        let slack = self.config.deadline_us / 4;
+        if self.deadline().is_none_or(|due| now.since_us(due) <= slack) {
+            return;
+        }
+        let silent_us = |at: Now, us: u64| Now(at.0.max((now.0 + slack).saturating_sub(us)));
+        self.followed.heard = silent_us(self.followed.heard, self.config.deadline_us);
+        if let Role::Leading(leading) = &mut self.role {
+            leading.excuse(|heard| silent_us(heard, 2 * self.config.deadline_us));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Packets between members: a kind, the sender's view, the fields. Bytes of a peer are checked here, once.
+
+use std::sync::Arc;
+
+use tercel_wire::cursor::{DecodeError, Put, Reader};
+use tercel_wire::id::{EntryId, LogPosition, Stamp, ViewId};
+
+use super::tail::Run;
+use crate::Sealed;
+
+/// A packet, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Packet {
+    /// May the sender ask for votes in a view of this number? It changes nothing at the one that is asked.
+    Ask {
+        /// The number that the view would have.
+        number: u32,
+        /// The end of the sender's log.
+        end: EntryId,
+        /// Set if the leader hands the lead over: it may be asked though the leader is heard.
+        is_handed: bool,
+    },
+    /// The answer to [`Packet::Ask`].
+    May {
+        /// The number that was asked for.
+        number: u32,
+        /// Set if the sender would vote.
+        is_granted: bool,
+        /// The number of the view that the sender has promised.
+        promised: u32,
+    },
+    /// Asks for a vote: the promise to take part in no lower view.
+    Vote {
+        /// The view.
+        view: ViewId,
+        /// The end of the sender's log.
+        end: EntryId,
+    },
+    /// The answer to [`Packet::Vote`]: the promise is durable. A refusal is [`Packet::Higher`], or silence.
+    Voted {
+        /// The view that is promised.
+        view: ViewId,
+        /// Set if the sender's log ends where it says; not if it ends in damage.
+        is_sure: bool,
+        /// The contents of its log.
+        log: Contents,
+    },
+    /// Entries of a view's leader, or none: it is there.
+    Append(Append),
+    /// The log of a follower is the leader's up to what is acknowledged.
+    Acked {
+        /// The view of the leader.
+        view: ViewId,
+        /// The last packet of the leader that the sender has taken.
+        round: u64,
+        /// Its disk has the log up to there.
+        durable: LogPosition,
+    },
+    /// The log of a follower does not contain the entry that a packet goes on from.
+    Missing {
+        /// The view of the leader.
+        view: ViewId,
+        /// The packet.
+        round: u64,
+        /// The contents of its log.
+        log: Contents,
+    },
+    /// The sender has promised a view above that of the packet that it answers.
+    Higher {
+        /// The view.
+        view: ViewId,
+    },
+    /// The leader hands the lead over: the receiver asks for votes at once.
+    TakeOver {
+        /// The view of the leader.
+        view: ViewId,
+    },
+}
+
+/// Entries of a leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Append {
+    /// Its view.
+    pub view: ViewId,
+    /// Counts the packets of the view, from 1.
+    pub round: u64,
+    /// The entry before the first.
+    pub before: EntryId,
+    /// Everything up to here is stable.
+    pub stable: LogPosition,
+    /// The place of the receiver among those that ask for votes when the leader is gone, from 0.
+    pub rank: u8,
+    /// Set if the receiver answers at once.
+    pub asks: bool,
+    /// The entries.
+    pub entries: Vec<Sealed>,
+}
+
+/// The contents of a log, as far as another log is compared with it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Contents {
+    /// Everything up to here is stable, and so in the log of every later leader.
+    pub stable: LogPosition,
+    /// The newest runs of entries of one view, the oldest first.
+    pub runs: Vec<Run>,
+}
+
+mod kind {
+    pub const ASK: u8 = 1;
+    pub const MAY: u8 = 2;
+    pub const VOTE: u8 = 3;
+    pub const VOTED: u8 = 4;
+    pub const APPEND: u8 = 5;
+    pub const ACKED: u8 = 6;
+    pub const MISSING: u8 = 7;
+    pub const HIGHER: u8 = 8;
+    pub const TAKE_OVER: u8 = 9;
+}
+
+impl Packet {
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let out = &mut Vec::with_capacity(HEAD_BYTES + self.bytes());
+        match self {
+            Packet::Ask { number, end, is_handed } => {
+                out.put_u8(kind::ASK);
+                out.put_u32(*number);
+                put_entry_id(*end, out);
+                out.put_u8((*is_handed).into());
+            }
+            Packet::May { number, is_granted, promised } => {
+                out.put_u8(kind::MAY);
+                out.put_u32(*number);
+                out.put_u8((*is_granted).into());
+                out.put_u32(*promised);
+            }
+            Packet::Vote { view, end } => {
+                out.put_u8(kind::VOTE);
+                view.encode(out);
+                put_entry_id(*end, out);
+            }
+            Packet::Voted { view, is_sure, log } => {
+                out.put_u8(kind::VOTED);
+                view.encode(out);
+                out.put_u8((*is_sure).into());
+                log.encode(out);
+            }
+            Packet::Append(append) => {
+                out.put_u8(kind::APPEND);
+                append.encode(out);
+            }
+            Packet::Acked { view, round, durable } => {
+                out.put_u8(kind::ACKED);
+                view.encode(out);
+                out.put_u64(*round);
+                out.put_u64(durable.0);
+            }
+            Packet::Missing { view, round, log } => {
+                out.put_u8(kind::MISSING);
+                view.encode(out);
+                out.put_u64(*round);
+                log.encode(out);
+            }
+            Packet::Higher { view } => {
+                out.put_u8(kind::HIGHER);
+                view.encode(out);
+            }
+            Packet::TakeOver { view } => {
+                out.put_u8(kind::TAKE_OVER);
+                view.encode(out);
+            }
+        }
+        std::mem::take(out)
+    }
+
+    /// Bytes of its entries.
+    fn bytes(&self) -> usize {
+        match self {
+            Packet::Append(append) => append.entries.iter().map(entry_bytes).sum(),
+            _ => 0,
+        }
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If the bytes are no packet. The connection is of no more use.
+    pub fn decode(bytes: &[u8]) -> Result<Packet, DecodeError> {
+        let r = &mut Reader::new(bytes);
+        let packet = match r.u8()? {
+            kind::ASK => Packet::Ask { number: r.u32()?, end: entry_id(r)?, is_handed: flag(r, "handed")? },
+            kind::MAY => {
+                Packet::May { number: r.u32()?, is_granted: flag(r, "granted")?, promised: r.u32()? }
+            }
+            kind::VOTE => Packet::Vote { view: ViewId::decode(r)?, end: entry_id(r)? },
+            kind::VOTED => Packet::Voted {
+                view: ViewId::decode(r)?,
+                is_sure: flag(r, "sure")?,
+                log: Contents::decode(r)?,
+            },
+            kind::APPEND => Packet::Append(Append::decode(r)?),
+            kind::ACKED => {
+                Packet::Acked { view: ViewId::decode(r)?, round: r.u64()?, durable: LogPosition(r.u64()?) }
+            }
+            kind::MISSING => {
+                Packet::Missing { view: ViewId::decode(r)?, round: r.u64()?, log: Contents::decode(r)? }
+            }
+            kind::HIGHER => Packet::Higher { view: ViewId::decode(r)? },
+            kind::TAKE_OVER => Packet::TakeOver { view: ViewId::decode(r)? },
+            _ => return Err(DecodeError::BadField("kind of packet")),
+        };
+        r.end()?;
+        Ok(packet)
+    }
+}
+
+impl Append {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.view.encode(out);
+        out.put_u64(self.round);
+        put_entry_id(self.before, out);
+        out.put_u64(self.stable.0);
+        out.put_u8(self.rank);
+        out.put_u8(self.asks.into());
+        out.put_u32(self.entries.len() as u32);
+        for entry in &self.entries {
+            out.put_u64(entry.stamp.0);
+            entry.view.encode(out);
+            out.put_u8(entry.kind);
+            out.put_bytes(&entry.payload);
+        }
+    }
+
+    /// Stamps and views rise as in a log, so that no packet makes a log that cannot be read back.
+    fn decode(r: &mut Reader<'_>) -> Result<Append, DecodeError> {
+        let (view, round, before) = (ViewId::decode(r)?, r.u64()?, entry_id(r)?);
+        let (stable, rank, asks) = (LogPosition(r.u64()?), r.u8()?, flag(r, "asks")?);
+        let mut entries: Vec<Sealed> = Vec::new();
+        for _ in 0..r.count(ENTRY_BYTES_MIN, "entries")? {
+            let (stamp, of, kind) = (Stamp(r.u64()?), ViewId::decode(r)?, r.u8()?);
+            let last = entries.last().map_or(before.view, |last| last.view);
+            if !of.may_follow(last) || !(view == of || view.may_follow(of)) {
+                return Err(DecodeError::BadField("view of an entry"));
+            }
+            if entries.last().is_some_and(|last| last.stamp > stamp) {
+                return Err(DecodeError::BadField("stamp of an entry"));
+            }
+            let payload = Arc::new(r.bytes("payload")?.to_vec());
+            entries.push(Sealed { stamp, view: of, kind, payload });
+        }
+        if before.position.0.checked_add(entries.len() as u64).is_none() {
+            return Err(DecodeError::BadField("position"));
+        }
+        Ok(Append { view, round, before, stable, rank, asks, entries })
+    }
+}
+
+impl Contents {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.stable.0);
+        out.put_u32(self.runs.len() as u32);
+        for run in &self.runs {
+            run.view.encode(out);
+            out.put_u64(run.last.0);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Contents, DecodeError> {
+        let stable = LogPosition(r.u64()?);
+        let mut runs: Vec<Run> = Vec::new();
+        for _ in 0..r.count(RUN_BYTES, "runs")? {
+            let run = Run { view: ViewId::decode(r)?, last: LogPosition(r.u64()?) };
+            if runs
+                .last()
+                .is_some_and(|before| before.last >= run.last || before.view.number >= run.view.number)
+            {
+                return Err(DecodeError::BadField("runs"));
+            }
+            runs.push(run);
+        }
+        Ok(Contents { stable, runs })
+    }
+}
+
+/// Bytes that an entry takes in a packet.
+pub(super) fn entry_bytes(entry: &Sealed) -> usize {
+    ENTRY_BYTES_MIN + entry.payload.len()
+}
+
+fn put_entry_id(entry: EntryId, out: &mut Vec<u8>) {
+    entry.view.encode(out);
+    out.put_u64(entry.position.0);
+}
+
+fn entry_id(r: &mut Reader<'_>) -> Result<EntryId, DecodeError> {
+    Ok(EntryId { view: ViewId::decode(r)?, position: LogPosition(r.u64()?) })
+}
+
+fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, DecodeError> {
+    match r.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(DecodeError::BadField(field)),
+    }
+}
+
+const HEAD_BYTES: usize = 64;
+const ENTRY_BYTES_MIN: usize = 21;
+const RUN_BYTES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VIEW: ViewId = ViewId::new(7, 70);
+
+    fn entry(view: u32, stamp: u64) -> Sealed {
+        Sealed { stamp: Stamp(stamp), view: ViewId::new(view, 70), kind: 3, payload: Arc::new(vec![4, 5]) }
+    }
+
+    fn all() -> Vec<Packet> {
+        let end = EntryId { view: ViewId::new(3, 30), position: LogPosition(9) };
+        let run = |view, last| Run { view: ViewId::new(view, 1), last: LogPosition(last) };
+        let log = Contents { stable: LogPosition(2), runs: vec![run(1, 4), run(3, 9)] };
+        vec![
+            Packet::Ask { number: 7, end, is_handed: true },
+            Packet::May { number: 7, is_granted: false, promised: 6 },
+            Packet::Vote { view: VIEW, end },
+            Packet::Voted { view: VIEW, is_sure: true, log: log.clone() },
+            Packet::Append(Append {
+                view: VIEW,
+                round: 5,
+                before: end,
+                stable: LogPosition(8),
+                rank: 1,
+                asks: true,
+                entries: vec![entry(5, 20), entry(7, 21)],
+            }),
+            Packet::Acked { view: VIEW, round: 5, durable: LogPosition(10) },
+            Packet::Missing { view: VIEW, round: 5, log },
+            Packet::Higher { view: VIEW },
+            Packet::TakeOver { view: VIEW },
+        ]
+    }
+
+    #[test]
+    fn packet_comes_back_and_no_prefix_does() {
+        for packet in all() {
+            let bytes = packet.encode();
+            assert_eq!(Packet::decode(&bytes), Ok(packet));
+            for cut in 0..bytes.len() {
+                assert!(Packet::decode(&bytes[..cut]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn entries_whose_order_no_log_has_are_refused() {
+        for (a, b) in [(entry(7, 20), entry(5, 21)), (entry(7, 21), entry(7, 20)), (entry(7, 1), entry(8, 2))]
+        {
+            let (view, before) = (VIEW, EntryId::default());
+            let append = Append {
+                view,
+                round: 1,
+                before,
+                stable: LogPosition(0),
+                rank: 0,
+                asks: false,
+                entries: vec![a, b],
+            };
+            assert!(Packet::decode(&Packet::Append(append).encode()).is_err());
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The file of votes: a member remembers over its processes who it is, and what it has promised.
+//!
+//! The file has two slots, written in turn, and each slot has two copies side by side, each with its
+//! checksum. A slot is written in one piece and synced before anything in it is told. A slot of which no
+//! copy can be read is the torn write of a promise that nobody was told of, unless the log has an entry of a
+//! younger view than the other slot knows: then a promise was lost, and the member must not vote.
+//!
+//! | at | copy | | at | | |
+//! |---|---|---|---|---|---|
+//! | 0 | `tercelmb` | | 48 | promised view, number u32, incarnation u32 | |
+//! | 8 | version, u16, six zeros | | 56 | bytes of the list, u32 | |
+//! | 16 | sequence, u64 | | 60 | the list of members | |
+//! | 24 | group, u64 | | | zeros | |
+//! | 32 | member, u64 | | 8188 | checksum of all before, u32 | |
+//! | 40 | number of the start, u64 | | | | |
+
+use tercel_machine::mutant::{Rule, dropped};
+use tercel_wire::cursor::{Put, Reader, le16, le32, le64};
+use tercel_wire::id::{MemberId, ViewId};
+
+use super::members::Members;
+
+/// The content of the file, as of the newest slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    /// Counts the writes of slots.
+    pub sequence: u64,
+    /// The group, drawn at random when it began.
+    pub group: u64,
+    /// The member.
+    pub me: MemberId,
+    /// Counts the starts of its process.
+    pub start: u64,
+    /// The view that it has promised: it takes part in no lower one.
+    pub promised: ViewId,
+    /// The newest list of members that it knew to be stable.
+    pub members: Members,
+}
+
+/// A file that does not say what was promised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forgotten {
+    /// It has no slot: it is empty, or shorter than the file of a member.
+    Nothing,
+    /// It was written by a build that knows another version.
+    Version(u16),
+    /// No copy of any slot can be read.
+    Damaged,
+    /// A slot is damaged that was whole: the log has this view, and the other slot knows only of that one.
+    Lost {
+        /// The view of the newest entry in the log.
+        log: ViewId,
+        /// The view that the slot which can be read has promised.
+        slot: ViewId,
+    },
+}
+
+impl Remembered {
+    /// Encodes the slot of this sequence: where it is to be written, and its bytes.
+    pub fn slot(&self) -> (u64, Vec<u8>) {
+        let mut copy = Vec::with_capacity(2 * COPY_BYTES);
+        copy.extend_from_slice(MAGIC);
+        copy.put_u16(VERSION);
+        copy.extend_from_slice(&[0; 6]);
+        copy.put_u64(self.sequence);
+        copy.put_u64(self.group);
+        copy.put_u64(self.me.0);
+        copy.put_u64(self.start);
+        self.promised.encode(&mut copy);
+        let mut list = Vec::new();
+        self.members.encode(&mut list);
+        copy.put_bytes(&list);
+        // Every list fits: members and their addresses are bounded.
+        copy.resize(CRC_AT, 0);
+        copy.put_u32(crc32fast::hash(&copy));
+        copy.extend_from_within(..);
+        (self.sequence % 2 * SLOT_BYTES as u64, copy)
+    }
+
+    /// Reads the file of a member whose log ends with an entry of the view `log`.
+    ///
+    /// # Errors
+    /// If it does not say what was promised. The member must not vote; an operator must act.
+    pub fn read(file: &[u8], log: ViewId) -> Result<Remembered, Forgotten> {
+        if file.len() < 2 * SLOT_BYTES {
+            return Err(Forgotten::Nothing);
+        }
+        let copies: Vec<Result<Remembered, Option<u16>>> =
+            file.chunks_exact(COPY_BYTES).take(4).map(read_copy).collect();
+        if let Some(version) = copies.iter().find_map(|copy| copy.as_ref().err().copied().flatten()) {
+            return Err(Forgotten::Version(version));
+        }
+        let slot = |i: usize| copies[2 * i].as_ref().or(copies[2 * i + 1].as_ref()).ok();
+        let of_order = |older: &Remembered, newer: &Remembered| match dropped(Rule::OlderVoteSlot) {
+            true => older.clone(),
+            false => newer.clone(),
+        };
+        match (slot(0), slot(1)) {
+            (Some(a), Some(b)) if a.sequence < b.sequence => Ok(of_order(a, b)),
+            (Some(a), Some(b)) => Ok(of_order(b, a)),
+            (None, None) => Err(Forgotten::Damaged),
+            (Some(one), None) | (None, Some(one)) => match log.number > one.promised.number {
+                true => Err(Forgotten::Lost { log, slot: one.promised }),
+                false => Ok(one.clone()),
+            },
+        }
+    }
+}
+
+/// Reads a copy; the error names a version that is not this build's.
+fn read_copy(copy: &[u8]) -> Result<Remembered, Option<u16>> {
+    if &copy[..8] != MAGIC || le32(copy, CRC_AT) != crc32fast::hash(&copy[..CRC_AT]) {
+        return Err(None);
+    }
+    if le16(copy, 8) != VERSION {
+        return Err(Some(le16(copy, 8)));
+    }
+    let mut r = Reader::new(&copy[48..CRC_AT]);
+    let mut rest = || {
+        let promised = ViewId::decode(&mut r)?;
+        let mut list = Reader::new(r.bytes("members")?);
+        Ok::<_, tercel_wire::cursor::DecodeError>((promised, Members::decode(&mut list)?))
+    };
+    let (promised, members) = rest().map_err(|_| None)?;
+    let (sequence, group, me) = (le64(copy, 16), le64(copy, 24), MemberId(le64(copy, 32)));
+    Ok(Remembered { sequence, group, me, start: le64(copy, 40), promised, members })
+}
+
+/// Bytes of a slot, both copies.
+pub const SLOT_BYTES: usize = 2 * COPY_BYTES;
+
+const COPY_BYTES: usize = 8 << 10;
+const CRC_AT: usize = COPY_BYTES - 4;
+const MAGIC: &[u8; 8] = b"tercelmb";
+const VERSION: u16 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::super::members::{ADDRESS_BYTES_MAX, Member};
+    use super::*;
+
+    fn remembered(sequence: u64, view: u32) -> Remembered {
+        let member = |id| Member { id: MemberId(id), votes: true, address: "x".repeat(ADDRESS_BYTES_MAX) };
+        let members = Members::new((1..=7).map(member).collect()).unwrap();
+        let promised = ViewId::new(view, 9);
+        Remembered { sequence, group: 7, me: MemberId(1), start: 3, promised, members }
+    }
+
+    fn file(of: &[Remembered]) -> Vec<u8> {
+        let mut file = vec![0; 2 * SLOT_BYTES];
+        for one in of {
+            let (at, bytes) = one.slot();
+            file[at as usize..at as usize + SLOT_BYTES].copy_from_slice(&bytes);
+        }
+        file
+    }
+
+    fn damage(file: &mut [u8], slot: usize, copies: &[usize]) {
+        copies.iter().for_each(|copy| file[slot * SLOT_BYTES + copy * COPY_BYTES + 100] ^= 1);
+    }
+
+    #[test]
+    fn newest_slot_counts_with_one_good_copy() {
+        let (older, newer) = (remembered(4, 6), remembered(5, 7));
+        let mut bytes = file(&[older, newer.clone()]);
+        damage(&mut bytes, 1, &[0]);
+        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Ok(newer));
+    }
+
+    #[test]
+    fn torn_slot_is_forgotten_unless_log_is_younger() {
+        let (older, newer) = (remembered(4, 6), remembered(5, 7));
+        let mut bytes = file(&[older.clone(), newer]);
+        damage(&mut bytes, 1, &[0, 1]);
+        assert_eq!(Remembered::read(&bytes, ViewId::new(6, 9)), Ok(older));
+        let (log, slot) = (ViewId::new(7, 9), ViewId::new(6, 9));
+        assert_eq!(Remembered::read(&bytes, log), Err(Forgotten::Lost { log, slot }));
+    }
+
+    #[test]
+    fn file_without_a_good_slot_is_refused() {
+        let mut bytes = file(&[remembered(4, 6), remembered(5, 7)]);
+        damage(&mut bytes, 0, &[0, 1]);
+        damage(&mut bytes, 1, &[0, 1]);
+        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Err(Forgotten::Damaged));
+        assert_eq!(Remembered::read(&bytes[..100], ViewId::NONE), Err(Forgotten::Nothing));
+    }
+
+    #[test]
+    fn slot_of_another_version_is_named() {
+        let mut bytes = file(&[remembered(4, 6)]);
+        bytes[8] = 2;
+        let crc = crc32fast::hash(&bytes[..CRC_AT]);
+        bytes[CRC_AT..COPY_BYTES].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Err(Forgotten::Version(2)));
+    }
+}

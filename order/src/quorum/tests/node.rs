@@ -1,0 +1,196 @@
+//! A member with its disk, and a leader as simple as can be.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tercel_machine::random::Random;
+use tercel_machine::time::Now;
+use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
+
+use super::super::members::Members;
+use super::super::remembered::{Remembered, SLOT_BYTES};
+use super::super::{Config, Quorum, Run, Start};
+use crate::{Lead, Sealed};
+
+/// The kind of the entry by which a view begins, and of others.
+pub const VIEW: u8 = 2;
+pub const OTHER: u8 = 3;
+
+/// The work of a disk, one after the other.
+#[derive(Debug, Clone)]
+pub enum Job {
+    Append(LogPosition, Sealed, u32),
+    Cut(LogPosition),
+    Save(u64, ViewId),
+    Sure,
+}
+
+/// The remains of a process that ends.
+#[derive(Debug, Clone, Default)]
+pub struct Disk {
+    /// The file of votes.
+    file: Vec<u8>,
+    saved: Option<Remembered>,
+    pub log: Vec<Sealed>,
+    /// The mark: known to be stable.
+    pub stable: u64,
+    pub is_damaged: bool,
+}
+
+pub struct Node {
+    pub id: MemberId,
+    pub disk: Disk,
+    pub process: Option<Process>,
+    /// It is not run until then.
+    pub paused: Now,
+}
+
+pub struct Process {
+    pub quorum: Quorum,
+    pub jobs: VecDeque<Job>,
+    pub cuts: u32,
+    pub leads: Option<Reign>,
+    /// The log as the process knows it.
+    pub log: Vec<Sealed>,
+    pub stable: u64,
+}
+
+/// The view that a member leads.
+pub struct Reign {
+    pub view: ViewId,
+    pub stamp: Stamp,
+    /// The position of the view's own entry.
+    pub first: u64,
+    /// Questions, each with what was stable anywhere when it was asked.
+    pub questions: Vec<(u64, u64)>,
+    pub asked: u64,
+}
+
+impl Node {
+    pub fn new(id: MemberId) -> Node {
+        Node { id, disk: Disk::default(), process: None, paused: Now(0) }
+    }
+
+    /// The node is made: it has promised nothing.
+    pub fn create(&mut self, members: &Members) {
+        self.disk.file = vec![0; 2 * SLOT_BYTES];
+        let (me, members) = (self.id, members.clone());
+        let new = Remembered { sequence: 0, group: 1, me, start: 0, promised: ViewId::NONE, members };
+        self.disk.write_slot(new.clone());
+        self.disk.write_slot(Remembered { sequence: 1, ..new });
+    }
+
+    /// A process begins with what the disk has.
+    pub fn begin(&mut self, config: Config, members: &Members, seed: u64, now: Now) {
+        let log = self.disk.log.last().map_or(ViewId::NONE, |entry| entry.view);
+        let found = Remembered::read(&self.disk.file, log).expect("a torn slot is no loss");
+        let promised = found.promised;
+        self.disk.saved = Some(found);
+        let stable = self.disk.stable.min(self.disk.log.len() as u64);
+        let (old, suffix) = self.disk.log.split_at(stable as usize);
+        let mut runs: Vec<Run> = Vec::new();
+        for (i, entry) in old.iter().enumerate() {
+            let last = LogPosition(i as u64 + 1);
+            match runs.last_mut().filter(|run| run.view == entry.view) {
+                Some(run) => run.last = last,
+                None => runs.push(Run { view: entry.view, last }),
+            }
+        }
+        let newest = old.iter().rev().find(|entry| entry.kind == crate::KIND_MEMBERS);
+        let decode = |entry: &Sealed| Members::decode(&mut tercel_wire::cursor::Reader::new(&entry.payload));
+        let start = Start {
+            me: self.id,
+            promised,
+            begins: EntryId::default(),
+            runs,
+            stable: LogPosition(stable),
+            stable_stamp: old.last().map_or(Stamp::ZERO, |entry| entry.stamp),
+            members: newest.map_or(members.clone(), |entry| decode(entry).unwrap()),
+            suffix: suffix.to_vec(),
+            is_sure: !self.disk.is_damaged,
+        };
+        let mut quorum = Quorum::new(config, start, seed, now);
+        crate::Sequencer::handle(&mut quorum, now, crate::Input::Ready(true), &mut Vec::new());
+        let log = self.disk.log.clone();
+        self.process = Some(Process { quorum, jobs: VecDeque::new(), cuts: 0, leads: None, log, stable });
+    }
+
+    /// The process ends: some of what the disk was about to do is done. Now and then the newest entries rot.
+    pub fn crash(&mut self, random: &mut Random, may_rot: bool) -> bool {
+        let Some(process) = self.process.take() else { return false };
+        let done = random.index(process.jobs.len() + 1);
+        let mut jobs = process.jobs.into_iter();
+        jobs.by_ref().take(done).for_each(|job| self.disk.carry_out(job));
+        if let Some(Job::Save(_, view)) = jobs.next().filter(|_| random.below(2) == 0) {
+            self.disk.tear_slot(view, random);
+        }
+        let rots = may_rot && random.below(4) == 0 && self.disk.log.len() as u64 > self.disk.stable;
+        if rots {
+            let keep = self.disk.log.len() - 1 - random.index(2.min(self.disk.log.len()));
+            self.disk.log.truncate(keep.max(self.disk.stable as usize));
+            self.disk.is_damaged = true;
+        }
+        rots
+    }
+}
+
+impl Disk {
+    pub fn carry_out(&mut self, job: Job) {
+        match job {
+            Job::Append(position, entry, _) => {
+                // A gap is a bug that the checks of the world name.
+                self.log.truncate(position.0 as usize - 1);
+                self.log.push(entry);
+            }
+            Job::Cut(above) => {
+                self.log.truncate(above.0 as usize);
+                self.stable = self.stable.min(above.0);
+            }
+            Job::Sure => self.is_damaged = false,
+            Job::Save(_, view) => {
+                let slot = self.next_slot(view);
+                self.write_slot(slot);
+            }
+        }
+    }
+
+    fn next_slot(&self, promised: ViewId) -> Remembered {
+        let saved = self.saved.clone().expect("a node is created");
+        Remembered { sequence: saved.sequence + 1, promised, ..saved }
+    }
+
+    fn write_slot(&mut self, slot: Remembered) {
+        let (at, bytes) = slot.slot();
+        self.file[at as usize..at as usize + SLOT_BYTES].copy_from_slice(&bytes);
+        self.saved = Some(slot);
+    }
+
+    /// A write of a slot is cut off: some bytes of either copy may be new.
+    fn tear_slot(&mut self, promised: ViewId, random: &mut Random) {
+        let (at, bytes) = self.next_slot(promised).slot();
+        let torn = random.index(SLOT_BYTES);
+        self.file[at as usize..at as usize + torn].copy_from_slice(&bytes[..torn]);
+    }
+}
+
+impl Process {
+    /// It leads: gives the entry by which its view begins.
+    pub fn lead(&mut self, lead: Lead) -> Sealed {
+        let Lead { view, kept, .. } = lead;
+        let first = self.log.len() as u64 + 1;
+        self.leads = Some(Reign { view, stamp: kept, first, questions: Vec::new(), asked: 0 });
+        self.seal(VIEW, kept.0.to_le_bytes().to_vec()).unwrap()
+    }
+
+    /// The next entry of the leader.
+    pub fn seal(&mut self, kind: u8, payload: Vec<u8>) -> Option<Sealed> {
+        let reign = self.leads.as_mut()?;
+        reign.stamp = reign.stamp.next();
+        Some(Sealed { stamp: reign.stamp, view: reign.view, kind, payload: Arc::new(payload) })
+    }
+
+    /// Says whether its view has begun: its own entry is stable.
+    pub fn has_begun(&self) -> bool {
+        self.leads.as_ref().is_some_and(|reign| self.stable >= reign.first)
+    }
+}

@@ -1,0 +1,640 @@
+//! A world: members, links, faults, and the truth that they are held against.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
+
+use tercel_machine::random::Random;
+use tercel_machine::time::Now;
+use tercel_wire::id::{LogPosition, MemberId};
+
+use super::super::Config;
+use super::super::members::{Member, Members};
+use super::node::{Job, Node, OTHER};
+use crate::{Input, KIND_MEMBERS, Output, Sealed, Sequencer};
+
+/// The events of a world.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub nodes: u64,
+    pub voters: u64,
+    pub loss_permille: u64,
+    pub double_permille: u64,
+    pub delay_us: u64,
+    pub disk_us: u64,
+    pub fault_every_us: u64,
+    pub deadline_us: u64,
+    pub window_bytes: usize,
+    /// In a thousand, the faults that meet the leader.
+    pub of_leader_permille: u64,
+    pub may_rot: bool,
+    pub changes_members: bool,
+    pub until_us: u64,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Plan {
+        let random = &mut Random::new(seed ^ 0x5eed);
+        let nodes = 1 + random.below(5);
+        let changes_members = random.below(2) == 0;
+        let (delay_us, disk_us) = (*random.pick(&[100, 500, 4_000]), *random.pick(&[50, 500, 2_000]));
+        // Below some round trips and syncs nobody is ever elected.
+        let deadline_us = *random.pick(&[3_000, 12_000].map(|us: u64| us.max(4 * delay_us + 2 * disk_us)));
+        Plan {
+            seed,
+            nodes,
+            voters: if changes_members { 1 + random.below(nodes) } else { nodes },
+            loss_permille: *random.pick(&[0, 0, 10, 100]),
+            double_permille: *random.pick(&[0, 0, 50]),
+            delay_us,
+            disk_us,
+            fault_every_us: *random.pick(&[1_500, 5_000, 20_000, 60_000]),
+            deadline_us,
+            window_bytes: *random.pick(&[20, 400]),
+            of_leader_permille: *random.pick(&[0, 500]),
+            may_rot: !changes_members && random.below(3) == 0,
+            changes_members,
+            until_us: 400_000,
+        }
+    }
+}
+
+impl Plan {
+    /// A world in which nothing fails.
+    pub fn quiet(seed: u64, nodes: u64) -> Plan {
+        Plan {
+            seed,
+            nodes,
+            voters: nodes,
+            loss_permille: 0,
+            double_permille: 0,
+            delay_us: 100,
+            disk_us: 200,
+            fault_every_us: u64::MAX / 4,
+            deadline_us: 100_000,
+            window_bytes: 400,
+            of_leader_permille: 0,
+            may_rot: false,
+            changes_members: false,
+            until_us: u64::MAX / 4,
+        }
+    }
+}
+
+/// Counts of a world.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub views: u64,
+    pub cuts: u64,
+    pub crashes: u64,
+    pub changes: u64,
+    pub confirmed: u64,
+    pub stable: u64,
+    pub unsure: u64,
+}
+
+impl Seen {
+    pub fn add(&mut self, other: &Seen) {
+        let Seen { views, cuts, crashes, changes, confirmed, stable, unsure } = other;
+        self.views += views;
+        self.cuts += cuts;
+        self.crashes += crashes;
+        self.changes += changes;
+        self.confirmed += confirmed;
+        self.stable += stable;
+        self.unsure += unsure;
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Packet(usize, MemberId, Arc<Vec<u8>>),
+    /// A batch of so many jobs of a life of the node is done.
+    Done(usize, u64, usize),
+    /// The report that a life's log is written comes late.
+    Late(usize, u64, u32, LogPosition),
+    Wake(usize),
+    Begin(usize),
+    Heal(u64),
+    Fault,
+    Work,
+}
+
+pub struct World {
+    plan: Plan,
+    random: Random,
+    config: Config,
+    members: Members,
+    nodes: Vec<Node>,
+    lives: Vec<u64>,
+    /// When each is run next, if nothing comes.
+    waking: Vec<Now>,
+    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    events: u64,
+    now: Now,
+    /// Directed links that are cut, and by which fault.
+    cuts: BTreeMap<(usize, usize), u64>,
+    faults: u64,
+    is_healed: bool,
+    /// Everything that was ever reported as stable.
+    truth: Vec<Sealed>,
+    leaders: BTreeMap<u32, MemberId>,
+    pub seen: Seen,
+}
+
+impl World {
+    pub fn new(plan: Plan) -> World {
+        let member = |i: u64| Member { id: MemberId(i + 1), votes: i < plan.voters, address: String::new() };
+        let members = Members::new((0..plan.nodes).map(member).collect()).unwrap();
+        let config = Config {
+            heartbeat_us: plan.deadline_us / 6,
+            deadline_us: plan.deadline_us,
+            stagger_us: plan.deadline_us / 12,
+            window_bytes: plan.window_bytes,
+            packet_bytes: plan.window_bytes / 2,
+            kept_bytes: 300,
+        };
+        let mut world = World {
+            random: Random::new(plan.seed),
+            config,
+            nodes: members.iter().map(|member| Node::new(member.id)).collect(),
+            lives: vec![0; plan.nodes as usize],
+            waking: vec![Now(0); plan.nodes as usize],
+            members,
+            queue: BinaryHeap::new(),
+            events: 0,
+            now: Now(0),
+            cuts: BTreeMap::new(),
+            faults: 0,
+            is_healed: false,
+            truth: Vec::new(),
+            leaders: BTreeMap::new(),
+            seen: Seen::default(),
+            plan,
+        };
+        for i in 0..world.nodes.len() {
+            world.nodes[i].create(&world.members);
+            world.push(0, Event::Begin(i));
+        }
+        world.push(1, Event::Work);
+        world.push(world.plan.fault_every_us, Event::Fault);
+        world
+    }
+
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    fn push(&mut self, after_us: u64, event: Event) {
+        self.events += 1;
+        self.queue.push(Reverse((self.now.0 + after_us, self.events, event)));
+    }
+
+    /// Runs it: faults for a while, then none, and the group must agree.
+    pub fn run(&mut self) -> Result<(), String> {
+        let (mut look_at, healed_at) = (0, self.plan.until_us);
+        while let Some(Reverse((at, _, event))) = self.queue.pop() {
+            self.now = Now(at);
+            self.event(event)?;
+            if !self.is_healed && at >= healed_at {
+                self.heal();
+                look_at = at + 2 * WORK_US;
+            }
+            if self.is_healed && at >= look_at {
+                let converged = self.converged();
+                if converged.is_ok() || at >= healed_at + CONVERGE_US {
+                    return converged;
+                }
+                look_at = at + WORK_US / 4;
+            }
+        }
+        self.converged()
+    }
+
+    /// Runs it until something is so.
+    pub fn until<T>(&mut self, found: impl Fn(&World) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = found(self) {
+                return found;
+            }
+            let Some(Reverse((at, _, event))) = self.queue.pop() else { panic!("it never comes about") };
+            self.now = Now(at);
+            self.event(event).unwrap();
+        }
+    }
+
+    /// The member whose view has begun, if there is one.
+    pub fn leader(&self) -> Option<MemberId> {
+        let leads = |node: &&Node| node.process.as_ref().is_some_and(|process| process.has_begun());
+        self.nodes.iter().find(leads).map(|node| node.id)
+    }
+
+    pub fn others(&self, than: MemberId) -> Vec<MemberId> {
+        self.nodes.iter().map(|node| node.id).filter(|id| *id != than).collect()
+    }
+
+    pub fn deadline_us(&self) -> u64 {
+        self.plan.deadline_us
+    }
+
+    pub fn tell(&mut self, member: MemberId, input: Input<'_>) {
+        let at = self.nodes.iter().position(|node| node.id == member).unwrap();
+        self.take(at, input).unwrap();
+    }
+
+    /// A process ends, and all others are told, after they have taken what it sent.
+    pub fn end(&mut self, member: MemberId) {
+        let at = self.nodes.iter().position(|node| node.id == member).unwrap();
+        self.nodes[at].crash(&mut self.random, false);
+        self.lives[at] += 1;
+        self.queue
+            .retain(|Reverse((.., event))| !matches!(event, Event::Packet(_, from, _) if *from == member));
+        self.others(member).into_iter().for_each(|other| self.tell(other, Input::Gone(member)));
+    }
+
+    fn heal(&mut self) {
+        self.is_healed = true;
+        self.cuts.clear();
+        for i in 0..self.nodes.len() {
+            self.nodes[i].paused = Now(0);
+            self.push(0, Event::Wake(i));
+            if self.nodes[i].process.is_none() {
+                self.push(0, Event::Begin(i));
+            }
+        }
+    }
+
+    /// Everything that a leader has is everywhere, and stable.
+    fn converged(&self) -> Result<(), String> {
+        let newest = self.newest_members();
+        let leaders: Vec<_> =
+            self.nodes.iter().filter(|n| n.process.as_ref().is_some_and(|p| p.has_begun())).collect();
+        let [leader] = leaders[..] else {
+            return Err(format!("{} members lead after all faults are over", leaders.len()));
+        };
+        let process = leader.process.as_ref().unwrap();
+        let end = process.log.len() as u64;
+        if process.stable < end {
+            return Err(format!("of {end} entries {} are stable", process.stable));
+        }
+        for node in self.nodes.iter().filter(|node| newest.get(node.id).is_some()) {
+            let Some(process) = &node.process else { return Err("a member does not run".into()) };
+            if process.stable + IN_FLIGHT_MAX < end {
+                let stable = process.stable;
+                return Err(format!("member {} has {stable} stable entries of {end}", node.id));
+            }
+        }
+        Ok(())
+    }
+
+    fn newest_members(&self) -> Members {
+        let newest = self.truth.iter().rev().find(|entry| entry.kind == KIND_MEMBERS);
+        newest.map_or(self.members.clone(), |entry| {
+            Members::decode(&mut tercel_wire::cursor::Reader::new(&entry.payload)).unwrap()
+        })
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Packet(to, from, bytes) => {
+                if self.nodes[to].paused > self.now {
+                    // It waits in the socket.
+                    let after = self.nodes[to].paused.since_us(self.now);
+                    self.push(after, Event::Packet(to, from, bytes));
+                    return Ok(());
+                }
+                self.take(to, Input::Packet(from, &bytes))
+            }
+            Event::Done(i, life, batch) if self.lives[i] == life => self.done(i, batch),
+            Event::Late(i, life, cuts, position) if self.lives[i] == life => {
+                self.take(i, Input::Written(cuts, position))
+            }
+            Event::Done(..) | Event::Late(..) => Ok(()),
+            Event::Wake(i) if self.nodes[i].paused > self.now => Ok(()),
+            Event::Wake(i) => self.take(i, Input::Time),
+            Event::Begin(i) => {
+                if self.nodes[i].process.is_none() {
+                    let seed = self.random.next_u64();
+                    self.nodes[i].begin(self.config, &self.members, seed, self.now);
+                    self.lives[i] += 1;
+                    self.wake(i);
+                }
+                Ok(())
+            }
+            Event::Heal(fault) => {
+                self.cuts.retain(|_, of| *of != fault);
+                Ok(())
+            }
+            Event::Fault => {
+                if !self.is_healed {
+                    self.fault();
+                    let every = self.plan.fault_every_us;
+                    let after = self.random.below(2 * every);
+                    self.push(after, Event::Fault);
+                }
+                Ok(())
+            }
+            Event::Work => self.work(),
+        }
+    }
+
+    fn fault(&mut self) {
+        self.faults += 1;
+        let fault = self.faults;
+        let leads = |node: &Node| node.process.as_ref().is_some_and(|process| process.leads.is_some());
+        let leader = self.nodes.iter().position(leads);
+        let i = match leader.filter(|_| self.random.below(1_000) < self.plan.of_leader_permille) {
+            Some(leader) => leader,
+            None => self.random.index(self.nodes.len()),
+        };
+        let long = self.random.below(4 * self.config.deadline_us);
+        match self.random.below(6) {
+            0 | 1 => {
+                self.seen.crashes += 1;
+                let may_rot = self.plan.may_rot && self.nodes.iter().all(|n| !n.disk.is_damaged);
+                self.nodes[i].crash(&mut self.random, may_rot);
+                self.lives[i] += 1;
+                // Peers are told, some of them.
+                let gone = self.nodes[i].id;
+                for peer in 0..self.nodes.len() {
+                    if self.random.below(2) == 0 && self.nodes[peer].paused <= self.now {
+                        let _ = self.take(peer, Input::Gone(gone));
+                    }
+                }
+                self.push(long, Event::Begin(i));
+            }
+            2 => {
+                self.nodes[i].paused = self.now.plus_us(long);
+                self.push(long, Event::Wake(i));
+            }
+            3 => {
+                // One way, of one link.
+                let j = self.random.index(self.nodes.len());
+                self.cuts.insert((i, j), fault);
+                self.push(long, Event::Heal(fault));
+            }
+            4 => {
+                // A part from the rest, both ways.
+                let part: BTreeSet<usize> =
+                    (0..self.nodes.len()).filter(|_| self.random.below(2) == 0).collect();
+                for a in 0..self.nodes.len() {
+                    for b in 0..self.nodes.len() {
+                        if part.contains(&a) != part.contains(&b) {
+                            self.cuts.insert((a, b), fault);
+                        }
+                    }
+                }
+                self.push(long, Event::Heal(fault));
+            }
+            _ => {
+                // One member hears nobody, or is heard by nobody.
+                let hears = self.random.below(2) == 0;
+                for j in (0..self.nodes.len()).filter(|j| *j != i) {
+                    self.cuts.insert(if hears { (i, j) } else { (j, i) }, fault);
+                }
+                self.push(long, Event::Heal(fault));
+            }
+        }
+    }
+
+    /// Clients: leaders that have begun take entries and questions.
+    fn work(&mut self) -> Result<(), String> {
+        if self.now.0 > self.plan.until_us + WORK_US {
+            return Ok(());
+        }
+        for i in 0..self.nodes.len() {
+            if self.nodes[i].paused > self.now || self.random.below(3) == 0 {
+                continue;
+            }
+            let stable = self.truth.len() as u64;
+            let change = self.plan.changes_members && !self.is_healed && self.random.below(20) == 0;
+            let Some(process) = &mut self.nodes[i].process else { continue };
+            if !process.has_begun() {
+                continue;
+            }
+            if self.random.below(4) == 0
+                && let Some(reign) = &mut process.leads
+            {
+                reign.asked += 1;
+                reign.questions.push((reign.asked, stable));
+                let id = reign.asked;
+                self.take(i, Input::Confirm(id))?;
+                continue;
+            }
+            if self.random.below(60) == 0 {
+                let to = MemberId(1 + self.random.below(self.plan.nodes));
+                self.take(i, Input::MoveLead(to))?;
+                continue;
+            }
+            let unstable = process.log.len() as u64 - process.stable;
+            if unstable >= IN_FLIGHT_MAX {
+                continue;
+            }
+            let entry = if change {
+                let now: Vec<Member> = process.quorum.status().members.iter().cloned().collect();
+                let mut to = now;
+                let at = self.random.index(to.len());
+                to[at].votes = !to[at].votes;
+                let Some(to) = Members::new(to).filter(|to| process.quorum.may_change(to)) else { continue };
+                let mut payload = Vec::new();
+                to.encode(&mut payload);
+                self.seen.changes += 1;
+                process.seal(KIND_MEMBERS, payload)
+            } else {
+                let payload = vec![7; self.random.index(40)];
+                process.seal(OTHER, payload)
+            };
+            if let Some(entry) = entry {
+                self.take(i, Input::Submit(entry))?;
+            }
+        }
+        let after = 50 + self.random.below(1_000);
+        self.push(after, Event::Work);
+        Ok(())
+    }
+
+    /// A batch of a disk is done: what had come when it began.
+    fn done(&mut self, i: usize, batch: usize) -> Result<(), String> {
+        for _ in 0..batch {
+            let node = &mut self.nodes[i];
+            let Some(process) = &mut node.process else { return Ok(()) };
+            let Some(job) = process.jobs.pop_front() else { return Ok(()) };
+            let stable = process.stable;
+            node.disk.carry_out(job.clone());
+            // A mark comes along with what is written.
+            if self.random.below(3) == 0 {
+                node.disk.stable = node.disk.stable.max(stable.min(node.disk.log.len() as u64));
+            }
+            match job {
+                // Now and then the report comes late, after others.
+                Job::Append(position, _, cuts) if self.random.below(8) == 0 => {
+                    let (after, life) = (self.random.below(4 * self.plan.disk_us), self.lives[i]);
+                    self.push(after, Event::Late(i, life, cuts, position));
+                }
+                Job::Append(position, _, cuts) => self.take(i, Input::Written(cuts, position))?,
+                Job::Save(number, _) => self.take(i, Input::Saved(number))?,
+                Job::Cut(_) | Job::Sure => {}
+            }
+        }
+        let is_more = self.nodes[i].process.as_ref().is_some_and(|process| !process.jobs.is_empty());
+        if is_more {
+            self.work_disk(i);
+        }
+        Ok(())
+    }
+
+    fn work_disk(&mut self, i: usize) {
+        let (us, life) = (1 + self.random.below(self.plan.disk_us), self.lives[i]);
+        let batch = self.nodes[i].process.as_ref().map_or(0, |process| process.jobs.len());
+        self.push(us, Event::Done(i, life, batch));
+    }
+
+    fn wake(&mut self, i: usize) {
+        let Some(deadline) = self.nodes[i].process.as_ref().and_then(|p| p.quorum.deadline()) else { return };
+        // One that is due earlier looks again.
+        if self.waking[i] <= self.now || deadline < self.waking[i] {
+            self.waking[i] = deadline.max(self.now.plus_us(1));
+            self.push(self.waking[i].since_us(self.now), Event::Wake(i));
+        }
+    }
+
+    fn take(&mut self, i: usize, input: Input<'_>) -> Result<(), String> {
+        let mut out = Vec::new();
+        let Some(process) = &mut self.nodes[i].process else { return Ok(()) };
+        process.quorum.handle(self.now, input, &mut out);
+        for said in out {
+            self.said(i, said)?;
+        }
+        self.wake(i);
+        Ok(())
+    }
+
+    fn said(&mut self, i: usize, said: Output) -> Result<(), String> {
+        let id = self.nodes[i].id;
+        let Some(process) = &mut self.nodes[i].process else { return Ok(()) };
+        match said {
+            Output::Send(to, bytes) => self.post(i, to, bytes),
+            Output::Save(number, view) => self.job(i, Job::Save(number, view)),
+            Output::Append(position, entry) => {
+                if position.0 != process.log.len() as u64 + 1 {
+                    return Err(format!("member {id} appends at {position} after {}", process.log.len()));
+                }
+                process.log.push(entry.clone());
+                let cuts = process.cuts;
+                self.job(i, Job::Append(position, entry, cuts));
+            }
+            Output::Cut(above) => {
+                if above.0 < process.stable {
+                    return Err(format!(
+                        "member {id} cuts above {above} what is stable up to {}",
+                        process.stable
+                    ));
+                }
+                self.seen.cuts += 1;
+                process.log.truncate(above.0 as usize);
+                process.cuts += 1;
+                self.job(i, Job::Cut(above));
+            }
+            Output::Read(from, _) => {
+                let found = process.log[from.0 as usize - 1..].iter().take(3).cloned().collect();
+                self.take(i, Input::Found(from, found))?;
+            }
+            Output::Stable(position, stamp) => self.stable(i, position, stamp.0)?,
+            Output::Leading(lead) => {
+                self.seen.views += 1;
+                let other = self.leaders.insert(lead.view.number, id).filter(|other| *other != id);
+                if let Some(other) = other {
+                    return Err(format!("{other} and {id} lead in view {}", lead.view));
+                }
+                let entry = process.lead(lead);
+                if lead.is_unsure {
+                    // Every voter has answered: what none of them has is lost, and that is said.
+                    self.seen.unsure += 1;
+                    let kept = process.log.len();
+                    self.truth.truncate(kept);
+                }
+                self.take(i, Input::Submit(entry))?;
+            }
+            Output::Deposed(view) => {
+                if process.leads.take().is_none_or(|reign| reign.view != view) {
+                    return Err(format!("member {id} leads no longer in view {view}, and never did"));
+                }
+            }
+            Output::Confirmed(question, stamp) => {
+                let Some(reign) = &mut process.leads else { return Err("answered without leading".into()) };
+                let at = reign.questions.iter().position(|(of, _)| *of == question);
+                let (_, stable) = reign.questions.remove(at.ok_or("a question is answered twice")?);
+                self.seen.confirmed += 1;
+                let needed = (stable as usize).min(self.truth.len());
+                if needed > 0 && stamp < self.truth[needed - 1].stamp {
+                    return Err(format!("member {id} confirms {stamp} though {stable} entries were stable"));
+                }
+            }
+            Output::Sure => self.job(i, Job::Sure),
+            Output::KeepFrom(_) | Output::Members(_) => {}
+        }
+        Ok(())
+    }
+
+    /// An entry is stable: it is where it was before, and a quorum's disks have it.
+    fn stable(&mut self, i: usize, position: LogPosition, stamp: u64) -> Result<(), String> {
+        let id = self.nodes[i].id;
+        let Some(process) = &mut self.nodes[i].process else { return Ok(()) };
+        let upto = position.0 as usize;
+        if process.log.len() < upto || process.log[upto - 1].stamp.0 != stamp {
+            return Err(format!("member {id} has another entry at {position} than the one that is stable"));
+        }
+        let before = std::mem::replace(&mut process.stable, position.0) as usize;
+        self.seen.stable += 1;
+        let shared = upto.min(self.truth.len());
+        if let Some(at) = (before.min(shared)..shared).find(|at| process.log[*at] != self.truth[*at]) {
+            return Err(format!("member {id} has another stable entry at {}", at + 1));
+        }
+        if upto > self.truth.len() {
+            if process.leads.is_none() {
+                return Err(format!("member {id} follows and is ahead of every leader"));
+            }
+            self.truth.extend_from_slice(&process.log[self.truth.len()..upto]);
+            let members = process.quorum.status().members;
+            let has =
+                |node: &&Node| members.votes(node.id) && node.disk.log.get(upto - 1) == self.truth.last();
+            let disks = self.nodes.iter().filter(has).count();
+            if disks < members.quorum() && !self.plan.may_rot {
+                return Err(format!("entry {position} is stable on {disks} disks"));
+            }
+        }
+        Ok(())
+    }
+
+    fn job(&mut self, i: usize, job: Job) {
+        let Some(process) = &mut self.nodes[i].process else { return };
+        process.jobs.push_back(job);
+        if process.jobs.len() == 1 {
+            self.work_disk(i);
+        }
+    }
+
+    fn post(&mut self, i: usize, to: MemberId, bytes: Arc<Vec<u8>>) {
+        let Some(to) = self.nodes.iter().position(|node| node.id == to) else { return };
+        if self.cuts.contains_key(&(i, to)) {
+            return;
+        }
+        let times = 1 + usize::from(self.random.below(1_000) < self.plan.double_permille);
+        for _ in 0..times {
+            if self.is_healed || self.random.below(1_000) >= self.plan.loss_permille {
+                let us = 20 + self.random.below(self.plan.delay_us);
+                self.push(us, Event::Packet(to, self.nodes[i].id, bytes.clone()));
+            }
+        }
+    }
+}
+
+/// Time for a group to agree once all faults are over: some deadlines, and to send what some member lacks.
+const CONVERGE_US: u64 = 5_000_000;
+
+/// Time for which clients go on once all faults are over.
+const WORK_US: u64 = 100_000;
+
+/// Entries of a leader that are not stable, at most.
+const IN_FLIGHT_MAX: u64 = 24;
