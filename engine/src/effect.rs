@@ -12,6 +12,7 @@ use tercel_wire::id::{LogPosition, MemberId, PageId, Stamp, ViewId};
 
 use crate::limits;
 use crate::order::Sealed;
+use crate::order::quorum::members::Members;
 use crate::replica::saved::Saved;
 use crate::rpc::streams::{Said, Violation};
 use crate::rpc::{Job, JobDone, JobId, Offers, Services};
@@ -210,10 +211,17 @@ pub enum Effect {
     Unpin(u64),
     /// Entries below this stamp are no longer needed.
     Truncate(Stamp),
-    /// The leader was deposed: let what the log, the reader and the installer are doing come to its end, cuts
-    /// included, close all connections, and recover from checkpoint and log with the sequencer that this
-    /// server had ([`crate::server::Server::into_sequencer`]). The server is of no more use.
-    Recover,
+    /// The log has everything again that it may have lost: that is to be remembered durably.
+    Sure,
+    /// These are the members of the group now: the host connects to each.
+    Members(Members),
+    /// The connection is of this member: what it sends comes before what clients send, and waits for nothing.
+    Joined(Conn, MemberId),
+    /// The leader was deposed. The host lets what the reader and the installer are doing come to its end,
+    /// recovers a replica from checkpoint and log, of all entries up to this position and of none after it,
+    /// once its own disk has those, and hands it to [`crate::server::Server::rejoin`]. Meanwhile the order
+    /// goes on.
+    Recover(LogPosition),
     /// The server cannot go on.
     Stop(String),
 }

@@ -65,8 +65,8 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
     let whole = segments.clone();
     let mut mark = writer.tail().synced;
     if mark.byte as usize == SEGMENT_HEADER_BYTES && mark.segment > 1 {
-        // A mark that comes first in its segment came with the segment's header, but for the first, which was synced
-        // when the log was made.
+        // A mark that comes first in its segment came with the segment's header, but for the first, which
+        // was synced when the log was made.
         mark.byte = 0;
     }
     for _ in 0..u.int_in_range(0..=4)? {

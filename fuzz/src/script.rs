@@ -1,8 +1,9 @@
-//! Two clients with overlapping transactions, one server, and everything that befalls them, against a list of states.
+//! Two clients with overlapping transactions, one server, and everything that befalls them, against a list
+//! of states.
 //!
-//! Every committed state is kept, and every value that is written is a new one. A transaction must see one of
-//! these states, not older than its client knew when it began. A transaction that commits an update must have seen the last
-//! state. Acknowledged updates stay, and a timed-out update was executed once or never.
+//! Every committed state is kept, and every value that is written is a new one. A transaction must see one
+//! of these states, not older than its client knew when it began. A transaction that commits an update must
+//! have seen the last state. Acknowledged updates stay, and a timed-out update was executed once or never.
 
 use std::collections::BTreeMap;
 

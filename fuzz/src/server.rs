@@ -1,9 +1,10 @@
 //! A server with one honest client and a stranger, which sends anything in frames that are well formed.
 //!
-//! The stranger may write anything where the protocol lets it. The server must go on all the same, and must be able to
-//! replay its log. Whatever is sent twice, a procedure is begun at most once for each name of a call, as long as the server keeps the
-//! table of its client. A method may be begun more than once, for it is a transaction; so of methods it is the log that is looked at:
-//! the operations of a slot are ordered with rising sequences, each at most once.
+//! The stranger may write anything where the protocol lets it. The server must go on all the same, and must
+//! be able to replay its log. Whatever is sent twice, a procedure is begun at most once for each name of a
+//! call, as long as the server keeps the table of its client. A method may be begun more than once, for it
+//! is a transaction; so of methods it is the log that is looked at: the operations of a slot are ordered
+//! with rising sequences, each at most once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -283,7 +284,8 @@ impl Strangers {
         Ok(())
     }
 
-    /// Looks which clients are here. The server may have forgotten the calls of those that were away for long.
+    /// Looks which clients are here. The server may have forgotten the calls of those that were away for
+    /// long.
     fn look(&mut self, w: &World) {
         let inner = w.lock();
         for (client, seen) in &mut self.seen {
@@ -513,11 +515,13 @@ fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Res
     Ok((kind, body))
 }
 
-/// Arguments: those of one of the procedures and methods, with the name of the call, or anything that has none.
+/// Arguments: those of one of the procedures and methods, with the name of the call, or anything that has
+/// none.
 fn payload(u: &mut Unstructured<'_>, name: u64) -> Result<Vec<u8>> {
     let (low, high) = (name as u32, (name >> 32) as u32);
     let words = match u.int_in_range(0..=3)? {
-        // The name and an empty text or byte string; the name alone, without a head; the name and a reference.
+        // The name and an empty text or byte string; the name alone, without a head; the name and a
+        // reference.
         0 => vec![12, 0, low, high, 0],
         1 => vec![low, high],
         2 => vec![12, 0, low, high, oref(u)?.raw()],

@@ -45,7 +45,7 @@ impl Kind {
     /// The largest body of such a message.
     pub const fn body_bytes_max(self) -> usize {
         match self {
-            Kind::Request | Kind::Response => CALL_BODY_BYTES_MAX,
+            Kind::Request | Kind::Response | Kind::Packet => CALL_BODY_BYTES_MAX,
             _ => BODY_BYTES_MAX,
         }
     }

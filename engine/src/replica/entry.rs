@@ -14,6 +14,7 @@ use tercel_wire::record::HEADER_BYTES;
 
 use super::condemned::Piece;
 use crate::limits;
+use crate::order::quorum::members::Members;
 
 /// An entry of the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub enum Entry<'a> {
     End(ClientId),
     /// A client has said good-bye: its session is over, and its last answers are forgotten.
     Leave(ClientId),
+    /// The members of the group from here on.
+    Members(Members),
     /// A client makes nothing more in these pages.
     /// Each with the first slot that was given to no object.
     GiveBack(ClientId, Vec<(PageId, u16)>),
@@ -154,6 +157,7 @@ pub mod kind {
     pub const CONDEMN: u8 = 12;
     pub const COLLECT: u8 = 13;
     pub const LEAVE: u8 = 14;
+    pub const MEMBERS: u8 = crate::order::KIND_MEMBERS;
 }
 
 impl<'a> Entry<'a> {
@@ -168,6 +172,7 @@ impl<'a> Entry<'a> {
             Entry::Grant(_) => kind::GRANT,
             Entry::End(_) => kind::END,
             Entry::Leave(_) => kind::LEAVE,
+            Entry::Members(_) => kind::MEMBERS,
             Entry::Stage { .. } => kind::STAGE,
             Entry::CommitStaged { .. } => kind::COMMIT_STAGED,
             Entry::Free(_) => kind::FREE,
@@ -208,6 +213,7 @@ impl<'a> Entry<'a> {
                 layout.encode(&mut out);
             }
             Entry::Evict(client) | Entry::End(client) | Entry::Leave(client) => out.put_u64(client.0),
+            Entry::Members(members) => members.encode(&mut out),
             Entry::Grant(g) => g.encode(&mut out),
             Entry::GiveBack(client, pages) => {
                 out.put_u64(client.0);
@@ -262,6 +268,7 @@ impl<'a> Entry<'a> {
             kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
             kind::END => Entry::End(ClientId(r.u64()?)),
             kind::LEAVE => Entry::Leave(ClientId(r.u64()?)),
+            kind::MEMBERS => Entry::Members(Members::decode(&mut r)?),
             kind::GIVE_BACK => {
                 let client = ClientId(r.u64()?);
                 let done = (0..r.count(6, "pages")?).map(|_| Ok((page(&mut r)?, r.u16()?)));
@@ -422,6 +429,8 @@ pub(super) fn next_page(r: &mut Reader<'_>) -> Result<u32, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::quorum::members::Member;
+    use tercel_wire::id::MemberId;
     use tercel_wire::message::Write;
 
     #[test]
@@ -446,6 +455,8 @@ mod tests {
             released: vec![oref, oref],
             births: vec![(page, Stamp(3))],
         };
+        let member = Member { id: MemberId(3), votes: true, address: "a:1".into() };
+        let members = Members::new(vec![member]).unwrap();
         for entry in [
             Entry::Genesis,
             Entry::View { kept: Stamp(9), lost: false },
@@ -454,6 +465,7 @@ mod tests {
             Entry::Evict(ClientId(8)),
             Entry::End(ClientId(8)),
             Entry::Leave(ClientId(8)),
+            Entry::Members(members),
             Entry::Grant(Grant {
                 client: ClientId(8),
                 seq: 1,

@@ -57,6 +57,7 @@ use version::{PendingStamp, VersionStamp};
 use views::Views;
 
 use crate::mutant::{Rule, dropped};
+use crate::order::quorum::members::Members;
 use crate::slots::Slots;
 
 /// Where the versions go that entries write: the buffer of modified objects.
@@ -101,6 +102,8 @@ pub struct Replica {
     pub stamp: Stamp,
     /// Which views there were.
     pub views: Views,
+    /// The members of the group; none in a space of one server.
+    pub members: Option<Members>,
     /// The index of recent writes.
     pub recent: RecentWrites,
     /// The last answers of each client.
@@ -130,6 +133,7 @@ impl Replica {
         Replica {
             stamp: Stamp::ZERO,
             views: Views::default(),
+            members: None,
             recent: RecentWrites::default(),
             answers: Answers::default(),
             catalogue: Catalogue::new(),
@@ -206,6 +210,7 @@ impl Replica {
             | Entry::Grant(_)
             | Entry::End(_)
             | Entry::Leave(_)
+            | Entry::Members(_)
             | Entry::GiveBack(..) => {
                 if is_new {
                     self.apply_small(stamp, entry);
@@ -234,6 +239,7 @@ impl Replica {
                 self.places.end(stamp, *client);
                 self.answers.forget(*client);
             }
+            Entry::Members(members) => self.members = Some(members.clone()),
             Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
             Entry::Genesis
             | Entry::View { .. }

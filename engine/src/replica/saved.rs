@@ -21,6 +21,7 @@ use super::places::{Granted, Places};
 use super::recent::RecentWrites;
 use super::released::Released;
 use super::views::Views;
+use crate::order::quorum::members::Members;
 use crate::table::Map;
 
 /// Ordered state as bytes. Pieces of a large commit are not among them: they are read from the log again.
@@ -124,6 +125,9 @@ impl Replica {
         out.put_u32(counts.in_use());
         out.put_u64(counts.objects());
         self.put_views(&mut out);
+        let mut members = Vec::new();
+        self.members.iter().for_each(|list| list.encode(&mut members));
+        out.put_bytes(&members);
         out.put_u64(floor.0);
         out.put_u32(writes.len() as u32);
         for (oref, stamp) in writes {
@@ -268,6 +272,7 @@ impl Replica {
         s.digest = Digest::restored(r.u64()?);
         let (_rows, in_use, objects) = (r.u32()?, r.u32()?, r.u64()?);
         s.views = views(&mut r)?;
+        s.members = members(r.bytes("members")?)?;
         let floor = Stamp(r.u64()?);
         let writes = (0..r.count(12, "recent writes")?).map(|_| {
             let oref = Oref::from_raw(r.u32()?).ok_or(DecodeError::BadField("reference"))?;
@@ -303,6 +308,14 @@ fn views(r: &mut Reader<'_>) -> Result<Views, DecodeError> {
         views.begin(view, Stamp(r.u64()?));
     }
     Ok(views)
+}
+
+/// The list of members, if there is one.
+fn members(bytes: &[u8]) -> Result<Option<Members>, DecodeError> {
+    let mut r = Reader::new(bytes);
+    let members = (!bytes.is_empty()).then(|| Members::decode(&mut r)).transpose()?;
+    r.end()?;
+    Ok(members)
 }
 
 fn answers(r: &mut Reader<'_>) -> Result<Answers, DecodeError> {
@@ -353,7 +366,7 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter()))
 }
 
-const STATE_VERSION: u16 = 5;
+const STATE_VERSION: u16 = 6;
 /// Where a head says how many rows of counts belong to it: after version, stamp and digest.
 const ROWS_AT: usize = 18;
 /// Far more entries than a log will ever have, and far from where stamps would begin again.

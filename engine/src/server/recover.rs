@@ -14,6 +14,7 @@ use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
 use thiserror::Error;
 
 use crate::effect::{Checkpoint, Effects, ServerConfig};
+use crate::order::quorum::members::Members;
 use crate::order::solo::Solo;
 use crate::order::{Input, Lead, Sealed, Sequencer};
 use crate::pages::Pages;
@@ -157,6 +158,21 @@ impl Recovery {
         Ok(())
     }
 
+    /// Keeps the next entry of the log, which is not known to be stable: it is applied once it is.
+    pub fn keep(&mut self, entry: Sealed) {
+        self.suffix.push_back(entry);
+    }
+
+    /// The entries that are kept, in order.
+    pub fn kept(&self) -> Vec<Sealed> {
+        self.suffix.iter().cloned().collect()
+    }
+
+    /// The members of the group as of the last entry that was applied, if there were any.
+    pub fn members(&self) -> Option<&Members> {
+        self.replica.members.as_ref()
+    }
+
     /// The log that was replayed begins after this stamp.
     ///
     /// # Errors
@@ -209,13 +225,40 @@ impl Recovery {
     /// # Errors
     /// If entries are missing that the checkpoint contains.
     pub fn finish_with(
-        mut self,
+        self,
         now: Now,
         sequencer: Box<dyn Sequencer>,
         joined: ViewId,
         end: Written,
         out: &mut Effects,
     ) -> Result<Server, RecoveryError> {
+        let space = self.space;
+        let Recovered { config, replica, pages, horizon, suffix } = self.recovered()?;
+        let mut server = Server {
+            config,
+            space,
+            joined,
+            sequencer,
+            replica,
+            pages,
+            leader: None,
+            begins: None,
+            membership: None,
+            sessions: Sessions::new(now, horizon),
+            suffix: Suffix::new(suffix, end),
+            end: End::Working,
+            host: Default::default(),
+            condition: Condition::new(now),
+            stats: Default::default(),
+            now,
+        };
+        server.sequence(Input::Ready(true), out);
+        server.sequence(Input::Time, out);
+        Ok(server)
+    }
+
+    /// The parts of a server that checkpoint and log give.
+    pub(super) fn recovered(mut self) -> Result<Recovered, RecoveryError> {
         if self.replayed < self.checkpointed && self.replay_from <= self.checkpointed {
             return Err(RecoveryError::Gap { from: self.replayed, to: self.checkpointed });
         }
@@ -225,24 +268,21 @@ impl Recovery {
         let mut pages = Pages::new(self.space, self.config.cache_bytes, self.mob, installer, self.stored_end);
         pages.show_upto(stamp);
         pages.written_upto(stamp.max(self.replayed));
-        let mut server = Server {
+        Ok(Recovered {
             config: self.config,
-            space: self.space,
-            joined,
-            sequencer,
             replica: self.replica,
             pages,
-            leader: None,
-            begins: None,
-            sessions: Sessions::new(now, self.horizon),
-            suffix: Suffix::new(self.suffix, end),
-            end: End::Working,
-            host: Default::default(),
-            condition: Condition::new(now),
-            stats: Default::default(),
-            now,
-        };
-        server.sequence(Input::Time, out);
-        Ok(server)
+            horizon: self.horizon,
+            suffix: self.suffix,
+        })
     }
+}
+
+/// The parts of a server that follow from checkpoint and log.
+pub(super) struct Recovered {
+    pub config: ServerConfig,
+    pub replica: Replica,
+    pub pages: Pages,
+    pub horizon: Horizon,
+    pub suffix: VecDeque<Sealed>,
 }

@@ -41,6 +41,17 @@ impl Suffix {
         self.stable = self.stable.max(upto);
     }
 
+    /// Everything up to here is stable.
+    pub(super) fn stable(&self) -> LogPosition {
+        self.stable
+    }
+
+    /// These are the entries of the log that are not stable: a replica that is recovered up to there takes
+    /// them next.
+    pub(super) fn refill(&mut self, tentative: Vec<Sealed>) {
+        self.entries = tentative.into();
+    }
+
     /// Drops the entries above a position.
     pub(super) fn cut(&mut self, above: LogPosition) {
         let lost = self.end.position.0.saturating_sub(above.0) as usize;

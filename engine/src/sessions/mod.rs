@@ -237,6 +237,13 @@ impl Sessions {
         self.answer(left.map_or(Vec::new(), |(_, replies)| replies), cx);
     }
 
+    /// Ends all connections.
+    pub(crate) fn end_all(&mut self, out: &mut Effects) {
+        let mut conns: Vec<Conn> = self.all.keys().copied().collect();
+        conns.sort_unstable();
+        conns.into_iter().for_each(|conn| out.push(Effect::Close(conn)));
+    }
+
     /// Ends a session whose client broke the protocol.
     fn expel(&mut self, conn: Conn, text: impl Into<String>, cx: &mut Cx<'_>) {
         cx.refuse(unasked(conn), Refusal::Protocol, text);

@@ -34,6 +34,8 @@ impl Sessions {
         }
         match message {
             FromClient::Hello(_) | FromClient::AskHealth(_) | FromClient::Ack(_) => {}
+            // The server takes these itself.
+            FromClient::Join(_) | FromClient::Packet(_) => {}
             FromClient::Fetch(fetch) => self.fetch(asked, fetch, cx),
             FromClient::Part(part) => self.part(conn, part),
             FromClient::Commit(commit) => self.commit(asked, client, commit, cx),

@@ -335,7 +335,7 @@ fn leader_begins_behind_more_than_its_buffer_holds() {
 }
 
 #[test]
-fn cut_entries_are_not_applied_and_old_reports_vouch_for_none() {
+fn cut_entries_are_dropped_and_old_reports_ignored() {
     let mut order = Order::new();
     (8..12).for_each(|page| order.commit(page..page + 1, 4, 20));
     let mut fed = Fed::new(1 << 20);

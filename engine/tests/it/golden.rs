@@ -2,13 +2,14 @@
 //! today's code and read by it.
 
 use crate::promise::Promises;
+use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::replica::Objects;
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::condemned::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement};
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_engine::slots::Slots;
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{CommitEffects, Write};
 use tercel_wire::schema::Scalar;
@@ -80,8 +81,13 @@ fn entries() -> [(&'static str, Entry<'static>); 11] {
     ]
 }
 
+fn members() -> Members {
+    let member = |id, votes| Member { id: MemberId(id), votes, address: "a:1".into() };
+    Members::new(vec![member(0x6162_6364_6566_6768, true), member(0x7172_7374_7576_7778, false)]).unwrap()
+}
+
 /// Those that change nothing by themselves.
-fn pieces() -> [(&'static str, Entry<'static>); 3] {
+fn pieces() -> [(&'static str, Entry<'static>); 4] {
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -92,6 +98,7 @@ fn pieces() -> [(&'static str, Entry<'static>); 3] {
         ("stage", Entry::Stage { op, at: 0x3132_3334, bytes: &[5, 6, 7] }),
         ("commit_staged", Entry::CommitStaged { op, bytes: 0x4142_4344 }),
         ("leave", Entry::Leave(ClientId(0x1112_1314_1516_1718))),
+        ("members", Entry::Members(members())),
     ]
 }
 
@@ -107,8 +114,8 @@ fn entries_have_the_bytes_of_version_4() {
 }
 
 #[test]
-fn a_stored_state_has_the_bytes_of_version_5() {
-    let mut promised = Promises::read(include_str!("../golden/states_v5.txt"));
+fn a_stored_state_has_the_bytes_of_version_6() {
+    let mut promised = Promises::read(include_str!("../golden/states_v6.txt"));
     let mut state = Replica::new();
     let bytes = promised.keep("new", &state.encode());
     assert_eq!(Replica::decode(&bytes).unwrap().encode(), bytes);
@@ -130,7 +137,7 @@ fn a_stored_state_has_the_bytes_of_version_5() {
         holes: vec![],
     });
     let ended = Entry::End(grants[1].client);
-    let entries = grants.into_iter().map(Entry::Grant).chain([ended]);
+    let entries = grants.into_iter().map(Entry::Grant).chain([ended, Entry::Members(members())]);
     for (stamp, entry) in (12..).zip(entries) {
         state.apply(Stamp(stamp), view, &entry, &mut Nowhere).unwrap();
     }

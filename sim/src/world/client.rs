@@ -376,7 +376,9 @@ fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
         | FromClient::Bind(_)
         | FromClient::Interfaces(_)
         | FromClient::Cancel(_)
-        | FromClient::AskHealth(_) => false,
+        | FromClient::AskHealth(_)
+        | FromClient::Join(_)
+        | FromClient::Packet(_) => false,
     }
 }
 

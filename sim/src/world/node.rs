@@ -316,7 +316,12 @@ impl World {
                 }
             }
             Effect::Packet(to, bytes) => self.packet_of(n, to, &bytes),
-            Effect::Save(..) | Effect::ReadLog(..) | Effect::KeepFrom(_) => {
+            Effect::Save(..)
+            | Effect::ReadLog(..)
+            | Effect::KeepFrom(_)
+            | Effect::Sure
+            | Effect::Members(_)
+            | Effect::Joined(..) => {
                 self.blame(format!("no group of this world asks for {effect:?}"));
             }
             Effect::Run(view, job) => self.run_slow(n, view, job),
@@ -357,7 +362,7 @@ impl World {
             }
             Effect::Unpin(_) => _ = self.nodes[n].carry_out(effect),
             Effect::Stop(why) => self.node_fails(n, why),
-            Effect::Recover => {
+            Effect::Recover(_) => {
                 self.say(format_args!("s       is deposed"));
                 self.record.counts.depositions += 1;
                 self.nodes[n].carry_out(effect);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Recovery, RecoveryError};
-use tercel_wire::id::{LogPosition, SpaceId, Stamp, Written};
+use tercel_wire::id::{EntryId, LogPosition, SpaceId, Stamp};
 use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
     End, Kind, Last, LogId, LogOffset, MARK_BYTES, Runs, SEGMENT_HEADER_BYTES, STABLE_ALONE, Scanner,
@@ -29,7 +29,7 @@ pub struct Log {
     synced: bool,
     /// The last mark that is durable: damage before it must be noticed.
     vouched: LogOffset,
-    /// What the next mark says is stable. A member of a group sets it: to [`Opened::stable`] first.
+    /// Stable up to here, as the next mark says. A member of a group sets it: to [`Opened::stable`] first.
     pub stable: LogPosition,
 }
 
@@ -42,7 +42,7 @@ pub struct Opened {
     /// The stamp before the first record that was read.
     pub after: Stamp,
     /// The record before the first one of the log.
-    pub begins: Written,
+    pub begins: EntryId,
     /// The last position of each view in the log.
     pub runs: Runs,
     /// The stable position that the newest mark names.
@@ -93,7 +93,7 @@ impl Log {
             let bytes = disk.read(*number);
             let mut reader = scanner.segment(*number, &bytes);
             while let Some(record) = reader.next() {
-                add_run(&mut runs, record.written());
+                add_run(&mut runs, record.id());
                 if record.stamp >= from {
                     let (stamp, view, kind) = (record.stamp, record.view, record.kind.get());
                     records.push(Sealed { stamp, view, kind, payload: Arc::new(record.payload.to_vec()) });
@@ -107,7 +107,7 @@ impl Log {
         };
         disk.is_unsure |= is_torn;
         let log = repair(disk, &numbers, tail, segment_bytes)?;
-        let (after, begins) = (found[start].before.stamp, first.before.written());
+        let (after, begins) = (found[start].before.stamp, first.before.id());
         let stable = stable.max(begins.position).min(tail.last.position);
         let is_sure = !disk.is_unsure;
         Ok(Opened { log, records, after, begins, runs, stable, is_torn, is_sure })

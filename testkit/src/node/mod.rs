@@ -221,7 +221,7 @@ impl<H> Node<H> {
                 running.truncate = Some(stamp);
                 self.truncate();
             }
-            Effect::Recover => running.is_deposed = true,
+            Effect::Recover(_) => running.is_deposed = true,
             other => panic!("a node alone does not do {other:?}"),
         }
         None

@@ -56,7 +56,7 @@ pub use scan::{Ahead, End, Mark, Record, Scanner, SegmentReader, Stop, Tail, mar
 pub use write::Writer;
 
 use crate::cursor::{le16, le32, le64};
-use crate::id::{LogPosition, SpaceId, Stamp, ViewId};
+use crate::id::{EntryId, LogPosition, SpaceId, Stamp, ViewId};
 use thiserror::Error;
 
 /// Which log this is. Every segment of it repeats both.
@@ -112,6 +112,11 @@ impl Last {
     /// Before the first record of a log, whose records have stamps above `stamp`.
     pub fn start(log: LogId, stamp: Stamp) -> Last {
         Last { chain: Chain::start(log), stamp, view: ViewId::NONE, position: LogPosition::ZERO }
+    }
+
+    /// Its view and its position.
+    pub fn id(&self) -> EntryId {
+        EntryId { view: self.view, position: self.position }
     }
 
     /// The record of `head`, which follows this one.

@@ -10,15 +10,15 @@ use super::*;
 pub type Runs = Vec<(ViewId, LogPosition)>;
 
 /// Adds the record `last`, which no record of `runs` follows, and all others of its view before it.
-pub fn add_run(runs: &mut Runs, last: Written) {
+pub fn add_run(runs: &mut Runs, last: EntryId) {
     match runs.last_mut().filter(|(view, _)| *view == last.view) {
         Some((_, position)) => *position = last.position,
         None => runs.push((last.view, last.position)),
     }
 }
 
-/// The runs of all records before `headers`' last one, in a log whose segments begin with `headers`, without a
-/// gap. Reads only segments in which a view begins. Answers `Err` with the number of one that is damaged.
+/// The runs of all records before `headers`' last one, in a log whose segments begin with `headers`, without
+/// a gap. Reads only segments in which a view begins. Answers `Err` with the number of one that is damaged.
 pub fn runs_before<E>(
     headers: &[SegmentHeader],
     mut read: impl FnMut(u64) -> Result<Vec<u8>, E>,
@@ -31,7 +31,7 @@ pub fn runs_before<E>(
             let mut scanner = Scanner::new(header.log.space);
             let mut reader = scanner.segment(header.number, &bytes);
             while let Some(record) = reader.next() {
-                add_run(&mut runs, record.written());
+                add_run(&mut runs, record.id());
             }
             drop(reader);
             // One more record may begin here and end in a later segment.
@@ -42,14 +42,14 @@ pub fn runs_before<E>(
             }
         }
         if next.position > headers[0].before.position {
-            add_run(&mut runs, next.written());
+            add_run(&mut runs, next.id());
         }
     }
     Ok(Ok(runs))
 }
 
-/// The stable position that the newest mark names, in segments `numbers`; zero if no mark is left. A mark that
-/// is behind damage or was left over from a cut counts too: what it says of stable records stays true.
+/// The stable position that the newest mark names, in segments `numbers`; zero if no mark is left. A mark
+/// that is behind damage or was left over from a cut counts too: what it says of stable records stays true.
 pub fn stable<E>(
     log: LogId,
     numbers: impl DoubleEndedIterator<Item = u64>,

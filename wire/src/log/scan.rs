@@ -520,8 +520,8 @@ pub struct Record<'a> {
 
 impl Record<'_> {
     /// Its view and its position.
-    pub fn written(&self) -> Written {
-        Written { view: self.view, position: self.position }
+    pub fn id(&self) -> EntryId {
+        EntryId { view: self.view, position: self.position }
     }
 }
 

@@ -45,10 +45,11 @@ impl Writer {
         (here as u64 + segments * body).saturating_sub(2 * MARK_BYTES as u64)
     }
 
-    /// Places `records`, which [`encode_record`](super::encode_record) encoded on the tail's chain, and moves
-    /// the tail past them. With `mark`, everything placed before has been synced, and everything up to that
-    /// position is stable. A mark is then placed first, in the next segment if this one has no room for it. Its
-    /// stable position is at most that of the record before it, so [`STABLE_ALONE`] stands for that record.
+    /// Places `records`, which [`encode_record`](super::encode_record) encoded on the tail's chain, and
+    /// moves the tail past them. With `mark`, everything placed before has been synced, and everything up to
+    /// that position is stable. A mark is then placed first, in the next segment if this one has no room for
+    /// it. Its stable position is at most that of the record before it, so [`STABLE_ALONE`] stands for that
+    /// record.
     ///
     /// Nothing is placed if the records do not fit the chain: they could never be read back.
     pub fn place(

@@ -6,7 +6,7 @@
 
 use crate::cursor::{DecodeError, Put, Reader, told};
 use crate::id::{
-    ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SERVICE_SLOTS_MAX, SpaceId, Stamp, ViewId,
+    ClassId, ClientId, MemberId, OP_SLOTS_MAX, OpId, Oref, PageId, SERVICE_SLOTS_MAX, SpaceId, Stamp, ViewId,
 };
 use crate::interface::{Interface, METHODS_MAX};
 use crate::layout::Layout;
@@ -52,6 +52,7 @@ forms! {
     bool [bool] 1, |v, out| out.put_u8((*v).into()), |r, name| Ok(only(r.u8()?, |n| *n <= 1, name)? == 1);
     ClassId [ClassId] 2, |v, out| out.put_u16(v.0), |r, _name| Ok(ClassId(r.u16()?));
     ClientId [ClientId] 8, |v, out| out.put_u64(v.0), |r, _name| Ok(ClientId(r.u64()?));
+    MemberId [MemberId] 8, |v, out| out.put_u64(v.0), |r, _name| Ok(MemberId(r.u64()?));
     SpaceId [SpaceId] 8, |v, out| out.put_u64(v.0), |r, _name| Ok(SpaceId(r.u64()?));
     Stamp [Stamp] 8, |v, out| out.put_u64(v.0), |r, _name| Ok(Stamp(r.u64()?));
     ViewId [ViewId] 8, |v, out| v.encode(out), |r, _name| ViewId::decode(r);

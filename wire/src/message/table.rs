@@ -13,7 +13,7 @@ use super::{
     Request, Response, Resume,
 };
 use crate::cursor::{DecodeError, Reader};
-use crate::id::{ClassId, ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
+use crate::id::{ClassId, ClientId, MemberId, OpId, PageId, SpaceId, Stamp, ViewId};
 use crate::interface::Interface;
 use crate::layout::Layout;
 use crate::token::Token;
@@ -144,6 +144,25 @@ FromClient {
     24 OutputCredit (Credit);
     /// Asks whether the server serves. It is also answered before a [`Hello`].
     25 AskHealth () => Health;
+    /// The first message of a connection from another member of the server's group. No message answers it:
+    /// the receiver sends its packets over a connection of its own.
+    26 Join {
+        /// The group.
+        group: u64,
+        /// The space.
+        space: SpaceId,
+        /// The member that connects.
+        member: MemberId,
+        /// The number of its process's start.
+        start: u64,
+        /// The version of the packets and entries that it speaks: all members speak the same.
+        version: u16,
+    };
+    /// A packet between members, as the order encodes it.
+    27 'a Packet {
+        /// The packet.
+        bytes: &'a [u8],
+    };
 }
 FromServer {
     /// From now on the connection is a session.

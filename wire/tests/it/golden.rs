@@ -7,7 +7,7 @@ use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema, Mode, NO_ITEMS};
 use tercel_wire::layout::{Layout, Var, var};
 use tercel_wire::message::*;
@@ -515,6 +515,10 @@ fn messages_have_the_bytes_of_version_3() {
         Credit { slot: 3, seq: 9, bytes: 0x0102_0304 }
     );
     message!(promised, "input_end", FromClient::InputEnd, InputEnd { slot: 3, seq: 9, items: 0x0102 });
+    let (group, member) = (0x0102_0304_0506_0708, MemberId(0x1112_1314_1516_1718));
+    let join = Join { group, space: SpaceId(0x2122), member, start: 3, version: 1 };
+    message!(promised, "join", FromClient::Join, join);
+    message!(promised, "packet", FromClient::Packet, Packet { bytes: b"as the order says" });
     for (name, end) in [
         ("response_returned", ResponseEnd::Returned(Stamp(41), b"what it gives")),
         ("response_failed", ResponseEnd::Failed(Stamp::ZERO, b"why")),

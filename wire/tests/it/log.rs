@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{EntryId, LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
     Chain, End, Flaw, Kind, LogId, LogOffset, MARK_BYTES, RECORD_BYTES_MAX, RecordTooLong, Runs,
@@ -210,7 +210,7 @@ fn runs_of(segments: &BTreeMap<u64, Vec<u8>>) -> Result<(Runs, Vec<u64>), u64> {
     let (mut runs, last) = (runs?, headers.last().unwrap());
     let rest = scan(&segments.range(last.number..).map(|(n, bytes)| (*n, bytes.clone())).collect()).0;
     for Entry { view, position, .. } in rest {
-        add_run(&mut runs, Written { view, position });
+        add_run(&mut runs, EntryId { view, position });
     }
     Ok((runs, read))
 }
@@ -480,7 +480,7 @@ fn newest_mark_names_the_stable_position() {
 }
 
 #[test]
-fn damaged_segment_in_which_a_view_begins_has_no_runs() {
+fn damaged_segment_where_view_begins_has_no_runs() {
     let mut image = Image::new(512);
     (0..4).for_each(|_| image.batch(&[100]));
     image.view = LATER;
@@ -607,7 +607,7 @@ proptest! {
         let mut expected = Runs::new();
         for Entry { view, position, .. } in records {
             if position > headers[0].before.position {
-                add_run(&mut expected, Written { view, position });
+                add_run(&mut expected, EntryId { view, position });
             }
         }
         let (runs, read) = runs_of(&image.segments).unwrap();

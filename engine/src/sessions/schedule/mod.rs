@@ -69,6 +69,8 @@ pub enum Origin {
     /// In this process, which it may use up as it likes: its frames never wait, and what it holds is not
     /// counted.
     Process,
+    /// At another member of the group: its frames never wait, and go before clients' in a turn.
+    Member,
 }
 
 /// The host's action on a connection.
@@ -151,6 +153,13 @@ impl Scheduler {
     /// Adds a connection.
     pub fn connected(&mut self, conn: Conn, origin: Origin) {
         self.conns.insert(conn, Inbox { origin, deframer: Deframer::default() });
+    }
+
+    /// The connection is another member's: its frames never wait.
+    pub fn favour(&mut self, conn: Conn) {
+        if let Some(inbox) = self.conns.get_mut(&conn) {
+            inbox.origin = Origin::Member;
+        }
     }
 
     /// Begins a slice: the first with a turn of the loop, the second when the replies of the first are sent.

@@ -1,0 +1,108 @@
+//! The connections of other members, and what they say.
+//!
+//! A member greets with the identity of its group and its own, and with the number of its process's
+//! start. What votes is the identity, never a name or an address. The one place where a connection becomes a
+//! member's is [`Server::join`].
+
+use std::collections::BTreeMap;
+
+use tercel_wire::frame::Header;
+use tercel_wire::id::{MemberId, SpaceId};
+use tercel_wire::message::{FromClient, Join, Refusal};
+
+use super::Server;
+use crate::effect::{Conn, Effect, Effects};
+use crate::order;
+
+/// A server's place in a group, and the members that are connected to it.
+#[derive(Debug)]
+pub struct Membership {
+    /// The group, drawn at random when it began.
+    pub group: u64,
+    /// This member.
+    pub me: MemberId,
+    connected: BTreeMap<Conn, MemberId>,
+    /// The number of each member's last start.
+    starts: BTreeMap<MemberId, u64>,
+}
+
+impl Membership {
+    /// Nobody is connected.
+    pub fn new(group: u64, me: MemberId) -> Membership {
+        Membership { group, me, connected: BTreeMap::new(), starts: BTreeMap::new() }
+    }
+
+    /// Refuses a member that is none, or is not the one that it says.
+    fn check(&self, join: &Join, space: SpaceId) -> Result<(), String> {
+        let Join { group, member, start, version, .. } = *join;
+        if group != self.group || join.space != space {
+            return Err(format!("this server is of group {:016x}, and not of {group:016x}", self.group));
+        }
+        if member == self.me {
+            return Err(format!("member {member} is this server itself: two processes have its identity"));
+        }
+        if version != MEMBERS_VERSION {
+            return Err(format!("members of this group speak version {MEMBERS_VERSION}, and not {version}"));
+        }
+        match self.starts.get(&member).filter(|last| start < **last) {
+            Some(last) => Err(format!(
+                "member {member} has been started {last} times, and this is its start {start}: its directory is an older \
+                 copy; remove the member, and add it anew with an empty directory"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Server {
+    /// Makes the server a member of a group.
+    pub fn set_membership(&mut self, membership: Membership) {
+        self.membership = Some(membership);
+    }
+
+    /// Takes a frame of another member.
+    pub(super) fn member_frame(&mut self, conn: Conn, header: &Header, body: &[u8], out: &mut Effects) {
+        match FromClient::decode(header.kind, body) {
+            Ok(FromClient::Join(join)) => self.join(conn, &join, out),
+            Ok(FromClient::Packet(packet)) => {
+                let from = self.membership.as_ref().and_then(|group| group.connected.get(&conn).copied());
+                match from {
+                    Some(from) => self.sequence(order::Input::Packet(from, packet.bytes), out),
+                    None => self.turn_away(conn, "the connection is no member's", out),
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.turn_away(conn, &error.to_string(), out),
+        }
+    }
+
+    fn join(&mut self, conn: Conn, join: &Join, out: &mut Effects) {
+        let Some(membership) = &mut self.membership else {
+            return self.turn_away(conn, "this server is of no group", out);
+        };
+        if let Err(why) = membership.check(join, self.space) {
+            return self.turn_away(conn, &why, out);
+        }
+        membership.connected.insert(conn, join.member);
+        membership.starts.insert(join.member, join.start);
+        // It has no session.
+        self.sessions(out, |s, cx| s.disconnected(conn, cx));
+        out.push(Effect::Joined(conn, join.member));
+    }
+
+    /// The connection of a member has ended. If it was the last one, so has its process, or it seems so.
+    pub(super) fn member_left(&mut self, conn: Conn, out: &mut Effects) {
+        let Some(membership) = &mut self.membership else { return };
+        let Some(member) = membership.connected.remove(&conn) else { return };
+        if !membership.connected.values().any(|other| *other == member) {
+            self.sequence(order::Input::Gone(member), out);
+        }
+    }
+
+    fn turn_away(&mut self, conn: Conn, why: &str, out: &mut Effects) {
+        self.sessions(out, |s, cx| s.turn_away(conn, Refusal::Protocol, why, cx));
+    }
+}
+
+/// The version of packets and entries: members of a group speak the same.
+pub const MEMBERS_VERSION: u16 = 1;
