@@ -51,7 +51,11 @@ impl Args {
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
             // They need none, or begin one of their own.
-            Command::Serve(_) | Command::Demo(_) | Command::Check(_) | Command::Restore(_) => {
+            Command::Serve(_)
+            | Command::Demo(_)
+            | Command::Check(_)
+            | Command::Restore(_)
+            | Command::Group(_) => {
                 return Ok(self);
             }
             Command::Bench(_) | Command::Soak(_) => return Ok(self),
@@ -97,6 +101,9 @@ pub enum Command {
     Backup(Backup),
     /// Verify a backup and make a space of it
     Restore(Restore),
+    /// Make the directories of a group of servers, or look at one
+    #[command(subcommand)]
+    Group(Group),
     /// Measure against the physical limit in the same run
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Bench(Measured),
@@ -511,6 +518,43 @@ pub struct Restore {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Group {
+    /// Make new directories, all of one space, the members of a new group
+    Form(Form),
+    /// Show what a member's directory remembers of its group; nothing may serve it meanwhile
+    Inspect(InspectMember),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel group form ./a=127.0.0.1:7117 ./b=127.0.0.1:7118 ./c=127.0.0.1:7119
+  tercel serve --data ./a --listen 127.0.0.1:7117
+
+A commit is acknowledged once more than half of the members have it on their disks: of three, any one \
+may be lost, of five any two. Move each directory to its machine before it is served the first time; \
+ADDRESS is where clients and the other members reach it.")]
+pub struct Form {
+    /// A new directory, and where its server will be reached; an odd number of them, three or more
+    #[arg(value_name = "DIR=ADDRESS", required = true, value_parser = member)]
+    pub members: Vec<(PathBuf, Address)>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct InspectMember {
+    /// The member's directory
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn member(s: &str) -> Result<(PathBuf, Address), String> {
+    let (dir, address) = s.rsplit_once('=').ok_or("write DIR=ADDRESS, such as ./a=127.0.0.1:7117")?;
+    Ok((dir.into(), address.parse().map_err(|e: tercel::AddressError| e.to_string())?))
 }
 
 /// The command line of a program beside this one, which knows what can be said.

@@ -6,6 +6,7 @@ mod call;
 mod check;
 mod demo;
 mod gc;
+mod group;
 mod health;
 mod import;
 mod inspect;
@@ -49,6 +50,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Check(a) => check::run(&a, term),
         Command::Backup(a) => backup::run(&a, term),
         Command::Restore(a) => restore::run(&a, term),
+        Command::Group(a) => group::run(&a),
         Command::Bench(_) | Command::Soak(_) => measured::run(),
     }
 }

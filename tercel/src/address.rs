@@ -105,6 +105,79 @@ impl Address {
     }
 }
 
+/// The addresses of a server, or of the members of a group: one, or several with commas between them.
+///
+/// ```
+/// use tercel::{Address, Addresses};
+///
+/// let group: Addresses = "a:7117,b:7117".try_into()?;
+/// assert_eq!(group.iter().count(), 2);
+/// let one: Addresses = Address::default_tcp().into();
+/// assert_eq!(one.to_string(), "127.0.0.1:7117");
+/// # Ok::<(), tercel::AddressError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses(Vec<Address>);
+
+impl Addresses {
+    /// All of them, at least one.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Address> {
+        self.0.iter()
+    }
+
+    /// The address at a place, counted round.
+    pub(crate) fn at(&self, place: usize) -> &Address {
+        &self.0[place % self.0.len()]
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(Address::to_string).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+impl<A: Into<Address>> From<A> for Addresses {
+    fn from(one: A) -> Addresses {
+        Addresses(vec![one.into()])
+    }
+}
+
+impl TryFrom<&str> for Addresses {
+    type Error = AddressError;
+
+    fn try_from(s: &str) -> Result<Addresses, AddressError> {
+        s.parse()
+    }
+}
+
+impl TryFrom<&String> for Addresses {
+    type Error = AddressError;
+
+    fn try_from(s: &String) -> Result<Addresses, AddressError> {
+        s.parse()
+    }
+}
+
+impl TryFrom<String> for Addresses {
+    type Error = AddressError;
+
+    fn try_from(s: String) -> Result<Addresses, AddressError> {
+        s.parse()
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Addresses, AddressError> {
+        // The path of a Unix socket may have a comma.
+        let all = if s.starts_with("unix:") { vec![s] } else { s.split(',').collect() };
+        Ok(Addresses(all.into_iter().map(str::parse).collect::<Result<_, _>>()?))
+    }
+}
+
 /// A socket that listens.
 pub(crate) struct Listening {
     /// The file of a Unix socket. Removed while the socket is open: its number is not another file's before.

@@ -162,6 +162,7 @@
 //! | [`Watch`] | a stream of changes |
 //! | [`Server`] | a space being served |
 //! | [`backup`], [`check`] | copies of a space, and whether one is sound |
+//! | [`group`] | directories of the members of a group of servers |
 //! | [`collections`] | ordered maps and lists, as ordinary objects |
 //! | [`object`] | what derived code is made of |
 //! | [`tools`] | for tools that look at files, pages and frames; no promise of stability |
@@ -187,11 +188,11 @@ mod sharing;
 pub mod tools;
 mod transaction;
 
-pub use address::{Address, AddressError};
+pub use address::{Address, AddressError, Addresses};
 pub use client::{Client, ClientConfig, Stats, Transport, Watch, WatchBuilder, embedded, embedded_with};
 pub use disk::DiskError;
 pub use health::{Health, HealthState};
-pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings};
+pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings, group};
 pub use sharing::SharedMemory;
 #[doc(inline)]
 pub use tercel_collections as collections;

@@ -216,8 +216,8 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
     }
     match source {
         Source::Server(address) => receive::receive(
-            &receive::Remote::Address(
-                address.clone(),
+            &receive::Remote::new(
+                (address.clone()).into(),
                 receive::Way { by_memory: crate::SharedMemory::Off, spin: None },
             ),
             dir,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use tercel_lock::unpoison;
 use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
 
-use crate::address::Address;
+use crate::address::{Address, Addresses};
 use crate::channel::{self, End, Next, Room};
 use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
@@ -26,8 +26,8 @@ use crate::sharing::SharedMemory as SharedWith;
 
 /// The place of the server.
 pub(crate) enum Remote {
-    /// A server at an address.
-    Address(Address, Way),
+    /// A server at an address, or the members of a group; and the place of the next one to try.
+    Addresses(Addresses, AtomicUsize, Way),
     /// A server in this process.
     Memory(Handle<Post>),
 }
@@ -86,10 +86,15 @@ const CONNECTING: Duration = Duration::from_secs(4);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Remote {
+    /// A server, or a group.
+    pub(crate) fn new(addresses: Addresses, way: Way) -> Remote {
+        Remote::Addresses(addresses, AtomicUsize::new(0), way)
+    }
+
     pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
         match self {
-            Remote::Address(address, way) => {
-                let mut socket = address.connect(CONNECTING)?;
+            Remote::Addresses(addresses, next, way) => {
+                let (address, mut socket) = connect_to_one(addresses, next)?;
                 if way.by_memory != SharedWith::Off && matches!(address, Address::Unix(_)) {
                     socket = match SharedMemory::over(socket.into(), *way)? {
                         Over::Memory(shared) => return Ok(ServerConnection::Shared(shared)),
@@ -114,17 +119,31 @@ impl Remote {
     /// The same place for a process forked off this one; none for a server that is a thread of this process.
     pub(crate) fn for_child(&self) -> Option<Remote> {
         match self {
-            Remote::Address(address, way) => Some(Remote::Address(address.clone(), *way)),
+            Remote::Addresses(addresses, _, way) => Some(Remote::new(addresses.clone(), *way)),
             Remote::Memory(_) => None,
         }
     }
 
     pub(crate) fn describe(&self) -> String {
         match self {
-            Remote::Address(address, _) => address.to_string(),
+            Remote::Addresses(addresses, ..) => addresses.to_string(),
             Remote::Memory(_) => "the server in this process".into(),
         }
     }
+}
+
+/// Connects to the first address that takes the connection, beginning behind the one that was tried last: a
+/// client that connects anew has been refused there, or has lost its server.
+fn connect_to_one<'a>(addresses: &'a Addresses, next: &AtomicUsize) -> io::Result<(&'a Address, OwnedFd)> {
+    let mut last = None;
+    for _ in addresses.iter() {
+        let address = addresses.at(next.fetch_add(1, Ordering::Relaxed));
+        match address.connect(CONNECTING) {
+            Ok(socket) => return Ok((address, socket)),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
 /// The medium that carries a client's messages.
@@ -157,7 +176,11 @@ impl ServerConnection {
         match (self, remote) {
             (ServerConnection::Memory(..), _) => Transport::Process,
             (ServerConnection::Shared(_), _) => Transport::SharedMemory,
-            (ServerConnection::Socket(..), Remote::Address(Address::Unix(_), _)) => Transport::Unix,
+            (ServerConnection::Socket(..), Remote::Addresses(all, ..))
+                if matches!(all.at(0), Address::Unix(_)) =>
+            {
+                Transport::Unix
+            }
             (ServerConnection::Socket(..), _) => Transport::Tcp,
         }
     }

@@ -26,7 +26,7 @@ use tercel_wire::id::{OpId, SpaceId, Stamp};
 use tercel_wire::message::Refusal;
 use tercel_wire::record::Ref;
 
-use crate::address::{Address, AddressError};
+use crate::address::{AddressError, Addresses};
 use crate::health::Health;
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig};
@@ -245,14 +245,15 @@ pub struct Stats {
 }
 
 impl Client {
-    /// Connects with the defaults to where a [`Server`] listens: `Client::connect("127.0.0.1:7117")`.
+    /// Connects with the defaults to where a [`Server`] listens: `Client::connect("127.0.0.1:7117")`. Of a
+    /// group it takes the addresses of its members, with commas between them, and follows its leader.
     ///
     /// # Errors
     /// `Invalid` if the text is no address; `Unavailable` if no Tercel server answers there, or the system
     /// has no memory for the cache.
     pub fn connect<A>(address: A) -> Result<Client, Error>
     where
-        A: TryInto<Address>,
+        A: TryInto<Addresses>,
         AddressError: From<A::Error>,
     {
         Client::connect_with(address, ClientConfig::default())
@@ -264,17 +265,17 @@ impl Client {
     /// As [`Client::connect`]; `Invalid` if a setting cannot be meant, by its name.
     pub fn connect_with<A>(address: A, config: ClientConfig) -> Result<Client, Error>
     where
-        A: TryInto<Address>,
+        A: TryInto<Addresses>,
         AddressError: From<A::Error>,
     {
-        let address = address.try_into().map_err(|e| Error::Invalid(AddressError::from(e).to_string()))?;
+        let addresses = address.try_into().map_err(|e| Error::Invalid(AddressError::from(e).to_string()))?;
         let by_memory = match (config.shared_memory, config.shared_memory_any_user) {
             (false, _) => SharedMemory::Off,
             (true, false) => SharedMemory::SameUser,
             (true, true) => SharedMemory::AnyUser,
         };
         let way = Way { by_memory, spin: config.spin };
-        Client::begin(Remote::Address(address, way), config, None)
+        Client::begin(Remote::new(addresses, way), config, None)
     }
 
     fn begin(remote: Remote, config: ClientConfig, server: Option<Server>) -> Result<Client, Error> {

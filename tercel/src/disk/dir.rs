@@ -10,6 +10,7 @@
 use super::held::HeldDir;
 use super::log::sync_dir;
 use super::pages::RedbPages;
+use super::votes::{VOTES_NAME, Votes};
 use super::{DiskError, log};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -17,7 +18,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tercel_wire::id::{SpaceId, Stamp};
+use tercel_engine::order::quorum::members::Members;
+use tercel_wire::id::{MemberId, SpaceId, Stamp, ViewId};
 
 /// The file that makes a directory a backup: its manifest.
 pub(crate) const BACKUP_NAME: &str = "backup.toml";
@@ -192,6 +194,24 @@ impl DataDir {
             // A log without its directory has lost all of its segments.
             false => Err(log::missing(&self.held.file(LOG_NAME), 1)),
         }
+    }
+
+    /// Says whether it is of a member of a group.
+    pub(crate) fn is_member(&self) -> bool {
+        self.held.has(VOTES_NAME)
+    }
+
+    /// Opens the file of votes of a member whose log ends in a view, and counts the start.
+    ///
+    /// # Errors
+    /// If the file does not say what was promised: the member must not vote.
+    pub(crate) fn votes(&self, log: ViewId) -> Result<Votes, DiskError> {
+        Votes::open(&self.held, log)
+    }
+
+    /// Makes it that of a member of a group, with these members.
+    pub(crate) fn become_member(&self, group: u64, me: MemberId, members: Members) -> Result<(), DiskError> {
+        Votes::create(&self.held, group, me, members)
     }
 
     /// Opens the page store.

@@ -127,12 +127,17 @@ impl HeldDir {
 
     /// Replaces a file in it whole: after a crash it has the old text or the new.
     pub(crate) fn write_whole(&self, name: impl AsRef<Path>, text: &str) -> Result<(), DiskError> {
+        self.write_whole_bytes(name, text.as_bytes())
+    }
+
+    /// The same of a file that is no text.
+    pub(crate) fn write_whole_bytes(&self, name: impl AsRef<Path>, bytes: &[u8]) -> Result<(), DiskError> {
         let name = name.as_ref();
         let temporary = name.with_extension("tmp");
         let written = (|| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
             let mut file = self.open_file(&temporary, flags)?;
-            file.write_all(text.as_bytes())?;
+            file.write_all(bytes)?;
             file.sync_all()?;
             Ok(renameat(self, &temporary, self, name)?)
         })();

@@ -25,6 +25,7 @@ mod error;
 pub mod held;
 pub mod log;
 pub mod pages;
+pub(crate) mod votes;
 
 pub use error::DiskError;
 

@@ -6,6 +6,7 @@
 mod backlog;
 mod builder;
 mod door;
+pub mod group;
 mod inside;
 mod items;
 mod records;
@@ -16,6 +17,7 @@ mod store;
 mod warnings;
 mod workers;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -24,12 +26,13 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::error::{FaultKind, ServerFault};
+use tercel_engine::order::Sealed;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
-use tercel_engine::server::ServerConfig as Machine;
+use tercel_engine::server::{Recovery, ServerConfig as Machine};
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
-use tercel_wire::id::{PageId, SpaceId, ViewId};
+use tercel_wire::id::{LogPosition, MemberId, PageId, SpaceId, ViewId};
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
@@ -199,6 +202,9 @@ pub enum ServerError {
     /// The directory is a backup.
     #[error("{} is a backup and is not served: a server on it would make two histories of one space; make a space of it with `tercel restore {} --data NEW`", .0.display(), .0.display())]
     Backup(PathBuf),
+    /// The directory is a member's, and a member serves its group.
+    #[error("{} is of a member of a group, which only a server may open: run `tercel serve --data {}`, and connect to it", .0.display(), .0.display())]
+    Member(PathBuf),
     /// There is no space in the directory, and none was to be made.
     #[error("there is no space in {}; name the directory of one, or make one there", .0.display())]
     NoSpace(PathBuf),
@@ -277,6 +283,7 @@ fn kind(e: &ServerError) -> FaultKind {
         },
         ServerError::Recovery(_) => FaultKind::Damaged,
         ServerError::Backup(_) => FaultKind::NotASpace,
+        ServerError::Member(_) => FaultKind::InUse,
         ServerError::NoSpace(_) => FaultKind::NoSpace,
         ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => FaultKind::Setting,
         ServerError::Listen { .. } | ServerError::Address(_) | ServerError::Remote(_) => FaultKind::Address,
@@ -353,6 +360,14 @@ pub(crate) enum Post {
     /// The log was cut and ends with this record.
     Cut(tercel_wire::log::Last),
     LogFailed(String),
+    /// A connection to another member was made, and greeted.
+    Dialed(MemberId, OwnedFd),
+    /// Promises up to this number are durable.
+    Saved(u64),
+    /// Entries of the log from this position on; none if the log begins later.
+    Found(LogPosition, Vec<Sealed>),
+    /// A replica was recovered, of what its host was asked for.
+    Recovered(Result<Box<Recovery>, String>),
     /// A thread of the page store has panicked, with this message.
     Panicked(String),
     Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),

@@ -1,6 +1,7 @@
 //! The loop: take what has happened, decide, then do what was decided, once for the whole batch.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -9,15 +10,16 @@ use tercel_engine::rpc::ReplyBody;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::schedule::{Bounds, Decision, Origin, Received, Scheduler};
 use tercel_engine::server::{
-    Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Server as Machine, SpaceWarning,
+    Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Recovery, Server as Machine, SpaceWarning,
 };
 use tercel_engine::time::Now;
 use tercel_events::shm::Channel;
 use tercel_events::{Backend, Event, EventQueue, Kind, SendError, Token};
-use tercel_wire::id::{ClientId, Stamp};
+use tercel_wire::id::{ClientId, MemberId, Stamp};
 use tercel_wire::log::Last;
 
 use super::door::{Door, Giver, Offered};
+use super::group::Group;
 use super::inside::{Core, Inside};
 use super::records::Records;
 use super::shared::{CALLS_AT_ONCE, Calls, Channels, Found, Known, Sent, SharedPeer};
@@ -33,8 +35,9 @@ use crate::disk::log::LogThread;
 use crate::pipe::Pipe;
 use crate::serving::{Serves, Serving};
 
-/// The key of listeners; streams have 0.
+/// The keys of listeners, and of connections that were made to other members; other streams have 0.
 pub(super) const LISTENER_KEY: u64 = 1;
+const PEER_KEY: u64 = 2;
 
 /// Events taken at once: enough for every client of a busy server to share a sync, few enough that the first
 /// reply of a batch waits less than a millisecond for the last request.
@@ -67,6 +70,8 @@ pub(super) struct Loop {
     /// Not yet taken by the log's thread.
     records: Records,
     store: Store,
+    /// The other members, if it is of a group.
+    group: Option<Group>,
     /// Keeps the directory locked.
     _dir: DataDir,
     /// The files of its sockets, removed before those are closed.
@@ -78,10 +83,17 @@ pub(super) struct Loop {
     disk: DiskState,
     /// The board for the program around the loop; and the warning on it.
     board: (Board, Option<SpaceWarning>),
-    stop_by: Option<Instant>,
+    stopping: Stopping,
+    failed: Option<String>,
+}
+
+/// The end of the server.
+#[derive(Default)]
+struct Stopping {
+    /// It stops, by then at the latest.
+    by: Option<Instant>,
     /// Threads that wait until no call is under way.
     drains: Vec<Sender<()>>,
-    failed: Option<String>,
 }
 
 /// The state of the disk's room at the last look.
@@ -117,7 +129,7 @@ impl Loop {
         (queue, (channels, door)): (EventQueue<Post>, (Channels, Door)),
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
-        store: Store,
+        (store, group): (Store, Option<Group>),
         (dir, files): (DataDir, Vec<SocketFile>),
         (bounds, workers): (Bounds, usize),
         board: Board,
@@ -133,6 +145,7 @@ impl Loop {
             log,
             records: Records::new(last),
             store,
+            group,
             _dir: dir,
             files,
             conns: HashMap::new(),
@@ -140,8 +153,7 @@ impl Loop {
             scheduler: Scheduler::new(bounds),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
             board: (board, None),
-            stop_by: None,
-            drains: Vec::new(),
+            stopping: Stopping::default(),
             failed: None,
         }
     }
@@ -175,7 +187,7 @@ impl Loop {
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));
             }
-            if let Some(by) = self.stop_by
+            if let Some(by) = self.stopping.by
                 && (Instant::now() >= by || self.may_stop(&core))
             {
                 self.queue.flush();
@@ -205,7 +217,7 @@ impl Loop {
                 }
             }
             let deadline = core.machine.deadline().map(|d| core.instant(d));
-            let deadline = match (deadline, self.stop_by) {
+            let deadline = match (deadline, self.stopping.by) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
@@ -264,14 +276,14 @@ impl Loop {
             core.take(now, Input::Time);
         }
         core.run_calls();
-        if self.stop_by.is_some() {
+        if self.stopping.by.is_some() {
             core.machine.flush(&mut core.out);
         }
         self.perform(core);
         self.look_at_backlogs(core);
-        if !self.drains.is_empty() && core.machine.is_drained() {
+        if !self.stopping.drains.is_empty() && core.machine.is_drained() {
             // One that waits no longer is gone.
-            self.drains.drain(..).for_each(|drain| _ = drain.send(()));
+            self.stopping.drains.drain(..).for_each(|drain| _ = drain.send(()));
         }
     }
 
@@ -296,7 +308,7 @@ impl Loop {
     fn event(&mut self, core: &mut Core, now: Now, event: Event<Post>) {
         let conn = Conn(event.token.bits());
         match event.kind {
-            Kind::Accepted { stream, .. } if self.stop_by.is_some() => {
+            Kind::Accepted { stream, .. } if self.stopping.by.is_some() => {
                 self.queue.revoke(stream);
             }
             Kind::Accepted { stream, .. } => {
@@ -309,10 +321,18 @@ impl Loop {
             Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
                 self.rung(core, now, conn);
             }
+            // A member says over its own connection what it has to say; here it only refuses.
+            Kind::Received(_) if event.key == PEER_KEY => {}
             Kind::Received(lease) => {
                 // As of the flush before this batch: what was not sent then is what the peer did not take.
                 let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);
                 self.received(core, now, conn, &lease, unsent_bytes);
+            }
+            Kind::EndOfStream | Kind::Closed(_) if event.key == PEER_KEY => {
+                if let Some(group) = &mut self.group {
+                    group.ended(event.token);
+                }
+                self.queue.revoke(event.token);
             }
             // A server that no client can reach any more does not go on as if one could.
             Kind::Closed(error) if event.key == LISTENER_KEY => {
@@ -396,9 +416,20 @@ impl Loop {
         match post {
             Post::Written(end) => {
                 self.look_at_disk(core, now);
+                self.records.written = end.position;
+                self.recover_if_due();
                 core.take(now, Input::Written(end.cuts, end.position));
             }
-            Post::Cut(last) => self.records.cut(last),
+            Post::Cut(last) => {
+                if let Err(why) = self.records.was_cut(last) {
+                    self.failed = Some(why);
+                }
+                core.take(now, Input::Written(self.records.cuts(), last.position));
+            }
+            Post::Dialed(to, stream) => self.dialed(to, stream),
+            Post::Saved(number) => core.take(now, Input::Saved(number)),
+            Post::Found(from, entries) => core.take(now, Input::FoundLog(from, entries)),
+            Post::Recovered(recovered) => self.recovered(core, now, recovered),
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Panicked(why) => self.failed = Some(why),
             Post::Read(view, page, result) => {
@@ -416,7 +447,7 @@ impl Loop {
                 self.look_at_disk(core, now);
             }
             Post::Installed(_, Err(why)) => self.failed = Some(format!("the page store: {why}")),
-            Post::Open(_, pipe) if self.stop_by.is_some() => pipe.close(),
+            Post::Open(_, pipe) if self.stopping.by.is_some() => pipe.close(),
             Post::Open(id, pipe) => {
                 let conn = Conn(id | MEMORY_BIT);
                 self.conns.insert(conn, Peer::Memory(pipe));
@@ -435,16 +466,16 @@ impl Loop {
                 core.take(now, Input::Says(view, id, said));
             }
             // Calls were broken off by the stop, so they have not come to their end.
-            Post::Drain(_) if self.stop_by.is_some() => {}
+            Post::Drain(_) if self.stopping.by.is_some() => {}
             Post::Drain(tell) => {
-                self.drains.push(tell);
+                self.stopping.drains.push(tell);
                 core.take(now, Input::Drain);
             }
             Post::Stop => {
                 // Calls that are under way are broken off now.
-                self.drains.clear();
+                self.stopping.drains.clear();
                 self.workers.inside().lending.stop();
-                self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
+                self.stopping.by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
                 // A client that went on committing would keep the buffer from ever being empty. Ordered
                 // commits are not lost: clients ask for them when there is a server again.
                 for conn in self.conns.keys().copied().collect::<Vec<_>>() {
@@ -606,7 +637,10 @@ impl Loop {
                 core.out.list = list;
             }
         }
-        self.hand_over();
+        if self.group.is_some() {
+            self.log.stable_upto(core.machine.stable_upto());
+        }
+        self.records.hand_over(&self.log);
     }
 
     fn perform_one(&mut self, core: &mut Core, effect: Effect) {
@@ -614,7 +648,7 @@ impl Loop {
             Effect::Send(conn, bytes) => self.send(core, conn, bytes),
             Effect::Close(conn) => self.close(core, conn),
             Effect::Append(position, entry) => {
-                if let Err(why) = self.records.add(position, &entry) {
+                if let Err(why) = self.records.add(position, entry) {
                     self.failed = Some(why);
                 }
             }
@@ -632,15 +666,15 @@ impl Loop {
             Effect::Unpin(pin) => self.store.unpin(pin),
             Effect::Truncate(stamp) => self.log.truncate_below(stamp),
             Effect::Stop(why) => self.failed = Some(why),
-            // One node alone always leads, and speaks to no other.
+            Effect::Cut(above) => self.records.cut(above),
+            Effect::KeepFrom(position) => self.log.keep_from(position),
+            Effect::Sure => self.log.sure(),
+            Effect::Joined(conn, _) => self.scheduler.favour(conn),
             Effect::Packet(..)
-            | Effect::Cut(_)
             | Effect::Save(..)
             | Effect::ReadLog(..)
-            | Effect::KeepFrom(_)
-            | Effect::Recover => {
-                self.failed = Some("a group's order reached a server that is alone".into());
-            }
+            | Effect::Members(_)
+            | Effect::Recover(_) => self.perform_in_group(effect),
         }
     }
 
@@ -692,12 +726,51 @@ impl Loop {
         core.take(now, Input::Disconnected(conn));
     }
 
-    /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next
-    /// batch; the queue empties with a sync, whose report turns the loop.
-    fn hand_over(&mut self) {
-        let Some((records, last)) = self.records.take(|| self.log.buffer()) else { return };
-        if let Err(back) = self.log.submit(records, last) {
-            self.records.put_back(back);
+    /// Carries out an effect that only a member of a group has.
+    fn perform_in_group(&mut self, effect: Effect) {
+        let Some(group) = &mut self.group else {
+            self.failed = Some("a group's order reached a server that is alone".into());
+            return;
+        };
+        match effect {
+            Effect::Packet(to, packet) => group.send(to, &packet, &mut self.queue),
+            Effect::Save(number, view) => group.save(number, view),
+            Effect::ReadLog(from, bytes) => group.read_log(from, bytes, self.records.written),
+            Effect::Members(members) => {
+                if let Err(error) = group.members(&members, &mut self.queue) {
+                    self.failed = Some(format!("it cannot connect to other members: {error}"));
+                }
+            }
+            Effect::Recover(upto) => group.recover(upto),
+            _ => {}
+        }
+        self.recover_if_due();
+    }
+
+    /// Begins to recover a replica, if that is due and the log is written as far as it needs.
+    fn recover_if_due(&mut self) {
+        if let Some(work) = self.group.as_mut().and_then(|group| group.recovery_due(self.records.written)) {
+            self.store.recover(work);
+        }
+    }
+
+    /// Another member is connected.
+    fn dialed(&mut self, to: MemberId, stream: OwnedFd) {
+        let Some(group) = &mut self.group else { return };
+        match self.queue.declare_stream(stream, PEER_KEY) {
+            Ok(token) => group.dialed(to, token, &mut self.queue),
+            // It is tried again when there is room.
+            Err(_) => group.lost(to),
+        }
+    }
+
+    /// A replica was recovered after this server's leader was deposed.
+    fn recovered(&mut self, core: &mut Core, now: Now, recovered: Result<Box<Recovery>, String>) {
+        let rejoined = recovered.and_then(|recovery| {
+            core.machine.rejoin(now, *recovery, &mut core.out).map_err(|error| error.to_string())
+        });
+        if let Err(why) = rejoined {
+            self.failed = Some(format!("it cannot go on after another server led: {why}"));
         }
     }
 }

@@ -4,18 +4,23 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use tercel_engine::limits;
+use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::rpc::{Offers, Services};
 use tercel_engine::schedule::Bounds;
 use tercel_engine::server::{
-    CollectConfig, Effect, Effects, Input, Recovery, Server as Machine, ServerConfig as MachineConfig,
+    Checkpoint, CollectConfig, Effect, Effects, Input, Membership, Recovery, Server as Machine,
+    ServerConfig as MachineConfig,
 };
 use tercel_engine::time::Now;
 use tercel_events::{Config as EventsConfig, EventQueue};
 use tercel_wire::class::ROOT_HEAD;
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{SpaceId, Stamp, ViewId, Written};
+use tercel_wire::log::Record;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::door::Door;
+use super::group::Group;
+use super::group::reading::sealed;
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
 use super::shared::Channels;
@@ -25,8 +30,10 @@ use super::{Post, Server, ServerConfig, ServerError};
 use crate::address::{Address, Listening};
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
-use crate::disk::log::{Log, LogConfig, LogThread};
+use crate::disk::held::HeldDir;
+use crate::disk::log::{Log, LogConfig, LogThread, Opened as LogOpened};
 use crate::disk::pages::{PageRead, PageStore, checkpoint};
+use crate::disk::votes::Votes;
 use crate::sharing::SharedMemory;
 
 /// The findings of recovery in the directory.
@@ -50,6 +57,8 @@ pub(crate) struct Opened {
     pub dir: DataDir,
     pub pages: Box<dyn PageStore>,
     pub machine: Machine,
+    /// Its votes, if it is a member of a group, and what a replica is recovered with.
+    pub member: Option<(Votes, MachineConfig)>,
     pub log: Log,
     pub applied: Stamp,
     pub recovered: Recovered,
@@ -96,6 +105,9 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let log_config = LogConfig { bytes_max: config.log_bytes_max, ..LogConfig::default() };
     let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
     let dir = DataDir::open(&config.dir, &new)?;
+    if dir.is_member() && config.listen.is_empty() {
+        return Err(ServerError::Member(config.dir.clone()));
+    }
     let space = dir.space().id;
     let pages = dir.pages()?;
     let applied = pages.applied_stamp()?;
@@ -107,7 +119,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         let what = "it is of another space than the directory; put the directory's own back".into();
         return Err(DiskError::Damaged { file: dir.pages_file(), position: None, what }.into());
     }
-    let machine = MachineConfig {
+    let machine_config = MachineConfig {
         mob_bytes: config.mob_bytes,
         cache_bytes: config.cache_bytes,
         view_first: dir.space().view_first,
@@ -126,26 +138,33 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
     let stored_end = if dir.is_new() { 0 } else { tercel_wire::id::PageId::MAX.get() };
-    let mut recovery = Recovery::new(machine, space, checkpoint.as_ref(), stored_end)?;
-    let from = recovery.replay_from();
-    let (mut log, opened) = Log::open(&dir.log_dir()?, space, log_config, from, |record| {
-        recovery
-            .replay(record.view, record.stamp, record.kind.get(), record.payload)
-            .map_err(ReplayError::Recovery)
-    })?;
-    recovery.begins_behind(opened.after)?;
-    let ends = log.tail().last.stamp;
-    if let Some(checkpoint) = checkpoint.filter(|checkpoint| ends < checkpoint.applied) {
-        let what = format!("it ends with commit {ends}, and the pages are up to {}", checkpoint.applied);
-        return Err(DiskError::Damaged { file: log.dir().path().into(), position: None, what }.into());
-    }
-    let mut out = Effects::default();
-    let incarnation = random_u64(&config.dir)? as u32;
-    let mut machine = recovery.finish(Now(0), incarnation, log.tail().last.position, &mut out)?;
-    append(&mut log, &mut out)?;
-    log.sync()?;
-    // If there was much to replay, this already begins to install it.
-    machine.handle(Now(0), Input::Written(0, log.tail().last.position), &mut out);
+    let mut recovery = Recovery::new(machine_config.clone(), space, checkpoint.as_ref(), stored_end)?;
+    let log_dir = dir.log_dir()?;
+    let (mut out, begun_with) = (Effects::default(), random_u64(&config.dir)?);
+    let (log, opened, machine, votes) = match dir.is_member() {
+        true => {
+            let applied = checkpoint.as_ref().map_or(Stamp::ZERO, |checkpoint| checkpoint.applied);
+            let (log, opened) = replay_member(&log_dir, (space, log_config), applied, &mut recovery)?;
+            whole(&log, &opened, &recovery, checkpoint.as_ref())?;
+            let (machine, votes) = member(&dir, &log, &opened, recovery, begun_with, &mut out)?;
+            (log, opened, machine, Some(votes))
+        }
+        false => {
+            let from = recovery.replay_from();
+            let (mut log, opened) = Log::open(&log_dir, space, log_config, from, |record| {
+                let Record { view, stamp, kind, payload, .. } = record;
+                recovery.replay(view, stamp, kind.get(), payload).map_err(ReplayError::Recovery)
+            })?;
+            whole(&log, &opened, &recovery, checkpoint.as_ref())?;
+            let end = log.tail().last.position;
+            let mut machine = recovery.finish(Now(0), begun_with as u32, end, &mut out)?;
+            append(&mut log, &mut out)?;
+            log.sync()?;
+            // If there was much to replay, this already begins to install it.
+            machine.handle(Now(0), Input::Written(0, log.tail().last.position), &mut out);
+            (log, opened, machine, None)
+        }
+    };
     let recovered = Recovered {
         created: dir.is_new(),
         replayed: opened.replayed,
@@ -157,6 +176,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         dir,
         pages: Box::new(pages),
         machine,
+        member: votes.map(|votes| (votes, machine_config)),
         log,
         applied,
         recovered,
@@ -167,12 +187,86 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     })
 }
 
+/// Replays the log of a member as far as it is known to be stable, and keeps the rest.
+fn replay_member(
+    dir: &HeldDir,
+    (space, config): (SpaceId, LogConfig),
+    applied: Stamp,
+    recovery: &mut Recovery,
+) -> Result<(Log, LogOpened), ReplayError> {
+    let from = recovery.replay_from();
+    Log::open_member(dir, space, config, from, applied, |record, is_stable| {
+        if !is_stable {
+            recovery.keep(sealed(record));
+            return Ok(());
+        }
+        let Record { view, stamp, kind, payload, .. } = record;
+        recovery.replay(view, stamp, kind.get(), payload).map_err(ReplayError::Recovery)
+    })
+}
+
+/// Refuses a log that lacks what the pages have.
+fn whole(
+    log: &Log,
+    opened: &LogOpened,
+    recovery: &Recovery,
+    checkpoint: Option<&Checkpoint>,
+) -> Result<(), ServerError> {
+    recovery.begins_behind(opened.after)?;
+    let ends = log.tail().last.stamp;
+    if let Some(checkpoint) = checkpoint.filter(|checkpoint| ends < checkpoint.applied) {
+        let what = format!("it ends with commit {ends}, and the pages are up to {}", checkpoint.applied);
+        return Err(DiskError::Damaged { file: log.dir().path().into(), position: None, what }.into());
+    }
+    Ok(())
+}
+
+/// A member of a group begins: it leads when others have voted for it.
+fn member(
+    dir: &DataDir,
+    log: &Log,
+    opened: &LogOpened,
+    recovery: Recovery,
+    seed: u64,
+    out: &mut Effects,
+) -> Result<(Machine, Votes), ServerError> {
+    let last = log.tail().last;
+    let votes = dir.votes(last.view)?;
+    let remembered = votes.remembered();
+    let (me, group, start) = (remembered.me, remembered.group, remembered.start);
+    let (mut runs, mut before) = (Vec::new(), opened.begins.position);
+    for (view, last) in &opened.runs {
+        let last = (*last).min(opened.stable);
+        if last > before {
+            runs.push(Run { view: *view, last });
+            before = last;
+        }
+    }
+    let order = Start {
+        me,
+        promised: remembered.promised,
+        begins: opened.begins,
+        runs,
+        stable: opened.stable,
+        stable_stamp: recovery.stamp(),
+        members: recovery.members().unwrap_or(&remembered.members).clone(),
+        suffix: recovery.kept(),
+        is_sure: opened.is_sure,
+    };
+    let order = Quorum::new(Config::default(), order, seed, Now(0));
+    let joined = ViewId::new(recovery.view().number, start as u32);
+    let end = Written { cuts: 0, position: last.position };
+    let mut machine = recovery.finish_with(Now(0), Box::new(order), joined, end, out)?;
+    machine.set_membership(Membership::new(group, me));
+    Ok((machine, votes))
+}
+
 /// Appends the log records among some effects, which are taken out.
 fn append(log: &mut Log, out: &mut Effects) -> Result<(), ServerError> {
     let mut records = Records::new(log.tail().last);
     for effect in out.list.extract_if(.., |effect| matches!(effect, Effect::Append(..))) {
         if let Effect::Append(position, entry) = effect {
-            records.add(position, &entry).map_err(ServerError::Stopped)?;
+            records.add(position, entry).map_err(ServerError::Stopped)?;
         }
     }
     if let Some((bytes, _)) = records.take(Vec::new) {
@@ -271,7 +365,12 @@ fn prepare(
     let last = opened.log.tail().last;
     let post = handle.clone();
     let log = LogThread::start(opened.log, move |done| super::store::post(&post, Post::from(done)))?;
-    let store = Store::start(opened.pages, opened.applied, handle)?;
+    let log_dir = opened.dir.log_dir().map_err(ServerError::Disk)?;
+    let member = opened
+        .member
+        .map(|(votes, config)| Group::start(votes, opened.machine.space(), log_dir, config, handle.clone()));
+    let group = member.transpose()?;
+    let store = (Store::start(opened.pages, opened.applied, handle)?, group);
     let log = (log, last);
     let decided = (opened.machine, opened.out);
     let by_memory = (Channels::new(spin), Door::new(opened.shared_memory));

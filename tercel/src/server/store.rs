@@ -14,6 +14,7 @@ use tercel_events::Handle;
 use tercel_wire::id::{PageId, Stamp, ViewId};
 
 use super::Post;
+use super::group::Recovering;
 use crate::disk::pages::{PageBatch, PageRead, PageStore, Parts};
 use crate::disk::{DiskError, in_the_background};
 use crate::panics::caught;
@@ -42,6 +43,7 @@ enum Read {
 enum StoreJob {
     Install(Install),
     Pin(ViewId, u64),
+    Recover(Recovering),
 }
 
 struct Install {
@@ -100,6 +102,13 @@ impl Store {
 
     pub(super) fn unpin(&self, pin: u64) {
         self.ask(Read::Unpin(pin));
+    }
+
+    /// Recovers a replica behind the installs asked for so far.
+    pub(super) fn recover(&self, work: Recovering) {
+        if let Some(installs) = &self.installs {
+            let _ = installs.send(StoreJob::Recover(work));
+        }
     }
 
     fn ask(&self, read: Read) {
@@ -209,6 +218,10 @@ fn install_all(
     while let Ok(turn) = rx.recv() {
         let job = match turn {
             StoreJob::Install(job) => job,
+            StoreJob::Recover(work) => {
+                work(&*store);
+                continue;
+            }
             StoreJob::Pin(view, pin) => {
                 let pinned = store.pin().map(|pages| _ = keep.send(Read::Keep(pin, pages)));
                 post(handle, Post::Pinned(view, pin, pinned.map_err(|e| e.to_string())));

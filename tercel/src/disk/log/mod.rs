@@ -62,7 +62,7 @@ pub struct Log {
     files: Files,
     /// Everything appended has been synced, so that the next batch may begin with a mark.
     synced: bool,
-    /// What the next mark says is stable.
+    /// Stable up to here, as the next mark says.
     stable: LogPosition,
     keep: Keep,
     poisoned: Option<String>,

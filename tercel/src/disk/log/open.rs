@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use tercel_wire::id::{LogPosition, SpaceId, Stamp, Written};
+use tercel_wire::id::{EntryId, LogPosition, SpaceId, Stamp};
 use tercel_wire::log::{
     End, Flaw, LOG_VERSION, LogId, LogOffset, Record, Runs, SEGMENT_HEADER_BYTES, STABLE_ALONE, Scanner,
     SegmentHeader, Tail, Writer, add_run, runs_before, stable,
@@ -23,9 +23,9 @@ pub struct Opened {
     /// The stamp before the first record that was read: what comes up to it is in the log no more.
     pub after: Stamp,
     /// The record before the first one of the log.
-    pub begins: Written,
-    /// The last position of each view, the oldest first: of a member's log, of all records; else of those that
-    /// were read.
+    pub begins: EntryId,
+    /// The last position of each view, the oldest first: of a member's log, of all records; else of those
+    /// that were read.
     pub runs: Runs,
     /// Everything up to here is stable. In the log of a server that is alone, that is all of it.
     pub stable: LogPosition,
@@ -123,7 +123,7 @@ impl Log {
             None => (STABLE_ALONE, Runs::new()),
         };
         let before = |index: usize| found[index].header.map(|header| header.before).ok();
-        let begins = before(0).map_or(Written::default(), |before| before.written());
+        let begins = before(0).map_or(EntryId::default(), |before| before.id());
         let (after, mut stable) =
             before(start).map_or((Stamp::ZERO, LogPosition::ZERO), |before| (before.stamp, before.position));
         let mut replayed = 0;
@@ -134,7 +134,7 @@ impl Log {
             segment.zero_from = zero_from(&bytes);
             let mut reader = scanner.segment(segment.number, &bytes);
             while let Some(record) = reader.next() {
-                add_run(&mut runs, record.written());
+                add_run(&mut runs, record.id());
                 let is_stable = record.position <= marked || Some(record.stamp) <= applied;
                 if is_stable {
                     stable = record.position;

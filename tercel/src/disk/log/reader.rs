@@ -1,10 +1,10 @@
-//! Reading records of a log by position while the log's thread goes on appending, for members that lag and for
-//! recovery within a process.
+//! Reading records of a log by position while the log's thread goes on appending, for members that lag and
+//! for recovery within a process.
 //!
-//! A [`LogReader`] shares nothing with the [`Log`](super::Log) but the files. It reads what its caller knows to
-//! be written, in pieces, and keeps its place between calls. The invariant: a record is given only if it is
-//! chained to the one before it. So whatever happens to the files meanwhile, a reader gives no wrong bytes: it
-//! says that the log begins later, or fails.
+//! A [`LogReader`] shares nothing with the [`Log`](super::Log) but the files. It reads what its caller knows
+//! to be written, in pieces, and keeps its place between calls. The invariant: a record is given only if it
+//! is chained to the one before it. So whatever happens to the files meanwhile, a reader gives no wrong
+//! bytes: it says that the log begins later, or fails.
 
 use super::file::{segment_name, segment_path};
 use super::open::numbers;
@@ -199,7 +199,7 @@ impl LogReader {
     }
 
     /// The position before the first record of the log; none if no segment has a header.
-    fn begins(&self) -> Result<Option<LogPosition>, DiskError> {
+    pub(crate) fn begins(&self) -> Result<Option<LogPosition>, DiskError> {
         for number in numbers(&self.dir)? {
             match self.header(number) {
                 Ok(Some(header)) => return Ok(Some(header.before.position)),
@@ -225,7 +225,7 @@ impl LogReader {
     }
 }
 
-/// Bytes read by one system call: as many as are asked for, but no fewer than a page of the kernel, and no more
-/// than are soon processed.
+/// Bytes read by one system call: as many as are asked for, but no fewer than a page of the kernel, and no
+/// more than are soon processed.
 const READ_BYTES_MIN: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 1 << 20;

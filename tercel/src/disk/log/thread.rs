@@ -75,7 +75,8 @@ struct State {
 pub struct LogState {
     /// Bytes of all segments.
     pub bytes: u64,
-    /// Bytes of those that are kept for other members alone ([`LogThread::keep_from`]); none if the log is over its cap.
+    /// Bytes of those that are kept for other members alone ([`LogThread::keep_from`]); none if the log is
+    /// over its cap.
     pub bytes_for_others: u64,
     /// [`Log::over_cap`]: the component that keeps the log long should let go.
     pub over_cap: bool,
@@ -362,8 +363,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives back the buffers in `taken` and waits for something to do: also to look at the path again, and at
-    /// `marks` to write a mark. `None` when there will be nothing.
+    /// Gives back the buffers in `taken` and waits for something to do: also to look at the path again, and
+    /// at `marks` to write a mark. `None` when there will be nothing.
     fn take(&self, taken: &mut Vec<Batch>, looked: Instant, marks: Option<Instant>) -> Option<Todo> {
         let mut state = self.lock();
         state.recycle(taken);

@@ -39,7 +39,7 @@ fn nine(stable: u64) -> TempDir {
 }
 
 #[test]
-fn member_replays_what_is_stable_and_keeps_the_rest_apart() {
+fn member_replays_stable_records_and_keeps_others() {
     let dir = nine(4);
     let found = open_member(dir.path(), 3, 2);
     assert_eq!((found.stable, found.rest), (vec![3, 4], vec![5, 6, 7, 8, 9]));
@@ -64,12 +64,12 @@ fn checkpoint_above_the_newest_mark_makes_records_stable() {
 }
 
 #[test]
-fn runs_name_views_of_segments_that_are_not_replayed() {
+fn runs_name_views_of_segments_not_replayed() {
     let dir = nine(9);
     let found = open_member(dir.path(), 9, 8);
     assert_eq!(found.stable, [9]);
     assert!(found.opened.after > Stamp(6), "both views begin before the replay");
-    assert_eq!(found.opened.begins, Written::default());
+    assert_eq!(found.opened.begins, EntryId::default());
     assert_eq!(found.opened.runs, [(VIEW, LogPosition(6)), (LATER, LogPosition(9))]);
 }
 
@@ -81,7 +81,7 @@ fn truncated_log_begins_behind_the_record_it_names() {
     log.truncate_below(Stamp(8));
     log.close().unwrap();
     let found = open_member(dir.path(), 8, 7);
-    let Written { view, position } = found.opened.begins;
+    let EntryId { view, position } = found.opened.begins;
     assert_eq!(view, if position > LogPosition(6) { LATER } else { VIEW });
     assert!(position > LogPosition(2) && position < LogPosition(8), "{position}");
     assert_eq!(found.opened.runs.last(), Some(&(LATER, LogPosition(9))));
@@ -89,7 +89,7 @@ fn truncated_log_begins_behind_the_record_it_names() {
 }
 
 #[test]
-fn member_with_a_torn_tail_is_unsure_until_told() {
+fn member_with_torn_tail_is_unsure_until_told() {
     let dir = nine(9);
     let mut log = open_member(dir.path(), 9, 8).log;
     log.append(&records_in(LATER, &mut log.tail(), &[300])).unwrap();
@@ -122,7 +122,7 @@ fn fill_segment(log: &mut Log) {
 }
 
 #[test]
-fn segments_that_others_need_stay_up_to_half_of_the_cap() {
+fn segments_for_others_stay_below_half_the_cap() {
     let dir = new_log();
     let mut log = capped(dir.path());
     let begins = |log: &Log| log.files.used.front().unwrap().before.0;
@@ -151,7 +151,7 @@ fn log_over_its_cap_keeps_nothing_for_others() {
 }
 
 #[test]
-fn damage_where_a_view_begins_is_refused_though_not_replayed() {
+fn damage_where_view_begins_is_refused_unreplayed() {
     let dir = nine(9);
     flip(&segment(dir.path(), 1), SEGMENT_HEADER_BYTES as u64 + MARK + 40);
     let ignore = |_: tercel_wire::log::Record<'_>, _| Ok::<(), DiskError>(());

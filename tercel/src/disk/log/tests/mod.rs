@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use tercel_wire::id::{LogPosition, SpaceId, ViewId, Written};
+use tercel_wire::id::{EntryId, LogPosition, SpaceId, ViewId, Written};
 use tercel_wire::log::{Kind, SEGMENT_HEADER_BYTES, encode_record};
 
 const SPACE: SpaceId = SpaceId(77);

@@ -4,20 +4,20 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a reading gives: its result, and the records, whose payloads belong to their stamps.
-type Given = (Result<ReadUpto, DiskError>, Vec<Written>);
+/// A reading: its result, and the records, whose payloads belong to their stamps.
+type Given = (Result<ReadUpto, DiskError>, Vec<EntryId>);
 
 fn read(reader: &mut LogReader, from: u64, upto: u64, bytes_max: usize) -> Given {
     let mut given = Vec::new();
     let result = reader.read(LogPosition(from), LogPosition(upto), bytes_max, |record| {
         assert_eq!(record.payload, payload(record.stamp, record.payload.len()));
-        given.push(record.written());
+        given.push(record.id());
     });
     (result, given)
 }
 
-fn positions(given: &[Written]) -> Vec<u64> {
-    given.iter().map(|written| written.position.0).collect()
+fn positions(given: &[EntryId]) -> Vec<u64> {
+    given.iter().map(|entry| entry.position.0).collect()
 }
 
 fn upto(position: u64) -> ReadUpto {
@@ -36,7 +36,7 @@ fn spanning() -> (TempDir, Log, LogReader) {
 }
 
 #[test]
-fn reader_gives_records_from_any_position_within_its_bounds() {
+fn reader_gives_records_from_position_within_bounds() {
     let (dir, _log, mut reader) = spanning();
     for from in 1..=90 {
         let (result, given) = read(&mut LogReader::new(held(dir.path()), SPACE), from, 90, usize::MAX);
@@ -53,7 +53,7 @@ fn reader_gives_records_from_any_position_within_its_bounds() {
 }
 
 #[test]
-fn reading_goes_on_where_it_ended_while_the_log_grows() {
+fn reading_goes_on_while_log_grows() {
     let (_dir, mut log, mut reader) = spanning();
     let mut from = 1;
     let mut end = 90;
@@ -91,7 +91,7 @@ fn sequential_reading_reads_no_byte_twice() {
 }
 
 #[test]
-fn reader_of_a_truncated_log_says_that_it_begins_later() {
+fn reader_of_truncated_log_says_it_begins_later() {
     let (dir, mut log, mut reader) = spanning();
     let (result, _) = read(&mut reader, 1, 4, usize::MAX);
     assert_eq!(result.unwrap(), upto(4));
@@ -106,7 +106,7 @@ fn reader_of_a_truncated_log_says_that_it_begins_later() {
 }
 
 #[test]
-fn reader_behind_a_cut_gives_the_later_view_or_fails() {
+fn reader_behind_cut_gives_later_view_or_fails() {
     const LATER: ViewId = ViewId::new(7, 0x1111);
     for kept in [3, 40, 70, 89] {
         let (_dir, mut log, mut reader) = spanning();
@@ -124,13 +124,13 @@ fn reader_behind_a_cut_gives_the_later_view_or_fails() {
         log.sync().unwrap();
         let (result, given) = read(&mut reader, 76, 100, usize::MAX);
         assert_eq!((result.unwrap(), positions(&given)), (upto(100), (76..=100).collect::<Vec<u64>>()));
-        let is_of = |written: &Written| if written.position.0 > kept { LATER } else { VIEW };
+        let is_of = |entry: &EntryId| if entry.position.0 > kept { LATER } else { VIEW };
         assert!(given.iter().all(|written| written.view == is_of(written)));
     }
 }
 
 #[test]
-fn place_in_erased_records_is_not_gone_on_from() {
+fn reader_does_not_continue_from_erased_records() {
     const LATER: ViewId = ViewId::new(7, 0x1111);
     let (_dir, mut log, mut reader) = spanning();
     read(&mut reader, 1, 75, usize::MAX).0.unwrap();
@@ -143,7 +143,7 @@ fn place_in_erased_records_is_not_gone_on_from() {
 }
 
 #[test]
-fn damaged_record_is_an_error_behind_those_before_it() {
+fn damaged_record_is_error_after_those_before() {
     let (dir, log, mut reader) = spanning();
     drop(log);
     let mut offsets = Vec::new();

@@ -12,7 +12,7 @@ fn whole(records: u64) -> Opened {
     Opened {
         replayed: records,
         after: Stamp::ZERO,
-        begins: Written::default(),
+        begins: EntryId::default(),
         runs: if records > 0 { vec![(VIEW, last)] } else { vec![] },
         stable: last,
         is_sure: true,

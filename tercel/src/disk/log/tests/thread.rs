@@ -145,7 +145,7 @@ fn idle_log_ends_with_one_mark() {
 }
 
 #[test]
-fn idle_marks_of_a_member_name_what_is_stable() {
+fn idle_marks_of_member_name_stable_position() {
     let dir = new_log();
     let ignore = |_: tercel_wire::log::Record<'_>, _| Ok::<(), DiskError>(());
     let (log, _) =

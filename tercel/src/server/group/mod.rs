@@ -1,0 +1,266 @@
+//! Groups of servers: a space on several machines, of which one leads.
+//!
+//! A commit is acknowledged once the disks of a quorum of the members have it: with three members, any one
+//! may be lost. [`form`] makes the directories of a new group; each is then served as any directory is, and
+//! clients connect to all of them: `Client::connect("a:7117,b:7117,c:7117")`.
+//!
+//! Here is a server's place in its group, as its host keeps it: connections to the other members, and its
+//! votes. A member sends over connections that it made itself, and receives over those that others made to
+//! its listener: so the end of another's process is seen behind the last that it said.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | `saving` | the thread that saves promises |
+//! | `reading` | reading the own log again, for members that lag and for recovery |
+//! | `dial` | a connection to another member, made anew whenever it ends |
+
+mod dial;
+pub(super) mod reading;
+mod saving;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tercel_engine::order::quorum::members::{Member, Members};
+use tercel_engine::server::{MEMBERS_VERSION, ServerConfig};
+use tercel_events::{EventQueue, Handle, Token};
+use tercel_wire::frame::{self, Header, Kind};
+pub use tercel_wire::id::MemberId;
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
+use tercel_wire::message::Join;
+use tercel_wire::page::PAGE_BYTES;
+
+use crate::address::Address;
+use crate::disk::DiskError;
+use crate::disk::dir::{DataDir, NewSpace, Purpose, random_u64};
+use crate::disk::held::HeldDir;
+use crate::disk::log::LogConfig;
+use crate::disk::pages::PageRead;
+use crate::disk::votes::Votes;
+use crate::server::{Post, ServerError};
+use dial::Dialer;
+use reading::Reading;
+use saving::Saver;
+
+/// The other members of the group, and how they are reached.
+pub(crate) struct Group {
+    join: Join,
+    peers: BTreeMap<MemberId, Peer>,
+    saver: Saver,
+    reading: Reading,
+    log: HeldDir,
+    config: ServerConfig,
+    /// A replica is to be recovered up to there, once the disk has that.
+    due: Option<LogPosition>,
+    handle: Handle<Post>,
+}
+
+struct Peer {
+    address: String,
+    dialer: Dialer,
+    /// The connection, while there is one.
+    stream: Option<Token>,
+}
+
+impl Group {
+    /// Nobody is connected yet.
+    pub(crate) fn start(
+        votes: Votes,
+        space: SpaceId,
+        log: HeldDir,
+        config: ServerConfig,
+        handle: Handle<Post>,
+    ) -> std::io::Result<Group> {
+        let found = votes.remembered();
+        let (group, member, start) = (found.group, found.me, found.start);
+        let join = Join { group, space, member, start, version: MEMBERS_VERSION };
+        let saver = Saver::start(votes, handle.clone())?;
+        let reading = Reading::start(log.clone(), space, handle.clone())?;
+        Ok(Group { join, peers: BTreeMap::new(), saver, reading, log, config, due: None, handle })
+    }
+
+    /// These are the members now: connects to those that are new, or are elsewhere now.
+    pub(crate) fn members(&mut self, members: &Members, queue: &mut EventQueue<Post>) -> std::io::Result<()> {
+        let me = self.join.member;
+        let is_same = |peer: &Peer, id: &MemberId| {
+            members.get(*id).is_some_and(|member| member.address == peer.address)
+        };
+        for (_, gone) in self.peers.extract_if(.., |id, peer| !is_same(peer, id)) {
+            gone.stream.map(|stream| queue.revoke(stream));
+        }
+        for member in members.iter().filter(|member| member.id != me) {
+            // One that cannot be reached so is told of where it was added.
+            let Ok(address) = member.address.parse() else { continue };
+            if !self.peers.contains_key(&member.id) {
+                let dialer = Dialer::start(member.id, address, self.join.clone(), self.handle.clone())?;
+                let peer = Peer { address: member.address.clone(), dialer, stream: None };
+                self.peers.insert(member.id, peer);
+            }
+        }
+        Ok(())
+    }
+
+    /// A member is connected.
+    pub(crate) fn dialed(&mut self, to: MemberId, stream: Token, queue: &mut EventQueue<Post>) {
+        match self.peers.get_mut(&to) {
+            Some(peer) => {
+                if let Some(old) = peer.stream.replace(stream) {
+                    queue.revoke(old);
+                }
+            }
+            None => _ = queue.revoke(stream),
+        }
+    }
+
+    /// A connection has ended. Says whether it was one to a member.
+    pub(crate) fn ended(&mut self, stream: Token) -> bool {
+        let peer = self.peers.values_mut().find(|peer| peer.stream == Some(stream));
+        let is_one = peer.is_some();
+        if let Some(peer) = peer {
+            peer.stream = None;
+            peer.dialer.again();
+        }
+        is_one
+    }
+
+    /// Sends a packet to a member, if it is connected and takes what it is sent. A packet that is lost is
+    /// made up for by the order.
+    pub(crate) fn send(&mut self, to: MemberId, packet: &Arc<Vec<u8>>, queue: &mut EventQueue<Post>) {
+        let Some(stream) = self.peers.get(&to).and_then(|peer| peer.stream) else { return };
+        if queue.unsent_bytes(stream).is_some_and(|unsent| unsent > UNSENT_BYTES_MAX) {
+            return;
+        }
+        let mut bytes = queue.spare_buffer();
+        frame::encode(Header::new(Kind::Packet, 0), packet, &mut bytes);
+        let _ = queue.send(stream, bytes);
+    }
+
+    /// A connection cannot be used: another is made after a while.
+    pub(crate) fn lost(&self, to: MemberId) {
+        if let Some(peer) = self.peers.get(&to) {
+            peer.dialer.again();
+        }
+    }
+
+    /// Reads entries of the own log, which is written up to a position.
+    pub(crate) fn read_log(&self, from: LogPosition, bytes: usize, written: LogPosition) {
+        self.reading.read(from, bytes, written);
+    }
+
+    /// A replica is to be recovered up to a position.
+    pub(crate) fn recover(&mut self, upto: LogPosition) {
+        self.due = Some(upto);
+    }
+
+    /// The work of recovering a replica, once the log is written as far as that needs; it is done where pages
+    /// are installed, behind what was asked for before.
+    pub(crate) fn recovery_due(&mut self, written: LogPosition) -> Option<Recovering> {
+        let upto = self.due.take_if(|upto| *upto <= written)?;
+        let (log, config, handle) = (self.log.clone(), self.config.clone(), self.handle.clone());
+        let space = self.join.space;
+        Some(Box::new(move |pages| {
+            let recovered = reading::recover(pages, (log, space), config, upto);
+            super::store::post(&handle, Post::Recovered(recovered));
+        }))
+    }
+
+    /// Remembers a promise.
+    pub(crate) fn save(&self, number: u64, view: ViewId) {
+        self.saver.save(number, view);
+    }
+}
+
+/// The work of recovering a replica from the pages.
+pub(crate) type Recovering = Box<dyn FnOnce(&dyn PageRead) + Send>;
+
+/// Bytes on their way to a member that does not read them: what comes beyond is not sent.
+const UNSENT_BYTES_MAX: usize = 32 << 20;
+
+/// Makes a directory, new or of a server that was alone, the first member of a new group. It is reached at
+/// `address` by clients and by members that join.
+///
+/// # Errors
+/// If the directory cannot be opened, is in use, or is a member's.
+pub fn init(dir: &Path, address: &Address) -> Result<MemberId, ServerError> {
+    let held = open_dir(dir)?;
+    let (group, me) = (random_u64(dir)?, MemberId(random_u64(dir)?));
+    let member = Member { id: me, votes: true, address: address.to_string() };
+    let members =
+        Members::new(vec![member]).ok_or_else(|| ServerError::Stopped("its address is too long".into()))?;
+    held.become_member(group, me, members)?;
+    Ok(me)
+}
+
+fn open_dir(dir: &Path) -> Result<DataDir, ServerError> {
+    let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: LogConfig::default().segment_bytes };
+    let held = DataDir::open(dir, &new)?;
+    match held.is_member() {
+        true => Err(ServerError::Member(dir.into())),
+        false => Ok(held),
+    }
+}
+
+/// A member as its own directory knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspected {
+    /// The group.
+    pub group: u64,
+    /// The member.
+    pub member: MemberId,
+    /// The starts of its process so far.
+    pub starts: u64,
+    /// The view that it has promised to take part in: it takes part in no lower one.
+    pub promised: u32,
+    /// The members when it joined: identity, whether it votes, address.
+    pub members: Vec<(MemberId, bool, String)>,
+}
+
+/// Reads what a member's directory remembers of its group, without opening its space.
+///
+/// # Errors
+/// If the directory is no member's, or its file of votes is damaged.
+pub fn inspect(dir: &Path) -> Result<Inspected, ServerError> {
+    let found = Votes::look(&HeldDir::open(dir)?, ViewId::NONE)?;
+    let of = |member: &Member| (member.id, member.votes, member.address.clone());
+    Ok(Inspected {
+        group: found.group,
+        member: found.me,
+        starts: found.start,
+        promised: found.promised.number,
+        members: found.members.iter().map(of).collect(),
+    })
+}
+
+/// Makes new directories, all of one space, the members of a new group, each reached at its address.
+///
+/// # Errors
+/// As [`init`].
+pub fn form(members: &[(&Path, Address)]) -> Result<(), ServerError> {
+    let (first, _) = members.first().ok_or_else(|| ServerError::Stopped("a group has a member".into()))?;
+    let group = random_u64(first)?;
+    let ids = members.iter().map(|_| random_u64(first)).collect::<Result<Vec<_>, _>>()?;
+    let list = ids.iter().zip(members).map(|(id, (_, address))| Member {
+        id: MemberId(*id),
+        votes: true,
+        address: address.to_string(),
+    });
+    let list =
+        Members::new(list.collect()).ok_or_else(|| ServerError::Stopped("they make no group".into()))?;
+    let space = {
+        let held = open_dir(first)?;
+        held.become_member(group, MemberId(ids[0]), list.clone())?;
+        held.space().clone()
+    };
+    for ((dir, _), id) in members.iter().zip(&ids).skip(1) {
+        let segment_bytes = LogConfig::default().segment_bytes;
+        let held = DataDir::create_copy(dir, Purpose::Space, &space, Stamp::ZERO, segment_bytes, |_| {
+            Ok::<(), DiskError>(())
+        })?;
+        held.become_member(group, MemberId(*id), list.clone())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

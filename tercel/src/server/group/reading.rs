@@ -1,0 +1,104 @@
+//! Reading the own log for members that lag, and for a replica that is recovered within the process.
+
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use tercel_engine::order::Sealed;
+use tercel_engine::server::{Recovery, ServerConfig};
+use tercel_events::Handle;
+use tercel_wire::id::{LogPosition, PageId, SpaceId};
+use tercel_wire::log::Record;
+
+use crate::disk::DiskError;
+use crate::disk::held::HeldDir;
+use crate::disk::log::{LogReader, ReadUpto};
+use crate::disk::pages::{PageRead, checkpoint};
+use crate::server::Post;
+use crate::server::store::post;
+
+/// Feeds the thread that reads.
+pub(super) struct Reading {
+    asked: Option<Sender<Asked>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Entries from a position on, so many bytes of them, of a log that is written up to another.
+struct Asked {
+    from: LogPosition,
+    bytes: usize,
+    written: LogPosition,
+}
+
+impl Reading {
+    pub(super) fn start(dir: HeldDir, space: SpaceId, handle: Handle<Post>) -> std::io::Result<Reading> {
+        let (asked, rx) = channel::<Asked>();
+        let thread = std::thread::Builder::new().name("tercel-log-read".into()).spawn(move || {
+            let mut reader = LogReader::new(dir, space);
+            while let Ok(Asked { from, bytes, written }) = rx.recv() {
+                let mut entries = Vec::new();
+                let answer = match reader.read(from, written, bytes, |record| entries.push(sealed(record))) {
+                    Ok(_) => Post::Found(from, entries),
+                    Err(error) => Post::LogFailed(error.to_string()),
+                };
+                post(&handle, answer);
+            }
+        })?;
+        Ok(Reading { asked: Some(asked), thread: Some(thread) })
+    }
+
+    pub(super) fn read(&self, from: LogPosition, bytes: usize, written: LogPosition) {
+        if let Some(asked) = &self.asked {
+            let _ = asked.send(Asked { from, bytes, written });
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.asked = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A record as the order knows it.
+pub(crate) fn sealed(record: Record<'_>) -> Sealed {
+    let Record { stamp, view, kind, payload, .. } = record;
+    Sealed { stamp, view, kind: kind.get(), payload: payload.to_vec().into() }
+}
+
+/// Recovers a replica of everything up to a position, which the disk has, while the log goes on behind it.
+pub(super) fn recover(
+    pages: &dyn PageRead,
+    (dir, space): (HeldDir, SpaceId),
+    config: ServerConfig,
+    upto: LogPosition,
+) -> Result<Box<Recovery>, String> {
+    let say = |error: DiskError| error.to_string();
+    let checkpoint = checkpoint(pages).map_err(say)?;
+    let recovery = Recovery::new(config, space, checkpoint.as_ref(), PageId::MAX.get());
+    let mut recovery = recovery.map_err(|error| error.to_string())?;
+    let mut reader = LogReader::new(dir, space);
+    let mut from = reader.begins().map_err(say)?.unwrap_or_default().next();
+    let mut failed = None;
+    while from <= upto && failed.is_none() {
+        let read = reader.read(from, upto, READ_BYTES, |record| {
+            let Record { view, stamp, kind, payload, .. } = record;
+            failed = failed.take().or(recovery.replay(view, stamp, kind.get(), payload).err());
+        });
+        match read.map_err(say)? {
+            ReadUpto::Position(last) => from = last.next(),
+            // Segments that nobody needs went meanwhile.
+            ReadUpto::BeginsLater => {
+                from = reader.begins().map_err(say)?.unwrap_or_default().next().max(from.next())
+            }
+        }
+    }
+    match failed {
+        Some(error) => Err(error.to_string()),
+        None => Ok(Box::new(recovery)),
+    }
+}
+
+const READ_BYTES: usize = 1 << 20;
