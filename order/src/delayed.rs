@@ -51,6 +51,8 @@ pub struct Delayed {
     random: Random,
     view: ViewId,
     leadership: Leadership,
+    /// Set while the server beside it can lead.
+    is_ready: bool,
     last: LogPosition,
     /// Entries that are not stable: the oldest first.
     tentative: VecDeque<Tentative>,
@@ -99,6 +101,7 @@ impl Delayed {
             config,
             view: known.view,
             leadership: Leadership::Vacant(now),
+            is_ready: true,
             last: first_at,
             tentative: VecDeque::new(),
             stable,
@@ -240,13 +243,13 @@ impl Sequencer for Delayed {
                 let after = self.confirms.back().map_or(now, |(due, _)| *due);
                 self.confirms.push_back((after.max(now.plus_us(us)), id));
             }
+            Input::Ready(is_ready) => self.is_ready = is_ready,
             Input::Written(..)
             | Input::Confirm(_)
             | Input::Packet(..)
             | Input::Saved(_)
             | Input::Found(..)
             | Input::Gone(_)
-            | Input::Ready(_)
             | Input::MoveLead(_)
             | Input::Time => {}
         }
@@ -258,14 +261,14 @@ impl Sequencer for Delayed {
                     out.push(Output::Confirmed(id, self.stable));
                 }
             }
-            Leadership::Vacant(until) if until <= now && is_time => self.lead(out),
+            Leadership::Vacant(until) if until <= now && is_time && self.is_ready => self.lead(out),
             Leadership::Vacant(_) => {}
         }
     }
 
     fn deadline(&self) -> Option<Now> {
         let leadership = match self.leadership {
-            Leadership::Vacant(until) => Some(until),
+            Leadership::Vacant(until) => Some(until).filter(|_| self.is_ready),
             Leadership::Leading(deposed_at) => deposed_at,
         };
         let due = self.tentative.front().map(|t| t.due).filter(|due| *due < NEVER);
