@@ -30,20 +30,28 @@ struct Bytes {
     handed: usize,
     /// Unsent bytes of the connection at the loop's last look.
     unsent: usize,
-    /// A procedure waits for room.
-    is_awaited: bool,
+    /// The smallest item for whose room a procedure waits, if one does.
+    awaited: Option<usize>,
+}
+
+impl Bytes {
+    /// Says whether an item may be let through.
+    fn has_room(&self, item: usize) -> bool {
+        let waits = self.unsent + self.reserved;
+        waits == 0 || waits + item <= ITEMS_UNSENT_MAX
+    }
 }
 
 impl Backlog {
     /// Lets an item of so many bytes through, if there is room for it.
     pub(super) fn reserve(&self, item: usize) -> bool {
         let mut bytes = self.bytes();
-        let (waits, item) = (bytes.unsent + bytes.reserved, item + ITEM_BYTES);
-        let has_room = waits == 0 || waits + item <= ITEMS_UNSENT_MAX;
+        let item = item + ITEM_BYTES;
+        let has_room = bytes.has_room(item);
         if has_room {
             bytes.reserved += item;
         } else {
-            bytes.is_awaited = true;
+            bytes.awaited = Some(bytes.awaited.map_or(item, |least| least.min(item)));
             self.is_due.store(true, Ordering::Release);
         }
         has_room
@@ -95,7 +103,9 @@ impl Backlogs {
             let mut bytes = backlog.bytes();
             bytes.reserved -= std::mem::take(&mut bytes.handed).min(bytes.reserved);
             bytes.unsent = unsent(*client);
-            if std::mem::take(&mut bytes.is_awaited) {
+            // Nobody is woken to find what was there before.
+            if bytes.awaited.is_some_and(|item| bytes.has_room(item)) {
+                bytes.awaited = None;
                 awaited.push(*client);
             }
             // What is unsent is looked at again until it is taken.
@@ -126,7 +136,7 @@ mod tests {
         assert!(backlogs.of(ClientId(8)).reserve(item), "other clients have a backlog of their own");
         (0..sent).for_each(|_| backlogs.handed(CLIENT, item));
         // All of it is with the connection, which is slow.
-        assert_eq!(backlogs.settle(|_| sent * item), [CLIENT]);
+        assert_eq!(backlogs.settle(|_| sent * item), [], "nobody finds room");
         assert!(!one.reserve(item));
         assert_eq!(backlogs.settle(|_| item), [CLIENT]);
         assert!(one.reserve(item) && other.reserve(item));
