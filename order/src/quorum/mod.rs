@@ -7,13 +7,13 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`elect`] | who may lead: asking, promises, votes |
-//! | [`lead`] | what followers are sent, when an entry is stable, whether the leader still leads |
-//! | [`follow`] | what a follower takes, cuts, acknowledges and releases |
+//! | `elect` | who may lead: asking, promises, votes |
+//! | `lead` | what followers are sent, when an entry is stable, whether the leader still leads |
+//! | `follow` | what a follower takes, cuts, acknowledges and releases |
 //! | [`members`] | the members, and how many make a quorum |
 //! | [`packet`] | the bytes between members |
 //! | [`remembered`] | what a member remembers over its processes |
-//! | [`tail`] | the log: views by position, and its newest entries |
+//! | `tail` | the log: views by position, and its newest entries |
 //!
 //! Packets may be lost, doubled and come in any order; a disk answers in the order in which it was asked. The
 //! invariants: one leader a view; a promise is durable before it is said, and so is an entry before it is
