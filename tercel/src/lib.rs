@@ -178,6 +178,7 @@ mod channel;
 pub mod check;
 mod client;
 mod disk;
+mod files;
 mod health;
 mod memory;
 mod panics;

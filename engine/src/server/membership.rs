@@ -21,7 +21,8 @@ pub struct Membership {
     pub group: u64,
     /// This member.
     pub me: MemberId,
-    connected: BTreeMap<Conn, MemberId>,
+    /// The member at each connection, and the number of its process's start.
+    connected: BTreeMap<Conn, (MemberId, u64)>,
     /// The number of each member's last start.
     starts: BTreeMap<MemberId, u64>,
 }
@@ -67,7 +68,7 @@ impl Server {
             Ok(FromClient::Packet(packet)) => {
                 let from = self.membership.as_ref().and_then(|group| group.connected.get(&conn).copied());
                 match from {
-                    Some(from) => self.sequence(order::Input::Packet(from, packet.bytes), out),
+                    Some((from, _)) => self.sequence(order::Input::Packet(from, packet.bytes), out),
                     None => self.turn_away(conn, "the connection is no member's", out),
                 }
             }
@@ -83,18 +84,19 @@ impl Server {
         if let Err(why) = membership.check(join, self.space) {
             return self.turn_away(conn, &why, out);
         }
-        membership.connected.insert(conn, join.member);
+        membership.connected.insert(conn, (join.member, join.start));
         membership.starts.insert(join.member, join.start);
         // It has no session.
         self.sessions(out, |s, cx| s.disconnected(conn, cx));
         out.push(Effect::Joined(conn, join.member));
     }
 
-    /// The connection of a member has ended. If it was the last one, so has its process, or it seems so.
+    /// A connection of a member has ended. So has its process, or it seems so, if that is the newest we know:
+    /// of the several connections of a process, the first that ends may be the only one for a long time.
     pub(super) fn member_left(&mut self, conn: Conn, out: &mut Effects) {
         let Some(membership) = &mut self.membership else { return };
-        let Some(member) = membership.connected.remove(&conn) else { return };
-        if !membership.connected.values().any(|other| *other == member) {
+        let Some((member, start)) = membership.connected.remove(&conn) else { return };
+        if membership.starts.get(&member) == Some(&start) {
             self.sequence(order::Input::Gone(member), out);
         }
     }
