@@ -155,9 +155,15 @@ impl Quorum {
             return;
         }
         let position = position.min(self.tail.end().position);
+        let has_moved = position > self.written.position;
         self.written.position = self.written.position.max(position);
-        match (&self.role, self.followed.leader) {
-            (Role::Leading(_), _) => self.advance(now, out),
+        match (&mut self.role, self.followed.leader) {
+            (Role::Leading(leading), _) => {
+                if has_moved {
+                    leading.disk_moved = now;
+                }
+                self.advance(now, out);
+            }
             (_, Some(leader)) => self.acknowledge(leader, self.followed.round, out),
             (_, None) => {}
         }

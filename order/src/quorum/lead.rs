@@ -31,6 +31,8 @@ pub(super) struct Leading {
     kept_from: LogPosition,
     /// The member that is to lead instead, and until when that is waited for.
     handing: Option<(MemberId, Now)>,
+    /// When its own disk last had everything that is stable, or got on.
+    pub(super) disk_moved: Now,
 }
 
 /// Another member, as the leader knows it.
@@ -103,6 +105,12 @@ impl Leading {
         beats.chain(self.alone_at(config, me, members)).chain(handing).min()
     }
 
+    /// The member to give the lead to: it votes and has the longest log.
+    fn best(&self, members: &Members) -> Option<MemberId> {
+        let voters = self.others.iter().filter(|(id, _)| members.votes(**id));
+        voters.max_by_key(|(_, other)| other.durable).map(|(id, _)| *id)
+    }
+
     /// When no quorum has answered for too long; never, if it makes a quorum by itself.
     fn alone_at(&self, config: &Config, me: MemberId, members: &Members) -> Option<Now> {
         let heard = |id| match id == me {
@@ -144,6 +152,7 @@ impl Quorum {
             next_questions: Vec::new(),
             kept_from: LogPosition::ZERO,
             handing: None,
+            disk_moved: now,
         };
         self.role = Role::Leading(Box::new(leading));
         self.counts.led += 1;
@@ -388,9 +397,7 @@ impl Quorum {
     /// A leader that no longer votes gives the lead to the member with the longest log.
     fn hand_over(&mut self, now: Now, out: &mut Vec<Output>) {
         let Role::Leading(leading) = &self.role else { return };
-        let voters = leading.others.iter().filter(|(id, _)| self.lists.newest().votes(**id));
-        let best = voters.max_by_key(|(_, other)| other.durable).map(|(id, _)| *id);
-        if let Some(best) = best {
+        if let Some(best) = leading.best(self.lists.newest()) {
             Quorum::send(best, &Packet::TakeOver { view: leading.view }, out);
         }
         self.stand_down(now, out);
@@ -447,6 +454,21 @@ impl Quorum {
         let due = leading.others.iter().filter(|(_, other)| other.sent.plus_us(beat_us) <= now);
         let due: Vec<MemberId> = due.map(|(id, _)| *id).collect();
         due.into_iter().for_each(|id| self.beat(now, id, out));
+        self.look_at_disk(now, out);
+    }
+
+    /// Hands the lead over if the own disk hangs: what is stable then is so by the others' disks alone.
+    fn look_at_disk(&mut self, now: Now, out: &mut Vec<Output>) {
+        let is_behind = self.written.position < self.stable;
+        let Role::Leading(leading) = &mut self.role else { return };
+        if !is_behind || leading.disk_moved.plus_us(HAND_OVER_US) <= now {
+            leading.disk_moved = now;
+        } else {
+            return;
+        }
+        if let Some(best) = leading.best(self.lists.newest()).filter(|_| is_behind) {
+            self.move_lead(now, best, out);
+        }
     }
 }
 
@@ -476,7 +498,7 @@ fn packet(
     Packet::Append(Append { view, round: *round, before, stable, rank, asks: false, entries }).encode()
 }
 
-/// Time for another member to take the lead over, in microseconds.
+/// Time for another member to take the lead over, and for the own disk to get on, in microseconds.
 const HAND_OVER_US: u64 = 1_000_000;
 
 /// The host is told in steps of so many entries what others no longer need: it lets whole segments go.

@@ -92,3 +92,16 @@ fn leader_that_ends_is_replaced_at_once() {
         assert!(world.now().since_us(begun) < world.deadline_us(), "seed {seed}");
     }
 }
+
+#[test]
+fn leader_whose_disk_hangs_hands_over() {
+    for seed in 0..20 {
+        let (mut world, leader) = quiet(seed);
+        world.hang_disk(leader);
+        let (begun, before) = (world.now(), world.stable_entries());
+        let next = world.until(|world| world.leader().filter(|now| *now != leader));
+        let after_us = world.now().since_us(begun);
+        assert!((1_000_000..1_200_000).contains(&after_us), "{next} leads after {after_us} us");
+        assert!(world.stable_entries() > before + 100, "nobody waits for the disk");
+    }
+}

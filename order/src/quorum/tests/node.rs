@@ -43,6 +43,8 @@ pub struct Node {
     pub process: Option<Process>,
     /// It is not run until then.
     pub paused: Now,
+    /// Its disk answers nothing any more.
+    pub hangs: bool,
 }
 
 pub struct Process {
@@ -68,7 +70,7 @@ pub struct Reign {
 
 impl Node {
     pub fn new(id: MemberId) -> Node {
-        Node { id, disk: Disk::default(), process: None, paused: Now(0) }
+        Node { id, disk: Disk::default(), process: None, paused: Now(0), hangs: false }
     }
 
     /// The node is made: it has promised nothing.

@@ -30,6 +30,7 @@ pub struct Plan {
     pub of_leader_permille: u64,
     pub may_rot: bool,
     pub changes_members: bool,
+    pub moves_lead: bool,
     pub until_us: u64,
 }
 
@@ -55,6 +56,7 @@ impl Plan {
             of_leader_permille: *random.pick(&[0, 500]),
             may_rot: !changes_members && random.below(3) == 0,
             changes_members,
+            moves_lead: true,
             until_us: 400_000,
         }
     }
@@ -77,6 +79,7 @@ impl Plan {
             of_leader_permille: 0,
             may_rot: false,
             changes_members: false,
+            moves_lead: false,
             until_us: u64::MAX / 4,
         }
     }
@@ -219,6 +222,7 @@ impl World {
                 return found;
             }
             let Some(Reverse((at, _, event))) = self.queue.pop() else { panic!("it never comes about") };
+            assert!(at < 2 * CONVERGE_US, "it does not come about");
             self.now = Now(at);
             self.event(event).unwrap();
         }
@@ -236,6 +240,17 @@ impl World {
 
     pub fn deadline_us(&self) -> u64 {
         self.plan.deadline_us
+    }
+
+    /// The number of entries that are stable.
+    pub fn stable_entries(&self) -> usize {
+        self.truth.len()
+    }
+
+    /// From now on the disk of a member answers nothing.
+    pub fn hang_disk(&mut self, member: MemberId) {
+        let node = self.nodes.iter_mut().find(|node| node.id == member).unwrap();
+        node.hangs = true;
     }
 
     pub fn tell(&mut self, member: MemberId, input: Input<'_>) {
@@ -306,6 +321,7 @@ impl World {
                 }
                 self.take(to, Input::Packet(from, &bytes))
             }
+            Event::Done(i, ..) | Event::Late(i, ..) if self.nodes[i].hangs => Ok(()),
             Event::Done(i, life, batch) if self.lives[i] == life => self.done(i, batch),
             Event::Late(i, life, cuts, position) if self.lives[i] == life => {
                 self.take(i, Input::Written(cuts, position))
@@ -422,7 +438,7 @@ impl World {
                 self.take(i, Input::Confirm(id))?;
                 continue;
             }
-            if self.random.below(60) == 0 {
+            if self.plan.moves_lead && self.random.below(60) == 0 {
                 let to = MemberId(1 + self.random.below(self.plan.nodes));
                 self.take(i, Input::MoveLead(to))?;
                 continue;
