@@ -63,6 +63,21 @@ impl Plan {
 }
 
 impl Plan {
+    /// A world of either kind.
+    pub fn of_either(seed: u64) -> Plan {
+        if seed.is_multiple_of(2) { Plan::of(seed / 2) } else { Plan::of_short_reigns(seed / 2) }
+    }
+
+    /// A world whose leaders end one after the other, each with entries that few members have.
+    pub fn of_short_reigns(seed: u64) -> Plan {
+        let random = &mut Random::new(seed ^ 0x5e16);
+        let nodes = *random.pick(&[3, 5]);
+        let fault_every_us = *random.pick(&[4_000, 8_000, 16_000]);
+        let (window_bytes, of_leader_permille) = (20, 900);
+        let plan = Plan { voters: nodes, changes_members: false, may_rot: false, ..Plan::of(seed) };
+        Plan { nodes, fault_every_us, window_bytes, of_leader_permille, loss_permille: 0, ..plan }
+    }
+
     /// A world in which nothing fails.
     pub fn quiet(seed: u64, nodes: u64) -> Plan {
         Plan {
