@@ -121,6 +121,11 @@ impl Pages {
         self.written = self.written.max(stamp);
     }
 
+    /// The disk of this node is to lose what it has after an entry: other entries may have these stamps.
+    pub(crate) fn unwritten_above(&mut self, stamp: Stamp) {
+        self.written = self.written.min(stamp);
+    }
+
     /// Says whether hidden versions are still to be dropped.
     pub(crate) fn has_hidden(&self) -> bool {
         !self.hidden.is_empty()

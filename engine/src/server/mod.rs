@@ -243,7 +243,8 @@ impl Server {
                     }
                 }
                 Output::Cut(above) => {
-                    self.suffix.cut(above);
+                    let last = self.suffix.cut(above).unwrap_or(self.replica.stamp);
+                    self.pages.unwritten_above(last);
                     out.push(Effect::Cut(above));
                     self.depose();
                 }

@@ -52,12 +52,13 @@ impl Suffix {
         self.entries = tentative.into();
     }
 
-    /// Drops the entries above a position.
-    pub(super) fn cut(&mut self, above: LogPosition) {
+    /// Drops the entries above a position. Gives the stamp of the last that is left to be applied.
+    pub(super) fn cut(&mut self, above: LogPosition) -> Option<Stamp> {
         let lost = self.end.position.0.saturating_sub(above.0) as usize;
         self.entries.truncate(self.entries.len().saturating_sub(lost));
         self.unwritten.retain(|(at, _)| *at <= above);
         self.end = Written { cuts: self.end.cuts + 1, position: self.end.position.min(above) };
+        self.entries.back().map(|entry| entry.stamp)
     }
 
     /// Takes a report of the disk. Gives the last entry that is known to be there only now.
