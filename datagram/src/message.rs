@@ -179,7 +179,7 @@ pub(crate) struct Incoming {
     reports: u32,
 }
 
-/// What became of a piece.
+/// The end of a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Took {
     /// It was here already, or cannot be taken.
@@ -229,7 +229,7 @@ impl Incoming {
         Took::Piece
     }
 
-    /// What has come.
+    /// A report of the parts that have come.
     pub(crate) fn report(&mut self) -> Report {
         self.reports += 1;
         self.granted = self.granted.max(self.total.min(self.has.prefix() + CREDIT_BYTES));

@@ -76,7 +76,7 @@ pub enum Body<'a> {
         /// The piece.
         bytes: &'a [u8],
     },
-    /// What has come of a message, from its receiver.
+    /// The parts of a message that have come, from its receiver.
     Report(Report),
     /// The request is whole and is executed.
     Busy,
@@ -92,7 +92,7 @@ pub enum Body<'a> {
     },
 }
 
-/// What has come of a message.
+/// The parts of a message that have come.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
     /// Reports of one receiver are counted: an older one says nothing.
@@ -101,7 +101,7 @@ pub struct Report {
     pub granted: u32,
     /// The end of what has come.
     pub end: u32,
-    /// What is missing before that end, in order, each with its own end.
+    /// The gaps before that end, in order, each with its own end.
     pub missing: Vec<(u32, u32)>,
 }
 

@@ -94,7 +94,7 @@ impl Path {
         flying + bytes <= self.window
     }
 
-    /// Of a message `before` bytes were under way, and `after` are.
+    /// Notes that `before` bytes of a message were under way, and `after` are.
     pub(crate) fn flies(&mut self, now: Now, before: u32, after: u32) {
         if after > before {
             if now.since_us(self.flew) > self.patience_us() {

@@ -26,7 +26,7 @@ impl Ranges {
         self.0.first().filter(|(begin, _)| *begin == 0).map_or(0, |(_, end)| *end)
     }
 
-    /// What is missing before the end, at most so many ranges, and the end up to which that is all.
+    /// The gaps before the end, at most so many, and the end up to which these are all.
     pub(crate) fn missing(&self, most: usize) -> (Vec<(u32, u32)>, u32) {
         let mut missing = Vec::new();
         let mut last = 0;

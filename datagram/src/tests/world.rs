@@ -135,7 +135,7 @@ enum Event {
 struct Host {
     address: SocketAddr,
     caller: Caller,
-    /// What was asked and is not answered, by number.
+    /// Requests without an answer, by number.
     open: BTreeMap<u64, Vec<u8>>,
     left: u64,
     waking: Now,
