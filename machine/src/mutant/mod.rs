@@ -150,6 +150,13 @@ Rule {
     AckBeforeSync,
     StaleWritten,
     OlderVoteSlot,
+    // Calls over datagrams.
+    PieceOfAnyExchange,
+    OldExchangeTaken,
+    ReportBelieved,
+    AskWithoutPause,
+    AnswerForgotten,
+    StrangerRemembered,
 }
 }
 
@@ -167,5 +174,15 @@ impl Rule {
         Rule::AckBeforeSync,
         Rule::StaleWritten,
         Rule::OlderVoteSlot,
+    ];
+
+    /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.
+    pub const OF_DATAGRAMS: &[Rule] = &[
+        Rule::PieceOfAnyExchange,
+        Rule::OldExchangeTaken,
+        Rule::ReportBelieved,
+        Rule::AskWithoutPause,
+        Rule::AnswerForgotten,
+        Rule::StrangerRemembered,
     ];
 }
