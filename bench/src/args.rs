@@ -59,6 +59,7 @@ pub struct Bench {
   tercel soak --seconds 120 --clients 32 --kill-every 2 --json
   tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
   tercel soak --seconds 60 --fill 64M --mob 4M     servers install all the time
+  tercel soak --seconds 60 --replicas 3            a group: members are killed and stopped by turns
 
 When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
 That takes about a second for every 20,000 transactions: some 5 s after 20 s of work.
@@ -71,10 +72,14 @@ pub struct Soak {
     /// Clients, each with a connection and a cache of its own
     #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
     pub clients: usize,
-    /// Seconds between two kills of the server, no more than --seconds; else 2, or half of --seconds if that
+    /// Seconds between two kills of a server, no more than --seconds; else 2, or half of --seconds if that
     /// is less
     #[arg(long, value_name = "S", value_parser = kill_seconds)]
     pub kill_every: Option<f64>,
+    /// Servers of a group, 3, 5 or 7: each time one is killed or stopped, the leader or another, and is back
+    /// after half the time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas)]
+    pub replicas: usize,
     /// Fill the store with so many bytes first, such as 1G; up to 16G
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
     pub fill: usize,
@@ -155,6 +160,15 @@ fn kill_seconds(s: &str) -> Result<f64, String> {
     match s.parse() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err(format!("`{s}` is not a number of seconds from 0.1 to 86400")),
+    }
+}
+
+fn replicas(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n @ (1 | 3 | 5 | 7)) => Ok(n),
+        _ => Err(format!(
+            "`{s}` is not 1, 3, 5 or 7: a group goes on as long as more than half of it is there"
+        )),
     }
 }
 

@@ -115,15 +115,20 @@ impl OwnProcess {
         Ok(())
     }
 
+    /// Sends it a signal. One that has ended, and was not waited for, takes none.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     /// Ends it with SIGTERM, and waits.
     ///
     /// # Errors
     /// If it ends with an error.
     pub fn stop(mut self) -> Result<(), Failure> {
         tidy::waited(self.child.id());
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
+        self.signal(Signal::TERM);
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(Failure::new(format!("the server ended with {status}"))) }
     }

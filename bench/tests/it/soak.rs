@@ -49,6 +49,36 @@ fn last_but_one(history: &History) -> Option<(usize, Value)> {
 }
 
 #[test]
+fn group_loses_nothing_when_members_are_killed_and_stopped() {
+    let output = Command::new(program())
+        .args([
+            "soak",
+            "--replicas",
+            "3",
+            "--seconds",
+            "5",
+            "--clients",
+            "4",
+            "--kill-every",
+            "1.2",
+            "--json",
+        ])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    let run: serde_json::Value = serde_json::from_str(&told).unwrap();
+    for none in ["lost", "duplicated", "violations"] {
+        assert_eq!(run[none], 0, "{told}");
+    }
+    // A leader was killed and one was stopped: another one led, and clients went on.
+    assert!(run["views"].as_u64() >= Some(2) && run["acknowledged"].as_u64() > Some(100), "{told}");
+    let met: Vec<_> =
+        run["gaps"].as_array().unwrap().iter().filter_map(|gap| gap["fault"].as_str()).collect();
+    assert!(met.contains(&"leader killed") && met.contains(&"leader stopped"), "{told}");
+}
+
+#[test]
 fn a_soak_says_when_it_begins_to_judge_and_its_help_how_long_that_takes() {
     let soak = |args: &[&str]| {
         let output = Command::new(program()).arg("soak").args(args).output().unwrap();

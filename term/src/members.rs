@@ -1,0 +1,183 @@
+//! A group of servers of this run's own, each a process of this program: started, killed, stopped, and asked
+//! which one leads. A group of one is a server alone.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tercel::group::{form, inspect};
+use tercel::tools::wire::frame::{self, Header, Kind};
+use tercel::tools::wire::message::{FromServer, HealthState};
+use tercel::{Address, Addresses};
+
+use crate::fail::Failure;
+use crate::process::OwnProcess;
+
+/// The members, in the order of their places.
+pub struct Members {
+    places: Vec<(PathBuf, Address)>,
+    servers: Vec<Option<OwnProcess>>,
+    more: Vec<String>,
+}
+
+impl Members {
+    /// Takes the directories of `n` members in `dir`, which it makes if there are none, and starts a server
+    /// on each. `more` goes to the end of each command line.
+    ///
+    /// # Errors
+    /// If directories cannot be made or a server does not start.
+    pub fn start(dir: &Path, n: usize, more: &[&str]) -> Result<Members, Failure> {
+        let mut members = Members::form(dir, n)?;
+        members.more = more.iter().map(|word| word.to_string()).collect();
+        (0..n).try_for_each(|i| members.start_one(i))?;
+        Ok(members)
+    }
+
+    fn form(dir: &Path, n: usize) -> Result<Members, Failure> {
+        let data = |i: usize| dir.join(format!("member-{}", i + 1));
+        let mut places: Vec<(PathBuf, Address)> =
+            (0..n).map(|i| Ok((data(i), loopback(i)?))).collect::<Result<_, Failure>>()?;
+        if data(0).exists() && (data(n).exists() || !data(n - 1).exists()) {
+            let other = format!("{} has not the directories of {n} members", dir.display());
+            return Err(Failure::new(other).next("go on with as many members as it was made for"));
+        }
+        if n > 1 && data(0).exists() {
+            for (dir, address) in &mut places {
+                let found = inspect(dir)?;
+                let own = found.members.into_iter().find(|(id, ..)| *id == found.member);
+                let at = own.ok_or_else(|| Failure::new(format!("{} is of no group", dir.display())))?.2;
+                *address = at.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))?;
+            }
+        } else if n > 1 {
+            let new: Vec<_> = places.iter().map(|(dir, at)| (dir.as_path(), at.clone())).collect();
+            form(&new)?;
+        }
+        Ok(Members { servers: places.iter().map(|_| None).collect(), places, more: Vec::new() })
+    }
+
+    /// The number of members.
+    #[expect(clippy::len_without_is_empty, reason = "a group has a member")]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The directory of a member.
+    pub fn dir(&self, i: usize) -> &Path {
+        &self.places[i].0
+    }
+
+    /// The address of a member.
+    pub fn address(&self, i: usize) -> &Address {
+        &self.places[i].1
+    }
+
+    /// The addresses of all, as a client takes them.
+    ///
+    /// # Errors
+    /// Never: each of them is one.
+    pub fn addresses(&self) -> Result<Addresses, Failure> {
+        let all: Vec<String> = self.places.iter().map(|(_, at)| at.to_string()).collect();
+        all.join(",").parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
+    }
+
+    /// The process of a member that runs.
+    pub fn server(&mut self, i: usize) -> Option<&mut OwnProcess> {
+        self.servers[i].as_mut()
+    }
+
+    /// Starts a member that does not run, and waits until it listens.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_one(&mut self, i: usize) -> Result<(), Failure> {
+        let (dir, address) = &self.places[i];
+        let more: Vec<&str> = self.more.iter().map(String::as_str).collect();
+        self.servers[i] = Some(OwnProcess::serve(dir, Some(address), &more)?);
+        Ok(())
+    }
+
+    /// Kills a member with SIGKILL. Gives the moment before.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn kill(&mut self, i: usize) -> Result<Instant, Failure> {
+        let begun = Instant::now();
+        self.servers[i].take().map_or(Ok(()), |mut server| server.kill())?;
+        Ok(begun)
+    }
+
+    /// Stops all threads of a member, or lets them go on: it is there, and does nothing.
+    pub fn freeze(&self, i: usize, is_frozen: bool) {
+        let signal = if is_frozen { Signal::STOP } else { Signal::CONT };
+        self.servers[i].iter().for_each(|server| server.signal(signal));
+    }
+
+    /// The member that leads and can be reached, if one says so within a moment.
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.len()).find(|i| self.servers[*i].is_some() && leads(&self.places[*i].1) == Some(true))
+    }
+
+    /// Waits until a member leads and all the others run and answer.
+    ///
+    /// # Errors
+    /// If that does not come about within half a minute.
+    pub fn settled(&self) -> Result<usize, Failure> {
+        let end = Instant::now() + SETTLED_MAX;
+        while Instant::now() < end {
+            let all: Vec<Option<bool>> = self.places.iter().map(|(_, at)| leads(at)).collect();
+            let leader = all.iter().position(|one| *one == Some(true));
+            if let Some(leader) = leader.filter(|_| all.iter().all(Option::is_some)) {
+                return Ok(leader);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Err(Failure::new("no member of the group leads, or one does not answer"))
+    }
+
+    /// Ends all of them with SIGTERM, and waits.
+    ///
+    /// # Errors
+    /// If one ends with an error.
+    pub fn stop(self) -> Result<(), Failure> {
+        // All before the first wait: the last one could not finish its calls alone.
+        self.servers.iter().flatten().for_each(|server| server.signal(Signal::TERM));
+        self.servers.into_iter().flatten().try_for_each(OwnProcess::stop)
+    }
+}
+
+/// An address of this machine that no other run takes, and no connection: those begin at 127.0.0.1.
+fn loopback(i: usize) -> Result<Address, Failure> {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.{}.{low}.{}:7117", 1 + high % 250, i + 1);
+    address.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
+}
+
+/// Asks a server whether it leads, without a session. None if it does not answer at once.
+fn leads(address: &Address) -> Option<bool> {
+    let at: SocketAddr = address.to_string().parse().ok()?;
+    let mut stream = TcpStream::connect_timeout(&at, ANSWER_MAX).ok()?;
+    stream.set_read_timeout(Some(ANSWER_MAX)).ok()?;
+    let mut bytes = Vec::new();
+    frame::encode(Header::new(Kind::AskHealth, 1), &[], &mut bytes);
+    stream.write_all(&bytes).ok()?;
+    bytes.clear();
+    let mut buffer = [0; 1024];
+    loop {
+        let n = stream.read(&mut buffer).ok().filter(|n| *n > 0)?;
+        bytes.extend_from_slice(&buffer[..n]);
+        if let Some((header, body, _)) = frame::split(&bytes).ok()? {
+            return match FromServer::decode(header.kind, body).ok()? {
+                FromServer::Health(health) => Some(health.state != HealthState::NotLeading),
+                _ => None,
+            };
+        }
+    }
+}
+
+/// A server answers from its memory; one that is stopped does not.
+const ANSWER_MAX: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// A restart with the longest log takes a few seconds.
+const SETTLED_MAX: Duration = Duration::from_secs(30);
