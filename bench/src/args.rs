@@ -47,7 +47,10 @@ pub struct Bench {
     /// Suite idle: how many connections do nothing
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
-    /// Suites load and rpc: only this row, such as greedy or shm.spin;
+    /// Suite group: seconds beside busy processes in which no member may be suspected; --quick takes 10
+    #[arg(long, value_name = "N", default_value_t = 600)]
+    pub quiet_seconds: u64,
+    /// Suites load, rpc and group: only this row, such as greedy or shm.spin;
     /// rpc also has `instructions`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
@@ -111,6 +114,8 @@ pub enum Suite {
     Commit,
     /// Import and closures of the package graph
     Graph,
+    /// A group of three servers: commits, and the end of a member
+    Group,
     /// The cost of connections that do nothing: memory, and time of the connections that work
     Idle,
     /// The delay of other clients beside antagonist clients, and 1,000 clients at work

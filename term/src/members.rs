@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -29,16 +30,34 @@ impl Members {
     /// # Errors
     /// If directories cannot be made or a server does not start.
     pub fn start(dir: &Path, n: usize, more: &[&str]) -> Result<Members, Failure> {
-        let mut members = Members::form(dir, n)?;
+        Members::start_behind(dir, n, more, |address| Ok(address.clone()))
+    }
+
+    /// The same with members that reach each other where `front` says, which is told where one listens.
+    ///
+    /// # Errors
+    /// As [`Members::start`], and what `front` gives.
+    pub fn start_behind(
+        dir: &Path,
+        n: usize,
+        more: &[&str],
+        front: impl FnMut(&Address) -> Result<Address, Failure>,
+    ) -> Result<Members, Failure> {
+        let mut members = Members::form(dir, n, front)?;
         members.more = more.iter().map(|word| word.to_string()).collect();
         (0..n).try_for_each(|i| members.start_one(i))?;
         Ok(members)
     }
 
-    fn form(dir: &Path, n: usize) -> Result<Members, Failure> {
+    fn form(
+        dir: &Path,
+        n: usize,
+        mut front: impl FnMut(&Address) -> Result<Address, Failure>,
+    ) -> Result<Members, Failure> {
         let data = |i: usize| dir.join(format!("member-{}", i + 1));
+        let address = loopback();
         let mut places: Vec<(PathBuf, Address)> =
-            (0..n).map(|i| Ok((data(i), loopback(i)?))).collect::<Result<_, Failure>>()?;
+            (0..n).map(|i| Ok((data(i), address(i)?))).collect::<Result<_, Failure>>()?;
         if data(0).exists() && (data(n).exists() || !data(n - 1).exists()) {
             let other = format!("{} has not the directories of {n} members", dir.display());
             return Err(Failure::new(other).next("go on with as many members as it was made for"));
@@ -51,8 +70,8 @@ impl Members {
                 *address = at.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))?;
             }
         } else if n > 1 {
-            let new: Vec<_> = places.iter().map(|(dir, at)| (dir.as_path(), at.clone())).collect();
-            form(&new)?;
+            let new = places.iter().map(|(dir, at)| Ok((dir.as_path(), front(at)?)));
+            form(&new.collect::<Result<Vec<_>, Failure>>()?)?;
         }
         Ok(Members { servers: places.iter().map(|_| None).collect(), places, more: Vec::new() })
     }
@@ -147,11 +166,15 @@ impl Members {
     }
 }
 
-/// An address of this machine that no other run takes, and no connection: those begin at 127.0.0.1.
-fn loopback(i: usize) -> Result<Address, Failure> {
+/// Addresses of this machine that no other group takes, and no connection: those begin at 127.0.0.1.
+fn loopback() -> impl Fn(usize) -> Result<Address, Failure> {
+    static GROUPS: AtomicU8 = AtomicU8::new(0);
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    let address = format!("127.{}.{low}.{}:7117", 1 + high % 250, i + 1);
-    address.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
+    let group = GROUPS.fetch_add(1, Ordering::Relaxed) % 31;
+    move |i| {
+        let address = format!("127.{}.{low}.{}:7117", 1 + high % 250, 8 * usize::from(group) + i + 1);
+        address.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
+    }
 }
 
 /// Asks a server whether it leads, without a session. None if it does not answer at once.
