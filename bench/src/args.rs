@@ -83,6 +83,10 @@ pub struct Soak {
     /// after half the time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas)]
     pub replicas: usize,
+    /// Give each server a host: a network namespace whose link is cut by turns, too. It takes the superuser,
+    /// or `unshare --user --map-root-user` in front
+    #[arg(long)]
+    pub hosts: bool,
     /// Fill the store with so many bytes first, such as 1G; up to 16G
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
     pub fill: usize,

@@ -14,6 +14,7 @@ use tercel::tools::wire::message::{FromServer, HealthState};
 use tercel::{Address, Addresses};
 
 use crate::fail::Failure;
+use crate::hosts::Hosts;
 use crate::process::OwnProcess;
 
 /// The members, in the order of their places.
@@ -21,6 +22,7 @@ pub struct Members {
     places: Vec<(PathBuf, Address)>,
     servers: Vec<Option<OwnProcess>>,
     more: Vec<String>,
+    hosts: Option<Hosts>,
 }
 
 impl Members {
@@ -43,19 +45,32 @@ impl Members {
         more: &[&str],
         front: impl FnMut(&Address) -> Result<Address, Failure>,
     ) -> Result<Members, Failure> {
-        let mut members = Members::form(dir, n, front)?;
+        Members::begin(Members::form(dir, n, loopback(), front)?, more)
+    }
+
+    /// The same on hosts of this run's own.
+    ///
+    /// # Errors
+    /// As [`Members::start`].
+    pub fn start_on(hosts: Hosts, dir: &Path, n: usize, more: &[&str]) -> Result<Members, Failure> {
+        let members = Members::form(dir, n, |i| hosts.address(i), |address| Ok(address.clone()))?;
+        let more: Vec<&str> = more.iter().copied().chain(["--allow-plain-remote"]).collect();
+        Members::begin(Members { hosts: Some(hosts), ..members }, &more)
+    }
+
+    fn begin(mut members: Members, more: &[&str]) -> Result<Members, Failure> {
         members.more = more.iter().map(|word| word.to_string()).collect();
-        (0..n).try_for_each(|i| members.start_one(i))?;
+        (0..members.len()).try_for_each(|i| members.start_one(i))?;
         Ok(members)
     }
 
     fn form(
         dir: &Path,
         n: usize,
+        address: impl Fn(usize) -> Result<Address, Failure>,
         mut front: impl FnMut(&Address) -> Result<Address, Failure>,
     ) -> Result<Members, Failure> {
         let data = |i: usize| dir.join(format!("member-{}", i + 1));
-        let address = loopback();
         let mut places: Vec<(PathBuf, Address)> =
             (0..n).map(|i| Ok((data(i), address(i)?))).collect::<Result<_, Failure>>()?;
         if data(0).exists() && (data(n).exists() || !data(n - 1).exists()) {
@@ -73,7 +88,7 @@ impl Members {
             let new = places.iter().map(|(dir, at)| Ok((dir.as_path(), front(at)?)));
             form(&new.collect::<Result<Vec<_>, Failure>>()?)?;
         }
-        Ok(Members { servers: places.iter().map(|_| None).collect(), places, more: Vec::new() })
+        Ok(Members { servers: places.iter().map(|_| None).collect(), places, more: Vec::new(), hosts: None })
     }
 
     /// The number of members.
@@ -113,7 +128,8 @@ impl Members {
     pub fn start_one(&mut self, i: usize) -> Result<(), Failure> {
         let (dir, address) = &self.places[i];
         let more: Vec<&str> = self.more.iter().map(String::as_str).collect();
-        self.servers[i] = Some(OwnProcess::serve(dir, Some(address), &more)?);
+        let host = self.hosts.as_ref().map(|hosts| hosts.of(i));
+        self.servers[i] = Some(OwnProcess::serve_on(host, dir, Some(address), &more)?);
         Ok(())
     }
 
@@ -131,6 +147,11 @@ impl Members {
     pub fn freeze(&self, i: usize, is_frozen: bool) {
         let signal = if is_frozen { Signal::STOP } else { Signal::CONT };
         self.servers[i].iter().for_each(|server| server.signal(signal));
+    }
+
+    /// The hosts of the members, if they have some of their own.
+    pub fn hosts(&self) -> Option<&Hosts> {
+        self.hosts.as_ref()
     }
 
     /// The member that leads and can be reached, if one says so within a moment.
@@ -159,8 +180,11 @@ impl Members {
     ///
     /// # Errors
     /// If one ends with an error.
-    pub fn stop(self) -> Result<(), Failure> {
-        // All before the first wait: the last one could not finish its calls alone.
+    pub fn stop(mut self) -> Result<(), Failure> {
+        // The leader first: it finishes calls by the others' help. Those then need nothing of each other.
+        if let Some(leader) = self.leader() {
+            self.servers[leader].take().map_or(Ok(()), OwnProcess::stop)?;
+        }
         self.servers.iter().flatten().for_each(|server| server.signal(Signal::TERM));
         self.servers.into_iter().flatten().try_for_each(OwnProcess::stop)
     }
@@ -169,7 +193,7 @@ impl Members {
 /// Addresses of this machine that no other group takes, and no connection: those begin at 127.0.0.1.
 fn loopback() -> impl Fn(usize) -> Result<Address, Failure> {
     static GROUPS: AtomicU8 = AtomicU8::new(0);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let [low, high, ..] = std::process::id().to_le_bytes();
     let group = GROUPS.fetch_add(1, Ordering::Relaxed) % 31;
     move |i| {
         let address = format!("127.{}.{low}.{}:7117", 1 + high % 250, 8 * usize::from(group) + i + 1);

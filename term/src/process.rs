@@ -10,6 +10,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use tercel::{Address, AddressError};
 
 use crate::fail::Failure;
+use crate::hosts::Host;
 use crate::tidy;
 
 /// This program, or the server beside it, in another process: a server, or a part of a measurement. It is
@@ -29,11 +30,24 @@ impl OwnProcess {
     /// # Errors
     /// If it does not start; it has then said why on standard error.
     pub fn serve(dir: &Path, at: Option<&Address>, more: &[&str]) -> Result<OwnProcess, Failure> {
+        OwnProcess::serve_on(None, dir, at, more)
+    }
+
+    /// The same on a host of this run's own.
+    ///
+    /// # Errors
+    /// As [`OwnProcess::serve`].
+    pub fn serve_on(
+        host: Option<&Host>,
+        dir: &Path,
+        at: Option<&Address>,
+        more: &[&str],
+    ) -> Result<OwnProcess, Failure> {
         let listen = at.map_or("127.0.0.1:0".to_string(), |a| a.to_string());
         let own = std::env::current_exe()?;
         // Measurements are of the program that ships.
         let program = if own.ends_with("tercel-bench") { beside("tercel", "tercel-cli")? } else { own };
-        let mut command = Command::new(program);
+        let mut command = host.map_or_else(|| Command::new(&program), |host| host.command(&program));
         command.args(["serve", "--until-eof", "--listen", &listen, "--data"]).arg(dir).args(more);
         OwnProcess::start(command)
     }
@@ -49,7 +63,7 @@ impl OwnProcess {
         OwnProcess::start(command)
     }
 
-    fn start(mut command: Command) -> Result<OwnProcess, Failure> {
+    pub(crate) fn start(mut command: Command) -> Result<OwnProcess, Failure> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         tidy::started(child.id());
         let out = child.stdout.take().expect("its output is a pipe");

@@ -120,7 +120,11 @@ pub fn false_suspicions(options: &Options, scratch: &Scratch) -> Result<Vec<Row>
     let begun = Instant::now();
     thread::scope(|scope| {
         for _ in 0..BURNERS {
-            scope.spawn(|| while !is_over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         thread::sleep(Duration::from_secs(seconds));
         is_over.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The kills and stops of servers, one after the other, while clients work.
+//! The kills and stops of servers, and the cuts of their links, one after the other, while clients work.
 //!
 //! A server alone is started again at once. A member of a group is away for half of the time between two
 //! faults, so that the others go on without it, and then takes what it missed.
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tercel_term::Term;
 use tercel_term::fail::Failure;
+use tercel_term::hosts::Link;
 use tercel_term::members::Members;
 
 use super::{BAR, Done, Shared, client};
@@ -34,6 +35,8 @@ pub enum Kind {
     Kill,
     /// SIGSTOP, and SIGCONT when it is over.
     Stop,
+    /// The link of its host loses packets, or lets few pass.
+    Link(Link),
 }
 
 impl Fault {
@@ -52,6 +55,10 @@ impl fmt::Display for Fault {
         let what = match self.kind {
             Kind::Kill => "killed",
             Kind::Stop => "stopped",
+            Kind::Link(Link::CutIn) => "cut, one way in",
+            Kind::Link(Link::CutOut) => "cut, one way out",
+            Kind::Link(Link::Slow) => "behind a slow link",
+            Kind::Link(_) => "cut",
         };
         write!(f, "{} {what}", if self.leads { "leader" } else { "follower" })
     }
@@ -70,6 +77,8 @@ pub fn make(
     let end = Duration::from_secs(args.seconds);
     let (mut faults, mut done) = (Vec::new(), Done::default());
     let (addresses, mut next) = (members.addresses()?, every);
+    let is_possible = |(kind, _): &(Kind, bool)| members.hosts().is_some() || !matches!(kind, Kind::Link(_));
+    let turns: Vec<(Kind, bool)> = TURNS.into_iter().filter(is_possible).collect();
     while shared.begun.elapsed() < end {
         let until = next.min(end).saturating_sub(shared.begun.elapsed());
         thread::sleep(until.min(BAR_STEP));
@@ -82,13 +91,13 @@ pub fn make(
         done = done + client(&addresses).map_or(Done::default(), |client| Done::by(&client));
         let (kind, leads) = match members.len() {
             1 => (Kind::Kill, true),
-            _ => TURNS[faults.len() % TURNS.len()],
+            _ => turns[faults.len() % turns.len()],
         };
         let leader = members.leader();
         let others: Vec<usize> = (0..members.len()).filter(|i| Some(*i) != leader).collect();
         let met = match leader {
             Some(leader) if leads => leader,
-            _ => others[faults.len() / TURNS.len() % others.len()],
+            _ => others[faults.len() / turns.len() % others.len()],
         };
         let away = if members.len() == 1 { Duration::ZERO } else { every / 2 };
         let leads = leader == Some(met);
@@ -112,13 +121,19 @@ fn one(
     match kind {
         Kind::Kill => drop(members.kill(met)?),
         Kind::Stop => members.freeze(met, true),
+        Kind::Link(link) => set(members, met, link)?,
     }
     thread::sleep(away);
     match kind {
         Kind::Kill => members.start_one(met)?,
         Kind::Stop => members.freeze(met, false),
+        Kind::Link(_) => set(members, met, Link::Whole)?,
     }
     Ok(Fault { kind, leads, begun_us, over_us: shared.now_us(), log_bytes })
+}
+
+fn set(members: &Members, met: usize, link: Link) -> Result<(), Failure> {
+    members.hosts().map_or(Ok(()), |hosts| hosts.set(met, link))
 }
 
 /// Bytes of the log's segments.
@@ -128,9 +143,21 @@ fn log_bytes(dir: &Path) -> u64 {
     segments.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum()
 }
 
-/// The faults of a group, by turns; set if the leader is met.
-const TURNS: [(Kind, bool); 4] =
-    [(Kind::Kill, true), (Kind::Stop, true), (Kind::Kill, false), (Kind::Stop, false)];
+/// The faults of a group, by turns; set if the leader is met. Links are of members on hosts of their own.
+const TURNS: [(Kind, bool); 12] = [
+    (Kind::Kill, true),
+    (Kind::Link(Link::Cut), true),
+    (Kind::Stop, true),
+    (Kind::Link(Link::CutIn), true),
+    (Kind::Kill, false),
+    (Kind::Link(Link::CutOut), true),
+    (Kind::Stop, false),
+    (Kind::Link(Link::Slow), true),
+    (Kind::Link(Link::Cut), false),
+    (Kind::Link(Link::CutIn), false),
+    (Kind::Link(Link::CutOut), false),
+    (Kind::Link(Link::Slow), false),
+];
 
 /// Time between two moves of the bar.
 const BAR_STEP: Duration = Duration::from_millis(500);

@@ -31,6 +31,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tercel::{Addresses, Client, ClientConfig};
 use tercel_term::fail::{Failure, Outcome};
+use tercel_term::hosts::Hosts;
 use tercel_term::members::Members;
 use tercel_term::tidy::{self, OwnDir};
 use tercel_term::{Term, count, tell};
@@ -98,7 +99,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     let (records, ended) = thread::scope(|scope| {
         let workers: Vec<_> = (0..args.clients)
             .map(|i| {
-                let target = if i % 2 == 0 { &proxied } else { &addresses };
+                let target = if is_proxied(i) { &proxied } else { &addresses };
                 let worker = Worker::new(&shared, i, args.seed);
                 scope.spawn(move || worker.run(target))
             })
@@ -160,6 +161,11 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         file.write_all(history.to_json().as_bytes()).map_err(|e| cannot_write(path, &e))?;
     }
     run.tell(args.json, term)
+}
+
+/// Says whether the connections of a client are cut now and then.
+fn is_proxied(client: usize) -> bool {
+    client.is_multiple_of(2)
 }
 
 fn cannot_write(path: &Path, e: &std::io::Error) -> Failure {
@@ -308,6 +314,12 @@ impl Dir {
         let mob = bytes.iter().flat_map(|bytes| ["--mob", bytes]);
         // Nothing is kept but what the root reaches, so nothing needs a time of grace.
         let more: Vec<&str> = mob.chain(["--gc-grace", "0"]).collect();
+        if args.hosts {
+            match Hosts::new(args.replicas) {
+                Ok(hosts) => return Members::start_on(hosts, self.path(), args.replicas, &more),
+                Err(e) => eprintln!("cuts of links are left out, for no hosts can be made: {}", e.what),
+            }
+        }
         Members::start(self.path(), args.replicas, &more)
     }
 

@@ -8,10 +8,10 @@ use tercel_term::fail::Outcome;
 use tercel_term::{Term, count, say, tell, thousands};
 use tercel_verify::{History, Outcome as Ended, Property, Session, Transaction};
 
-use super::Done;
 use super::faults::{Fault, Kind};
 use super::space::Ending;
 use super::worker::Record;
+use super::{Done, is_proxied};
 use crate::args;
 
 /// The form of `--json`.
@@ -278,7 +278,7 @@ impl Run {
             );
         }
         for Gap { fault, times, median_ms, worst_ms } in &self.gaps {
-            tell!("    {fault:<20} {median_ms:>6.0} ms, at most {worst_ms:.0} ms ({times} times)");
+            tell!("    {fault:<26} {median_ms:>6.0} ms, at most {worst_ms:.0} ms ({times} times)");
         }
         for r in &self.recovery {
             tell!(
@@ -301,10 +301,12 @@ impl Run {
     }
 }
 
-/// The gaps that clients saw, by the kind of fault that they met; those that met none come last.
+/// The gaps that clients saw, by the kind of fault that they met; those that met none come last. Clients whose
+/// connections are cut at random are left out.
 fn gaps(faults: &[Fault], ends: &BTreeMap<Session, Vec<u64>>) -> Vec<Gap> {
     let pauses = |meets: &dyn Fn(u64, u64) -> bool| -> f64 {
-        let pairs = ends.values().flat_map(|ends| ends.windows(2)).filter(|pair| meets(pair[0], pair[1]));
+        let whole = ends.iter().filter(|(session, _)| !is_proxied(session.0 as usize));
+        let pairs = whole.flat_map(|(_, ends)| ends.windows(2)).filter(|pair| meets(pair[0], pair[1]));
         pairs.map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as f64 / 1e3
     };
     let mut by_kind: BTreeMap<String, Vec<f64>> = BTreeMap::new();
