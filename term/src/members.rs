@@ -186,7 +186,7 @@ impl Members {
             self.servers[leader].take().map_or(Ok(()), OwnProcess::stop)?;
         }
         self.servers.iter().flatten().for_each(|server| server.signal(Signal::TERM));
-        self.servers.into_iter().flatten().try_for_each(OwnProcess::stop)
+        self.servers.into_iter().flatten().try_for_each(OwnProcess::ended)
     }
 }
 

@@ -140,10 +140,21 @@ impl OwnProcess {
     ///
     /// # Errors
     /// If it ends with an error.
-    pub fn stop(mut self) -> Result<(), Failure> {
-        tidy::waited(self.child.id());
+    pub fn stop(self) -> Result<(), Failure> {
         self.signal(Signal::TERM);
+        self.ended()
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// If it ends with an error.
+    pub fn ended(mut self) -> Result<(), Failure> {
+        tidy::waited(self.child.id());
+        // Waiting would close it, and its end stops a server at once that is to let calls come to their end.
+        let stdin = self.child.stdin.take();
         let status = self.child.wait()?;
+        drop(stdin);
         if status.success() { Ok(()) } else { Err(Failure::new(format!("the server ended with {status}"))) }
     }
 }
