@@ -174,9 +174,10 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 6] = [
+const CHILDREN: [(&str, Part); 7] = [
     (commit::ROLE, commit::child),
     (flex::ROLE, flex::child),
+    (group::ROLE, group::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
     (rpc::ROLE, rpc::child),

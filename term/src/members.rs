@@ -91,6 +91,15 @@ impl Members {
         Ok(Members { servers: places.iter().map(|_| None).collect(), places, more: Vec::new(), hosts: None })
     }
 
+    /// The directories and addresses of `n` servers in `dir`, of which nothing is there yet.
+    ///
+    /// # Errors
+    /// Never: each address is one.
+    pub fn places(dir: &Path, n: usize) -> Result<Vec<(PathBuf, Address)>, Failure> {
+        let address = loopback();
+        (0..n).map(|i| Ok((dir.join(format!("member-{}", i + 1)), address(i)?))).collect()
+    }
+
     /// The number of members.
     #[expect(clippy::len_without_is_empty, reason = "a group has a member")]
     pub fn len(&self) -> usize {

@@ -5,9 +5,11 @@
 //!
 //! | module | its noun |
 //! |---|---|
+//! | `commit` | commits and calls, one at a time and 64 at once |
 //! | `ends` | a member that is killed or stopped, and what a client and the other members notice |
 //! | `relay` | a link between members that tells when the sender has ended |
 
+mod commit;
 mod ends;
 mod relay;
 
@@ -15,13 +17,18 @@ use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options};
 
+pub use commit::{ROLE, child};
+
 /// The members of a group.
 const MEMBERS: usize = 3;
 
 /// A row's name, and what measures it.
 type Measure = fn(&Options, &Scratch) -> Result<Vec<Row>, String>;
 
-const ROWS: [(&str, Measure); 6] = [
+const ROWS: [(&str, Measure); 9] = [
+    ("commit.one.1k", commit::one),
+    ("commit.group64", commit::many),
+    ("call.1k", commit::call),
     ("detect.exit", ends::detect),
     ("failover.exit", ends::failover_exit),
     ("failover.stop", ends::failover_stop),
