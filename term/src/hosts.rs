@@ -2,7 +2,7 @@
 //! that links can be cut, one way too, and made slow.
 //!
 //! Host 0 is for the clients, which are threads of this process; each other one is for a server. All is gone
-//! with the processes that hold it. It takes the superuser, or `unshare --user --map-root-user` around the run.
+//! with the processes that hold it. It takes the superuser, or `unshare --user --map-root-user` around it.
 
 use std::fs::File;
 use std::io::Write;

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -137,8 +138,12 @@ impl Members {
     pub fn start_one(&mut self, i: usize) -> Result<(), Failure> {
         let (dir, address) = &self.places[i];
         let more: Vec<&str> = self.more.iter().map(String::as_str).collect();
-        let host = self.hosts.as_ref().map(|hosts| hosts.of(i));
-        self.servers[i] = Some(OwnProcess::serve_on(host, dir, Some(address), &more)?);
+        let hosts = self.hosts.as_ref();
+        let begin = |program| match hosts {
+            Some(hosts) => hosts.of(i).command(program),
+            None => Command::new(program),
+        };
+        self.servers[i] = Some(OwnProcess::serve_by(begin, dir, Some(address), &more)?);
         Ok(())
     }
 

@@ -10,7 +10,6 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use tercel::{Address, AddressError};
 
 use crate::fail::Failure;
-use crate::hosts::Host;
 use crate::tidy;
 
 /// This program, or the server beside it, in another process: a server, or a part of a measurement. It is
@@ -30,15 +29,15 @@ impl OwnProcess {
     /// # Errors
     /// If it does not start; it has then said why on standard error.
     pub fn serve(dir: &Path, at: Option<&Address>, more: &[&str]) -> Result<OwnProcess, Failure> {
-        OwnProcess::serve_on(None, dir, at, more)
+        OwnProcess::serve_by(Command::new, dir, at, more)
     }
 
-    /// The same on a host of this run's own.
+    /// The same by a command line that begins the server's program in some other way.
     ///
     /// # Errors
     /// As [`OwnProcess::serve`].
-    pub fn serve_on(
-        host: Option<&Host>,
+    pub(crate) fn serve_by(
+        begin: impl FnOnce(PathBuf) -> Command,
         dir: &Path,
         at: Option<&Address>,
         more: &[&str],
@@ -47,7 +46,7 @@ impl OwnProcess {
         let own = std::env::current_exe()?;
         // Measurements are of the program that ships.
         let program = if own.ends_with("tercel-bench") { beside("tercel", "tercel-cli")? } else { own };
-        let mut command = host.map_or_else(|| Command::new(&program), |host| host.command(&program));
+        let mut command = begin(program);
         command.args(["serve", "--until-eof", "--listen", &listen, "--data"]).arg(dir).args(more);
         OwnProcess::start(command)
     }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn each_server_answers_with_as_many_bytes_and_writes_as_many() {
+    fn each_server_answers_and_writes_as_told() {
         let shape = Shape { request: 100, log: 5, reply: 30 };
         for mode in [Mode::One, Mode::Batch] {
             let dir = tempfile::tempdir().unwrap();

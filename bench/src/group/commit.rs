@@ -220,6 +220,6 @@ fn rounds(options: &Options) -> usize {
 }
 
 const KIB: usize = 1 << 10;
-/// What a method that writes returns is kept with what it wrote: a KiB, with its head.
+/// A result of a method that writes is kept with its writes: a KiB at most, with its head.
 const CALL_BYTES: usize = 1_000;
 const COMMITTERS: usize = 64;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tercel::{Addresses, Bytes, Client, ClientConfig, Error, Object, Ref};
 use tercel_lock::unpoison;
+use tercel_term::hosts::{Hosts, Link};
 use tercel_term::members::Members;
 
 use super::super::blocks::{Pairs, median, percentile};
@@ -38,6 +39,8 @@ struct Ballast {
 enum End {
     Kill,
     Stop,
+    /// Its host's link loses all packets.
+    Cut,
 }
 
 /// `group.detect.exit`: from the kill of a leader to the end of its connections at the others.
@@ -87,6 +90,25 @@ pub fn failover_stop(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, S
     let gaps = gaps.pairs.into_iter().map(|(_, gap)| gap).collect();
     let most = DEADLINE_MS + 20.0;
     Ok(vec![self::row(row, gaps, [(most, most), (most, most)])])
+}
+
+/// `group.failover.cut`: the same when the link of its host is cut.
+pub fn failover_cut(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
+    let row = "group.failover.cut";
+    let measure = || -> Result<Row, String> {
+        let hosts = match Hosts::new(MEMBERS) {
+            Ok(hosts) => hosts,
+            Err(e) => return Ok(Row::new(row, 0.0, "ms", 0).note(format!("left out: {}", e.what))),
+        };
+        let members = Members::start_on(hosts, &scratch.join(row), MEMBERS, &SERVE)?;
+        let (gaps, _) = gaps_of(members, 8, kills(options).div_ceil(4), (End::Cut, true))?;
+        let gaps = gaps.pairs.into_iter().map(|(_, gap)| gap).collect();
+        let most = DEADLINE_MS + 20.0;
+        Ok(self::row(row, gaps, [(most, most), (most, most)]))
+    };
+    // A thread that is on one of the hosts stays there.
+    let measured = thread::scope(|scope| scope.spawn(measure).join());
+    Ok(vec![measured.map_err(|_| "the thread that measures a cut panicked")??])
 }
 
 /// `group.gap.follower.exit`: the same when a follower is killed, by the longest time before that.
@@ -145,13 +167,17 @@ fn view(members: &Members) -> Result<u64, String> {
 
 /// Ends the leader, or a follower, again and again beside a client. Gives for each the longest gap in quiet
 /// and behind the end, in milliseconds.
-fn gaps(
-    dir: &Path,
+fn gaps(dir: &Path, mib: usize, rounds: usize, end: (End, bool)) -> Result<(Pairs, Members), String> {
+    gaps_of(Members::start(dir, MEMBERS, &SERVE)?, mib, rounds, end)
+}
+
+fn gaps_of(
+    members: Members,
     mib: usize,
     rounds: usize,
     (end, leads): (End, bool),
 ) -> Result<(Pairs, Members), String> {
-    let mut members = fill(Members::start(dir, MEMBERS, &SERVE)?, mib)?;
+    let mut members = fill(members, mib)?;
     let committer = Committer::start(&members.addresses()?)?;
     let mut gaps = Pairs::default();
     for round in 0..rounds {
@@ -166,16 +192,25 @@ fn gaps(
                 members.freeze(met, true);
                 ended
             }
+            End::Cut => {
+                set(&members, met, Link::Cut)?;
+                Instant::now()
+            }
         };
         committer.waits_for(ended, WINDOW)?;
         gaps.pairs.push((committer.longest(quiet, ended), committer.longest(ended, Instant::now())));
         match end {
             End::Kill => members.start_one(met)?,
             End::Stop => members.freeze(met, false),
+            End::Cut => set(&members, met, Link::Whole)?,
         }
     }
     drop(committer);
     Ok((gaps, members))
+}
+
+fn set(members: &Members, met: usize, link: Link) -> Result<(), String> {
+    Ok(members.hosts().map_or(Ok(()), |hosts| hosts.set(met, link))?)
 }
 
 /// A client that commits all the time.

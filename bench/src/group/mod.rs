@@ -25,13 +25,14 @@ const MEMBERS: usize = 3;
 /// A row's name, and what measures it.
 type Measure = fn(&Options, &Scratch) -> Result<Vec<Row>, String>;
 
-const ROWS: [(&str, Measure); 9] = [
+const ROWS: [(&str, Measure); 10] = [
     ("commit.one.1k", commit::one),
     ("commit.group64", commit::many),
     ("call.1k", commit::call),
     ("detect.exit", ends::detect),
     ("failover.exit", ends::failover_exit),
     ("failover.stop", ends::failover_stop),
+    ("failover.cut", ends::failover_cut),
     ("gap.follower.exit", ends::follower_exit),
     ("gap.follower.stop", ends::follower_stop),
     ("false_suspicions", ends::false_suspicions),

@@ -106,8 +106,8 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
             .collect();
         scope.spawn(|| collect_always(&shared, &addresses));
         let ended = faults::make(args, every, &shared, &mut members, term);
-        // Set also if a server could not be started: without a server no client ends by itself. Each then gives up at
-        // its own time-out.
+        // Set also if a server could not be started: without a server no client ends by itself. Each then
+        // gives up at its own time-out.
         shared.stop.store(true, Ordering::Release);
         let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
         (records, ended)

@@ -301,8 +301,8 @@ impl Run {
     }
 }
 
-/// The gaps that clients saw, by the kind of fault that they met; those that met none come last. Clients whose
-/// connections are cut at random are left out.
+/// The gaps that clients saw, by the kind of fault that they met; those that met none come last. Clients
+/// whose connections are cut at random are left out.
 fn gaps(faults: &[Fault], ends: &BTreeMap<Session, Vec<u64>>) -> Vec<Gap> {
     let pauses = |meets: &dyn Fn(u64, u64) -> bool| -> f64 {
         let whole = ends.iter().filter(|(session, _)| !is_proxied(session.0 as usize));

@@ -49,7 +49,7 @@ fn last_but_one(history: &History) -> Option<(usize, Value)> {
 }
 
 #[test]
-fn group_loses_nothing_when_members_are_killed_and_cut() {
+fn killed_and_cut_members_lose_nothing() {
     let output = Command::new(program())
         .args(["soak", "--replicas", "3", "--hosts", "--seconds", "6", "--clients", "4"])
         .args(["--kill-every", "1.3", "--json"])
