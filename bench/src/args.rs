@@ -47,7 +47,10 @@ pub struct Bench {
     /// Suite idle: how many connections do nothing
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
-    /// Suites load and rpc: only this row, such as greedy or shm.spin;
+    /// Suite group: seconds beside busy processes in which no member may be suspected; --quick takes 10
+    #[arg(long, value_name = "N", default_value_t = 600)]
+    pub quiet_seconds: u64,
+    /// Suites load, rpc and group: only this row, such as greedy or shm.spin;
     /// rpc also has `instructions`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
@@ -59,6 +62,7 @@ pub struct Bench {
   tercel soak --seconds 120 --clients 32 --kill-every 2 --json
   tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
   tercel soak --seconds 60 --fill 64M --mob 4M     servers install all the time
+  tercel soak --seconds 60 --replicas 3            a group: members are killed and stopped by turns
 
 When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
 That takes about a second for every 20,000 transactions: some 5 s after 20 s of work.
@@ -71,10 +75,18 @@ pub struct Soak {
     /// Clients, each with a connection and a cache of its own
     #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
     pub clients: usize,
-    /// Seconds between two kills of the server, no more than --seconds; else 2, or half of --seconds if that
+    /// Seconds between two kills of a server, no more than --seconds; else 2, or half of --seconds if that
     /// is less
     #[arg(long, value_name = "S", value_parser = kill_seconds)]
     pub kill_every: Option<f64>,
+    /// Servers of a group, 3, 5 or 7: each time one is killed or stopped, the leader or another, and is back
+    /// after half the time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas)]
+    pub replicas: usize,
+    /// Give each server a host: a network namespace whose link is cut by turns, too. It takes the superuser,
+    /// or `unshare --user --map-root-user` in front
+    #[arg(long)]
+    pub hosts: bool,
     /// Fill the store with so many bytes first, such as 1G; up to 16G
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
     pub fill: usize,
@@ -106,6 +118,8 @@ pub enum Suite {
     Commit,
     /// Import and closures of the package graph
     Graph,
+    /// A group of three servers: commits, and the end of a member
+    Group,
     /// The cost of connections that do nothing: memory, and time of the connections that work
     Idle,
     /// The delay of other clients beside antagonist clients, and 1,000 clients at work
@@ -155,6 +169,15 @@ fn kill_seconds(s: &str) -> Result<f64, String> {
     match s.parse() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err(format!("`{s}` is not a number of seconds from 0.1 to 86400")),
+    }
+}
+
+fn replicas(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n @ (1 | 3 | 5 | 7)) => Ok(n),
+        _ => Err(format!(
+            "`{s}` is not 1, 3, 5 or 7: a group goes on as long as more than half of it is there"
+        )),
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
+//! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
@@ -24,6 +25,7 @@ mod churn;
 mod commit;
 mod flex;
 mod graph;
+mod group;
 mod idle;
 mod load;
 mod lru;
@@ -62,7 +64,9 @@ struct Options {
     dir: Option<PathBuf>,
     /// Connections that do nothing, in suite `idle`.
     connections: usize,
-    /// Which rows to measure, in suites `load` and `rpc`; all if none is named.
+    /// Seconds in which nothing may be suspected, in suite `group`.
+    quiet_seconds: u64,
+    /// Which rows to measure, in suites `load`, `rpc` and `group`; all if none is named.
     only: Vec<String>,
 }
 
@@ -96,6 +100,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Oo7 => traversals::run(options),
         Suite::Commit => commit::run(options),
         Suite::Graph => graph::run(options),
+        Suite::Group => group::run(options),
         Suite::Idle => idle::run(options),
         Suite::Load => load::run(options),
         Suite::Stale => stale::run(options),
@@ -109,8 +114,13 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
 /// come in: they say in their environment what they are.
 fn bench(args: args::Bench) -> Outcome {
     let (suite, page) = (args.suite, args.report.as_deref());
-    let options =
-        Options { quick: args.quick, dir: args.dir, connections: args.connections, only: args.only };
+    let options = Options {
+        quick: args.quick,
+        dir: args.dir,
+        connections: args.connections,
+        quiet_seconds: args.quiet_seconds,
+        only: args.only,
+    };
     for (variable, child) in CHILDREN {
         if let Some(role) = std::env::var_os(variable) {
             return child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
@@ -140,9 +150,10 @@ fn check_rows(suite: Suite, only: &[String]) -> Result<(), Failure> {
     let (name, rows) = match suite {
         Suite::Load => ("load", load::names()),
         Suite::Rpc => ("rpc", rpc::names()),
+        Suite::Group => ("group", group::names()),
         _ if only.is_empty() => return Ok(()),
         _ => {
-            return Err(Failure::new("only the suites load and rpc have rows to choose from")
+            return Err(Failure::new("only the suites load, rpc and group have rows to choose from")
                 .next("leave --only out, or say `tercel bench load`")
                 .code(2));
         }
@@ -163,9 +174,10 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 6] = [
+const CHILDREN: [(&str, Part); 7] = [
     (commit::ROLE, commit::child),
     (flex::ROLE, flex::child),
+    (group::ROLE, group::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
     (rpc::ROLE, rpc::child),

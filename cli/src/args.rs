@@ -194,6 +194,7 @@ pub enum SharedMemory {
   tercel demo
   tercel demo --input Packages.xz --dir /var/tmp/demo
   tercel demo --addr unix:./socket
+  tercel demo --replicas 3
 
 With --addr it writes into the space of that server: the class Mark, and one object of it, \
 which it changes 50 times. No root reaches the object, so the server frees it when it collects next, as `tercel gc` does. \
@@ -208,10 +209,21 @@ pub struct Demo {
     /// Where to put the data; a fresh directory that is removed at the end if not given
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Show only a group of so many servers, 3, 5 or 7, of which the leader is killed, twice
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas, conflicts_with_all = ["input", "sample"])]
+    pub replicas: usize,
     /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH. It leaves an
     /// object there, see below
-    #[arg(long, value_name = "ADDR", alias = "server", conflicts_with_all = ["input", "sample", "dir"])]
+    #[arg(long, value_name = "ADDR", alias = "server", conflicts_with_all = ["input", "sample", "dir", "replicas"])]
     pub addr: Option<Address>,
+}
+
+/// A number of servers of which more than half can be there when one is not.
+fn replicas(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n @ (1 | 3 | 5 | 7)) => Ok(n),
+        _ => Err(format!("`{s}` is not 1, 3, 5 or 7")),
+    }
 }
 
 #[derive(Debug, ClapArgs)]

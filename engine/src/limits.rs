@@ -148,6 +148,16 @@ pub const VIEWS_MAX: usize = 4_096;
 /// Silence after which a side asks the other, in milliseconds. Twice this stops serializable reads.
 pub const KEEPALIVE_MS: u32 = 2_000;
 
+/// Time that a server of a group has for a sign of life while it owes an answer, in microseconds. A client
+/// asks after as long, so that it gives up a leader when the other members do.
+pub const HASTE_US: u64 = 75_000;
+
+/// Time that it has for the answer to a greeting: one that does not lead says so at once.
+pub const GREETED_US: u64 = 40_000;
+
+/// The number of times that these are doubled, each time after a server was given up that still led.
+pub const HASTE_DOUBLINGS: u32 = 6;
+
 /// Time for which a session may hold up that pages are given out again while it is busy, in microseconds: a
 /// transaction of 128 MB takes nine minutes to arrive at two megabits a second. One that is not busy has two
 /// keepalives.

@@ -4,12 +4,16 @@
 //! |---|---|
 //! | the root | the terminal, and how numbers are written |
 //! | [`fail`] | the failure of a command: what happened, the next step, the exit code |
+//! | [`hosts`] | networks of this run's own on one machine, whose links can be cut |
+//! | [`members`] | a group of such processes, all servers of one space |
 //! | [`process`] | a process of this program that this process started |
 //! | [`stop`] | how a signal stops the server of this process |
 //! | [`wrap`] | text broken into lines that fit |
 //! | [`tidy`] | what ends with this process: such processes, and its own directories |
 
 pub mod fail;
+pub mod hosts;
+pub mod members;
 pub mod process;
 pub mod stop;
 pub mod tidy;

@@ -29,11 +29,24 @@ impl OwnProcess {
     /// # Errors
     /// If it does not start; it has then said why on standard error.
     pub fn serve(dir: &Path, at: Option<&Address>, more: &[&str]) -> Result<OwnProcess, Failure> {
+        OwnProcess::serve_by(Command::new, dir, at, more)
+    }
+
+    /// The same by a command line that begins the server's program in some other way.
+    ///
+    /// # Errors
+    /// As [`OwnProcess::serve`].
+    pub(crate) fn serve_by(
+        begin: impl FnOnce(PathBuf) -> Command,
+        dir: &Path,
+        at: Option<&Address>,
+        more: &[&str],
+    ) -> Result<OwnProcess, Failure> {
         let listen = at.map_or("127.0.0.1:0".to_string(), |a| a.to_string());
         let own = std::env::current_exe()?;
         // Measurements are of the program that ships.
         let program = if own.ends_with("tercel-bench") { beside("tercel", "tercel-cli")? } else { own };
-        let mut command = Command::new(program);
+        let mut command = begin(program);
         command.args(["serve", "--until-eof", "--listen", &listen, "--data"]).arg(dir).args(more);
         OwnProcess::start(command)
     }
@@ -49,7 +62,7 @@ impl OwnProcess {
         OwnProcess::start(command)
     }
 
-    fn start(mut command: Command) -> Result<OwnProcess, Failure> {
+    pub(crate) fn start(mut command: Command) -> Result<OwnProcess, Failure> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         tidy::started(child.id());
         let out = child.stdout.take().expect("its output is a pipe");
@@ -115,16 +128,32 @@ impl OwnProcess {
         Ok(())
     }
 
+    /// Sends it a signal. One that has ended, and was not waited for, takes none.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     /// Ends it with SIGTERM, and waits.
     ///
     /// # Errors
     /// If it ends with an error.
-    pub fn stop(mut self) -> Result<(), Failure> {
+    pub fn stop(self) -> Result<(), Failure> {
+        self.signal(Signal::TERM);
+        self.ended()
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// If it ends with an error.
+    pub fn ended(mut self) -> Result<(), Failure> {
         tidy::waited(self.child.id());
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
+        // Waiting would close it, and its end stops a server at once that is to let calls come to their end.
+        let stdin = self.child.stdin.take();
         let status = self.child.wait()?;
+        drop(stdin);
         if status.success() { Ok(()) } else { Err(Failure::new(format!("the server ended with {status}"))) }
     }
 }

@@ -6,8 +6,9 @@
 //! server have a processor each; 64 at once, each with its own connection, give the rate, where they take
 //! what there is.
 
+mod followers;
 pub(super) mod raw;
-mod shape;
+pub(super) mod shape;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -42,8 +43,13 @@ pub fn child(role: &OsStr) -> Result<(), String> {
 }
 
 /// Starts a bare server with a file at `path`.
-fn bare(mode: raw::Mode, path: &Path, shape: &Shape) -> Result<OwnProcess, String> {
-    Ok(OwnProcess::role(&["bench", "commit"], ROLE, raw::role(mode, path, shape))?)
+pub(super) fn bare(
+    mode: raw::Mode,
+    followers: &[&str],
+    path: &Path,
+    shape: &Shape,
+) -> Result<OwnProcess, String> {
+    Ok(OwnProcess::role(&["bench", "commit"], ROLE, raw::role(mode, followers, path, shape))?)
 }
 
 /// Measures.
@@ -69,7 +75,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
     options.say(&format!("one committer: {shape}"));
     let mut rows = Vec::new();
-    let wire = placed::on(last, || bare(raw::Mode::One, &scratch.join("one"), &shape))?;
+    let wire = placed::on(last, || bare(raw::Mode::One, &[], &scratch.join("one"), &shape))?;
     let one = placed::on(first, || one(options, &address, &wire, &shape))?;
     let one_us = one.value;
     rows.push(one.note(format!("{}; {shape}", placed::note())));
@@ -79,7 +85,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     options.say(&format!("{COMMITTERS} committers"));
     let server = OwnProcess::serve(&scratch.join("data of many"), None, &[])?;
     let address: Address = server.address()?;
-    let batch = bare(raw::Mode::Batch, &scratch.join("batch"), &shape)?;
+    let batch = bare(raw::Mode::Batch, &[], &scratch.join("batch"), &shape)?;
     let group = group(options, &address, &batch, &shape)?;
     let gain = group.value * one_us / 1e6;
     rows.push(group);
@@ -137,7 +143,7 @@ fn one(options: &Options, address: &Address, bare: &OwnProcess, shape: &Shape) -
 }
 
 /// Microseconds of each operation of a block, after some that are not counted.
-fn latencies(mut operation: impl FnMut() -> Result<(), String>) -> Result<Vec<f64>, String> {
+pub(super) fn latencies(mut operation: impl FnMut() -> Result<(), String>) -> Result<Vec<f64>, String> {
     for _ in 0..BLOCK_WARM {
         operation()?;
     }
@@ -173,7 +179,7 @@ fn group(options: &Options, address: &Address, bare: &OwnProcess, shape: &Shape)
 }
 
 /// Operations a second of all of `operations`, each on its own thread.
-fn rate<F>(time: Duration, operations: impl Iterator<Item = F>) -> Result<f64, String>
+pub(super) fn rate<F>(time: Duration, operations: impl Iterator<Item = F>) -> Result<f64, String>
 where
     F: FnMut() -> Result<(), String> + Send,
 {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::event::epoll;
 
+use super::followers::{Followers, follow};
 use super::shape::Shape;
 
 /// The environment variable that says what to do.
@@ -27,26 +28,38 @@ pub enum Mode {
     One,
     /// Many.
     Batch,
+    /// One, of a bare leader: see [`follow`].
+    Follow,
 }
 
-/// The value of [`ROLE`] for such a server.
-pub fn role(mode: Mode, file: &Path, shape: &Shape) -> OsString {
-    let name = if mode == Mode::One { "one" } else { "batch" };
-    let mut role = format!("{name} {} {} {} ", shape.request, shape.log, shape.reply).into_bytes();
+/// The value of [`ROLE`] for such a server; with followers it waits for one of them, too.
+pub fn role(mode: Mode, followers: &[&str], file: &Path, shape: &Shape) -> OsString {
+    let name = match mode {
+        Mode::One => "one",
+        Mode::Batch => "batch",
+        Mode::Follow => "follow",
+    };
+    let words: Vec<&str> = [name].into_iter().chain(followers.iter().copied()).collect();
+    let mut role =
+        format!("{} {} {} {} ", words.join(","), shape.request, shape.log, shape.reply).into_bytes();
     role.extend_from_slice(file.as_os_str().as_bytes());
     OsString::from_vec(role)
 }
 
-fn parse(role: &OsStr) -> Option<(Mode, Shape, PathBuf)> {
+type Role = (Mode, Vec<String>, Shape, PathBuf);
+
+fn parse(role: &OsStr) -> Option<Role> {
     let mut words = role.as_bytes().splitn(5, |&b| b == b' ');
-    let mode = match words.next()? {
-        b"one" => Mode::One,
-        b"batch" => Mode::Batch,
+    let mut names = std::str::from_utf8(words.next()?).ok()?.split(',').map(String::from);
+    let mode = match names.next()?.as_str() {
+        "one" => Mode::One,
+        "batch" => Mode::Batch,
+        "follow" => Mode::Follow,
         _ => return None,
     };
     let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok().filter(|&n| n > 0);
     let shape = Shape { request: number()?, log: number()?, reply: number()? };
-    Some((mode, shape, PathBuf::from(OsStr::from_bytes(words.next()?))))
+    Some((mode, names.collect(), shape, PathBuf::from(OsStr::from_bytes(words.next()?))))
 }
 
 /// Serves until standard input ends.
@@ -54,18 +67,26 @@ fn parse(role: &OsStr) -> Option<(Mode, Shape, PathBuf)> {
 /// # Errors
 /// A sentence: what failed.
 pub fn serve(role: &OsStr) -> Result<(), String> {
-    let (mode, shape, path) = parse(role).ok_or_else(|| format!("{ROLE} is for this program's own use"))?;
+    let (mode, followers, shape, path) =
+        parse(role).ok_or_else(|| format!("{ROLE} is for this program's own use"))?;
     std::thread::spawn(|| {
         // The process that started this one has ended, or wants it to end.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(0);
     });
-    let log = RawLog::create(&path, shape.log).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut log = RawLog::create(&path, shape.log).map_err(|e| format!("{}: {e}", path.display()))?;
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| e.to_string())?;
     println!("listening on {}", listener.local_addr().map_err(|e| e.to_string())?);
+    let mut followers = Followers::connect(&followers).map_err(|e| e.to_string())?;
+    let mut durable = |count: usize| {
+        followers.send(log.records(count))?;
+        log.commit(count)?;
+        followers.wait_for_one()
+    };
     match mode {
-        Mode::One => one(&listener, log, &shape),
-        Mode::Batch => batch(&listener, log, &shape),
+        Mode::One => one(&listener, durable, &shape),
+        Mode::Batch => batch(&listener, durable, &shape),
+        Mode::Follow => follow(&listener, &mut durable, shape.log),
     }
     .map_err(|e| e.to_string())
 }
@@ -80,7 +101,7 @@ struct RawLog {
 }
 
 impl RawLog {
-    fn create(path: &Path, record_bytes: usize) -> std::io::Result<RawLog> {
+    fn create(path: &Path, record_bytes: usize) -> io::Result<RawLog> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         let zeros = vec![0; 1 << 20];
         for at in (0..LOG_BYTES).step_by(zeros.len()) {
@@ -90,12 +111,18 @@ impl RawLog {
         Ok(RawLog { file, at: 0, record_bytes, records: Vec::new() })
     }
 
-    /// Makes `count` records durable: one write, one sync.
-    fn commit(&mut self, count: usize) -> std::io::Result<()> {
+    /// So many records.
+    fn records(&mut self, count: usize) -> &[u8] {
         let bytes = self.record_bytes * count;
         if self.records.len() < bytes {
             self.records.resize(bytes, 7);
         }
+        &self.records[..bytes]
+    }
+
+    /// Makes `count` records durable: one write, one sync.
+    fn commit(&mut self, count: usize) -> io::Result<()> {
+        let bytes = self.records(count).len();
         if self.at + bytes as u64 > LOG_BYTES {
             self.at = 0;
         }
@@ -105,19 +132,27 @@ impl RawLog {
     }
 }
 
-fn one(listener: &TcpListener, mut log: RawLog, shape: &Shape) -> std::io::Result<()> {
+fn one(
+    listener: &TcpListener,
+    mut durable: impl FnMut(usize) -> io::Result<()>,
+    shape: &Shape,
+) -> io::Result<()> {
     let (mut request, reply) = (vec![0; shape.request], vec![0; shape.reply]);
     loop {
         let (mut stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
         while stream.read_exact(&mut request).is_ok() {
-            log.commit(1)?;
+            durable(1)?;
             stream.write_all(&reply)?;
         }
     }
 }
 
-fn batch(listener: &TcpListener, mut log: RawLog, shape: &Shape) -> std::io::Result<()> {
+fn batch(
+    listener: &TcpListener,
+    mut durable: impl FnMut(usize) -> io::Result<()>,
+    shape: &Shape,
+) -> io::Result<()> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     listener.set_nonblocking(true)?;
     epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
@@ -155,7 +190,7 @@ fn batch(listener: &TcpListener, mut log: RawLog, shape: &Shape) -> std::io::Res
         if answers.is_empty() {
             continue;
         }
-        log.commit(answers.len())?;
+        durable(answers.len())?;
         for key in answers.drain(..) {
             if let Some((stream, _)) = streams.get_mut(&key) {
                 stream.write_all(&reply)?;
@@ -212,29 +247,47 @@ mod tests {
     fn a_role_is_read_as_it_was_written() {
         let shape = Shape { request: 200, log: 150, reply: 300 };
         let path = Path::new("/tmp/a directory/raw");
-        assert_eq!(parse(&role(Mode::Batch, path, &shape)), Some((Mode::Batch, shape, path.to_path_buf())));
+        let all = ["127.0.0.1:1".to_string(), "127.0.0.1:2".to_string()];
+        let role = role(Mode::Batch, &[&all[0], &all[1]], path, &shape);
+        assert_eq!(parse(&role), Some((Mode::Batch, all.to_vec(), shape, path.to_path_buf())));
         assert_eq!(parse(OsStr::new("one 0 1 1 /x")), None);
         assert_eq!(parse(OsStr::new("serve")), None);
     }
 
     #[test]
-    fn both_servers_answer_each_request_with_as_many_bytes_and_write_as_many() {
+    fn each_server_answers_and_writes_as_told() {
         let shape = Shape { request: 100, log: 5, reply: 30 };
         for mode in [Mode::One, Mode::Batch] {
             let dir = tempfile::tempdir().unwrap();
-            let log = RawLog::create(&dir.path().join("log"), shape.log).unwrap();
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap().to_string();
-            std::thread::spawn(move || match mode {
-                Mode::One => one(&listener, log, &shape),
-                Mode::Batch => batch(&listener, log, &shape),
+            let paths = ["leader", "follower"].map(|name| dir.path().join(name));
+            let [log, theirs] = paths.each_ref().map(|path| RawLog::create(path, shape.log).unwrap());
+            let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+            let [address, follower] = listeners.each_ref().map(|l| l.local_addr().unwrap().to_string());
+            let [leads, follows] = listeners;
+            std::thread::spawn(move || {
+                let mut theirs = theirs;
+                follow(&follows, &mut |count| theirs.commit(count), shape.log)
+            });
+            std::thread::spawn(move || {
+                let (mut log, mut followers) = (log, Followers::connect(&[follower]).unwrap());
+                let durable = |count| {
+                    followers.send(log.records(count))?;
+                    log.commit(count)?;
+                    followers.wait_for_one()
+                };
+                match mode {
+                    Mode::One => one(&leads, durable, &shape),
+                    _ => batch(&leads, durable, &shape),
+                }
             });
             let mut caller = Caller::connect(&address, &shape).unwrap();
             for _ in 0..3 {
                 caller.call().unwrap();
             }
-            let bytes = std::fs::read(dir.path().join("log")).unwrap();
-            assert_eq!(bytes.iter().filter(|&&b| b != 0).count(), 15);
+            for path in &paths {
+                let bytes = std::fs::read(path).unwrap();
+                assert_eq!(bytes.iter().filter(|&&b| b != 0).count(), 15, "{}", path.display());
+            }
         }
     }
 }

@@ -1,18 +1,20 @@
 //! `tercel soak`: real work on a server process that is killed again and again, and a proof that nothing was
 //! lost.
 //!
-//! Clients in this process move money, append to lists and fill a map, half of them through a proxy that cuts
-//! connections. Every few seconds the server gets SIGKILL and is started again on its directory. Everything
-//! that the clients did and saw is recorded, and in the end the checkers of `tercel-verify` go through it
-//! with what a fresh client finds.
+//! Clients in this process move money, append to lists and fill a map, half of them through proxies that cut
+//! connections. Every few seconds a server gets SIGKILL and is started again on its directory; in a group a
+//! member may instead be stopped for a while. Everything that the clients did and saw is recorded, and in the
+//! end the checkers of `tercel-verify` go through it with what a fresh client finds.
 //!
 //! | module | its noun |
 //! |---|---|
 //! | `space` | the objects, and how they are made and read out |
 //! | `worker` | a client: what it does and records |
+//! | `faults` | the kills and stops of servers, one after the other |
 //! | `proxy` | a link whose connections are cut now and then |
 //! | `report` | the verdict |
 
+mod faults;
 mod proxy;
 mod report;
 mod space;
@@ -27,16 +29,17 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
-use tercel::{Address, Client, ClientConfig};
+use tercel::{Addresses, Client, ClientConfig};
 use tercel_term::fail::{Failure, Outcome};
-use tercel_term::process::OwnProcess;
+use tercel_term::hosts::Hosts;
+use tercel_term::members::Members;
 use tercel_term::tidy::{self, OwnDir};
 use tercel_term::{Term, count, tell};
 use tercel_verify::{History, Kind, PROPERTIES, View};
 
 use crate::args;
 use proxy::Proxy;
-use report::{Restart, Run};
+use report::Run;
 use space::Space;
 use worker::{Record, Worker};
 
@@ -72,9 +75,10 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
             dir.path().display()
         );
     }
-    let server = dir.serve(None, args)?;
-    let address = server.address()?;
-    let first = client(&address)?;
+    let mut members = dir.serve(args)?;
+    let addresses = members.addresses()?;
+    let first = client(&addresses)?;
+    let view = view_of(&first);
     if args.fill > 0 && !args.json {
         tell!("filling the store with {} MB", args.fill >> 20);
     }
@@ -87,32 +91,37 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         last_stamp: AtomicU64::new(0),
         space,
     };
-    let proxy = Proxy::start(&address, args.seed)?;
+    let proxy = |i| Proxy::start(members.address(i), args.seed + i as u64);
+    let proxies = (0..members.len()).map(proxy).collect::<Result<Vec<_>, _>>()?;
+    let proxied = proxies.iter().map(|proxy| proxy.address().to_string()).collect::<Vec<_>>().join(",");
+    let proxied: Addresses =
+        proxied.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))?;
     let (records, ended) = thread::scope(|scope| {
         let workers: Vec<_> = (0..args.clients)
             .map(|i| {
-                let target = if i % 2 == 0 { proxy.address() } else { address.clone() };
+                let target = if is_proxied(i) { &proxied } else { &addresses };
                 let worker = Worker::new(&shared, i, args.seed);
-                scope.spawn(move || worker.run(&target))
+                scope.spawn(move || worker.run(target))
             })
             .collect();
-        scope.spawn(|| collect_always(&shared, &address));
-        let ended = kill_loop(args, every, &shared, server, &dir, term);
-        // Set also if `kill_loop` failed: without a server no client ends by itself. Each then gives up at
-        // its own time-out.
+        scope.spawn(|| collect_always(&shared, &addresses));
+        let ended = faults::make(args, every, &shared, &mut members, term);
+        // Set also if a server could not be started: without a server no client ends by itself. Each then
+        // gives up at its own time-out.
         shared.stop.store(true, Ordering::Release);
         let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
         (records, ended)
     });
-    let cuts = proxy.stop();
-    let (kill_loop, server) = ended?;
+    let cuts = proxies.into_iter().map(Proxy::stop).sum();
+    let (faults, before) = ended?;
     if records.len() < args.clients {
         return Err(Failure::new("a client of the soak panicked; what it said stands above"));
     }
     let bar = term.bar(1, BAR, "reading all there is");
-    let last = client(&server.address()?)?;
+    let last = client(&addresses)?;
     let ending = shared.space.read(&last)?;
-    let done = kill_loop.done + Done::by(&last);
+    let done = before + Done::by(&last);
+    let views = view_of(&last) - view;
     drop(last);
     bar.finish_and_clear();
     let mut history = History {
@@ -130,7 +139,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         kind: Kind::Server,
         objects: ending.versions(),
     });
-    let mut run = Run::new(args, kill_loop.restarts, done, cuts, &ending, shared.space.total());
+    let mut run = Run::new(args, (faults, views), done, cuts, &ending, shared.space.total());
     for record in records {
         run.add(&record);
         history.transactions.extend(record.transactions);
@@ -147,11 +156,16 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         done += 1;
     });
     bar.finish_and_clear();
-    server.stop()?;
+    members.stop()?;
     if let (Some(path), Some(mut file)) = (&args.history, history_file) {
         file.write_all(history.to_json().as_bytes()).map_err(|e| cannot_write(path, &e))?;
     }
     run.tell(args.json, term)
+}
+
+/// Says whether the connections of a client are cut now and then.
+fn is_proxied(client: usize) -> bool {
+    client.is_multiple_of(2)
 }
 
 fn cannot_write(path: &Path, e: &std::io::Error) -> Failure {
@@ -189,8 +203,7 @@ struct Done {
 impl Done {
     /// By one server in its life, as far as it says so.
     fn by(client: &Client) -> Done {
-        let status = client.server_status().ok().and_then(|s| serde_json::from_str::<Value>(&s).ok());
-        let status = status.unwrap_or_default();
+        let status = status_of(client);
         Done {
             pages_installed: status["pages_installed"].as_u64().unwrap_or(0),
             collections: status["collection"]["done"].as_u64().unwrap_or(0),
@@ -211,11 +224,20 @@ impl std::ops::Add for Done {
     }
 }
 
+/// The number of the view that the server is in.
+fn view_of(client: &Client) -> u64 {
+    status_of(client)["view"].as_u64().unwrap_or(0)
+}
+
+fn status_of(client: &Client) -> Value {
+    client.server_status().ok().and_then(|s| serde_json::from_str(&s).ok()).unwrap_or_default()
+}
+
 /// Has one collection follow the other, whatever becomes of the servers.
-fn collect_always(shared: &Shared, address: &Address) {
+fn collect_always(shared: &Shared, addresses: &Addresses) {
     let mut link: Option<Client> = None;
     while !shared.stop.load(Ordering::Acquire) {
-        link = link.or_else(|| client(address).ok());
+        link = link.or_else(|| client(addresses).ok());
         // A server that was killed is connected to again by the client itself.
         if let Some(client) = &link {
             let _ = client.begin_collection(false);
@@ -227,57 +249,11 @@ fn collect_always(shared: &Shared, address: &Address) {
 /// A collection that is asked for while one is under way follows it.
 const COLLECT_EVERY: Duration = Duration::from_millis(20);
 
-/// The restarts of the servers of a run, and what the servers did.
-#[derive(Default)]
-struct KillLoop {
-    restarts: Vec<Restart>,
-    /// Before they were killed.
-    done: Done,
-}
-
-/// Lets the clients work, killing the server and starting it again, and leaves one that works.
-fn kill_loop(
-    args: &args::Soak,
-    every: Duration,
-    shared: &Shared,
-    mut server: OwnProcess,
-    dir: &Dir,
-    term: &Term,
-) -> Result<(KillLoop, OwnProcess), Failure> {
-    let address = server.address()?;
-    let bar = term.bar(args.seconds, BAR, "soak");
-    let end = Duration::from_secs(args.seconds);
-    let mut kill_loop = KillLoop::default();
-    let mut next = every;
-    while shared.begun.elapsed() < end {
-        let until = next.min(end).saturating_sub(shared.begun.elapsed());
-        thread::sleep(until.min(BAR_STEP));
-        bar.set_position(shared.begun.elapsed().as_secs());
-        if shared.begun.elapsed() < next {
-            continue;
-        }
-        next += every;
-        // A server that does not answer now may have done something; it is only not counted.
-        kill_loop.done =
-            kill_loop.done + client(&address).map_or(Done::default(), |client| Done::by(&client));
-        let log_bytes = dir.log_bytes();
-        let killed_us = shared.now_us();
-        server.kill()?;
-        server = dir.serve(Some(&address), args)?;
-        kill_loop.restarts.push(Restart { killed_us, listening_us: shared.now_us(), log_bytes });
-    }
-    bar.finish_and_clear();
-    Ok((kill_loop, server))
-}
-
 /// A bar of what takes its time.
 const BAR: &str = "{msg:<22} {wide_bar:.cyan/dim} {elapsed}";
 
-/// Time between two moves of the bar.
-const BAR_STEP: Duration = Duration::from_millis(500);
-
-fn client(address: &Address) -> Result<Client, Failure> {
-    Ok(Client::connect_with(address, ClientConfig { cache_bytes: 8 << 20, ..ClientConfig::default() })?)
+fn client(at: &Addresses) -> Result<Client, Failure> {
+    Ok(Client::connect_with(at.clone(), ClientConfig { cache_bytes: 8 << 20, ..ClientConfig::default() })?)
 }
 
 /// Says whether a directory has entries, or the path is something else.
@@ -332,13 +308,19 @@ impl Dir {
         matches!(self, Dir::Named(_, true))
     }
 
-    /// Starts a server over the space.
-    fn serve(&self, at: Option<&Address>, args: &args::Soak) -> Result<OwnProcess, Failure> {
+    /// Starts the servers over the space.
+    fn serve(&self, args: &args::Soak) -> Result<Members, Failure> {
         let bytes = args.mob.map(|bytes| bytes.to_string());
         let mob = bytes.iter().flat_map(|bytes| ["--mob", bytes]);
         // Nothing is kept but what the root reaches, so nothing needs a time of grace.
         let more: Vec<&str> = mob.chain(["--gc-grace", "0"]).collect();
-        OwnProcess::serve(&self.path().join("space"), at, &more)
+        if args.hosts {
+            match Hosts::new(args.replicas) {
+                Ok(hosts) => return Members::start_on(hosts, self.path(), args.replicas, &more),
+                Err(e) => eprintln!("cuts of links are left out, for no hosts can be made: {}", e.what),
+            }
+        }
+        Members::start(self.path(), args.replicas, &more)
     }
 
     fn path(&self) -> &Path {
@@ -346,13 +328,5 @@ impl Dir {
             Dir::Named(path, _) => path,
             Dir::Own(own) => own.path(),
         }
-    }
-
-    /// Bytes of the log's segments.
-    fn log_bytes(&self) -> u64 {
-        let log = self.path().join("space").join("log");
-        let files = std::fs::read_dir(log).into_iter().flatten().flatten();
-        let segments = files.filter(|f| f.path().extension().is_some_and(|extension| extension == "tlog"));
-        segments.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum()
     }
 }

@@ -6,26 +6,22 @@ use std::process::ExitCode;
 use serde::Serialize;
 use tercel_term::fail::Outcome;
 use tercel_term::{Term, count, say, tell, thousands};
-use tercel_verify::{History, Outcome as Ended, Property};
+use tercel_verify::{History, Outcome as Ended, Property, Session, Transaction};
 
-use super::Done;
+use super::faults::{Fault, Kind};
 use super::space::Ending;
 use super::worker::Record;
+use super::{Done, is_proxied};
 use crate::args;
-
-/// A kill and what came of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Restart {
-    pub killed_us: u64,
-    pub listening_us: u64,
-    pub log_bytes: u64,
-}
 
 /// The form of `--json`.
 #[derive(Serialize)]
 pub struct Run {
     seconds: u64,
     clients: usize,
+    /// Servers of the group, and the views that began meanwhile.
+    replicas: usize,
+    views: u64,
     kills: usize,
     cuts: u64,
     #[serde(flatten)]
@@ -48,23 +44,40 @@ pub struct Run {
     read_only: usize,
     /// Transactions that did not happen: conflicts, and attempts without a server.
     aborted: usize,
-    /// From a kill to the first commit that was acknowledged after it, and from a kill until the server
-    /// listened again.
+    #[serde(flatten)]
+    worst: Worst,
+    gaps: Vec<Gap>,
+    recovery: Vec<Recovery>,
+    /// The findings, a few of each kind.
+    findings: Vec<String>,
+    #[serde(skip)]
+    faults: Vec<Fault>,
+    #[serde(skip)]
+    appended: Vec<u64>,
+    #[serde(skip)]
+    perhaps: Vec<u64>,
+}
+
+/// The longest times of a run.
+#[derive(Default, Serialize)]
+struct Worst {
+    /// From a kill to the first commit that was acknowledged once the server listened again, and from a kill
+    /// until it did.
     worst_outage_ms: f64,
     worst_restart_ms: f64,
     /// The most that an outage was longer than its restart.
     worst_excess_ms: f64,
     /// From a request's begin to its acknowledgement.
     worst_request_ms: f64,
-    recovery: Vec<Recovery>,
-    /// The findings, a few of each kind.
-    findings: Vec<String>,
-    #[serde(skip)]
-    restarts: Vec<Restart>,
-    #[serde(skip)]
-    appended: Vec<u64>,
-    #[serde(skip)]
-    perhaps: Vec<u64>,
+}
+
+/// Faults of one kind: for each, the longest time between two acknowledgements of one client that met it.
+#[derive(Serialize)]
+struct Gap {
+    fault: String,
+    times: usize,
+    median_ms: f64,
+    worst_ms: f64,
 }
 
 /// Recovery time against the log's size: restarts whose logs had about as many bytes.
@@ -82,7 +95,7 @@ const FINDINGS_MAX: usize = 20;
 impl Run {
     pub fn new(
         args: &args::Soak,
-        restarts: Vec<Restart>,
+        (faults, views): (Vec<Fault>, u64),
         done: Done,
         cuts: u64,
         ending: &Ending,
@@ -95,7 +108,9 @@ impl Run {
         Run {
             seconds: args.seconds,
             clients: args.clients,
-            kills: restarts.len(),
+            replicas: args.replicas,
+            views,
+            kills: faults.iter().filter(|fault| fault.kind == Kind::Kill).count(),
             cuts,
             done,
             acknowledged: 0,
@@ -109,13 +124,11 @@ impl Run {
             transactions: 0,
             read_only: 0,
             aborted: 0,
-            worst_outage_ms: 0.0,
-            worst_restart_ms: 0.0,
-            worst_excess_ms: 0.0,
-            worst_request_ms: 0.0,
+            worst: Worst::default(),
+            gaps: Vec::new(),
             recovery: Vec::new(),
             findings,
-            restarts,
+            faults,
             appended: Vec::new(),
             perhaps: Vec::new(),
         }
@@ -125,7 +138,8 @@ impl Run {
     pub fn add(&mut self, record: &Record) {
         self.conflicts += record.conflicts;
         self.unavailable += record.unavailable;
-        self.worst_request_ms = self.worst_request_ms.max(record.request_us_max as f64 / 1e3);
+        let request_ms = record.request_us_max as f64 / 1e3;
+        self.worst.worst_request_ms = self.worst.worst_request_ms.max(request_ms);
         self.violations += record.errors.len();
         self.findings.extend(record.errors.iter().take(FINDINGS_MAX).cloned());
         self.appended.extend(&record.appended);
@@ -176,32 +190,36 @@ impl Run {
     }
 
     fn measure(&mut self, history: &History) {
-        let mut ends: Vec<u64> = history
-            .transactions
-            .iter()
-            .filter(|t| matches!(t.outcome, Ended::Committed(_)) && !t.is_read_only())
-            .map(|t| t.end_us)
-            .collect();
+        let mut ends: BTreeMap<Session, Vec<u64>> = BTreeMap::new();
+        let is_commit = |t: &&Transaction| matches!(t.outcome, Ended::Committed(_)) && !t.is_read_only();
+        for t in history.transactions.iter().filter(is_commit) {
+            ends.entry(t.session).or_default().push(t.end_us);
+        }
+        ends.values_mut().for_each(|ends| ends.sort_unstable());
+        if self.replicas > 1 {
+            self.gaps = gaps(&self.faults, &ends);
+        } else {
+            self.measure_restarts(ends.into_values().flatten().collect());
+        }
+    }
+
+    fn measure_restarts(&mut self, mut ends: Vec<u64>) {
         ends.sort_unstable();
         let mut by_size: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-        for r in &self.restarts {
-            let restart = (r.listening_us - r.killed_us) as f64 / 1e3;
-            by_size.entry((r.log_bytes >> 20).next_power_of_two()).or_default().push(restart);
-            self.worst_restart_ms = self.worst_restart_ms.max(restart);
+        for fault in &self.faults {
+            let restart = fault.ms();
+            by_size.entry((fault.log_bytes >> 20).next_power_of_two()).or_default().push(restart);
+            let worst = &mut self.worst;
+            worst.worst_restart_ms = worst.worst_restart_ms.max(restart);
             // The run may have ended before any client committed again.
-            let Some(first) = ends.get(ends.partition_point(|&end| end < r.listening_us)) else { continue };
-            let outage = (first - r.killed_us) as f64 / 1e3;
-            self.worst_outage_ms = self.worst_outage_ms.max(outage);
-            self.worst_excess_ms = self.worst_excess_ms.max(outage - restart);
+            let Some(first) = ends.get(ends.partition_point(|&end| end < fault.over_us)) else { continue };
+            let outage = (first - fault.begun_us) as f64 / 1e3;
+            worst.worst_outage_ms = worst.worst_outage_ms.max(outage);
+            worst.worst_excess_ms = worst.worst_excess_ms.max(outage - restart);
         }
         for (log_mib, mut took) in by_size {
-            took.sort_by(f64::total_cmp);
-            self.recovery.push(Recovery {
-                log_mib,
-                restarts: took.len(),
-                median_ms: took[took.len() / 2],
-                worst_ms: took[took.len() - 1],
-            });
+            let (median_ms, worst_ms) = median_and_worst(&mut took);
+            self.recovery.push(Recovery { log_mib, restarts: took.len(), median_ms, worst_ms });
         }
     }
 
@@ -243,12 +261,25 @@ impl Run {
             count(self.done.collections, "collection", "collections"),
             count(self.done.collected, "object", "objects")
         );
-        tell!(
-            "  outage at most {:.0} ms, of which {:.0} ms until the server listened again; a request at most {:.0} ms",
-            self.worst_outage_ms,
-            self.worst_restart_ms,
-            self.worst_request_ms
-        );
+        let worst = &self.worst;
+        if self.replicas > 1 {
+            tell!(
+                "  {} members, {}; a request at most {:.0} ms; longest pause of a client, by the fault that it met:",
+                self.replicas,
+                count(self.views, "view began", "views began"),
+                worst.worst_request_ms
+            );
+        } else {
+            tell!(
+                "  outage at most {:.0} ms, of which {:.0} ms until the server listened again; a request at most {:.0} ms",
+                worst.worst_outage_ms,
+                worst.worst_restart_ms,
+                worst.worst_request_ms
+            );
+        }
+        for Gap { fault, times, median_ms, worst_ms } in &self.gaps {
+            tell!("    {fault:<26} {median_ms:>6.0} ms, at most {worst_ms:.0} ms ({times} times)");
+        }
         for r in &self.recovery {
             tell!(
                 "  restart with a log of up to {} MiB: {:.0} ms, at most {:.0} ms ({} times)",
@@ -268,4 +299,31 @@ impl Run {
         tell!("  {}", if self.is_sound() { term.green(&verdict) } else { term.red(&verdict) });
         self.findings.iter().for_each(|f| tell!("  {f}"));
     }
+}
+
+/// The gaps that clients saw, by the kind of fault that they met; those that met none come last. Clients
+/// whose connections are cut at random are left out.
+fn gaps(faults: &[Fault], ends: &BTreeMap<Session, Vec<u64>>) -> Vec<Gap> {
+    let pauses = |meets: &dyn Fn(u64, u64) -> bool| -> f64 {
+        let whole = ends.iter().filter(|(session, _)| !is_proxied(session.0 as usize));
+        let pairs = whole.flat_map(|(_, ends)| ends.windows(2)).filter(|pair| meets(pair[0], pair[1]));
+        pairs.map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as f64 / 1e3
+    };
+    let mut by_kind: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for fault in faults {
+        let pause = pauses(&|from, to| fault.meets(from, to));
+        by_kind.entry(fault.to_string()).or_default().push(pause);
+    }
+    let quiet = pauses(&|from, to| !faults.iter().any(|fault| fault.meets(from, to)));
+    let of_kinds = by_kind.into_iter().chain([("none".to_string(), vec![quiet])]);
+    let gap = |(fault, mut all): (String, Vec<f64>)| {
+        let (median_ms, worst_ms) = median_and_worst(&mut all);
+        Gap { fault, times: all.len(), median_ms, worst_ms }
+    };
+    of_kinds.map(gap).collect()
+}
+
+fn median_and_worst(all: &mut [f64]) -> (f64, f64) {
+    all.sort_by(f64::total_cmp);
+    (all[all.len() / 2], all[all.len() - 1])
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tercel::{Address, Client, ClientConfig, Error, Tx};
+use tercel::{Addresses, Client, ClientConfig, Error, Tx};
 use tercel_machine::random::Random;
 use tercel_verify::{
     Isolation, Kind, Object as Id, Outcome, Process, Read, Session, Transaction, Value, View, Write,
@@ -86,7 +86,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Works until it is told to stop.
-    pub fn run(mut self, target: &Address) -> Record {
+    pub fn run(mut self, target: &Addresses) -> Record {
         let config = ClientConfig { cache_bytes: 2 << 20, transactions_max: 2, ..ClientConfig::default() };
         let working = Working(self.shared);
         let Some(client) = self.connect(target, &config) else { return self.record };
@@ -125,9 +125,9 @@ impl<'a> Worker<'a> {
     }
 
     /// The first connection may be cut as any other.
-    fn connect(&mut self, target: &Address, config: &ClientConfig) -> Option<Client> {
+    fn connect(&mut self, target: &Addresses, config: &ClientConfig) -> Option<Client> {
         while !self.stopped() {
-            match Client::connect_with(target, config.clone()) {
+            match Client::connect_with(target.clone(), config.clone()) {
                 Ok(client) => return Some(client),
                 Err(Error::Unavailable(_) | Error::Timeout(_)) => thread::sleep(PAUSE),
                 Err(e) => {

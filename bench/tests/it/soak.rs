@@ -49,6 +49,29 @@ fn last_but_one(history: &History) -> Option<(usize, Value)> {
 }
 
 #[test]
+fn killed_and_cut_members_lose_nothing() {
+    let output = Command::new(program())
+        .args(["soak", "--replicas", "3", "--hosts", "--seconds", "6", "--clients", "4"])
+        .args(["--kill-every", "1.3", "--json"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}{said}");
+    let run: serde_json::Value = serde_json::from_str(&told).unwrap();
+    for none in ["lost", "duplicated", "violations"] {
+        assert_eq!(run[none], 0, "{told}");
+    }
+    // A leader was killed and one was stopped: another one led, and clients went on.
+    assert!(run["views"].as_u64() >= Some(2) && run["acknowledged"].as_u64() > Some(100), "{told}");
+    let met: Vec<_> =
+        run["gaps"].as_array().unwrap().iter().filter_map(|gap| gap["fault"].as_str()).collect();
+    assert!(met.contains(&"leader killed") && met.contains(&"leader stopped"), "{told}");
+    // Networks of its own are for the superuser.
+    assert!(met.contains(&"leader cut") != said.contains("cuts of links are left out"), "{told}{said}");
+}
+
+#[test]
 fn a_soak_says_when_it_begins_to_judge_and_its_help_how_long_that_takes() {
     let soak = |args: &[&str]| {
         let output = Command::new(program()).arg("soak").args(args).output().unwrap();

@@ -1,6 +1,7 @@
 //! `tercel demo`: the main job, on real data, in a minute.
 
 mod calls;
+mod group;
 mod scenes;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,13 @@ pub fn run(args: &args::Demo, term: &Term) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let dir = DemoDir::new(args.dir.as_deref())?;
+    if args.replicas > 1 {
+        group::run(dir.path(), args.replicas, term)?;
+        say!();
+        tell!("{} in {:.1} s. Try next:", term.green("done"), begun.elapsed().as_secs_f64());
+        say!("  {} group form ./a=127.0.0.1:7117 ./b=127.0.0.1:7118 ./c=127.0.0.1:7119", program());
+        return Ok(ExitCode::SUCCESS);
+    }
     let source = Source::choose(args.input.as_deref(), args.sample);
     tell!("{} package index: {}", term.bold("data"), source.describe());
     let graph = list::read(&source, &Choice::default(), term)?;

@@ -83,3 +83,20 @@ fn calls_of_the_whole_demonstration_go_by_shared_memory_and_by_tcp() {
     ];
     assert_eq!(rows(&words), expected, "{words}");
 }
+
+#[test]
+fn demonstrated_group_finds_all_commits_without_killed_leaders() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tercel"));
+    let output = command.args(["demo", "--replicas", "3"]).env("TMPDIR", dir.path()).output().unwrap();
+    let words = out(&output);
+    // No member waits in the end for what the others, which have stopped, would have to do.
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let kills = words.lines().filter(|line| line.starts_with("kill the leader, process "));
+    assert_eq!(kills.count(), 2, "{words}");
+    let counted = words.lines().find_map(|line| line.strip_prefix("  acknowledged ")).unwrap();
+    let (acknowledged, found) = counted.split_once(", found ").unwrap();
+    assert_eq!(acknowledged, found, "{words}");
+    assert!(words.contains("not the loss of a machine"), "{words}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something is left");
+}

@@ -70,10 +70,11 @@ impl Client {
             return;
         }
         if self.seems_silent(now) {
-            return self.disconnected("the server has been silent for two keepalives".into());
+            self.peer.silences += 1;
+            return self.disconnected("the server has been silent for too long".into());
         }
         // Even while messages arrive: a server that sends all the time must receive messages from us, too.
-        if self.peer.link == LinkState::Up && now.since_us(self.peer.last_asked) >= self.peer.keepalive_us {
+        if self.peer.link == LinkState::Up && now >= self.ask_at() {
             self.keep_alive(now);
         }
     }
@@ -255,6 +256,9 @@ impl Client {
             if w.watermark > self.reader.watermark() {
                 self.writer.advance(w.watermark);
             }
+        }
+        if self.history.view != w.view {
+            self.peer.silences = 0;
         }
         self.history.view = w.view;
         self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;

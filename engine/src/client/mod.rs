@@ -148,6 +148,9 @@ struct Peer {
     /// Set if the greeting could not name all cached pages, so that none of them may be kept.
     begins_anew: bool,
     keepalive_us: u64,
+    /// There are other servers to try, and so many were given up in this view because they were silent.
+    has_others: bool,
+    silences: u32,
     /// Bytes that one transaction may have there.
     transaction_bytes_max: usize,
     last_heard: Now,
@@ -207,6 +210,8 @@ impl Client {
                 refusal: None,
                 begins_anew: false,
                 keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
+                has_others: false,
+                silences: 0,
                 transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
                 last_heard: Now(0),
                 last_asked: Now(0),
@@ -268,20 +273,49 @@ impl Client {
     /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
         match self.peer.link {
-            LinkState::Up => {
-                let silent = self.peer.last_heard.plus_us(2 * self.peer.keepalive_us + 1);
-                Some(self.peer.last_asked.plus_us(self.peer.keepalive_us).min(silent))
-            }
-            LinkState::Greeting | LinkState::Checking => {
-                Some(self.peer.last_heard.plus_us(2 * self.peer.keepalive_us + 1))
-            }
+            LinkState::Up => Some(self.ask_at().min(self.silent_at())),
+            LinkState::Greeting | LinkState::Checking => Some(self.silent_at()),
             LinkState::Down(_) | LinkState::Refused(_) => None,
         }
     }
 
     /// Says whether the server was silent for so long that [`Input::Time`] would end the connection.
     pub fn seems_silent(&self, now: Now) -> bool {
-        self.peer.link.is_connected() && now.since_us(self.peer.last_heard) > 2 * self.peer.keepalive_us
+        self.peer.link.is_connected() && now >= self.silent_at()
+    }
+
+    /// There are other servers to try: one that owes an answer is given up soon.
+    pub fn has_others(&mut self) {
+        self.peer.has_others = true;
+    }
+
+    /// When the server is asked for a sign of life.
+    fn ask_at(&self) -> Now {
+        let owes = self.ops.is_owed() || self.peer.pending.is_owed();
+        let haste_us = self.haste_us(limits::HASTE_US).filter(|_| owes);
+        self.peer.last_asked.plus_us(haste_us.unwrap_or(self.peer.keepalive_us))
+    }
+
+    /// When the server is given up, if nothing is heard.
+    fn silent_at(&self) -> Now {
+        let Peer { link, last_asked, last_heard, keepalive_us, .. } = &self.peer;
+        let in_time = last_heard.plus_us(2 * keepalive_us + 1);
+        match link {
+            // The next question is due, and the one before has no answer: a server answers from its memory.
+            LinkState::Up if last_asked > last_heard => self.ask_at().min(in_time),
+            LinkState::Greeting => match self.haste_us(limits::GREETED_US) {
+                Some(haste_us) => last_heard.plus_us(haste_us).min(in_time),
+                None => in_time,
+            },
+            _ => in_time,
+        }
+    }
+
+    /// The time that a server has for an answer where others can be tried; twice as long after each that was
+    /// given up in vain.
+    fn haste_us(&self, first_us: u64) -> Option<u64> {
+        let haste_us = first_us << self.peer.silences.min(limits::HASTE_DOUBLINGS);
+        self.peer.has_others.then(|| haste_us.min(self.peer.keepalive_us))
     }
 
     /// Says whether a connection should be made (again). A client that found another history at the address
@@ -496,5 +530,51 @@ impl Client {
         write(&mut body);
         frame::encode(Header::new(kind, call), &body, &mut frame);
         self.handle(Now(1), Input::Bytes(&frame));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that asks for something after a second in which nothing was said.
+    fn asking() -> Client {
+        let mut client = Client::connected_for_test();
+        assert!(client.server_status(Now(1_000_000)).is_none());
+        client
+    }
+
+    #[test]
+    fn silent_server_among_several_is_given_up_soon() {
+        let mut client = asking();
+        client.has_others();
+        assert!(!client.seems_silent(Now(1_000_000)), "it was not asked since");
+        client.handle(Now(1_000_000), Input::Time);
+        let due = Now(1_000_000 + limits::HASTE_US);
+        assert_eq!(client.deadline(), Some(due));
+        assert!(!client.seems_silent(Now(due.0 - 1)) && client.seems_silent(due));
+        client.handle(due, Input::Time);
+        assert!(client.wants_connection());
+    }
+
+    #[test]
+    fn silent_server_is_kept_if_alone_or_idle() {
+        let mut idle = Client::connected_for_test();
+        idle.has_others();
+        for mut client in [asking(), idle] {
+            client.handle(Now(2_000_000), Input::Time);
+            assert!(!client.seems_silent(Now(3_900_000)));
+        }
+    }
+
+    #[test]
+    fn server_after_a_silent_one_has_more_time() {
+        let mut client = asking();
+        client.has_others();
+        client.handle(Now(1_000_000), Input::Time);
+        client.handle(Now(2_000_000), Input::Time);
+        client.handle(Now(2_000_000), Input::Connected);
+        assert!(!client.seems_silent(Now(2_000_000 + 2 * limits::GREETED_US - 1)));
+        assert!(client.seems_silent(Now(2_000_000 + 2 * limits::GREETED_US)));
     }
 }

@@ -88,6 +88,11 @@ impl Ops {
         busy.filter(|b| b.outcome.is_none()).map(|b| b.op).collect()
     }
 
+    /// Says whether there is an operation without an answer.
+    pub(super) fn is_owed(&self) -> bool {
+        self.slots.iter().filter_map(|s| s.busy.as_ref()).any(|b| b.outcome.is_none())
+    }
+
     /// Says whether an unresolved operation writes to the page.
     pub(super) fn names(&self, page: PageId) -> bool {
         let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());

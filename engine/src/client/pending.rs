@@ -126,6 +126,11 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    /// Says whether an answer is to come that is not only a sign of life.
+    pub(super) fn is_owed(&self) -> bool {
+        self.by_call.values().any(|asked| !matches!(asked, Asked::Question(_)))
+    }
+
     /// The number of the next message.
     pub(super) fn next_call(&mut self) -> u64 {
         self.last += 1;

@@ -82,6 +82,9 @@ pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// that the program receives the reason of a failure.
 const CONNECTING: Duration = Duration::from_secs(4);
 
+/// The same where there are others to try: the system's first attempt, at most half way round the Earth.
+const CONNECTING_TO_ONE: Duration = Duration::from_millis(300);
+
 /// The longest time without a byte in either direction while a byte is to be sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -124,6 +127,11 @@ impl Remote {
         }
     }
 
+    /// Says whether there are several servers to try.
+    pub(crate) fn is_group(&self) -> bool {
+        matches!(self, Remote::Addresses(addresses, ..) if addresses.iter().len() > 1)
+    }
+
     pub(crate) fn describe(&self) -> String {
         match self {
             Remote::Addresses(addresses, ..) => addresses.to_string(),
@@ -136,9 +144,10 @@ impl Remote {
 /// client that connects anew has been refused there, or has lost its server.
 fn connect_to_one<'a>(addresses: &'a Addresses, next: &AtomicUsize) -> io::Result<(&'a Address, OwnedFd)> {
     let mut last = None;
+    let within = if addresses.iter().len() > 1 { CONNECTING_TO_ONE } else { CONNECTING };
     for _ in addresses.iter() {
         let address = addresses.at(next.fetch_add(1, Ordering::Relaxed));
-        match address.connect(CONNECTING) {
+        match address.connect(within) {
             Ok(socket) => return Ok((address, socket)),
             Err(error) => last = Some(error),
         }

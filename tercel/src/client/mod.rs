@@ -196,7 +196,10 @@ impl Life {
         let (reader, writer) =
             heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(setting)?;
         let seed = seed()?;
-        let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
+        let mut machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
+        if remote.is_group() {
+            machine.has_others();
+        }
         let shared = Arc::new(Shared::new(machine, remote, config.timeout, seed));
         let of_driver = shared.clone();
         let driver = std::thread::Builder::new()

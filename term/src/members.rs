@@ -1,0 +1,244 @@
+//! A group of servers of this run's own, each a process of this program: started, killed, stopped, and asked
+//! which one leads. A group of one is a server alone.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tercel::group::{form, inspect};
+use tercel::tools::wire::frame::{self, Header, Kind};
+use tercel::tools::wire::message::{FromServer, HealthState};
+use tercel::{Address, Addresses};
+
+use crate::fail::Failure;
+use crate::hosts::Hosts;
+use crate::process::OwnProcess;
+
+/// The members, in the order of their places.
+pub struct Members {
+    places: Vec<(PathBuf, Address)>,
+    servers: Vec<Option<OwnProcess>>,
+    more: Vec<String>,
+    hosts: Option<Hosts>,
+}
+
+impl Members {
+    /// Takes the directories of `n` members in `dir`, which it makes if there are none, and starts a server
+    /// on each. `more` goes to the end of each command line.
+    ///
+    /// # Errors
+    /// If directories cannot be made or a server does not start.
+    pub fn start(dir: &Path, n: usize, more: &[&str]) -> Result<Members, Failure> {
+        Members::start_behind(dir, n, more, |address| Ok(address.clone()))
+    }
+
+    /// The same with members that reach each other where `front` says, which is told where one listens.
+    ///
+    /// # Errors
+    /// As [`Members::start`], and what `front` gives.
+    pub fn start_behind(
+        dir: &Path,
+        n: usize,
+        more: &[&str],
+        front: impl FnMut(&Address) -> Result<Address, Failure>,
+    ) -> Result<Members, Failure> {
+        Members::begin(Members::form(dir, n, loopback(), front)?, more)
+    }
+
+    /// The same on hosts of this run's own.
+    ///
+    /// # Errors
+    /// As [`Members::start`].
+    pub fn start_on(hosts: Hosts, dir: &Path, n: usize, more: &[&str]) -> Result<Members, Failure> {
+        let members = Members::form(dir, n, |i| hosts.address(i), |address| Ok(address.clone()))?;
+        let more: Vec<&str> = more.iter().copied().chain(["--allow-plain-remote"]).collect();
+        Members::begin(Members { hosts: Some(hosts), ..members }, &more)
+    }
+
+    fn begin(mut members: Members, more: &[&str]) -> Result<Members, Failure> {
+        members.more = more.iter().map(|word| word.to_string()).collect();
+        (0..members.len()).try_for_each(|i| members.start_one(i))?;
+        Ok(members)
+    }
+
+    fn form(
+        dir: &Path,
+        n: usize,
+        address: impl Fn(usize) -> Result<Address, Failure>,
+        mut front: impl FnMut(&Address) -> Result<Address, Failure>,
+    ) -> Result<Members, Failure> {
+        let data = |i: usize| dir.join(format!("member-{}", i + 1));
+        let mut places: Vec<(PathBuf, Address)> =
+            (0..n).map(|i| Ok((data(i), address(i)?))).collect::<Result<_, Failure>>()?;
+        if data(0).exists() && (data(n).exists() || !data(n - 1).exists()) {
+            let other = format!("{} has not the directories of {n} members", dir.display());
+            return Err(Failure::new(other).next("go on with as many members as it was made for"));
+        }
+        if n > 1 && data(0).exists() {
+            for (dir, address) in &mut places {
+                let found = inspect(dir)?;
+                let own = found.members.into_iter().find(|(id, ..)| *id == found.member);
+                let at = own.ok_or_else(|| Failure::new(format!("{} is of no group", dir.display())))?.2;
+                *address = at.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))?;
+            }
+        } else if n > 1 {
+            let new = places.iter().map(|(dir, at)| Ok((dir.as_path(), front(at)?)));
+            form(&new.collect::<Result<Vec<_>, Failure>>()?)?;
+        }
+        Ok(Members { servers: places.iter().map(|_| None).collect(), places, more: Vec::new(), hosts: None })
+    }
+
+    /// The directories and addresses of `n` servers in `dir`, of which nothing is there yet.
+    ///
+    /// # Errors
+    /// Never: each address is one.
+    pub fn places(dir: &Path, n: usize) -> Result<Vec<(PathBuf, Address)>, Failure> {
+        let address = loopback();
+        (0..n).map(|i| Ok((dir.join(format!("member-{}", i + 1)), address(i)?))).collect()
+    }
+
+    /// The number of members.
+    #[expect(clippy::len_without_is_empty, reason = "a group has a member")]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The directory of a member.
+    pub fn dir(&self, i: usize) -> &Path {
+        &self.places[i].0
+    }
+
+    /// The address of a member.
+    pub fn address(&self, i: usize) -> &Address {
+        &self.places[i].1
+    }
+
+    /// The addresses of all, as a client takes them.
+    ///
+    /// # Errors
+    /// Never: each of them is one.
+    pub fn addresses(&self) -> Result<Addresses, Failure> {
+        let all: Vec<String> = self.places.iter().map(|(_, at)| at.to_string()).collect();
+        all.join(",").parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
+    }
+
+    /// The process of a member that runs.
+    pub fn server(&mut self, i: usize) -> Option<&mut OwnProcess> {
+        self.servers[i].as_mut()
+    }
+
+    /// Starts a member that does not run, and waits until it listens.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_one(&mut self, i: usize) -> Result<(), Failure> {
+        let (dir, address) = &self.places[i];
+        let more: Vec<&str> = self.more.iter().map(String::as_str).collect();
+        let hosts = self.hosts.as_ref();
+        let begin = |program| match hosts {
+            Some(hosts) => hosts.of(i).command(program),
+            None => Command::new(program),
+        };
+        self.servers[i] = Some(OwnProcess::serve_by(begin, dir, Some(address), &more)?);
+        Ok(())
+    }
+
+    /// Kills a member with SIGKILL. Gives the moment before.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn kill(&mut self, i: usize) -> Result<Instant, Failure> {
+        let begun = Instant::now();
+        self.servers[i].take().map_or(Ok(()), |mut server| server.kill())?;
+        Ok(begun)
+    }
+
+    /// Stops all threads of a member, or lets them go on: it is there, and does nothing.
+    pub fn freeze(&self, i: usize, is_frozen: bool) {
+        let signal = if is_frozen { Signal::STOP } else { Signal::CONT };
+        self.servers[i].iter().for_each(|server| server.signal(signal));
+    }
+
+    /// The hosts of the members, if they have some of their own.
+    pub fn hosts(&self) -> Option<&Hosts> {
+        self.hosts.as_ref()
+    }
+
+    /// The member that leads and can be reached, if one says so within a moment.
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.len()).find(|i| self.servers[*i].is_some() && leads(&self.places[*i].1) == Some(true))
+    }
+
+    /// Waits until a member leads and all the others run and answer.
+    ///
+    /// # Errors
+    /// If that does not come about within half a minute.
+    pub fn settled(&self) -> Result<usize, Failure> {
+        let end = Instant::now() + SETTLED_MAX;
+        while Instant::now() < end {
+            let all: Vec<Option<bool>> = self.places.iter().map(|(_, at)| leads(at)).collect();
+            let leader = all.iter().position(|one| *one == Some(true));
+            if let Some(leader) = leader.filter(|_| all.iter().all(Option::is_some)) {
+                return Ok(leader);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Err(Failure::new("no member of the group leads, or one does not answer"))
+    }
+
+    /// Ends all of them with SIGTERM, and waits.
+    ///
+    /// # Errors
+    /// If one ends with an error.
+    pub fn stop(mut self) -> Result<(), Failure> {
+        // The leader first: it finishes calls by the others' help. Those then need nothing of each other.
+        if let Some(leader) = self.leader() {
+            self.servers[leader].take().map_or(Ok(()), OwnProcess::stop)?;
+        }
+        self.servers.iter().flatten().for_each(|server| server.signal(Signal::TERM));
+        self.servers.into_iter().flatten().try_for_each(OwnProcess::ended)
+    }
+}
+
+/// Addresses of this machine that no other group takes, and no connection: those begin at 127.0.0.1.
+fn loopback() -> impl Fn(usize) -> Result<Address, Failure> {
+    static GROUPS: AtomicU8 = AtomicU8::new(0);
+    let [low, high, ..] = std::process::id().to_le_bytes();
+    let group = GROUPS.fetch_add(1, Ordering::Relaxed) % 31;
+    move |i| {
+        let address = format!("127.{}.{low}.{}:7117", 1 + high % 250, 8 * usize::from(group) + i + 1);
+        address.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
+    }
+}
+
+/// Asks a server whether it leads, without a session. None if it does not answer at once.
+fn leads(address: &Address) -> Option<bool> {
+    let at: SocketAddr = address.to_string().parse().ok()?;
+    let mut stream = TcpStream::connect_timeout(&at, ANSWER_MAX).ok()?;
+    stream.set_read_timeout(Some(ANSWER_MAX)).ok()?;
+    let mut bytes = Vec::new();
+    frame::encode(Header::new(Kind::AskHealth, 1), &[], &mut bytes);
+    stream.write_all(&bytes).ok()?;
+    bytes.clear();
+    let mut buffer = [0; 1024];
+    loop {
+        let n = stream.read(&mut buffer).ok().filter(|n| *n > 0)?;
+        bytes.extend_from_slice(&buffer[..n]);
+        if let Some((header, body, _)) = frame::split(&bytes).ok()? {
+            return match FromServer::decode(header.kind, body).ok()? {
+                FromServer::Health(health) => Some(health.state != HealthState::NotLeading),
+                _ => None,
+            };
+        }
+    }
+}
+
+/// A server answers from its memory; one that is stopped does not.
+const ANSWER_MAX: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// A restart with the longest log takes a few seconds.
+const SETTLED_MAX: Duration = Duration::from_secs(30);
