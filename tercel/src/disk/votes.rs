@@ -31,8 +31,8 @@ impl Votes {
         let new = Remembered { sequence: 0, group, me, start: 0, promised: ViewId::NONE, members };
         let other = Remembered { sequence: 1, ..new.clone() };
         let mut bytes = vec![0; 2 * SLOT_BYTES];
-        for (at, slot) in [new.slot(), other.slot()] {
-            bytes[at as usize..at as usize + SLOT_BYTES].copy_from_slice(&slot);
+        for (at, copy) in new.copies().into_iter().chain(other.copies()) {
+            bytes[at as usize..at as usize + copy.len()].copy_from_slice(&copy);
         }
         dir.write_whole_bytes(VOTES_NAME, &bytes)
     }
@@ -46,6 +46,8 @@ impl Votes {
         let (path, file) = (dir.file(VOTES_NAME), dir.edit(VOTES_NAME)?);
         let mut votes = Votes { path, file, remembered };
         votes.remembered.start += 1;
+        // Of either slot a copy may be torn, and another crash must not tear the other one.
+        votes.save(votes.remembered.promised)?;
         votes.save(votes.remembered.promised)?;
         Ok(votes)
     }
@@ -70,9 +72,12 @@ impl Votes {
     pub(crate) fn save(&mut self, promised: ViewId) -> Result<(), DiskError> {
         self.remembered.sequence += 1;
         self.remembered.promised = promised;
-        let (at, slot) = self.remembered.slot();
-        let written = self.file.write_all_at(&slot, at).and_then(|()| self.file.sync_data());
-        written.map_err(DiskError::io("write", &self.path))
+        // A crash leaves one copy of the slot whole.
+        for (at, copy) in self.remembered.copies() {
+            let written = self.file.write_all_at(&copy, at).and_then(|()| self.file.sync_data());
+            written.map_err(DiskError::io("write", &self.path))?;
+        }
+        Ok(())
     }
 }
 
