@@ -297,6 +297,9 @@ impl Server {
         // What is still to come was asked for by the replica that is gone.
         self.joined.incarnation = self.joined.incarnation.wrapping_add(1);
         self.end = End::Working;
+        // Meanwhile more has become stable, and was written.
+        self.suffix.release(self.sequencer.stable());
+        self.suffix.written_last().into_iter().for_each(|stamp| self.pages.written_upto(stamp));
         self.sequence(order::Input::Ready(true), out);
         self.go_on(out);
         Ok(())

@@ -267,7 +267,8 @@ impl Recovery {
         let installer = Installer::new(self.config.mob_bytes, self.replay_from, self.pieces);
         let mut pages = Pages::new(self.space, self.config.cache_bytes, self.mob, installer, self.stored_end);
         pages.show_upto(stamp);
-        pages.written_upto(stamp.max(self.replayed));
+        let last = self.suffix.back().map_or(stamp, |entry| entry.stamp);
+        pages.written_upto(last.max(self.replayed));
         Ok(Recovered {
             config: self.config,
             replica: self.replica,

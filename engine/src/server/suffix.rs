@@ -71,6 +71,12 @@ impl Suffix {
         last
     }
 
+    /// The last of the entries to apply that this node's disk has.
+    pub(super) fn written_last(&self) -> Option<Stamp> {
+        let unwritten = self.unwritten.front().map_or(Stamp(u64::MAX), |(_, stamp)| *stamp);
+        self.entries.iter().rev().map(|entry| entry.stamp).find(|stamp| *stamp < unwritten)
+    }
+
     /// Says whether this node's disk has all of the log.
     pub(super) fn is_written(&self) -> bool {
         self.unwritten.is_empty()
