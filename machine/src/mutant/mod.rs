@@ -96,6 +96,7 @@ Rule {
     OwnNotInStream,
     ResumePastHorizon,
     ResumesOverLoss,
+    HistoryOfHigherView,
     SilentOverflow,
     UnsubscribeWithoutNumber,
     BackupUnsynced,
