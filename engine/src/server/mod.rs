@@ -122,6 +122,7 @@ impl Server {
             Input::Saved(number) => self.sequence(order::Input::Saved(number), out),
             Input::FoundLog(from, entries) => self.sequence(order::Input::Found(from, entries), out),
             Input::Gone(member) => self.sequence(order::Input::Gone(member), out),
+            Input::MoveLead(to) => self.sequence(order::Input::MoveLead(to), out),
             Input::Time if !is_working => self.sequence(order::Input::Time, out),
             // There is no replica meanwhile.
             _ if !is_working => {}
@@ -640,10 +641,5 @@ impl Server {
     /// more of what it is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.bytes()
-    }
-
-    /// Gives the sequencer, which outlives a server whose leader was deposed.
-    pub fn into_sequencer(self) -> Box<dyn Sequencer> {
-        self.sequencer
     }
 }

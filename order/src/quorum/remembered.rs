@@ -57,8 +57,8 @@ pub enum Forgotten {
 }
 
 impl Remembered {
-    /// Encodes the two copies of the slot of this sequence, each with its place. The second is written when the
-    /// first is durable. A process that begins writes both slots before it promises anything.
+    /// Encodes the two copies of the slot of this sequence, each with its place. The second is written when
+    /// the first is durable. A process that begins writes both slots before it promises anything.
     pub fn copies(&self) -> [(u64, Vec<u8>); 2] {
         let mut copy = Vec::with_capacity(COPY_BYTES);
         copy.extend_from_slice(MAGIC);
