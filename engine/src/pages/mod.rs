@@ -121,6 +121,11 @@ impl Pages {
         self.written = self.written.max(stamp);
     }
 
+    /// The log was cut behind this entry, which is on this node's disk if the ones after it were.
+    pub(crate) fn written_at_most(&mut self, stamp: Stamp) {
+        self.written = self.written.min(stamp);
+    }
+
     /// Says whether hidden versions are still to be dropped.
     pub(crate) fn has_hidden(&self) -> bool {
         !self.hidden.is_empty()

@@ -245,6 +245,8 @@ impl Server {
                 }
                 Output::Cut(above) => {
                     self.suffix.cut(above);
+                    // The stamps of what was cut are used again.
+                    self.pages.written_at_most(self.suffix.last().unwrap_or(self.replica.stamp));
                     out.push(Effect::Cut(above));
                     self.depose();
                 }

@@ -60,6 +60,11 @@ impl Suffix {
         self.end = Written { cuts: self.end.cuts + 1, position: self.end.position.min(above) };
     }
 
+    /// The last of the entries to apply.
+    pub(super) fn last(&self) -> Option<Stamp> {
+        self.entries.back().map(|entry| entry.stamp)
+    }
+
     /// Takes a report of the disk. Gives the last entry that is known to be there only now.
     pub(super) fn written(&mut self, cuts: u32, position: LogPosition) -> Option<Stamp> {
         let mut last = None;

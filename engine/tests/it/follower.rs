@@ -369,6 +369,23 @@ fn cut_entries_are_dropped_and_old_reports_ignored() {
 }
 
 #[test]
+fn entry_with_stamp_of_cut_one_is_stored_once_written() {
+    let mut order = Order::new();
+    (8..12).for_each(|page| order.commit(page..page + 1, 4, 20));
+    let mut fed = Fed::new(1 << 20);
+    fed.feed(&order);
+    fed.sync();
+    begin_view(&mut order, 2);
+    fed.feed_from(&order, 4, order.end());
+    assert!(fed.is_at(&order));
+    fed.take(Input::LogRoom(LogRoom::Tight));
+    assert!(fed.node.disk.checkpoint.is_none() && fed.node.disk.pages.is_empty());
+    fed.sync();
+    fed.take(Input::LogRoom(LogRoom::Tight));
+    assert_eq!(fed.node.disk.checkpoint.as_ref().map(|c| c.applied), Some(order.last()));
+}
+
+#[test]
 fn recovered_replica_takes_what_became_stable_meanwhile() {
     let mut order = Order::new();
     (8..10).for_each(|page| order.commit(page..page + 1, 4, 20));
