@@ -424,7 +424,7 @@ impl World {
                 let found = self.read_page(n, page);
                 // The word of a read is sometimes late: the page may have been stored anew meanwhile.
                 let late = self.late(n);
-                let us = self.disk_us(n) / 4 * late;
+                let us = self.usual_us(n) / 4 * late;
                 self.at_disk(n, us, DiskEvent::Word(Input::Read(view, page, found)));
             }
             DiskEvent::Deed(Effect::Install { view, pages, checkpoint }) => {
@@ -516,10 +516,14 @@ impl World {
 
     /// Draws the time of the disk, in microseconds.
     pub(super) fn disk_us(&mut self, n: usize) -> u64 {
+        self.nodes[n].armed.hangs_until.saturating_sub(self.time) + self.usual_us(n)
+    }
+
+    /// The same of a disk that does not hang.
+    fn usual_us(&mut self, n: usize) -> u64 {
         let slow = if self.time < self.nodes[n].armed.slow_until { 50 } else { 1 };
-        let hangs = self.nodes[n].armed.hangs_until.saturating_sub(self.time);
         let us = self.nodes[n].nature.sync_us;
-        hangs + (us / 2 + self.dice(n).below(us + 1)) * slow
+        (us / 2 + self.dice(n).below(us + 1)) * slow
     }
 }
 
