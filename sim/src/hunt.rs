@@ -306,6 +306,12 @@ pub const VARIANTS: &[Variant] = &[
         Some(put_back),
     ),
     engine(
+        EngineRule::KeptAppliedTentatively,
+        "a new leader applies what its log keeps before the entry of its view is stable",
+        20,
+        Some(grouped),
+    ),
+    engine(
         EngineRule::HistoryOfHigherView,
         "a leader that was deposed judges a client that has heard of a later view",
         100,

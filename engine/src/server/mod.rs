@@ -313,6 +313,9 @@ impl Server {
         self.begins = Some(lead.view);
         let genesis = (lead.kept == Stamp::ZERO).then_some(Entry::Genesis);
         let begins = Entry::View { kept: lead.kept, lost: lead.is_unsure };
+        if dropped(Rule::KeptAppliedTentatively) {
+            self.suffix.release_by_mistake();
+        }
         let mut stamp = lead.kept;
         for entry in genesis.into_iter().chain([begins]) {
             stamp = stamp.next();

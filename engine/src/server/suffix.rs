@@ -41,6 +41,11 @@ impl Suffix {
         self.stable = self.stable.max(upto);
     }
 
+    /// Takes all of the log for stable: a rule dropped on purpose.
+    pub(super) fn release_by_mistake(&mut self) {
+        self.stable = self.end.position;
+    }
+
     /// Everything up to here is stable.
     pub(super) fn stable(&self) -> LogPosition {
         self.stable

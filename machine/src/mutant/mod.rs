@@ -139,6 +139,7 @@ Rule {
     CreditsOldInstall,
     CreditsOldWritten,
     FollowerSkips,
+    KeptAppliedTentatively,
     // The order of a group.
     VoteBeforeDurable,
     TwoVotesANumber,
