@@ -86,6 +86,10 @@ impl Node {
         let found = Remembered::read(&self.disk.file, log).expect("a torn slot is no loss");
         let promised = found.promised;
         self.disk.saved = Some(found);
+        for _ in 0..2 {
+            let slot = self.disk.next_slot(promised);
+            self.disk.write_slot(slot);
+        }
         let stable = self.disk.stable.min(self.disk.log.len() as u64);
         let (old, suffix) = self.disk.log.split_at(stable as usize);
         let mut runs: Vec<Run> = Vec::new();
