@@ -110,6 +110,8 @@ pub enum Input<'a> {
     Packet(MemberId, &'a [u8]),
     /// The process of another member has ended, or seems to have.
     Gone(MemberId),
+    /// This member is to lead instead.
+    MoveLead(MemberId),
     /// The log is on disk up to this position, as it was after so many cuts ([`Effect::Cut`]).
     Written(u32, LogPosition),
     /// The promise with this number, and every earlier one, is durable ([`Effect::Save`]).

@@ -19,13 +19,9 @@
 //! | module | its engine |
 //! |---|---|
 //! | [`solo`] | one node: it always leads, and an entry on its disk is stable |
-//! | [`delayed`] | for the simulator: stability lags and stalls, leaders are deposed, some of a suffix survives |
 //! | [`quorum`] | a group of servers: an entry is stable once a quorum's disks have it |
-//! | [`follower`] | a node that is fed stable entries, logs them and never leads |
 #![forbid(unsafe_code)]
 
-pub mod delayed;
-pub mod follower;
 pub mod quorum;
 pub mod solo;
 

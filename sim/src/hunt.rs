@@ -5,7 +5,6 @@
 //! that are tuned to the race, as `tune` says. The invariant of the table: a rule that is not in it is listed
 //! as not droppable, with the reason.
 
-use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
 use tercel_engine::server::CollectConfig;
 
@@ -305,6 +304,18 @@ pub const VARIANTS: &[Variant] = &[
         "a client that has heard of what was lost resumes",
         20,
         Some(put_back),
+    ),
+    engine(
+        EngineRule::KeptAppliedTentatively,
+        "a new leader applies what its log keeps before the entry of its view is stable",
+        20,
+        Some(grouped),
+    ),
+    engine(
+        EngineRule::HistoryOfHigherView,
+        "a leader that was deposed judges a client that has heard of a later view",
+        100,
+        Some(paused_leaders),
     ),
     engine(
         EngineRule::ReuseAtOnce,
@@ -623,17 +634,19 @@ fn births(plan: &mut Plan) {
 fn grouped(plan: &mut Plan) {
     // With small bounds a commit may have more pieces than a view has entries, and would never be ordered.
     plan.small = false;
-    plan.group = Some(DelayedConfig {
-        stable_us: 500,
-        reign_entries: 20,
-        vacant_us: 1_000,
-        others_suffice: plan.seed.is_multiple_of(2),
-    });
+    (plan.latency_us, plan.sync_us) = (plan.latency_us.min(200), plan.sync_us.min(500));
+    *plan = plan.clone().with_members(3);
+    dense(
+        plan,
+        150,
+        &[FaultKind::MemberCut, FaultKind::MoveLead, FaultKind::ServerPause, FaultKind::MemberCut],
+    );
 }
 
 /// A space that is put back from a copy, soon.
 fn put_back(plan: &mut Plan) {
     plan.put_back = true;
+    plan.group = None;
     plan.commits = 100;
 }
 
@@ -678,13 +691,18 @@ fn watched(plan: &mut Plan) {
     plan.watchers = 2;
 }
 
+/// Leaders stand still or are cut off, and go on when others lead: they do not know of that yet.
+fn paused_leaders(plan: &mut Plan) {
+    grouped(plan);
+    let kinds = [FaultKind::MemberCut, FaultKind::ServerPause, FaultKind::Cut, FaultKind::Cut];
+    dense(plan, 60, &kinds);
+}
+
 /// Views that end before their own entry is stable.
 fn short_views(plan: &mut Plan) {
     grouped(plan);
     plan.commits = plan.commits.min(600);
-    if let Some(group) = &mut plan.group {
-        (group.stable_us, group.reign_entries, group.vacant_us) = (5_000, 4, 100);
-    }
+    dense(plan, 40, &[FaultKind::MemberCut, FaultKind::MoveLead]);
 }
 
 /// A group whose pages are stored and read all the time, through a page cache that holds few of them.
@@ -706,10 +724,7 @@ fn repeating_group(plan: &mut Plan) {
     plan.sync_us = 500;
     plan.patience_us = 2_000_000;
     plan.mix = [6, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    if let Some(group) = &mut plan.group {
-        group.stable_us = 2_000;
-    }
-    dense(plan, 50, &[FaultKind::Repeat]);
+    dense(plan, 50, &[FaultKind::Repeat, FaultKind::Repeat, FaultKind::MemberCut, FaultKind::MoveLead]);
 }
 
 /// Processes with places come and go, and some do not hear for a while that they have been given up.

@@ -79,6 +79,9 @@ struct Chosen {
     /// Threads that watch objects instead of what the seed draws.
     #[arg(long)]
     watchers: Option<usize>,
+    /// Servers of a group instead of what the seed draws; 0 is a server alone.
+    #[arg(long)]
+    members: Option<usize>,
     /// Commits before everything is healed, instead of what the seed draws.
     #[arg(long)]
     commits: Option<u64>,
@@ -220,6 +223,9 @@ fn plan(args: &Args, rule: Option<Rule>, seed: u64) -> Result<Plan, Failure> {
     plan.inside = args.chosen.inside.unwrap_or(plan.inside);
     plan.watchers = args.chosen.watchers.unwrap_or(plan.watchers);
     plan.commits = args.chosen.commits.unwrap_or(plan.commits);
+    if let Some(members) = args.chosen.members {
+        plan = plan.with_members(members);
+    }
     Ok(plan)
 }
 

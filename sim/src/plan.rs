@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
 use tercel_engine::server::CollectConfig;
 
@@ -57,8 +56,8 @@ pub struct Plan {
     pub think_us: u64,
     /// The weights of the kinds of transaction: see [`crate::workload`].
     pub mix: [u64; MIX],
-    /// The behaviour of the server's group; a server without one is alone, and always leads.
-    pub group: Option<DelayedConfig>,
+    /// The group of servers; without one there is a server alone, which always leads.
+    pub group: Option<GroupPlan>,
     /// Set if the space is put back from a copy in the end, and goes on from there.
     pub put_back: bool,
     /// The pace of the server's loop; none if it takes no time, and no connection waits.
@@ -78,6 +77,21 @@ pub struct ServerPlan {
     pub subscriptions: usize,
     /// When it collects what no root reaches.
     pub collect: CollectConfig,
+}
+
+/// A group of servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// Its members: they are the first nodes of the world, and all of them vote.
+    pub members: usize,
+    /// Silence after which a leader is suspected, in microseconds.
+    pub deadline_us: u64,
+    /// Bytes of entries on their way to a member.
+    pub window_bytes: usize,
+    /// Bytes of stable entries that a member keeps in memory.
+    pub kept_bytes: usize,
+    /// One in how many packets is lost, comes twice or comes very late; 0 is none.
+    pub strays_one_in: u64,
 }
 
 /// The bounds of a log.
@@ -158,10 +172,15 @@ pub enum FaultKind {
     DiskFull,
     LogFlips,
     SlowDisk,
+    MemberCut,
+    MemberClog,
+    MoveLead,
+    GroupEnds,
+    DiskHangs,
 }
 
 impl FaultKind {
-    /// All of them.
+    /// Those of any world.
     pub const ALL: [FaultKind; 20] = [
         FaultKind::Cut,
         FaultKind::HalfOpen,
@@ -183,6 +202,15 @@ impl FaultKind {
         FaultKind::DiskFull,
         FaultKind::LogFlips,
         FaultKind::SlowDisk,
+    ];
+
+    /// Those of a group.
+    pub const OF_GROUPS: [FaultKind; 5] = [
+        FaultKind::MemberCut,
+        FaultKind::MemberClog,
+        FaultKind::MoveLead,
+        FaultKind::GroupEnds,
+        FaultKind::DiskHangs,
     ];
 
     /// In words.
@@ -210,15 +238,20 @@ impl FaultKind {
             FaultKind::DiskFull => "the log's disk is full for a while",
             FaultKind::LogFlips => "a bit of the log flips and the power is lost",
             FaultKind::SlowDisk => "the disk takes its time for a while",
+            FaultKind::MemberCut => "members do not reach others for a while",
+            FaultKind::MemberClog => "packets between members wait, and then come in any order",
+            FaultKind::MoveLead => "the leader is told to hand the lead over",
+            FaultKind::GroupEnds => "all servers end at the same moment",
+            FaultKind::DiskHangs => "a disk does nothing for a while",
         }
     }
 
     fn weight(self) -> u64 {
         match self {
             FaultKind::Cut => 6,
-            FaultKind::ServerKill | FaultKind::PowerLoss => 4,
+            FaultKind::ServerKill | FaultKind::PowerLoss | FaultKind::MemberCut => 4,
             FaultKind::HalfOpen | FaultKind::Silence | FaultKind::ReadFlips => 2,
-            FaultKind::ClientPause | FaultKind::ClientCrash | FaultKind::SyncFails => 2,
+            FaultKind::ClientPause | FaultKind::ClientCrash | FaultKind::SyncFails | FaultKind::MoveLead => 2,
             _ => 1,
         }
     }
@@ -249,16 +282,19 @@ impl Plan {
         let mob_bytes = pick(r, &[32 << 10, 96 << 10, 512 << 10, 4 << 20]).max(mix[9] as usize * (4 << 20));
         let images_bytes = pick(r, &[1, 128 << 10, 1 << 20]).max(mix[9] as usize * (2 << 20));
         let cache_bytes = pick(r, &[288 << 10, 384 << 10, 512 << 10]).max(mix[9] as usize * (1 << 20));
+        let clients = 3 + r.below(3) as usize;
+        let threads = 1 + r.below(3) as usize;
+        let mut faults = draw_faults(r, commits);
         let mut plan = Plan {
             seed,
-            clients: 3 + r.below(3) as usize,
-            threads: 1 + r.below(3) as usize,
+            clients,
+            threads,
             // Drawn apart, so that what else a seed draws stays what it was.
             inside: Random::new(seed ^ 0x1951_de00).below(3) as usize,
             // In two worlds of nine, for they take events from the faults.
             watchers: Random::new(seed ^ 0x3a7c_4e00).below(9).saturating_sub(6) as usize,
             commits,
-            faults: draw_faults(r, commits),
+            faults: Vec::new(),
             kept: None,
             cells: 4 + (r.below(8) * r.below(8)) as usize,
             reads_max: 4,
@@ -284,11 +320,23 @@ impl Plan {
             group: None,
         };
         plan.log.bytes_max = pick(r, &[32 << 10, 128 << 10, u64::MAX, u64::MAX]);
-        plan.group = (r.below(2) == 0).then(|| draw_group(r));
+        plan.group = (r.below(2) == 0).then(|| draw_group(seed, &plan));
+        if plan.group.is_some() {
+            // What is put back is refused by the others.
+            plan.put_back = false;
+            faults.extend(draw_group_faults(seed, commits));
+            faults.sort_by_key(|fault| fault.at);
+        }
+        plan.faults = faults;
         // What the largest transactions need, and a few segments, since a log becomes shorter by whole ones.
         let least = (mix[9] * (4 << 20)).max(4 * u64::from(plan.log.segment_bytes));
         plan.log.bytes_max = plan.log.bytes_max.max(least);
         plan
+    }
+
+    /// Servers.
+    pub(crate) fn nodes(&self) -> usize {
+        self.group.map_or(1, |group| group.members)
     }
 
     /// Threads that run transactions.
@@ -302,7 +350,7 @@ impl Plan {
         let workers = self.clients * self.threads;
         Some(match number {
             n if n < workers => Site::Client(n / self.threads),
-            n if n < workers + self.inside => Site::Server,
+            n if n < workers + self.inside => Site::Server(n % self.nodes()),
             n => Site::Client((n - workers - self.inside) % self.clients),
         })
     }
@@ -310,6 +358,12 @@ impl Plan {
     /// Says whether the thread is one that watches.
     pub(crate) fn is_watcher(&self, actor: Actor) -> bool {
         actor.0 > self.clients * self.threads + self.inside
+    }
+
+    /// The same with so many members of a group; none is a server alone.
+    pub fn with_members(self, members: usize) -> Plan {
+        let group = (members > 0).then(|| GroupPlan { members, ..draw_group(self.seed, &self) });
+        Plan { group, put_back: self.put_back && members == 0, ..self }
     }
 
     /// The same with only some of the faults of the seed's list.
@@ -332,8 +386,9 @@ impl fmt::Display for Plan {
         write!(f, "--seed {}", self.seed)?;
         let sizes = |plan: &Plan| {
             let Plan { clients, threads, inside, watchers, commits, .. } = plan;
-            let sizes = [*clients, *threads, *inside, *watchers, *commits as usize];
-            ["clients", "threads", "inside", "watchers", "commits"].into_iter().zip(sizes)
+            let members = plan.group.map_or(0, |group| group.members);
+            let sizes = [*clients, *threads, *inside, *watchers, *commits as usize, members];
+            ["clients", "threads", "inside", "watchers", "commits", "members"].into_iter().zip(sizes)
         };
         for ((name, chosen), (_, drawn)) in sizes(self).zip(sizes(&all)) {
             if chosen != drawn {
@@ -368,13 +423,25 @@ fn draw_collect(seed: u64) -> CollectConfig {
     }
 }
 
-fn draw_group(r: &mut Random) -> DelayedConfig {
-    DelayedConfig {
-        stable_us: pick(r, &[20, 500, 5_000]),
-        reign_entries: pick(r, &[50, 150, 300]),
-        vacant_us: pick(r, &[100, 20_000, 200_000]),
-        others_suffice: r.below(2) == 0,
+/// Drawn apart, as threads inside of the server are.
+fn draw_group(seed: u64, plan: &Plan) -> GroupPlan {
+    let r = &mut Random::new(seed ^ 0x6709_0000_0000_0001);
+    let deadline_us = pick(r, &[20_000, 150_000]);
+    GroupPlan {
+        members: pick(r, &[1, 2, 3, 3, 3, 4, 5]),
+        // Below some round trips and syncs nobody is ever elected.
+        deadline_us: deadline_us.max(10 * plan.latency_us + 10 * plan.sync_us),
+        window_bytes: pick(r, &[1 << 10, 16 << 10, 8 << 20]),
+        kept_bytes: pick(r, &[1 << 10, 64 << 10, 8 << 20]),
+        strays_one_in: pick(r, &[0, 20, 200, 2_000]),
     }
+}
+
+fn draw_group_faults(seed: u64, commits: u64) -> Vec<Fault> {
+    let r = &mut Random::new(seed ^ 0x6709_0000_0000_0002);
+    let kinds: Vec<FaultKind> = FaultKind::OF_GROUPS.into_iter().filter(|_| r.below(3) != 0).collect();
+    let every = pick(r, &[100, 300, 1_000]);
+    draw_of(r, commits, &kinds, every)
 }
 
 fn draw_faults(r: &mut Random, commits: u64) -> Vec<Fault> {
@@ -386,11 +453,16 @@ fn draw_faults(r: &mut Random, commits: u64) -> Vec<Fault> {
     if kinds.is_empty() || r.below(64) == 0 {
         return Vec::new();
     }
-    let total: u64 = kinds.iter().map(|k| k.weight()).sum();
     let every = 150 + r.below(500);
+    draw_of(r, commits, &kinds, every)
+}
+
+/// Faults of these kinds by their weights, one in so many events.
+fn draw_of(r: &mut Random, commits: u64, kinds: &[FaultKind], every: u64) -> Vec<Fault> {
+    let total: u64 = kinds.iter().map(|k| k.weight()).sum();
     let mut faults = Vec::new();
     let mut at = 500;
-    while at < commits * EVENTS_PER_COMMIT && faults.len() < FAULTS_MAX {
+    while at < commits * EVENTS_PER_COMMIT && !kinds.is_empty() && faults.len() < FAULTS_MAX {
         at += 1 + r.below(2 * every);
         let mut left = r.below(total);
         let kind = kinds.iter().find(|k| {

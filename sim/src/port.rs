@@ -7,14 +7,15 @@ use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
 
 use crate::scheduler::{Actor, ActorScheduler};
+use crate::world::letter;
 
 /// Where a thread runs transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Site {
     /// At a client.
     Client(usize),
-    /// Inside of the server.
-    Server,
+    /// Inside of a server.
+    Server(usize),
 }
 
 impl Site {
@@ -22,7 +23,7 @@ impl Site {
     pub(crate) fn number(self) -> u32 {
         match self {
             Site::Client(client) => client as u32,
-            Site::Server => 1_000,
+            Site::Server(n) => 1_000 + n as u32,
         }
     }
 }
@@ -31,7 +32,7 @@ impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Site::Client(client) => write!(f, "c{client}"),
-            Site::Server => f.write_str("s"),
+            Site::Server(n) => write!(f, "{}", letter(*n)),
         }
     }
 }
@@ -72,10 +73,10 @@ impl Port for ActorPort<'_> {
                     return Err(Error::Unavailable("the process has ended".into()));
                 }
                 let time = world.time();
-                let heard = world.inside_news();
+                let heard = world.inside_news(self.site);
                 let said = match self.site {
                     Site::Client(client) => world.step_at_client(client, step),
-                    Site::Server => world.step_inside(step),
+                    Site::Server(n) => world.step_inside(n, step),
                 };
                 if said == Step::Done {
                     return Ok(());
@@ -83,7 +84,7 @@ impl Port for ActorPort<'_> {
                 let until = until.map(|until| world.when_at(self.site, until));
                 let end = *end.get_or_insert(until.unwrap_or(time + self.patience_us));
                 // The machine may answer at the end of the very step that asks.
-                if self.site == Site::Server && world.inside_news() != heard {
+                if world.inside_news(self.site) != heard {
                     continue;
                 }
                 if time >= end {

@@ -60,13 +60,13 @@ pub struct Counts {
     pub checkpoints: u64,
     /// Backups that were taken to their end and compared with the log.
     pub backups: u64,
-    /// The counters of the follower.
-    pub follower: FollowerCounts,
+    /// The counters of groups.
+    pub group: GroupCounts,
     /// The decisions of the server's scheduler.
     pub schedule: ScheduleCounts,
-    /// Stamps at which the follower's state was compared with the leader's.
+    /// Entries behind which the state of a node was compared with that of another.
     pub digests_compared: u64,
-    /// Pages of the follower that were compared with the leader's.
+    /// Pages of nodes that were compared with those of others.
     pub pages_compared: u64,
     /// Connections made.
     pub connections: u64,
@@ -111,17 +111,23 @@ pub struct CollectCounts {
     pub given_up: u64,
 }
 
-/// The counters of a follower.
+/// The counters of groups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FollowerCounts {
-    /// Its ends.
-    pub ends: u64,
-    /// Packets that it did not take because too much waited for room.
-    pub waits: u64,
-    /// Page batches that it stored.
-    pub installs: u64,
-    /// Checkpoints that it stored.
-    pub checkpoints: u64,
+pub struct GroupCounts {
+    /// Views that began.
+    pub views: u64,
+    /// Promises that were saved: votes, and views that followers learned of.
+    pub votes: u64,
+    /// Cuts of logs.
+    pub cuts: u64,
+    /// Packets between members, and those that were lost.
+    pub packets: u64,
+    /// See `packets`.
+    pub lost: u64,
+    /// Leaders that were told to hand over.
+    pub handed: u64,
+    /// Starts of members whose logs ended in damage.
+    pub unsure: u64,
 }
 
 /// The decisions of a server's scheduler.
@@ -150,7 +156,7 @@ impl Counts {
         }
         add!(self, other: commits, calls.methods, calls.services, inside, reads, aborts, unknown, crashes, depositions);
         add!(self, other: torn, damage_found, installs, checkpoints, backups, digests_compared, pages_compared);
-        add!(self, other: follower.ends, follower.waits, follower.installs, follower.checkpoints);
+        add!(self, other: group.views, group.votes, group.cuts, group.packets, group.lost, group.handed, group.unsure);
         add!(self, other: schedule.turns, schedule.backpressured, schedule.ended_for_room);
         add!(self, other: collected.ended, collected.pieces, collected.objects, collected.given_up);
         add!(self, other: connections, revocations, forwards, switches, events, told, full, corrupt);
@@ -171,15 +177,10 @@ impl Record {
         }
     }
 
-    /// A batch of pages was stored, at the leader or at the follower.
-    pub(crate) fn count_install(&mut self, is_leader: bool, with_checkpoint: bool) {
-        let Counts { installs, checkpoints, follower, .. } = &mut self.counts;
-        let (installs, checkpoints) = match is_leader {
-            true => (installs, checkpoints),
-            false => (&mut follower.installs, &mut follower.checkpoints),
-        };
-        *installs += 1;
-        *checkpoints += u64::from(with_checkpoint);
+    /// A batch of pages was stored.
+    pub(crate) fn count_install(&mut self, with_checkpoint: bool) {
+        self.counts.installs += 1;
+        self.counts.checkpoints += u64::from(with_checkpoint);
     }
 
     /// An attempt has ended; gives its place in the history.

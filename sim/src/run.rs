@@ -17,7 +17,7 @@ use crate::watched::LOSS_SESSIONS;
 use crate::workload::actor::{HEALED_WAIT_US, live};
 use crate::workload::read_all::read_all;
 use crate::workload::{Ground, Notes, cell_id};
-use crate::world::{FOLLOWER, LEADER, World};
+use crate::world::World;
 
 /// The result of a run.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub fn run(plan: &Plan, trace: bool) -> Report {
     }
     keep_here();
     let mut world = scheduler.into_world();
-    world.count_server();
+    world.count_servers();
     finish(world)
 }
 
@@ -184,18 +184,14 @@ fn direct(scheduler: &ActorScheduler, plan: &Plan, ground: &Ground) {
     if scheduler.world().is_over() {
         return;
     }
-    if !wait(scheduler, me, |world| world.is_follower_level()) {
+    if !wait(scheduler, me, |world| world.are_nodes_level()) {
         let mut world = scheduler.world();
-        let why = world.follower_gap();
-        return world
-            .blame(format!("the follower is never where the leader is although everything works: {why}"));
+        let why = world.gap();
+        return world.blame(format!("the members never come to one end although everything works: {why}"));
     }
     scheduler.world().store_everything();
-    if !wait(scheduler, me, |world| !world.is_up(LEADER)) {
-        return scheduler.world().blame("the server does not come to a clean stop".into());
-    }
-    if !wait(scheduler, me, |world| !world.is_up(FOLLOWER)) {
-        return scheduler.world().blame("the follower does not come to a clean stop".into());
+    if !wait(scheduler, me, |world| world.are_down()) {
+        return scheduler.world().blame("a server does not come to a clean stop".into());
     }
     if scheduler.world().is_over() {
         return;
@@ -304,7 +300,8 @@ fn change_one(
 fn look(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
     let fresh = scheduler.world().add_client();
     let clients = (0..=fresh).map(Site::Client);
-    for site in clients.chain([Site::Server]) {
+    for mut site in clients.chain([Site::Server(0)]) {
+        site = scheduler.world().led(site);
         let life = scheduler.world().life_of(site);
         let port = ActorPort { scheduler, me, site, life, patience_us: HEALED_WAIT_US };
         let (viewer, kind) = match site {
@@ -314,13 +311,13 @@ fn look(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
                     if client == fresh { "the server".to_owned() } else { format!("client {client}") };
                 (viewer, if client == fresh { Kind::Server } else { Kind::Cache })
             }
-            Site::Server => ("a program inside of the server".to_owned(), Kind::Server),
+            Site::Server(_) => ("a program inside of the server".to_owned(), Kind::Server),
         };
         let mut seen = read_all(&port, ground, viewer.clone(), kind);
         // A transaction inside of a server does not wait for another leader, so this loop does.
         let end = scheduler.world().time() + HEALED_WAIT_US;
         let is_vacant =
-            |seen: &Result<_, _>| site == Site::Server && matches!(seen, Err(Error::Unavailable(_)));
+            |seen: &Result<_, _>| matches!((site, seen), (Site::Server(_), Err(Error::Unavailable(_))));
         while is_vacant(&seen) && scheduler.world().time() < end && !scheduler.world().is_over() {
             scheduler.sleep(me, GLANCE_US);
             seen = read_all(&port, ground, viewer.clone(), kind);

@@ -121,8 +121,8 @@ impl Pages {
         self.written = self.written.max(stamp);
     }
 
-    /// The disk of this node is to lose what it has after an entry: other entries may have these stamps.
-    pub(crate) fn unwritten_above(&mut self, stamp: Stamp) {
+    /// The log was cut behind this entry, which is on this node's disk if the ones after it were.
+    pub(crate) fn written_at_most(&mut self, stamp: Stamp) {
         self.written = self.written.min(stamp);
     }
 

@@ -122,6 +122,7 @@ impl Server {
             Input::Saved(number) => self.sequence(order::Input::Saved(number), out),
             Input::FoundLog(from, entries) => self.sequence(order::Input::Found(from, entries), out),
             Input::Gone(member) => self.sequence(order::Input::Gone(member), out),
+            Input::MoveLead(to) => self.sequence(order::Input::MoveLead(to), out),
             Input::Time if !is_working => self.sequence(order::Input::Time, out),
             // There is no replica meanwhile.
             _ if !is_working => {}
@@ -243,8 +244,9 @@ impl Server {
                     }
                 }
                 Output::Cut(above) => {
-                    let last = self.suffix.cut(above).unwrap_or(self.replica.stamp);
-                    self.pages.unwritten_above(last);
+                    self.suffix.cut(above);
+                    // The stamps of what was cut are used again.
+                    self.pages.written_at_most(self.suffix.last().unwrap_or(self.replica.stamp));
                     out.push(Effect::Cut(above));
                     self.depose();
                 }
@@ -298,6 +300,9 @@ impl Server {
         // What is still to come was asked for by the replica that is gone.
         self.joined.incarnation = self.joined.incarnation.wrapping_add(1);
         self.end = End::Working;
+        // Meanwhile more has become stable, and was written.
+        self.suffix.release(self.sequencer.stable());
+        self.suffix.written_last().into_iter().for_each(|stamp| self.pages.written_upto(stamp));
         self.sequence(order::Input::Ready(true), out);
         self.go_on(out);
         Ok(())
@@ -308,6 +313,9 @@ impl Server {
         self.begins = Some(lead.view);
         let genesis = (lead.kept == Stamp::ZERO).then_some(Entry::Genesis);
         let begins = Entry::View { kept: lead.kept, lost: lead.is_unsure };
+        if dropped(Rule::KeptAppliedTentatively) {
+            self.suffix.release_by_mistake();
+        }
         let mut stamp = lead.kept;
         for entry in genesis.into_iter().chain([begins]) {
             stamp = stamp.next();
@@ -638,10 +646,5 @@ impl Server {
     /// more of what it is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.bytes()
-    }
-
-    /// Gives the sequencer, which outlives a server whose leader was deposed.
-    pub fn into_sequencer(self) -> Box<dyn Sequencer> {
-        self.sequencer
     }
 }

@@ -7,7 +7,6 @@
 //! the sequencer says of it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use tercel_wire::cursor::DecodeError;
 use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
@@ -67,8 +66,6 @@ pub struct Recovery {
     /// First pieces and ends of the large commits in the log.
     pieces: VecDeque<(Stamp, Stamp)>,
     suffix: VecDeque<Sealed>,
-    /// Entries above this are not known to be stable.
-    stable: Stamp,
     checkpointed: Stamp,
     replay_from: Stamp,
     replayed: Stamp,
@@ -107,16 +104,10 @@ impl Recovery {
             mob: Mob::default(),
             pieces: VecDeque::new(),
             suffix: VecDeque::new(),
-            stable: Stamp(u64::MAX),
             replay_from,
             replayed: Stamp::ZERO,
             stored_end,
         })
-    }
-
-    /// Only entries up to `stable` are known to be stable; without this all that the log has is.
-    pub fn only_stable_upto(&mut self, stable: Stamp) {
-        self.stable = stable;
     }
 
     /// The first entry that is needed.
@@ -124,7 +115,7 @@ impl Recovery {
         self.replay_from
     }
 
-    /// Takes the next entry of the log.
+    /// Takes the next entry of the log, which is known to be stable.
     ///
     /// # Errors
     /// If it cannot be read, or does not go on where the one before ended.
@@ -142,10 +133,6 @@ impl Recovery {
             return Err(RecoveryError::Gap { from: self.replayed, to: stamp });
         }
         self.replayed = stamp;
-        if stamp > self.stable.max(self.checkpointed) {
-            self.suffix.push_back(Sealed { stamp, view, kind, payload: Arc::new(payload.to_vec()) });
-            return Ok(());
-        }
         let wrong = |error| RecoveryError::Entry { stamp, error };
         let entry = Entry::decode(kind, payload).map_err(wrong)?;
         let applied = self.replica.apply(stamp, view, &entry, &mut self.mob).map_err(wrong)?;
@@ -267,7 +254,8 @@ impl Recovery {
         let installer = Installer::new(self.config.mob_bytes, self.replay_from, self.pieces);
         let mut pages = Pages::new(self.space, self.config.cache_bytes, self.mob, installer, self.stored_end);
         pages.show_upto(stamp);
-        pages.written_upto(stamp.max(self.replayed));
+        let last = self.suffix.back().map_or(stamp, |entry| entry.stamp);
+        pages.written_upto(last.max(self.replayed));
         Ok(Recovered {
             config: self.config,
             replica: self.replica,

@@ -41,6 +41,11 @@ impl Suffix {
         self.stable = self.stable.max(upto);
     }
 
+    /// Takes all of the log for stable: a rule dropped on purpose.
+    pub(super) fn release_by_mistake(&mut self) {
+        self.stable = self.end.position;
+    }
+
     /// Everything up to here is stable.
     pub(super) fn stable(&self) -> LogPosition {
         self.stable
@@ -52,12 +57,16 @@ impl Suffix {
         self.entries = tentative.into();
     }
 
-    /// Drops the entries above a position. Gives the stamp of the last that is left to be applied.
-    pub(super) fn cut(&mut self, above: LogPosition) -> Option<Stamp> {
+    /// Drops the entries above a position.
+    pub(super) fn cut(&mut self, above: LogPosition) {
         let lost = self.end.position.0.saturating_sub(above.0) as usize;
         self.entries.truncate(self.entries.len().saturating_sub(lost));
         self.unwritten.retain(|(at, _)| *at <= above);
         self.end = Written { cuts: self.end.cuts + 1, position: self.end.position.min(above) };
+    }
+
+    /// The last of the entries to apply.
+    pub(super) fn last(&self) -> Option<Stamp> {
         self.entries.back().map(|entry| entry.stamp)
     }
 
@@ -70,6 +79,12 @@ impl Suffix {
             last = Some(stamp);
         }
         last
+    }
+
+    /// The last of the entries to apply that this node's disk has.
+    pub(super) fn written_last(&self) -> Option<Stamp> {
+        let unwritten = self.unwritten.front().map_or(Stamp(u64::MAX), |(_, stamp)| *stamp);
+        self.entries.iter().rev().map(|entry| entry.stamp).find(|stamp| *stamp < unwritten)
     }
 
     /// Says whether this node's disk has all of the log.

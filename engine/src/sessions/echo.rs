@@ -45,6 +45,9 @@ impl Sessions {
     /// # Errors
     /// `OtherHistory` if it is of another space, or of another history of this one.
     pub(crate) fn holds(&self, token: Token, cx: &Cx<'_>) -> Result<bool, Error> {
+        if token.space == cx.space && cx.is_overtaken(token.view) {
+            return Ok(false);
+        }
         if token.space != cx.space || cx.replica.views.contradict(token.view, token.stamp) {
             return Err(Error::OtherHistory(format!(
                 "state {token} is not of this space's history: the token is of another space, of before a restore, or of one of \

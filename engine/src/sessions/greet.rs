@@ -181,6 +181,11 @@ fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Refusal, String)> {
         );
         return Some((Refusal::OtherHistory, text));
     }
+    if cx.is_overtaken(r.view) {
+        let text =
+            format!("another server leads by now, for this client has heard of view {}: try again", r.view);
+        return Some((Refusal::Unavailable, text));
+    }
     if cx.replica.views.contradict(r.view, heard) && !dropped(Rule::ResumesOverLoss) {
         let text = format!(
             "the space goes on from before what this client has heard of, which is view {} up to {heard}: commits that it \

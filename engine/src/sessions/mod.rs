@@ -47,12 +47,13 @@ mod subscribe;
 use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Defined, FromServer, Outcome, Refusal, Refused, ResponseEnd, Verdict};
 
 use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
 use crate::leader::{Asked, Leader, Reply, Work};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::order::{self, Sequencer};
 use crate::pages::Pages;
 use crate::replica::Replica;
@@ -125,6 +126,13 @@ struct Ticks {
 }
 
 impl Cx<'_> {
+    /// Says whether a client of a group has heard of a view after that of this server: another one leads, and
+    /// only that one's list of views says what is lost.
+    fn is_overtaken(&self, view: ViewId) -> bool {
+        let may_be_deposed = self.sequencer.stable() > LogPosition::ZERO;
+        may_be_deposed && view.number > self.replica.view().number && !dropped(Rule::HistoryOfHigherView)
+    }
+
     /// Has the leader do something; gives what it answers. `None` if this node does not lead, or not yet.
     fn lead<R>(&mut self, f: impl FnOnce(&mut Leader, &mut Work<'_>) -> R) -> Option<(R, Vec<Reply>)> {
         let leader = self.leader.as_deref_mut()?;

@@ -1,26 +1,25 @@
-//! A follower, fed by hand: what it applies, what it waits for, and what it is after a restart; and a leader
-//! that begins behind entries that are not known to be stable.
+//! A member of a group that follows, fed by hand: what it applies, what it waits for, and what it is after a
+//! restart; a leader that begins behind entries that are not known to be stable; and one that is deposed.
 
 use std::sync::Arc;
 
-use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
-use tercel_engine::order::follower::{FEEDER, Follower, acked, packet};
-use tercel_engine::order::{Sealed, Sequencer};
+use tercel_engine::order::Sealed;
+use tercel_engine::order::quorum::members::{Member, Members};
+use tercel_engine::order::quorum::packet::{Append, Packet};
+use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Head, Logged};
 use tercel_engine::server::{Effect, Effects, Input, LogRoom, Server, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
-use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::log::Last;
+use tercel_wire::id::{ClassId, ClientId, EntryId, LogPosition, MemberId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::message::{CommitEffects as Written, Write};
-use tercel_wire::page::Page;
 
 const VIEW: ViewId = ViewId::new(1, 9);
 const CLASS: ClassId = ClassId(16);
 
-/// The entries of its feeder, without a gap, as a leader orders them.
+/// The entries of its leader, without a gap, as a leader orders them.
 #[derive(Default)]
 struct Order(Vec<Sealed>);
 
@@ -33,8 +32,16 @@ impl Order {
     }
 
     fn push(&mut self, entry: &Entry<'_>) {
+        self.push_in(VIEW, entry);
+    }
+
+    fn push_in(&mut self, view: ViewId, entry: &Entry<'_>) {
         let stamp = Stamp(self.0.len() as u64 + 1);
-        self.0.push(Sealed { stamp, view: VIEW, kind: entry.kind(), payload: Arc::new(entry.encode()) });
+        self.0.push(Sealed { stamp, view, kind: entry.kind(), payload: Arc::new(entry.encode()) });
+    }
+
+    fn end(&self) -> u64 {
+        self.0.len() as u64
     }
 
     /// An operation that writes these objects, so many bytes each.
@@ -88,44 +95,70 @@ fn logged(op: OpId, pages: std::ops::Range<u32>, slots: u16, object: &[u8]) -> L
     Logged { head: Head { op, ..Head::default() }, effects }
 }
 
-/// A follower, whose disk takes no time.
+/// The member, and the one that leads it by hand.
+const ME: MemberId = MemberId(1);
+const LEADER: MemberId = MemberId(2);
+
+/// A member, whose disk takes no time.
 struct Fed {
     node: Node,
     config: ServerConfig,
     now: u64,
     /// The number of installs that the store still carries out.
     installs_left: u32,
-    /// The stamp that it last reported to its feeder.
-    acked: Stamp,
+    /// Its last report to its leader, and the number of the leader's packets.
+    acked: u64,
+    round: u64,
 }
 
 impl Fed {
     fn new(mob_bytes: usize) -> Fed {
         let config = ServerConfig { mob_bytes, cache_bytes: 1, ..ServerConfig::default() };
         let node = Node::new(Clock::new(1_000, 0), 0, 16 << 10);
-        let mut fed = Fed { node, config, now: 1_000_000, installs_left: 0, acked: Stamp::ZERO };
-        fed.restart();
+        let mut fed = Fed { node, config, now: 1_000_000, installs_left: 0, acked: 0, round: 0 };
+        fed.begin(0, &[ME, LEADER]);
         fed
     }
 
-    /// Ends it, without what its log had not synced, and begins anew.
-    fn restart(&mut self) {
-        let follower = |last: Last| Box::new(Follower::new(last.stamp, last.position)) as Box<dyn Sequencer>;
-        self.begin(Stamp(u64::MAX), follower);
-    }
-
-    /// Begins anew, with entries up to `stable` known to be that.
-    fn begin(&mut self, stable: Stamp, sequencer: impl FnOnce(Last) -> Box<dyn Sequencer>) {
+    /// Ends it, without what its log had not synced, and begins anew with so many entries known to be stable.
+    fn begin(&mut self, stable: u64, members: &[MemberId]) {
         let node = &mut self.node;
         node.running = None;
         let mut recovery = node.recovery(self.config.clone(), node.disk.checkpoint.as_ref()).unwrap();
         let opened = node.open(recovery.replay_from()).unwrap();
-        recovery.only_stable_upto(stable);
-        opened.replay(&mut recovery).unwrap();
-        let sequencer = sequencer(opened.log.last());
-        let out = node.begin_with(recovery, (opened.log, 0), (Now(0), VIEW), sequencer, ()).unwrap();
+        for entry in opened.records {
+            match entry.stamp.0 <= stable {
+                true => recovery.replay(entry.view, entry.stamp, entry.kind, &entry.payload).unwrap(),
+                false => recovery.keep(entry),
+            }
+        }
+        let member = |id: &MemberId| Member { id: *id, votes: true, address: String::new() };
+        let run = Run { view: VIEW, last: LogPosition(stable) };
+        let start = Start {
+            me: ME,
+            promised: ViewId::NONE,
+            begins: EntryId::default(),
+            runs: (stable > 0).then_some(run).into_iter().collect(),
+            stable: LogPosition(stable),
+            stable_stamp: recovery.stamp(),
+            members: Members::new(members.iter().map(member).collect()).unwrap(),
+            suffix: recovery.kept(),
+            is_sure: true,
+        };
+        let order = Box::new(Quorum::new(Config::default(), start, 7, Now(0)));
+        let out = node.begin_with(recovery, opened.log, (Now(0), VIEW), order, ()).unwrap();
         self.installs_left = u32::MAX;
         self.perform(out);
+    }
+
+    /// Begins anew as the only member, which knows two entries to be stable, and leads.
+    fn begin_alone(&mut self) {
+        self.begin(2, &[ME]);
+        (0..2).for_each(|_| {
+            self.now += 1_000_000;
+            self.take(Input::Time);
+        });
+        assert!(!self.server().is_leading() && self.server().visible() == Stamp(2));
     }
 
     fn server(&mut self) -> &mut Server {
@@ -140,11 +173,13 @@ impl Fed {
     fn perform(&mut self, out: Effects) {
         for effect in out.list {
             match effect {
-                Effect::Packet(FEEDER, bytes) => {
-                    let acked = acked(&bytes).unwrap();
-                    assert!(acked >= self.acked, "it has lost what it said that it has");
-                    self.acked = acked;
+                Effect::Packet(_, bytes) => {
+                    if let Ok(Packet::Acked { durable, .. }) = Packet::decode(&bytes) {
+                        self.acked = durable.0;
+                    }
                 }
+                Effect::Save(number, _) => self.take(Input::Saved(number)),
+                Effect::Members(_) => {}
                 Effect::Install { .. } if self.installs_left == 0 => {}
                 deed => {
                     self.installs_left -= u32::from(matches!(deed, Effect::Install { .. }));
@@ -155,37 +190,43 @@ impl Fed {
         }
     }
 
-    /// Begins anew in a group that knows the first two entries to be stable, and keeps so many of its log.
-    fn begin_in_group(&mut self, order: &Order, kept: u64) {
-        let config =
-            DelayedConfig { stable_us: 0, reign_entries: u64::MAX, vacant_us: 0, others_suffice: false };
-        let known = |last: Last| Known {
-            view: VIEW,
-            local_end: last.position,
-            stable: (Stamp(2), LogPosition(2)),
-            entries: order.0[2..].to_vec(),
-        };
-        self.begin(Stamp(2), |last| {
-            let mut groups = (0..).map(|seed| Delayed::new(config, seed, Now(0), known(last)));
-            Box::new(groups.find(|group| group.end().0 == kept).unwrap())
+    /// The leader sends all entries behind some, and says that so many are stable.
+    fn feed_from(&mut self, order: &Order, from: u64, stable: u64) {
+        let before = from.checked_sub(1).map_or(ViewId::NONE, |last| order.0[last as usize].view);
+        self.round += 1;
+        let packet = Packet::Append(Append {
+            view: order.0.last().unwrap().view,
+            round: self.round,
+            before: EntryId { view: before, position: LogPosition(from) },
+            stable: LogPosition(stable),
+            rank: 0,
+            asks: true,
+            entries: order.0[from as usize..].to_vec(),
         });
-        self.take(Input::Time);
-        assert!(!self.server().is_leading() && self.server().visible() == Stamp(2));
+        self.take(Input::Packet(LEADER, &packet.encode()));
     }
 
-    /// Feeds it all that is behind what it has, each entry behind the one before.
+    /// The leader sends what is behind what it has; nothing more is stable.
     fn feed(&mut self, order: &Order) {
-        let from = order.0.partition_point(|e| e.stamp <= self.acked);
-        for i in from..order.0.len() {
-            let before = if i == 0 { Stamp::ZERO } else { order.0[i - 1].stamp };
-            self.take(Input::Packet(FEEDER, &packet(before, &order.0[i])));
-        }
+        self.feed_from(order, self.acked, 0);
+    }
+
+    /// Everything is stable.
+    fn release(&mut self, order: &Order) {
+        self.feed_from(order, order.end(), order.end());
     }
 
     /// Everything in its log is durable.
     fn sync(&mut self) {
         let word = self.node.sync();
         word.into_iter().for_each(|word| self.take(word));
+    }
+
+    /// It is sent all, has all on its disk, and all is stable.
+    fn follow(&mut self, order: &Order) {
+        self.feed(order);
+        self.sync();
+        self.release(order);
     }
 
     /// Lets it do what it wants to do at once.
@@ -213,8 +254,7 @@ fn a_follower_goes_on_behind_a_large_transaction_of_few_objects() {
     order.push(&end);
     order.commit(8..9, 1, 20);
     let mut fed = Fed::new(1 << 20);
-    fed.feed(&order);
-    fed.sync();
+    fed.follow(&order);
     fed.run_until_idle();
     assert!(fed.is_at(&order), "{:?}", fed.server().digest());
 }
@@ -226,27 +266,28 @@ fn a_large_transaction_passes_through_a_smaller_buffer() {
     order.push(&end);
     order.commit(8..9, 1, 20);
     let mut fed = Fed::new(20_000);
-    fed.feed(&order);
-    fed.sync();
+    fed.follow(&order);
     fed.run_until_idle();
     assert!(fed.is_at(&order), "{:?}", fed.server().digest());
 }
 
 #[test]
-fn a_follower_applies_what_its_own_disk_has_and_nothing_else() {
+fn follower_applies_what_is_stable_and_reports_its_disk() {
     let mut order = Order::new();
     order.commit(8..9, 1, 20);
     let mut fed = Fed::new(1 << 20);
     fed.feed(&order);
-    assert_eq!((fed.server().visible(), fed.acked), (Stamp::ZERO, Stamp::ZERO));
+    assert_eq!((fed.server().visible(), fed.acked), (Stamp::ZERO, 0));
     fed.sync();
-    assert!(fed.is_at(&order) && fed.acked == order.last());
+    assert_eq!((fed.server().visible(), fed.acked), (Stamp::ZERO, order.end()));
+    fed.release(&order);
+    assert!(fed.is_at(&order));
+    // A quorum of others suffices, and its own disk need not have an entry that is stable.
     order.commit(9..10, 1, 20);
-    fed.feed(&order);
-    fed.restart();
-    assert_eq!(fed.server().visible(), fed.acked);
-    fed.feed(&order);
-    fed.sync();
+    fed.feed_from(&order, fed.acked, order.end());
+    assert!(fed.is_at(&order) && fed.acked < order.end());
+    fed.begin(fed.acked, &[ME, LEADER]);
+    fed.follow(&order);
     assert!(fed.is_at(&order));
 }
 
@@ -255,21 +296,18 @@ fn a_follower_restarts_from_its_own_checkpoint_and_log() {
     let mut order = Order::new();
     (8..60).for_each(|page| order.commit(page..page + 1, 4, 100));
     let mut fed = Fed::new(1 << 20);
-    fed.feed(&order);
-    fed.sync();
+    fed.follow(&order);
     // Two batches are stored, with a state that is ahead of the pages.
     fed.installs_left = 2;
     fed.take(Input::LogRoom(LogRoom::Tight));
     let checkpoint = fed.node.disk.checkpoint.clone().expect("a log that is too long is shortened");
     assert!(Stamp(1) < checkpoint.replay_from && checkpoint.replay_from <= checkpoint.applied);
     order.commit(8..12, 4, 100);
-    fed.feed(&order);
-    fed.sync();
-    fed.restart();
+    fed.follow(&order);
+    fed.begin(order.end(), &[ME, LEADER]);
     assert!(fed.is_at(&order), "{:?}", fed.server().digest());
     order.commit(40..44, 4, 100);
-    fed.feed(&order);
-    fed.sync();
+    fed.follow(&order);
     assert!(fed.is_at(&order));
 }
 
@@ -279,41 +317,13 @@ fn without_room_a_follower_waits_and_leaves_nothing_out() {
     (8..40).for_each(|page| order.commit(page..page + 1, 4, 400));
     let mut fed = Fed::new(8_000);
     fed.installs_left = 0;
-    fed.feed(&order);
-    fed.sync();
+    fed.follow(&order);
     let stopped = fed.server().visible();
     assert!(stopped < Stamp(20) && fed.server().suffix_bytes() > 10 * 1_600, "{stopped}");
     // What waits is in its log, and so it is not fed again.
-    assert_eq!(fed.acked, order.last());
-    fed.restart();
+    assert_eq!(fed.acked, order.end());
+    fed.begin(order.end(), &[ME, LEADER]);
     assert!(fed.is_at(&order) && fed.server().suffix_bytes() == 0);
-}
-
-#[test]
-fn a_follower_gives_pages_that_it_must_read_first() {
-    let mut order = Order::new();
-    (8..60).for_each(|page| order.commit(page..page + 1, 4, 100));
-    let mut fed = Fed::new(8_000);
-    fed.feed(&order);
-    fed.sync();
-    fed.run_until_idle();
-    assert!(fed.is_at(&order) && fed.node.disk.pages.len() > 16);
-    let mut asked = 0;
-    for page in (8..60).map(|n| PageId::new(n).unwrap()) {
-        let mut out = Effects::default();
-        let mut found = fed.server().page(page, &mut out);
-        if found.is_none() {
-            asked += 1;
-            assert!(matches!(out.list[..], [Effect::Read(..)]), "{:?}", out.list);
-            fed.perform(out);
-            found = fed.server().page(page, &mut Effects::default());
-        }
-        let bytes = found.flatten().expect("its bytes");
-        assert_eq!(Page::parse(&bytes, page).unwrap().objects().count(), 4);
-        let stored = fed.node.disk.pages.get(&page).cloned();
-        assert_eq!(fed.server().page_over(page, stored).as_ref(), Some(&bytes));
-    }
-    assert!(asked > 16, "{asked}");
 }
 
 #[test]
@@ -323,15 +333,21 @@ fn leader_begins_behind_more_than_its_buffer_holds() {
     let mut fed = Fed::new(8_000);
     fed.feed(&order);
     fed.sync();
-    fed.begin_in_group(&order, order.last().0);
+    fed.begin_alone();
     fed.installs_left = 0;
     fed.sync();
     let stopped = fed.server().visible();
     assert!(Stamp(2) < stopped && stopped < Stamp(20) && !fed.server().is_leading(), "{stopped}");
-    fed.begin_in_group(&order, order.last().0);
+    fed.begin_alone();
     fed.sync();
     fed.run_until_idle();
-    assert!(fed.server().is_leading() && fed.server().visible() == order.last().next());
+    assert!(fed.server().is_leading() && fed.server().visible() > order.last());
+}
+
+/// The next view keeps four entries, and begins.
+fn begin_view(order: &mut Order, number: u32) {
+    order.0.truncate(4);
+    order.push_in(ViewId::new(number, 9), &Entry::View { kept: Stamp(4), lost: false });
 }
 
 #[test]
@@ -341,17 +357,61 @@ fn cut_entries_are_dropped_and_old_reports_ignored() {
     let mut fed = Fed::new(1 << 20);
     fed.feed(&order);
     fed.sync();
-    fed.begin_in_group(&order, 4);
+    begin_view(&mut order, 2);
+    fed.feed_from(&order, 4, 0);
     // The view's own entry has taken the place of one that was cut.
     fed.take(Input::Written(0, LogPosition(6)));
-    fed.take(Input::Time);
-    assert!(!fed.server().is_leading());
+    assert_eq!(fed.acked, 4);
     fed.sync();
-    fed.take(Input::Time);
-    order.0.truncate(4);
-    let view = ViewId::new(2, fed.server().view().incarnation);
-    let begins = Entry::View { kept: Stamp(4), lost: false };
-    let payload = Arc::new(begins.encode());
-    order.0.push(Sealed { stamp: Stamp(5), view, kind: begins.kind(), payload });
-    assert!(fed.server().is_leading() && fed.is_at(&order));
+    assert_eq!(fed.acked, order.end());
+    fed.release(&order);
+    assert!(fed.is_at(&order));
+}
+
+#[test]
+fn entry_with_stamp_of_cut_one_is_stored_once_written() {
+    let mut order = Order::new();
+    (8..12).for_each(|page| order.commit(page..page + 1, 4, 20));
+    let mut fed = Fed::new(1 << 20);
+    fed.feed(&order);
+    fed.sync();
+    begin_view(&mut order, 2);
+    fed.feed_from(&order, 4, order.end());
+    assert!(fed.is_at(&order));
+    fed.take(Input::LogRoom(LogRoom::Tight));
+    assert!(fed.node.disk.checkpoint.is_none() && fed.node.disk.pages.is_empty());
+    fed.sync();
+    fed.take(Input::LogRoom(LogRoom::Tight));
+    assert_eq!(fed.node.disk.checkpoint.as_ref().map(|c| c.applied), Some(order.last()));
+}
+
+#[test]
+fn recovered_replica_takes_what_became_stable_meanwhile() {
+    let mut order = Order::new();
+    (8..10).for_each(|page| order.commit(page..page + 1, 4, 20));
+    let mut fed = Fed::new(1 << 20);
+    fed.feed(&order);
+    fed.sync();
+    fed.begin_alone();
+    fed.sync();
+    let leads = fed.server().view().number;
+    assert!(fed.server().is_leading());
+    begin_view(&mut order, leads + 1);
+    // Its leader is deposed, and the order goes on while a replica is recovered.
+    fed.feed_from(&order, 4, 0);
+    let upto = fed.node.running.as_mut().unwrap().recovers.take().expect("a replica is recovered");
+    order.push_in(ViewId::new(leads + 1, 9), &Entry::End(ClientId(5)));
+    fed.follow(&order);
+    let (config, checkpoint) = (fed.config.clone(), fed.node.disk.checkpoint.clone());
+    let mut recovery = fed.node.recovery(config, checkpoint.as_ref()).unwrap();
+    for e in &order.0[..upto.0 as usize] {
+        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
+    }
+    let mut out = Effects::default();
+    fed.server().rejoin(Now(2_000_000), recovery, &mut out).unwrap();
+    fed.perform(out);
+    assert!(fed.is_at(&order), "{:?}", fed.server().visible());
+    let mut out = Effects::default();
+    fed.server().flush(&mut out);
+    assert!(!out.list.is_empty(), "its disk has all of it, so that its pages can be stored");
 }

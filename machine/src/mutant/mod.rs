@@ -96,6 +96,7 @@ Rule {
     OwnNotInStream,
     ResumePastHorizon,
     ResumesOverLoss,
+    HistoryOfHigherView,
     SilentOverflow,
     UnsubscribeWithoutNumber,
     BackupUnsynced,
@@ -138,6 +139,7 @@ Rule {
     CreditsOldInstall,
     CreditsOldWritten,
     FollowerSkips,
+    KeptAppliedTentatively,
     // The order of a group.
     VoteBeforeDurable,
     TwoVotesANumber,

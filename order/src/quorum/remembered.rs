@@ -1,9 +1,10 @@
 //! The file of votes: a member remembers over its processes who it is, and what it has promised.
 //!
 //! The file has two slots, written in turn, and each slot has two copies side by side, each with its
-//! checksum. A slot is written in one piece and synced before anything in it is told. A slot of which no
-//! copy can be read is the torn write of a promise that nobody was told of, unless the log has an entry of a
-//! younger view than the other slot knows: then a promise was lost, and the member must not vote.
+//! checksum. One copy is written and synced, then the other, and nothing in them is told before. So a crash
+//! tears one copy at most, and a process begins by writing both slots. A slot of which no copy can be read is
+//! damage. A promise was lost for certain, and the member must not vote, if the log has an entry of a
+//! younger view than the other slot knows.
 //!
 //! | at | copy | | at | | |
 //! |---|---|---|---|---|---|
@@ -56,9 +57,10 @@ pub enum Forgotten {
 }
 
 impl Remembered {
-    /// Encodes the slot of this sequence: where it is to be written, and its bytes.
-    pub fn slot(&self) -> (u64, Vec<u8>) {
-        let mut copy = Vec::with_capacity(2 * COPY_BYTES);
+    /// Encodes the two copies of the slot of this sequence, each with its place. The second is written when
+    /// the first is durable. A process that begins writes both slots before it promises anything.
+    pub fn copies(&self) -> [(u64, Vec<u8>); 2] {
+        let mut copy = Vec::with_capacity(COPY_BYTES);
         copy.extend_from_slice(MAGIC);
         copy.put_u16(VERSION);
         copy.extend_from_slice(&[0; 6]);
@@ -73,8 +75,8 @@ impl Remembered {
         // Every list fits: members and their addresses are bounded.
         copy.resize(CRC_AT, 0);
         copy.put_u32(crc32fast::hash(&copy));
-        copy.extend_from_within(..);
-        (self.sequence % 2 * SLOT_BYTES as u64, copy)
+        let at = self.sequence % 2 * SLOT_BYTES as u64;
+        [(at, copy.clone()), (at + COPY_BYTES as u64, copy)]
     }
 
     /// Reads the file of a member whose log ends with an entry of the view `log`.
@@ -149,8 +151,9 @@ mod tests {
     fn file(of: &[Remembered]) -> Vec<u8> {
         let mut file = vec![0; 2 * SLOT_BYTES];
         for one in of {
-            let (at, bytes) = one.slot();
-            file[at as usize..at as usize + SLOT_BYTES].copy_from_slice(&bytes);
+            for (at, bytes) in one.copies() {
+                file[at as usize..at as usize + COPY_BYTES].copy_from_slice(&bytes);
+            }
         }
         file
     }

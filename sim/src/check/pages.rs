@@ -1,7 +1,7 @@
 //! The stored pages are what the log says: redo repeats history (Mohan et al.: *ARIES*, TODS 1992).
 //!
 //! The whole log is replayed from its first entry into an empty buffer and laid out as pages; each page that
-//! the leader or the follower has stored must have the same objects, and the stamp of its last change.
+//! a node has stored must have the same objects, and the stamp of its last change.
 
 use tercel_engine::pages::mob::forwarded;
 use tercel_engine::server::{Recovery, ServerConfig};
@@ -10,7 +10,7 @@ use tercel_wire::id::{ClassId, Oref, PageId};
 use tercel_wire::page::Page;
 
 use crate::workload::{CRADLE, Ground, bulk_id, cell, cell_id};
-use crate::world::{FOLLOWER, LEADER, SPACE, World};
+use crate::world::{SPACE, World, letter};
 
 /// Compares all stored pages with the log. Gives the flaws, and the views of the objects that all clients
 /// know.
@@ -29,16 +29,17 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
     // Objects that a large transaction has placed, but that were never ordered, belong to no state.
     for id in mob.page_ids().into_iter().filter(|page| mob.is_installable(*page, state.stamp)) {
         let due = mob.merge_page(id, None, state.stamp, SPACE, Vec::new());
-        for (whose, n) in [("", LEADER), ("the follower's ", FOLLOWER)] {
-            let stored = world.nodes[n].disk.pages.get(&id).map(|bytes| bytes.as_slice());
-            wrong.extend(flaw(id, due.as_deref(), stored).map(|flaw| format!("{whose}page {id} {flaw}")));
+        for (n, node) in world.nodes.iter().enumerate() {
+            let stored = node.disk.pages.get(&id).map(|bytes| bytes.as_slice());
+            let of = letter(n);
+            wrong.extend(flaw(id, due.as_deref(), stored).map(|flaw| format!("page {id} of {of} {flaw}")));
         }
     }
     let classes: Vec<ClassId> =
         state.catalogue.all().into_iter().filter(|(_, l)| cell::is_layout(l)).map(|(id, _)| id).collect();
     let by_log = |oref: Oref| mob.patch(oref.page())?.newest(oref.slot()).map(|o| o.to_vec());
     let by_pages = |oref: Oref| {
-        let bytes = world.nodes[LEADER].disk.pages.get(&oref.page())?;
+        let bytes = world.nodes[0].disk.pages.get(&oref.page())?;
         Some(Page::parse(bytes, oref.page()).ok()?.object(oref.slot())?.to_vec())
     };
     let views = vec![

@@ -291,7 +291,7 @@ impl<'s> Worker<'s> {
             op: op.map(|op| op.to_string()),
             request: Some(request),
         };
-        let is_inside = self.port.site == Site::Server && matches!(outcome, Outcome::Committed(_));
+        let is_inside = matches!(self.port.site, Site::Server(_)) && matches!(outcome, Outcome::Committed(_));
         world.record.counts.inside += u64::from(is_inside);
         if world.trace.is_on() {
             let (reads, writes) = (t.reads.len(), t.writes.len());

@@ -9,7 +9,7 @@ use tercel_engine::server::{Conn, Input};
 use tercel_testkit::taken::Taken;
 use tercel_wire::frame::{Header, Kind};
 
-use super::{Event, LEADER, Phase, World};
+use super::{Event, Phase, World};
 use crate::rule::{drop_here, keep_here};
 
 /// Takes backups in this world, if it has a source of random numbers.
@@ -23,13 +23,19 @@ pub(super) struct BackupClient {
 /// A backup under way.
 struct Backup {
     conn: Conn,
-    /// The life of the server that it is of.
+    /// The server that it is of, and which life of it.
+    node: usize,
     life: u32,
     call: u64,
     taken: Taken,
 }
 
 impl BackupClient {
+    /// The server that it is connected to.
+    pub(super) fn node(&self) -> usize {
+        self.under_way.as_ref().map_or(0, |backup| backup.node)
+    }
+
     /// Says whether a connection is its own; if so, keeps the bytes that were sent there.
     pub(super) fn takes(&mut self, conn: Conn, bytes: &[u8]) -> bool {
         match self.under_way.as_mut().filter(|b| b.conn == conn) {
@@ -55,12 +61,13 @@ impl World {
         if !matches!(self.phase, Phase::Safety | Phase::Healed) || self.backup_client.begun > BACKUPS_MAX {
             return self.leave_backup();
         }
-        let life = self.nodes[LEADER].life;
-        let is_up = self.is_up(LEADER);
+        let n =
+            if self.backup_client.under_way.is_some() { self.backup_client.node() } else { self.leader() };
+        let (life, is_up) = (self.nodes[n].life, self.is_up(n));
         self.backup_client.under_way =
             self.backup_client.under_way.take().filter(|b| is_up && b.life == life);
         match self.backup_client.under_way.as_mut() {
-            None if is_up => self.begin_backup(),
+            None if is_up => self.begin_backup(n),
             None => {}
             Some(b) => {
                 let (heard, promised) = (b.taken.hear(), self.oracle.promised);
@@ -81,13 +88,13 @@ impl World {
         self.at(self.time + us, Event::Backup);
     }
 
-    fn begin_backup(&mut self) {
+    fn begin_backup(&mut self, node: usize) {
         self.backup_client.begun += 1;
         let n = self.backup_client.begun;
         let conn = Conn(1 << 40 | n);
-        let life = self.nodes[LEADER].life;
-        self.backup_client.under_way = Some(Backup { conn, life, call: 0, taken: Taken::default() });
-        self.node_takes(LEADER, Input::Connected(conn));
+        let life = self.nodes[node].life;
+        self.backup_client.under_way = Some(Backup { conn, node, life, call: 0, taken: Taken::default() });
+        self.node_takes(node, Input::Connected(conn));
         self.say_to_server(Kind::Hello, &Taken::hello(1 << 40 | n));
         self.say_to_server(Kind::Backup, &[]);
     }
@@ -96,24 +103,24 @@ impl World {
         let Some(b) = &mut self.backup_client.under_way else { return };
         b.call += 1;
         let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, b.call) };
-        let conn = b.conn;
-        self.node_takes(LEADER, Input::Frame(conn, header, body));
+        let (conn, node) = (b.conn, b.node);
+        self.node_takes(node, Input::Frame(conn, header, body));
     }
 
     /// Drops the backup under way, because the server has forgotten its connections.
-    pub(super) fn forget_backup(&mut self) {
-        self.backup_client.under_way = None;
+    pub(super) fn forget_backup(&mut self, n: usize) {
+        self.backup_client.under_way.take_if(|backup| backup.node == n);
     }
 
     fn leave_backup(&mut self) {
         if let Some(b) = self.backup_client.under_way.take() {
-            self.node_takes(LEADER, Input::Disconnected(b.conn));
+            self.node_takes(b.node, Input::Disconnected(b.conn));
         }
     }
 
     fn end_backup(&mut self) {
         let Some(b) = self.backup_client.under_way.take() else { return };
-        self.node_takes(LEADER, Input::Disconnected(b.conn));
+        self.node_takes(b.node, Input::Disconnected(b.conn));
         if b.taken.ended.is_none() {
             return;
         }

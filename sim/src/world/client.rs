@@ -14,8 +14,9 @@ use tercel_wire::id::SpaceId;
 use tercel_wire::message::{Fetch, FromClient, PageReply, Stream, Unchanged, Unsubscribe, Verdict};
 use tercel_wire::page::Page;
 
+use super::group::letter;
 use super::net::Arrival;
-use super::{Event, LEADER, Phase, World};
+use super::{Event, Phase, World};
 use crate::plan::Plan;
 use crate::port::Site;
 use crate::rule::{Rule, RunnerRule};
@@ -36,6 +37,8 @@ pub(crate) struct ClientProcess {
     /// kept for that.
     late: Vec<(u64, Vec<u8>)>,
     keeps_late: u32,
+    /// The node to try next.
+    next_node: usize,
 }
 
 /// The first pause between two attempts to connect; it doubles up to 64 times, as in the real driver.
@@ -59,6 +62,7 @@ impl ClientProcess {
             pause_us: 0,
             late: Vec::new(),
             keeps_late: 0,
+            next_node: number as usize % plan.nodes(),
         }
     }
 }
@@ -111,15 +115,15 @@ impl World {
         let is_level = |c: &mut ClientProcess| {
             matches!(c.machine.availability(), Some(Ok(()))) && c.machine.writer().watermark() >= last
         };
-        let is_idle = self.nodes[LEADER].machine().is_some_and(|machine| machine.is_idle());
+        let is_idle = self.nodes[self.leader()].machine().is_some_and(|m| m.is_leading() && m.is_idle());
         is_idle && self.clients.iter_mut().all(is_level)
     }
 
     /// Describes the missing condition of [`World::is_level`].
     pub(crate) fn uneven(&mut self) -> String {
-        let server = match self.nodes[LEADER].machine() {
+        let server = match self.nodes[self.leader()].machine() {
             None => "the server is down".into(),
-            Some(machine) => format!("the server is idle: {}", machine.is_idle()),
+            Some(m) => format!("the server leads: {}, is idle: {}", m.is_leading(), m.is_idle()),
         };
         let clients = self.clients.iter_mut().map(|c| {
             let watermark = c.machine.writer().watermark();
@@ -193,10 +197,13 @@ impl World {
         if !process.machine.wants_connection() || process.link.is_some() {
             return;
         }
-        if !self.is_up(LEADER) {
+        let nodes = self.nodes.len();
+        let first = std::mem::replace(&mut self.clients[client].next_node, 0);
+        let Some(n) = (first..first + nodes).map(|n| n % nodes).find(|n| self.is_up(*n)) else {
             return self.after_client(client);
-        }
-        let conn = self.net.connect(client, (LEADER, self.nodes[LEADER].life), self.time);
+        };
+        self.clients[client].next_node = (n + 1) % nodes;
+        let conn = self.net.connect(client, (n, self.nodes[n].life), self.time);
         self.clients[client].link = Some(conn);
         if let (Some(pace), Some(link)) = (&self.plan.pace, self.net.links.get_mut(&conn))
             && client == 0
@@ -205,7 +212,7 @@ impl World {
             link.slow_us = pace.slow_us;
         }
         self.record.counts.connections += 1;
-        self.say(format_args!("c{client}      connects, {}", conn.0));
+        self.say(format_args!("c{client}      connects to {}, {}", letter(n), conn.0));
         self.send(conn, Arrival::Open, true);
         self.handle(client, Input::Connected);
     }

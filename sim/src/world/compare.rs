@@ -1,200 +1,116 @@
-//! The follower compared with the leader, at equal stamps.
+//! Members of a group compared with each other, where they are at equal stamps.
 //!
-//! Ordered state: the leader's digest is noted at every stamp that it is seen at, and the follower's must be
-//! the same. Pages: now and then the leader's pages are kept as they are, and nothing behind that stamp is
-//! fed until the follower is there, gives all of them as its readers would get them, and has the same in its
-//! store and buffer and no others.
+//! Ordered state: the digest of the first node that is seen behind an entry is noted, and that of each other
+//! one there must be the same. Pages: now and then those of two nodes that show the same state are laid out
+//! and must be equal, page by page; in the end those of all nodes are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tercel_engine::server::Effects;
-use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::id::{EntryId, PageId, Stamp};
 use tercel_wire::page::Page;
 
-use super::feeder::Feeder;
-use super::{FOLLOWER, LEADER, World};
+use super::group::letter;
+use super::{Phase, World};
 
-/// The leader's digests and pages that the follower is compared with.
+/// The digests that nodes are compared with.
 #[derive(Default)]
 pub(super) struct Comparison {
-    /// The feeder that brings the follower up to where it is compared.
-    pub(super) feeder: Feeder,
-    /// The leader's digests.
-    digests: BTreeMap<Stamp, u64>,
-    /// The last stamps of which digests were noted, and compared.
-    noted: Stamp,
-    compared: Stamp,
-    /// When pages are compared next, and the pages under comparison.
+    /// By entry, whether or not it is stable: logs that have an entry in common have all before it in common.
+    digests: BTreeMap<(u64, EntryKey), u64>,
+    /// The entry behind which each node was seen last.
+    seen: BTreeMap<usize, EntryId>,
+    /// When pages are compared next.
     next: Stamp,
-    look: Option<Look>,
-    /// Set once the last comparison has begun.
-    is_over: bool,
 }
 
-impl Comparison {
-    /// The comparison in another history.
-    pub(super) fn after(before: &Comparison) -> Comparison {
-        let mut next = Comparison::default();
-        next.feeder.epoch = before.feeder.epoch + 1;
-        next
-    }
-}
+/// The view of an entry.
+type EntryKey = (u32, u32);
 
 /// A page's bytes, if there are any.
 type Image = Option<Arc<Vec<u8>>>;
 
-/// The leader's pages as of a stamp.
-struct Look {
-    stamp: Stamp,
-    pages: BTreeMap<PageId, Image>,
-    /// Pages that the follower has not yet given.
-    left: Vec<PageId>,
-}
-
 impl World {
-    /// The leader ends: what it had ordered and not promised may come otherwise.
-    pub(super) fn forget_digests(&mut self) {
-        let _ = self.comparison.digests.split_off(&self.oracle.promised.next());
-        self.comparison.noted = Stamp::ZERO;
-    }
-
-    /// Notes what the leader is like now.
-    pub(super) fn note_leader(&mut self) {
-        let Some(machine) = self.nodes[LEADER].machine() else { return };
-        let applied = machine.applied();
-        if applied == self.comparison.noted {
-            return;
-        }
-        self.comparison.noted = applied;
-        let digest = machine.digest().1;
-        self.comparison.digests.insert(applied, digest);
-        if self.oracle.promised >= self.comparison.next {
-            self.begin_look();
-        }
-    }
-
-    /// Keeps the leader's pages as they are, unless others are still being looked at.
-    fn begin_look(&mut self) {
-        let Some(machine) = self.nodes[LEADER].machine() else { return };
-        let (stamp, stored) = (machine.visible(), &self.nodes[LEADER].disk.pages);
-        if self.comparison.look.is_some() || stamp != self.oracle.promised {
-            return;
-        }
-        let all: BTreeSet<PageId> = stored.keys().copied().chain(machine.pages_modified()).collect();
-        let image = |page: PageId| machine.page_over(page, stored.get(&page).cloned());
-        let pages: BTreeMap<PageId, Image> = all.into_iter().map(|page| (page, image(page))).collect();
-        let left = pages.keys().copied().collect();
-        let every = self.nodes[FOLLOWER].random.below(2 * LOOK_ENTRIES) + 1;
-        self.comparison.next = Stamp(stamp.0 + every);
-        self.comparison.look = Some(Look { stamp, pages, left });
-        self.feed_in(0);
-    }
-
-    /// Up to where the follower is fed now.
-    pub(super) fn feed_upto(&self) -> Stamp {
-        let look = self.comparison.look.as_ref();
-        look.map_or(self.oracle.promised, |look| look.stamp)
-    }
-
-    /// The follower has applied something.
-    pub(super) fn compare_digests(&mut self) {
-        let Some(machine) = self.nodes[FOLLOWER].machine() else { return };
-        let stamp = machine.applied();
-        if stamp == self.comparison.compared {
+    /// Compares a node that may have applied something with what others were like there.
+    pub(super) fn compare(&mut self, n: usize) {
+        // A replica whose leader was deposed may have applied what is no longer in the log.
+        let running = self.nodes[n].running.as_ref().filter(|running| running.recovers.is_none());
+        let Some(machine) = running.map(|running| &running.machine) else { return };
+        let (applied, visible) = (machine.applied(), machine.visible());
+        let at = self.nodes[n].ledger.upto(applied);
+        if self.comparison.seen.insert(n, at) == Some(at) {
             return;
         }
         let digest = machine.digest().1;
-        self.comparison.compared = stamp;
-        if let Some(due) = self.comparison.digests.get(&stamp) {
-            if *due != digest {
-                return self.blame(format!("the follower's state at {stamp} is not that of the leader"));
+        let key = (at.position.0, (at.view.number, at.view.incarnation));
+        match self.comparison.digests.get(&key) {
+            Some(due) if *due != digest => {
+                return self.blame(format!("the state of {} at {applied} is not that of others", letter(n)));
             }
-            self.record.counts.digests_compared += 1;
+            Some(_) => self.record.counts.digests_compared += 1,
+            None => _ = self.comparison.digests.insert(key, digest),
+        }
+        while self.comparison.digests.len() > DIGESTS_MAX {
+            self.comparison.digests.pop_first();
+        }
+        if visible >= self.comparison.next && self.phase == Phase::Safety {
+            let is_there = |m: &usize| self.nodes[*m].machine().is_some_and(|m| m.visible() == visible);
+            if let Some(other) = (0..self.nodes.len()).find(|m| *m != n && is_there(m)) {
+                let every = self.nodes[n].random.below(2 * LOOK_ENTRIES) + 1;
+                self.comparison.next = Stamp(visible.0 + every);
+                self.compare_pages(n, other);
+            }
         }
     }
 
-    /// The follower gives what is looked at, as far as it is at hand.
-    pub(super) fn look_on(&mut self) {
-        let Some(mut look) = self.comparison.look.take() else { return };
-        let visible = self.nodes[FOLLOWER].machine().map(|m| m.visible());
-        if visible == Some(look.stamp) {
-            match self.look_at(&mut look) {
-                Ok(true) => {
-                    self.record.counts.pages_compared += look.pages.len() as u64;
-                    return self.feed_in(0);
-                }
-                Ok(false) => {}
-                Err(page) => {
-                    let stamp = look.stamp;
-                    return self.blame(format!("the follower's page {page} at {stamp} is not the leader's"));
-                }
-            }
-        } else if visible > Some(look.stamp) {
-            return self.blame(format!("the follower is at {visible:?}, and was fed up to {}", look.stamp));
+    /// The pages of two nodes that show the same state are the same.
+    fn compare_pages(&mut self, n: usize, other: usize) {
+        let pages = |n: usize| {
+            let stored = self.nodes[n].disk.pages.keys().copied();
+            stored.chain(self.nodes[n].machine().map(|m| m.pages_modified()).unwrap_or_default())
+        };
+        let all: BTreeSet<PageId> = pages(n).chain(pages(other)).collect();
+        let image = |n: usize, page: &PageId| {
+            let stored = self.nodes[n].disk.pages.get(page).cloned();
+            self.nodes[n].machine().and_then(|machine| machine.page_over(*page, stored))
+        };
+        let differs = all.iter().find(|page| !is_same(**page, &image(n, page), &image(other, page)));
+        if let Some(page) = differs {
+            let (one, two) = (letter(n), letter(other));
+            return self.blame(format!("page {page} of {one} is not that of {two}, and both show the same"));
         }
-        self.comparison.look = Some(look);
+        self.record.counts.pages_compared += all.len() as u64;
     }
 
-    /// Compares the pages that are left; says whether all have been compared. The error is a page that
-    /// differs.
-    fn look_at(&mut self, look: &mut Look) -> Result<bool, PageId> {
-        while let Some(page) = look.left.last().copied() {
-            let mut out = Effects::default();
-            let Some(machine) = self.nodes[FOLLOWER].machine_mut() else { return Ok(false) };
-            let Some(found) = machine.page(page, &mut out) else {
-                self.perform(FOLLOWER, out);
-                return Ok(false);
-            };
-            if !is_same(page, &look.pages[&page], &found) {
-                return Err(page);
-            }
-            look.left.pop();
-        }
-        let stored = self.nodes[FOLLOWER].disk.pages.clone();
-        let Some(machine) = self.nodes[FOLLOWER].machine() else { return Ok(false) };
-        let all: BTreeSet<PageId> = stored.keys().copied().chain(machine.pages_modified()).collect();
-        for page in all.into_iter().chain(look.pages.keys().copied()) {
-            let found = machine.page_over(page, stored.get(&page).cloned());
-            if !is_same(page, look.pages.get(&page).unwrap_or(&None), &found) {
-                return Err(page);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Says whether the follower is where the leader is, and was compared with it there. Asked until it is
-    /// so.
-    pub(crate) fn is_follower_level(&mut self) -> bool {
-        if !self.comparison.is_over {
-            self.begin_look();
-            let look = self.comparison.look.as_ref();
-            self.comparison.is_over = look.is_some_and(|look| look.stamp == self.oracle.promised);
-            self.look_on();
-        }
+    /// Says whether all nodes show everything that is promised, and have the same pages. It is asked until
+    /// that is so.
+    pub(crate) fn are_nodes_level(&mut self) -> bool {
         let promised = self.oracle.promised;
-        let is_there = self.nodes[FOLLOWER].machine().is_some_and(|m| m.visible() == promised);
-        self.comparison.is_over && self.comparison.look.is_none() && is_there
+        let is_there =
+            |process: &super::node::Process| process.machine().is_some_and(|m| m.visible() == promised);
+        let is_level = self.nodes.iter().all(is_there);
+        if is_level {
+            (1..self.nodes.len()).for_each(|n| self.compare_pages(n, 0));
+        }
+        is_level
     }
-}
 
-impl World {
-    /// Describes the missing condition of [`World::is_follower_level`].
-    pub(crate) fn follower_gap(&mut self) -> String {
-        let promised = self.oracle.promised;
-        let look = self.comparison.look.as_ref().map(|look| (look.stamp, look.left.len()));
-        match self.nodes[FOLLOWER].machine() {
-            None => "it is down".into(),
+    /// Describes the missing condition of [`World::are_nodes_level`].
+    pub(crate) fn gap(&self) -> String {
+        let of = |process: &super::node::Process| match process.machine() {
+            None => "down".into(),
             Some(m) => {
-                let (visible, waits) = (m.visible(), m.suffix_bytes());
-                format!("at {visible} of {promised}, {waits} bytes wait, looked at is {look:?}")
+                let due = process.running.as_ref().and_then(|running| running.recovers);
+                format!("at {}, {} bytes wait, recovers {due:?}", m.visible(), m.suffix_bytes())
             }
-        }
+        };
+        let nodes: Vec<String> = self.nodes.iter().map(of).collect();
+        format!("{} is promised; nodes: {}", self.oracle.promised, nodes.join("; "))
     }
 }
 
-fn is_same(page: PageId, due: &Image, found: &Image) -> bool {
-    match (due, found) {
+fn is_same(page: PageId, one: &Image, other: &Image) -> bool {
+    match (one, other) {
         (None, None) => true,
         (Some(a), Some(b)) if a == b => true,
         (Some(a), Some(b)) => match (Page::parse(a, page), Page::parse(b, page)) {
@@ -207,3 +123,5 @@ fn is_same(page: PageId, due: &Image, found: &Image) -> bool {
 
 /// Entries between two looks at the pages, about: all of them are laid out anew each time.
 const LOOK_ENTRIES: u64 = 100;
+/// Digests that are kept: of more entries than any node lags behind.
+const DIGESTS_MAX: usize = 10_000;

@@ -8,23 +8,54 @@
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
 use tercel_engine::server::{Checkpoint, PageUpdate};
-use tercel_wire::id::{ClientId, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, LogPosition, PageId, Stamp, ViewId};
 use tercel_wire::page::Page;
 
+use super::World;
 use super::client::ClientProcess;
-use super::{LEADER, World};
+use super::group::letter;
+use super::node::Process;
+use crate::rule::Rule;
 
 impl World {
-    /// In a group visible entries are promised; a server alone promises the entries on its disk. Where others
-    /// do not suffice, the group needs this node's disk, too.
-    pub(super) fn note_promises(&mut self) {
-        let (Some(running), Some(group)) = (&self.nodes[LEADER].running, &self.plan.group) else { return };
-        let (visible, synced) = (running.machine.visible(), running.synced);
-        self.oracle.promised = self.oracle.promised.max(visible);
-        if visible > synced && !group.others_suffice {
-            self.blame(format!(
-                "{visible} is shown, and the disk has only {synced}, without which none suffice"
-            ));
+    /// A server alone promises the entries on its disk, and a group those that a node says are stable.
+    /// Nothing else is visible. Each number of a view has one leader.
+    pub(super) fn note_promises(&mut self, n: usize) {
+        let Some(machine) = self.nodes[n].machine() else { return };
+        let (stable, visible) = (machine.stable_upto(), machine.visible());
+        let leads = machine.is_leading().then(|| machine.view().number);
+        if self.plan.group.is_some() {
+            self.promise(n, stable);
+        }
+        let promised = self.oracle.promised;
+        if visible > promised && !self.is_over() {
+            self.blame(format!("{} shows {visible}, and only {promised} is promised", letter(n)));
+        }
+        let Some(number) = leads else { return };
+        let other = *self.oracle.leaders.entry(number).or_insert_with(|| {
+            self.record.counts.group.views += u64::from(self.plan.group.is_some());
+            n
+        });
+        if other != n && self.plan.group.is_some() {
+            self.blame(format!("{} and {} lead in view {number}", letter(other), letter(n)));
+        }
+    }
+
+    /// Everything in the log of a node up to a position is promised: a quorum of disks has it.
+    pub(super) fn promise(&mut self, n: usize, upto: LogPosition) {
+        match self.oracle.promise(&mut self.nodes[n].ledger, upto) {
+            Ok(false) => {}
+            Ok(true) => {
+                let upto = upto.min(self.nodes[n].ledger.end());
+                let entry = self.nodes[n].ledger.at(upto);
+                let has = |node: &&Process| node.ledger.durable >= upto && node.ledger.at(upto) == entry;
+                let disks = self.nodes.iter().filter(has).count();
+                // A runner that does not wait for its disk is found by what is lost.
+                if disks <= self.nodes.len() / 2 && !matches!(self.plan.rule, Some(Rule::Runner(_))) {
+                    self.blame(format!("entry {upto} is promised, and {disks} disks have it"));
+                }
+            }
+            Err(why) => self.blame(format!("the order of {}: {why}", letter(n))),
         }
     }
 
@@ -49,29 +80,32 @@ impl World {
     }
 
     /// An entry is about to be ordered.
-    pub(super) fn may_be_ordered(&mut self, entry: &Sealed) {
+    pub(super) fn may_be_ordered(&mut self, n: usize, entry: &Sealed) {
+        if !self.nodes[n].machine().is_some_and(|machine| machine.is_leading()) {
+            return;
+        }
         match Entry::decode(entry.kind, &entry.payload) {
-            Ok(Entry::Evict(client)) => self.may_be_evicted(client),
-            Ok(Entry::Grant(grant)) => self.may_be_granted(&grant),
+            Ok(Entry::Evict(client)) => self.may_be_evicted(n, client),
+            Ok(Entry::Grant(grant)) => self.may_be_granted(n, &grant),
             _ => {}
         }
     }
 
     /// The answers of a client that has a session are kept.
-    fn may_be_evicted(&mut self, id: ClientId) {
-        if self.clients.iter().any(|c| c.machine.id() == id && self.has_session(c)) {
+    fn may_be_evicted(&mut self, n: usize, id: ClientId) {
+        if self.clients.iter().any(|c| c.machine.id() == id && self.has_session(n, c)) {
             self.blame(format!("client {:x} has a session, and its answers are forgotten", id.0));
         }
     }
 
     /// A place is given out again only when every client that has a session has heard that it was given back.
     /// In a page with a hole only places are given out that never were.
-    fn may_be_granted(&mut self, grant: &Grant) {
-        let ended = self.oracle.ended();
+    fn may_be_granted(&mut self, n: usize, grant: &Grant) {
+        let ended = self.nodes[n].ledger.ended();
         let is_hole = |page: &&PageId| grant.holes.iter().any(|hole| hole.page == **page);
         let again = grant.pages.iter().filter(|page| !is_hole(page));
         let back = again.filter_map(|page| ended.get(page)).max().copied().unwrap_or_default();
-        let with_session = (0..self.clients.len()).filter(|i| self.has_session(&self.clients[*i]));
+        let with_session = (0..self.clients.len()).filter(|i| self.has_session(n, &self.clients[*i]));
         for client in with_session.collect::<Vec<_>>() {
             if self.clients[client].machine.writer().watermark() < back {
                 self.blame(format!(
@@ -82,9 +116,9 @@ impl World {
     }
 
     /// Says whether the client has a session, by its own account and the server's.
-    fn has_session(&self, client: &ClientProcess) -> bool {
+    fn has_session(&self, n: usize, client: &ClientProcess) -> bool {
         let is_up = matches!(client.machine.availability(), Some(Ok(())));
-        let conns = self.nodes[LEADER].running.as_ref().map(|r| &r.host.conns);
+        let conns = self.nodes[n].running.as_ref().map(|r| &r.host.conns);
         is_up && client.link.is_some_and(|conn| conns.is_some_and(|conns| conns.contains_key(&conn)))
     }
 

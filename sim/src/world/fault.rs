@@ -3,8 +3,9 @@
 use tercel_engine::server::{Checkpoint, Effect, Input, PageUpdate};
 use tercel_wire::id::{PageId, ViewId};
 
+use super::group::member;
 use super::net::Arrival;
-use super::{DiskEvent, Event, FOLLOWER, LEADER, Phase, World};
+use super::{DiskEvent, Event, Phase, World};
 use crate::plan::{Fault, FaultKind};
 use crate::rule::RunnerRule;
 
@@ -18,6 +19,7 @@ pub(super) struct ArmedFaults {
     pub read_flips: bool,
     pub full_until: u64,
     pub slow_until: u64,
+    pub hangs_until: u64,
     /// An operation of the disk has failed since the server started: it has a reason to stop, once.
     pub excuses_stop: bool,
 }
@@ -25,9 +27,10 @@ pub(super) struct ArmedFaults {
 impl World {
     /// Injects the faults that are due.
     pub(super) fn strike(&mut self) {
-        let leader = &mut self.nodes[LEADER];
-        if leader.disk.full && self.time >= leader.armed.full_until {
-            leader.disk.full = false;
+        for process in &mut self.nodes {
+            if process.disk.full && self.time >= process.armed.full_until {
+                process.disk.full = false;
+            }
         }
         if self.phase != Phase::Safety {
             return;
@@ -49,9 +52,17 @@ impl World {
         let keepalive_us = self.plan.keepalive_ms as u64 * 1_000;
         let needs_server = !matches!(
             fault.kind,
-            FaultKind::ClientPause | FaultKind::ClientCrash | FaultKind::ClockJump | FaultKind::SlowDisk
+            FaultKind::ClientPause
+                | FaultKind::ClientCrash
+                | FaultKind::ClockJump
+                | FaultKind::SlowDisk
+                | FaultKind::MemberCut
+                | FaultKind::MemberClog
+                | FaultKind::GroupEnds
         );
-        if needs_server && !self.is_up(LEADER) {
+        let n = self.struck(dice >> 8);
+        let is_alone = self.plan.group.is_none() && FaultKind::OF_GROUPS.contains(&fault.kind);
+        if needs_server && !self.is_up(n) || is_alone {
             return false;
         }
         let link = self.clients[client].link;
@@ -88,14 +99,14 @@ impl World {
                 let Some(l) = link.and_then(|conn| self.net.links.get_mut(&conn)) else { return false };
                 l.repeats = true;
             }
-            FaultKind::ServerKill => self.end_node(LEADER, "killed", true),
-            FaultKind::PowerLoss => self.lose_power(),
-            FaultKind::ServerPause => self.nodes[LEADER].paused_until = self.time + much % (3 * keepalive_us),
+            FaultKind::ServerKill => self.end_node(n, "killed", true),
+            FaultKind::PowerLoss => self.lose_power(n),
+            FaultKind::ServerPause => self.nodes[n].paused_until = self.time + much % (3 * keepalive_us),
             FaultKind::ServerStop => {
-                if self.nodes[LEADER].disk.full {
+                if self.nodes[n].disk.full {
                     return false;
                 }
-                self.stop_node(LEADER);
+                self.stop_node(n);
             }
             FaultKind::ClientPause => {
                 self.clients[client].paused_until = self.time + much % (3 * keepalive_us);
@@ -104,35 +115,86 @@ impl World {
             FaultKind::ClockJump => {
                 let us = much % (4 * keepalive_us);
                 match dice % 3 {
-                    0 => self.nodes[LEADER].clock.jump(us),
+                    0 => self.nodes[n].clock.jump(us),
                     _ => self.clients[client].clock.jump(us),
                 }
             }
-            FaultKind::SyncFails => self.nodes[LEADER].armed.sync_fails = true,
-            FaultKind::WriteFails => self.nodes[LEADER].armed.write_fails = true,
-            FaultKind::InstallFails => self.nodes[LEADER].armed.install_fails = true,
-            FaultKind::ReadFails => self.nodes[LEADER].armed.read_fails = true,
-            FaultKind::ReadFlips => self.nodes[LEADER].armed.read_flips = true,
+            FaultKind::SyncFails => self.nodes[n].armed.sync_fails = true,
+            FaultKind::WriteFails => self.nodes[n].armed.write_fails = true,
+            FaultKind::InstallFails => self.nodes[n].armed.install_fails = true,
+            FaultKind::ReadFails => self.nodes[n].armed.read_fails = true,
+            FaultKind::ReadFlips => self.nodes[n].armed.read_flips = true,
             FaultKind::DiskFull => {
-                self.nodes[LEADER].disk.full = true;
-                self.nodes[LEADER].armed.full_until = self.time + much % 500_000;
+                self.nodes[n].disk.full = true;
+                self.nodes[n].armed.full_until = self.time + much % 500_000;
             }
             FaultKind::LogFlips => {
-                let node = &mut self.nodes[LEADER].node;
+                let node = &mut self.nodes[n].node;
                 let Some(running) = &node.running else { return false };
                 if !running.log.flip(&mut node.disk, &mut self.random) {
                     return false;
                 }
-                self.lose_power();
+                self.lose_power(n);
             }
-            FaultKind::SlowDisk => self.nodes[LEADER].armed.slow_until = self.time + much % 200_000,
+            FaultKind::SlowDisk => self.nodes[n].armed.slow_until = self.time + much % 200_000,
+            FaultKind::DiskHangs => self.nodes[n].armed.hangs_until = self.time + much % 2_000_000,
+            FaultKind::MemberCut => self.cut_links(n, much),
+            FaultKind::MemberClog => {
+                let other = (much % self.nodes.len() as u64) as usize;
+                let until = self.time + (much >> 4) % (3 * self.deadline_us());
+                self.net.members.clogged.insert((n, other), until);
+            }
+            FaultKind::MoveLead => {
+                let to = (much % self.nodes.len() as u64) as usize;
+                let leader = self.leader();
+                if to == leader {
+                    return false;
+                }
+                self.record.counts.group.handed += 1;
+                self.node_takes(leader, Input::MoveLead(member(to)));
+            }
+            FaultKind::GroupEnds => (0..self.nodes.len()).for_each(|n| self.lose_power(n)),
         }
         true
     }
 
-    fn lose_power(&mut self) {
-        self.nodes[LEADER].disk.lose(&mut self.random);
-        self.end_node(LEADER, "without power", false);
+    /// The node that a fault strikes: half of the time the leader.
+    fn struck(&self, dice: u64) -> usize {
+        if dice & 1 == 0 { self.leader() } else { (dice >> 1) as usize % self.nodes.len() }
+    }
+
+    fn lose_power(&mut self, n: usize) {
+        if self.is_up(n) {
+            self.nodes[n].disk.lose(&mut self.random);
+            self.end_node(n, "without power", false);
+        }
+    }
+
+    fn deadline_us(&self) -> u64 {
+        self.plan.group.map_or(0, |group| group.deadline_us)
+    }
+
+    /// Some members do not reach others for a while: one does not hear, or is not heard, or one link is cut,
+    /// or the group falls into two parts. Some believe that the process of another has ended.
+    fn cut_links(&mut self, n: usize, much: u64) {
+        let nodes = self.nodes.len();
+        let until = self.time + (much >> 16) % (4 * self.deadline_us());
+        let (how, part) = (much % 5, much >> 8);
+        let is_cut = |from: usize, to: usize| match how {
+            0 => from == n,
+            1 => to == n,
+            2 => from == n && to == part as usize % nodes,
+            3 => (from == n) != (to == n),
+            _ => (part >> from) & 1 != (part >> to) & 1,
+        };
+        let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
+        for (from, to) in pairs.filter(|(from, to)| from != to && is_cut(*from, *to)) {
+            self.net.members.cut.insert((from, to), until);
+            if self.random.below(4) == 0 {
+                let us = self.random.below(self.deadline_us());
+                self.at(self.time + us, Event::Gone(to, member(from)));
+            }
+        }
     }
 
     /// Ends all faults: everything works from now on, and processes that are down come back.
@@ -148,6 +210,7 @@ impl World {
             client.paused_until = 0;
         }
         self.net.links.values_mut().for_each(|link| link.slow_us = 0);
+        (self.net.members.cut, self.net.members.clogged) = Default::default();
         self.say(format_args!("everything works again"));
         for client in 0..self.clients.len() {
             // A client whose very first answer was damaged takes the other end for a stranger, and gives up
@@ -159,16 +222,15 @@ impl World {
                 self.crash_client(client);
             }
         }
-        if !self.is_up(LEADER) {
-            self.restart_soon(LEADER);
+        for n in (0..self.nodes.len()).filter(|n| !self.is_up(*n)).collect::<Vec<_>>() {
+            self.restart_soon(n);
         }
     }
 
     /// Asks the nodes to store everything, as a clean stop does.
     pub(crate) fn store_everything(&mut self) {
         self.phase = Phase::Closing;
-        self.stop_node(LEADER);
-        self.stop_node(FOLLOWER);
+        (0..self.nodes.len()).for_each(|n| self.stop_node(n));
     }
 
     pub(super) fn read_page(&mut self, n: usize, page: PageId) -> Result<Option<Vec<u8>>, String> {
@@ -201,13 +263,13 @@ impl World {
         armed.excuses_stop |= fails;
         let mut word = DiskEvent::Failed("the page store: a write failed".into());
         if !fails || self.random.below(2) == 0 {
-            self.record.count_install(n == LEADER, checkpoint.is_some());
+            self.record.count_install(checkpoint.is_some());
             let promised = self.oracle.promised;
             if let Some(c) = checkpoint.as_ref().filter(|c| c.applied > promised) {
                 let what = format!("a state of {} is stored, and only {promised} is durable", c.applied);
                 return self.blame(what);
             }
-            let without = self.drops(n, RunnerRule::CheckpointWithoutPages);
+            let without = self.drops(RunnerRule::CheckpointWithoutPages);
             let pages = if without && checkpoint.is_some() { Vec::new() } else { pages };
             self.nodes[n].carry_out(Effect::Install { view, pages, checkpoint });
         }
@@ -231,15 +293,15 @@ mod tests {
         let mut world = World::new(Plan { faults: Vec::new(), group: None, ..Plan::of(1) }, false);
         world.begin_safety();
         assert!(world.inject(Fault { at: 0, kind: FaultKind::ReadFails, dice: 0 }));
-        assert!(!world.nodes[LEADER].armed.excuses_stop, "nothing has failed yet");
-        assert!(world.read_page(LEADER, PageId::new(1).unwrap()).is_err());
-        world.node_fails(LEADER, "a page cannot be read".into());
-        assert!(!world.is_over() && !world.is_up(LEADER));
+        assert!(!world.nodes[0].armed.excuses_stop, "nothing has failed yet");
+        assert!(world.read_page(0, PageId::new(1).unwrap()).is_err());
+        world.node_fails(0, "a page cannot be read".into());
+        assert!(!world.is_over() && !world.is_up(0));
         // Now and then the power fails once more at a start.
-        while !world.is_up(LEADER) {
-            world.start_node(LEADER);
+        while !world.is_up(0) {
+            world.start_node(0);
         }
-        world.node_fails(LEADER, "for nothing".into());
+        world.node_fails(0, "for nothing".into());
         assert!(world.is_over(), "the second stop has no reason");
     }
 }

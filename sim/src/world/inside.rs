@@ -8,8 +8,8 @@ use tercel_engine::server::{Local, LocalConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Step};
 
+use super::World;
 use super::node::Process;
-use super::{LEADER, World};
 use crate::port::Site;
 
 /// The state that the transactions of one process share.
@@ -22,7 +22,7 @@ impl World {
     pub(crate) fn now_at(&self, site: Site) -> Now {
         match site {
             Site::Client(client) => self.client_now(client),
-            Site::Server => self.nodes[LEADER].clock.now(self.time),
+            Site::Server(n) => self.nodes[n].clock.now(self.time),
         }
     }
 
@@ -30,32 +30,35 @@ impl World {
     pub(crate) fn when_at(&self, site: Site, now: Now) -> u64 {
         match site {
             Site::Client(client) => self.clients[client].clock.when(now),
-            Site::Server => self.nodes[LEADER].clock.when(now),
+            Site::Server(n) => self.nodes[n].clock.when(now),
         }
     }
 
     /// One step of a transaction inside of the server; it waits while there is none.
-    pub(crate) fn step_inside(&mut self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Step {
-        let now = self.nodes[LEADER].clock.now(self.time);
-        let Process { node, inside, .. } = &mut self.nodes[LEADER];
+    pub(crate) fn step_inside(&mut self, n: usize, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Step {
+        let now = self.nodes[n].clock.now(self.time);
+        let Process { node, inside, .. } = &mut self.nodes[n];
         let Some(machine) = node.machine_mut() else { return Step::Wait };
         let mut out = Effects::default();
         let said = machine.inside(now, inside, &mut out, |home| step(home, now));
-        self.perform(LEADER, out);
+        self.perform(n, out);
         said
     }
 
-    /// Counts the news that the server has told the program; `None` while there is no server.
-    pub(crate) fn inside_news(&self) -> Option<u64> {
-        self.nodes[LEADER].machine().map(|machine| machine.inside_news())
+    /// Counts the news that a server has told the program inside of it; `None` while there is none.
+    pub(crate) fn inside_news(&self, site: Site) -> Option<u64> {
+        match site {
+            Site::Client(_) => None,
+            Site::Server(n) => self.nodes[n].machine().map(|machine| machine.inside_news()),
+        }
     }
 
     /// Tells the program if the server has news for it.
-    pub(super) fn tell_inside(&mut self) {
-        let news = self.inside_news();
-        if self.nodes[LEADER].inside_heard != news {
-            self.nodes[LEADER].inside_heard = news;
-            self.happened(Site::Server);
+    pub(super) fn tell_inside(&mut self, n: usize) {
+        let news = self.inside_news(Site::Server(n));
+        if self.nodes[n].inside_heard != news {
+            self.nodes[n].inside_heard = news;
+            self.happened(Site::Server(n));
         }
     }
 }

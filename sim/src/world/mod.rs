@@ -11,9 +11,8 @@ mod compare;
 mod conditions;
 mod copy;
 mod fault;
-mod feeder;
-mod follower;
 mod fresh;
+mod group;
 mod inside;
 mod net;
 mod node;
@@ -21,14 +20,16 @@ mod oracle;
 mod slow;
 mod start;
 mod turn;
+mod votes;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use tercel_engine::random::Random;
 use tercel_engine::rpc::JobId;
 use tercel_engine::server::{Conn, Effect, Input};
 pub(crate) use tercel_testkit::SPACE;
-use tercel_wire::id::{Stamp, ViewId, Written};
+use tercel_wire::id::{LogPosition, MemberId, Stamp, ViewId, Written};
 
 use crate::plan::{Fault, Plan};
 use crate::port::Site;
@@ -36,15 +37,12 @@ use crate::record::Record;
 use crate::scheduler::Actor;
 use crate::trace::Trace;
 use client::ClientProcess;
-use follower::Nature;
 pub(crate) use fresh::Asked;
+use group::Nature;
+pub(crate) use group::letter;
 use net::{Arrival, Net};
 use node::Process;
 use oracle::Oracle;
-
-/// The node that leads, and the one that is fed.
-pub(crate) const LEADER: usize = 0;
-pub(crate) const FOLLOWER: usize = 1;
 
 /// The queue of events, the processes and the network of one world.
 pub(crate) struct World {
@@ -107,17 +105,19 @@ enum Event {
     Disk(usize, u32, DiskEvent),
     Restart(usize),
     Backup,
-    /// The feeder's turn, packets for a life of a node, and an answer to the feeder that there was then.
-    Feed,
-    Packets(usize, u32, Vec<Vec<u8>>),
-    Said(u32, Vec<u8>),
+    /// A member says something to a node, or its process has ended.
+    Packet(usize, MemberId, Arc<Vec<u8>>),
+    Gone(usize, MemberId),
 }
 
 /// The operations of a process that take time, and the word of each.
 enum DiskEvent {
     Sync(Written, Stamp),
-    /// To the server that had joined the group so often.
-    Synced(u32, Written, Stamp),
+    Synced(Written, Stamp),
+    /// A promise is saved; the log is read for another member; a replica is recovered.
+    Voted,
+    ReadLog(LogPosition, usize),
+    Recovered(LogPosition),
     Deed(Effect),
     Word(Input<'static>),
     Failed(String),
@@ -126,14 +126,10 @@ enum DiskEvent {
 }
 
 impl Event {
-    /// Says whether it is counted. Faults are due by the number of events, and do not depend on a follower or
-    /// on the loop's turns.
+    /// Says whether it is counted. Faults are due by the number of events, and do not depend on the loop's
+    /// turns or on what members say to each other.
     fn is_counted(&self) -> bool {
-        match self {
-            Event::Timer(n, _) | Event::Disk(n, ..) | Event::Restart(n) => *n == LEADER,
-            Event::Turn(..) | Event::Feed | Event::Packets(..) | Event::Said(..) => false,
-            _ => true,
-        }
+        !matches!(self, Event::Turn(..) | Event::Packet(..) | Event::Gone(..))
     }
 }
 
@@ -141,9 +137,12 @@ impl World {
     /// Before anything has happened.
     pub(crate) fn new(plan: Plan, trace: bool) -> World {
         let mut random = Random::new(plan.seed ^ 0x7e4c_e150_0000_0001);
-        let mut nodes = vec![Process::new(Nature::of(&plan), &mut random)];
+        let mut nodes = vec![Process::new(&plan, 0, Nature::of(&plan), &mut random)];
         let mut dice = Random::new(plan.seed.wrapping_mul(0x9e37_79b9) ^ 0xf011_0000_0000_0003);
-        nodes.push(Process::new(Nature::draw(&mut dice), &mut dice));
+        for n in 1..plan.nodes() {
+            let nature = Nature::draw(&plan, &mut dice);
+            nodes.push(Process::new(&plan, n, nature, &mut dice));
+        }
         let clients = (0..plan.clients).map(|i| ClientProcess::new(&plan, i as u64, &mut random)).collect();
         let actors = 1 + plan.actors();
         let mut world = World {
@@ -178,6 +177,16 @@ impl World {
         self.record.excuses_damage
     }
 
+    /// Says whether no server is up.
+    pub(crate) fn are_down(&self) -> bool {
+        (0..self.nodes.len()).all(|n| !self.is_up(n))
+    }
+
+    /// The site of the server that leads, instead of another one's.
+    pub(crate) fn led(&self, site: Site) -> Site {
+        if matches!(site, Site::Server(_)) { Site::Server(self.leader()) } else { site }
+    }
+
     pub(crate) fn is_up(&self, n: usize) -> bool {
         self.nodes[n].is_up()
     }
@@ -204,9 +213,6 @@ impl World {
         let begun = self.record.counts.events;
         self.faults.iter_mut().for_each(|fault| fault.at += begun);
         self.say(format_args!("the faults begin"));
-        if self.plan.group.is_some() {
-            self.end_node(LEADER, "its group begins to change leaders", true);
-        }
         self.begin_backups();
     }
 
@@ -318,20 +324,22 @@ impl World {
         let until = match event {
             Event::Wake(actor, _) => match self.plan.site_of(*actor)? {
                 Site::Client(client) => self.clients[client].paused_until,
-                Site::Server => self.nodes[LEADER].busy_until(),
+                Site::Server(n) => self.nodes[n].busy_until(),
             },
             // The kernel receives while the loop is busy.
             Event::Up(conn, _) => self.nodes[self.net.links.get(conn)?.node].paused_until,
             Event::Turn(n, _) => self.nodes[*n].paused_until,
-            Event::Backup => self.nodes[LEADER].busy_until(),
+            Event::Backup => self.nodes[self.backup_client.node()].busy_until(),
             Event::Disk(_, _, DiskEvent::Word(Input::Ran(..))) => return None,
             Event::Disk(n, _, DiskEvent::Synced(..) | DiskEvent::Word(_) | DiskEvent::Failed(_))
+            | Event::Disk(n, _, DiskEvent::Voted | DiskEvent::ReadLog(..) | DiskEvent::Recovered(_))
             | Event::Disk(n, _, DiskEvent::Deed(Effect::ReadPinned { .. }))
-            | Event::Packets(n, ..)
+            | Event::Packet(n, ..)
+            | Event::Gone(n, _)
             | Event::Timer(n, _) => self.nodes[*n].busy_until(),
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
-            Event::Disk(..) | Event::Restart(_) | Event::Feed | Event::Said(..) => return None,
+            Event::Disk(..) | Event::Restart(_) => return None,
         };
         (until > self.time).then_some(until)
     }
@@ -340,7 +348,7 @@ impl World {
     pub(crate) fn life_of(&self, site: Site) -> u32 {
         match site {
             Site::Client(client) => self.clients[client].life,
-            Site::Server => self.nodes[LEADER].life,
+            Site::Server(n) => self.nodes[n].life,
         }
     }
 
@@ -362,9 +370,8 @@ impl World {
             Event::Disk(n, life, event) => self.disk_event(n, life, event),
             Event::Restart(n) => self.start_node(n),
             Event::Backup => self.backup_turn(),
-            Event::Feed => self.feed(),
-            Event::Packets(n, life, packets) => self.packets_arrived(n, life, &packets),
-            Event::Said(epoch, bytes) => self.feeder_hears(epoch, &bytes),
+            Event::Packet(n, from, bytes) => self.node_takes(n, Input::Packet(from, &bytes)),
+            Event::Gone(n, member) => self.node_takes(n, Input::Gone(member)),
         }
         None
     }

@@ -9,10 +9,13 @@ use std::collections::BTreeMap;
 
 use tercel_engine::server::Conn;
 
+use super::group::MemberLinks;
+
 /// All connections that anything may still arrive on.
 #[derive(Default)]
 pub(super) struct Net {
     pub links: BTreeMap<Conn, Link>,
+    pub members: MemberLinks,
     last: u64,
 }
 

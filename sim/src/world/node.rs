@@ -12,15 +12,18 @@ use tercel_engine::server::Local;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
-use tercel_wire::id::{Stamp, Written};
+use tercel_wire::id::{Stamp, ViewId, Written};
 
 use super::client::kinds;
 use super::fault::ArmedFaults;
-use super::follower::Nature;
+use super::group::{Nature, letter, member, members};
 use super::net::Arrival;
+use super::oracle::Ledger;
 use super::slow::Slow;
 use super::turn::Host;
-use super::{DiskEvent, Event, LEADER, Phase, World};
+use super::votes::Votes;
+use super::{DiskEvent, Event, Phase, World};
+use crate::plan::Plan;
 use crate::rule::{Rule, RunnerRule};
 
 /// A node of the world.
@@ -29,8 +32,6 @@ pub(crate) struct Process {
     pub(super) nature: Nature,
     /// Its random numbers; those of the leader are the world's.
     pub(super) random: Random,
-    /// Counts how often it joined its group.
-    pub(super) joined: u32,
     pub(super) paused_until: u64,
     pub(super) is_restarting: bool,
     /// It stops cleanly as soon as everything is stored.
@@ -41,8 +42,9 @@ pub(crate) struct Process {
     /// Calls with streams that it runs.
     pub(super) slow: Slow,
     pub(super) armed: ArmedFaults,
-    /// Its disk has everything up to here: what it told its feeder.
-    pub(super) said: Stamp,
+    /// Its log as it must be.
+    pub(super) ledger: Ledger,
+    pub(super) votes: Votes,
 }
 
 impl Deref for Process {
@@ -62,13 +64,12 @@ impl DerefMut for Process {
 impl Process {
     /// A node with an empty disk and a clock of its own. The first numbers that it draws are those of the
     /// clock and the log.
-    pub(super) fn new(nature: Nature, random: &mut Random) -> Process {
+    pub(super) fn new(plan: &Plan, n: usize, nature: Nature, random: &mut Random) -> Process {
         let clock = Clock::new(900 + random.below(200), random.below(1_000_000));
         Process {
             node: Node::new(clock, random.next_u64(), nature.log.segment_bytes),
             nature,
             random: Random::new(random.next_u64()),
-            joined: 0,
             paused_until: 0,
             is_restarting: false,
             is_stopping: false,
@@ -76,7 +77,8 @@ impl Process {
             inside_heard: None,
             slow: Slow::new(),
             armed: ArmedFaults::default(),
-            said: Stamp::ZERO,
+            ledger: Ledger::default(),
+            votes: Votes::new(member(n), members(plan), ViewId::new(view_first(plan), 0)),
         }
     }
 
@@ -92,14 +94,14 @@ impl Process {
 }
 
 impl World {
-    /// Says whether a node's host drops a rule: only the leader's does.
-    pub(super) fn drops(&self, n: usize, rule: RunnerRule) -> bool {
-        n == LEADER && self.plan.rule == Some(Rule::Runner(rule))
+    /// Says whether the hosts drop a rule.
+    pub(super) fn drops(&self, rule: RunnerRule) -> bool {
+        self.plan.rule == Some(Rule::Runner(rule))
     }
 
     /// The numbers from which it follows what happens to a node.
     pub(super) fn dice(&mut self, n: usize) -> &mut Random {
-        if n == LEADER { &mut self.random } else { &mut self.nodes[n].random }
+        if n == 0 { &mut self.random } else { &mut self.nodes[n].random }
     }
 
     /// Has something happen to a node's present process, so much later.
@@ -112,22 +114,18 @@ impl World {
         if life != self.nodes[n].life || !self.nodes[n].is_up() {
             return false;
         }
-        self.fail_by_nature(n);
-        self.nodes[n].is_up()
+        true
     }
 
     /// The process is gone. What it leaves on the disk is for the caller to say.
     pub(super) fn end_node(&mut self, n: usize, why: &str, told: bool) {
         let Some(running) = self.nodes[n].running.take() else { return };
         self.say(format_args!("{}       ends: {why}", letter(n)));
-        if n == LEADER {
-            self.record.counts.crashes += 1;
-            self.forget_digests();
-            self.count(&running.machine, &running.host);
-        } else {
-            self.record.counts.follower.ends += 1;
-        }
+        self.record.counts.crashes += 1;
+        self.count(&running.machine, &running.host);
+        self.tell_gone(n, told);
         let process = &mut self.nodes[n];
+        process.votes.end(&mut process.random);
         (process.is_stopping, process.paused_until) = (false, 0);
         // What has failed up to now is no reason for the next process to stop.
         process.armed.excuses_stop = false;
@@ -142,9 +140,11 @@ impl World {
     }
 
     /// Adds the counters of a running server to the record, at the end of a run.
-    pub(crate) fn count_server(&mut self) {
-        if let Some(running) = self.nodes[LEADER].running.take() {
-            self.count(&running.machine, &running.host);
+    pub(crate) fn count_servers(&mut self) {
+        for n in 0..self.nodes.len() {
+            if let Some(running) = self.nodes[n].running.take() {
+                self.count(&running.machine, &running.host);
+            }
         }
     }
 
@@ -168,7 +168,7 @@ impl World {
             && self.trace.is_on()
         {
             let what = kinds(bytes);
-            self.say(format_args!("s <- c{client}  {what}"));
+            self.say(format_args!("{} <- c{client}  {what}", letter(n)));
         }
         self.arrived_at_loop(n, conn, arrival);
     }
@@ -235,7 +235,7 @@ impl World {
         let Some(running) = &mut node.running else { return };
         let is_full = running.log.is_short(&node.disk);
         let cap = nature.log.bytes_max;
-        let room = match running.log.bytes() {
+        let room = match running.log_bytes() {
             bytes if bytes > cap.saturating_add(cap / 4) => LogRoom::Full,
             bytes if bytes > cap || is_full => LogRoom::Tight,
             _ => LogRoom::Free,
@@ -261,21 +261,14 @@ impl World {
             }
             self.perform_one(n, effect);
         }
-        if n == LEADER {
-            self.cut_off(n);
-            self.note_promises();
-            self.note_leader();
-            self.note_fed();
-            self.tell_inside();
-        }
+        self.cut_off(n);
+        self.note_promises(n);
+        self.compare(n);
+        self.tell_inside(n);
         self.hand_over(n);
         self.wind_timer(n);
-        if n != LEADER {
-            self.compare_digests();
-            self.look_on();
-        }
         self.stop_if_quiet(n);
-        self.rejoin_if_idle(n);
+        self.recover_if_due(n);
     }
 
     fn perform_one(&mut self, n: usize, effect: Effect) {
@@ -292,38 +285,41 @@ impl World {
                 if end != Some(position) {
                     return self.blame(format!("{position} is appended, and the log has {end:?} next"));
                 }
-                if n == LEADER && self.oracle.at(position).is_none() {
-                    self.say(format_args!("s       orders {}, kind {}", entry.stamp, entry.kind));
-                    self.may_be_ordered(entry);
-                    if let Err(why) = self.oracle.append(position, entry) {
-                        return self.blame(format!("the order: {why}"));
-                    }
-                } else if self.oracle.at(position) != Some(entry) {
-                    return self.blame(format!("node {n} logs {} at {position}", entry.stamp));
+                self.say(format_args!("{}       logs {}, kind {}", letter(n), entry.stamp, entry.kind));
+                self.may_be_ordered(n, entry);
+                if let Err(why) = self.nodes[n].ledger.append(position, entry) {
+                    return self.blame(format!("the log of node {n}: {why}"));
                 }
                 self.nodes[n].carry_out(effect);
             }
             Effect::Cut(above) => {
-                self.say(format_args!("s       cuts the log above {above}"));
-                let less = self.drops(n, RunnerRule::LogCutTooLittle);
+                self.say(format_args!("{}       cuts the log above {above}", letter(n)));
+                self.record.counts.group.cuts += 1;
+                let less = self.drops(RunnerRule::LogCutTooLittle);
                 let of_log = if less { above.next() } else { above };
-                let cut = self.oracle.cut(above).and_then(|()| self.nodes[n].cut_above(of_log));
+                let cut = self.nodes[n].ledger.cut(above).and_then(|()| self.nodes[n].cut_above(of_log));
                 match cut {
                     Ok(word) => {
+                        let Process { node, ledger, .. } = &mut self.nodes[n];
+                        let last = node.running.as_ref().map(|running| running.log.last().position);
+                        ledger.durable = last.unwrap_or(ledger.durable).min(above);
                         word.into_iter().for_each(|w| self.at_disk(n, WORD_US_MAX, DiskEvent::Word(w)))
                     }
                     Err(why) => self.blame(format!("the log is not cut above {above}: {why}")),
                 }
             }
-            Effect::Packet(to, bytes) => self.packet_of(n, to, &bytes),
-            Effect::Save(..)
-            | Effect::ReadLog(..)
-            | Effect::KeepFrom(_)
-            | Effect::Sure
-            | Effect::Members(_)
-            | Effect::Joined(..) => {
-                self.blame(format!("no group of this world asks for {effect:?}"));
+            Effect::Packet(to, bytes) => self.packet_of(n, to, bytes),
+            Effect::Save(number, view) => {
+                self.nodes[n].votes.save(number, view);
+                self.save_votes(n);
             }
+            Effect::ReadLog(from, bytes) => {
+                let us = self.disk_us(n);
+                self.at_disk(n, us, DiskEvent::ReadLog(from, bytes));
+            }
+            // All of them are nodes, and packets need no connection.
+            Effect::Members(_) => {}
+            Effect::Joined(..) => self.blame("a member greets over a connection".into()),
             Effect::Run(view, job) => self.run_slow(n, view, job),
             Effect::Hear(view, id, said) => self.hear_slow(n, view, id, said),
             Effect::EndStreams(id) => self.end_slow(n, id),
@@ -343,7 +339,7 @@ impl World {
                 self.at_disk(n, us, DiskEvent::Deed(effect));
             }
             Effect::Pin(view, pin) => {
-                let is_dropped = self.drops(n, RunnerRule::PinOvertaken);
+                let is_dropped = self.drops(RunnerRule::PinOvertaken);
                 let Some(running) = &mut self.nodes[n].running else { return };
                 if is_dropped {
                     let us = self.disk_us(n) * 4;
@@ -356,17 +352,17 @@ impl World {
             }
             Effect::Truncate(stamp) => {
                 self.may_be_truncated(n, stamp);
-                let further = self.drops(n, RunnerRule::LogCutTooFar);
+                let further = self.drops(RunnerRule::LogCutTooFar);
                 let upto = if further { self.oracle.promised.next() } else { stamp };
                 self.nodes[n].carry_out(Effect::Truncate(upto));
             }
-            Effect::Unpin(_) => _ = self.nodes[n].carry_out(effect),
+            Effect::Unpin(_) | Effect::KeepFrom(_) | Effect::Sure => _ = self.nodes[n].carry_out(effect),
             Effect::Stop(why) => self.node_fails(n, why),
             Effect::Recover(_) => {
-                self.say(format_args!("s       is deposed"));
+                self.say(format_args!("{}       is deposed", letter(n)));
                 self.record.counts.depositions += 1;
+                self.forget_backup(n);
                 self.nodes[n].carry_out(effect);
-                self.nodes[n].conns().into_iter().for_each(|conn| self.close(n, conn));
             }
         }
     }
@@ -381,8 +377,9 @@ impl World {
     /// Gives the log what was ordered, unless it is busy: then it goes with the next batch.
     fn hand_over(&mut self, n: usize) {
         let us = self.disk_us(n);
-        let Process { node, armed, joined, .. } = &mut self.nodes[n];
+        let Process { node, armed, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
+        running.log.stable = running.log.stable.max(running.machine.stable_upto());
         let Some((records, written, last)) = running.take_records() else { return };
         let appended = match take(&mut armed.write_fails) {
             true => {
@@ -397,11 +394,10 @@ impl World {
             armed.excuses_stop |= node.disk.full;
             return self.node_fails(n, format!("the log: {why}"));
         }
-        (running.is_writing, running.is_syncing) = (true, true);
+        running.is_syncing = true;
         let us = running.host.spent_us() + us;
-        let joined = *joined;
-        if self.drops(n, RunnerRule::SyncReportedEarly) {
-            self.at_disk(n, 0, DiskEvent::Synced(joined, written, last));
+        if self.drops(RunnerRule::SyncReportedEarly) {
+            self.at_disk(n, 0, DiskEvent::Synced(written, last));
         }
         self.at_disk(n, us, DiskEvent::Sync(written, last));
     }
@@ -420,16 +416,15 @@ impl World {
         }
         match event {
             DiskEvent::Sync(written, last) => self.sync(n, written, last),
-            // The word to a server whose leader was deposed.
-            DiskEvent::Synced(joined, written, _) if joined != self.nodes[n].joined => {
-                self.node_takes(n, Input::Written(written.cuts, written.position));
-            }
-            DiskEvent::Synced(_, written, last) => self.synced(n, written, last),
+            DiskEvent::Voted => self.voted(n),
+            DiskEvent::ReadLog(from, bytes) => self.read_log(n, from, bytes),
+            DiskEvent::Recovered(upto) => self.recovered(n, upto),
+            DiskEvent::Synced(written, last) => self.synced(n, written, last),
             DiskEvent::Deed(Effect::Read(view, page)) => {
                 let found = self.read_page(n, page);
                 // The word of a read is sometimes late: the page may have been stored anew meanwhile.
                 let late = self.late(n);
-                let us = self.disk_us(n) / 4 * late;
+                let us = self.usual_us(n) / 4 * late;
                 self.at_disk(n, us, DiskEvent::Word(Input::Read(view, page, found)));
             }
             DiskEvent::Deed(Effect::Install { view, pages, checkpoint }) => {
@@ -439,7 +434,7 @@ impl World {
                 if let Some((view, pin)) = running.pin_next.take() {
                     self.carry_out(n, Effect::Pin(view, pin), WORD_US_MAX);
                 }
-                self.rejoin_if_idle(n);
+                self.recover_if_due(n);
             }
             DiskEvent::Deed(Effect::Run(view, job)) => self.begin_slow(n, view, &job),
             DiskEvent::Deed(deed @ Effect::ReadPinned { .. }) => {
@@ -465,22 +460,20 @@ impl World {
         if let Some(running) = &mut self.nodes[n].running {
             running.is_syncing = false;
         }
-        if n == LEADER {
-            if self.plan.group.is_none() {
-                self.oracle.promised = self.oracle.promised.max(last);
-            }
-            self.say(format_args!("s       synced up to {last}"));
+        if self.plan.group.is_none() {
+            self.promise(n, written.position);
         }
+        self.say(format_args!("{}       synced up to {last}", letter(n)));
         self.look_at_disk(n);
         self.node_takes(n, Input::Written(written.cuts, written.position));
         self.nodes[n].truncate();
         self.hand_over(n);
-        self.rejoin_if_idle(n);
+        self.recover_if_due(n);
     }
 
     fn sync(&mut self, n: usize, written: Written, last: Stamp) {
-        let goes_on = self.drops(n, RunnerRule::FailedSyncIgnored);
-        let Process { node, armed, joined, .. } = &mut self.nodes[n];
+        let goes_on = self.drops(RunnerRule::FailedSyncIgnored);
+        let Process { node, armed, ledger, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
         if take(&mut armed.sync_fails) {
             // The kernel says so once, and what it could not write is gone.
@@ -493,23 +486,12 @@ impl World {
             running.log.sync(&mut node.disk);
             // A cut has made it durable before, or erased it.
             if written.cuts == running.cuts {
-                running.synced = last;
+                (running.synced, ledger.durable) = (last, written.position);
             }
         }
-        running.is_writing = false;
-        let joined = *joined;
-        if !self.drops(n, RunnerRule::SyncReportedEarly) {
+        if !self.drops(RunnerRule::SyncReportedEarly) {
             let us = self.dice(n).below(WORD_US_MAX);
-            self.at_disk(n, us, DiskEvent::Synced(joined, written, last));
-        }
-        self.rejoin_if_idle(n);
-    }
-
-    /// Once the log and the store are idle, a server whose leader was deposed begins anew. The word of what
-    /// they did last may still be on its way.
-    fn rejoin_if_idle(&mut self, n: usize) {
-        if self.nodes[n].running.as_ref().is_some_and(|r| r.is_deposed && r.is_idle()) {
-            self.rejoin(n);
+            self.at_disk(n, us, DiskEvent::Synced(written, last));
         }
     }
 
@@ -533,17 +515,26 @@ impl World {
     }
 
     /// Draws the time of the disk, in microseconds.
-    fn disk_us(&mut self, n: usize) -> u64 {
+    pub(super) fn disk_us(&mut self, n: usize) -> u64 {
+        self.nodes[n].armed.hangs_until.saturating_sub(self.time) + self.usual_us(n)
+    }
+
+    /// The same of a disk that does not hang.
+    fn usual_us(&mut self, n: usize) -> u64 {
         let slow = if self.time < self.nodes[n].armed.slow_until { 50 } else { 1 };
         let us = self.nodes[n].nature.sync_us;
         (us / 2 + self.dice(n).below(us + 1)) * slow
     }
 }
 
-/// The letter of a node in the trace.
-pub(super) fn letter(n: usize) -> char {
-    if n == LEADER { 's' } else { 'f' }
+/// The number of the first view: in some worlds one of the last that there are.
+pub(super) fn view_first(plan: &Plan) -> u32 {
+    if plan.seed.is_multiple_of(WORLDS_PER_LATE_ONE) { u32::MAX - VIEWS_LEFT } else { 0 }
 }
+
+/// In one world of five the numbers of views are near their end, with more left than any world needs.
+const WORLDS_PER_LATE_ONE: u64 = 5;
+const VIEWS_LEFT: u32 = 10_000;
 
 /// The time of an install, in syncs.
 pub(super) const INSTALL_SYNCS: u64 = 2;

@@ -1,7 +1,7 @@
-//! The oracle of the log: every entry that the server ordered, and how far the entries were promised.
+//! The oracle of the order: every entry that was promised, and the log of each node.
 //!
-//! The oracle of recovery: an opening yields the appended entries, at least as far as was promised. An entry
-//! that it does not yield, or that a group cuts, never happened.
+//! A promised entry stays, and no node has another in its place. An opening of a log yields everything that
+//! was appended, at least as far as was synced; what it does not yield, or what is cut, never happened there.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,25 @@ use tercel_engine::limits;
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Head, kind};
 use tercel_verify::{Logged, Object, Value, Write};
-use tercel_wire::id::{ClassId, ClientId, LogPosition, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, EntryId, LogPosition, PageId, Stamp, ViewId};
 
 use super::fresh::Acknowledged;
 use crate::record::CollectCounts;
 use crate::workload::cell;
 
-/// The entries that the log must hold, and how far they are promised.
+/// The log of a node: every entry that its processes appended and did not cut, and what its disk has of them.
 #[derive(Default, Clone)]
-pub(crate) struct Oracle {
+pub(crate) struct Ledger {
     /// From position 1 on, without a gap.
     entries: Vec<Sealed>,
-    /// Everything up to here must survive whatever happens.
-    pub promised: Stamp,
-    /// The space goes on from before something that clients have heard of.
-    pub(super) is_put_back: bool,
-    /// The stamps that threads received, and when.
-    pub(super) acknowledged: Acknowledged,
-    /// By written version, its place.
-    values: BTreeMap<(Object, Value), u64>,
+    /// The disk has everything up to here, whatever happens.
+    pub durable: LogPosition,
+    /// Everything up to here was found to be what is promised.
+    promised: LogPosition,
 }
 
-impl Oracle {
-    /// The server ordered an entry.
+impl Ledger {
+    /// The node appends an entry.
     pub(super) fn append(&mut self, position: LogPosition, entry: &Sealed) -> Result<(), String> {
         let end = self.end();
         if position != end.next() {
@@ -49,14 +45,11 @@ impl Oracle {
         LogPosition(self.entries.len() as u64)
     }
 
-    /// The position of the last entry that was promised.
-    pub(super) fn promised_end(&self) -> LogPosition {
-        self.position_of(self.promised)
-    }
-
-    /// The position of the last entry up to a stamp.
-    pub(super) fn position_of(&self, stamp: Stamp) -> LogPosition {
-        LogPosition(self.entries.partition_point(|e| e.stamp <= stamp) as u64)
+    /// The last entry up to a stamp, and its name.
+    pub(super) fn upto(&self, stamp: Stamp) -> EntryId {
+        let n = self.entries.partition_point(|e| e.stamp <= stamp);
+        let view = n.checked_sub(1).map_or(ViewId::NONE, |last| self.entries[last].view);
+        EntryId { view, position: LogPosition(n as u64) }
     }
 
     /// The entry at a position.
@@ -70,25 +63,23 @@ impl Oracle {
         &self.entries[(above.0 as usize).min(upto)..upto]
     }
 
-    /// The newest view of any entry.
-    pub(super) fn view(&self) -> ViewId {
-        self.entries.last().map_or(ViewId::NONE, |e| e.view)
-    }
-
-    /// Entries above the position never happened.
+    /// Entries above the position are gone.
     pub(super) fn cut(&mut self, above: LogPosition) -> Result<(), String> {
-        self.entries.truncate(above.0 as usize);
-        let last = self.entries.last().map_or(Stamp::ZERO, |e| e.stamp);
-        if last < self.promised {
-            return Err(format!("the order is cut above {last}, and {} was promised", self.promised));
+        if above < self.promised {
+            return Err(format!(
+                "the log is cut above {above}, and everything up to {} is stable",
+                self.promised
+            ));
         }
+        self.entries.truncate(above.0 as usize);
+        self.durable = self.durable.min(above);
         Ok(())
     }
 
     /// An opening of the log yielded these, from `from` on, as the last that it has. What comes up to
     /// `begins` it has let go of. Gives the position of the last.
-    pub(super) fn recovered(
-        &self,
+    pub(super) fn reopened(
+        &mut self,
         from: Stamp,
         begins: Stamp,
         found: &[Sealed],
@@ -104,7 +95,13 @@ impl Oracle {
                 None => return Err(format!("the log yields entry {}, which was never written", f.stamp)),
             }
         }
-        Ok(LogPosition((first + found.len()) as u64))
+        let end = LogPosition((first + found.len()) as u64);
+        if end < self.durable {
+            return Err(format!("the log ends at {end}, and everything up to {} was synced", self.durable));
+        }
+        self.entries.truncate(end.0 as usize);
+        (self.durable, self.promised) = (end, self.promised.min(end));
+        Ok(end)
     }
 
     /// By page, when its client gave it back, or the session ended of the client that it was granted to, if
@@ -150,10 +147,52 @@ impl Oracle {
         }
         ended
     }
+}
+
+/// Every entry that was promised: a server's disk has it, or those of a quorum of servers.
+#[derive(Default, Clone)]
+pub(crate) struct Oracle {
+    /// From position 1 on, without a gap.
+    entries: Vec<Sealed>,
+    /// The last of them. Everything up to here must survive whatever happens.
+    pub promised: Stamp,
+    /// The space goes on from before something that clients have heard of.
+    pub(super) is_put_back: bool,
+    /// By the number of a view, the node that led in it.
+    pub(super) leaders: BTreeMap<u32, usize>,
+    /// The stamps that threads received, and when.
+    pub(super) acknowledged: Acknowledged,
+    /// By written version, its place.
+    values: BTreeMap<(Object, Value), u64>,
+}
+
+impl Oracle {
+    /// Everything of a log up to a position is promised. Says whether it is more than before.
+    pub(super) fn promise(&mut self, ledger: &mut Ledger, upto: LogPosition) -> Result<bool, String> {
+        let known = LogPosition(self.entries.len() as u64);
+        let upto = upto.min(ledger.end());
+        let shared = upto.min(known);
+        for (i, entry) in ledger.between(ledger.promised, shared).iter().enumerate() {
+            let due = &self.entries[ledger.promised.0 as usize + i];
+            if entry != due {
+                let (position, stamp) = (ledger.promised.0 + i as u64 + 1, due.stamp);
+                return Err(format!("the entry at {position} is stable, and was another, {stamp}, before"));
+            }
+        }
+        self.entries.extend_from_slice(ledger.between(known, upto));
+        ledger.promised = ledger.promised.max(upto);
+        self.promised = self.entries.last().map_or(Stamp::ZERO, |e| e.stamp);
+        Ok(upto > known)
+    }
+
+    /// The position of the last entry.
+    pub(super) fn end(&self) -> LogPosition {
+        LogPosition(self.entries.len() as u64)
+    }
 
     /// Every entry that was promised, in order.
     pub(crate) fn promised(&self) -> impl Iterator<Item = &Sealed> {
-        self.entries.iter().take_while(|e| e.stamp <= self.promised)
+        self.entries.iter()
     }
 
     /// The counts of the collections that were promised.
@@ -189,7 +228,7 @@ impl Oracle {
         let mut logged = Vec::new();
         self.values.clear();
         let mut pieces: Vec<u8> = Vec::new();
-        for e in self.entries.iter().take_while(|e| e.stamp <= self.promised) {
+        for e in &self.entries {
             let commit = match Entry::decode(e.kind, &e.payload) {
                 Ok(Entry::Define(id, layout)) if cell::is_layout(&layout) => {
                     cell_classes.push(id);

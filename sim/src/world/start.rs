@@ -4,16 +4,16 @@
 //! fail even now. [`super::oracle`] says here whether the recovered entries are the promised entries.
 
 use tercel_engine::limits;
-use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
-use tercel_engine::order::follower::Follower;
-use tercel_engine::order::{Sealed, Sequencer};
+use tercel_engine::order::Sealed;
+use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::server::{Checkpoint, Effects, Input, Recovery, ServerConfig};
 use tercel_testkit::node::log::{Log, Opened};
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
-use super::node::letter;
+use super::group::letter;
+use super::node::{Process, view_first};
 use super::turn::Host;
-use super::{Event, LEADER, Phase, World};
+use super::{Event, Phase, World};
 use crate::port::Site;
 use crate::rule::RunnerRule;
 
@@ -25,18 +25,13 @@ impl World {
             cache_bytes: nature.images_bytes,
             keepalive_ms: self.plan.keepalive_ms,
             subscriptions_max: self.plan.server.subscriptions,
-            view_first: self.view_first(),
+            view_first: view_first(&self.plan),
             collect: self.plan.server.collect,
             methods: crate::workload::calls::methods(),
             services: self.record.tally.services(),
             jobs_max: if self.plan.small { 2 } else { limits::JOBS_MAX },
             ..ServerConfig::default()
         }
-    }
-
-    /// The number of the first view: in some worlds one of the last that there are.
-    fn view_first(&self) -> u32 {
-        if self.plan.seed.is_multiple_of(WORLDS_PER_LATE_ONE) { u32::MAX - VIEWS_LEFT } else { 0 }
     }
 
     /// Opens and recovers, as a new process does. If that cannot be, another one tries later.
@@ -49,9 +44,7 @@ impl World {
         process.life += 1;
         process.inside = super::inside::program();
         process.slow.clear();
-        if n == LEADER {
-            self.happened(Site::Server);
-        }
+        self.happened(Site::Server(n));
         let begun = self.recover(n);
         self.begun(n, begun);
     }
@@ -75,25 +68,24 @@ impl World {
         // not notice it.
         self.nodes[n].disk.mend();
         self.record.counts.torn += opened.is_torn as u64;
-        match self.plan.group {
-            _ if n != LEADER => self.begin_fed(n, recovery, opened),
+        match self.order() {
             None => self.begin_alone(n, recovery, opened, end),
-            Some(config) => self.begin_in_group(n, config, recovery, opened, end),
+            Some(config) => self.begin_member(n, config, recovery, opened),
         }
     }
 
     /// The loop of a process as it begins.
     fn host(&self, n: usize) -> Host {
         let process = &self.nodes[n];
-        let salt = u64::from(process.life) << 16 | u64::from(process.joined);
+        let salt = u64::from(process.life) << 16 | n as u64;
         Host::new(process.nature.pace, self.plan.seed ^ (salt << 20))
     }
 
     /// Begins with the last checkpoint that was stored.
-    fn begin_recovery(&self, n: usize) -> Result<Recovery, Failed> {
+    pub(super) fn begin_recovery(&self, n: usize) -> Result<Recovery, Failed> {
         let process = &self.nodes[n];
         let mut checkpoint: Option<Checkpoint> = process.disk.checkpoint.clone();
-        if self.drops(n, RunnerRule::ReplayFromLater)
+        if self.drops(RunnerRule::ReplayFromLater)
             && let Some(c) = &mut checkpoint
         {
             c.replay_from = Stamp(c.applied.0 + 1);
@@ -105,7 +97,7 @@ impl World {
     fn open(&mut self, n: usize, from: Stamp) -> Result<(Opened, LogPosition), Failed> {
         match self.nodes[n].open(from) {
             Ok(opened) => {
-                let end = self.oracle.recovered(from, opened.after, &opened.records);
+                let end = self.nodes[n].ledger.reopened(from, opened.after, &opened.records);
                 Ok((opened, end.map_err(Failed::Wrong)?))
             }
             Err(why) if self.nodes[n].disk.mend() => {
@@ -124,7 +116,10 @@ impl World {
         opened: Opened,
         end: LogPosition,
     ) -> Result<Effects, Failed> {
-        self.oracle.cut(end).map_err(Failed::Wrong)?;
+        if self.nodes[n].ledger.upto(self.oracle.promised).position < self.oracle.end() {
+            let promised = self.oracle.promised;
+            return Err(Failed::Wrong(format!("the log ends at {end}, and {promised} was promised")));
+        }
         opened.replay(&mut recovery).map_err(|e| wrong(&e))?;
         let (replayed, is_torn) = (opened.records.len(), opened.is_torn);
         let now = self.nodes[n].clock.now(self.time);
@@ -133,11 +128,14 @@ impl World {
         let Some(mut running) = self.nodes[n].running.take() else { return Ok(Effects::default()) };
         let entries = std::mem::take(&mut running.unwritten);
         for entry in &entries {
-            self.oracle.append(self.oracle.end().next(), entry).map_err(Failed::Wrong)?;
+            let ledger = &mut self.nodes[n].ledger;
+            ledger.append(ledger.end().next(), entry).map_err(Failed::Wrong)?;
         }
         self.write_at_start(n, &mut running.log, &entries)?;
         let last = running.log.last();
-        (running.synced, self.oracle.promised) = (last.stamp, last.stamp);
+        running.synced = last.stamp;
+        self.nodes[n].ledger.durable = last.position;
+        self.promise(n, last.position);
         self.say(format_args!(
             "s       view {} begins at {}, {replayed} entries replayed{}",
             running.machine.view(),
@@ -148,82 +146,57 @@ impl World {
         Ok(self.nodes[n].take(self.time, Input::Written(0, last.position)))
     }
 
-    /// Begins in a group, the rest of which has what was promised, and perhaps more, or less, than is on this
-    /// disk.
-    fn begin_in_group(
+    /// Begins as a member of a group: it leads when others have voted for it.
+    fn begin_member(
         &mut self,
         n: usize,
-        config: DelayedConfig,
+        config: Config,
         mut recovery: Recovery,
-        opened: Opened,
-        local_end: LogPosition,
+        mut opened: Opened,
     ) -> Result<Effects, Failed> {
-        let stable_end = self.oracle.promised_end();
-        let known = Known {
-            view: self.oracle.view().max(ViewId::new(self.view_first(), 0)),
-            local_end,
-            stable: (self.oracle.promised, stable_end),
-            entries: self.oracle.between(local_end.min(stable_end), self.oracle.end()).to_vec(),
-        };
-        let now = self.nodes[n].clock.now(self.time);
-        // No leader is deposed while the space is being filled.
-        let reign_entries = if self.phase == Phase::Before { u64::MAX } else { config.reign_entries };
-        let config = DelayedConfig { reign_entries, ..config };
-        let group = Delayed::new(config, self.random.next_u64(), now, known);
-        self.oracle.cut(group.end()).map_err(Failed::Wrong)?;
-        recovery.only_stable_upto(self.oracle.promised);
-        self.join(n, recovery, (opened, 0), Box::new(group))
-    }
-
-    /// Begins as a node that is fed: its disk has what it told its feeder, and perhaps more.
-    fn begin_fed(&mut self, n: usize, recovery: Recovery, opened: Opened) -> Result<Effects, Failed> {
-        let (last, said) = (opened.log.last(), self.nodes[n].said);
-        if last.stamp < said {
-            return Err(Failed::Wrong(format!("its log ends at {}, and it had said {said}", last.stamp)));
-        }
-        self.join(n, recovery, (opened, 0), Box::new(Follower::new(last.stamp, last.position)))
-    }
-
-    /// Begins with a sequencer, from the records of its log, which its process has cut so often.
-    fn join(
-        &mut self,
-        n: usize,
-        mut recovery: Recovery,
-        (opened, cuts): (Opened, u32),
-        sequencer: Box<dyn Sequencer>,
-    ) -> Result<Effects, Failed> {
-        opened.replay(&mut recovery).map_err(|e| wrong(&e))?;
-        let (from, replayed, end) =
-            (recovery.replay_from(), opened.records.len(), opened.log.last().position);
-        let process = &mut self.nodes[n];
-        process.joined += 1;
-        let joined = (process.clock.now(self.time), ViewId::new(process.joined, n as u32 + 1));
-        let host = self.host(n);
-        let begun = self.nodes[n].begin_with(recovery, (opened.log, cuts), joined, sequencer, host);
-        let stable = self.oracle.promised;
-        self.say(format_args!(
-            "{}       joins with {end} entries, stable up to {stable}, {replayed} replayed from {from}",
-            letter(n)
-        ));
-        begun.map_err(Failed::Wrong)
-    }
-
-    /// Begins anew after its leader was deposed: the log and the store are idle.
-    pub(super) fn rejoin(&mut self, n: usize) {
-        let Some(running) = self.nodes[n].running.take() else { return };
-        self.count(&running.machine, &running.host);
-        self.forget_digests();
-        self.forget_backup();
-        let begun = self.begin_recovery(n).and_then(|mut recovery| {
-            let (opened, end) = self.open(n, recovery.replay_from())?;
-            if end != self.oracle.end() {
-                let due = self.oracle.end();
-                return Err(Failed::Wrong(format!("the log ends at {end}, and {due} entries were kept")));
+        let (now, host) = (self.nodes[n].clock.now(self.time), self.host(n));
+        let seed = self.dice(n).next_u64();
+        let Process { node, ledger, votes, .. } = &mut self.nodes[n];
+        let remembered =
+            votes.open(opened.log.last().view).map_err(|e| wrong(&format!("its votes: {e:?}")))?;
+        let applied = node.disk.checkpoint.as_ref().map_or(Stamp::ZERO, |c| c.applied);
+        let stable = opened.stable.max(ledger.upto(applied).position);
+        let first = ledger.end().0 + 1 - opened.records.len() as u64;
+        for (at, entry) in (first..).zip(opened.records) {
+            match LogPosition(at) <= stable {
+                true => recovery
+                    .replay(entry.view, entry.stamp, entry.kind, &entry.payload)
+                    .map_err(|e| wrong(&e))?,
+                false => recovery.keep(entry),
             }
-            recovery.only_stable_upto(self.oracle.promised);
-            self.join(n, recovery, (opened, running.cuts), running.machine.into_sequencer())
-        });
-        self.begun(n, begun);
+        }
+        let (mut runs, mut before) = (Vec::new(), opened.begins.position);
+        for (view, last) in opened.runs {
+            let last = last.min(stable);
+            if last > before {
+                runs.push(Run { view, last });
+                before = last;
+            }
+        }
+        let order = Start {
+            me: remembered.me,
+            promised: remembered.promised,
+            begins: opened.begins,
+            runs,
+            stable,
+            stable_stamp: recovery.stamp(),
+            members: recovery.members().unwrap_or(&remembered.members).clone(),
+            suffix: recovery.kept(),
+            is_sure: opened.is_sure,
+        };
+        let order = Box::new(Quorum::new(config, order, seed, now));
+        let joined = ViewId::new(recovery.view().number, remembered.start as u32);
+        (opened.log.stable, opened.log.keep) = (stable, LogPosition::ZERO);
+        let end = opened.log.last().position;
+        let begun = node.begin_with(recovery, opened.log, (now, joined), order, host).map_err(Failed::Wrong);
+        self.record.counts.group.unsure += u64::from(!opened.is_sure);
+        self.say(format_args!("{}       begins with {end} entries, stable up to {stable}", letter(n)));
+        begun
     }
 
     /// Writes what must be there before anything is served; now and then the power fails just then.
@@ -256,16 +229,12 @@ fn wrong(why: &dyn std::fmt::Display) -> Failed {
 }
 
 /// Why a server did not start.
-enum Failed {
+pub(super) enum Failed {
     /// As it must, for now.
     Again(String),
     /// Though nothing excuses it.
     Wrong(String),
 }
-
-/// In one world of five the numbers of views are near their end, with more left than any world needs.
-const WORLDS_PER_LATE_ONE: u64 = 5;
-const VIEWS_LEFT: u32 = 10_000;
 
 /// Time for which a process is gone, in microseconds at most.
 const RESTART_US_MAX: u64 = 200_000;

@@ -43,14 +43,15 @@ fn no_world_shows_anything_wrong() {
     let c = totals.into_inner().unwrap();
     let faults = c.faults_all();
     eprintln!(
-        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions, {} commits inside of servers, {} objects watched; the follower: {} ends, {} digests and {} pages compared; the loop: {} turns from the run queue, {} connections backpressured",
+        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions, {} commits inside of servers, {} objects watched; groups: {} views, {} cuts, {} digests and {} pages compared; the loop: {} turns from the run queue, {} connections backpressured",
         c.commits,
         c.crashes,
         c.backups,
         c.depositions,
         c.inside,
         c.told,
-        c.follower.ends,
+        c.group.views,
+        c.group.cuts,
         c.digests_compared,
         c.pages_compared,
         c.schedule.turns,
@@ -58,12 +59,12 @@ fn no_world_shows_anything_wrong() {
     );
     // Worlds in which nothing happens would prove nothing.
     assert!(c.commits > 200 * seeds && faults > 5 * seeds && c.crashes > 2 * seeds);
-    assert!(c.depositions > 2 * seeds, "{} depositions", c.depositions);
+    assert!(c.depositions > seeds && c.group.views > 6 * seeds && c.group.cuts > seeds / 4, "{:?}", c.group);
     assert!(c.inside > 20 * seeds, "{} commits inside of servers", c.inside);
     assert!(c.collected.ended > seeds / 2 && c.collected.objects > 10 * seeds, "{:?}", c.collected);
     assert!(c.told > seeds, "{} objects watched", c.told);
     assert!(c.backups > seeds / 4, "{} backups", c.backups);
-    assert!(c.follower.ends > seeds / 2 && c.follower.waits > seeds && c.follower.checkpoints > seeds);
+    assert!(c.group.handed > seeds && c.group.lost > 10 * seeds && c.group.unsure > seeds, "{:?}", c.group);
     assert!(c.digests_compared > 100 * seeds && c.pages_compared > 30 * seeds);
     assert!(c.schedule.turns > 20 * seeds && c.schedule.backpressured > 3 * seeds);
 }

@@ -211,7 +211,9 @@ impl DataDir {
 
     /// Makes it that of a member of a group, with these members.
     pub(crate) fn become_member(&self, group: u64, me: MemberId, members: Members) -> Result<(), DiskError> {
-        Votes::create(&self.held, group, me, members)
+        // The views of a space that was restored are behind those of the history that it was taken from.
+        let promised = ViewId::new(self.space.view_first.saturating_sub(1), 0);
+        Votes::create(&self.held, group, (me, promised), members)
     }
 
     /// Opens the page store.
@@ -544,6 +546,7 @@ mod tests {
     use crate::disk::pages::PageRead;
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
+    use tercel_engine::order::quorum::members::Member;
 
     #[test]
     fn a_new_history_begins_beyond_all_lives_of_the_old_one() {
@@ -718,6 +721,18 @@ mod tests {
         drop(copy(Purpose::Restore, false).unwrap());
         assert_eq!(DataDir::open(&path, &NEW).unwrap().space(), &space);
         assert!(matches!(copy(Purpose::Restore, false), Err(DiskError::Occupied { .. })));
+    }
+
+    #[test]
+    fn member_of_restored_space_begins_behind_its_views() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("restored");
+        let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), view_first: 65_540 };
+        let whole = |_: &Path| Ok::<_, DiskError>(());
+        let dir = DataDir::create_copy(&path, Purpose::Restore, &space, Stamp(5), 4096, whole).unwrap();
+        let member = Member { id: MemberId(1), votes: true, address: "a:1".into() };
+        dir.become_member(1, MemberId(1), Members::new(vec![member]).unwrap()).unwrap();
+        assert_eq!(dir.votes(ViewId::NONE).unwrap().remembered().promised.number, 65_539);
     }
 
     #[test]

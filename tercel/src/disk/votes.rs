@@ -26,13 +26,18 @@ pub(crate) struct Votes {
 }
 
 impl Votes {
-    /// Makes the directory that of a member.
-    pub(crate) fn create(dir: &HeldDir, group: u64, me: MemberId, members: Members) -> Result<(), DiskError> {
-        let new = Remembered { sequence: 0, group, me, start: 0, promised: ViewId::NONE, members };
+    /// Makes the directory that of a member, which takes part in no view up to `promised`.
+    pub(crate) fn create(
+        dir: &HeldDir,
+        group: u64,
+        (me, promised): (MemberId, ViewId),
+        members: Members,
+    ) -> Result<(), DiskError> {
+        let new = Remembered { sequence: 0, group, me, start: 0, promised, members };
         let other = Remembered { sequence: 1, ..new.clone() };
         let mut bytes = vec![0; 2 * SLOT_BYTES];
-        for (at, slot) in [new.slot(), other.slot()] {
-            bytes[at as usize..at as usize + SLOT_BYTES].copy_from_slice(&slot);
+        for (at, copy) in new.copies().into_iter().chain(other.copies()) {
+            bytes[at as usize..at as usize + copy.len()].copy_from_slice(&copy);
         }
         dir.write_whole_bytes(VOTES_NAME, &bytes)
     }
@@ -46,6 +51,8 @@ impl Votes {
         let (path, file) = (dir.file(VOTES_NAME), dir.edit(VOTES_NAME)?);
         let mut votes = Votes { path, file, remembered };
         votes.remembered.start += 1;
+        // Of either slot a copy may be torn, and another crash must not tear the other one.
+        votes.save(votes.remembered.promised)?;
         votes.save(votes.remembered.promised)?;
         Ok(votes)
     }
@@ -70,9 +77,12 @@ impl Votes {
     pub(crate) fn save(&mut self, promised: ViewId) -> Result<(), DiskError> {
         self.remembered.sequence += 1;
         self.remembered.promised = promised;
-        let (at, slot) = self.remembered.slot();
-        let written = self.file.write_all_at(&slot, at).and_then(|()| self.file.sync_data());
-        written.map_err(DiskError::io("write", &self.path))
+        // A crash leaves one copy of the slot whole.
+        for (at, copy) in self.remembered.copies() {
+            let written = self.file.write_all_at(&copy, at).and_then(|()| self.file.sync_data());
+            written.map_err(DiskError::io("write", &self.path))?;
+        }
+        Ok(())
     }
 }
 
@@ -87,5 +97,32 @@ fn why(forgotten: &Forgotten) -> String {
         Forgotten::Lost { log, slot } => {
             format!("it knows view {slot}, and the log has view {log}: a promise was lost; {helps}")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercel_engine::order::quorum::members::Member;
+
+    #[test]
+    fn copies_torn_by_two_crashes_lose_no_promise() {
+        let path = tempfile::tempdir().unwrap();
+        let dir = HeldDir::open(path.path()).unwrap();
+        let member = Member { id: MemberId(1), votes: true, address: "a:1".into() };
+        let members = Members::new(vec![member]).unwrap();
+        Votes::create(&dir, 7, (MemberId(1), ViewId::NONE), members).unwrap();
+        let tear = |sequence: u64, copy: u64| {
+            let at = (sequence % 2 * 2 + copy) * SLOT_BYTES as u64 / 2;
+            dir.edit(VOTES_NAME).unwrap().write_all_at(&[255; 100], at + 100).unwrap();
+        };
+        let view = ViewId::new(8, 1);
+        let mut votes = Votes::open(&dir, ViewId::NONE).unwrap();
+        votes.save(view).unwrap();
+        tear(votes.remembered.sequence, 1);
+        let votes = Votes::open(&dir, view).unwrap();
+        // The log already has the view whose promise was being written.
+        tear(votes.remembered.sequence + 1, 0);
+        assert_eq!(Votes::look(&dir, ViewId::new(9, 1)).unwrap().promised, view);
     }
 }

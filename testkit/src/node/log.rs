@@ -23,14 +23,16 @@ use super::disk::Disk;
 /// A log on a disk of the world, open for writing.
 pub struct Log {
     writer: Writer,
-    /// The segments with records: their numbers, and the stamp before their first record.
-    used: VecDeque<(u64, Stamp)>,
+    /// The segments with records: their numbers, and the stamp and the position before their first record.
+    used: VecDeque<(u64, Stamp, LogPosition)>,
     segment_bytes: u32,
     synced: bool,
     /// The last mark that is durable: damage before it must be noticed.
     vouched: LogOffset,
     /// Stable up to here, as the next mark says. A member of a group sets it: to [`Opened::stable`] first.
     pub stable: LogPosition,
+    /// Segments with records from there on are kept for other members. One of a group sets it.
+    pub keep: LogPosition,
 }
 
 /// The result of an opening.
@@ -123,7 +125,7 @@ impl Log {
             return Ok(());
         }
         let begins = |number: &u64| SegmentHeader::decode(&disk.read(*number)).map(|h| h.before.position);
-        let numbers: Vec<u64> = self.used.iter().map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> = self.used.iter().map(|(number, ..)| *number).collect();
         let first =
             numbers.iter().rposition(|n| begins(n).is_ok_and(|before| before < position)).unwrap_or(0);
         let (log, last) = (self.writer.log(), self.writer.tail().offset.segment);
@@ -132,7 +134,8 @@ impl Log {
         let tail =
             tail.ok_or_else(|| format!("the record at {position}, behind which to cut, cannot be read"))?;
         let Ok(()) = erase(log, tail.offset, last, &mut Cut(disk));
-        *self = Log::open(disk, log.space, Stamp(u64::MAX), self.segment_bytes)?.log;
+        let Log { stable, keep, .. } = *self;
+        *self = Log { stable, keep, ..Log::open(disk, log.space, Stamp(u64::MAX), self.segment_bytes)?.log };
         Ok(())
     }
 
@@ -178,7 +181,7 @@ impl Log {
             if at.byte == 0
                 && let Ok(header) = SegmentHeader::decode(&bytes)
             {
-                self.used.push_back((header.number, header.before.stamp));
+                self.used.push_back((header.number, header.before.stamp, header.before.position));
             }
             let some = bytes.len().min(left);
             disk.write(at.segment, at.byte as usize, &bytes[..some]);
@@ -202,14 +205,20 @@ impl Log {
         }
     }
 
-    /// Lets whole segments of which every record is below `stamp` go; does nothing while something is not
-    /// synced.
+    /// Lets whole segments of which every record is below `stamp` go, unless they are kept for others; does
+    /// nothing while something is not synced.
     pub fn truncate_below(&mut self, disk: &mut Disk, stamp: Stamp) {
-        while self.synced && self.used.get(1).is_some_and(|(_, first)| *first < stamp) {
-            if let Some((gone, _)) = self.used.pop_front() {
-                disk.remove(gone);
-            }
+        while self.synced
+            && self.used.get(1).is_some_and(|(_, before, at)| *before < stamp && *at < self.keep)
+            && let Some((gone, ..)) = self.used.pop_front()
+        {
+            disk.remove(gone);
         }
+    }
+
+    /// The position before the first record that it has.
+    pub fn begins(&self) -> LogPosition {
+        self.used.front().map_or(LogPosition::ZERO, |(_, _, before)| *before)
     }
 
     /// Says whether the next segment could not be prepared.
@@ -217,9 +226,11 @@ impl Log {
         disk.full && !disk.has(self.writer.tail().offset.segment + 1)
     }
 
-    /// Bytes of the segments with records.
-    pub fn bytes(&self) -> u64 {
-        self.used.len() as u64 * u64::from(self.segment_bytes)
+    /// Bytes of the segments with records, but for those that are kept for others alone: all their records
+    /// are below `needed`.
+    pub fn bytes(&self, needed: Stamp) -> u64 {
+        let spared = self.used.iter().skip(1).take_while(|(_, before, _)| *before < needed).count();
+        (self.used.len() - spared) as u64 * u64::from(self.segment_bytes)
     }
 
     /// The last record, which the next one continues.
@@ -285,10 +296,18 @@ fn repair(disk: &mut Disk, numbers: &[u64], tail: Tail, segment_bytes: u32) -> R
     disk.replace(at, current);
     let used = numbers.iter().filter(|n| **n <= at).filter_map(|n| {
         let header = SegmentHeader::decode(&disk.read(*n)).ok()?;
-        Some((header.number, header.before.stamp))
+        Some((header.number, header.before.stamp, header.before.position))
     });
     let used = used.collect();
     debug_assert!(tail.offset.byte as usize >= SEGMENT_HEADER_BYTES);
     let writer = Writer::new(header.log, tail, header.bytes, segment_bytes);
-    Ok(Log { writer, used, segment_bytes, synced: true, vouched: tail.synced, stable: STABLE_ALONE })
+    Ok(Log {
+        writer,
+        used,
+        segment_bytes,
+        synced: true,
+        vouched: tail.synced,
+        stable: STABLE_ALONE,
+        keep: STABLE_ALONE,
+    })
 }

@@ -56,12 +56,13 @@ pub struct Running<H = ()> {
     pub pin_next: Option<(ViewId, u64)>,
     /// Cuts of the log since the process began.
     pub cuts: u32,
-    /// Its leader was deposed.
-    pub is_deposed: bool,
+    /// A replica is to be recovered up to there.
+    pub recovers: Option<LogPosition>,
     /// The state that the host keeps.
     pub host: H,
-    /// The log is no longer needed below this.
-    truncate: Option<Stamp>,
+    /// The log is no longer needed below this, and whether it is to be cut there.
+    needed: Stamp,
+    truncates: bool,
     /// Pages of one moment, under the number of their pin.
     pinned: Option<(u64, Pages)>,
 }
@@ -109,8 +110,8 @@ impl<H> Node<H> {
         Log::open(&mut self.disk, SPACE, from, self.segment_bytes)
     }
 
-    /// A machine begins, whose log, cut so often, has everything that its predecessors wrote.
-    fn begin(&mut self, machine: Server, (log, cuts): (Log, u32), host: H) {
+    /// A machine begins, whose log has everything that its predecessors wrote.
+    fn begin(&mut self, machine: Server, log: Log, host: H) {
         self.is_new = false;
         self.running = Some(Running {
             machine,
@@ -121,10 +122,11 @@ impl<H> Node<H> {
             is_syncing: false,
             is_installing: false,
             pin_next: None,
-            cuts,
-            is_deposed: false,
+            cuts: 0,
+            recovers: None,
             host,
-            truncate: None,
+            needed: Stamp::ZERO,
+            truncates: false,
             pinned: None,
         });
     }
@@ -143,7 +145,7 @@ impl<H> Node<H> {
     ) -> Result<(), String> {
         let (mut out, end) = (Effects::default(), log.last().position);
         let machine = recovery.finish(now, incarnation, end, &mut out).map_err(|e| e.to_string())?;
-        self.begin(machine, (log, 0), host);
+        self.begin(machine, log, host);
         for effect in out.list {
             if !matches!(effect, Effect::Append(..)) {
                 return Err(format!("{effect:?} before the first sync"));
@@ -153,23 +155,22 @@ impl<H> Node<H> {
         Ok(())
     }
 
-    /// A machine begins with a sequencer that knows of other nodes, and a log that its process has cut so
-    /// often. Gives what it wants done.
+    /// A machine begins with a sequencer that knows of other nodes. Gives what it wants done.
     ///
     /// # Errors
     /// If the machine does not begin.
     pub fn begin_with(
         &mut self,
         recovery: Recovery,
-        (log, cuts): (Log, u32),
+        log: Log,
         (now, joined): (Now, ViewId),
         sequencer: Box<dyn Sequencer>,
         host: H,
     ) -> Result<Effects, String> {
         let mut out = Effects::default();
-        let end = Written { cuts, position: log.last().position };
+        let end = Written { cuts: 0, position: log.last().position };
         let machine = recovery.finish_with(now, sequencer, joined, end, &mut out);
-        self.begin(machine.map_err(|e| e.to_string())?, (log, cuts), host);
+        self.begin(machine.map_err(|e| e.to_string())?, log, host);
         Ok(out)
     }
 
@@ -218,10 +219,12 @@ impl<H> Node<H> {
                 running.pinned = running.pinned.take().filter(|(p, _)| *p > pin);
             }
             Effect::Truncate(stamp) => {
-                running.truncate = Some(stamp);
+                (running.needed, running.truncates) = (stamp, true);
                 self.truncate();
             }
-            Effect::Recover(_) => running.is_deposed = true,
+            Effect::Recover(upto) => running.recovers = Some(upto),
+            Effect::KeepFrom(position) => running.log.keep = position,
+            Effect::Sure => self.disk.is_unsure = false,
             other => panic!("a node alone does not do {other:?}"),
         }
         None
@@ -253,9 +256,9 @@ impl<H> Node<H> {
     /// Lets go of what is no longer needed of the log, once that is idle.
     pub fn truncate(&mut self) {
         if let Some(running) = self.running.as_mut().filter(|running| !running.is_syncing)
-            && let Some(stamp) = running.truncate.take()
+            && std::mem::take(&mut running.truncates)
         {
-            running.log.truncate_below(&mut self.disk, stamp);
+            running.log.truncate_below(&mut self.disk, running.needed);
         }
     }
 
@@ -289,8 +292,8 @@ impl<H> Running<H> {
         Some((records, Written { cuts: self.cuts, position: last.position }, last.stamp))
     }
 
-    /// Says whether log and store have nothing under way, but for the reports of what they did.
-    pub fn is_idle(&self) -> bool {
-        !self.is_writing && !self.is_installing && self.unwritten.is_empty()
+    /// Bytes of the log that this node needs.
+    pub fn log_bytes(&self) -> u64 {
+        self.log.bytes(self.needed)
     }
 }

@@ -88,6 +88,10 @@ impl Node {
         let found = Remembered::read(&self.disk.file, log).expect("a torn slot is no loss");
         let promised = found.promised;
         self.disk.saved = Some(found);
+        for _ in 0..2 {
+            let slot = self.disk.next_slot(promised);
+            self.disk.write_slot(slot);
+        }
         let stable = self.disk.stable.min(self.disk.log.len() as u64);
         let (old, suffix) = self.disk.log.split_at(stable as usize);
         let mut runs: Vec<Run> = Vec::new();
@@ -162,16 +166,20 @@ impl Disk {
     }
 
     fn write_slot(&mut self, slot: Remembered) {
-        let (at, bytes) = slot.slot();
-        self.file[at as usize..at as usize + SLOT_BYTES].copy_from_slice(&bytes);
+        for (at, copy) in slot.copies() {
+            self.file[at as usize..at as usize + copy.len()].copy_from_slice(&copy);
+        }
         self.saved = Some(slot);
     }
 
     /// A write of a slot is cut off: some bytes of either copy may be new.
     fn tear_slot(&mut self, promised: ViewId, random: &mut Random) {
-        let (at, bytes) = self.next_slot(promised).slot();
-        let torn = random.index(SLOT_BYTES);
-        self.file[at as usize..at as usize + torn].copy_from_slice(&bytes[..torn]);
+        let mut torn = random.index(SLOT_BYTES);
+        for (at, copy) in self.next_slot(promised).copies() {
+            let some = torn.min(copy.len());
+            self.file[at as usize..at as usize + some].copy_from_slice(&copy[..some]);
+            torn -= some;
+        }
     }
 }
 
