@@ -291,24 +291,26 @@ impl Client {
 
     /// When the server is asked for a sign of life.
     fn ask_at(&self) -> Now {
-        let owes = self.ops.is_owed() || self.peer.pending.is_owed();
-        let haste_us = self.haste_us(limits::HASTE_US).filter(|_| owes);
-        self.peer.last_asked.plus_us(haste_us.unwrap_or(self.peer.keepalive_us))
+        self.peer.last_asked.plus_us(self.owed_haste_us().unwrap_or(self.peer.keepalive_us))
     }
 
     /// When the server is given up, if nothing is heard.
     fn silent_at(&self) -> Now {
         let Peer { link, last_asked, last_heard, keepalive_us, .. } = &self.peer;
+        let haste = match link {
+            // It was asked since: a server answers from its memory.
+            LinkState::Up if last_asked > last_heard => self.owed_haste_us().map(|us| last_asked.plus_us(us)),
+            LinkState::Greeting => self.haste_us(limits::GREETED_US).map(|us| last_heard.plus_us(us)),
+            _ => None,
+        };
         let in_time = last_heard.plus_us(2 * keepalive_us + 1);
-        match link {
-            // The next question is due, and the one before has no answer: a server answers from its memory.
-            LinkState::Up if last_asked > last_heard => self.ask_at().min(in_time),
-            LinkState::Greeting => match self.haste_us(limits::GREETED_US) {
-                Some(haste_us) => last_heard.plus_us(haste_us).min(in_time),
-                None => in_time,
-            },
-            _ => in_time,
-        }
+        haste.map_or(in_time, |haste| haste.min(in_time))
+    }
+
+    /// The time that a server has for a sign of life while it owes an answer.
+    fn owed_haste_us(&self) -> Option<u64> {
+        let owes = || self.ops.is_owed() || self.peer.pending.is_owed();
+        self.haste_us(limits::HASTE_US).filter(|_| owes())
     }
 
     /// The time that a server has for an answer where others can be tried; twice as long after each that was
@@ -562,8 +564,10 @@ mod tests {
         let mut idle = Client::connected_for_test();
         idle.has_others();
         for mut client in [asking(), idle] {
-            client.handle(Now(2_000_000), Input::Time);
-            assert!(!client.seems_silent(Now(3_900_000)));
+            // A question of its own, just behind the last word, is not the one that a keepalive asks.
+            client.ask(Now(100_000), None);
+            client.handle(Now(2_100_000), Input::Time);
+            assert!(!client.seems_silent(Now(4_000_000)) && client.seems_silent(Now(4_000_001)));
         }
     }
 
