@@ -16,6 +16,7 @@ use crate::time::Now;
 
 impl Client {
     pub(super) fn connected(&mut self, now: Now) {
+        self.server_reached();
         self.peer.connection += 1;
         self.peer.link = LinkState::Greeting;
         self.peer.last_heard = now;
@@ -256,6 +257,8 @@ impl Client {
                 self.writer.advance(w.watermark);
             }
         }
+        self.servers.learn(w.servers);
+        self.servers.found();
         self.history.view = w.view;
         self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;
         self.requests.slots.set_credit(w.credit);
@@ -304,6 +307,10 @@ impl Client {
             // Without a call it is the connection that is refused.
             _ if call != 0 => return self.refused_call(call, error),
             Refusal::Unavailable | Refusal::Full(_) => self.disconnected(error.to_string()),
+            Refusal::NotLeader => {
+                self.servers.learn(r.servers);
+                self.disconnected(error.to_string());
+            }
             _ => self.peer.link = LinkState::Refused(error),
         }
         Ok(())

@@ -19,6 +19,7 @@ mod locate;
 mod ops;
 mod pending;
 mod raw;
+mod servers;
 mod services;
 mod stream;
 mod streaming;
@@ -48,6 +49,7 @@ use services::Requests;
 use watches::Watches;
 
 pub use classes::Catalogue;
+pub use servers::{PAUSES_US, Pauses, Servers};
 
 /// Settings of a client.
 #[derive(Debug, Clone)]
@@ -122,6 +124,7 @@ pub struct Client {
     writer: Writer,
     id: ClientId,
     peer: Peer,
+    servers: Servers,
     history: History,
     questions: Questions,
     fetches: Fetches,
@@ -215,6 +218,7 @@ impl Client {
                 out: Vec::new(),
                 calls: Calls::default(),
             },
+            servers: Servers::new(Vec::new(), !seed),
             questions: Questions::default(),
             fetches: Fetches::default(),
             ops: Ops::new(),

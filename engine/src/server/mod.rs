@@ -171,12 +171,16 @@ impl Server {
         if self.end != End::Recovering {
             self.go_on(out);
         }
+        if self.sessions.waiting_until().is_some() {
+            self.sessions(out, |s, cx| s.greet_waiting(cx));
+        }
     }
 
     /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
+        let waits = [self.sequencer.deadline(), self.sessions.waiting_until()].into_iter().flatten().min();
         if self.end == End::Recovering {
-            return self.sequencer.deadline();
+            return waits;
         }
         let leads = self.leader.as_ref();
         let has_work = match leads {
@@ -188,7 +192,7 @@ impl Server {
             return Some(self.now);
         }
         let absent = leads.and_then(|l| l.deadline());
-        [self.sequencer.deadline(), self.sessions.deadline(), absent].into_iter().flatten().min()
+        [waits, self.sessions.deadline(), absent].into_iter().flatten().min()
     }
 
     fn is_answered(&self, view: ViewId) -> bool {

@@ -5,16 +5,21 @@
 //! it is refused, and begins anew as another client. A greeting names up to 87,000 pages, so they are taken
 //! in slices; the client is welcomed after the last, and receives everything that changed since its
 //! watermark. The pages of all greetings together are bounded.
+//!
+//! A member of a group that does not lead tells the client which member does. While none does, the greeting
+//! waits.
 
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
-use tercel_wire::message::{Change, Hello, Refusal, Resume, Welcome};
+use tercel_wire::id::{ClientId, MemberId, PageId, SpaceId, Stamp};
+use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Welcome};
 
 use super::{Cx, Sessions, unasked};
 use crate::effect::Conn;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
+use crate::order::quorum::Status;
 use crate::replica::answers::clients_max;
+use crate::time::Now;
 
 /// A greeting whose pages are being subscribed to.
 #[derive(Debug)]
@@ -24,16 +29,24 @@ pub(super) struct Resuming {
     pages: std::vec::IntoIter<(PageId, u64)>,
 }
 
+/// A greeting that waits for a leader.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub conn: Conn,
+    hello: Hello,
+    until: Now,
+}
+
+const MANY_GREET: &str = "too many clients greet at once: try again";
+
 /// Pages that are subscribed to in one go: some hundred microseconds.
 const RESUMED_AT_ONCE: usize = 1_000;
 
 impl Sessions {
     pub(super) fn hello(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
-        if self.all.get(&conn).is_some_and(|s| s.client.is_some()) {
+        let has_greeted = self.all.get(&conn).is_some_and(|s| s.client.is_some());
+        if has_greeted || self.waiting.iter().any(|w| w.conn == conn) {
             return self.expel(conn, "a connection greets once", cx);
-        }
-        if cx.leader.is_none() {
-            return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
         }
         if hello.version_max.min(WIRE_VERSION) < hello.version_min.max(WIRE_VERSION_MIN) {
             let text =
@@ -43,6 +56,9 @@ impl Sessions {
         if hello.space != SpaceId(0) && hello.space != cx.space {
             let text = format!("this server has space {:x}, and not {:x}", cx.space.0, hello.space.0);
             return self.turn_away(conn, Refusal::OtherHistory, &text, cx);
+        }
+        if cx.leader.is_none() {
+            return self.await_leader(conn, hello, cx);
         }
         if let Some(r) = &hello.resume
             && let Some((reason, text)) = contradiction(r, cx)
@@ -69,16 +85,61 @@ impl Sessions {
             self.disconnected(old, cx);
             cx.close(old);
         }
-        let named: usize = self.resuming.iter().map(|r| r.pages.len()).sum();
-        if named + hello.resume.as_ref().map_or(0, |r| r.pages.len()) > limits::GREETED_PAGES_MAX {
-            let text = "too many clients greet at once: try again";
-            return self.turn_away(conn, Refusal::Unavailable, text, cx);
+        if !self.has_room_for(&hello) {
+            return self.turn_away(conn, Refusal::Unavailable, MANY_GREET, cx);
         }
         if self.clients.len() + usize::from(self.inside.is_open()) >= clients_max() {
             let text = "the server has all the clients whose answers it can keep: try again later";
             return self.turn_away(conn, Refusal::Unavailable, text, cx);
         }
         self.enter(conn, hello, cx);
+    }
+
+    /// Says whether the pages of all greetings are within their bound with one more.
+    fn has_room_for(&self, hello: &Hello) -> bool {
+        let resuming: usize = self.resuming.iter().map(|r| r.pages.len()).sum();
+        let waiting = self.waiting.iter().map(|w| &w.hello).chain([hello]);
+        let waiting: usize = waiting.filter_map(|h| h.resume.as_ref()).map(|r| r.pages.len()).sum();
+        resuming + waiting <= limits::GREETED_PAGES_MAX
+    }
+
+    /// A client greets a server that does not lead: it is told of the leader, or waits until there is one.
+    fn await_leader(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
+        if cx.sequencer.status().is_none() {
+            return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
+        }
+        if !self.has_room_for(&hello) {
+            return self.turn_away(conn, Refusal::Unavailable, MANY_GREET, cx);
+        }
+        self.waiting.push_back(Waiting { conn, hello, until: cx.now.plus_us(limits::GREETING_WAIT_US) });
+        self.greet_waiting(cx);
+    }
+
+    /// Greets the clients that wait for a leader, if this server leads now; else tells them of the leader, or
+    /// that they have waited long enough.
+    pub(crate) fn greet_waiting(&mut self, cx: &mut Cx<'_>) {
+        let is_known = cx.leader.is_some() || cx.sequencer.leader().is_some();
+        while let Some(Waiting { conn, hello, .. }) =
+            self.waiting.pop_front_if(|waiting| is_known || waiting.until <= cx.now)
+        {
+            match cx.leader {
+                Some(_) => self.hello(conn, hello, cx),
+                None => self.send_to_leader(conn, cx),
+            }
+        }
+    }
+
+    /// When the next of the greetings that wait is to be answered.
+    pub(crate) fn waiting_until(&self) -> Option<Now> {
+        self.waiting.front().map(|waiting| waiting.until)
+    }
+
+    /// Ends a connection with the addresses of the members that may lead.
+    fn send_to_leader(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+        let refused = not_leader(cx);
+        cx.answer(unasked(conn), &FromServer::Refused(refused));
+        cx.close(conn);
+        self.disconnected(conn, cx);
     }
 
     /// The client has a session from now on.
@@ -122,6 +183,7 @@ impl Sessions {
             credit_bytes: limits::CALL_CREDIT_BYTES as u32,
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
             page_bytes: tercel_wire::page::PAGE_BYTES as u16,
+            servers: cx.sequencer.status().map_or(Vec::new(), |group| addresses(&group, |_| true)),
         };
         let mut body = Vec::new();
         welcome.encode(&mut body);
@@ -168,6 +230,26 @@ impl Sessions {
         cx.close(conn);
         self.disconnected(conn, cx);
     }
+}
+
+/// The refusal of a member that does not lead.
+pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
+    let text = match cx.sequencer.leader() {
+        Some(leader) => format!("this member of the group does not lead, and {} does", leader.address),
+        None => "no member of the group leads now, as far as this one knows: try again".into(),
+    };
+    let leader = cx.sequencer.leader().map(|leader| leader.id);
+    let servers = cx.sequencer.status().map_or(Vec::new(), |group| {
+        let mut servers = addresses(&group, |id| Some(id) == leader);
+        servers.extend(addresses(&group, |id| Some(id) != leader && id != group.me));
+        servers
+    });
+    Refused { reason: Refusal::NotLeader, text, servers }
+}
+
+/// The addresses of some members.
+fn addresses(group: &Status, is_one: impl Fn(MemberId) -> bool) -> Vec<String> {
+    group.members.iter().filter(|member| is_one(member.id)).map(|member| member.address.clone()).collect()
 }
 
 /// Why a client cannot go on from where it was, if it cannot. Its cache and the commits that it received may

@@ -62,7 +62,7 @@ use crate::time::Now;
 use backup::Backups;
 use call_queue::Calls;
 use echo::Echoing;
-use greet::Resuming;
+use greet::{Resuming, Waiting};
 use health::Condition;
 use horizon::Horizon;
 use inside::Inside;
@@ -105,6 +105,8 @@ pub(crate) struct Sessions {
     horizon: Horizon,
     /// Greetings whose pages are being subscribed to.
     resuming: VecDeque<Resuming>,
+    /// Greetings that wait for a leader.
+    waiting: VecDeque<Waiting>,
     /// Sessions that are gone, as far as they are still known.
     leaving: VecDeque<subscribe::Leaving>,
     /// Bytes of transactions that are arriving in parts, of all sessions.
@@ -170,7 +172,8 @@ impl Cx<'_> {
     }
 
     fn refuse(&mut self, asked: Asked, reason: Refusal, text: impl Into<String>) {
-        self.answer(asked, &FromServer::Refused(Refused { reason, text: text.into() }));
+        let refused = Refused { reason, text: text.into(), servers: Vec::new() };
+        self.answer(asked, &FromServer::Refused(refused));
     }
 
     fn verdict(&mut self, asked: Asked, op: OpId, outcome: Outcome) {
@@ -194,6 +197,7 @@ impl Sessions {
             fullest: Fullest::default(),
             horizon,
             resuming: VecDeque::new(),
+            waiting: VecDeque::new(),
             leaving: VecDeque::new(),
             parts_bytes: 0,
             backups: Backups::default(),
@@ -221,6 +225,7 @@ impl Sessions {
         let Some(session) = self.all.remove(&conn) else { return };
         self.listening.remove(&conn);
         self.resuming.retain(|r| r.conn != conn);
+        self.waiting.retain(|w| w.conn != conn);
         self.kept -= session.pages.kept();
         self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
         self.leave_some();

@@ -166,6 +166,8 @@ pub struct Counts {
 /// The state of a member, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
+    /// This member.
+    pub me: MemberId,
     /// The view that it takes part in, or has promised.
     pub view: ViewId,
     /// The leader that it follows, or itself.
@@ -223,6 +225,7 @@ impl Quorum {
             _ => (self.followed.leader, Vec::new()),
         };
         Status {
+            me: self.me,
             view: self.promise.view,
             leader,
             end: self.tail.end(),
@@ -339,11 +342,12 @@ impl Quorum {
 
 impl Sequencer for Quorum {
     fn leader(&self) -> Option<&Member> {
-        let leader = match &self.role {
-            Role::Leading(_) => Some(self.me),
-            _ => self.followed.leader,
-        };
-        self.lists.newest().get(leader?)
+        let is_heard = matches!(self.role, Role::Following) && self.followed.gone.is_none();
+        self.lists.newest().get(self.followed.leader.filter(|_| is_heard)?)
+    }
+
+    fn status(&self) -> Option<Status> {
+        Some(Quorum::status(self))
     }
 
     fn stable(&self) -> LogPosition {

@@ -200,6 +200,9 @@ pub enum Refusal {
     Invalid(Oref),
     /// Not executed: a write names this object, in a page that the space never gave out.
     Nowhere(Oref),
+    /// Another member of the group leads, or none does yet: the client goes to the next of the servers beside
+    /// this.
+    NotLeader,
 }
 
 impl Refusal {
@@ -207,7 +210,7 @@ impl Refusal {
     pub const FULL: Refusal = Refusal::Full(Limit::Named);
 
     /// One of each kind.
-    pub const ALL: [Refusal; 19] = [
+    pub const ALL: [Refusal; 20] = [
         Refusal::Protocol,
         Refusal::Unavailable,
         Refusal::Schema,
@@ -227,6 +230,7 @@ impl Refusal {
         Refusal::Conflict(Oref::NULL),
         Refusal::Invalid(Oref::NULL),
         Refusal::Nowhere(Oref::NULL),
+        Refusal::NotLeader,
     ];
 
     /// Its code, which is its place in [`Refusal::ALL`] counted from 1, and its value.

@@ -7,7 +7,7 @@
 //! are below 64. `Refused` is among the answers of every request.
 
 use super::declare::{body, form, messages, type_of, words};
-use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, ServiceSlot, Tail, ToEnd, Told};
+use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
 use super::{
     BackupPart, Change, Credit, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply, Refusal,
     Request, Response, Resume,
@@ -191,6 +191,9 @@ FromServer {
         transaction_bytes_max: u32,
         /// Bytes of a page.
         page_bytes: u16,
+        /// Addresses of the group's members, by which the client finds the next leader; none of a server that
+        /// is alone.
+        servers: Vec<String> as Servers,
     };
     /// A page of which the client has no current copy. The frame's stamp says at which stamp it holds.
     65 Page (PageReply<'a>);
@@ -254,6 +257,8 @@ FromServer {
         reason: Refusal,
         /// The text for a person.
         text: String as Told,
+        /// With *not leader*, the addresses of the other members, the leader's first if it is known.
+        servers: Vec<String> as Servers,
     };
     /// From now on parts can be asked for, all of them of one stamp.
     75 BackupBegun {

@@ -34,6 +34,11 @@ impl Groups {
         Server::start(config).unwrap()
     }
 
+    /// A client that was told of one member alone.
+    fn client_of(&self, i: usize) -> Client {
+        Client::connect(&self.members[i].1).unwrap()
+    }
+
     fn client(&self) -> Client {
         let all: Vec<String> = self.members.iter().map(|(_, at)| at.to_string()).collect();
         Client::connect(all.join(",").parse::<Addresses>().unwrap()).unwrap()
@@ -82,4 +87,18 @@ fn commits_go_on_when_any_member_is_stopped() {
         assert_eq!(count(&client), made);
         group.servers[i] = Some(group.start(i));
     }
+}
+
+#[test]
+fn one_address_reaches_the_whole_group() {
+    let mut group = Groups::of(3);
+    let clients: Vec<Client> = (0..3).map(|i| group.client_of(i)).collect();
+    clients.iter().for_each(add);
+    for i in 0..3 {
+        group.servers[i].take().unwrap().stop().unwrap();
+        // Also the client that was told of this member alone.
+        clients.iter().for_each(add);
+        group.servers[i] = Some(group.start(i));
+    }
+    assert_eq!(count(&clients[0]), 12);
 }
