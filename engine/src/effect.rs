@@ -322,6 +322,12 @@ pub enum SpaceWarning {
         /// Seconds until the space is full at this rate.
         seconds: u64,
     },
+    /// A view of the group began with members whose logs had ended in damage: commits that were acknowledged
+    /// before may be lost. It is told for a minute.
+    MayBeLost {
+        /// The number of the view.
+        view: u32,
+    },
 }
 
 impl Display for SpaceWarning {
@@ -337,6 +343,12 @@ impl Display for SpaceWarning {
                     f,
                     "at the rate of the last hour all of the space's 4,194,303 pages are used in {time}"
                 )?;
+            }
+            SpaceWarning::MayBeLost { view } => {
+                return write!(
+                    f,
+                    "view {view} of the group began with members whose logs had ended in damage: commits that were acknowledged                      before it may be lost; look at what is there, or restore a backup"
+                );
             }
         }
         f.write_str(

@@ -124,7 +124,6 @@ pub struct Client {
     writer: Writer,
     id: ClientId,
     peer: Peer,
-    servers: Servers,
     history: History,
     questions: Questions,
     fetches: Fetches,
@@ -159,6 +158,7 @@ struct Peer {
     deframer: Deframer,
     out: Vec<u8>,
     calls: Calls,
+    servers: Servers,
 }
 
 /// The stamps that the client has received, and their history.
@@ -217,8 +217,8 @@ impl Client {
                 deframer: Deframer::default(),
                 out: Vec::new(),
                 calls: Calls::default(),
+                servers: Servers::new(Vec::new(), !seed),
             },
-            servers: Servers::new(Vec::new(), !seed),
             questions: Questions::default(),
             fetches: Fetches::default(),
             ops: Ops::new(),

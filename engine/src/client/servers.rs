@@ -104,40 +104,40 @@ impl Servers {
 impl Client {
     /// These are the addresses at which its server may be found.
     pub fn set_servers(&mut self, named: Vec<String>) {
-        self.servers.named = named;
+        self.peer.servers.named = named;
     }
 
     /// The address to connect to next, and the pause before that, in microseconds.
     pub fn next_server(&mut self) -> (String, u64) {
-        self.servers.try_next()
+        self.peer.servers.try_next()
     }
 
     /// The server that was to be tried cannot be connected to.
     pub fn server_unreachable(&mut self, why: String) {
-        if !self.servers.is_any_there && self.servers.untried().is_none() {
-            self.servers.unreachable = Some(why);
+        if !self.peer.servers.is_any_there && self.peer.servers.untried().is_none() {
+            self.peer.servers.unreachable = Some(why);
         }
     }
 
     /// Why no server could be connected to, when all had been tried the last time.
     pub fn unreachable(&self) -> Option<&str> {
-        self.servers.unreachable.as_deref()
+        self.peer.servers.unreachable.as_deref()
     }
 
     /// Says whether there are several servers, of which another may be of more use than one that is slow.
     pub fn knows_several(&self) -> bool {
-        self.servers.learned.len() > 1 || self.servers.named.len() > 1
+        self.peer.servers.learned.len() > 1 || self.peer.servers.named.len() > 1
     }
 
     /// The connection is of use: if it ends, the next one is made at once.
     pub fn settled(&mut self) {
-        self.servers.pauses.reset();
+        self.peer.servers.pauses.reset();
     }
 
     /// A connection was made.
     pub(super) fn server_reached(&mut self) {
-        self.servers.is_any_there = true;
-        self.servers.unreachable = None;
+        self.peer.servers.is_any_there = true;
+        self.peer.servers.unreachable = None;
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_list_takes_the_place_of_the_one_before() {
+    fn newest_list_replaces_the_one_before() {
         let mut servers = of(&["a"]);
         for n in 0..100 {
             servers.learn((0..16).map(|i| format!("{n}:{i}")).collect());

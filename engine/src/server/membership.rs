@@ -24,12 +24,26 @@ pub struct Membership {
     connected: BTreeMap<Conn, MemberId>,
     /// The number of each member's last start.
     starts: BTreeMap<MemberId, u64>,
+    /// Set if the list that its directory was made with has it.
+    is_listed: bool,
+    /// Set once a list without it is stable.
+    is_removed: bool,
 }
 
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        Membership { group, me, connected: BTreeMap::new(), starts: BTreeMap::new() }
+        let (connected, starts) = (BTreeMap::new(), BTreeMap::new());
+        Membership { group, me, connected, starts, is_listed: true, is_removed: false }
+    }
+
+    /// A member of which the group's first lists know nothing: it joined.
+    pub fn joined(group: u64, me: MemberId) -> Membership {
+        Membership { is_listed: false, ..Membership::new(group, me) }
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        self.is_removed
     }
 
     /// Refuses a member that is none, or is not the one that it says.
@@ -58,6 +72,21 @@ impl Server {
     /// Makes the server a member of a group.
     pub fn set_membership(&mut self, membership: Membership) {
         self.membership = Some(membership);
+    }
+
+    /// Says whether the newest list that the replica has names this member.
+    pub(super) fn is_member(&self) -> bool {
+        let Some(group) = &self.membership else { return false };
+        let members = self.replica.members.as_ref();
+        members.map_or(group.is_listed, |members| members.get(group.me).is_some())
+    }
+
+    /// The list that this leader ordered is stable.
+    pub(super) fn note_membership(&mut self) {
+        let is_member = self.is_member();
+        if let Some(group) = &mut self.membership {
+            group.is_removed = !is_member;
+        }
     }
 
     /// Takes a frame of another member.
@@ -104,5 +133,8 @@ impl Server {
     }
 }
 
+/// Why a member stops that was removed.
+pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back,                                   begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
+
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 1;
+pub const MEMBERS_VERSION: u16 = 2;

@@ -9,6 +9,8 @@
 //! A member of a group that does not lead tells the client which member does. While none does, the greeting
 //! waits.
 
+use std::collections::VecDeque;
+
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, MemberId, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Welcome};
@@ -21,18 +23,39 @@ use crate::order::quorum::Status;
 use crate::replica::answers::clients_max;
 use crate::time::Now;
 
+/// Greetings that are not answered yet.
+#[derive(Debug, Default)]
+pub(super) struct Greetings {
+    resuming: VecDeque<Resuming>,
+    /// Those that wait for a leader.
+    waiting: VecDeque<Waiting>,
+}
+
+impl Greetings {
+    /// The connection is gone.
+    pub(super) fn forget(&mut self, conn: Conn) {
+        self.resuming.retain(|r| r.conn != conn);
+        self.waiting.retain(|w| w.conn != conn);
+    }
+
+    /// Says whether there is work that goes on in slices.
+    pub(super) fn has_work(&self) -> bool {
+        !self.resuming.is_empty()
+    }
+}
+
 /// A greeting whose pages are being subscribed to.
 #[derive(Debug)]
-pub(super) struct Resuming {
-    pub conn: Conn,
+struct Resuming {
+    conn: Conn,
     watermark: Stamp,
     pages: std::vec::IntoIter<(PageId, u64)>,
 }
 
 /// A greeting that waits for a leader.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    pub conn: Conn,
+struct Waiting {
+    conn: Conn,
     hello: Hello,
     until: Now,
 }
@@ -45,7 +68,7 @@ const RESUMED_AT_ONCE: usize = 1_000;
 impl Sessions {
     pub(super) fn hello(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
         let has_greeted = self.all.get(&conn).is_some_and(|s| s.client.is_some());
-        if has_greeted || self.waiting.iter().any(|w| w.conn == conn) {
+        if has_greeted || self.greetings.waiting.iter().any(|w| w.conn == conn) {
             return self.expel(conn, "a connection greets once", cx);
         }
         if hello.version_max.min(WIRE_VERSION) < hello.version_min.max(WIRE_VERSION_MIN) {
@@ -97,8 +120,8 @@ impl Sessions {
 
     /// Says whether the pages of all greetings are within their bound with one more.
     fn has_room_for(&self, hello: &Hello) -> bool {
-        let resuming: usize = self.resuming.iter().map(|r| r.pages.len()).sum();
-        let waiting = self.waiting.iter().map(|w| &w.hello).chain([hello]);
+        let resuming: usize = self.greetings.resuming.iter().map(|r| r.pages.len()).sum();
+        let waiting = self.greetings.waiting.iter().map(|w| &w.hello).chain([hello]);
         let waiting: usize = waiting.filter_map(|h| h.resume.as_ref()).map(|r| r.pages.len()).sum();
         resuming + waiting <= limits::GREETED_PAGES_MAX
     }
@@ -111,7 +134,11 @@ impl Sessions {
         if !self.has_room_for(&hello) {
             return self.turn_away(conn, Refusal::Unavailable, MANY_GREET, cx);
         }
-        self.waiting.push_back(Waiting { conn, hello, until: cx.now.plus_us(limits::GREETING_WAIT_US) });
+        self.greetings.waiting.push_back(Waiting {
+            conn,
+            hello,
+            until: cx.now.plus_us(limits::GREETING_WAIT_US),
+        });
         self.greet_waiting(cx);
     }
 
@@ -120,7 +147,7 @@ impl Sessions {
     pub(crate) fn greet_waiting(&mut self, cx: &mut Cx<'_>) {
         let is_known = cx.leader.is_some() || cx.sequencer.leader().is_some();
         while let Some(Waiting { conn, hello, .. }) =
-            self.waiting.pop_front_if(|waiting| is_known || waiting.until <= cx.now)
+            self.greetings.waiting.pop_front_if(|waiting| is_known || waiting.until <= cx.now)
         {
             match cx.leader {
                 Some(_) => self.hello(conn, hello, cx),
@@ -131,7 +158,7 @@ impl Sessions {
 
     /// When the next of the greetings that wait is to be answered.
     pub(crate) fn waiting_until(&self) -> Option<Now> {
-        self.waiting.front().map(|waiting| waiting.until)
+        self.greetings.waiting.front().map(|waiting| waiting.until)
     }
 
     /// Ends a connection with the addresses of the members that may lead.
@@ -161,8 +188,8 @@ impl Sessions {
             None => self.welcome(conn, hello.client, visible, false, cx),
             Some(r) => {
                 let (watermark, pages) = (r.watermark, r.pages.into_iter());
-                self.resuming.push_back(Resuming { conn, watermark, pages });
-                if self.resuming.len() == 1 {
+                self.greetings.resuming.push_back(Resuming { conn, watermark, pages });
+                if self.greetings.resuming.len() == 1 {
                     self.resume_some(cx);
                 }
             }
@@ -183,7 +210,7 @@ impl Sessions {
             credit_bytes: limits::CALL_CREDIT_BYTES as u32,
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
             page_bytes: tercel_wire::page::PAGE_BYTES as u16,
-            servers: cx.sequencer.status().map_or(Vec::new(), |group| addresses(&group, |_| true)),
+            servers: servers(cx),
         };
         let mut body = Vec::new();
         welcome.encode(&mut body);
@@ -193,13 +220,13 @@ impl Sessions {
     /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and
     /// sends them the changes since.
     pub(crate) fn resume_some(&mut self, cx: &mut Cx<'_>) {
-        let Some(mut resuming) = self.resuming.pop_front() else { return };
+        let Some(mut resuming) = self.greetings.resuming.pop_front() else { return };
         for (page, fetch) in resuming.pages.by_ref().take(RESUMED_AT_ONCE) {
             self.subscribe(resuming.conn, page, fetch, cx);
         }
         let Some(session) = self.all.get_mut(&resuming.conn) else { return };
         if resuming.pages.len() > 0 {
-            return self.resuming.push_front(resuming);
+            return self.greetings.resuming.push_front(resuming);
         }
         let Some(client) = session.client else { return };
         if !self.horizon.reaches(resuming.watermark) {
@@ -221,7 +248,7 @@ impl Sessions {
     /// Says whether the session's pages are still being subscribed to: changes made meanwhile are reported
     /// after the last page.
     pub(super) fn is_resuming(&self, conn: Conn) -> bool {
-        self.resuming.iter().any(|r| r.conn == conn)
+        self.greetings.resuming.iter().any(|r| r.conn == conn)
     }
 
     /// Tells a client why it is not served, and ends the connection.
@@ -245,6 +272,11 @@ pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
         servers
     });
     Refused { reason: Refusal::NotLeader, text, servers }
+}
+
+/// The addresses of all members.
+pub(super) fn servers(cx: &Cx<'_>) -> Vec<String> {
+    cx.sequencer.status().map_or(Vec::new(), |group| addresses(&group, |_| true))
 }
 
 /// The addresses of some members.

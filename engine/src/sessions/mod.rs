@@ -20,6 +20,7 @@
 //! | [`services`] | calls of services: what is kept of them, and where they run |
 //! | [`items`] | streams of such calls |
 //! | [`inside`] | the session of the transactions inside of this server |
+//! | [`regroup`] | changes of the group's members |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
 //! | [`health`] | whether it serves |
@@ -36,6 +37,7 @@ pub(crate) mod health;
 pub(crate) mod horizon;
 pub(crate) mod inside;
 mod items;
+mod regroup;
 mod requests;
 pub mod schedule;
 mod services;
@@ -62,7 +64,7 @@ use crate::time::Now;
 use backup::Backups;
 use call_queue::Calls;
 use echo::Echoing;
-use greet::{Resuming, Waiting};
+use greet::Greetings;
 use health::Condition;
 use horizon::Horizon;
 use inside::Inside;
@@ -74,6 +76,8 @@ use subscribe::Fullest;
 pub(crate) struct Cx<'a> {
     pub now: Now,
     pub space: SpaceId,
+    /// The group, or 0.
+    pub group: u64,
     /// The view into which the replica was recovered.
     pub joined: ViewId,
     pub config: &'a ServerConfig,
@@ -103,10 +107,7 @@ pub(crate) struct Sessions {
     kept: usize,
     fullest: Fullest,
     horizon: Horizon,
-    /// Greetings whose pages are being subscribed to.
-    resuming: VecDeque<Resuming>,
-    /// Greetings that wait for a leader.
-    waiting: VecDeque<Waiting>,
+    greetings: Greetings,
     /// Sessions that are gone, as far as they are still known.
     leaving: VecDeque<subscribe::Leaving>,
     /// Bytes of transactions that are arriving in parts, of all sessions.
@@ -196,8 +197,7 @@ impl Sessions {
             kept: 0,
             fullest: Fullest::default(),
             horizon,
-            resuming: VecDeque::new(),
-            waiting: VecDeque::new(),
+            greetings: Greetings::default(),
             leaving: VecDeque::new(),
             parts_bytes: 0,
             backups: Backups::default(),
@@ -224,8 +224,7 @@ impl Sessions {
     pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
         let Some(session) = self.all.remove(&conn) else { return };
         self.listening.remove(&conn);
-        self.resuming.retain(|r| r.conn != conn);
-        self.waiting.retain(|w| w.conn != conn);
+        self.greetings.forget(conn);
         self.kept -= session.pages.kept();
         self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
         self.leave_some();
@@ -316,7 +315,7 @@ impl Sessions {
 
     /// Says whether there is work that goes on in slices.
     pub(crate) fn has_work(&self) -> bool {
-        !self.leaving.is_empty() || !self.resuming.is_empty()
+        !self.leaving.is_empty() || self.greetings.has_work()
     }
 
     /// When sessions are to be looked at next.

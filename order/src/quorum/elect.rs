@@ -65,7 +65,7 @@ impl Quorum {
     /// Asks whether it may ask for votes, without a promise (thesis, 9.6).
     pub(super) fn ask(&mut self, now: Now, is_handed: bool, out: &mut Vec<Output>) {
         self.counts.asked += 1;
-        self.why = match &self.followed {
+        self.promise.why = match &self.followed {
             _ if is_handed => Why::Handed,
             Followed { leader: None, .. } => Why::NoLeader,
             Followed { gone: Some(_), .. } => Why::Ended,

@@ -120,7 +120,6 @@ pub struct Quorum {
     /// Set once the members of the beginning are told.
     has_told_members: bool,
     role: Role,
-    why: Why,
     followed: Followed,
     /// The highest number of a view that anyone has told of.
     heard_number: u32,
@@ -137,6 +136,8 @@ struct Promise {
     saved: u64,
     /// Who waits for a promise, by its number.
     owed: Option<(u64, MemberId)>,
+    /// Why this member last wanted a view of its own.
+    why: Why,
 }
 
 #[derive(Debug)]
@@ -231,7 +232,7 @@ impl Quorum {
             config,
             me,
             random: Random::new(seed),
-            promise: Promise { view: promised, number: 0, saved: 0, owed: None },
+            promise: Promise { view: promised, number: 0, saved: 0, owed: None, why: Why::NoLeader },
             tail: Tail::new(begins, runs, stable_stamp),
             lists: Lists::new(stable, members),
             stable,
@@ -241,7 +242,6 @@ impl Quorum {
             is_ready: false,
             has_told_members: false,
             role: Role::Following,
-            why: Why::NoLeader,
             followed: Followed::nobody(now),
             heard_number: promised.number,
             counts: Counts::default(),
@@ -268,7 +268,7 @@ impl Quorum {
             me: self.me,
             view: self.promise.view,
             leader,
-            why: self.why,
+            why: self.promise.why,
             end: self.tail.end(),
             begins: self.tail.begins(),
             stable: self.stable,

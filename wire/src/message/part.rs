@@ -322,7 +322,25 @@ numbered! {
         /// The server is about to stop: calls that are under way come to their end, and new calls are
         /// refused.
         Draining = 2,
-        /// The server does not lead its group, or does not lead it yet: another server serves the clients.
+        /// No server leads its group now, as far as this one knows, or the server has no part in it.
         NotLeading = 3,
+        /// Another server leads its group and serves the clients: this one has what that one orders.
+        Following = 4,
+    }
+}
+
+numbered! {
+    /// A change of a group, as its operator asks for it.
+    Regrouping {
+        /// None: only the answer is wanted.
+        Look = 0,
+        /// A new member learns, or a member is reached elsewhere now.
+        Learn = 1,
+        /// A member that learns votes from now on.
+        Vote = 2,
+        /// A member goes.
+        Remove = 3,
+        /// A member is to lead.
+        Lead = 4,
     }
 }

@@ -617,6 +617,13 @@ fn messages_have_the_bytes_of_version_4() {
     let (reason, servers) = (Refusal::NotLeader, vec!["a:1".into(), "b:2".into()]);
     let refused = Refused { reason, text: "why".into(), servers };
     message!(promised, "refused_not_leader", FromServer::Refused, refused);
+    let (step, member) = (Regrouping::Learn, MemberId(0x1112_1314_1516_1718));
+    message!(promised, "regroup", FromClient::Regroup, Regroup { step, member, address: "a:1".into() });
+    let (group, space) = (0x2122_2324_2526_2728, SpaceId(0x3132_3334_3536_3738));
+    let grouped = Grouped { group, space, view_first: 0x0102_0304, members: b"list" };
+    message!(promised, "grouped", FromServer::Grouped, grouped);
+    let servers = vec!["a:1".into(), "b:2".into()];
+    message!(promised, "addresses", FromServer::Addresses, Addresses { servers });
     let begun = BackupBegun {
         stamp: Stamp(0x2122_2324_2526_2728),
         view: ViewId::new(0x4142_4344, 0x5152_5354),
