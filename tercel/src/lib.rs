@@ -180,6 +180,7 @@ mod client;
 mod disk;
 mod health;
 mod memory;
+mod once;
 mod panics;
 mod pipe;
 mod server;

@@ -24,6 +24,11 @@ use tercel_wire::id::{MemberId, SpaceId, Stamp, ViewId};
 /// The file that makes a directory a backup: its manifest.
 pub(crate) const BACKUP_NAME: &str = "backup.toml";
 
+/// Says whether the directory is that of a member of a group.
+pub fn is_member(path: &Path) -> bool {
+    HeldDir::open(path).is_ok_and(|dir| dir.has(VOTES_NAME))
+}
+
 /// Says whether a directory is a finished backup.
 pub fn is_backup(dir: &Path) -> bool {
     dir.join(BACKUP_NAME).exists()

@@ -185,6 +185,8 @@ impl Loop {
             events?;
             self.turn(&mut core, &mut batch);
             if let Some(why) = self.failed.take() {
+                // Who asked for that hears of it.
+                self.queue.flush();
                 return Err(ServerError::Stopped(why));
             }
             if let Some(by) = self.stopping.by
