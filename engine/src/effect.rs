@@ -108,6 +108,8 @@ pub enum Input<'a> {
     NoRoom(Conn, &'static str),
     /// Another member of the group says this.
     Packet(MemberId, &'a [u8]),
+    /// It refuses this one, or has no part for it in the group: with this sentence.
+    RefusedBy(MemberId, String),
     /// The process of another member has ended, or seems to have.
     Gone(MemberId),
     /// The log is on disk up to this position, as it was after so many cuts ([`Effect::Cut`]).

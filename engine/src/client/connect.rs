@@ -309,7 +309,7 @@ impl Client {
             _ if call != 0 => return self.refused_call(call, error),
             Refusal::Unavailable | Refusal::Full(_) => self.disconnected(error.to_string()),
             Refusal::NotLeader => {
-                self.peer.servers.learn(r.servers);
+                self.peer.servers.sent_on(r.servers);
                 self.disconnected(error.to_string());
             }
             _ => self.peer.link = LinkState::Refused(error),

@@ -15,8 +15,8 @@ pub struct Servers {
     learned: Vec<String>,
     /// Those that were tried since the last pause.
     tried: Vec<String>,
-    /// The one that was tried last.
-    current: String,
+    /// The one that welcomed the client last, until another sends it on.
+    home: String,
     /// Set once one of those tried since the last pause has taken a connection.
     is_any_there: bool,
     /// Why none did before that pause.
@@ -59,15 +59,21 @@ impl Servers {
             named,
             learned: Vec::new(),
             tried: Vec::new(),
-            current: String::new(),
+            home: String::new(),
             is_any_there: false,
             unreachable: None,
             pauses: Pauses::new(seed),
         }
     }
 
-    /// A server has told of the others of its group.
-    pub fn learn(&mut self, servers: Vec<String>) {
+    /// A server does not serve clients, and has told of those that may, the leader first.
+    pub fn sent_on(&mut self, servers: Vec<String>) {
+        self.home.clear();
+        self.learn(servers);
+    }
+
+    /// A server has told of its group.
+    pub(super) fn learn(&mut self, servers: Vec<String>) {
         if !servers.is_empty() {
             self.learned = servers;
         }
@@ -75,14 +81,14 @@ impl Servers {
 
     /// The client was welcomed: if it loses this server, the others are tried first.
     pub(super) fn found(&mut self) {
+        self.home = self.tried.last().cloned().unwrap_or_default();
         self.tried.clear();
         self.unreachable = None;
     }
 
     fn untried(&self) -> Option<&String> {
         let mut all = self.learned.iter().chain(&self.named).filter(|at| !self.tried.contains(at));
-        let is_new = |at: &&String| **at != self.current;
-        all.clone().find(is_new).or_else(|| all.next())
+        all.clone().find(|at| **at != self.home).or_else(|| all.next())
     }
 
     /// The next address to try, and the pause before that, in microseconds.
@@ -95,9 +101,9 @@ impl Servers {
             let is_group = self.learned.len() > 1 || self.named.len() > 1;
             pause_us = self.pauses.take_us(if is_group { PAUSES_OF_GROUP_US } else { PAUSES_US });
         }
-        self.current = self.untried().cloned().unwrap_or_default();
-        self.tried.push(self.current.clone());
-        (self.current.clone(), pause_us)
+        let next = self.untried().cloned().unwrap_or_default();
+        self.tried.push(next.clone());
+        (next, pause_us)
     }
 }
 
@@ -164,12 +170,12 @@ mod tests {
     fn all_servers_are_tried_before_each_pause() {
         let mut servers = of(&["a"]);
         assert_eq!(servers.try_next(), ("a".into(), 0));
-        // Each tells of another leader, and of each other.
-        servers.learn(all(&["b", "c"]));
+        // Each tells of another leader.
+        servers.sent_on(all(&["b", "c", "a"]));
         assert_eq!(servers.try_next(), ("b".into(), 0));
-        servers.learn(all(&["a", "c"]));
+        servers.sent_on(all(&["a", "c", "b"]));
         assert_eq!(servers.try_next(), ("c".into(), 0));
-        servers.learn(all(&["b", "a"]));
+        servers.sent_on(all(&["b", "a", "c"]));
         for _ in 0..20 {
             let round: Vec<(String, u64)> = (0..3).map(|_| servers.try_next()).collect();
             assert!((1..=50_000).contains(&round[0].1), "{round:?}");

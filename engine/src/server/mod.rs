@@ -120,6 +120,9 @@ impl Server {
                 self.sessions(out, |s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes), out),
+            Input::RefusedBy(member, text) => {
+                self.membership.iter_mut().for_each(|membership| membership.refused_by(now, member, &text));
+            }
             Input::Written(cuts, position) => self.written(cuts, position, out),
             Input::Saved(number) => self.sequence(order::Input::Saved(number), out),
             Input::FoundLog(from, entries) => self.sequence(order::Input::Found(from, entries), out),
@@ -212,6 +215,7 @@ impl Server {
             now: self.now,
             space: self.space,
             group: self.membership.as_ref().map_or(0, |membership| membership.group),
+            refusal: self.membership.as_ref().and_then(|membership| membership.refusal(self.now)),
             joined: self.joined,
             config: &self.config,
             replica: &mut self.replica,

@@ -269,6 +269,7 @@ pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
     let servers = cx.sequencer.status().map_or(Vec::new(), |group| {
         let mut servers = addresses(&group, |id| Some(id) == leader);
         servers.extend(addresses(&group, |id| Some(id) != leader && id != group.me));
+        servers.extend(addresses(&group, |id| id == group.me));
         servers
     });
     Refused { reason: Refusal::NotLeader, text, servers }

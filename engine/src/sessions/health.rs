@@ -85,7 +85,10 @@ fn state(cx: &Cx<'_>) -> (HealthState, String) {
 
 /// The state of a server that does not lead.
 fn not_leading(cx: &Cx<'_>) -> (HealthState, String) {
-    let none = || (HealthState::NotLeading, "no server leads, as far as this one knows".into());
+    let none = || {
+        let more = cx.refusal.map_or(String::new(), |refusal| format!("; {refusal}"));
+        (HealthState::NotLeading, format!("no server leads, as far as this one knows{more}"))
+    };
     let Some(group) = cx.sequencer.status() else { return none() };
     if let Some(begins) = group.lost_before {
         let text = format!(

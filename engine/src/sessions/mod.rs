@@ -76,8 +76,10 @@ use subscribe::Fullest;
 pub(crate) struct Cx<'a> {
     pub now: Now,
     pub space: SpaceId,
-    /// The group, or 0.
+    /// The group; 0 without one.
     pub group: u64,
+    /// The words by which another member refused this one a moment ago.
+    pub refusal: Option<&'a str>,
     /// The view into which the replica was recovered.
     pub joined: ViewId,
     pub config: &'a ServerConfig,
@@ -246,6 +248,11 @@ impl Sessions {
         let mut conns: Vec<Conn> = self.all.keys().copied().collect();
         conns.sort_unstable();
         conns.into_iter().for_each(|conn| out.push(Effect::Close(conn)));
+    }
+
+    /// Tells a connection what is wrong with it, and leaves it.
+    pub(crate) fn refuse(&mut self, conn: Conn, text: &str, cx: &mut Cx<'_>) {
+        cx.refuse(unasked(conn), Refusal::Denied, text);
     }
 
     /// Ends a session whose client broke the protocol.

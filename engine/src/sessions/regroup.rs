@@ -1,8 +1,8 @@
 //! Changes of a group: its operator asks the leader to let a member learn, vote, go or lead.
 //!
-//! Lists are changed one at a time, and each is answered once it is stable. The invariant: of the members that
-//! vote by a list that is ordered here, a quorum was heard a moment ago, so that no operator stops a group by
-//! a request.
+//! Lists are changed one at a time, and each is answered once it is stable. The invariant: of the members
+//! that vote by a list that is ordered here, a quorum was heard a moment ago, so that no operator stops a
+//! group by a request.
 
 use tercel_wire::id::{LogPosition, MemberId, Stamp};
 use tercel_wire::message::{Addresses, FromServer, Grouped, Refusal, Regroup, Regrouping};
@@ -122,6 +122,12 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
         (Regrouping::Vote, Some(at)) if members[at].votes => return Ok(Change::Nothing),
         (Regrouping::Vote, Some(at)) => {
             let other = group.others.iter().find(|other| other.id == of.member);
+            if other.is_some_and(|other| other.is_lost) {
+                return denied(format!(
+                    "the leader's log does not reach back to what member {} lacks: remove it, and let another one join",
+                    of.member
+                ));
+            }
             let lacks = group.stable.0 - other.map_or(0, |other| other.durable.0.min(group.stable.0));
             if lacks > CAUGHT_UP_ENTRIES {
                 return later(format!(
@@ -249,6 +255,8 @@ mod tests {
         assert!(why(&group(&[true, false]), Regrouping::Remove, 1).contains("only member that votes"));
         of.others[1].durable = LogPosition(3_000);
         assert!(why(&of, Regrouping::Vote, 3).contains("lacks 2000 entries"));
+        of.others[1].is_lost = true;
+        assert!(why(&of, Regrouping::Vote, 3).contains("does not reach back"));
         of.begins = LogPosition(2);
         assert!(why(&of, Regrouping::Learn, 9).contains("begins with entry 2"));
     }

@@ -267,7 +267,7 @@ FromServer {
         reason: Refusal,
         /// The text for a person.
         text: String as Told,
-        /// Beside *not leader* the addresses of the other members, the leader's first if it is known.
+        /// Beside *not leader* the addresses of the members, the leader's first if it is known.
         servers: Vec<String> as Servers,
     };
     /// From now on parts can be asked for, all of them of one stamp.
