@@ -89,12 +89,8 @@ pub(crate) fn ask_leader<R>(
         let Ok(address) = at.parse() else { continue };
         match ask(&address, request, ONE.max(within / 4), &read) {
             Err(Unanswered::Refused(refused)) => match refused.reason {
-                Refusal::NotLeader => {
-                    known.learn(refused.servers.clone());
-                    failed = Some(Unanswered::Refused(refused));
-                }
-                Refusal::Unavailable => {
-                    known.learn(vec![at]);
+                Refusal::NotLeader | Refusal::Unavailable => {
+                    known.sent_on(refused.servers.clone());
                     failed = Some(Unanswered::Refused(refused));
                 }
                 _ => return Err(Unanswered::Refused(refused).into()),

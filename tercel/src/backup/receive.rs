@@ -92,7 +92,7 @@ impl BackupConnection {
             let opened = BackupConnection::open(remote, &at);
             match opened.and_then(|mut connection| connection.greet().map(|space| (connection, space))) {
                 Err(BackupError::Refused(refused)) if refused.reason == Refusal::NotLeader => {
-                    servers.learn(refused.servers.clone());
+                    servers.sent_on(refused.servers.clone());
                     failed = Some(BackupError::Refused(refused));
                 }
                 Err(error @ BackupError::Unreachable { .. }) => _ = failed.get_or_insert(error),

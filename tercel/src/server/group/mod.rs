@@ -27,10 +27,11 @@ use std::sync::Arc;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::server::{MEMBERS_VERSION, ServerConfig};
 use tercel_events::{EventQueue, Handle, Token};
+use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
 pub use tercel_wire::id::MemberId;
 use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
-use tercel_wire::message::Join;
+use tercel_wire::message::{Join, Refused};
 use tercel_wire::page::PAGE_BYTES;
 
 use crate::address::Address;
@@ -61,8 +62,9 @@ pub(crate) struct Group {
 struct Peer {
     address: String,
     dialer: Dialer,
-    /// The connection, while there is one.
+    /// The connection, while there is one, and what came over it in part: words of refusal.
     stream: Option<Token>,
+    deframer: Deframer,
 }
 
 impl Group {
@@ -97,7 +99,8 @@ impl Group {
             let Ok(address) = member.address.parse() else { continue };
             if !self.peers.contains_key(&member.id) {
                 let dialer = Dialer::start(member.id, address, self.join.clone(), self.handle.clone())?;
-                let peer = Peer { address: member.address.clone(), dialer, stream: None };
+                let (address, deframer) = (member.address.clone(), Deframer::default());
+                let peer = Peer { address, dialer, stream: None, deframer };
                 self.peers.insert(member.id, peer);
             }
         }
@@ -108,12 +111,25 @@ impl Group {
     pub(crate) fn dialed(&mut self, to: MemberId, stream: Token, queue: &mut EventQueue<Post>) {
         match self.peers.get_mut(&to) {
             Some(peer) => {
+                peer.deframer = Deframer::default();
                 if let Some(old) = peer.stream.replace(stream) {
                     queue.revoke(old);
                 }
             }
             None => _ = queue.revoke(stream),
         }
+    }
+
+    /// Takes what a member says over the connection to it: refusals alone. Gives the last.
+    pub(crate) fn heard(&mut self, stream: Token, bytes: &[u8]) -> Option<(MemberId, String)> {
+        let (id, peer) = self.peers.iter_mut().find(|(_, peer)| peer.stream == Some(stream))?;
+        peer.deframer.push(bytes);
+        let mut last = None;
+        while let Ok(Some((header, body))) = peer.deframer.next_frame() {
+            let refused = (header.kind == Kind::Refused).then(|| Refused::decode(body).ok()).flatten();
+            last = refused.map(|refused| (*id, refused.text)).or(last);
+        }
+        last
     }
 
     /// A connection has ended. Says whether it was one to a member.

@@ -63,8 +63,8 @@ impl Roster {
     }
 }
 
-/// Asks the leader of a group for a change, and waits until that is stable. `servers` are some of the members'
-/// addresses; the member is named by its identity or its address. Gives the members after it.
+/// Asks the leader of a group for a change, and waits until that is stable. `servers` are addresses of some
+/// members; the member is named by its identity or its address. Gives the members after it.
 ///
 /// # Errors
 /// `Denied` if it cannot be; `Unavailable` if it cannot be now, or nobody leads.
@@ -117,48 +117,53 @@ pub fn health_of(server: &Address, within: Duration) -> Result<Health, Error> {
 }
 
 /// Makes an empty directory that of a new member, reached at an address, and has the group feed it as soon as
-/// it is served. The member votes once the operator lets it. For a directory that joined before, it only sees
-/// to it that the group knows its address.
+/// it is served. The member votes once the operator lets it. Of a directory that joined before, the group
+/// is told the address; one that has heard a leader is content if nobody answers, for then all members start.
 ///
 /// # Errors
 /// If the directory is of no member or of another group; if the group does not answer, or refuses.
 pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<MemberId, ServerError> {
-    let of_group = |error: Error| ServerError::Join(error.to_string());
-    let look = Roster::ask(servers, (Regrouping::Look, MemberId(0)), "", LOOK_MAX).map_err(of_group)?;
-    let (me, is_new) = match DataDir::is_absent(dir) {
-        true => {
-            let Roster { space: id, view_first, group, members } = look;
-            let space = Space { id, page_bytes: PAGE_BYTES as u32, created: today(), view_first };
-            let me = MemberId(random_u64(dir)?);
-            create_member(dir, &space, (group, me), &members)?;
-            (me, true)
-        }
-        false => {
-            let found = inspect(dir)?;
-            if found.group != look.group {
-                let text = format!("{} is of group {:016x}, and not of this", dir.display(), found.group);
-                return Err(ServerError::Join(text));
-            }
-            let is_listed = look.members.get(found.member).is_some();
-            // It heard a leader before.
-            if found.promised > ViewId::NONE.number && !is_listed {
-                let text = format!(
-                    "member {} was removed from the group; join with another directory, an empty one",
-                    found.member
-                );
-                return Err(ServerError::Join(text));
-            }
-            (found.member, false)
-        }
+    let of_group = |error: Error| match error {
+        Error::Denied(text) | Error::Unavailable(text) => ServerError::Join(text),
+        error => ServerError::Join(error.to_string()),
     };
-    let learn = (Regrouping::Learn, me);
-    let joined = Roster::ask(servers, learn, &address.to_string(), CHANGE_MAX);
-    if let (Err(Error::Denied(_)), true) = (&joined, is_new) {
-        // Nothing is in it, and served by itself it would be another history of the space.
-        let _ = std::fs::remove_dir_all(dir);
+    let found = if DataDir::is_absent(dir) { None } else { Some(inspect(dir)?) };
+    let has_heard = found.as_ref().is_some_and(|found| found.promised > ViewId::NONE.number);
+    let look = match Roster::ask(servers, (Regrouping::Look, MemberId(0)), "", LOOK_MAX) {
+        Err(Error::Unavailable(_)) if has_heard => return Ok(found.map_or(MemberId(0), |it| it.member)),
+        look => look.map_err(of_group)?,
+    };
+    let (is_new, me) = match &found {
+        Some(found) if found.group != look.group => {
+            let text = format!("{} is of group {:016x}, and not of this", dir.display(), found.group);
+            return Err(ServerError::Join(text));
+        }
+        Some(found) if has_heard && look.members.get(found.member).is_none() => {
+            let text = format!(
+                "member {} was removed from the group; join with another directory, an empty one",
+                found.member
+            );
+            return Err(ServerError::Join(text));
+        }
+        Some(found) => (false, found.member),
+        None => (true, MemberId(random_u64(dir)?)),
+    };
+    if is_new {
+        let Roster { space: id, view_first, group, members } = look;
+        let space = Space { id, page_bytes: PAGE_BYTES as u32, created: today(), view_first };
+        create_member(dir, &space, (group, me), &members)?;
     }
-    joined.map_err(of_group)?;
-    Ok(me)
+    match Roster::ask(servers, (Regrouping::Learn, me), &address.to_string(), CHANGE_MAX) {
+        Ok(_) => Ok(me),
+        Err(Error::Unavailable(_)) if has_heard => Ok(me),
+        Err(error) => {
+            if is_new && matches!(error, Error::Denied(_)) {
+                // Nothing is in it.
+                let _ = std::fs::remove_dir_all(dir);
+            }
+            Err(of_group(error))
+        }
+    }
 }
 
 /// Time for a change to become stable, those before it included.

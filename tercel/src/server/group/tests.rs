@@ -197,6 +197,14 @@ fn group_of_one_grows_and_loses_its_first() {
     group.servers[0].take().unwrap().stop().unwrap();
     add(&client);
     assert_eq!(count(&client), 23);
+    // All of them start anew by the lines that they joined with, when nobody answers yet.
+    (1..3).for_each(|i| group.servers[i].take().unwrap().stop().unwrap());
+    for i in 1..3 {
+        join(&group.members[i].0, &group.addresses(), &group.members[i].1).unwrap();
+    }
+    (0..3).for_each(|i| group.servers[i] = Some(group.start(i)));
+    add(&client);
+    assert_eq!(count(&client), 24);
 }
 
 #[test]
@@ -226,6 +234,15 @@ fn removed_members_stop_and_say_why() {
     assert!(group.ended(leader).contains("was removed from its group"));
     add(&client);
     assert_eq!(count(&client), 2);
+    // One that was away when it was removed is told by the others.
+    let away = until(|| (0..5).find(|i| group.health(*i) == Some(HealthState::Following)));
+    group.servers[away].take().unwrap().stop().unwrap();
+    assert_eq!(group.change(Change::Remove, away).len(), 2);
+    group.servers[away] = Some(group.start(away));
+    until(|| {
+        let health = health_of(&group.members[away].1, WITHIN).unwrap();
+        health.reason.contains("is not on the list of the group").then_some(())
+    });
     // The directory of a member that was removed does not come back by itself.
     let (dir, at) = &group.members[follower];
     let refused = join(dir, &group.addresses(), at).unwrap_err().to_string();
