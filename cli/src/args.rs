@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use tercel::Address;
+use tercel::{Address, Addresses};
 use tercel_term::bytes;
 use tercel_term::fail::Failure;
 
@@ -35,7 +35,7 @@ impl Args {
     pub fn with_server(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let instead = match &self.command {
             Command::Call(_) => "--addr ADDR",
-            Command::Health(_) => "--server ADDR",
+            Command::Health(_) | Command::Group(_) => "--server ADDR",
             _ => "--server ADDR or --data DIR",
         };
         let (server, data) = match &mut self.command {
@@ -50,6 +50,10 @@ impl Args {
             Command::Backup(a) => (&mut a.server, &a.data),
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
+            Command::Group(Group::Status(a)) => (&mut a.of.server, &None),
+            Command::Group(Group::Add(a) | Group::Remove(a) | Group::MoveLeader(a)) => {
+                (&mut a.of.server, &None)
+            }
             // They need none, or begin one of their own.
             Command::Serve(_)
             | Command::Demo(_)
@@ -101,7 +105,7 @@ pub enum Command {
     Backup(Backup),
     /// Verify a backup and make a space of it
     Restore(Restore),
-    /// Make the directories of a group of servers, or look at one
+    /// Begin a group of servers, look at it, or change its members
     #[command(subcommand)]
     Group(Group),
     /// Measure against the physical limit in the same run
@@ -115,9 +119,10 @@ pub enum Command {
 /// Which space to use.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct Space {
-    /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
+    /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
+    /// that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", conflicts_with = "data", alias = "addr")]
-    pub server: Option<Address>,
+    pub server: Option<Addresses>,
     /// Open this data directory in this process, without a server
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -131,6 +136,7 @@ pub struct Space {
   tercel serve --data ./packages
   tercel serve --data ./packages --listen unix:/tmp/tercel.sock
   tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket
+  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
 seconds. At the second it stops at once. What was acknowledged is kept either way.")]
@@ -141,6 +147,13 @@ pub struct Serve {
     /// Where to listen: HOST:PORT or unix:PATH; may be given several times
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7117")]
     pub listen: Vec<Address>,
+    /// Join the group of these members, of which one must answer: an empty directory becomes a member that
+    /// learns, and votes after `tercel group add`
+    #[arg(long, value_name = "ADDR,..")]
+    pub join: Option<Addresses>,
+    /// Where clients and the other members reach this one, if that is not the first address of --listen
+    #[arg(long, value_name = "ADDR", requires = "join")]
+    pub advertise: Option<Address>,
     /// Allow addresses that other machines can reach, although nothing is encrypted
     #[arg(long)]
     pub allow_plain_remote: bool,
@@ -332,7 +345,7 @@ pub struct Why {
 #[command(after_help = "Example:
   tercel stat --server 127.0.0.1:7117 --json
 
-Counters begin with the server's start. --json has the same values under the names of the protocol.")]
+Of one address that server is asked, also if it does not lead its group; of several the leader. Counters begin with the server's start. --json has the same values under the names of the protocol.")]
 pub struct Stat {
     /// Print JSON
     #[arg(long)]
@@ -349,14 +362,16 @@ pub struct Stat {
   tercel health || systemctl restart tercel       in a supervisor's script
 
 The server answers without its log and its page store, so it answers while its disk is stuck. The states are serving, \
-read-only (commits wait for the disk), draining (it is about to stop) and not leading; with --json also unreachable.
+read-only (commits wait for the disk), draining (it is about to stop), following (another member of its group leads) and \
+not leading; with --json also unreachable. Of several addresses the first that answers is asked.
 
-Exit codes: 0 it serves; 75 it answers and is in another state, ask again later; 69 it cannot be reached, or does not \
+Exit codes: 0 it serves, or follows; 75 it answers and is in another state, ask again later; 69 it cannot be reached, or does not \
 answer in time; 2 the command line is wrong.")]
 pub struct Health {
-    /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
+    /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
+    /// that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", alias = "addr")]
-    pub server: Option<Address>,
+    pub server: Option<Addresses>,
     /// Milliseconds to wait for a connection, and for the answer on it
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=600_000), default_value = "2000")]
     pub within: u32,
@@ -446,9 +461,10 @@ pub struct Call {
     /// Its arguments, as JSON: an object by name, or an array in order; one value alone
     #[arg(value_name = "ARGS", allow_negative_numbers = true)]
     pub args: Option<String>,
-    /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
+    /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
+    /// that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", alias = "server")]
-    pub addr: Option<Address>,
+    pub addr: Option<Addresses>,
     /// Time to wait for the answer, such as 500ms or 2s; else 30 s
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub within: Option<Duration>,
@@ -498,9 +514,10 @@ pub struct Backup {
     /// Where to put it: a directory that is empty or does not exist
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
+    /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
+    /// that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", conflicts_with = "data", alias = "addr")]
-    pub server: Option<Address>,
+    pub server: Option<Addresses>,
     /// A data directory that no server has open
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -534,6 +551,16 @@ pub struct Restore {
 
 #[derive(Debug, Subcommand)]
 pub enum Group {
+    /// Make a directory, new or of a server that was alone, the first member of a new group
+    Init(Init),
+    /// Show the members of a group as its leader knows them
+    Status(GroupStatus),
+    /// Let a member vote that has joined and caught up
+    Add(OneMember),
+    /// Remove a member: it stops
+    Remove(OneMember),
+    /// Hand the lead over to a member
+    MoveLeader(OneMember),
     /// Make new directories, all of one space, the members of a new group
     Form(Form),
     /// Show what a member's directory remembers of its group; nothing may serve it meanwhile
@@ -552,6 +579,56 @@ pub struct Form {
     /// A new directory, and where its server will be reached; an odd number of them, three or more
     #[arg(value_name = "DIR=ADDRESS", required = true, value_parser = member)]
     pub members: Vec<(PathBuf, Address)>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel group init --data ./a --advertise 127.0.0.1:7117
+  tercel serve --data ./a --listen 127.0.0.1:7117
+  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
+  tercel group add 127.0.0.1:7118 --server 127.0.0.1:7117")]
+pub struct Init {
+    /// The directory; nothing may serve it meanwhile
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Where clients and the other members will reach it
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Address,
+}
+
+/// Some members of a group.
+#[derive(Debug, ClapArgs)]
+pub struct OfGroup {
+    /// Addresses of members, with commas between: one that answers is enough; else that in TERCEL_SERVER,
+    /// else 127.0.0.1:7117
+    #[arg(long, value_name = "ADDR", alias = "addr")]
+    pub server: Option<Addresses>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel group status --server a:7117,b:7117 --json
+
+The lag of a member is the number of entries that the leader's log has and the member's disk does not.")]
+pub struct GroupStatus {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub of: OfGroup,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Members are changed one at a time, and a command returns once its change is on the disks of a quorum. \
+With three members that vote, any one may be lost, with five any two; two tolerate no loss, and four no more than three."
+)]
+pub struct OneMember {
+    /// The member: its address, or its identity as `tercel group status` shows it
+    #[arg(value_name = "MEMBER")]
+    pub member: String,
+    #[command(flatten)]
+    pub of: OfGroup,
 }
 
 #[derive(Debug, ClapArgs)]

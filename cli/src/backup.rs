@@ -16,7 +16,7 @@ pub fn run(args: &args::Backup, term: &Term) -> Outcome {
     let source = match (&args.data, &args.server) {
         (Some(data), _) => Source::Directory(data.clone()),
         (None, Some(address)) => Source::Server(address.clone()),
-        (None, None) => Source::Server(Address::default_tcp()),
+        (None, None) => Source::Server(Address::default_tcp().into()),
     };
     let dir = args.dir.clone();
     tidy::on_signals(move || unfinished("backup", &dir))?;

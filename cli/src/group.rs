@@ -2,20 +2,35 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use serde_json::json;
-use tercel::Address;
-use tercel::group::{Inspected, form, inspect};
-use tercel_term::fail::Outcome;
+use serde_json::{Value, json};
+use tercel::group::{Change, Inspected, Listed, change, form, init, inspect, members, status_of};
+use tercel::{Address, Addresses, Error};
+use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{say, tell};
 
 use crate::args;
 
 pub fn run(args: &args::Group) -> Outcome {
     match args {
+        args::Group::Init(args) => begun(args),
         args::Group::Form(args) => formed(args),
         args::Group::Inspect(args) => inspected(args),
+        args::Group::Status(args) => status(args),
+        args::Group::Add(args) => changed(args, Change::Vote, "votes"),
+        args::Group::Remove(args) => changed(args, Change::Remove, "is removed, and stops"),
+        args::Group::MoveLeader(args) => changed(args, Change::Lead, "leads"),
     }
+}
+
+fn begun(args: &args::Init) -> Outcome {
+    let (dir, at) = (args.data.display(), &args.advertise);
+    let me = init(&args.data, at)?;
+    say!("member {me} is the first of a new group; serve it, and let others join:");
+    say!("  tercel serve --data {dir} --listen {at}");
+    say!("  tercel serve --data NEW --listen ADDR --join {at}");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn formed(args: &args::Form) -> Outcome {
@@ -28,6 +43,110 @@ fn formed(args: &args::Form) -> Outcome {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+fn servers(of: &args::OfGroup) -> Addresses {
+    of.server.clone().unwrap_or_else(|| Address::default_tcp().into())
+}
+
+/// The answer of a group that says no, or does not answer.
+fn refused(error: Error) -> Failure {
+    let code = if matches!(error, Error::Unavailable(_)) { NOT_NOW } else { 1 };
+    let text = match error {
+        Error::Unavailable(text) | Error::Denied(text) => text,
+        error => error.to_string(),
+    };
+    Failure::of_sentence(&text).code(code)
+}
+
+/// As `tercel backup`: later.
+const NOT_NOW: u8 = 75;
+
+fn changed(args: &args::OneMember, what: Change, words: &str) -> Outcome {
+    let members = change(&servers(&args.of), what, &args.member).map_err(refused)?;
+    tell!("{} {words}; the group:", args.member);
+    listed(&members);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed(members: &Listed) {
+    for (id, votes, address) in members {
+        say!("  {id}  {}  {address}", if *votes { "votes" } else { "learns" });
+    }
+}
+
+/// The status of the leader; of another member if it knows of none.
+fn status(args: &args::GroupStatus) -> Outcome {
+    let servers = servers(&args.of);
+    let mut known: Vec<Address> = servers.iter().cloned().collect();
+    let all = members(&servers).map_err(refused)?;
+    known.extend(all.iter().filter_map(|(.., address)| address.parse().ok()));
+    let mut best = None;
+    while let Some(address) = (!known.is_empty()).then(|| known.remove(0)) {
+        let Ok(text) = status_of(&address, PATIENCE) else { continue };
+        let mut status: Value = serde_json::from_str(&text).unwrap_or_default();
+        let group = status["group"].take();
+        if group["leads"] == true {
+            best = Some(group);
+            break;
+        }
+        if !group.is_null() {
+            best.get_or_insert(group);
+        }
+    }
+    let group = best.ok_or_else(|| Failure::new(format!("no member of a group answers at {servers}")))?;
+    if args.json {
+        say!("{group}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    headline(&group).iter().for_each(|line| say!("{line}"));
+    for member in group["members"].as_array().into_iter().flatten() {
+        let number = |name: &str| member[name].as_u64().map_or("-".into(), tercel_term::thousands);
+        let role = match (member["leads"] == true, member["votes"] == true, member["lost"] == true) {
+            (.., true) => "is lost: remove it, and let it join anew",
+            (true, ..) => "leads",
+            (_, true, _) => "votes",
+            _ => "learns",
+        };
+        say!(
+            "  {}  {:<22} end {:>12}  lag {:>8}  round trip {:>8} us  {role}",
+            text(&member["member"]),
+            text(&member["address"]),
+            number("end"),
+            number("lag"),
+            number("round_trip_us"),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("none")
+}
+
+/// The group as the server knows it whose status this is part of.
+pub fn headline(group: &Value) -> Vec<String> {
+    let (name, leader, view) = (text(&group["group"]), text(&group["leader"]), &group["view"]);
+    let mut lines = vec![match (group["leads"] == true, group["leader"].is_null()) {
+        (true, _) => format!("group {name}: {leader} leads view {view}, because {}", text(&group["why"])),
+        (_, false) => format!("group {name}: {leader} leads view {view}, and this member follows"),
+        (_, true) => format!("group {name}: no member leads, as far as this one knows"),
+    }];
+    if group["lost"] == true {
+        lines.push("the leader's log no longer reaches back to what this member needs".into());
+    }
+    if group["sure"] == false {
+        lines.push("the log of this member had ended in damage, and may lack entries yet".into());
+    }
+    if let Some(view) = group["unsure_view"].as_u64() {
+        lines.push(format!(
+            "view {view} began with members whose logs had ended in damage: earlier commits may be lost"
+        ));
+    }
+    lines
+}
+
+/// Time for one member to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 fn inspected(args: &args::InspectMember) -> Outcome {
     let Inspected { group, member, starts, promised, members } = inspect(&args.data)?;
@@ -42,8 +161,6 @@ fn inspected(args: &args::InspectMember) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     say!("member {member} of group {group:016x}, started {starts} times, has promised view {promised}");
-    for (id, votes, address) in members {
-        say!("  {id}  {}  {address}", if votes { "votes" } else { "learns" });
-    }
+    listed(&members);
     Ok(ExitCode::SUCCESS)
 }

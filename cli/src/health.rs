@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::json;
-use tercel::{Address, Client, ClientConfig, Error, Health, HealthState};
+use tercel::group::health_of;
+use tercel::{Address, Addresses, Error, Health, HealthState};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{count, say};
 
@@ -16,8 +17,8 @@ const NOT_NOW: u8 = 75;
 const UNREACHABLE: u8 = 69;
 
 pub fn run(args: &args::Health) -> Outcome {
-    let address = args.server.clone().unwrap_or_else(Address::default_tcp);
-    let health = match ask(&address, Duration::from_millis(args.within.into())) {
+    let servers = args.server.clone().unwrap_or_else(|| Address::default_tcp().into());
+    let health = match ask(&servers, Duration::from_millis(args.within.into())) {
         Ok(health) => health,
         Err(e) if args.json => {
             say!("{}", json!({ "state": "unreachable", "reason": e.to_string() }));
@@ -38,19 +39,21 @@ pub fn run(args: &args::Health) -> Outcome {
         say!("{state}, up for {seconds} s, {calls} under way{reason}");
     }
     Ok(match health.state {
-        HealthState::Serving => ExitCode::SUCCESS,
+        HealthState::Serving | HealthState::Following => ExitCode::SUCCESS,
         _ => ExitCode::from(NOT_NOW),
     })
 }
 
-/// Connects and asks, within this time for each.
-fn ask(address: &Address, within: Duration) -> Result<Health, Error> {
-    // A probe caches nothing.
-    let config = ClientConfig { timeout: within, cache_bytes: 1 << 20, ..ClientConfig::default() };
-    let client = Client::connect_with(address, config)?;
-    let health = client.health(within)?;
-    client.close()?;
-    Ok(health)
+/// Asks the first that answers, within this time for each.
+fn ask(servers: &Addresses, within: Duration) -> Result<Health, Error> {
+    let mut failed = None;
+    for address in servers.iter() {
+        match health_of(address, within) {
+            Ok(health) => return Ok(health),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or(Error::Timeout(None)))
 }
 
 fn word(state: HealthState) -> &'static str {
@@ -59,5 +62,6 @@ fn word(state: HealthState) -> &'static str {
         HealthState::ReadOnly => "read-only",
         HealthState::Draining => "draining",
         HealthState::NotLeading => "not leading",
+        HealthState::Following => "following",
     }
 }

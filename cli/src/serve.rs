@@ -33,6 +33,13 @@ pub fn run(args: &args::Serve) -> Outcome {
     };
     let signals = Signals::take()?;
     raise_descriptors();
+    if let Some(servers) = &args.join {
+        let at = args.advertise.as_ref().or(args.listen.first());
+        let at =
+            at.ok_or_else(|| Failure::new("a member needs an address").next("name it with --advertise"))?;
+        let member = tercel::group::join(&args.data, servers, at)?;
+        say!("member {member} of the group, reached at {at}");
+    }
     let server = Server::start(config).map_err(not_started)?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {

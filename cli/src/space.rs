@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tercel::{Address, Client, ClientConfig, Error, FaultKind, Oref, ServerConfig};
+use tercel::{Address, Addresses, Client, ClientConfig, Error, FaultKind, Oref, ServerConfig};
 use tercel_term::fail::Failure;
 
 use crate::args;
@@ -69,19 +69,19 @@ fn client_config(space: &args::Space) -> ClientConfig {
 }
 
 /// Connects to a server, named by `option`, for a command that opens no directory.
-pub fn open_server(named: Option<&Address>, option: &str) -> Result<Client, Failure> {
+pub fn open_server(named: Option<&Addresses>, option: &str) -> Result<Client, Failure> {
     connect(named, ClientConfig::default(), "server", |e| Failure::at_server(e, option))
 }
 
 /// Connects to the server that was named, or to the usual one.
 fn connect(
-    named: Option<&Address>,
+    named: Option<&Addresses>,
     config: ClientConfig,
     what: &str,
     failure: impl Fn(Error) -> Failure,
 ) -> Result<Client, Failure> {
     match named {
-        Some(address) => Client::connect_with(address, config).map_err(failure),
+        Some(servers) => Client::connect_with(servers.clone(), config).map_err(failure),
         None => Client::connect_with(Address::default_tcp(), config).map_err(|e| {
             let failure = failure(e);
             Failure { what: format!("no {what} was named, and {}", failure.what), ..failure }

@@ -1,6 +1,7 @@
 //! `tercel stat`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tercel_term::fail::{Failure, Outcome};
@@ -14,6 +15,13 @@ use crate::space;
 const USER_CLASS_MIN: u16 = 16;
 
 pub fn run(args: &args::Stat) -> Outcome {
+    if let Some(status) = follower(&args.space) {
+        match args.json {
+            true => say!("{status}"),
+            false => shown(&status),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let client = space::open(&args.space)?;
     let status = client.server_status()?;
     let roots = client.run(|tx| tx.roots())?;
@@ -28,32 +36,52 @@ pub fn run(args: &args::Stat) -> Outcome {
         .collect();
     if args.json {
         say!("{status}");
-    } else if let Value::Object(fields) = &status {
-        if let Some(words) = collection(&status["collection"]) {
-            hang(&format!("{:<16} {words}", "collection"), 17);
-        }
-        room(&status).iter().for_each(|(label, value, meaning)| show(label, value, meaning));
-        for (key, label, meaning) in WORDS {
-            fields.get(key).into_iter().for_each(|value| show(label, value, meaning));
-        }
-        // A newer server may say more than this program knows.
-        let is_said = |name: &str| SAID.contains(&name) || WORDS.iter().any(|(key, ..)| *key == name);
-        for (name, value) in fields.iter().filter(|(name, _)| !is_said(name)) {
-            show(&name.replace('_', " "), value, "");
-        }
-        for words in status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            hang(&format!("{:<16} {words}", "warning"), 17);
-        }
+    } else {
+        shown(&status);
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// The status of a server that was named alone, and does not lead its group: it takes no sessions.
+fn follower(space: &args::Space) -> Option<Value> {
+    let mut named = space.server.as_ref().filter(|servers| servers.iter().len() == 1)?.iter();
+    let status = tercel::group::status_of(named.next()?, PATIENCE).ok()?;
+    serde_json::from_str::<Value>(&status).ok().filter(|status| status["group"]["leads"] == false)
+}
+
+/// Time for it to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Prints the status.
+fn shown(status: &Value) {
+    let Value::Object(fields) = status else { return };
+    if !status["group"].is_null() {
+        crate::group::headline(&status["group"]).iter().for_each(|line| hang(line, 17));
+    }
+    if let Some(words) = collection(&status["collection"]) {
+        hang(&format!("{:<16} {words}", "collection"), 17);
+    }
+    room(&status).iter().for_each(|(label, value, meaning)| show(label, value, meaning));
+    for (key, label, meaning) in WORDS {
+        fields.get(key).into_iter().for_each(|value| show(label, value, meaning));
+    }
+    // A newer server may say more than this program knows.
+    let is_said = |name: &str| SAID.contains(&name) || WORDS.iter().any(|(key, ..)| *key == name);
+    for (name, value) in fields.iter().filter(|(name, _)| !is_said(name)) {
+        show(&name.replace('_', " "), value, "");
+    }
+    for words in status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        hang(&format!("{:<16} {words}", "warning"), 17);
+    }
+}
+
 /// Fields of the server's status that are shown in other words.
-const SAID: [&str; 6] = [
+const SAID: [&str; 7] = [
     "collection",
     "collection_ticket",
     "counted",
+    "group",
     "warnings",
     // In words, `time_to_full` says as much.
     "fresh_pages_per_hour",

@@ -108,6 +108,8 @@ pub enum Input<'a> {
     NoRoom(Conn, &'static str),
     /// Another member of the group says this.
     Packet(MemberId, &'a [u8]),
+    /// It refuses this one, or has no part for it in the group: with this sentence.
+    RefusedBy(MemberId, String),
     /// The process of another member has ended, or seems to have.
     Gone(MemberId),
     /// This member is to lead instead.
@@ -324,6 +326,12 @@ pub enum SpaceWarning {
         /// Seconds until the space is full at this rate.
         seconds: u64,
     },
+    /// A view of the group began with members whose logs had ended in damage: commits that were acknowledged
+    /// before may be lost. It is told for a minute.
+    MayBeLost {
+        /// The number of the view.
+        view: u32,
+    },
 }
 
 impl Display for SpaceWarning {
@@ -339,6 +347,13 @@ impl Display for SpaceWarning {
                     f,
                     "at the rate of the last hour all of the space's 4,194,303 pages are used in {time}"
                 )?;
+            }
+            SpaceWarning::MayBeLost { view } => {
+                return write!(
+                    f,
+                    "view {view} of the group began with members whose logs had ended in damage: commits that were acknowledged \
+             before it may be lost; look at what is there, or restore a backup"
+                );
             }
         }
         f.write_str(

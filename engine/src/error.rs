@@ -313,9 +313,11 @@ impl Error {
     pub(crate) fn refused(why: Refusal, text: &str) -> Error {
         let said = || text.to_string();
         match why {
-            Refusal::Protocol | Refusal::Unavailable | Refusal::Evicted | Refusal::History => {
-                Error::Unavailable(said())
-            }
+            Refusal::Protocol
+            | Refusal::Unavailable
+            | Refusal::Evicted
+            | Refusal::History
+            | Refusal::NotLeader => Error::Unavailable(said()),
             Refusal::Schema => Error::Schema(said()),
             Refusal::Corrupt => Error::Corrupt(said()),
             Refusal::Full(Limit::Buffer) => Error::Full(Bound::Buffer),

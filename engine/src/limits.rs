@@ -195,6 +195,14 @@ pub const SUBSCRIPTIONS_ALL_MAX: usize = 1 << 24;
 /// bytes a page. A client that comes above it must come again.
 pub const GREETED_PAGES_MAX: usize = 1 << 22;
 
+/// Time for which a server warns that its group's view began with members that were not sure of their logs,
+/// in microseconds: long enough for whoever looks once a minute.
+pub const UNSURE_TOLD_US: u64 = 60_000_000;
+
+/// Time for which a greeting waits for a leader at a member of a group that knows none, in microseconds:
+/// about the time after which a silent leader is suspected. The client then asks the next member.
+pub const GREETING_WAIT_US: u64 = 150_000;
+
 /// Bytes of messages that have arrived in part, of all connections of a server: eight of the largest calls.
 /// Messages mostly arrive within a few round trips, so honest clients have less under way. Where the sum
 /// comes near it, the connections that hold most are ended.

@@ -27,6 +27,7 @@ pub mod solo;
 
 use std::sync::Arc;
 
+use quorum::Status;
 use quorum::members::{Member, Members};
 use tercel_machine::time::Now;
 use tercel_wire::id::{LogPosition, MemberId, Stamp, ViewId};
@@ -119,8 +120,12 @@ pub struct Lead {
 
 /// An engine that puts entries in an order.
 pub trait Sequencer: Send + std::fmt::Debug {
-    /// The member that leads, as far as this one knows, if there are others.
+    /// The other member that leads, as far as this one knows; none while one is sought.
     fn leader(&self) -> Option<&Member> {
+        None
+    }
+    /// The state of the group, for people; none of a sequencer that is alone.
+    fn status(&self) -> Option<Status> {
         None
     }
     /// Everything up to here is stable, as far as it knows; only of a sequencer that may be deposed.

@@ -124,11 +124,6 @@ impl Addresses {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Address> {
         self.0.iter()
     }
-
-    /// The address at a place, counted round.
-    pub(crate) fn at(&self, place: usize) -> &Address {
-        &self.0[place % self.0.len()]
-    }
 }
 
 impl fmt::Display for Addresses {

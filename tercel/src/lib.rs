@@ -181,6 +181,7 @@ mod disk;
 mod files;
 mod health;
 mod memory;
+mod once;
 mod panics;
 mod pipe;
 mod server;

@@ -33,9 +33,9 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The largest body of a call, and of what it came to: 64 MiB of values, and what stands beside them.
 pub const CALL_BODY_BYTES_MAX: usize = (64 << 20) + (64 << 10);
 /// The version that this build speaks.
-pub const WIRE_VERSION: u16 = 3;
+pub const WIRE_VERSION: u16 = 4;
 /// The oldest version that this build understands.
-pub const WIRE_VERSION_MIN: u16 = 3;
+pub const WIRE_VERSION_MIN: u16 = 4;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRCL");
 const FLAG_BODY_SUM: u8 = 1;

@@ -8,6 +8,7 @@ mod columns;
 mod commands;
 mod demo;
 mod gc;
+mod group;
 mod health;
 mod interfaces;
 mod lists;

@@ -16,6 +16,7 @@ use crate::time::Now;
 
 impl Client {
     pub(super) fn connected(&mut self, now: Now) {
+        self.server_reached();
         self.peer.connection += 1;
         self.peer.link = LinkState::Greeting;
         self.peer.last_heard = now;
@@ -185,6 +186,7 @@ impl Client {
             FromServer::Welcome(welcome) => self.welcome(welcome),
             FromServer::Stream(stream) => self.stream(stream)?,
             FromServer::Verdict(verdict) => self.verdict(verdict),
+            FromServer::Addresses(addresses) => self.peer.servers.learn(addresses.servers),
             FromServer::OutputItem(item) => self.stream_item(header.stamp, item)?,
             FromServer::InputCredit(credit) => self.stream_credit(credit)?,
             FromServer::Response(_) => self.responded(body.into()).map_err(|e| broken(e.to_string()))?,
@@ -199,8 +201,8 @@ impl Client {
             | FromServer::Pong(_)
             | FromServer::Status(_)
             | FromServer::Health(_)) => self.reply(header, reply)?,
-            // Only a tool asks for backups, and by itself.
-            FromServer::BackupBegun(_) | FromServer::BackupPart(_) => {
+            // Only tools ask for these, and by themselves.
+            FromServer::BackupBegun(_) | FromServer::BackupPart(_) | FromServer::Grouped(_) => {
                 return Err(broken(format!("it sent {:?}, which was not asked for", header.kind)));
             }
         }
@@ -260,6 +262,8 @@ impl Client {
         if self.history.view != w.view {
             self.peer.silences = 0;
         }
+        self.peer.servers.learn(w.servers);
+        self.peer.servers.found();
         self.history.view = w.view;
         self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;
         self.requests.slots.set_credit(w.credit);
@@ -308,6 +312,10 @@ impl Client {
             // Without a call it is the connection that is refused.
             _ if call != 0 => return self.refused_call(call, error),
             Refusal::Unavailable | Refusal::Full(_) => self.disconnected(error.to_string()),
+            Refusal::NotLeader => {
+                self.peer.servers.sent_on(r.servers);
+                self.disconnected(error.to_string());
+            }
             _ => self.peer.link = LinkState::Refused(error),
         }
         Ok(())

@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn refuse(client: &mut Client, text: &str) {
-        let refused = Refused { reason: Refusal::FULL, text: text.into() };
+        let refused = Refused { reason: Refusal::FULL, text: text.into(), servers: vec![] };
         client.told_for_test(Kind::Refused, call(client), |o| refused.encode(o));
     }
 

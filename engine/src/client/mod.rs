@@ -19,6 +19,7 @@ mod locate;
 mod ops;
 mod pending;
 mod raw;
+mod servers;
 mod services;
 mod stream;
 mod streaming;
@@ -48,6 +49,7 @@ use services::Requests;
 use watches::Watches;
 
 pub use classes::Catalogue;
+pub use servers::{PAUSES_US, Pauses, Servers};
 
 /// Settings of a client.
 #[derive(Debug, Clone)]
@@ -159,6 +161,7 @@ struct Peer {
     deframer: Deframer,
     out: Vec<u8>,
     calls: Calls,
+    servers: Servers,
 }
 
 /// The stamps that the client has received, and their history.
@@ -219,6 +222,7 @@ impl Client {
                 deframer: Deframer::default(),
                 out: Vec::new(),
                 calls: Calls::default(),
+                servers: Servers::new(Vec::new(), !seed),
             },
             questions: Questions::default(),
             fetches: Fetches::default(),

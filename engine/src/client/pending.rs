@@ -396,7 +396,7 @@ mod tests {
     }
 
     fn refuse(client: &mut Client, call: u64) {
-        let refused = Refused { reason: Refusal::FULL, text: "no".into() };
+        let refused = Refused { reason: Refusal::FULL, text: "no".into(), servers: vec![] };
         client.told_for_test(Kind::Refused, call, |o| refused.encode(o));
     }
 
@@ -464,7 +464,8 @@ mod tests {
     fn request_that_an_older_server_lacks_fails_by_name() {
         let (mut client, mut since) = (Client::connected_for_test(), None);
         assert_eq!(client.health(&mut since), None);
-        let refused = Refused { reason: Refusal::Unsupported, text: "no message of kind 25".into() };
+        let refused =
+            Refused { reason: Refusal::Unsupported, text: "no message of kind 25".into(), servers: vec![] };
         let call = client.peer.pending.last_call();
         client.told_for_test(Kind::Refused, call, |o| refused.encode(o));
         let Some(Err(e @ Error::Unsupported(_))) = client.health(&mut since) else { panic!("it waits") };

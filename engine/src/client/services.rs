@@ -400,7 +400,7 @@ mod tests {
         let (mut client, id) = with_a_stream();
         client.handle(Now(1), Input::Bytes(&item(id, 1, 7)));
         client.handle(Now(1), Input::Bytes(&response(id, 9)));
-        let refused = Refused { reason: Refusal::History, text: "another one".into() };
+        let refused = Refused { reason: Refusal::History, text: "another one".into(), servers: vec![] };
         client.handle(Now(2), Input::Bytes(&frame(Kind::Refused, 0, |out| refused.encode(out))));
         // What came is of use, as what it says of the space is not.
         assert_eq!(client.next_item(id), Some(Ok(Some(b"item".to_vec()))));

@@ -41,6 +41,7 @@ use tercel_wire::message::{Leased, Outcome, Refusal};
 
 use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
+use crate::order::quorum::members::Members;
 use crate::order::{self, Sealed, Sequencer};
 use crate::pages::Pages;
 use crate::replica::Replica;
@@ -136,6 +137,8 @@ pub(crate) struct Leader {
     granting: VecDeque<Granting>,
     /// Ends of sessions that are ordered and not yet visible.
     ending: VecDeque<(Stamp, ClientId)>,
+    /// The change of the members that is ordered and not yet visible.
+    regrouping: Option<(Stamp, Asked)>,
     /// Clients with a session.
     present: Map<ClientId, Present>,
     /// Clients with grants and no session, and when their sessions are over.
@@ -211,6 +214,7 @@ impl Leader {
             defining: VecDeque::new(),
             granting: VecDeque::new(),
             ending: VecDeque::new(),
+            regrouping: None,
             present: Map::default(),
             // A client with grants keeps its session until it has had time to connect.
             absent: Absent::all(replica.places.clients(), over),
@@ -241,6 +245,17 @@ impl Leader {
         self.flights.push_back(Flight { stamp, op, is_call, changed: applied.changed.into() });
         work.sequencer.handle(work.now, order::Input::Submit(sealed), work.said);
         stamp
+    }
+
+    /// Orders another list of members.
+    pub(crate) fn regroup(&mut self, asked: Asked, members: Members, work: &mut Work<'_>) {
+        let stamp = self.order(&Entry::Members(members), None, work);
+        self.regrouping = Some((stamp, asked));
+    }
+
+    /// Takes the change of the members that is visible now.
+    pub(crate) fn regrouped_upto(&mut self, visible: Stamp) -> Option<Asked> {
+        self.regrouping.take_if(|(stamp, _)| *stamp <= visible).map(|(_, asked)| asked)
     }
 
     /// The entries that are visible, now that everything up to a stamp is stable, in order.

@@ -13,6 +13,7 @@ use tercel_wire::message::{FromClient, Join, Refusal};
 use super::Server;
 use crate::effect::{Conn, Effect, Effects};
 use crate::order;
+use crate::time::Now;
 
 /// A server's place in a group, and the members that are connected to it.
 #[derive(Debug)]
@@ -25,12 +26,38 @@ pub struct Membership {
     connected: BTreeMap<Conn, (MemberId, u64)>,
     /// The number of each member's last start.
     starts: BTreeMap<MemberId, u64>,
+    /// Set if the list that its directory was made with has it.
+    is_listed: bool,
+    /// Set once a list without it is stable.
+    is_removed: bool,
+    /// When another member refused this one last, and its words.
+    refused: Option<(Now, String)>,
 }
 
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        Membership { group, me, connected: BTreeMap::new(), starts: BTreeMap::new() }
+        let (connected, starts) = (BTreeMap::new(), BTreeMap::new());
+        Membership { group, me, connected, starts, is_listed: true, is_removed: false, refused: None }
+    }
+
+    /// A member of which the group's first lists know nothing: it joined.
+    pub fn joined(group: u64, me: MemberId) -> Membership {
+        Membership { is_listed: false, ..Membership::new(group, me) }
+    }
+
+    /// The words by which another member refused this one a moment ago.
+    pub(crate) fn refusal(&self, now: Now) -> Option<&str> {
+        let last = self.refused.as_ref().filter(|(at, _)| now.since_us(*at) <= REFUSED_TOLD_US);
+        last.map(|(_, text)| text.as_str())
+    }
+
+    pub(super) fn refused_by(&mut self, now: Now, member: MemberId, text: &str) {
+        self.refused = Some((now, format!("member {member} says: {text}")));
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        self.is_removed
     }
 
     /// Refuses a member that is none, or is not the one that it says.
@@ -61,6 +88,21 @@ impl Server {
         self.membership = Some(membership);
     }
 
+    /// Says whether the newest list that the replica has names this member.
+    pub(super) fn is_member(&self) -> bool {
+        let Some(group) = &self.membership else { return false };
+        let members = self.replica.members.as_ref();
+        members.map_or(group.is_listed, |members| members.get(group.me).is_some())
+    }
+
+    /// The list that this leader ordered is stable.
+    pub(super) fn note_membership(&mut self) {
+        let is_member = self.is_member();
+        if let Some(group) = &mut self.membership {
+            group.is_removed = !is_member;
+        }
+    }
+
     /// Takes a frame of another member.
     pub(super) fn member_frame(&mut self, conn: Conn, header: &Header, body: &[u8], out: &mut Effects) {
         match FromClient::decode(header.kind, body) {
@@ -68,12 +110,23 @@ impl Server {
             Ok(FromClient::Packet(packet)) => {
                 let from = self.membership.as_ref().and_then(|group| group.connected.get(&conn).copied());
                 match from {
-                    Some((from, _)) => self.sequence(order::Input::Packet(from, packet.bytes), out),
+                    Some((from, _)) => {
+                        self.sequence(order::Input::Packet(from, packet.bytes), out);
+                        self.note_stranger(conn, from, out);
+                    }
                     None => self.turn_away(conn, "the connection is no member's", out),
                 }
             }
             Ok(_) => {}
             Err(error) => self.turn_away(conn, &error.to_string(), out),
+        }
+    }
+
+    /// Tells a member that is not on the list so. It is heard all the same: the list here may be an old one.
+    fn note_stranger(&mut self, conn: Conn, from: MemberId, out: &mut Effects) {
+        if self.sequencer.status().is_some_and(|group| group.members.get(from).is_none()) {
+            let text = "it is not on the list of the group: it was removed, or has just come";
+            self.sessions(out, |s, cx| s.refuse(conn, text, cx));
         }
     }
 
@@ -106,5 +159,12 @@ impl Server {
     }
 }
 
+/// Time for which a refusal by another member is told, in microseconds: longer than from one to the next.
+const REFUSED_TOLD_US: u64 = 10_000_000;
+
+/// Why a member stops that was removed.
+pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \
+             begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
+
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 1;
+pub const MEMBERS_VERSION: u16 = 2;

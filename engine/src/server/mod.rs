@@ -28,10 +28,12 @@ pub use crate::effect::{
     ServerStats, SpaceWarning, store,
 };
 pub use inside::{Local, LocalConfig};
+use membership::REMOVED;
 pub use membership::{MEMBERS_VERSION, Membership};
 pub use recover::{Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader};
+use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::order::{self, Lead, Output, Sealed, Sequencer};
 use crate::pages::Pages;
@@ -118,6 +120,9 @@ impl Server {
                 self.sessions(out, |s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes), out),
+            Input::RefusedBy(member, text) => {
+                self.membership.iter_mut().for_each(|membership| membership.refused_by(now, member, &text));
+            }
             Input::Written(cuts, position) => self.written(cuts, position, out),
             Input::Saved(number) => self.sequence(order::Input::Saved(number), out),
             Input::FoundLog(from, entries) => self.sequence(order::Input::Found(from, entries), out),
@@ -172,12 +177,16 @@ impl Server {
         if self.end != End::Recovering {
             self.go_on(out);
         }
+        if self.sessions.waiting_until().is_some() {
+            self.sessions(out, |s, cx| s.greet_waiting(cx));
+        }
     }
 
     /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
+        let waits = [self.sequencer.deadline(), self.sessions.waiting_until()].into_iter().flatten().min();
         if self.end == End::Recovering {
-            return self.sequencer.deadline();
+            return waits;
         }
         let leads = self.leader.as_ref();
         let has_work = match leads {
@@ -189,7 +198,7 @@ impl Server {
             return Some(self.now);
         }
         let absent = leads.and_then(|l| l.deadline());
-        [self.sequencer.deadline(), self.sessions.deadline(), absent].into_iter().flatten().min()
+        [waits, self.sessions.deadline(), absent].into_iter().flatten().min()
     }
 
     fn is_answered(&self, view: ViewId) -> bool {
@@ -206,6 +215,8 @@ impl Server {
         let mut cx = Cx {
             now: self.now,
             space: self.space,
+            group: self.membership.as_ref().map_or(0, |membership| membership.group),
+            refusal: self.membership.as_ref().and_then(|membership| membership.refusal(self.now)),
             joined: self.joined,
             config: &self.config,
             replica: &mut self.replica,
@@ -284,6 +295,9 @@ impl Server {
         self.suffix.release(self.sequencer.stable());
         self.suffix.refill(self.sequencer.tentative());
         self.sequence(order::Input::Ready(false), out);
+        if self.membership.as_ref().is_some_and(Membership::is_removed) {
+            return out.push(Effect::Stop(REMOVED.into()));
+        }
         out.push(Effect::Recover(self.suffix.stable()));
     }
 
@@ -353,9 +367,16 @@ impl Server {
             && self.suffix.next().is_some_and(|next| next.kind == kind::VIEW || self.has_room())
             && let Some(entry) = self.suffix.take()
         {
+            let was_member = self.is_member();
             match self.apply(&entry) {
                 Ok(flight) => self.show(vec![flight], out),
                 Err(why) => return out.push(Effect::Stop(why)),
+            }
+            if entry.kind == kind::MEMBERS && was_member && !self.is_member() {
+                return out.push(Effect::Stop(REMOVED.into()));
+            }
+            if let Ok(Entry::View { lost: true, .. }) = Entry::decode(entry.kind, &entry.payload) {
+                self.condition.unsure = Some((entry.view, self.now));
             }
             if entry.kind == kind::VIEW && self.begins.take_if(|view| *view == entry.view).is_some() {
                 self.leader = Some(Leader::begin(entry.view, self.now, &self.config, &self.replica));
@@ -389,10 +410,14 @@ impl Server {
     fn show(&mut self, shown: Vec<Flight>, out: &mut Effects) {
         shown.iter().for_each(|flight| self.pages.show(flight.stamp, flight.changed.clone()));
         let visible = self.pages.visible();
-        self.sessions(out, |s, cx| {
+        let is_regrouped = self.sessions(out, |s, cx| {
             s.show(&shown, cx);
             s.lead(cx, |leader, work| leader.shown(visible, work));
+            s.regrouped(visible, cx)
         });
+        if is_regrouped {
+            self.note_membership();
+        }
     }
 
     /// The log is on this node's disk up to a position, as it was after so many cuts.
@@ -595,7 +620,10 @@ impl Server {
 
     /// The warning about the space's room, if any, while this node leads.
     pub fn space_warning(&self) -> Option<SpaceWarning> {
-        self.leader.as_ref().and_then(|leader| leader.space_warning())
+        let unsure =
+            self.condition.unsure.filter(|(_, since)| self.now.since_us(*since) <= limits::UNSURE_TOLD_US);
+        let unsure = unsure.map(|(view, _)| SpaceWarning::MayBeLost { view: view.number });
+        unsure.or_else(|| self.leader.as_ref().and_then(|leader| leader.space_warning()))
     }
 
     /// Takes the counters that the process around it keeps, for the status it reports.

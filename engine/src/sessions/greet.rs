@@ -5,35 +5,71 @@
 //! it is refused, and begins anew as another client. A greeting names up to 87,000 pages, so they are taken
 //! in slices; the client is welcomed after the last, and receives everything that changed since its
 //! watermark. The pages of all greetings together are bounded.
+//!
+//! A member of a group that does not lead tells the client which member does. While none does, the greeting
+//! waits.
+
+use std::collections::VecDeque;
 
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
-use tercel_wire::message::{Change, Hello, Refusal, Resume, Welcome};
+use tercel_wire::id::{ClientId, MemberId, PageId, SpaceId, Stamp};
+use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Welcome};
 
 use super::{Cx, Sessions, unasked};
 use crate::effect::Conn;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
+use crate::order::quorum::Status;
 use crate::replica::answers::clients_max;
+use crate::time::Now;
+
+/// Greetings that are not answered yet.
+#[derive(Debug, Default)]
+pub(super) struct Greetings {
+    resuming: VecDeque<Resuming>,
+    /// Those that wait for a leader.
+    waiting: VecDeque<Waiting>,
+}
+
+impl Greetings {
+    /// The connection is gone.
+    pub(super) fn forget(&mut self, conn: Conn) {
+        self.resuming.retain(|r| r.conn != conn);
+        self.waiting.retain(|w| w.conn != conn);
+    }
+
+    /// Says whether there is work that goes on in slices.
+    pub(super) fn has_work(&self) -> bool {
+        !self.resuming.is_empty()
+    }
+}
 
 /// A greeting whose pages are being subscribed to.
 #[derive(Debug)]
-pub(super) struct Resuming {
-    pub conn: Conn,
+struct Resuming {
+    conn: Conn,
     watermark: Stamp,
     pages: std::vec::IntoIter<(PageId, u64)>,
 }
+
+/// A greeting that waits for a leader.
+#[derive(Debug)]
+struct Waiting {
+    conn: Conn,
+    hello: Hello,
+    until: Now,
+}
+
+const MANY_GREET: &str = "too many clients greet at once: try again";
 
 /// Pages that are subscribed to in one go: some hundred microseconds.
 const RESUMED_AT_ONCE: usize = 1_000;
 
 impl Sessions {
     pub(super) fn hello(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
-        if self.all.get(&conn).is_some_and(|s| s.client.is_some()) {
+        let has_greeted = self.all.get(&conn).is_some_and(|s| s.client.is_some());
+        if has_greeted || self.greetings.waiting.iter().any(|w| w.conn == conn) {
             return self.expel(conn, "a connection greets once", cx);
-        }
-        if cx.leader.is_none() {
-            return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
         }
         if hello.version_max.min(WIRE_VERSION) < hello.version_min.max(WIRE_VERSION_MIN) {
             let text =
@@ -43,6 +79,9 @@ impl Sessions {
         if hello.space != SpaceId(0) && hello.space != cx.space {
             let text = format!("this server has space {:x}, and not {:x}", cx.space.0, hello.space.0);
             return self.turn_away(conn, Refusal::OtherHistory, &text, cx);
+        }
+        if cx.leader.is_none() {
+            return self.await_leader(conn, hello, cx);
         }
         if let Some(r) = &hello.resume
             && let Some((reason, text)) = contradiction(r, cx)
@@ -69,16 +108,65 @@ impl Sessions {
             self.disconnected(old, cx);
             cx.close(old);
         }
-        let named: usize = self.resuming.iter().map(|r| r.pages.len()).sum();
-        if named + hello.resume.as_ref().map_or(0, |r| r.pages.len()) > limits::GREETED_PAGES_MAX {
-            let text = "too many clients greet at once: try again";
-            return self.turn_away(conn, Refusal::Unavailable, text, cx);
+        if !self.has_room_for(&hello) {
+            return self.turn_away(conn, Refusal::Unavailable, MANY_GREET, cx);
         }
         if self.clients.len() + usize::from(self.inside.is_open()) >= clients_max() {
             let text = "the server has all the clients whose answers it can keep: try again later";
             return self.turn_away(conn, Refusal::Unavailable, text, cx);
         }
         self.enter(conn, hello, cx);
+    }
+
+    /// Says whether the pages of all greetings are within their bound with one more.
+    fn has_room_for(&self, hello: &Hello) -> bool {
+        let resuming: usize = self.greetings.resuming.iter().map(|r| r.pages.len()).sum();
+        let waiting = self.greetings.waiting.iter().map(|w| &w.hello).chain([hello]);
+        let waiting: usize = waiting.filter_map(|h| h.resume.as_ref()).map(|r| r.pages.len()).sum();
+        resuming + waiting <= limits::GREETED_PAGES_MAX
+    }
+
+    /// A client greets a server that does not lead: it is told of the leader, or waits until there is one.
+    fn await_leader(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
+        if cx.sequencer.status().is_none() {
+            return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
+        }
+        if !self.has_room_for(&hello) {
+            return self.turn_away(conn, Refusal::Unavailable, MANY_GREET, cx);
+        }
+        self.greetings.waiting.push_back(Waiting {
+            conn,
+            hello,
+            until: cx.now.plus_us(limits::GREETING_WAIT_US),
+        });
+        self.greet_waiting(cx);
+    }
+
+    /// Greets the clients that wait for a leader, if this server leads now; else tells them of the leader, or
+    /// that they have waited long enough.
+    pub(crate) fn greet_waiting(&mut self, cx: &mut Cx<'_>) {
+        let is_known = cx.leader.is_some() || cx.sequencer.leader().is_some();
+        while let Some(Waiting { conn, hello, .. }) =
+            self.greetings.waiting.pop_front_if(|waiting| is_known || waiting.until <= cx.now)
+        {
+            match cx.leader {
+                Some(_) => self.hello(conn, hello, cx),
+                None => self.send_to_leader(conn, cx),
+            }
+        }
+    }
+
+    /// When the next of the greetings that wait is to be answered.
+    pub(crate) fn waiting_until(&self) -> Option<Now> {
+        self.greetings.waiting.front().map(|waiting| waiting.until)
+    }
+
+    /// Ends a connection with the addresses of the members that may lead.
+    fn send_to_leader(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+        let refused = not_leader(cx);
+        cx.answer(unasked(conn), &FromServer::Refused(refused));
+        cx.close(conn);
+        self.disconnected(conn, cx);
     }
 
     /// The client has a session from now on.
@@ -100,8 +188,8 @@ impl Sessions {
             None => self.welcome(conn, hello.client, visible, false, cx),
             Some(r) => {
                 let (watermark, pages) = (r.watermark, r.pages.into_iter());
-                self.resuming.push_back(Resuming { conn, watermark, pages });
-                if self.resuming.len() == 1 {
+                self.greetings.resuming.push_back(Resuming { conn, watermark, pages });
+                if self.greetings.resuming.len() == 1 {
                     self.resume_some(cx);
                 }
             }
@@ -122,6 +210,7 @@ impl Sessions {
             credit_bytes: limits::CALL_CREDIT_BYTES as u32,
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
             page_bytes: tercel_wire::page::PAGE_BYTES as u16,
+            servers: servers(cx),
         };
         let mut body = Vec::new();
         welcome.encode(&mut body);
@@ -131,13 +220,13 @@ impl Sessions {
     /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and
     /// sends them the changes since.
     pub(crate) fn resume_some(&mut self, cx: &mut Cx<'_>) {
-        let Some(mut resuming) = self.resuming.pop_front() else { return };
+        let Some(mut resuming) = self.greetings.resuming.pop_front() else { return };
         for (page, fetch) in resuming.pages.by_ref().take(RESUMED_AT_ONCE) {
             self.subscribe(resuming.conn, page, fetch, cx);
         }
         let Some(session) = self.all.get_mut(&resuming.conn) else { return };
         if resuming.pages.len() > 0 {
-            return self.resuming.push_front(resuming);
+            return self.greetings.resuming.push_front(resuming);
         }
         let Some(client) = session.client else { return };
         if !self.horizon.reaches(resuming.watermark) {
@@ -159,7 +248,7 @@ impl Sessions {
     /// Says whether the session's pages are still being subscribed to: changes made meanwhile are reported
     /// after the last page.
     pub(super) fn is_resuming(&self, conn: Conn) -> bool {
-        self.resuming.iter().any(|r| r.conn == conn)
+        self.greetings.resuming.iter().any(|r| r.conn == conn)
     }
 
     /// Tells a client why it is not served, and ends the connection.
@@ -168,6 +257,32 @@ impl Sessions {
         cx.close(conn);
         self.disconnected(conn, cx);
     }
+}
+
+/// The refusal of a member that does not lead.
+pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
+    let text = match cx.sequencer.leader() {
+        Some(leader) => format!("this member of the group does not lead, and {} does", leader.address),
+        None => "no member of the group leads now, as far as this one knows: try again".into(),
+    };
+    let leader = cx.sequencer.leader().map(|leader| leader.id);
+    let servers = cx.sequencer.status().map_or(Vec::new(), |group| {
+        let mut servers = addresses(&group, |id| Some(id) == leader);
+        servers.extend(addresses(&group, |id| Some(id) != leader && id != group.me));
+        servers.extend(addresses(&group, |id| id == group.me));
+        servers
+    });
+    Refused { reason: Refusal::NotLeader, text, servers }
+}
+
+/// The addresses of all members.
+pub(super) fn servers(cx: &Cx<'_>) -> Vec<String> {
+    cx.sequencer.status().map_or(Vec::new(), |group| addresses(&group, |_| true))
+}
+
+/// The addresses of some members.
+fn addresses(group: &Status, is_one: impl Fn(MemberId) -> bool) -> Vec<String> {
+    group.members.iter().filter(|member| is_one(member.id)).map(|member| member.address.clone()).collect()
 }
 
 /// Why a client cannot go on from where it was, if it cannot. Its cache and the commits that it received may

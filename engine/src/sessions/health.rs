@@ -4,7 +4,7 @@
 //! the page store is asked, so that a server answers whose disk is stuck. The invariant: a state is named
 //! because the server has met it, not because it expects it.
 
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{FromServer, Health, HealthState};
 
 use super::{Cx, Sessions};
@@ -22,6 +22,8 @@ pub(crate) struct Condition {
     /// The log has something to write, and has said nothing since; none if it has nothing.
     pub unwritten_since: Option<Now>,
     pub drain: Drain,
+    /// The last view that began with members that were not sure of their logs, and when that was seen.
+    pub unsure: Option<(ViewId, Now)>,
 }
 
 /// Progress of a server towards its end.
@@ -37,7 +39,7 @@ pub(crate) enum Drain {
 
 impl Condition {
     pub(crate) fn new(now: Now) -> Condition {
-        Condition { began: now, disk_full: false, unwritten_since: None, drain: Drain::Open }
+        Condition { began: now, disk_full: false, unwritten_since: None, drain: Drain::Open, unsure: None }
     }
 
     /// Says whether new calls are refused.
@@ -63,9 +65,7 @@ impl Sessions {
 
 /// The state, and why it is that. Of several that hold it is the one that matters most to a client.
 fn state(cx: &Cx<'_>) -> (HealthState, String) {
-    let Some(leader) = cx.leader.as_deref() else {
-        return (HealthState::NotLeading, "another server leads, or none does yet".into());
-    };
+    let Some(leader) = cx.leader.as_deref() else { return not_leading(cx) };
     if cx.condition.is_draining() {
         return (HealthState::Draining, DRAINING.into());
     }
@@ -81,6 +81,36 @@ fn state(cx: &Cx<'_>) -> (HealthState, String) {
         );
     }
     (HealthState::Serving, leader.space_warning().map_or(String::new(), |warning| warning.to_string()))
+}
+
+/// The state of a server that does not lead.
+fn not_leading(cx: &Cx<'_>) -> (HealthState, String) {
+    let none = || {
+        let more = cx.refusal.map_or(String::new(), |refusal| format!("; {refusal}"));
+        (HealthState::NotLeading, format!("no server leads, as far as this one knows{more}"))
+    };
+    let Some(group) = cx.sequencer.status() else { return none() };
+    if let Some(begins) = group.lost_before {
+        let text = format!(
+            "this member's log ends at {}, and the leader's begins at {begins}: it cannot be fed any more; remove it, and add it \
+             anew with an empty directory",
+            group.end.position
+        );
+        return (HealthState::NotLeading, text);
+    }
+    let Some(leader) = cx.sequencer.leader() else { return none() };
+    let at = &leader.address;
+    if group.members.get(group.me).is_none() {
+        let text = format!("member {} is not on the list of its group, which {at} leads", group.me);
+        return (HealthState::NotLeading, text);
+    }
+    let unsure = match group.is_sure {
+        true => "",
+        false => {
+            "; its own log had ended in damage, and does not have everything again that it may have lost"
+        }
+    };
+    (HealthState::Following, format!("{at} leads, and this member follows{unsure}"))
 }
 
 /// The message for a call that comes while the server drains.

@@ -20,6 +20,7 @@
 //! | [`services`] | calls of services: what is kept of them, and where they run |
 //! | [`items`] | streams of such calls |
 //! | [`inside`] | the session of the transactions inside of this server |
+//! | [`regroup`] | changes of the group's members |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
 //! | [`health`] | whether it serves |
@@ -36,6 +37,7 @@ pub(crate) mod health;
 pub(crate) mod horizon;
 pub(crate) mod inside;
 mod items;
+mod regroup;
 mod requests;
 pub mod schedule;
 mod services;
@@ -63,7 +65,7 @@ use crate::time::Now;
 use backup::Backups;
 use call_queue::Calls;
 use echo::Echoing;
-use greet::Resuming;
+use greet::Greetings;
 use health::Condition;
 use horizon::Horizon;
 use inside::Inside;
@@ -75,6 +77,10 @@ use subscribe::Fullest;
 pub(crate) struct Cx<'a> {
     pub now: Now,
     pub space: SpaceId,
+    /// The group; 0 without one.
+    pub group: u64,
+    /// The words by which another member refused this one a moment ago.
+    pub refusal: Option<&'a str>,
     /// The view into which the replica was recovered.
     pub joined: ViewId,
     pub config: &'a ServerConfig,
@@ -104,8 +110,7 @@ pub(crate) struct Sessions {
     kept: usize,
     fullest: Fullest,
     horizon: Horizon,
-    /// Greetings whose pages are being subscribed to.
-    resuming: VecDeque<Resuming>,
+    greetings: Greetings,
     /// Sessions that are gone, as far as they are still known.
     leaving: VecDeque<subscribe::Leaving>,
     /// Bytes of transactions that are arriving in parts, of all sessions.
@@ -178,7 +183,8 @@ impl Cx<'_> {
     }
 
     fn refuse(&mut self, asked: Asked, reason: Refusal, text: impl Into<String>) {
-        self.answer(asked, &FromServer::Refused(Refused { reason, text: text.into() }));
+        let refused = Refused { reason, text: text.into(), servers: Vec::new() };
+        self.answer(asked, &FromServer::Refused(refused));
     }
 
     fn verdict(&mut self, asked: Asked, op: OpId, outcome: Outcome) {
@@ -201,7 +207,7 @@ impl Sessions {
             kept: 0,
             fullest: Fullest::default(),
             horizon,
-            resuming: VecDeque::new(),
+            greetings: Greetings::default(),
             leaving: VecDeque::new(),
             parts_bytes: 0,
             backups: Backups::default(),
@@ -228,7 +234,7 @@ impl Sessions {
     pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
         let Some(session) = self.all.remove(&conn) else { return };
         self.listening.remove(&conn);
-        self.resuming.retain(|r| r.conn != conn);
+        self.greetings.forget(conn);
         self.kept -= session.pages.kept();
         self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
         self.leave_some();
@@ -250,6 +256,11 @@ impl Sessions {
         let mut conns: Vec<Conn> = self.all.keys().copied().collect();
         conns.sort_unstable();
         conns.into_iter().for_each(|conn| out.push(Effect::Close(conn)));
+    }
+
+    /// Tells a connection what is wrong with it, and leaves it.
+    pub(crate) fn refuse(&mut self, conn: Conn, text: &str, cx: &mut Cx<'_>) {
+        cx.refuse(unasked(conn), Refusal::Denied, text);
     }
 
     /// Ends a session whose client broke the protocol.
@@ -319,7 +330,7 @@ impl Sessions {
 
     /// Says whether there is work that goes on in slices.
     pub(crate) fn has_work(&self) -> bool {
-        !self.leaving.is_empty() || !self.resuming.is_empty()
+        !self.leaving.is_empty() || self.greetings.has_work()
     }
 
     /// When sessions are to be looked at next.

@@ -24,6 +24,8 @@ impl Sessions {
             Ok(FromClient::Hello(hello)) => return self.hello(conn, hello, cx),
             // Answered before a greeting, too: only a server that leads welcomes a client.
             Ok(FromClient::AskHealth(_)) => return self.health(asked, cx),
+            Ok(FromClient::Stat(_)) => return self.answer_status(asked, None, cx),
+            Ok(FromClient::Regroup(regroup)) => return self.regroup(asked, &regroup, cx),
             Ok(message) => message,
         };
         let Some(client) = client else {
@@ -33,7 +35,11 @@ impl Sessions {
             leader.acknowledged(client, header.ack);
         }
         match message {
-            FromClient::Hello(_) | FromClient::AskHealth(_) | FromClient::Ack(_) => {}
+            FromClient::Hello(_)
+            | FromClient::AskHealth(_)
+            | FromClient::Stat(_)
+            | FromClient::Regroup(_)
+            | FromClient::Ack(_) => {}
             // The server takes these itself.
             FromClient::Join(_) | FromClient::Packet(_) => {}
             FromClient::Fetch(fetch) => self.fetch(asked, fetch, cx),
@@ -60,7 +66,6 @@ impl Sessions {
             FromClient::OutputCredit(credit) => self.credit(client, credit, cx),
             FromClient::Interfaces(_) => self.interfaces(asked, cx),
             FromClient::Ping(ping) => self.ping(asked, ping, cx),
-            FromClient::Stat(_) => self.answer_status(asked, None, cx),
             FromClient::Collect(collect) => {
                 let ticket = cx.leader.as_deref_mut().map(|leader| leader.collect(collect.is_dry));
                 self.answer_status(asked, ticket, cx);

@@ -5,6 +5,7 @@ use tercel_wire::page::PAGE_BYTES;
 
 use super::{Cx, Sessions};
 use crate::leader::{CollectStatus, Leader, Outlook};
+use crate::order::quorum::{Status, Why};
 use crate::time::{Now, in_words};
 
 impl Sessions {
@@ -52,12 +53,62 @@ impl Sessions {
         if let Some(leader) = cx.leader.as_deref() {
             out.push_str(&of_leader(leader, cx));
         }
+        if let Some(group) = cx.sequencer.status() {
+            out.push_str(&format!(",\"group\":{}", group_json(&group, cx)));
+        }
         for (name, value) in fields {
             out.push_str(&format!(",\"{name}\":{value}"));
         }
         out.push('}');
         out
     }
+}
+
+/// The group, as this member knows it. Addresses have no characters that JSON writes otherwise.
+fn group_json(group: &Status, cx: &Cx<'_>) -> String {
+    let why = match group.why {
+        Why::NoLeader => "it knew of no leader",
+        Why::Ended => "the process of the leader before had ended",
+        Why::Silent => "the leader before was silent",
+        Why::Handed => "the leader before handed the lead over",
+    };
+    let members = group.members.iter().map(|member| {
+        let other = group.others.iter().find(|other| other.id == member.id);
+        let end = match member.id == group.me {
+            true => Some(group.end.position.0),
+            false => other.map(|other| other.durable.0),
+        };
+        let number = |n: Option<u64>| n.map_or("null".into(), |n| n.to_string());
+        format!(
+            "{{\"member\":\"{}\",\"address\":\"{}\",\"votes\":{},\"leads\":{},\"end\":{},\"lag\":{},\"round_trip_us\":{},\"silent_ms\":{},\"lost\":{}}}",
+            member.id,
+            member.address,
+            member.votes,
+            group.leader == Some(member.id),
+            number(end),
+            number(end.map(|end| group.end.position.0.saturating_sub(end))),
+            number(other.and_then(|other| other.round_trip_us)),
+            number(other.map(|other| cx.now.since_us(other.heard) / 1_000)),
+            other.is_some_and(|other| other.is_lost)
+        )
+    });
+    let members: Vec<String> = members.collect();
+    let leader = group.leader.and_then(|leader| group.members.get(leader));
+    let unsure = cx.condition.unsure.map_or("null".into(), |(view, _)| view.number.to_string());
+    format!(
+        "{{\"group\":\"{:016x}\",\"member\":\"{}\",\"view\":{},\"leads\":{},\"leader\":{},\"why\":\"{why}\",\"begins\":{},\"end\":{},\"stable\":{},\"sure\":{},\"lost\":{},\"unsure_view\":{unsure},\"members\":[{}]}}",
+        cx.group,
+        group.me,
+        group.view.number,
+        cx.leader.is_some(),
+        leader.map_or("null".into(), |leader| format!("\"{}\"", leader.address)),
+        group.begins,
+        group.end.position,
+        group.stable,
+        group.is_sure,
+        group.lost_before.is_some(),
+        members.join(",")
+    )
 }
 
 /// The part of the status that the leader alone knows.

@@ -21,6 +21,7 @@ mod follower;
 mod golden;
 mod grants;
 mod greeting;
+mod group;
 mod health;
 mod history;
 mod homes;

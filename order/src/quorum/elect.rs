@@ -6,8 +6,9 @@ use tercel_machine::mutant::{Rule, dropped};
 use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, MemberId, ViewId};
 
+use super::follow::Followed;
 use super::packet::{Contents, Packet};
-use super::{Quorum, Role};
+use super::{Quorum, Role, Why};
 use crate::Output;
 
 /// A member that asks whether it may ask for votes.
@@ -64,6 +65,12 @@ impl Quorum {
     /// Asks whether it may ask for votes, without a promise (thesis, 9.6).
     pub(super) fn ask(&mut self, now: Now, is_handed: bool, out: &mut Vec<Output>) {
         self.counts.asked += 1;
+        self.promise.why = match &self.followed {
+            _ if is_handed => Why::Handed,
+            Followed { leader: None, .. } => Why::NoLeader,
+            Followed { gone: Some(_), .. } => Why::Ended,
+            _ => Why::Silent,
+        };
         let number = self.heard_number.max(self.promise.view.number).saturating_add(1);
         let until = now.plus_us(4 * self.config.stagger_us);
         self.role = Role::Asking(Asking { number, granted: BTreeSet::new(), until });

@@ -28,6 +28,8 @@ pub(super) struct Followed {
     /// Attempts to lead since a leader was heard, and not before when there is another.
     pub(super) attempts: u32,
     pub(super) ask_after: Now,
+    /// The leader's log begins there, and does not reach back to what this one needs.
+    pub(super) lost_before: Option<LogPosition>,
 }
 
 impl Followed {
@@ -43,6 +45,7 @@ impl Followed {
             first: None,
             attempts: 0,
             ask_after: now,
+            lost_before: None,
         }
     }
 
@@ -84,6 +87,7 @@ impl Quorum {
         }
         let last = LogPosition(append.before.position.0 + append.entries.len() as u64);
         self.followed.first.get_or_insert(last);
+        self.followed.lost_before = None;
         let (asks, stable, is_empty) = (append.asks, append.stable, append.entries.is_empty());
         let is_new = self.take(append, out);
         self.followed.matched = self.followed.matched.max(last);

@@ -11,7 +11,7 @@ use super::follow::RANK_AS_BEFORE;
 use super::members::{Member, Members};
 use super::packet::{Append, Contents, Packet, entry_bytes};
 use super::tail::{Tail, up_to};
-use super::{Config, Quorum, Role};
+use super::{Config, Other, Quorum, Role};
 use crate::{Lead, Output, Sealed};
 
 /// The leader of a view.
@@ -55,6 +55,9 @@ struct Progress {
     reading: Option<LogPosition>,
     /// The log no longer has what it needs.
     is_lost: bool,
+    /// A packet that it is to answer at once, and when that was sent; the time that the last answer took.
+    question: Option<(u64, Now)>,
+    round_trip_us: Option<u64>,
 }
 
 impl Progress {
@@ -70,6 +73,8 @@ impl Progress {
             flying_bytes: 0,
             reading: None,
             is_lost: false,
+            question: None,
+            round_trip_us: None,
         }
     }
 
@@ -87,6 +92,15 @@ impl Progress {
         }
     }
 
+    /// It was heard, and has answered a packet.
+    fn answers(&mut self, round: u64, now: Now) {
+        self.heard = now;
+        self.round = self.round.max(round);
+        if let Some((_, asked)) = self.question.take_if(|(question, _)| *question <= round) {
+            self.round_trip_us = Some(now.since_us(asked));
+        }
+    }
+
     fn rewind(&mut self, next: LogPosition, round: u64) {
         (self.next, self.void, self.flying_bytes) = (next, round, 0);
         self.flying.clear();
@@ -95,8 +109,11 @@ impl Progress {
 }
 
 impl Leading {
-    pub(super) fn acknowledged(&self) -> Vec<(MemberId, LogPosition)> {
-        self.others.iter().map(|(id, progress)| (*id, progress.durable)).collect()
+    pub(super) fn others(&self) -> impl Iterator<Item = Other> {
+        self.others.iter().map(|(id, progress)| {
+            let Progress { durable, heard, round_trip_us, is_lost, .. } = *progress;
+            Other { id: *id, durable, heard, round_trip_us, is_lost }
+        })
     }
 
     pub(super) fn deadline(&self, config: &Config, me: MemberId, members: &Members) -> Option<Now> {
@@ -177,9 +194,10 @@ impl Quorum {
 
     /// Members may have come or gone.
     fn follow_list(&mut self, now: Now) {
-        let members = self.lists.newest();
+        let (members, before) = (self.lists.newest(), self.lists.at(self.stable));
         let Role::Leading(leading) = &mut self.role else { return };
-        leading.others.retain(|id, _| members.get(*id).is_some());
+        // A member that goes is fed until it can know so.
+        leading.others.retain(|id, _| members.get(*id).or(before.get(*id)).is_some());
         let next = self.tail.end().position.next();
         for member in members.iter().filter(|member| member.id != self.me) {
             leading.others.entry(member.id).or_insert_with(|| Progress::new(next, now));
@@ -260,10 +278,15 @@ impl Quorum {
         let Some(other) = leading.others.get_mut(&to) else { return };
         leading.round += 1;
         other.sent = now;
+        other.question.get_or_insert((leading.round, now));
+        let begins = other.is_lost.then(|| tail.begins());
         let before = before(tail, other.next);
         let (view, round, entries) = (leading.view, leading.round, Vec::new());
         let packet = Append { view, round, before, stable: *stable, rank, asks: true, entries };
         Quorum::send(to, &Packet::Append(packet), out);
+        if let Some(begins) = begins {
+            Quorum::send(to, &Packet::Lost { view, begins }, out);
+        }
     }
 
     /// The place of a follower among those that ask when this leader is gone: the one with the longest log
@@ -288,8 +311,7 @@ impl Quorum {
         let end = self.tail.end().position;
         let Role::Leading(leading) = &mut self.role else { return };
         let Some(other) = leading.others.get_mut(&from).filter(|_| leading.view == view) else { return };
-        other.heard = now;
-        other.round = other.round.max(round);
+        other.answers(round, now);
         other.lands(durable.min(end));
         self.answer_questions(now, out);
         self.send_entries(now, out);
@@ -309,8 +331,7 @@ impl Quorum {
         let next = self.tail.common(log).next();
         let Role::Leading(leading) = &mut self.role else { return };
         let Some(other) = leading.others.get_mut(&from).filter(|_| leading.view == view) else { return };
-        other.heard = now;
-        other.round = other.round.max(round);
+        other.answers(round, now);
         if round > other.void {
             other.rewind(next, leading.round);
         }
@@ -339,6 +360,7 @@ impl Quorum {
                 // No packet of entries may follow for long.
                 self.tell_stable(now, out);
             }
+            self.follow_list(now);
         }
         self.let_go(out);
         if self.stable >= self.lists.newest_at() && !self.lists.newest().votes(self.me) {

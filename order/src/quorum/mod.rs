@@ -136,6 +136,8 @@ struct Promise {
     saved: u64,
     /// Who waits for a promise, by its number.
     owed: Option<(u64, MemberId)>,
+    /// Why this member last wanted a view of its own.
+    why: Why,
 }
 
 #[derive(Debug)]
@@ -166,20 +168,60 @@ pub struct Counts {
 /// The state of a member, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
+    /// This member.
+    pub me: MemberId,
     /// The view that it takes part in, or has promised.
     pub view: ViewId,
     /// The leader that it follows, or itself.
     pub leader: Option<MemberId>,
+    /// Why the last view began that it led, or wanted to lead.
+    pub why: Why,
     /// The end of its log.
     pub end: EntryId,
+    /// The position of the first entry of its log.
+    pub begins: LogPosition,
     /// Stable up to there.
     pub stable: LogPosition,
-    /// Up to where the disk of each member has the log, as its leader knows.
-    pub acknowledged: Vec<(MemberId, LogPosition)>,
+    /// The other members, as their leader knows them.
+    pub others: Vec<Other>,
     /// The members.
     pub members: Members,
+    /// Set while the list of members may not be changed: it, or the view's own entry, is not stable.
+    pub is_changing: bool,
+    /// Not set if its log ended in damage, and has not everything again that it may have lost.
+    pub is_sure: bool,
+    /// The leader's log begins there, which is behind the end of this one: it cannot be fed.
+    pub lost_before: Option<LogPosition>,
     /// Counters.
     pub counts: Counts,
+}
+
+/// The reason for which a member wanted to lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It knew of no leader.
+    NoLeader,
+    /// The leader's process ended.
+    Ended,
+    /// The leader was silent.
+    Silent,
+    /// The leader handed the lead over.
+    Handed,
+}
+
+/// Another member, as the leader knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Other {
+    /// The member.
+    pub id: MemberId,
+    /// Its disk has the log up to there.
+    pub durable: LogPosition,
+    /// When it was heard last.
+    pub heard: Now,
+    /// The time of the last question and its answer, in microseconds.
+    pub round_trip_us: Option<u64>,
+    /// Set if the leader's log no longer has what it needs.
+    pub is_lost: bool,
 }
 
 impl Quorum {
@@ -190,7 +232,7 @@ impl Quorum {
             config,
             me,
             random: Random::new(seed),
-            promise: Promise { view: promised, number: 0, saved: 0, owed: None },
+            promise: Promise { view: promised, number: 0, saved: 0, owed: None, why: Why::NoLeader },
             tail: Tail::new(begins, runs, stable_stamp),
             lists: Lists::new(stable, members),
             stable,
@@ -218,17 +260,23 @@ impl Quorum {
 
     /// The state, for people and tests.
     pub fn status(&self) -> Status {
-        let (leader, acknowledged) = match &self.role {
-            Role::Leading(leading) => (Some(self.me), leading.acknowledged()),
+        let (leader, others) = match &self.role {
+            Role::Leading(leading) => (Some(self.me), leading.others().collect()),
             _ => (self.followed.leader, Vec::new()),
         };
         Status {
+            me: self.me,
             view: self.promise.view,
             leader,
+            why: self.promise.why,
             end: self.tail.end(),
+            begins: self.tail.begins(),
             stable: self.stable,
-            acknowledged,
+            others,
             members: self.lists.newest().clone(),
+            is_changing: !self.has_begun(),
+            is_sure: self.is_sure,
+            lost_before: self.followed.lost_before,
             counts: self.counts,
         }
     }
@@ -236,9 +284,21 @@ impl Quorum {
     /// Says whether a leader may order this list now: its view has begun, the list before is stable, and any
     /// quorum of the one meets any quorum of the other (thesis, 4.1, and the erratum of 2015).
     pub fn may_change(&self, to: &Members) -> bool {
+        self.has_begun() && self.lists.newest().is_next_to(to)
+    }
+
+    /// Says whether it leads, and both the view's own entry and the list of members are stable.
+    fn has_begun(&self) -> bool {
         let Role::Leading(leading) = &self.role else { return false };
-        let has_begun = self.stable >= leading.first && self.lists.newest_at() <= self.stable;
-        has_begun && self.lists.newest().is_next_to(to)
+        self.stable >= leading.first && self.lists.newest_at() <= self.stable
+    }
+
+    /// The members that are to be connected: a member that the newest list lacks hears that this is stable.
+    fn connected(&self) -> Members {
+        let mut all: Vec<Member> = self.lists.newest().iter().cloned().collect();
+        let leaving = self.lists.at(self.stable).iter();
+        all.extend(leaving.filter(|member| self.lists.newest().get(member.id).is_none()).cloned());
+        Members::new(all).unwrap_or_else(|| self.lists.newest().clone())
     }
 
     fn packet(&mut self, now: Now, from: MemberId, bytes: &[u8], out: &mut Vec<Output>) {
@@ -266,6 +326,11 @@ impl Quorum {
                 }
             }
             Packet::TakeOver { view } => self.take_over(now, from, view, out),
+            Packet::Lost { view, begins } => {
+                if view == self.promise.view && self.followed.leader == Some(from) {
+                    self.followed.lost_before = Some(begins);
+                }
+            }
         }
     }
 
@@ -339,11 +404,12 @@ impl Quorum {
 
 impl Sequencer for Quorum {
     fn leader(&self) -> Option<&Member> {
-        let leader = match &self.role {
-            Role::Leading(_) => Some(self.me),
-            _ => self.followed.leader,
-        };
-        self.lists.newest().get(leader?)
+        let is_heard = matches!(self.role, Role::Following) && self.followed.gone.is_none();
+        self.lists.newest().get(self.followed.leader.filter(|_| is_heard)?)
+    }
+
+    fn status(&self) -> Option<Status> {
+        Some(Quorum::status(self))
     }
 
     fn stable(&self) -> LogPosition {
@@ -356,7 +422,11 @@ impl Sequencer for Quorum {
 
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
         self.excuse_lateness(now);
-        let list = (self.lists.newest_at(), self.written.cuts);
+        let list = |quorum: &Quorum| {
+            let lists = &quorum.lists;
+            (lists.newest_at(), lists.newest_at() <= quorum.stable, quorum.written.cuts)
+        };
+        let before = list(self);
         match input {
             Input::Submit(entry) => self.submit(now, entry, out),
             Input::Packet(from, bytes) => self.packet(now, from, bytes, out),
@@ -370,10 +440,8 @@ impl Sequencer for Quorum {
             Input::Time => {}
         }
         self.time(now, out);
-        if list != (self.lists.newest_at(), self.written.cuts)
-            || !std::mem::replace(&mut self.has_told_members, true)
-        {
-            out.push(Output::Members(self.lists.newest().clone()));
+        if before != list(self) || !std::mem::replace(&mut self.has_told_members, true) {
+            out.push(Output::Members(self.connected()));
         }
     }
 

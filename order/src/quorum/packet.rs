@@ -75,6 +75,13 @@ pub enum Packet {
         /// The view of the leader.
         view: ViewId,
     },
+    /// The log of the leader no longer has what the receiver needs.
+    Lost {
+        /// The view of the leader.
+        view: ViewId,
+        /// The position of its first entry.
+        begins: LogPosition,
+    },
 }
 
 /// Entries of a leader.
@@ -115,6 +122,7 @@ mod kind {
     pub const MISSING: u8 = 7;
     pub const HIGHER: u8 = 8;
     pub const TAKE_OVER: u8 = 9;
+    pub const LOST: u8 = 10;
 }
 
 impl Packet {
@@ -169,6 +177,11 @@ impl Packet {
                 out.put_u8(kind::TAKE_OVER);
                 view.encode(out);
             }
+            Packet::Lost { view, begins } => {
+                out.put_u8(kind::LOST);
+                view.encode(out);
+                out.put_u64(begins.0);
+            }
         }
         std::mem::take(out)
     }
@@ -207,6 +220,7 @@ impl Packet {
             }
             kind::HIGHER => Packet::Higher { view: ViewId::decode(r)? },
             kind::TAKE_OVER => Packet::TakeOver { view: ViewId::decode(r)? },
+            kind::LOST => Packet::Lost { view: ViewId::decode(r)?, begins: LogPosition(r.u64()?) },
             _ => return Err(DecodeError::BadField("kind of packet")),
         };
         r.end()?;
@@ -340,6 +354,7 @@ mod tests {
             Packet::Missing { view: VIEW, round: 5, log },
             Packet::Higher { view: VIEW },
             Packet::TakeOver { view: VIEW },
+            Packet::Lost { view: VIEW, begins: LogPosition(7) },
         ]
     }
 

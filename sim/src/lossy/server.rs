@@ -108,7 +108,7 @@ impl ServerHost {
         if !is_believed {
             let mut body = Vec::new();
             let text = "the server has another table".into();
-            Refused { reason: Refusal::History, text }.encode(&mut body);
+            Refused { reason: Refusal::History, text, servers: Vec::new() }.encode(&mut body);
             // The table that is not here.
             let refused = Header { view: header.view, ..Header::new(Kind::Refused, header.call) };
             return links.send(End::Client, Way { pipe: None, ..way }, refused, &body);

@@ -385,7 +385,8 @@ fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
         | FromClient::Cancel(_)
         | FromClient::AskHealth(_)
         | FromClient::Join(_)
-        | FromClient::Packet(_) => false,
+        | FromClient::Packet(_)
+        | FromClient::Regroup(_) => false,
     }
 }
 

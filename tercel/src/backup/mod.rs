@@ -48,7 +48,7 @@ use tercel_wire::id::Stamp;
 use tercel_wire::message::{Refusal, Refused};
 use thiserror::Error;
 
-use crate::address::Address;
+use crate::address::Addresses;
 use crate::check::{CheckError, Report};
 use crate::disk::DiskError;
 use crate::disk::dir::FORMAT_NAME;
@@ -61,7 +61,7 @@ pub use restore::{restore, verify};
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A server's, which goes on working meanwhile.
-    Server(Address),
+    Server(Addresses),
     /// The space of a data directory that no server has open.
     Directory(PathBuf),
 }
@@ -215,9 +215,9 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
         return Err(DiskError::Occupied { dir: dir.into() }.into());
     }
     match source {
-        Source::Server(address) => receive::receive(
+        Source::Server(servers) => receive::receive(
             &receive::Remote::new(
-                (address.clone()).into(),
+                servers.clone(),
                 receive::Way { by_memory: crate::SharedMemory::Off, spin: None },
             ),
             dir,

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use tercel_engine::client::Servers;
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::saved::Saved;
 use tercel_wire::cursor::{DecodeError, le32};
@@ -23,6 +24,7 @@ use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, Purpose, Space, random_u64, today};
 use crate::disk::log::LogConfig;
 
+use crate::client::connection::CONNECTING;
 pub(super) use crate::client::connection::{Remote, Way};
 
 /// Takes a backup over a connection.
@@ -32,8 +34,7 @@ pub(super) fn receive(
     mut progress: impl FnMut(Progress),
 ) -> Result<Taken, BackupError> {
     let begun_at = Instant::now();
-    let mut connection = BackupConnection::open(remote)?;
-    let space = connection.greet()?;
+    let (mut connection, space) = BackupConnection::to_leader(remote)?;
     let begun = connection.begin()?;
     let segment_bytes = LogConfig::default().segment_bytes;
     let mut taken = None;
@@ -79,9 +80,30 @@ const QUEUED_MAX: usize = 64;
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl BackupConnection {
-    fn open(remote: &Remote) -> Result<BackupConnection, BackupError> {
+    /// A session with the first of the servers that serves clients, and what its space is.
+    fn to_leader(remote: &Remote) -> Result<(BackupConnection, Space), BackupError> {
+        let mut servers = Servers::new(remote.names(), 0);
+        let mut failed = None;
+        loop {
+            let (at, pause_us) = servers.try_next();
+            if let Some(failed) = failed.take_if(|_| pause_us > 0) {
+                return Err(failed);
+            }
+            let opened = BackupConnection::open(remote, &at);
+            match opened.and_then(|mut connection| connection.greet().map(|space| (connection, space))) {
+                Err(BackupError::Refused(refused)) if refused.reason == Refusal::NotLeader => {
+                    servers.sent_on(refused.servers.clone());
+                    failed = Some(BackupError::Refused(refused));
+                }
+                Err(error @ BackupError::Unreachable { .. }) => _ = failed.get_or_insert(error),
+                done => return done,
+            }
+        }
+    }
+
+    fn open(remote: &Remote, at: &str) -> Result<BackupConnection, BackupError> {
         let unreachable = |why| BackupError::Unreachable { server: remote.describe(), why };
-        let conn = remote.connect().map_err(unreachable)?;
+        let conn = remote.connect(at, CONNECTING).map_err(unreachable)?;
         let now = Instant::now();
         Ok(BackupConnection {
             conn,
@@ -113,7 +135,7 @@ impl BackupConnection {
                 "its pages have {} bytes, and this build's {PAGE_BYTES}: use its own build",
                 welcome.page_bytes
             );
-            return Err(BackupError::Refused(Refused { reason: Refusal::Schema, text }));
+            return Err(BackupError::Refused(Refused { reason: Refusal::Schema, text, servers: Vec::new() }));
         }
         self.keepalive = Duration::from_millis(welcome.keepalive_ms.into());
         Ok(Space { id: welcome.space, page_bytes: PAGE_BYTES as u32, created: today(), view_first: 0 })

@@ -27,7 +27,7 @@ use tercel_engine::server::RecoveryError;
 use thiserror::Error;
 
 use crate::disk::DiskError;
-use crate::disk::dir::{Looked, is_backup};
+use crate::disk::dir::{Looked, is_backup, is_member};
 pub use losses::{LOST_NAME, losses};
 use recovered::RecoveredImage;
 pub use report::{FINDINGS_MAX, Finding, Kind, Report};
@@ -54,6 +54,16 @@ pub enum CheckError {
         .dir.display()
     )]
     Backup {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The repair of a member's directory was asked for. It could take back what the member has told others.
+    #[error(
+        "{} is of a member of a group, which a repair could make unlike the others; remove the member (`tercel group remove`), and let \
+         another one join with an empty directory (`tercel serve --data NEW --join ADDR`)",
+        .dir.display()
+    )]
+    Member {
         /// The directory.
         dir: PathBuf,
     },
@@ -103,6 +113,9 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
 pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired, CheckError> {
     if is_backup(dir) {
         return Err(CheckError::Backup { dir: dir.into() });
+    }
+    if is_member(dir) {
+        return Err(CheckError::Member { dir: dir.into() });
     }
     let looked = Looked::at(dir)?;
     repair::finish_interrupted(dir)?;

@@ -4,14 +4,14 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, shutdown};
 use tercel_events::Handle;
 use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker, pass};
 use tercel_lock::unpoison;
@@ -26,8 +26,8 @@ use crate::sharing::SharedMemory as SharedWith;
 
 /// The place of the server.
 pub(crate) enum Remote {
-    /// A server at an address, or the members of a group; and the place of the next one to try.
-    Addresses(Addresses, AtomicUsize, Way),
+    /// A server at an address, or the members of a group.
+    Addresses(Addresses, Way),
     /// A server in this process.
     Memory(Handle<Post>),
 }
@@ -80,10 +80,11 @@ pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
 /// The longest time for making a connection. It is shorter than a program's wait for its first connection, so
 /// that the program receives the reason of a failure.
-const CONNECTING: Duration = Duration::from_secs(4);
+pub(crate) const CONNECTING: Duration = Duration::from_secs(4);
 
-/// The same where there are others to try: the system's first attempt, at most half way round the Earth.
-const CONNECTING_TO_ONE: Duration = Duration::from_millis(300);
+/// The same where there are several servers, because a machine that is gone does not answer at all: the
+/// system's first attempt, at most half way round the Earth.
+pub(crate) const CONNECTING_TO_ONE: Duration = Duration::from_millis(300);
 
 /// The longest time without a byte in either direction while a byte is to be sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,13 +92,23 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 impl Remote {
     /// A server, or a group.
     pub(crate) fn new(addresses: Addresses, way: Way) -> Remote {
-        Remote::Addresses(addresses, AtomicUsize::new(0), way)
+        Remote::Addresses(addresses, way)
     }
 
-    pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
+    /// The addresses that were named, as texts; of a server in this process its description.
+    pub(crate) fn names(&self) -> Vec<String> {
         match self {
-            Remote::Addresses(addresses, next, way) => {
-                let (address, mut socket) = connect_to_one(addresses, next)?;
+            Remote::Addresses(addresses, _) => addresses.iter().map(Address::to_string).collect(),
+            Remote::Memory(_) => vec![self.describe()],
+        }
+    }
+
+    /// Connects to the server at an address: one of the [names](Remote::names), or one that a server told of.
+    pub(crate) fn connect(&self, at: &str, within: Duration) -> io::Result<ServerConnection> {
+        match self {
+            Remote::Addresses(_, way) => {
+                let address: Address = at.parse().map_err(io::Error::other)?;
+                let mut socket = address.connect(within)?;
                 if way.by_memory != SharedWith::Off && matches!(address, Address::Unix(_)) {
                     socket = match SharedMemory::over(socket.into(), *way)? {
                         Over::Memory(shared) => return Ok(ServerConnection::Shared(shared)),
@@ -122,7 +133,7 @@ impl Remote {
     /// The same place for a process forked off this one; none for a server that is a thread of this process.
     pub(crate) fn for_child(&self) -> Option<Remote> {
         match self {
-            Remote::Addresses(addresses, _, way) => Some(Remote::new(addresses.clone(), *way)),
+            Remote::Addresses(addresses, way) => Some(Remote::new(addresses.clone(), *way)),
             Remote::Memory(_) => None,
         }
     }
@@ -138,21 +149,6 @@ impl Remote {
             Remote::Memory(_) => "the server in this process".into(),
         }
     }
-}
-
-/// Connects to the first address that takes the connection, beginning behind the one that was tried last: a
-/// client that connects anew has been refused there, or has lost its server.
-fn connect_to_one<'a>(addresses: &'a Addresses, next: &AtomicUsize) -> io::Result<(&'a Address, OwnedFd)> {
-    let mut last = None;
-    let within = if addresses.iter().len() > 1 { CONNECTING_TO_ONE } else { CONNECTING };
-    for _ in addresses.iter() {
-        let address = addresses.at(next.fetch_add(1, Ordering::Relaxed));
-        match address.connect(within) {
-            Ok(socket) => return Ok((address, socket)),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
 /// The medium that carries a client's messages.
@@ -180,17 +176,15 @@ impl fmt::Display for Transport {
 }
 
 impl ServerConnection {
-    /// Returns the medium of this connection to the server of `remote`.
-    pub(crate) fn transport(&self, remote: &Remote) -> Transport {
-        match (self, remote) {
-            (ServerConnection::Memory(..), _) => Transport::Process,
-            (ServerConnection::Shared(_), _) => Transport::SharedMemory,
-            (ServerConnection::Socket(..), Remote::Addresses(all, ..))
-                if matches!(all.at(0), Address::Unix(_)) =>
-            {
+    /// Returns the medium of this connection.
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            ServerConnection::Memory(..) => Transport::Process,
+            ServerConnection::Shared(_) => Transport::SharedMemory,
+            ServerConnection::Socket(socket, ..) if socket_domain(socket) == Ok(AddressFamily::UNIX) => {
                 Transport::Unix
             }
-            (ServerConnection::Socket(..), _) => Transport::Tcp,
+            ServerConnection::Socket(..) => Transport::Tcp,
         }
     }
 

@@ -27,16 +27,17 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use tercel_engine::Error;
-use tercel_engine::client::{Client as Machine, Input};
+use tercel_engine::client::{Client as Machine, Input, PAUSES_US, Pauses};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
-use tercel_engine::random::Random;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step};
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 use tercel_wire::spare::Spare;
 
-use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Transport};
+use super::connection::{
+    CONNECT_TIMEOUT, CONNECTING, CONNECTING_TO_ONE, Remote, SLEEP_MAX, ServerConnection, Transport,
+};
 use super::express::{ByLine, micros};
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
@@ -46,8 +47,6 @@ use crate::serving::{self, Waits};
 pub(super) struct Linked {
     machine: Machine,
     conn: Option<Arc<ServerConnection>>,
-    /// The reason for which the last attempt to connect failed.
-    last_failure: Option<String>,
 }
 
 impl Linked {
@@ -94,8 +93,6 @@ pub(super) struct Shared {
     /// The mark of the process that made this client. A child has copies of all fields as they were at the
     /// fork, locks that a thread held among them, and the parent's connection. It touches none of them.
     birthmark: Birthmark,
-    /// The seed of this client's random pauses.
-    seed: u64,
     /// The beginning of the machine's time, and the same moment for threads that wait.
     begun: Duration,
     outage: Mutex<Outage>,
@@ -173,20 +170,10 @@ const READER_CHECK: Duration = Duration::from_millis(10);
 const SENDS_MAX: u32 = 16;
 /// Bytes of a send buffer that are kept: those of a large transaction's buffer would be kept for nothing.
 const SENDER_BYTES_MAX: usize = 64 << 10;
-/// The first pause between two attempts to connect, at its longest; doubles up to 64 times.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// Durations above this are for ever: the clock has no moment at an arbitrary distance from now.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The longest time for the first connection.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
-
-/// The pauses between attempts to connect. They grow, and each is cut by up to half at random: the clients of
-/// a server that ends must not all come back at the same moments.
-struct Pauses {
-    /// The longest that the next one can be.
-    longest: Duration,
-    random: Random,
-}
 
 /// The pauses of threads that are about to report that the server is gone.
 struct Outage {
@@ -197,23 +184,6 @@ struct Outage {
 /// When no thread has paused for so long, an outage is another one. Longer than the longest pause.
 const OUTAGE_FORGOTTEN: Duration = Duration::from_secs(2);
 
-impl Pauses {
-    fn new(seed: u64) -> Pauses {
-        Pauses { longest: Duration::ZERO, random: Random::new(seed) }
-    }
-
-    /// The connection is of use: the next attempt comes at once.
-    fn reset(&mut self) {
-        self.longest = Duration::ZERO;
-    }
-
-    fn take(&mut self) -> Duration {
-        let longest_us = self.longest.as_micros() as u64;
-        self.longest = (self.longest * 2).clamp(RECONNECT_PAUSE, RECONNECT_PAUSE * 64);
-        Duration::from_micros(longest_us - self.random.below(longest_us / 2 + 1))
-    }
-}
-
 /// The time since the machine was started, sleep included.
 fn boot_time() -> Duration {
     let at = clock_gettime(ClockId::Boottime);
@@ -221,9 +191,10 @@ fn boot_time() -> Duration {
 }
 
 impl Shared {
-    pub(super) fn new(machine: Machine, remote: Remote, timeout: Duration, seed: u64) -> Shared {
+    pub(super) fn new(mut machine: Machine, remote: Remote, timeout: Duration, seed: u64) -> Shared {
+        machine.set_servers(remote.names());
         Shared {
-            machine: Mutex::new(Linked { machine, conn: None, last_failure: None }),
+            machine: Mutex::new(Linked { machine, conn: None }),
             changed: Condvar::new(),
             happened: AtomicU64::new(0),
             asleep: AtomicUsize::new(0),
@@ -232,7 +203,6 @@ impl Shared {
             remote,
             how: How { timeout: timeout.min(FOR_EVER), timeout_us: micros(timeout) },
             birthmark: Birthmark::new(),
-            seed,
             begun: boot_time(),
             outage: Mutex::new(Outage { pauses: Pauses::new(seed.rotate_left(32)), last: None }),
             looked: AtomicU64::new(0),
@@ -266,7 +236,7 @@ impl Shared {
 
     /// Returns the medium that carries the messages now; none without a connection.
     pub(super) fn transport(&self) -> Option<Transport> {
-        Some(self.machine().conn.as_ref()?.transport(&self.remote))
+        Some(self.machine().conn.as_ref()?.transport())
     }
 
     pub(super) fn machine(&self) -> MutexGuard<'_, Linked> {
@@ -567,7 +537,7 @@ impl Shared {
                     return Ok(());
                 }
                 // Nothing listens: trying on would only make the caller wait for the same answer.
-                if let Some(why) = &machine.last_failure {
+                if let Some(why) = machine.unreachable() {
                     return Err(Error::Unavailable(format!(
                         "{} does not answer: {why}; start a server there with `tercel serve`, or name another address",
                         self.remote.describe()
@@ -596,18 +566,14 @@ impl Shared {
     /// The resident thread.
     pub(super) fn run_driver(&self) {
         let _ = self.driver.set(std::thread::current());
-        // Another sequence than that of the client's names.
-        let mut pauses = Pauses::new(!self.seed);
         let mut rest = DRIVER_REST_MIN;
         while !self.stopping.load(Ordering::SeqCst) {
             if self.conn().is_none() {
-                self.reconnect(&mut pauses);
+                self.reconnect();
                 continue;
             }
             // Also while others read: they look at the connection only, and the time passes for it as well.
-            if self.keep_time() {
-                pauses.reset();
-            }
+            self.keep_time();
             let before = self.usage.count();
             std::thread::park_timeout(rest);
             let is_used = self.waiting() > 0 || self.usage.count() != before;
@@ -643,8 +609,8 @@ impl Shared {
         self.happen(&self.machine());
     }
 
-    /// Tells the machine the time if it wants to know; whether the connection is up.
-    fn keep_time(&self) -> bool {
+    /// Tells the machine the time if it wants to know.
+    fn keep_time(&self) {
         let mut machine = self.machine();
         let now = self.now();
         let is_silent = machine.seems_silent(now);
@@ -653,10 +619,12 @@ impl Shared {
             self.happen(&machine);
         }
         let why = machine.wants_close().then(|| machine.why_unavailable());
-        let up = matches!(machine.availability(), Some(Ok(())));
+        if matches!(machine.availability(), Some(Ok(()))) {
+            machine.settled();
+        }
         let conn = machine.conn.clone();
         self.flush(machine, None);
-        let Some(conn) = conn else { return up };
+        let Some(conn) = conn else { return };
         if let Some(why) = why {
             self.lose(&conn, why);
         } else if is_silent && let Ok(mut baton) = self.baton.try_lock() {
@@ -665,10 +633,9 @@ impl Shared {
             drop(baton);
             self.happen(&self.machine());
         }
-        up
     }
 
-    fn reconnect(&self, pauses: &mut Pauses) {
+    fn reconnect(&self) {
         if !self.machine().wants_connection() {
             // Refused for good: there is nothing to drive.
             self.happen(&self.machine());
@@ -676,14 +643,16 @@ impl Shared {
         }
         // A connection that is made and ended before it is of use counts like one that is not made. Its loss
         // ends a rest, and must not end this pause.
-        let due = Instant::now() + pauses.take();
+        let (at, pause_us) = self.machine().next_server();
+        let due = Instant::now() + Duration::from_micros(pause_us);
         while Instant::now() < due {
             if self.stopping.load(Ordering::SeqCst) {
                 return;
             }
             std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
         }
-        let connected = self.remote.connect();
+        let patience = if self.machine().knows_several() { CONNECTING_TO_ONE } else { CONNECTING };
+        let connected = self.remote.connect(&at, patience);
         let mut machine = self.machine();
         match connected {
             Ok(conn) => {
@@ -691,7 +660,7 @@ impl Shared {
                 self.generation.fetch_add(1, Ordering::Release);
                 machine.handle(self.now(), Input::Connected);
             }
-            Err(e) => machine.last_failure = Some(e.to_string()),
+            Err(e) => machine.server_unreachable(e.to_string()),
         }
         self.happen(&machine);
         self.flush(machine, None);
@@ -797,8 +766,8 @@ impl Port for Shared {
         if outage.last.replace(now).is_none_or(|last| now - last > OUTAGE_FORGOTTEN) {
             outage.pauses.reset();
         }
-        let pause = outage.pauses.take();
+        let pause_us = outage.pauses.take_us(PAUSES_US);
         drop(outage);
-        std::thread::sleep(pause);
+        std::thread::sleep(Duration::from_micros(pause_us));
     }
 }

@@ -24,6 +24,11 @@ use tercel_wire::id::{MemberId, SpaceId, Stamp, ViewId};
 /// The file that makes a directory a backup: its manifest.
 pub(crate) const BACKUP_NAME: &str = "backup.toml";
 
+/// Says whether the directory is that of a member of a group.
+pub fn is_member(path: &Path) -> bool {
+    HeldDir::open(path).is_ok_and(|dir| dir.has(VOTES_NAME))
+}
+
 /// Says whether a directory is a finished backup.
 pub fn is_backup(dir: &Path) -> bool {
     dir.join(BACKUP_NAME).exists()
@@ -211,9 +216,7 @@ impl DataDir {
 
     /// Makes it that of a member of a group, with these members.
     pub(crate) fn become_member(&self, group: u64, me: MemberId, members: Members) -> Result<(), DiskError> {
-        // The views of a space that was restored are behind those of the history that it was taken from.
-        let promised = ViewId::new(self.space.view_first.saturating_sub(1), 0);
-        Votes::create(&self.held, group, (me, promised), members)
+        Votes::create(&self.held, group, (me, self.space.promised()), members)
     }
 
     /// Opens the page store.
@@ -268,6 +271,12 @@ fn write_format_in(dir: &HeldDir) -> Result<(), DiskError> {
 }
 
 impl Space {
+    /// The view that a member promises when it begins: those of a space that was restored are behind those of
+    /// the history that it was taken from.
+    pub(crate) fn promised(&self) -> ViewId {
+        ViewId::new(self.view_first.saturating_sub(1), 0)
+    }
+
     /// Writes the `space.toml` of a directory anew.
     pub(crate) fn write(&self, path: &Path) -> Result<(), DiskError> {
         write_whole(&path.join(SPACE_NAME), &self.text())

@@ -205,6 +205,9 @@ pub enum ServerError {
     /// The directory is a member's, and a member serves its group.
     #[error("{} is of a member of a group, which only a server may open: run `tercel serve --data {}`, and connect to it", .0.display(), .0.display())]
     Member(PathBuf),
+    /// A directory that was to be a member's, and the answer of its group.
+    #[error("it cannot join the group: {0}")]
+    Join(String),
     /// There is no space in the directory, and none was to be made.
     #[error("there is no space in {}; name the directory of one, or make one there", .0.display())]
     NoSpace(PathBuf),
@@ -284,6 +287,7 @@ fn kind(e: &ServerError) -> FaultKind {
         ServerError::Recovery(_) => FaultKind::Damaged,
         ServerError::Backup(_) => FaultKind::NotASpace,
         ServerError::Member(_) => FaultKind::InUse,
+        ServerError::Join(_) => FaultKind::NotASpace,
         ServerError::NoSpace(_) => FaultKind::NoSpace,
         ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => FaultKind::Setting,
         ServerError::Listen { .. } | ServerError::Address(_) | ServerError::Remote(_) => FaultKind::Address,

@@ -185,6 +185,8 @@ impl Loop {
             events?;
             self.turn(&mut core, &mut batch);
             if let Some(why) = self.failed.take() {
+                // Who asked for that hears of it.
+                self.queue.flush();
                 return Err(ServerError::Stopped(why));
             }
             if let Some(by) = self.stopping.by
@@ -322,7 +324,12 @@ impl Loop {
                 self.rung(core, now, conn);
             }
             // A member says over its own connection what it has to say; here it only refuses.
-            Kind::Received(_) if event.key == PEER_KEY => {}
+            Kind::Received(lease) if event.key == PEER_KEY => {
+                let heard = self.group.as_mut().and_then(|group| group.heard(event.token, &lease));
+                if let Some((member, text)) = heard {
+                    core.take(now, Input::RefusedBy(member, text));
+                }
+            }
             Kind::Received(lease) => {
                 // As of the flush before this batch: what was not sent then is what the peer did not take.
                 let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);

@@ -234,6 +234,7 @@ fn member(
     let votes = dir.votes(last.view)?;
     let remembered = votes.remembered();
     let (me, group, start) = (remembered.me, remembered.group, remembered.start);
+    let is_listed = remembered.members.get(me).is_some();
     let (mut runs, mut before) = (Vec::new(), opened.begins.position);
     for (view, last) in &opened.runs {
         let last = (*last).min(opened.stable);
@@ -257,7 +258,10 @@ fn member(
     let joined = ViewId::new(recovery.view().number, start as u32);
     let end = Written { cuts: 0, position: last.position };
     let mut machine = recovery.finish_with(Now(0), Box::new(order), joined, end, out)?;
-    machine.set_membership(Membership::new(group, me));
+    machine.set_membership(match is_listed {
+        true => Membership::new(group, me),
+        false => Membership::joined(group, me),
+    });
     Ok((machine, votes))
 }
 

@@ -74,7 +74,7 @@ fn open(dir: &Path) -> Client {
 }
 
 fn take(dir: &Path, name: &str) -> Result<Taken, BackupError> {
-    backup(&Source::Server(socket(dir)), &dir.join(name), |_| ())
+    backup(&Source::Server(socket(dir).into()), &dir.join(name), |_| ())
 }
 
 /// Accounts of a bank, and a counter for each thread.
@@ -354,7 +354,7 @@ fn one_backup_at_a_time_and_the_next_when_it_is_done() {
     let client = connect(dir.path());
     fill(&client);
     let mut second = None;
-    backup(&Source::Server(socket(dir.path())), &dir.path().join("first"), |_| {
+    backup(&Source::Server(socket(dir.path()).into()), &dir.path().join("first"), |_| {
         second.get_or_insert_with(|| take(dir.path(), "second"));
     })
     .unwrap();
@@ -503,7 +503,7 @@ fn child() {
     match role.as_str() {
         "serve" => serve(dir, "space").wait().unwrap(),
         "backup" => {
-            let source = Source::Server(socket(dir));
+            let source = Source::Server(socket(dir).into());
             backup(&source, &dir.join("copy"), |p| kill_in_the_middle(p, "receiving")).map(|_| ()).unwrap();
         }
         _ => {
@@ -552,7 +552,7 @@ fn a_backup_whose_server_is_killed_fails_and_is_begun_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Some(Played::start("serve", dir.path()));
     let bank = fill(&connect(dir.path()));
-    let failed = backup(&Source::Server(socket(dir.path())), &dir.path().join("copy"), |p| {
+    let failed = backup(&Source::Server(socket(dir.path()).into()), &dir.path().join("copy"), |p| {
         if p.what == "receiving" {
             server = None;
         }

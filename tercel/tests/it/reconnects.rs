@@ -53,6 +53,7 @@ fn greet(mut client: UnixStream) {
         credit_bytes: 1 << 20,
         transaction_bytes_max: 1 << 20,
         page_bytes: PAGE_BYTES as u16,
+        servers: vec![],
     };
     let (mut body, mut bytes) = (Vec::new(), Vec::new());
     welcome.encode(&mut body);

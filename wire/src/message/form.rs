@@ -88,6 +88,14 @@ forms! {
     PagesEnd [u32] 4, |v, out| out.put_u32(*v), |r, name| only(r.u32()?, |n| *n <= PageId::MAX.get() + 1, name);
     NoneAtMax [Option<u16>] 2, |v, out| out.put_u16(v.unwrap_or(u16::MAX)),
         |r, _name| Ok(Some(r.u16()?).filter(|n| *n != u16::MAX));
+    // Each after its length, up to the end.
+    Servers [Vec<String>] 0, |v, out| v.iter().for_each(|at| out.put_bytes(at.as_bytes())), |r, name| {
+        let mut servers = Vec::new();
+        while !r.rest().is_empty() {
+            servers.push(r.str(name)?.to_owned());
+        }
+        if servers.len() > SERVERS_MAX { Err(DecodeError::TooMany(name)) } else { Ok(servers) }
+    };
     Methods [Vec<u16>] 4, |v, out| Vec::put(v, out), |r, name| {
         let methods: Vec<u16> = Vec::take(r, name)?;
         if methods.len() > METHODS_MAX { Err(DecodeError::TooMany(name)) } else { Ok(methods) }
@@ -104,8 +112,12 @@ pub struct ServiceSlot;
 pub struct PagesEnd;
 /// A number, or 65,535 for none.
 pub struct NoneAtMax;
+/// Addresses of servers, up to the end of a body, [`SERVERS_MAX`] at most.
+pub struct Servers;
 /// Numbers of methods, as many as an interface may have.
 pub struct Methods;
+/// Addresses of servers in one message: as many as a group has members.
+pub const SERVERS_MAX: usize = 16;
 /// A field that may be missing at the end of a body.
 pub struct Tail;
 /// Fields up to the end of a body.

@@ -200,6 +200,9 @@ pub enum Refusal {
     Invalid(Oref),
     /// Not executed: a write names this object, in a page that the space never gave out.
     Nowhere(Oref),
+    /// Another member of the group leads, or none does yet: the client goes to the next of the servers beside
+    /// this.
+    NotLeader,
 }
 
 impl Refusal {
@@ -207,7 +210,7 @@ impl Refusal {
     pub const FULL: Refusal = Refusal::Full(Limit::Named);
 
     /// One of each kind.
-    pub const ALL: [Refusal; 19] = [
+    pub const ALL: [Refusal; 20] = [
         Refusal::Protocol,
         Refusal::Unavailable,
         Refusal::Schema,
@@ -227,6 +230,7 @@ impl Refusal {
         Refusal::Conflict(Oref::NULL),
         Refusal::Invalid(Oref::NULL),
         Refusal::Nowhere(Oref::NULL),
+        Refusal::NotLeader,
     ];
 
     /// Its code, which is its place in [`Refusal::ALL`] counted from 1, and its value.
@@ -318,7 +322,25 @@ numbered! {
         /// The server is about to stop: calls that are under way come to their end, and new calls are
         /// refused.
         Draining = 2,
-        /// The server does not lead its group, or does not lead it yet: another server serves the clients.
+        /// No server leads its group now, as far as this one knows, or the server has no part in it.
         NotLeading = 3,
+        /// Another server leads its group and serves the clients: this one has what that one orders.
+        Following = 4,
+    }
+}
+
+numbered! {
+    /// A change of a group, as its operator asks for it.
+    Regrouping {
+        /// None: only the answer is wanted.
+        Look = 0,
+        /// A new member learns, or a member is reached elsewhere now.
+        Learn = 1,
+        /// A member that learns votes from now on.
+        Vote = 2,
+        /// A member goes.
+        Remove = 3,
+        /// A member is to lead.
+        Lead = 4,
     }
 }

@@ -7,10 +7,10 @@
 //! are below 64. `Refused` is among the answers of every request.
 
 use super::declare::{body, form, messages, type_of, words};
-use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, ServiceSlot, Tail, ToEnd, Told};
+use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
 use super::{
     BackupPart, Change, Credit, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply, Refusal,
-    Request, Response, Resume,
+    Regrouping, Request, Response, Resume,
 };
 use crate::cursor::{DecodeError, Reader};
 use crate::id::{ClassId, ClientId, MemberId, OpId, PageId, SpaceId, Stamp, ViewId};
@@ -163,6 +163,16 @@ FromClient {
         /// The packet.
         bytes: &'a [u8],
     };
+    /// Asks a member about its group, or the leader to change it: one change at a time. It is also answered
+    /// before a [`Hello`], once the change is stable.
+    28 Regroup {
+        /// The change.
+        step: Regrouping,
+        /// The member that it is about.
+        member: MemberId,
+        /// Where a member that is new is reached by clients and members.
+        address: String,
+    } => Grouped;
 }
 FromServer {
     /// From now on the connection is a session.
@@ -191,6 +201,9 @@ FromServer {
         transaction_bytes_max: u32,
         /// Bytes of a page.
         page_bytes: u16,
+        /// Addresses of the group's members, by which the client finds the next leader; none of a server that
+        /// is alone.
+        servers: Vec<String> as Servers,
     };
     /// A page of which the client has no current copy. The frame's stamp says at which stamp it holds.
     65 Page (PageReply<'a>);
@@ -254,6 +267,8 @@ FromServer {
         reason: Refusal,
         /// The text for a person.
         text: String as Told,
+        /// Beside *not leader* the addresses of the members, the leader's first if it is known.
+        servers: Vec<String> as Servers,
     };
     /// From now on parts can be asked for, all of them of one stamp.
     75 BackupBegun {
@@ -309,6 +324,22 @@ FromServer {
         calls: u32,
         /// Why it is in this state, or what its operator should know; empty if there is nothing to say.
         reason: String,
+    };
+    /// The group is as it was asked to be.
+    85 'a Grouped {
+        /// The group.
+        group: u64,
+        /// The space.
+        space: SpaceId,
+        /// The number of the first view of this history of the space; 0 unless it was restored.
+        view_first: u32,
+        /// The members, as the order encodes their list.
+        members: &'a [u8],
+    };
+    /// The group's members have changed: the client finds the next leader by these. It is sent unasked.
+    86 Addresses {
+        /// As in [`Welcome`].
+        servers: Vec<String> as Servers,
     };
 }
 }

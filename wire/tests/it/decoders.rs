@@ -180,7 +180,9 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     });
     let commit = (op(), any::<u32>(), vec(any::<u8>(), 0..40))
         .prop_map(|(op, parts, bytes)| written(|o| Commit { op, parts, bytes: &bytes }.encode(o)));
-    let refused = ".{0,20}".prop_map(|text| written(|o| Refused { reason: Refusal::FULL, text }.encode(o)));
+    let refused = (".{0,20}", vec(".{0,9}", 0..4)).prop_map(|(text, servers)| {
+        written(|o| Refused { reason: Refusal::NotLeader, text, servers }.encode(o))
+    });
     let ping = prop::option::of((any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>())).prop_map(|of| {
         let token = |(space, number, incarnation, stamp)| Token {
             space: SpaceId(space),

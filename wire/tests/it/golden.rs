@@ -322,8 +322,8 @@ fn header(kind: Kind) -> Header {
 }
 
 #[test]
-fn frames_have_the_bytes_of_version_3() {
-    let mut promised = Promises::read(include_str!("../golden/frames_v3.txt"));
+fn frames_have_the_bytes_of_version_4() {
+    let mut promised = Promises::read(include_str!("../golden/frames_v4.txt"));
     for (name, kind, body) in [
         ("header", Kind::Commit, &b""[..]),
         ("with_body", Kind::Stream, b"body"),
@@ -389,8 +389,8 @@ macro_rules! message {
 }
 
 #[test]
-fn messages_have_the_bytes_of_version_3() {
-    let mut promised = (Promises::read(include_str!("../golden/messages_v3.txt")), Vec::new());
+fn messages_have_the_bytes_of_version_4() {
+    let mut promised = (Promises::read(include_str!("../golden/messages_v4.txt")), Vec::new());
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -437,6 +437,7 @@ fn messages_have_the_bytes_of_version_3() {
             credit_bytes: 0x0708_090a,
             transaction_bytes_max: 7,
             page_bytes: 8,
+            servers: vec!["a:1".into(), "b:2".into()],
         }
     );
     let fetch = Fetch { page: page_id(0x0a_0b0c), fetch: 0x0102_0304, since: None };
@@ -610,8 +611,19 @@ fn messages_have_the_bytes_of_version_3() {
         Classes { classes: vec![(ClassId(16), layout), (ClassId(0x1234), Layout::new("C".into(), vec![]))] }
     );
     for (name, reason) in [("refused_schema", Refusal::Schema), ("refused_full", Refusal::FULL)] {
-        message!(promised, name, FromServer::Refused, Refused { reason, text: "why".into() });
+        let refused = Refused { reason, text: "why".into(), servers: vec![] };
+        message!(promised, name, FromServer::Refused, refused);
     }
+    let (reason, servers) = (Refusal::NotLeader, vec!["a:1".into(), "b:2".into()]);
+    let refused = Refused { reason, text: "why".into(), servers };
+    message!(promised, "refused_not_leader", FromServer::Refused, refused);
+    let (step, member) = (Regrouping::Learn, MemberId(0x1112_1314_1516_1718));
+    message!(promised, "regroup", FromClient::Regroup, Regroup { step, member, address: "a:1".into() });
+    let (group, space) = (0x2122_2324_2526_2728, SpaceId(0x3132_3334_3536_3738));
+    let grouped = Grouped { group, space, view_first: 0x0102_0304, members: b"list" };
+    message!(promised, "grouped", FromServer::Grouped, grouped);
+    let servers = vec!["a:1".into(), "b:2".into()];
+    message!(promised, "addresses", FromServer::Addresses, Addresses { servers });
     let begun = BackupBegun {
         stamp: Stamp(0x2122_2324_2526_2728),
         view: ViewId::new(0x4142_4344, 0x5152_5354),

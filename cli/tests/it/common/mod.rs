@@ -72,15 +72,24 @@ impl Serving {
         Serving::start_with(data, &["--listen", "127.0.0.1:0"])
     }
 
+    /// One that joins a group: it says first which member it is.
+    pub fn joins(data: &str, more: &[&str]) -> Serving {
+        Serving::begin(data, more, 1)
+    }
+
     pub fn start_with(data: &str, more: &[&str]) -> Serving {
+        Serving::begin(data, more, 0)
+    }
+
+    fn begin(data: &str, more: &[&str], lines_before: usize) -> Serving {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tercel"))
             .args(["serve", "--data", data])
             .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.map(Result::unwrap).nth(lines_before).expect("it begins to listen");
         let address = line.split_whitespace().nth(2).unwrap().to_string();
         Serving(child, address)
     }

@@ -2,7 +2,7 @@
 //!
 //! A commit is acknowledged once the disks of a quorum of the members have it: with three members, any one
 //! may be lost. [`form`] makes the directories of a new group; each is then served as any directory is, and
-//! clients connect to all of them: `Client::connect("a:7117,b:7117,c:7117")`.
+//! clients connect to any of them: `Client::connect("a:7117")`.
 //!
 //! Here is a server's place in its group, as its host keeps it: connections to the other members, and its
 //! votes. A member sends over connections that it made itself, and receives over those that others made to
@@ -12,9 +12,11 @@
 //! |---|---|
 //! | `saving` | the thread that saves promises |
 //! | `reading` | reading the own log again, for members that lag and for recovery |
+//! | `operate` | the operator's requests to a group, and joining one |
 //! | `dial` | a connection to another member, made anew whenever it ends |
 
 mod dial;
+mod operate;
 pub(super) mod reading;
 mod saving;
 
@@ -25,21 +27,22 @@ use std::sync::Arc;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::server::{MEMBERS_VERSION, ServerConfig};
 use tercel_events::{EventQueue, Handle, Token};
+use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
 pub use tercel_wire::id::MemberId;
 use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
-use tercel_wire::message::Join;
+use tercel_wire::message::{Join, Refused};
 use tercel_wire::page::PAGE_BYTES;
 
 use crate::address::Address;
-use crate::disk::DiskError;
-use crate::disk::dir::{DataDir, NewSpace, Purpose, random_u64};
+use crate::disk::dir::{DataDir, NewSpace, Purpose, Space, random_u64};
 use crate::disk::held::HeldDir;
 use crate::disk::log::LogConfig;
 use crate::disk::pages::PageRead;
 use crate::disk::votes::Votes;
 use crate::server::{Post, ServerError};
 use dial::Dialer;
+pub use operate::{Change, Listed, change, health_of, join, members, status_of};
 use reading::Reading;
 use saving::Saver;
 
@@ -59,8 +62,9 @@ pub(crate) struct Group {
 struct Peer {
     address: String,
     dialer: Dialer,
-    /// The connection, while there is one.
+    /// The connection, while there is one, and what came over it in part: words of refusal.
     stream: Option<Token>,
+    deframer: Deframer,
 }
 
 impl Group {
@@ -87,14 +91,16 @@ impl Group {
             members.get(*id).is_some_and(|member| member.address == peer.address)
         };
         for (_, gone) in self.peers.extract_if(.., |id, peer| !is_same(peer, id)) {
-            gone.stream.map(|stream| queue.revoke(stream));
+            // It may be told yet that it is removed.
+            gone.stream.map(|stream| queue.finish(stream));
         }
         for member in members.iter().filter(|member| member.id != me) {
             // One that cannot be reached so is told of where it was added.
             let Ok(address) = member.address.parse() else { continue };
             if !self.peers.contains_key(&member.id) {
                 let dialer = Dialer::start(member.id, address, self.join.clone(), self.handle.clone())?;
-                let peer = Peer { address: member.address.clone(), dialer, stream: None };
+                let (address, deframer) = (member.address.clone(), Deframer::default());
+                let peer = Peer { address, dialer, stream: None, deframer };
                 self.peers.insert(member.id, peer);
             }
         }
@@ -105,12 +111,25 @@ impl Group {
     pub(crate) fn dialed(&mut self, to: MemberId, stream: Token, queue: &mut EventQueue<Post>) {
         match self.peers.get_mut(&to) {
             Some(peer) => {
+                peer.deframer = Deframer::default();
                 if let Some(old) = peer.stream.replace(stream) {
                     queue.revoke(old);
                 }
             }
             None => _ = queue.revoke(stream),
         }
+    }
+
+    /// Takes what a member says over the connection to it: refusals alone. Gives the last.
+    pub(crate) fn heard(&mut self, stream: Token, bytes: &[u8]) -> Option<(MemberId, String)> {
+        let (id, peer) = self.peers.iter_mut().find(|(_, peer)| peer.stream == Some(stream))?;
+        peer.deframer.push(bytes);
+        let mut last = None;
+        while let Ok(Some((header, body))) = peer.deframer.next_frame() {
+            let refused = (header.kind == Kind::Refused).then(|| Refused::decode(body).ok()).flatten();
+            last = refused.map(|refused| (*id, refused.text)).or(last);
+        }
+        last
     }
 
     /// A connection has ended. Says whether it was one to a member.
@@ -253,12 +272,23 @@ pub fn form(members: &[(&Path, Address)]) -> Result<(), ServerError> {
         held.space().clone()
     };
     for ((dir, _), id) in members.iter().zip(&ids).skip(1) {
-        let segment_bytes = LogConfig::default().segment_bytes;
-        let held = DataDir::create_copy(dir, Purpose::Space, &space, Stamp::ZERO, segment_bytes, |_| {
-            Ok::<(), DiskError>(())
-        })?;
-        held.become_member(group, MemberId(*id), list.clone())?;
+        create_member(dir, &space, (group, MemberId(*id)), &list)?;
     }
+    Ok(())
+}
+
+/// Makes a new directory of a member, with nothing of the space in it yet. Until it is a member's, it counts
+/// as no directory at all.
+fn create_member(
+    dir: &Path,
+    space: &Space,
+    (group, me): (u64, MemberId),
+    members: &Members,
+) -> Result<(), ServerError> {
+    let segment_bytes = LogConfig::default().segment_bytes;
+    let me = (me, space.promised());
+    let join = |_: &Path| Votes::create(&HeldDir::open(dir)?, group, me, members.clone());
+    DataDir::create_copy(dir, Purpose::Space, space, Stamp::ZERO, segment_bytes, join)?;
     Ok(())
 }
 

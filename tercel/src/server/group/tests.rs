@@ -2,10 +2,10 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
-use crate::{Addresses, Client, Server, ServerConfig};
+use crate::{Addresses, Client, HealthState, Server, ServerConfig};
 
 struct Groups {
     _dir: tempfile::TempDir,
@@ -28,15 +28,81 @@ impl Groups {
         groups
     }
 
+    /// A group of one, which others join.
+    fn begun() -> Groups {
+        let dir = tempfile::tempdir().unwrap();
+        let members = vec![(dir.path().join("0"), free())];
+        init(&members[0].0, &members[0].1).unwrap();
+        let mut group = Groups { _dir: dir, members, servers: Vec::new() };
+        group.servers.push(Some(group.start(0)));
+        group
+    }
+
+    /// One more member, which learns. Gives its place.
+    fn join(&mut self) -> usize {
+        let i = self.members.len();
+        self.members.push((self._dir.path().join(i.to_string()), free()));
+        join(&self.members[i].0, &self.addresses(), &self.members[i].1).unwrap();
+        self.servers.push(Some(self.start(i)));
+        i
+    }
+
+    fn addresses(&self) -> Addresses {
+        let all: Vec<String> = self.members.iter().map(|(_, at)| at.to_string()).collect();
+        all.join(",").parse().unwrap()
+    }
+
+    fn change(&self, what: Change, i: usize) -> Listed {
+        change(&self.addresses(), what, &self.members[i].1.to_string()).unwrap()
+    }
+
+    /// The place of the member that leads.
+    fn leader(&self) -> usize {
+        until(|| (0..self.members.len()).find(|i| self.health(*i) == Some(HealthState::Serving)))
+    }
+
+    fn health(&self, i: usize) -> Option<HealthState> {
+        self.servers[i].as_ref()?;
+        Some(health_of(&self.members[i].1, WITHIN).ok()?.state)
+    }
+
+    /// Waits until a member has stopped by itself; gives why.
+    fn ended(&mut self, i: usize) -> String {
+        until(|| health_of(&self.members[i].1, WITHIN).is_err().then_some(()));
+        self.servers[i].take().unwrap().stop().unwrap_err().to_string()
+    }
+
     fn start(&self, i: usize) -> Server {
         let (dir, address) = &self.members[i];
         let config = ServerConfig { listen: vec![address.clone()], ..ServerConfig::new(dir) };
         Server::start(config).unwrap()
     }
 
+    /// A client that was told of one member alone.
+    fn client_of(&self, i: usize) -> Client {
+        Client::connect(&self.members[i].1).unwrap()
+    }
+
     fn client(&self) -> Client {
-        let all: Vec<String> = self.members.iter().map(|(_, at)| at.to_string()).collect();
-        Client::connect(all.join(",").parse::<Addresses>().unwrap()).unwrap()
+        Client::connect(self.addresses()).unwrap()
+    }
+}
+
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// An address that is free, and is taken a moment later.
+fn free() -> Address {
+    Address::from(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
+}
+
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "it did not happen");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -82,4 +148,112 @@ fn commits_go_on_when_any_member_is_stopped() {
         assert_eq!(count(&client), made);
         group.servers[i] = Some(group.start(i));
     }
+}
+
+#[test]
+fn one_address_reaches_the_whole_group() {
+    let mut group = Groups::of(3);
+    let clients: Vec<Client> = (0..3).map(|i| group.client_of(i)).collect();
+    clients.iter().for_each(add);
+    for i in 0..3 {
+        group.servers[i].take().unwrap().stop().unwrap();
+        // Also the client that was told of this member alone.
+        clients.iter().for_each(add);
+        group.servers[i] = Some(group.start(i));
+    }
+    assert_eq!(count(&clients[0]), 12);
+}
+
+#[test]
+fn members_say_who_leads_and_who_follows() {
+    let group = Groups::of(3);
+    let leader = group.leader();
+    let at = group.members[leader].1.to_string();
+    for i in (0..3).filter(|i| *i != leader) {
+        let health = until(|| {
+            let health = health_of(&group.members[i].1, WITHIN).unwrap();
+            (health.state == HealthState::Following).then_some(health)
+        });
+        assert_eq!(health.reason, format!("{at} leads, and this member follows"));
+        let status = status_of(&group.members[i].1, WITHIN).unwrap();
+        assert!(status.contains(&format!("\"leads\":false,\"leader\":\"{at}\"")), "{status}");
+    }
+    let status = status_of(&group.members[leader].1, WITHIN).unwrap();
+    assert!(status.contains("\"leads\":true") && status.contains("\"round_trip_us\":"), "{status}");
+}
+
+#[test]
+fn group_of_one_grows_and_loses_its_first() {
+    let mut group = Groups::begun();
+    let client = group.client();
+    (0..20).for_each(|_| add(&client));
+    for n in [2, 3] {
+        let i = group.join();
+        let listed = group.change(Change::Vote, i);
+        assert_eq!(listed.iter().filter(|(_, votes, _)| *votes).count(), n);
+        add(&client);
+    }
+    // It has everything from the beginning, and the client has heard of it.
+    group.servers[0].take().unwrap().stop().unwrap();
+    add(&client);
+    assert_eq!(count(&client), 23);
+    // All of them start anew by the lines that they joined with, when nobody answers yet.
+    (1..3).for_each(|i| group.servers[i].take().unwrap().stop().unwrap());
+    for i in 1..3 {
+        join(&group.members[i].0, &group.addresses(), &group.members[i].1).unwrap();
+    }
+    (0..3).for_each(|i| group.servers[i] = Some(group.start(i)));
+    group.leader();
+    assert_eq!(count(&group.client()), 23);
+}
+
+#[test]
+fn lead_moves_to_the_member_that_is_named() {
+    let group = Groups::of(3);
+    let client = group.client();
+    for to in [0, 1, 2, 1] {
+        add(&client);
+        group.change(Change::Lead, to);
+        // The one before may not know yet that it does not lead.
+        until(|| (group.leader() == to).then_some(()));
+    }
+    assert_eq!(count(&client), 4);
+}
+
+#[test]
+fn removed_members_stop_and_say_why() {
+    let mut group = Groups::of(5);
+    let client = group.client();
+    add(&client);
+    let leader = group.leader();
+    let follower = (leader + 1) % 5;
+    assert_eq!(group.change(Change::Remove, follower).len(), 4);
+    assert!(group.ended(follower).contains("was removed from its group"));
+    // It hands the lead over before it stops.
+    assert_eq!(group.change(Change::Remove, leader).len(), 3);
+    assert!(group.ended(leader).contains("was removed from its group"));
+    add(&client);
+    assert_eq!(count(&client), 2);
+    // One that was away when it was removed is told by the others.
+    let away = until(|| (0..5).find(|i| group.health(*i) == Some(HealthState::Following)));
+    group.servers[away].take().unwrap().stop().unwrap();
+    assert_eq!(group.change(Change::Remove, away).len(), 2);
+    group.servers[away] = Some(group.start(away));
+    until(|| {
+        let health = health_of(&group.members[away].1, WITHIN).unwrap();
+        health.reason.contains("is not on the list of the group").then_some(())
+    });
+    // The directory of a member that was removed does not come back by itself.
+    let (dir, at) = &group.members[follower];
+    let refused = join(dir, &group.addresses(), at).unwrap_err().to_string();
+    assert!(refused.contains("was removed from the group"), "{refused}");
+}
+
+#[test]
+fn change_that_cannot_be_is_refused() {
+    let group = Groups::begun();
+    let refused = change(&group.addresses(), Change::Vote, "127.0.0.1:1").unwrap_err();
+    assert!(refused.to_string().contains("no member of the group"), "{refused}");
+    let alone = change(&group.addresses(), Change::Remove, &group.members[0].1.to_string()).unwrap_err();
+    assert!(alone.to_string().contains("the only member that votes"), "{alone}");
 }

@@ -1,0 +1,105 @@
+//! `tercel group` and what a member's directory refuses, by processes as an operator runs them.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{Serving, err, in_one_line, out, tercel, until};
+
+/// An address that is free, and is taken a moment later.
+fn free() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn at(dir: &Path, name: &str) -> String {
+    dir.join(name).display().to_string()
+}
+
+fn status(servers: &str) -> Value {
+    serde_json::from_str(&out(&tercel(&["group", "status", "--json", "--server", servers]))).unwrap()
+}
+
+/// The guide's way: begin with one, let two join, kill the first.
+#[test]
+fn group_is_joined_and_survives_its_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let [a, b, c] = [free(), free(), free()];
+    let all = format!("{a},{b},{c}");
+    out(&tercel(&["group", "init", "--data", &at(dir, "a"), "--advertise", &a]));
+    let first = Serving::start_with(&at(dir, "a"), &["--listen", &a]);
+    let _second = Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a]);
+    let _third = Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a]);
+    for member in [&b, &c] {
+        let said = out(&tercel(&["group", "add", member, "--server", &a]));
+        assert!(said.starts_with(&format!("{member} votes")), "{said}");
+    }
+    out(&tercel(&["import", "debian", "--sample", "--server", &b]));
+    let now = status(&b);
+    assert_eq!((&now["leads"], &now["leader"]), (&true.into(), &Value::from(a.as_str())), "{now}");
+    let members = now["members"].as_array().unwrap();
+    assert_eq!(members.iter().filter(|member| member["votes"] == true).count(), 3, "{now}");
+    assert!(members.iter().all(|member| member["end"].is_u64() && member["lag"].is_u64()), "{now}");
+    let said = out(&tercel(&["health", "--server", &b]));
+    assert!(said.starts_with("following, up for ") && said.contains(&format!("{a} leads")), "{said}");
+    let said = out(&tercel(&["stat", "--server", &c]));
+    assert!(in_one_line(&said).contains(&format!("{a} leads view")), "{said}");
+    drop(first);
+    out(&tercel(&["query", "rdepends", "libc6", "--server", &all]));
+    let now = status(&all);
+    assert_ne!(now["leader"], Value::from(a.as_str()), "{now}");
+    assert!(now["why"].as_str().unwrap().contains("leader before"), "{now}");
+    let other = if now["leader"] == Value::from(b.as_str()) { &c } else { &b };
+    until(|| {
+        let moved = tercel(&["group", "move-leader", other, "--server", &all]);
+        moved.status.success().then_some(())
+    });
+    until(|| (status(&all)["leader"] == Value::from(other.as_str())).then_some(()));
+}
+
+#[test]
+fn joining_a_server_that_is_alone_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let alone = Serving::start(&at(dir.path(), "alone"));
+    let joined = tercel(&["serve", "--data", &at(dir.path(), "b"), "--listen", &free(), "--join", &alone.1]);
+    let said = in_one_line(&err(&joined));
+    assert!(said.contains("of no group") && said.contains("tercel group init"), "{said}");
+    assert!(!dir.path().join("b").exists(), "a directory is left");
+}
+
+#[test]
+fn member_directory_is_only_served_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (space, new) = (at(dir.path(), "a"), at(dir.path(), "new"));
+    let address = free();
+    out(&tercel(&["group", "init", "--data", &space, "--advertise", &address]));
+    {
+        let serving = Serving::start_with(&space, &["--listen", &address]);
+        out(&tercel(&["import", "debian", "--sample", "--server", &serving.1]));
+    }
+    let checked = out(&tercel(&["check", "--data", &space]));
+    assert!(checked.contains("sound"), "{checked}");
+    let serves = "tercel serve --data";
+    for (args, helps) in [
+        (vec!["import", "debian", "--sample", "--data", &space], serves),
+        (vec!["gc", "--data", &space], serves),
+        (vec!["stat", "--data", &space], serves),
+        (vec!["query", "depends", "libc6", "--data", &space], serves),
+        (vec!["backup", &new, "--data", &space], serves),
+        (vec!["check", "--data", &space, "--repair"], "tercel group remove"),
+        (vec!["group", "init", "--data", &space, "--advertise", &address], serves),
+    ] {
+        let said = in_one_line(&err(&tercel(&args)));
+        assert!(said.contains(helps), "{args:?}: {said}");
+    }
+    // A backup of it is of its space, and makes one that is alone.
+    let serving = Serving::start_with(&space, &["--listen", &address]);
+    out(&tercel(&["backup", &new, "--server", &serving.1]));
+    let restored = at(dir.path(), "restored");
+    out(&tercel(&["restore", &new, "--data", &restored]));
+    out(&tercel(&["query", "depends", "libc6", "--data", &restored]));
+    drop(serving);
+    let said = in_one_line(&err(&tercel(&["restore", &new, "--data", &space])));
+    assert!(said.contains("empty"), "{said}");
+}

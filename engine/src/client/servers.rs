@@ -1,0 +1,208 @@
+//! The servers at which a client may find its space, and the order and pauses in which it tries them.
+//!
+//! Addresses are texts here: the host knows how to reach them. The invariant: between two pauses each address
+//! is tried once at most, whatever servers tell of each other, and all are tried before the first pause.
+
+use super::Client;
+use crate::random::Random;
+
+/// The addresses that a client knows.
+#[derive(Debug)]
+pub struct Servers {
+    /// Those that the program named.
+    named: Vec<String>,
+    /// Those that the last server told of, the most promising first: at most as many as a message names.
+    learned: Vec<String>,
+    /// Those that were tried since the last pause.
+    tried: Vec<String>,
+    /// The one that welcomed the client last, until another sends it on.
+    home: String,
+    /// Set once one of those tried since the last pause has taken a connection.
+    is_any_there: bool,
+    /// Why none did before that pause.
+    unreachable: Option<String>,
+    pauses: Pauses,
+}
+
+/// Pauses between attempts. They grow, and each is cut by up to half at random: the clients of a server that
+/// ends must not all come back at the same moments.
+#[derive(Debug)]
+pub struct Pauses {
+    /// The longest that the next one can be.
+    longest_us: u64,
+    random: Random,
+}
+
+impl Pauses {
+    /// Begins without a pause.
+    pub fn new(seed: u64) -> Pauses {
+        Pauses { longest_us: 0, random: Random::new(seed) }
+    }
+
+    /// The next attempt comes at once.
+    pub fn reset(&mut self) {
+        self.longest_us = 0;
+    }
+
+    /// The next pause, where the longest are at first and in the end this long.
+    pub fn take_us(&mut self, (first_us, last_us): (u64, u64)) -> u64 {
+        let longest_us = self.longest_us;
+        self.longest_us = (2 * longest_us).clamp(first_us, last_us);
+        longest_us - self.random.below(longest_us / 2 + 1)
+    }
+}
+
+impl Servers {
+    /// Begins with the addresses that were named.
+    pub fn new(named: Vec<String>, seed: u64) -> Servers {
+        Servers {
+            named,
+            learned: Vec::new(),
+            tried: Vec::new(),
+            home: String::new(),
+            is_any_there: false,
+            unreachable: None,
+            pauses: Pauses::new(seed),
+        }
+    }
+
+    /// A server does not serve clients, and has told of those that may, the leader first.
+    pub fn sent_on(&mut self, servers: Vec<String>) {
+        self.home.clear();
+        self.learn(servers);
+    }
+
+    /// A server has told of its group.
+    pub(super) fn learn(&mut self, servers: Vec<String>) {
+        if !servers.is_empty() {
+            self.learned = servers;
+        }
+    }
+
+    /// The client was welcomed: if it loses this server, the others are tried first.
+    pub(super) fn found(&mut self) {
+        self.home = self.tried.last().cloned().unwrap_or_default();
+        self.tried.clear();
+        self.unreachable = None;
+    }
+
+    fn untried(&self) -> Option<&String> {
+        let mut all = self.learned.iter().chain(&self.named).filter(|at| !self.tried.contains(at));
+        all.clone().find(|at| **at != self.home).or_else(|| all.next())
+    }
+
+    /// The next address to try, and the pause before that, in microseconds.
+    pub fn try_next(&mut self) -> (String, u64) {
+        let mut pause_us = 0;
+        // A connection that was made and ended before it was of use begins a round, too.
+        if self.tried.is_empty() || self.untried().is_none() {
+            self.tried.clear();
+            self.is_any_there = false;
+            let is_group = self.learned.len() > 1 || self.named.len() > 1;
+            pause_us = self.pauses.take_us(if is_group { PAUSES_OF_GROUP_US } else { PAUSES_US });
+        }
+        let next = self.untried().cloned().unwrap_or_default();
+        self.tried.push(next.clone());
+        (next, pause_us)
+    }
+}
+
+impl Client {
+    /// These are the addresses at which its server may be found.
+    pub fn set_servers(&mut self, named: Vec<String>) {
+        self.peer.servers.named = named;
+    }
+
+    /// The address to connect to next, and the pause before that, in microseconds.
+    pub fn next_server(&mut self) -> (String, u64) {
+        self.peer.servers.try_next()
+    }
+
+    /// The server that was to be tried cannot be connected to.
+    pub fn server_unreachable(&mut self, why: String) {
+        if !self.peer.servers.is_any_there && self.peer.servers.untried().is_none() {
+            self.peer.servers.unreachable = Some(why);
+        }
+    }
+
+    /// Why no server could be connected to, when all had been tried the last time.
+    pub fn unreachable(&self) -> Option<&str> {
+        self.peer.servers.unreachable.as_deref()
+    }
+
+    /// Says whether there are several servers, of which another may be of more use than one that is slow.
+    pub fn knows_several(&self) -> bool {
+        self.peer.servers.learned.len() > 1 || self.peer.servers.named.len() > 1
+    }
+
+    /// The connection is of use: if it ends, the next one is made at once.
+    pub fn settled(&mut self) {
+        self.peer.servers.pauses.reset();
+    }
+
+    /// A connection was made.
+    pub(super) fn server_reached(&mut self) {
+        self.peer.servers.is_any_there = true;
+        self.peer.servers.unreachable = None;
+    }
+}
+
+/// The longest pauses at first and in the end, of a client of one server.
+pub const PAUSES_US: (u64, u64) = (5_000, 320_000);
+
+/// The same for a group. A change of its view takes some round trips and syncs, and at its members each
+/// greeting waits for that.
+const PAUSES_OF_GROUP_US: (u64, u64) = (2_000, 50_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(named: &[&str]) -> Servers {
+        Servers::new(all(named), 7)
+    }
+
+    fn all(of: &[&str]) -> Vec<String> {
+        of.iter().map(|at| at.to_string()).collect()
+    }
+
+    #[test]
+    fn all_servers_are_tried_before_each_pause() {
+        let mut servers = of(&["a"]);
+        assert_eq!(servers.try_next(), ("a".into(), 0));
+        // Each tells of another leader.
+        servers.sent_on(all(&["b", "c", "a"]));
+        assert_eq!(servers.try_next(), ("b".into(), 0));
+        servers.sent_on(all(&["a", "c", "b"]));
+        assert_eq!(servers.try_next(), ("c".into(), 0));
+        servers.sent_on(all(&["b", "a", "c"]));
+        for _ in 0..20 {
+            let round: Vec<(String, u64)> = (0..3).map(|_| servers.try_next()).collect();
+            assert!((1..=50_000).contains(&round[0].1), "{round:?}");
+            assert_eq!((round[1].1, round[2].1), (0, 0), "{round:?}");
+            assert_eq!([&round[0].0, &round[1].0, &round[2].0], ["b", "a", "c"]);
+        }
+    }
+
+    #[test]
+    fn server_that_is_lost_is_tried_last() {
+        let mut servers = of(&["a", "b"]);
+        assert_eq!(servers.try_next().0, "a");
+        servers.learn(all(&["a", "b", "c"]));
+        servers.found();
+        let next: Vec<String> = (0..3).map(|_| servers.try_next().0).collect();
+        assert_eq!(next, ["b", "c", "a"]);
+    }
+
+    #[test]
+    fn newest_list_replaces_the_one_before() {
+        let mut servers = of(&["a"]);
+        for n in 0..100 {
+            servers.learn((0..16).map(|i| format!("{n}:{i}")).collect());
+            servers.try_next();
+            servers.learn(Vec::new());
+        }
+        assert_eq!((servers.learned.len(), servers.named.len()), (16, 1));
+        assert!(servers.learned.iter().all(|at| at.starts_with("99:")));
+    }
+}

@@ -1,0 +1,233 @@
+//! A member of a group, fed by hand: greetings while no other leads or one does, and what it says of itself.
+
+use tercel_engine::limits::GREETING_WAIT_US;
+use tercel_engine::order::quorum::members::{Member, Members};
+use tercel_engine::order::quorum::packet::{Append, Contents, Packet};
+use tercel_engine::order::quorum::{Config, Quorum, Start};
+use tercel_engine::server::{Conn, Effect, Effects, Input, Membership, Recovery, Server, ServerConfig};
+use tercel_engine::time::Now;
+use tercel_testkit::hand::{A, B};
+use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, split};
+use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId, Written};
+use tercel_wire::message::{Health, HealthState, Hello, Refusal, Refused, Regroup, Regrouping, Welcome};
+
+const LEADER: MemberId = MemberId(2);
+const VIEW: ViewId = ViewId::new(1, 9);
+
+/// The first of some members: its server, and what it has sent to others.
+struct First {
+    server: Server,
+    now: Now,
+    packets: Vec<Packet>,
+}
+
+/// Messages of the server: their connection, kind and body.
+type Said = Vec<(Conn, Kind, Vec<u8>)>;
+
+impl First {
+    /// Its group has these votes; its log is empty and begins behind so many entries.
+    fn of(votes: &[bool], begins: u64, is_sure: bool) -> First {
+        let member = |(i, votes): (usize, &bool)| Member {
+            id: MemberId(i as u64 + 1),
+            votes: *votes,
+            address: format!("m{}:1", i + 1),
+        };
+        let begins = EntryId { view: ViewId::new(u32::from(begins > 0), 1), position: LogPosition(begins) };
+        let start = Start {
+            me: MemberId(1),
+            promised: begins.view,
+            begins,
+            runs: Vec::new(),
+            stable: begins.position,
+            stable_stamp: Stamp::ZERO,
+            members: Members::new(votes.iter().enumerate().map(member).collect()).unwrap(),
+            suffix: Vec::new(),
+            is_sure,
+        };
+        let order = Box::new(Quorum::new(Config::default(), start, 7, Now(0)));
+        let recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
+        let (end, mut out) = (Written { cuts: 0, position: begins.position }, Effects::default());
+        let mut server = recovery.finish_with(Now(0), order, ViewId::new(0, 1), end, &mut out).unwrap();
+        server.set_membership(Membership::new(7, MemberId(1)));
+        let mut first = First { server, now: Now(1_000), packets: Vec::new() };
+        first.perform(out);
+        first
+    }
+
+    /// Another member leads, and it follows.
+    fn following() -> First {
+        let mut first = First::of(&[true, true, true], 0, true);
+        first.packet(&first.beat());
+        first
+    }
+
+    fn beat(&self) -> Packet {
+        let (before, stable) = (EntryId::default(), LogPosition(0));
+        Packet::Append(Append { view: VIEW, round: 1, before, stable, rank: 0, asks: true, entries: vec![] })
+    }
+
+    fn packet(&mut self, packet: &Packet) -> Said {
+        self.input(Input::Packet(LEADER, &packet.encode()))
+    }
+
+    fn input(&mut self, input: Input<'_>) -> Said {
+        let mut out = Effects::default();
+        self.server.handle(self.now, input, &mut out);
+        self.perform(out)
+    }
+
+    fn pass(&mut self, us: u64) -> Said {
+        self.now = self.now.plus_us(us);
+        self.input(Input::Time)
+    }
+
+    /// Its disk does everything at once.
+    fn perform(&mut self, mut out: Effects) -> Said {
+        let mut said = Said::new();
+        while !out.list.is_empty() {
+            let mut more = Effects::default();
+            for effect in out.list {
+                let input = match effect {
+                    Effect::Send(conn, bytes) => {
+                        let (header, body, _) = split(&bytes).unwrap().unwrap();
+                        said.push((conn, header.kind, body.to_vec()));
+                        continue;
+                    }
+                    Effect::Packet(_, packet) => {
+                        self.packets.push(Packet::decode(&packet).unwrap());
+                        continue;
+                    }
+                    Effect::Save(number, _) => Input::Saved(number),
+                    Effect::Append(position, _) => Input::Written(0, position),
+                    _ => continue,
+                };
+                self.server.handle(self.now, input, &mut more);
+            }
+            out = more;
+        }
+        said
+    }
+
+    fn ask(&mut self, conn: Conn, kind: Kind, body: &[u8]) -> Said {
+        self.input(Input::Connected(conn));
+        self.input(Input::Frame(conn, Header::new(kind, 7), body))
+    }
+
+    fn greet(&mut self, conn: Conn) -> Said {
+        let hello = Hello {
+            client: ClientId(conn.0),
+            connection: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
+            space: SpaceId(0),
+            resume: None,
+        };
+        let mut body = Vec::new();
+        hello.encode(&mut body);
+        self.ask(conn, Kind::Hello, &body)
+    }
+
+    fn health(&mut self) -> (HealthState, String) {
+        let said = self.ask(B, Kind::AskHealth, &[]);
+        let [(_, Kind::Health, body)] = &said[..] else { panic!("{said:?}") };
+        let health = Health::decode(body).unwrap();
+        (health.state, health.reason)
+    }
+
+    fn regroup(&mut self, step: Regrouping, member: u64) -> Refused {
+        let mut body = Vec::new();
+        Regroup { step, member: MemberId(member), address: "new:1".into() }.encode(&mut body);
+        refused(&self.ask(B, Kind::Regroup, &body))
+    }
+}
+
+/// The addresses of the members, its own last.
+fn all() -> Vec<String> {
+    ["m2:1", "m3:1", "m1:1"].map(String::from).to_vec()
+}
+
+fn refused(said: &Said) -> Refused {
+    let [(_, Kind::Refused, body)] = &said[..] else { panic!("{said:?}") };
+    Refused::decode(body).unwrap()
+}
+
+#[test]
+fn greeting_waits_for_word_of_the_leader() {
+    let mut first = First::of(&[true, true, true], 0, true);
+    assert_eq!(first.greet(A), []);
+    let refused = refused(&first.packet(&first.beat()));
+    assert_eq!((refused.reason, refused.servers), (Refusal::NotLeader, all()));
+    assert!(refused.text.contains("m2:1 does"), "{}", refused.text);
+    // Now it is known at once.
+    let servers = self::refused(&first.greet(B)).servers;
+    assert_eq!(servers, all());
+}
+
+#[test]
+fn greeting_waits_no_longer_than_its_bound() {
+    let mut first = First::of(&[true, true, true], 0, true);
+    assert_eq!(first.greet(A), []);
+    assert!(first.server.deadline().is_some_and(|at| at <= first.now.plus_us(GREETING_WAIT_US)));
+    assert_eq!(first.pass(GREETING_WAIT_US - 1), []);
+    let refused = refused(&first.pass(1));
+    assert_eq!((refused.reason, refused.servers), (Refusal::NotLeader, all()));
+    assert!(refused.text.contains("no member of the group leads now"), "{}", refused.text);
+}
+
+#[test]
+fn greeting_waits_until_this_member_leads() {
+    let mut first = First::of(&[true, false], 0, true);
+    assert_eq!(first.greet(A), []);
+    let said = first.pass(100_000);
+    let [(A, Kind::Welcome, body)] = &said[..] else { panic!("{said:?}") };
+    assert_eq!(Welcome::decode(body).unwrap().servers, ["m1:1", "m2:1"]);
+}
+
+#[test]
+fn follower_says_whom_it_follows_and_takes_no_changes() {
+    let mut first = First::following();
+    assert_eq!(first.health(), (HealthState::Following, "m2:1 leads, and this member follows".into()));
+    let refused = first.regroup(Regrouping::Remove, 3);
+    assert_eq!((refused.reason, &refused.servers[0]), (Refusal::NotLeader, &"m2:1".to_string()));
+}
+
+#[test]
+fn member_says_that_it_is_lost_or_unsure() {
+    let mut first = First::following();
+    first.packet(&Packet::Lost { view: VIEW, begins: LogPosition(500) });
+    let (state, reason) = first.health();
+    assert_eq!(state, HealthState::NotLeading);
+    assert!(reason.contains("ends at 0") && reason.contains("begins at 500"), "{reason}");
+    let mut unsure = First::of(&[true, true, true], 0, false);
+    unsure.packet(&unsure.beat());
+    let (state, reason) = unsure.health();
+    assert!(state == HealthState::Following && reason.contains("had ended in damage"), "{reason}");
+}
+
+#[test]
+fn leader_tells_a_member_that_it_cannot_be_fed() {
+    let mut first = First::of(&[true, false], 10, true);
+    first.pass(100_000);
+    let view = first.server.view();
+    first.packet(&Packet::Missing { view, round: u64::MAX, log: Contents::default() });
+    first.packets.clear();
+    first.pass(Config::default().heartbeat_us);
+    let lost = Packet::Lost { view, begins: LogPosition(11) };
+    assert!(first.packets.contains(&lost), "{:?}", first.packets);
+    let said = first.ask(A, Kind::Stat, &[]);
+    let status = String::from_utf8(said[0].2.clone()).unwrap();
+    assert!(status.contains("\"lost\":true"), "{status}");
+    assert!(first.regroup(Regrouping::Vote, 2).text.contains("does not reach back"));
+    assert!(first.regroup(Regrouping::Learn, 9).text.contains("begins with entry 11"));
+}
+
+#[test]
+fn view_that_began_unsure_is_told() {
+    // A member that is not sure of its log votes for itself alone: everyone has answered.
+    let mut first = First::of(&[true], 0, false);
+    first.pass(100_000);
+    let warning = first.server.space_warning().map(|warning| warning.to_string());
+    assert!(warning.is_some_and(|warning| warning.contains("may be lost")));
+    let status = first.ask(A, Kind::Stat, &[])[0].2.clone();
+    assert!(String::from_utf8(status).unwrap().contains("\"unsure_view\":1"));
+}

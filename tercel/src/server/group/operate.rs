@@ -1,0 +1,173 @@
+//! The operator's hands on a group that is served: who its members are, and who comes, votes, goes and leads.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tercel_engine::Error;
+use tercel_engine::order::quorum::members::Members;
+use tercel_wire::cursor::Reader;
+use tercel_wire::id::{MemberId, SpaceId, ViewId};
+use tercel_wire::message::{FromClient, FromServer, Nothing, Regroup, Regrouping};
+use tercel_wire::page::PAGE_BYTES;
+
+use super::{create_member, inspect};
+use crate::address::{Address, Addresses};
+use crate::disk::dir::{DataDir, Space, random_u64, today};
+use crate::health::Health;
+use crate::once::{ask, ask_leader};
+use crate::server::ServerError;
+
+/// A change of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// A member that learns votes from now on. It must have caught up.
+    Vote,
+    /// A member goes. Its server stops.
+    Remove,
+    /// A member takes the lead over.
+    Lead,
+}
+
+/// The members of a group: identity, whether it votes, address.
+pub type Listed = Vec<(MemberId, bool, String)>;
+
+/// The answer of a group.
+struct Roster {
+    group: u64,
+    space: SpaceId,
+    view_first: u32,
+    members: Members,
+}
+
+impl Roster {
+    fn read(answer: FromServer<'_>) -> Option<Roster> {
+        let FromServer::Grouped(grouped) = answer else { return None };
+        let members = Members::decode(&mut Reader::new(grouped.members)).ok()?;
+        let (group, space, view_first) = (grouped.group, grouped.space, grouped.view_first);
+        Some(Roster { group, space, view_first, members })
+    }
+
+    fn listed(&self) -> Listed {
+        self.members.iter().map(|member| (member.id, member.votes, member.address.clone())).collect()
+    }
+
+    /// Asks the leader for a step.
+    fn ask(
+        servers: &Addresses,
+        (step, member): (Regrouping, MemberId),
+        address: &str,
+        within: Duration,
+    ) -> Result<Roster, Error> {
+        let regroup = Regroup { step, member, address: address.into() };
+        ask_leader(servers, &FromClient::Regroup(regroup), within, Roster::read)
+    }
+}
+
+/// Asks the leader of a group for a change, and waits until that is stable. `servers` are addresses of some
+/// members; the member is named by its identity or its address. Gives the members after it.
+///
+/// # Errors
+/// `Denied` if it cannot be; `Unavailable` if it cannot be now, or nobody leads.
+pub fn change(servers: &Addresses, what: Change, member: &str) -> Result<Listed, Error> {
+    let listed = members(servers)?;
+    let named = listed.iter().find(|(id, _, address)| id.to_string() == member || address == member);
+    let Some((id, ..)) = named else {
+        let text = format!("{member} is no member of the group; `tercel group status` lists them");
+        return Err(Error::Denied(text));
+    };
+    let step = match what {
+        Change::Vote => Regrouping::Vote,
+        Change::Remove => Regrouping::Remove,
+        Change::Lead => Regrouping::Lead,
+    };
+    Ok(Roster::ask(servers, (step, *id), "", CHANGE_MAX)?.listed())
+}
+
+/// Asks a group for its members.
+///
+/// # Errors
+/// `Unavailable` if no server answers; `Denied` if it is of no group.
+pub fn members(servers: &Addresses) -> Result<Listed, Error> {
+    Ok(Roster::ask(servers, (Regrouping::Look, MemberId(0)), "", LOOK_MAX)?.listed())
+}
+
+/// Asks a server for its status, as JSON, whether or not it leads its group.
+///
+/// # Errors
+/// `Unavailable` if it does not answer in time.
+pub fn status_of(server: &Address, within: Duration) -> Result<String, Error> {
+    let stat = FromClient::Stat(Nothing);
+    let json = ask(server, &stat, within, |answer| match answer {
+        FromServer::Status(status) => String::from_utf8(status.json.to_vec()).ok(),
+        _ => None,
+    });
+    json.map_err(Error::from)
+}
+
+/// Asks a server for its health, whether or not it leads its group.
+///
+/// # Errors
+/// `Unavailable` if it does not answer in time.
+pub fn health_of(server: &Address, within: Duration) -> Result<Health, Error> {
+    let health = ask(server, &FromClient::AskHealth(Nothing), within, |answer| match answer {
+        FromServer::Health(health) => Some(Health::from(health)),
+        _ => None,
+    });
+    health.map_err(Error::from)
+}
+
+/// Makes an empty directory that of a new member, reached at an address, and has the group feed it as soon as
+/// it is served. The member votes once the operator lets it. Of a directory that joined before, the group
+/// is told the address; one that has heard a leader is content if nobody answers, for then all members start.
+///
+/// # Errors
+/// If the directory is of no member or of another group; if the group does not answer, or refuses.
+pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<MemberId, ServerError> {
+    let of_group = |error: Error| match error {
+        Error::Denied(text) | Error::Unavailable(text) => ServerError::Join(text),
+        error => ServerError::Join(error.to_string()),
+    };
+    let found = if DataDir::is_absent(dir) { None } else { Some(inspect(dir)?) };
+    let has_heard = found.as_ref().is_some_and(|found| found.promised > ViewId::NONE.number);
+    let look = match Roster::ask(servers, (Regrouping::Look, MemberId(0)), "", LOOK_MAX) {
+        Err(Error::Unavailable(_)) if has_heard => return Ok(found.map_or(MemberId(0), |it| it.member)),
+        look => look.map_err(of_group)?,
+    };
+    let (is_new, me) = match &found {
+        Some(found) if found.group != look.group => {
+            let text = format!("{} is of group {:016x}, and not of this", dir.display(), found.group);
+            return Err(ServerError::Join(text));
+        }
+        Some(found) if has_heard && look.members.get(found.member).is_none() => {
+            let text = format!(
+                "member {} was removed from the group; join with another directory, an empty one",
+                found.member
+            );
+            return Err(ServerError::Join(text));
+        }
+        Some(found) => (false, found.member),
+        None => (true, MemberId(random_u64(dir)?)),
+    };
+    if is_new {
+        let Roster { space: id, view_first, group, members } = look;
+        let space = Space { id, page_bytes: PAGE_BYTES as u32, created: today(), view_first };
+        create_member(dir, &space, (group, me), &members)?;
+    }
+    match Roster::ask(servers, (Regrouping::Learn, me), &address.to_string(), CHANGE_MAX) {
+        Ok(_) => Ok(me),
+        Err(Error::Unavailable(_)) if has_heard => Ok(me),
+        Err(error) => {
+            if is_new && matches!(error, Error::Denied(_)) {
+                // Nothing is in it.
+                let _ = std::fs::remove_dir_all(dir);
+            }
+            Err(of_group(error))
+        }
+    }
+}
+
+/// Time for a change to become stable, those before it included.
+const CHANGE_MAX: Duration = Duration::from_secs(5);
+
+/// Time for a group to answer.
+const LOOK_MAX: Duration = Duration::from_secs(2);
