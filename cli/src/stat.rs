@@ -62,7 +62,7 @@ fn shown(status: &Value) {
     if let Some(words) = collection(&status["collection"]) {
         hang(&format!("{:<16} {words}", "collection"), 17);
     }
-    room(&status).iter().for_each(|(label, value, meaning)| show(label, value, meaning));
+    room(status).iter().for_each(|(label, value, meaning)| show(label, value, meaning));
     for (key, label, meaning) in WORDS {
         fields.get(key).into_iter().for_each(|value| show(label, value, meaning));
     }

@@ -189,7 +189,7 @@ fn unknown_kind_is_refused_by_number_and_version() {
         let said = h.send(A, Kind::of(63), |o| o.push(1));
         let (reason, text) = refused(&said).expect("an answer");
         assert_eq!((reason, said[0].2), (Refusal::Unsupported, 7));
-        assert!(text.contains("kind 63") && text.contains("version 3 of the protocol"), "{text}");
+        assert!(text.contains("kind 63") && text.contains("version 4 of the protocol"), "{text}");
         assert!(!closed(&said, A));
     }
     assert!(h.send(A, Kind::Ping, |_| ()).iter().any(|(_, k, ..)| *k == Kind::Pong), "it goes on");
