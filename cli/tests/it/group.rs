@@ -50,12 +50,12 @@ fn group_is_joined_and_survives_its_first() {
     let now = status(&all);
     assert_ne!(now["leader"], Value::from(a.as_str()), "{now}");
     assert!(now["why"].as_str().unwrap().contains("leader before"), "{now}");
-    let other = if now["leader"] == Value::from(b.as_str()) { &c } else { &b };
+    let other = if now["leader"] == b.as_str() { &c } else { &b };
     until(|| {
         let moved = tercel(&["group", "move-leader", other, "--server", &all]);
         moved.status.success().then_some(())
     });
-    until(|| (status(&all)["leader"] == Value::from(other.as_str())).then_some(()));
+    until(|| (status(&all)["leader"] == other.as_str()).then_some(()));
 }
 
 #[test]
