@@ -34,8 +34,9 @@ fn votes(data: &[u8]) {
         sum.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
     }
     let Ok(found) = Remembered::read(&file, ViewId::NONE) else { return };
-    let (at, slot) = found.slot();
-    file[at as usize..at as usize + SLOT_BYTES].copy_from_slice(&slot);
+    for (at, copy) in found.copies() {
+        file[at as usize..at as usize + copy.len()].copy_from_slice(&copy);
+    }
     let again = Remembered::read(&file, ViewId::NONE);
     assert_eq!(again, Ok(found), "the newest slot is read as it was written");
 }

@@ -11,12 +11,14 @@
 //! | [`log`] | of a damaged log comes only what was written, and never less than a sync confirmed unless it says so |
 //! | [`catalogue`] | any class is judged, kept and compared |
 //! | [`recovery`] | any log and any stored state are replayed or refused |
+//! | [`datagram`] | packets are written back as they were read; neither end of a connection minds any |
 //! | [`group`] | packets, lists of members and files of votes are written back as they were read |
 //! | [`packages`] | any text is read or refused, however it arrives |
 //! | [`server`] | a server survives whatever is said to it |
 //! | [`script`] | whatever clients do and whatever befalls them, transactions are serializable and durable |
 
 pub mod catalogue;
+pub mod datagram;
 pub mod frame;
 pub mod group;
 pub mod log;

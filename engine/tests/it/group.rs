@@ -184,7 +184,7 @@ fn greeting_waits_until_this_member_leads() {
 }
 
 #[test]
-fn follower_says_whom_it_follows_and_takes_no_changes() {
+fn follower_says_whom_it_follows() {
     let mut first = First::following();
     assert_eq!(first.health(), (HealthState::Following, "m2:1 leads, and this member follows".into()));
     let refused = first.regroup(Regrouping::Remove, 3);
@@ -205,7 +205,7 @@ fn member_says_that_it_is_lost_or_unsure() {
 }
 
 #[test]
-fn leader_tells_a_member_that_it_cannot_be_fed() {
+fn leader_tells_member_that_it_is_lost() {
     let mut first = First::of(&[true, false], 10, true);
     first.pass(100_000);
     let view = first.server.view();
