@@ -230,7 +230,9 @@ fn leads(address: &Address) -> Option<bool> {
         bytes.extend_from_slice(&buffer[..n]);
         if let Some((header, body, _)) = frame::split(&bytes).ok()? {
             return match FromServer::decode(header.kind, body).ok()? {
-                FromServer::Health(health) => Some(health.state != HealthState::NotLeading),
+                FromServer::Health(health) => {
+                    Some(!matches!(health.state, HealthState::NotLeading | HealthState::Following))
+                }
                 _ => None,
             };
         }

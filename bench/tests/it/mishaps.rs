@@ -26,7 +26,7 @@ fn soaking(temporary: &Path) -> (Child, String) {
         .unwrap();
     let server = until(|| {
         let own = fs::read_dir(temporary).ok()?.next()?.ok()?.path();
-        let text = fs::read_to_string(own.join("space/lock")).ok()?;
+        let text = fs::read_to_string(own.join("member-1/lock")).ok()?;
         text.strip_suffix('\n').map(str::to_owned)
     });
     (soak, server)
