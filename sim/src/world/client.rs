@@ -31,18 +31,13 @@ pub(crate) struct ClientProcess {
     pub(super) clock: Clock,
     pub(super) paused_until: u64,
     timer: Option<u64>,
-    connecting: bool,
-    pause_us: u64,
+    /// The node that it connects to next.
+    connecting: Option<usize>,
     /// Requests that come once more, each on that connection or a later one, and how many are still to be
     /// kept for that.
     late: Vec<(u64, Vec<u8>)>,
     keeps_late: u32,
-    /// The node to try next.
-    next_node: usize,
 }
-
-/// The first pause between two attempts to connect; it doubles up to 64 times, as in the real driver.
-const CONNECT_PAUSE_US: u64 = 5_000;
 
 impl ClientProcess {
     pub(super) fn new(plan: &Plan, number: u64, random: &mut Random) -> ClientProcess {
@@ -51,18 +46,18 @@ impl ClientProcess {
         let (reader, writer) = heap(config, Box::new(Boxed::new(bytes)), Box::new(scheduler::fence()))
             .expect("the arena is as large as the configuration says");
         let seed = plan.seed.wrapping_mul(1_000).wrapping_add(number) ^ random.next_u64();
+        let mut machine = Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer);
+        machine.set_servers((0..plan.nodes()).map(|n| letter(n).to_string()).collect());
         ClientProcess {
-            machine: Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer),
+            machine,
             life: 0,
             link: None,
             clock: Clock::new(800 + random.below(450), random.below(5_000_000)),
             paused_until: 0,
             timer: None,
-            connecting: false,
-            pause_us: 0,
+            connecting: None,
             late: Vec::new(),
             keeps_late: 0,
-            next_node: number as usize % plan.nodes(),
         }
     }
 }
@@ -144,12 +139,12 @@ impl World {
             self.client_closes(client);
             self.lose(client, why);
         }
+        let nodes = self.nodes.len();
         let process = &mut self.clients[client];
         let life = process.life;
-        if process.machine.wants_connection() && process.link.is_none() && !process.connecting {
-            process.connecting = true;
-            let pause = process.pause_us;
-            process.pause_us = (pause * 2).clamp(CONNECT_PAUSE_US, 64 * CONNECT_PAUSE_US);
+        if process.machine.wants_connection() && process.link.is_none() && process.connecting.is_none() {
+            let (at, pause) = process.machine.next_server();
+            process.connecting = (0..nodes).find(|n| at.starts_with(letter(*n))).or(Some(0));
             let us = self.about(pause + 1);
             self.at(self.time + us, Event::Connect(client, life));
         }
@@ -169,7 +164,7 @@ impl World {
         self.clients[client].machine.handle(now, input);
         self.may_be_foreign(client, view);
         if matches!(self.clients[client].machine.availability(), Some(Ok(()))) {
-            self.clients[client].pause_us = 0;
+            self.clients[client].machine.settled();
         }
         self.after_client(client);
         self.happened(Site::Client(client));
@@ -193,16 +188,14 @@ impl World {
         if process.life != life {
             return;
         }
-        process.connecting = false;
+        let next = process.connecting.take();
         if !process.machine.wants_connection() || process.link.is_some() {
             return;
         }
-        let nodes = self.nodes.len();
-        let first = std::mem::replace(&mut self.clients[client].next_node, 0);
-        let Some(n) = (first..first + nodes).map(|n| n % nodes).find(|n| self.is_up(*n)) else {
+        let Some(n) = next.filter(|n| self.is_up(*n)) else {
+            self.clients[client].machine.server_unreachable("it is down".into());
             return self.after_client(client);
         };
-        self.clients[client].next_node = (n + 1) % nodes;
         let conn = self.net.connect(client, (n, self.nodes[n].life), self.time);
         self.clients[client].link = Some(conn);
         if let (Some(pace), Some(link)) = (&self.plan.pace, self.net.links.get_mut(&conn))
