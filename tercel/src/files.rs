@@ -22,7 +22,8 @@ pub(crate) fn of_this_thread(keep: OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     // SAFETY: the thread owns no file but `keep`, which is at the same number in the new table.
     unsafe { unshare_unsafe(UnshareFlags::FILES) }?;
     let own = keep.try_clone()?;
-    // The directory is itself open while it is read: its number is closed by then, which is no error.
+    // The directory is itself open while it is read: its number is closed by then, which is no error. The
+    // standard streams stay: else the next file opened would get their numbers, and a panic's words.
     let open: Vec<RawFd> = std::fs::read_dir("/proc/thread-self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();

@@ -144,8 +144,9 @@ impl Server {
         out.push(Effect::Joined(conn, join.member));
     }
 
-    /// A connection of a member has ended. So has its process, or it seems so, if that is the newest we know:
-    /// of the several connections of a process, the first that ends may be the only one for a long time.
+    /// Takes the end of a member's connection. It is a hint that the member's process has ended, unless a
+    /// newer process of it is known. The first connection that ends counts: the kernel may close the others
+    /// much later.
     pub(super) fn member_left(&mut self, conn: Conn, out: &mut Effects) {
         let Some(membership) = &mut self.membership else { return };
         let Some((member, start)) = membership.connected.remove(&conn) else { return };

@@ -7,7 +7,7 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | `elect` | who may lead: asking, promises, votes |
+//! | `elect` | candidacies: asking, promises, votes |
 //! | `lead` | what followers are sent, when an entry is stable, whether the leader still leads |
 //! | `follow` | what a follower takes, cuts, acknowledges and releases |
 //! | [`members`] | the members, and how many make a quorum |
