@@ -290,6 +290,7 @@ impl Client {
         self.peer.connection = 0;
         self.ops.evicted();
         self.leases.drop_all();
+        self.peer.servers.try_again();
         self.disconnected(why);
     }
 

@@ -86,6 +86,17 @@ impl Servers {
         self.unreachable = None;
     }
 
+    /// The server has refused the identity of the client and takes another: it is tried next, because a greeting
+    /// elsewhere, whatever comes of it, makes the new identity one that may have been forgotten, too.
+    pub(super) fn try_again(&mut self) {
+        if let Some(at) = self.tried.pop() {
+            self.learned.retain(|other| *other != at);
+            self.learned.insert(0, at);
+        }
+        self.home.clear();
+        self.tried.clear();
+    }
+
     fn untried(&self) -> Option<&String> {
         let mut all = self.learned.iter().chain(&self.named).filter(|at| !self.tried.contains(at));
         all.clone().find(|at| **at != self.home).or_else(|| all.next())
@@ -192,6 +203,19 @@ mod tests {
         servers.found();
         let next: Vec<String> = (0..3).map(|_| servers.try_next().0).collect();
         assert_eq!(next, ["b", "c", "a"]);
+    }
+
+    #[test]
+    fn server_that_takes_another_identity_is_next() {
+        let mut servers = of(&["a", "b"]);
+        assert_eq!(servers.try_next().0, "a");
+        servers.found();
+        servers.learn(all(&["b", "a", "c"]));
+        let next: Vec<String> = (0..3).map(|_| servers.try_next().0).collect();
+        assert_eq!(next, ["b", "c", "a"]);
+        servers.try_again();
+        let next: Vec<String> = (0..3).map(|_| servers.try_next().0).collect();
+        assert_eq!(next, ["a", "b", "c"]);
     }
 
     #[test]
