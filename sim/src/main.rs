@@ -82,6 +82,9 @@ struct Chosen {
     /// Servers of a group instead of what the seed draws; 0 is a server alone.
     #[arg(long)]
     members: Option<usize>,
+    /// Small bounds of the engine, or not, instead of what the seed draws. Needs a build as --drop does.
+    #[arg(long, value_name = "BOOL")]
+    small: Option<bool>,
     /// Commits before everything is healed, instead of what the seed draws.
     #[arg(long)]
     commits: Option<u64>,
@@ -223,6 +226,7 @@ fn plan(args: &Args, rule: Option<Rule>, seed: u64) -> Result<Plan, Failure> {
     plan.inside = args.chosen.inside.unwrap_or(plan.inside);
     plan.watchers = args.chosen.watchers.unwrap_or(plan.watchers);
     plan.commits = args.chosen.commits.unwrap_or(plan.commits);
+    plan.small = args.chosen.small.unwrap_or(plan.small);
     if let Some(members) = args.chosen.members {
         plan = plan.with_members(members);
     }

@@ -37,6 +37,10 @@ const LOOK_EVERY: usize = 1_000;
 /// Pages that a session is asked for with one message, while it has nothing else to receive.
 const ASKED_TOGETHER: usize = 32;
 
+/// Pages of which the one that was fetched first is asked for. With a single one, those that a transaction
+/// needs could push each other out for ever.
+const LOOKED_AT: usize = 32;
+
 impl Sessions {
     /// Adds a session to the subscribers of a page.
     pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u64, cx: &mut Cx<'_>) {
@@ -87,7 +91,8 @@ impl Sessions {
     fn revoke_one(&mut self, conn: Conn, but: PageId, cx: &mut Cx<'_>) {
         let Some(session) = self.all.get_mut(&conn) else { return };
         let pages = &mut session.pages;
-        let victim = pages.held.iter().find(|(p, _)| **p != but && !pages.revoking.contains_key(*p));
+        let others = pages.held.iter().filter(|(p, _)| **p != but && !pages.revoking.contains_key(*p));
+        let victim = others.take(LOOKED_AT).min_by_key(|(_, fetch)| **fetch);
         if let Some((page, fetch)) = victim.map(|(p, f)| (*p, *f)) {
             self.kept -= 1;
             if dropped(Rule::SilentOverflow) {

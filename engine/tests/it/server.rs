@@ -1,6 +1,8 @@
 //! The server alone, spoken to by hand: what no honest client sends, and what the network does to what they
 //! send.
 
+use std::collections::BTreeMap;
+
 use crate::world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, refused};
 use tercel_engine::limits::{CLIENTS_MAX, CREDIT, LEASED_UNUSED_MAX, REVOKING_MAX};
 use tercel_engine::server::{Conn, Input, LogRoom, Recovery, ServerConfig};
@@ -308,6 +310,27 @@ fn a_client_is_asked_for_a_page_once_and_reminded_after_a_while() {
     h.send(A, Kind::Unsubscribe, |o| Unsubscribe { pages }.encode(o));
     h.now = h.now.plus_us(60_000);
     assert_eq!(asked(&mut h, 15).len(), 2);
+}
+
+#[test]
+fn page_fetched_just_now_is_asked_back_last() {
+    // Whichever three pages a transaction needs: it has them all at once, once those of before are gone.
+    for first in 1..200 {
+        let mut h = Hand::with(ServerConfig { subscriptions_max: 8, ..ServerConfig::default() });
+        h.greet(A, 5, 1);
+        let (mut fetch, mut held) = (0, BTreeMap::new());
+        for n in (1_000..1_008).chain((first..first + 3).cycle().take(9)) {
+            fetch += 1;
+            held.insert(PageId::new(n).unwrap(), fetch);
+            let said = h.fetch(A, PageId::new(n).unwrap(), fetch);
+            let streams = said.iter().filter(|(_, kind, ..)| *kind == Kind::Stream);
+            let pages: Vec<_> =
+                streams.flat_map(|(.., body)| Stream::decode(body).unwrap().revoked).collect();
+            pages.iter().for_each(|(page, _)| _ = held.remove(page));
+            h.send(A, Kind::Unsubscribe, |o| Unsubscribe { pages }.encode(o));
+        }
+        assert!((first..first + 3).all(|n| held.contains_key(&PageId::new(n).unwrap())), "{first}: {held:?}");
+    }
 }
 
 #[test]
