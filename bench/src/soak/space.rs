@@ -125,7 +125,7 @@ impl Space {
                 let one = |_| tx.create(&Ballast { version: 0, bytes: bytes() });
                 let made = (0..n).map(one).collect::<Result<Vec<_>, Error>>()?;
                 let all = tx.get_root::<Soak>(ROOT)?.edit()?;
-                made.iter().try_for_each(|r| all.push_ballast(*r))?;
+                all.set_ballast(ballast.iter().chain(&made).copied().collect::<List<_>>())?;
                 Ok(made)
             });
             match made {
