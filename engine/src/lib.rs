@@ -16,6 +16,7 @@
 //! | [`rpc`] | methods of objects and services: what is called, where it runs, and what of it is kept |
 //! | [`client`] | what is cached, when it is too old, what is asked for |
 //! | [`txn`] | what a transaction reads and writes, what it sends to commit, and where it runs: its home |
+//! | [`spaces`] | sessions over several spaces: causal reads |
 //! | [`object`] | what a program holds: objects, references, lists |
 //!
 //! Learning one machine is learning all: `new(config, seed)`, `handle(now, input, ..)`, `deadline()`,
@@ -33,6 +34,7 @@ pub mod rpc;
 pub mod server;
 mod sessions;
 pub mod slots;
+pub mod spaces;
 pub mod table;
 pub mod txn;
 

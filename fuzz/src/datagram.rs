@@ -7,8 +7,8 @@ use tercel_datagram::packet::{HEADER_BYTES, decode, encode};
 use tercel_datagram::{Answerer, Asked, Caller, Limits, Packets};
 use tercel_machine::time::Now;
 
-/// Reads the bytes as a packet. Then two ends of a connection, with a call under way, take pieces of the bytes
-/// as packets of their own connection.
+/// Reads the bytes as a packet. Then two ends of a connection, with a call under way, take pieces of the
+/// bytes as packets of their own connection.
 pub fn run(data: &[u8]) {
     if let Ok((head, body)) = decode(data) {
         let mut bytes = Vec::new();

@@ -186,11 +186,19 @@ impl World {
     /// # Panics
     /// If the server does not take the configuration.
     pub fn new(seed: u64, clients: usize, config: ServerConfig) -> World {
+        World::of_space(SPACE, seed, clients, config)
+    }
+
+    /// The same of another space than [`SPACE`].
+    ///
+    /// # Panics
+    /// As [`World::new`].
+    pub fn of_space(space: SpaceId, seed: u64, clients: usize, config: ServerConfig) -> World {
         let world = World {
             inner: Mutex::new(Inner {
                 random: Random::new(seed),
                 now: Now(1_000_000),
-                node: Node::new(Clock::new(1_000, 0), seed, SEGMENT_BYTES),
+                node: Node::of_space(space, Clock::new(1_000, 0), seed, SEGMENT_BYTES),
                 config,
                 tasks: Vec::new(),
                 clients: Vec::new(),

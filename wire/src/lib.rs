@@ -14,6 +14,7 @@
 //! | [`frame`] | the 64-byte header before every message |
 //! | [`deframer`] | a stream of bytes, cut into frames |
 //! | [`token`] | a stamp that may be passed on |
+//! | [`vector`] | stamps of several spaces |
 //! | [`message`] | the bodies of messages |
 //! | [`interface`] | methods of objects, with what they take and give |
 //! | [`payload`] | arguments and results of calls |
@@ -41,3 +42,4 @@ pub mod record;
 pub mod schema;
 pub mod spare;
 pub mod token;
+pub mod vector;

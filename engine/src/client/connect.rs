@@ -186,6 +186,9 @@ impl Client {
             FromServer::Welcome(welcome) => self.welcome(welcome),
             FromServer::Stream(stream) => self.stream(stream)?,
             FromServer::Verdict(verdict) => self.verdict(verdict),
+            FromServer::Dependencies(dependencies) if header.call == 0 => {
+                self.history.dependencies.join(&dependencies.on);
+            }
             FromServer::Addresses(addresses) => self.peer.servers.learn(addresses.servers),
             FromServer::OutputItem(item) => self.stream_item(header.stamp, item)?,
             FromServer::InputCredit(credit) => self.stream_credit(credit)?,
@@ -197,6 +200,7 @@ impl Client {
             | FromServer::Classes(_)
             | FromServer::Defined(_)
             | FromServer::Bound(_)
+            | FromServer::Dependencies(_)
             | FromServer::Offered(_)
             | FromServer::Pong(_)
             | FromServer::Status(_)
@@ -303,6 +307,7 @@ impl Client {
             Refusal::History => {
                 (self.history.view, self.history.is_foreign) = (ViewId::NONE, true);
                 (self.history.heard, self.history.acknowledged) = (Stamp::ZERO, Stamp::ZERO);
+                (self.history.dependencies, self.history.ordered) = Default::default();
                 self.questions.echoes.forget();
                 self.questions.tokens = Tokens::default();
                 self.classes.forget();

@@ -7,6 +7,7 @@ use tercel_wire::id::{ClassId, OpId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
 use tercel_wire::token::Token;
+use tercel_wire::vector::Vector;
 
 use super::Client;
 use crate::error::Error;
@@ -63,6 +64,14 @@ impl Home for Client {
 
     fn base(&self, scope: &Scope) -> Stamp {
         Client::base(self, scope)
+    }
+
+    fn dependencies(&self, at: Stamp) -> Option<Vector> {
+        (self.reader.watermark() >= at).then(|| self.history.dependencies.clone())
+    }
+
+    fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
+        Client::depend(self, on)
     }
 
     fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {

@@ -31,6 +31,7 @@ use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::{ClientId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::Interface;
 use tercel_wire::message::{Collect, Health};
+use tercel_wire::vector::Vector;
 
 use crate::error::{Bound, Error};
 use crate::limits;
@@ -175,6 +176,10 @@ struct History {
     heard: Stamp,
     /// The server's history is another than what is cached here is of.
     is_foreign: bool,
+    /// States of other spaces on which the space rests, at the watermark or later.
+    dependencies: Vector,
+    /// Those that the space rests on for good.
+    ordered: Vector,
 }
 
 /// Answers that only tools ask for, and that were not taken yet.
@@ -187,6 +192,8 @@ struct Tools {
     collection: Option<Result<Vec<u8>, Error>>,
     /// The last answer, with the call that it is to.
     health: Option<(u64, Result<Health, Error>)>,
+    /// Why the space does not rest on what it was asked to.
+    depend_refused: Option<Error>,
 }
 
 impl Client {
@@ -201,6 +208,8 @@ impl Client {
                 acknowledged: Stamp::ZERO,
                 heard: Stamp::ZERO,
                 is_foreign: false,
+                dependencies: Vector::default(),
+                ordered: Vector::default(),
             },
             config,
             reader,
@@ -457,6 +466,21 @@ impl Client {
     }
 
     /// Asks for what is asked for once at a time, unless that is under way.
+    /// Has the space rest on states of other spaces; `None` until it does.
+    fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
+        if self.history.ordered.covers(on) {
+            return Some(Ok(()));
+        }
+        if let Some(refused) = self.tools.depend_refused.take() {
+            return Some(Err(refused));
+        }
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        self.ask_single(Single::Depend, &on.to_bytes());
+        None
+    }
+
     fn ask_single(&mut self, single: Single, body: &[u8]) {
         if !self.peer.pending.has(single) && self.peer.link == LinkState::Up {
             self.request(Asked::Single(single), body);

@@ -78,6 +78,8 @@ pub(super) enum Single {
     Collection,
     /// The health of the server.
     Health,
+    /// That the space rests on what was seen of others.
+    Depend,
 }
 
 impl Asked {
@@ -94,6 +96,7 @@ impl Asked {
             Asked::Single(Single::Status) => Kind::Stat,
             Asked::Single(Single::Collection) => Kind::Collect,
             Asked::Single(Single::Health) => Kind::AskHealth,
+            Asked::Single(Single::Depend) => Kind::Depend,
         }
     }
 
@@ -122,7 +125,7 @@ pub(super) struct Pending {
     last: u64,
     by_call: Map<u64, Asked>,
     /// Which of those that are asked for once at a time are in the table.
-    single: [bool; 6],
+    single: [bool; Single::Depend as usize + 1],
 }
 
 impl Pending {
@@ -236,6 +239,10 @@ impl Client {
             (Asked::Single(Single::Health), FromServer::Health(health)) => {
                 self.tools.health = Some((call, Ok(health)));
             }
+            (Asked::Single(Single::Depend), FromServer::Dependencies(dependencies)) => {
+                self.history.dependencies.join(&dependencies.on);
+                self.history.ordered.join(&dependencies.on);
+            }
             (asked, _) => {
                 let violation = asked.violation(header.kind, named.map(|(page, _)| page));
                 // The part that asked is notified of it as of all requests of the connection.
@@ -276,6 +283,7 @@ impl Client {
             Asked::Single(Single::Status) => self.tools.status = Some(Err(error)),
             Asked::Single(Single::Collection) => self.tools.collection = Some(Err(error)),
             Asked::Single(Single::Health) => self.tools.health = Some((call, Err(error))),
+            Asked::Single(Single::Depend) => self.tools.depend_refused = Some(error),
             // Asked for again, as long as there is one that waits.
             Asked::Single(Single::Catalogue) => {}
         }

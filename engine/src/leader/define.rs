@@ -22,7 +22,7 @@ impl Leader {
     pub(crate) fn define(&mut self, asked: Asked, layout: Layout, work: &mut Work<'_>) {
         let known = work.replica.catalogue.all().into_iter().find(|(_, l)| **l == layout).map(|(id, _)| id);
         if let Some(id) = known {
-            let Some(defining) = self.defining.iter_mut().find(|d| d.id == id) else {
+            let Some(defining) = self.ordered.classes.iter_mut().find(|d| d.id == id) else {
                 return work.replies.push(Reply::Defined(asked, id));
             };
             if defining.asked.len() < limits::SESSIONS_MAX {
@@ -36,21 +36,21 @@ impl Leader {
                 let stamp = self.order(&Entry::Define(id, layout), None, work);
                 // The leader announces a number only once it is visible. A lost number could be given to
                 // another class, and a client that knew of it would write objects of the wrong class.
-                self.defining.push_back(Defining { stamp, id, asked: vec![asked] });
+                self.ordered.classes.push_back(Defining { stamp, id, asked: vec![asked] });
             }
         }
     }
 
     /// Tells of the classes that have become visible.
     pub(super) fn defined_upto(&mut self, visible: Stamp, work: &mut Work<'_>) {
-        while let Some(defining) = self.defining.pop_front_if(|d| d.stamp <= visible) {
+        while let Some(defining) = self.ordered.classes.pop_front_if(|d| d.stamp <= visible) {
             work.replies.extend(defining.asked.into_iter().map(|asked| Reply::Defined(asked, defining.id)));
         }
     }
 
     /// The classes that are visible, as a message.
     pub(crate) fn catalogue(&self, work: &Work<'_>) -> Classes {
-        let is_visible = |id| self.defining.iter().all(|d| d.id != id);
+        let is_visible = |id| self.ordered.classes.iter().all(|d| d.id != id);
         let users = work.replica.catalogue.users().filter(|(id, _)| is_visible(*id));
         Classes { classes: users.map(|(id, l)| (id, l.clone())).collect() }
     }

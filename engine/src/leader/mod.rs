@@ -22,6 +22,7 @@ mod census;
 mod collect;
 mod commit;
 mod define;
+mod depend;
 mod free;
 mod grant;
 mod growth;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::message::{Leased, Outcome, Refusal};
+use tercel_wire::vector::Vector;
 
 use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
@@ -52,6 +54,7 @@ use crate::time::Now;
 use absent::Absent;
 use collect::Collecting;
 use define::Defining;
+use depend::Depending;
 use free::Freeing;
 use grant::Granting;
 use growth::Growth;
@@ -94,6 +97,7 @@ pub(crate) enum Reply {
     Expel(Conn, String),
     Granted(Asked, Leased),
     Defined(Asked, ClassId),
+    Depends(Asked, Vector),
 }
 
 impl Work<'_> {
@@ -112,6 +116,13 @@ impl Work<'_> {
     fn log_is_full(&self) -> bool {
         self.pages.installer.log_room == LogRoom::Full
     }
+}
+
+/// Classes and vectors that are ordered and not visible yet, with the requests that wait for them, by stamp.
+#[derive(Debug, Default)]
+struct Ordered {
+    classes: VecDeque<Defining>,
+    vectors: VecDeque<Depending>,
 }
 
 /// The leader of one view: all that it knows beyond ordered state.
@@ -133,7 +144,7 @@ pub(crate) struct Leader {
     /// The page that takes objects which outgrew their own.
     overflow: Option<Overflow>,
     promises: Promises,
-    defining: VecDeque<Defining>,
+    ordered: Ordered,
     granting: VecDeque<Granting>,
     /// Ends of sessions that are ordered and not yet visible.
     ending: VecDeque<(Stamp, ClientId)>,
@@ -211,7 +222,7 @@ impl Leader {
                 in_vain: Vec::new(),
                 growth: Growth::new(now, (&replica.places).into()),
             },
-            defining: VecDeque::new(),
+            ordered: Ordered::default(),
             granting: VecDeque::new(),
             ending: VecDeque::new(),
             regrouping: None,
@@ -272,6 +283,7 @@ impl Leader {
     /// Handles the advance of the visible stamp: replies about classes and grants, and steps of collections.
     pub(crate) fn shown(&mut self, visible: Stamp, work: &mut Work<'_>) {
         self.defined_upto(visible, work);
+        self.depended_upto(visible, work);
         self.granted_upto(visible, work);
         self.collected_upto(visible);
     }
@@ -315,7 +327,8 @@ impl Leader {
         }
         self.waiting.drop_where(|w| w.asked.conn == conn);
         self.drop_large(|l| l.asked.conn == conn);
-        for defining in &mut self.defining {
+        self.ordered.vectors.retain(|depending| depending.asked.conn != conn);
+        for defining in &mut self.ordered.classes {
             defining.asked.retain(|asked| asked.conn != conn);
         }
     }

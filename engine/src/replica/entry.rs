@@ -11,6 +11,7 @@ use tercel_wire::layout::Layout;
 use tercel_wire::message::form::Form;
 use tercel_wire::message::{CommitEffects, Hole};
 use tercel_wire::record::HEADER_BYTES;
+use tercel_wire::vector::Vector;
 
 use super::condemned::Piece;
 use crate::limits;
@@ -42,6 +43,8 @@ pub enum Entry<'a> {
     Leave(ClientId),
     /// The members of the group from here on.
     Members(Members),
+    /// The space rests on these states of others.
+    Depend(Vector),
     /// A client makes nothing more in these pages.
     /// Each with the first slot that was given to no object.
     GiveBack(ClientId, Vec<(PageId, u16)>),
@@ -158,6 +161,7 @@ pub mod kind {
     pub const COLLECT: u8 = 13;
     pub const LEAVE: u8 = 14;
     pub const MEMBERS: u8 = crate::order::KIND_MEMBERS;
+    pub const DEPEND: u8 = 16;
 }
 
 impl<'a> Entry<'a> {
@@ -173,6 +177,7 @@ impl<'a> Entry<'a> {
             Entry::End(_) => kind::END,
             Entry::Leave(_) => kind::LEAVE,
             Entry::Members(_) => kind::MEMBERS,
+            Entry::Depend(_) => kind::DEPEND,
             Entry::Stage { .. } => kind::STAGE,
             Entry::CommitStaged { .. } => kind::COMMIT_STAGED,
             Entry::Free(_) => kind::FREE,
@@ -214,6 +219,7 @@ impl<'a> Entry<'a> {
             }
             Entry::Evict(client) | Entry::End(client) | Entry::Leave(client) => out.put_u64(client.0),
             Entry::Members(members) => members.encode(&mut out),
+            Entry::Depend(on) => on.encode(&mut out),
             Entry::Grant(g) => g.encode(&mut out),
             Entry::GiveBack(client, pages) => {
                 out.put_u64(client.0);
@@ -269,6 +275,7 @@ impl<'a> Entry<'a> {
             kind::END => Entry::End(ClientId(r.u64()?)),
             kind::LEAVE => Entry::Leave(ClientId(r.u64()?)),
             kind::MEMBERS => Entry::Members(Members::decode(&mut r)?),
+            kind::DEPEND => Entry::Depend(Vector::decode(&mut r)?),
             kind::GIVE_BACK => {
                 let client = ClientId(r.u64()?);
                 let done = (0..r.count(6, "pages")?).map(|_| Ok((page(&mut r)?, r.u16()?)));

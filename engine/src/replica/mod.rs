@@ -25,6 +25,7 @@ pub mod answers;
 pub mod catalogue;
 pub mod condemned;
 pub mod counts;
+pub mod dependencies;
 pub mod digest;
 pub mod entry;
 pub mod frees;
@@ -46,6 +47,7 @@ use tercel_wire::record::HEADER_BYTES;
 use answers::Answers;
 use catalogue::Catalogue;
 use condemned::{Condemned, Piece};
+use dependencies::Dependencies;
 use digest::Digest;
 use entry::{Entry, Freed, Head, Logged};
 use frees::{Frees, Known};
@@ -116,6 +118,8 @@ pub struct Replica {
     pub released: Released,
     /// The slots that collections freed.
     pub frees: Frees,
+    /// States of other spaces that it rests on.
+    pub dependencies: Dependencies,
     pieces: Option<Pieces>,
     condemned: Option<Condemned>,
     digest: Digest,
@@ -140,6 +144,7 @@ impl Replica {
             places: Places::new(),
             released: Released::default(),
             frees: Frees::default(),
+            dependencies: Dependencies::default(),
             pieces: None,
             condemned: None,
             digest: Digest::default(),
@@ -211,6 +216,7 @@ impl Replica {
             | Entry::End(_)
             | Entry::Leave(_)
             | Entry::Members(_)
+            | Entry::Depend(_)
             | Entry::GiveBack(..) => {
                 if is_new {
                     self.apply_small(stamp, entry);
@@ -240,6 +246,7 @@ impl Replica {
                 self.answers.forget(*client);
             }
             Entry::Members(members) => self.members = Some(members.clone()),
+            Entry::Depend(on) => self.dependencies.join(stamp, on),
             Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
             Entry::Genesis
             | Entry::View { .. }
@@ -464,6 +471,7 @@ impl Replica {
             ^ self.places.digest()
             ^ self.catalogue.digest()
             ^ self.views.digest()
+            ^ self.dependencies.digest()
     }
 
     /// Forgets state that must survive a restart, if a rule is dropped.

@@ -14,6 +14,7 @@ use tercel_wire::message::Leased;
 use super::Replica;
 use super::answers::{Answer, Answers, Client, Evicted};
 use super::counts::{CountRow, Counts, ROW_BYTES, ROWS_MAX};
+use super::dependencies::Dependencies;
 use super::digest::Digest;
 use super::entry;
 use super::frees::Frees;
@@ -147,6 +148,7 @@ impl Replica {
         let moved = self.released.all_moved();
         out.put_u32(moved.len() as u32);
         moved.flat_map(|(from, to)| [from, to]).for_each(|oref| out.put_u32(oref.raw()));
+        self.dependencies.put(&mut out);
         out
     }
 
@@ -292,6 +294,7 @@ impl Replica {
         let moved =
             (0..r.count(8, "moved chunks")?).map(|_| Ok((entry::oref(&mut r)?, entry::oref(&mut r)?)));
         s.released.put_elsewhere(moved.collect::<Result<Vec<_>, DecodeError>>()?);
+        s.dependencies = Dependencies::take(&mut r)?;
         r.end()?;
         Ok((s, in_use, objects))
     }
@@ -366,11 +369,11 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter()))
 }
 
-const STATE_VERSION: u16 = 6;
+const STATE_VERSION: u16 = 7;
 /// Where a head says how many rows of counts belong to it: after version, stamp and digest.
 const ROWS_AT: usize = 18;
 /// Far more entries than a log will ever have, and far from where stamps would begin again.
-const STAMP_MAX: Stamp = Stamp(1 << 62);
+pub(super) const STAMP_MAX: Stamp = Stamp(1 << 62);
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, MemberId, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Welcome};
 
+use super::stream::send_dependencies;
 use super::{Cx, Sessions, unasked};
 use crate::effect::Conn;
 use crate::limits;
@@ -212,6 +213,7 @@ impl Sessions {
             page_bytes: tercel_wire::page::PAGE_BYTES as u16,
             servers: servers(cx),
         };
+        send_dependencies(conn, Stamp::ZERO, cx);
         let mut body = Vec::new();
         welcome.encode(&mut body);
         cx.reply(conn, Kind::Welcome, 0, &body);

@@ -50,7 +50,9 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{Defined, FromServer, Outcome, Refusal, Refused, ResponseEnd, Verdict};
+use tercel_wire::message::{
+    Defined, Dependencies, FromServer, Outcome, Refusal, Refused, ResponseEnd, Verdict,
+};
 
 use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
 use crate::leader::{Asked, Leader, Reply, Work};
@@ -303,6 +305,9 @@ impl Sessions {
                 }
                 Reply::Defined(asked, id) => {
                     cx.answer(asked, &FromServer::Defined(Defined { class: id }));
+                }
+                Reply::Depends(asked, on) => {
+                    cx.answer(asked, &FromServer::Dependencies(Dependencies { on }));
                 }
             }
         }

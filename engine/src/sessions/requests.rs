@@ -51,6 +51,7 @@ impl Sessions {
                 self.lead(cx, |leader, work| leader.grant(asked, client, lease, work));
             }
             FromClient::Define(layout) => self.lead(cx, |leader, work| leader.define(asked, layout, work)),
+            FromClient::Depend(depend) => self.lead(cx, |leader, work| leader.depend(asked, depend.on, work)),
             FromClient::Catalogue(_) => self.catalogue(asked, cx),
             FromClient::Bind(bind) => self.bind(asked, client, &bind, cx),
             FromClient::Request(request) => match (request.slot, request.object) {

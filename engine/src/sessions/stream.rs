@@ -2,7 +2,7 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{Oref, PageId, Stamp};
-use tercel_wire::message::{Change, ResponseEnd, Stream};
+use tercel_wire::message::{Change, Dependencies, FromServer, ResponseEnd, Stream};
 
 use super::{Cx, Sessions, calls, unasked};
 use crate::effect::Conn;
@@ -94,6 +94,7 @@ impl Sessions {
         let revoked: Vec<(PageId, u64)> =
             asked.into_iter().filter_map(|p| Some((p, *revoking.get(&p)?))).collect();
         let mut from = std::mem::replace(&mut news.sent, visible);
+        send_dependencies(conn, from, cx);
         // A message is bounded, so a long catalogue of changes is cut between commits, and a large commit
         // within: its stamp is reached only by the last piece.
         while !changes.is_empty() {
@@ -105,6 +106,16 @@ impl Sessions {
             from = to;
         }
         send_stream(conn, Stream { from, to: visible, changes, revoked, ack }, cx);
+    }
+}
+
+/// Tells a session of what the space rests on since a stamp: before the changes, so that it cannot see them
+/// and not that. What is not stable yet may be told as well. A reader of it waits, at worst, for a state of
+/// another space that it need not have waited for.
+pub(super) fn send_dependencies(conn: Conn, since: Stamp, cx: &mut Cx<'_>) {
+    let on = cx.replica.dependencies.after(since);
+    if !on.is_empty() {
+        cx.answer(unasked(conn), &FromServer::Dependencies(Dependencies { on }));
     }
 }
 

@@ -187,15 +187,8 @@ impl Tx<'_> {
 
     /// The token of the state that was read. Most often that is the state it began with, and no lock is
     /// needed.
-    fn token_of(&self, stamp: Stamp) -> Result<Token, Error> {
-        let mut token = self.began_at;
-        if token.stamp != stamp {
-            self.port.drive(self.until, &mut |home, _| {
-                token = home.token(stamp);
-                Step::Done
-            })?;
-        }
-        Ok(token)
+    pub(super) fn token_of(&self, stamp: Stamp) -> Result<Token, Error> {
+        if self.began_at.stamp == stamp { Ok(self.began_at) } else { token_of(self.port, self.until, stamp) }
     }
 
     /// Fails if what was read is not all known any more, or has changed: what would be sent to be judged is
@@ -244,6 +237,16 @@ impl Tx<'_> {
     }
 }
 
+/// A stamp that the home has shown or was answered, to pass on.
+pub(super) fn token_of(port: &dyn Port, until: Option<Now>, stamp: Stamp) -> Result<Token, Error> {
+    let mut token = None;
+    port.drive(until, &mut |home, _| {
+        token = Some(home.token(stamp));
+        Step::Done
+    })?;
+    token.ok_or_else(|| Error::Unavailable("the client is closed".into()))
+}
+
 /// Translates an outcome into a result for the program.
 fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     outcome.map_err(|why| match why {
@@ -257,7 +260,7 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
 ///
 /// # Errors
 /// `Timeout` if the server no longer knows, or cannot be asked.
-pub fn resolve(port: &dyn Port, until: Option<Now>, op: OpId) -> Result<bool, Error> {
+pub fn resolve(port: &dyn Port, until: Option<Now>, op: OpId) -> Result<Option<Stamp>, Error> {
     let mut found = None;
     port.drive(until, &mut |home, now| match home.resolve(now, op) {
         Some(outcome) => {
@@ -268,8 +271,8 @@ pub fn resolve(port: &dyn Port, until: Option<Now>, op: OpId) -> Result<bool, Er
     })
     .map_err(|_| Error::unknown(op))?;
     match found {
-        Some(Ok(_)) => Ok(true),
+        Some(Ok(stamp)) => Ok(Some(stamp)),
         Some(Err(Refusal::Unknown)) | None => Err(Error::unknown(op)),
-        Some(_) => Ok(false),
+        Some(_) => Ok(None),
     }
 }

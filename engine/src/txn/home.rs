@@ -14,6 +14,7 @@ use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
 use tercel_wire::token::Token;
+use tercel_wire::vector::Vector;
 
 use super::{Begin, Begun};
 use crate::error::Error;
@@ -127,6 +128,20 @@ pub trait Home {
         _holds: &[Arc<Hold>],
     ) -> Option<Result<bool, Error>> {
         Some(Err(Error::Denied("calls are not run here".into())))
+    }
+
+    /// States of other spaces on which the space rests at a stamp, or later. `None` until this home shows
+    /// that stamp.
+    fn dependencies(&self, _at: Stamp) -> Option<Vector> {
+        Some(Vector::default())
+    }
+
+    /// Has the space rest on states of other spaces, before anything that is sent from now on changes it.
+    ///
+    /// # Errors
+    /// `Full` if it rests on as many spaces as it can; `Unavailable`.
+    fn depend(&mut self, _on: &Vector) -> Option<Result<(), Error>> {
+        Some(Err(Error::Denied("this home knows no other spaces".into())))
     }
 
     /// The home's side of calls that run elsewhere, if it can make any.

@@ -129,7 +129,7 @@ impl From<Isolation> for Options {
 }
 
 impl Options {
-    fn until(&self, port: &dyn Port) -> Option<Now> {
+    pub(crate) fn until(&self, port: &dyn Port) -> Option<Now> {
         self.timeout.map(|timeout| port.now().plus(timeout))
     }
 }
@@ -239,6 +239,16 @@ impl<'c> Tx<'c> {
         AsOf { token: self.began_at, age: Duration::from_micros(self.port.now().since_us(self.as_of)) }
     }
 
+    /// The state that it reads, to pass on.
+    pub(crate) fn state(&self) -> Result<Token, Error> {
+        self.token_of(self.snapshot())
+    }
+
+    /// Says whether it has written nothing.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.write_set.is_empty()
+    }
+
     /// A reference that was read from an object of this transaction's state.
     pub(crate) fn token<T>(&self, oref: Oref, hint: u32) -> Ref<T> {
         Ref::with_hint(oref, hint).read_at(self.scope.snapshot())
@@ -285,7 +295,7 @@ pub fn run<R>(
     options: impl Into<Options>,
     body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    attempts(port, options.into(), body, Error::is_retryable)
+    attempts(port, options.into(), body, Error::is_retryable, None)
 }
 
 /// [`run`] for a body with errors of its own. They cannot be asked whether they are a conflict, so the
@@ -298,7 +308,17 @@ pub fn try_run<R, E: From<Error>>(
     options: impl Into<Options>,
     body: impl FnMut(&Tx<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
-    attempts(port, options.into(), body, |_| false)
+    attempts(port, options.into(), body, |_| false, None)
+}
+
+/// [`run`] that also gives the states that its attempts have read, and the one that was committed.
+pub(crate) fn run_seen<R>(
+    port: &dyn Port,
+    options: Options,
+    body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    saw: &mut dyn FnMut(Token),
+) -> Result<R, Error> {
+    attempts(port, options, body, Error::is_retryable, Some(saw))
 }
 
 /// The attempts of [`run`] and [`try_run`]. `is_conflict` knows conflicts among the errors of `body`; those
@@ -309,6 +329,7 @@ fn attempts<R, E: From<Error>>(
     options: Options,
     mut body: impl FnMut(&Tx<'_>) -> Result<R, E>,
     is_conflict: impl Fn(&E) -> bool,
+    mut saw: Option<&mut dyn FnMut(Token)>,
 ) -> Result<R, E> {
     let until = options.until(port);
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
@@ -318,13 +339,24 @@ fn attempts<R, E: From<Error>>(
         // the same snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();
         attempt += u32::from(seen.replace(begun) != Some(begun));
-        let conflict = match body(&tx) {
+        let returned = body(&tx);
+        if let Some(saw) = &mut saw {
+            saw(tx.state()?);
+        }
+        let conflict = match returned {
             Ok(value) => match tx.commit() {
-                Ok(_) => return Ok(value),
+                Ok(committed) => {
+                    saw.iter_mut().for_each(|saw| saw(committed.token));
+                    return Ok(value);
+                }
                 Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Error::Conflict.into(),
                 Err(Error::Timeout(Some(op))) => match commit::resolve(port, until, *op)? {
-                    true => return Ok(value),
-                    false => Error::Conflict.into(),
+                    Some(stamp) => {
+                        let token = commit::token_of(port, until, stamp)?;
+                        saw.iter_mut().for_each(|saw| saw(token));
+                        return Ok(value);
+                    }
+                    None => Error::Conflict.into(),
                 },
                 Err(e) if e.is_retryable() => e.into(),
                 Err(e) => return Err(e.into()),

@@ -9,10 +9,11 @@ use tercel_engine::replica::condemned::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement};
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_engine::slots::Slots;
-use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{CommitEffects, Write};
 use tercel_wire::schema::Scalar;
+use tercel_wire::vector::{Seen, Vector};
 
 fn oref(page: u32, slot: u16) -> Oref {
     Oref::new(PageId::new(page).unwrap(), slot).unwrap()
@@ -86,8 +87,16 @@ fn members() -> Members {
     Members::new(vec![member(0x6162_6364_6566_6768, true), member(0x7172_7374_7576_7778, false)]).unwrap()
 }
 
+fn dependencies() -> Vector {
+    let seen = |at, done| Seen { done: Stamp(done), ..Seen::at(ViewId::new(9, 0x0a0b_0c0d), Stamp(at)) };
+    let mut on = Vector::default();
+    on.add(SpaceId(0x3132_3334_3536_3738), seen(0x0102_0304, 0));
+    on.add(SpaceId(0x3132_3334_3536_3739), seen(7, 5));
+    on
+}
+
 /// Those that change nothing by themselves.
-fn pieces() -> [(&'static str, Entry<'static>); 4] {
+fn pieces() -> [(&'static str, Entry<'static>); 5] {
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -99,6 +108,7 @@ fn pieces() -> [(&'static str, Entry<'static>); 4] {
         ("commit_staged", Entry::CommitStaged { op, bytes: 0x4142_4344 }),
         ("leave", Entry::Leave(ClientId(0x1112_1314_1516_1718))),
         ("members", Entry::Members(members())),
+        ("depend", Entry::Depend(dependencies())),
     ]
 }
 
@@ -114,8 +124,8 @@ fn entries_have_the_bytes_of_version_4() {
 }
 
 #[test]
-fn a_stored_state_has_the_bytes_of_version_6() {
-    let mut promised = Promises::read(include_str!("../golden/states_v6.txt"));
+fn a_stored_state_has_the_bytes_of_version_7() {
+    let mut promised = Promises::read(include_str!("../golden/states_v7.txt"));
     let mut state = Replica::new();
     let bytes = promised.keep("new", &state.encode());
     assert_eq!(Replica::decode(&bytes).unwrap().encode(), bytes);
@@ -137,7 +147,11 @@ fn a_stored_state_has_the_bytes_of_version_6() {
         holes: vec![],
     });
     let ended = Entry::End(grants[1].client);
-    let entries = grants.into_iter().map(Entry::Grant).chain([ended, Entry::Members(members())]);
+    let entries = grants.into_iter().map(Entry::Grant).chain([
+        ended,
+        Entry::Members(members()),
+        Entry::Depend(dependencies()),
+    ]);
     for (stamp, entry) in (12..).zip(entries) {
         state.apply(Stamp(stamp), view, &entry, &mut Nowhere).unwrap();
     }

@@ -35,5 +35,6 @@ mod places;
 mod seeds;
 mod server;
 mod space;
+mod spaces;
 mod stories;
 mod unchanged;

@@ -138,7 +138,8 @@ impl Quorum {
             false => self.followed.matched,
         };
         self.stabilize(stable.min(upto), out);
-        // An entry of this leader's is stable, behind everything that was acknowledged to it before a restart.
+        // An entry of this leader's is stable, behind everything that was acknowledged to it before a
+        // restart.
         let is_of_view = self.tail.view_at(self.stable) == Some(self.promise.view);
         if is_of_view && self.followed.first.is_some_and(|first| self.stable >= first) {
             self.become_sure(out);

@@ -535,7 +535,7 @@ fn date_of_day(day: u64) -> String {
 }
 
 /// The version of the directory that this build writes and reads: its layout, the log, the page store.
-pub const FORMAT_VERSION: u16 = 7;
+pub const FORMAT_VERSION: u16 = 8;
 
 const LOCK_NAME: &str = "lock";
 pub(crate) const FORMAT_NAME: &str = "format";

@@ -13,7 +13,7 @@ use tercel_engine::server::{
     Checkpoint, Effect, Effects, Input, PageUpdate, Recovery, RecoveryError, Server, ServerConfig,
 };
 use tercel_engine::time::Now;
-use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId, Written};
+use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId, Written};
 
 use crate::SPACE;
 use clock::Clock;
@@ -32,6 +32,7 @@ pub struct Node<H = ()> {
     pub running: Option<Running<H>>,
     /// Bytes of a segment of its log.
     pub segment_bytes: u32,
+    space: SpaceId,
     /// Set until the first process of the node begins.
     is_new: bool,
 }
@@ -70,9 +71,14 @@ pub struct Running<H = ()> {
 impl<H> Node<H> {
     /// A node of a space in which nothing has happened yet.
     pub fn new(clock: Clock, salt: u64, segment_bytes: u32) -> Node<H> {
+        Node::of_space(SPACE, clock, salt, segment_bytes)
+    }
+
+    /// The same of another space than [`SPACE`].
+    pub fn of_space(space: SpaceId, clock: Clock, salt: u64, segment_bytes: u32) -> Node<H> {
         let mut disk = Disk::default();
-        Log::create(&mut disk, SPACE, salt, segment_bytes);
-        Node { disk, clock, life: 0, running: None, segment_bytes, is_new: true }
+        Log::create(&mut disk, space, salt, segment_bytes);
+        Node { disk, clock, life: 0, running: None, segment_bytes, space, is_new: true }
     }
 
     /// Says whether its process runs.
@@ -99,7 +105,7 @@ impl<H> Node<H> {
         config: ServerConfig,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Recovery, RecoveryError> {
-        Recovery::new(config, SPACE, checkpoint, if self.is_new { 0 } else { PageId::MAX.get() })
+        Recovery::new(config, self.space, checkpoint, if self.is_new { 0 } else { PageId::MAX.get() })
     }
 
     /// Opens the log, and reads it from an entry on.
@@ -107,7 +113,7 @@ impl<H> Node<H> {
     /// # Errors
     /// If it is damaged.
     pub fn open(&mut self, from: Stamp) -> Result<Opened, String> {
-        Log::open(&mut self.disk, SPACE, from, self.segment_bytes)
+        Log::open(&mut self.disk, self.space, from, self.segment_bytes)
     }
 
     /// A machine begins, whose log has everything that its predecessors wrote.

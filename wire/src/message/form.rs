@@ -11,6 +11,7 @@ use crate::id::{
 use crate::interface::{Interface, METHODS_MAX};
 use crate::layout::Layout;
 use crate::token::{TOKEN_BYTES, Token};
+use crate::vector::Vector;
 
 /// The form of fields of type `T`.
 pub trait Form<'a, T = Self> {
@@ -57,6 +58,7 @@ forms! {
     Stamp [Stamp] 8, |v, out| out.put_u64(v.0), |r, _name| Ok(Stamp(r.u64()?));
     ViewId [ViewId] 8, |v, out| v.encode(out), |r, _name| ViewId::decode(r);
     Token [Token] TOKEN_BYTES, |v, out| v.encode(out), |r, _name| Token::decode(r);
+    Vector [Vector] 1, |v, out| v.encode(out), |r, _name| Vector::decode(r);
     PageId [PageId] 4, |v, out| out.put_u32(v.get()),
         |r, name| PageId::new(r.u32()?).ok_or(DecodeError::BadField(name));
     Oref [Oref] 4, |v, out| out.put_u32(v.raw()),

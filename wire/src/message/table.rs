@@ -17,6 +17,7 @@ use crate::id::{ClassId, ClientId, MemberId, OpId, PageId, SpaceId, Stamp, ViewI
 use crate::interface::Interface;
 use crate::layout::Layout;
 use crate::token::Token;
+use crate::vector::Vector;
 
 messages! {
 FromClient {
@@ -173,6 +174,12 @@ FromClient {
         /// Where a member that is new is reached by clients and members.
         address: String,
     } => Grouped;
+    /// Orders that what follows in the space rests on what the client has seen of other spaces. It may be
+    /// asked again.
+    29 Depend {
+        /// The states that were seen.
+        on: Vector,
+    } => Dependencies;
 }
 FromServer {
     /// From now on the connection is a session.
@@ -340,6 +347,12 @@ FromServer {
     86 Addresses {
         /// As in [`Welcome`].
         servers: Vec<String> as Servers,
+    };
+    /// States of other spaces on which the space rests, so far as they changed: sent unasked before the
+    /// welcome, and before the stream up to the stamp at which they did.
+    87 Dependencies {
+        /// The states.
+        on: Vector,
     };
 }
 }

@@ -18,6 +18,7 @@ use tercel_wire::record::{
 };
 use tercel_wire::schema::{Field, Scalar, Schema, TAG, Type};
 use tercel_wire::token::Token;
+use tercel_wire::vector::{Seen, Vector};
 
 const CHANGED: &str = "formats are promises: make a new version";
 
@@ -624,6 +625,10 @@ fn messages_have_the_bytes_of_version_4() {
     message!(promised, "grouped", FromServer::Grouped, grouped);
     let servers = vec!["a:1".into(), "b:2".into()];
     message!(promised, "addresses", FromServer::Addresses, Addresses { servers });
+    let mut on = Vector::default();
+    on.add(space, Seen { done: Stamp(5), ..Seen::at(ViewId::new(9, 0x0a0b_0c0d), Stamp(0x0102_0304)) });
+    message!(promised, "depend", FromClient::Depend, Depend { on: on.clone() });
+    message!(promised, "dependencies", FromServer::Dependencies, Dependencies { on });
     let begun = BackupBegun {
         stamp: Stamp(0x2122_2324_2526_2728),
         view: ViewId::new(0x4142_4344, 0x5152_5354),

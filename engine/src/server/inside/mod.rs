@@ -25,6 +25,7 @@ use tercel_wire::message::Outcome;
 use tercel_wire::page::OBJECT_BYTES_MAX;
 use tercel_wire::record::EncodeError;
 use tercel_wire::token::Token;
+use tercel_wire::vector::Vector;
 
 use super::{End, Server};
 use crate::effect::Effects;
@@ -200,6 +201,21 @@ impl Home for Inside<'_> {
 
     fn class_for(&mut self, _now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
         self.class_of_type(key)
+    }
+
+    fn dependencies(&self, at: Stamp) -> Option<Vector> {
+        (self.server.visible() >= at).then(|| self.server.replica.dependencies.all().clone())
+    }
+
+    fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
+        if let Err(e) = self.session() {
+            return Some(Err(e));
+        }
+        let ordered = self.sessions(|s, cx| s.inside_depend(on, cx));
+        match ordered {
+            Ok(stamp) => (stamp <= self.server.visible()).then_some(Ok(())),
+            Err(e) => Some(Err(e)),
+        }
     }
 
     fn locate(&mut self, _now: Now, wanted: &Wanted<'_>, _search: &mut Search) -> Located {

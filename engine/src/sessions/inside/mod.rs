@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{Lease, Leased, Outcome};
+use tercel_wire::vector::Vector;
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -253,6 +254,17 @@ impl Sessions {
         leader.arrived(session.client, CONN, Stamp(u64::MAX));
         self.inside.session = Some(session);
         Ok(session)
+    }
+
+    /// The stamp from which on the space rests on a vector.
+    ///
+    /// # Errors
+    /// `Full`; `Unavailable` as long as this server does not lead.
+    pub(crate) fn inside_depend(&mut self, on: &Vector, cx: &mut Cx<'_>) -> Result<Stamp, Error> {
+        let ordered = cx.lead(|leader, work| leader.order_dependencies(on, work));
+        let (ordered, _) =
+            ordered.ok_or_else(|| Error::Unavailable("this server does not lead: try again".into()))?;
+        ordered.map_err(|(reason, text)| Error::refused(reason, &text))
     }
 
     /// Asks the sequencer whether this server still leads, for its own session.

@@ -1,0 +1,289 @@
+//! Sessions over several spaces: causal reads, never an effect without its cause.
+//!
+//! A space has an order, and spaces have none among them. A [`Session`] has a vector, the states that it has
+//! seen, one a space. It reads a space only in a state at or above its entry, and has a space *rest* on the
+//! vector before it changes it; whoever reads the space afterwards joins what it rests on. So a reader of a
+//! change sees, in every other space, at least what its writer had seen (Kordale and Ahamad's Flex; the
+//! vector has one entry a space and not one a copy, because a cache shows one state of a space).
+//!
+//! The invariant: the vector of a session is *closed*: what it has of one space covers what the space rests
+//! on in that state. Only the states of [`Session::open`] are not joined yet.
+
+use std::cell::{OnceCell, RefCell};
+
+use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::token::Token;
+use tercel_wire::vector::{VECTOR_MAX, Vector};
+
+use crate::error::Error;
+use crate::limits;
+use crate::txn::{self, Freshness, Options, Port, Step, Tx};
+
+/// One course of events over several spaces: what it does later sees all that it saw and did before, in every
+/// space. A session is used by one thread at a time; others have sessions of their own, and hand
+/// [tokens](Session::token) to each other.
+pub struct Session<'s> {
+    spaces: Vec<(&'s str, &'s (dyn Port + Sync))>,
+    seen: RefCell<Vector>,
+    /// By space: the last state that was read or made there, unless the vector is closed over it.
+    open: RefCell<Vec<Option<Token>>>,
+    /// By space, once its server has been reached.
+    ids: RefCell<Vec<Option<SpaceId>>>,
+}
+
+/// A space as a session sees it.
+pub struct InSpace<'a, 's> {
+    session: &'a Session<'s>,
+    at: usize,
+    options: Options,
+}
+
+/// States of several spaces that go together, for reading: no effect is in one of them whose cause is missing
+/// in another.
+pub struct Cut<'a> {
+    session: &'a Session<'a>,
+    /// The states that it needs at least.
+    needs: RefCell<Vector>,
+    transactions: Vec<OnceCell<Tx<'a>>>,
+}
+
+impl<'s> Session<'s> {
+    /// A session that has seen nothing, over spaces with these names.
+    pub fn new(spaces: impl IntoIterator<Item = (&'s str, &'s (dyn Port + Sync))>) -> Session<'s> {
+        let spaces: Vec<_> = spaces.into_iter().collect();
+        let (open, ids) = (RefCell::new(vec![None; spaces.len()]), RefCell::new(vec![None; spaces.len()]));
+        Session { spaces, seen: RefCell::default(), open, ids }
+    }
+
+    /// The space of a name.
+    ///
+    /// # Errors
+    /// `Invalid` if the session has none of that name.
+    pub fn space<'a>(&'a self, name: &str) -> Result<InSpace<'a, 's>, Error> {
+        Ok(InSpace { session: self, at: self.number(name)?, options: Options::default() })
+    }
+
+    fn number(&self, name: &str) -> Result<usize, Error> {
+        self.spaces.iter().position(|(is, _)| *is == name).ok_or_else(|| {
+            let names: Vec<_> = self.spaces.iter().map(|(name, _)| *name).collect();
+            Error::Invalid(format!("there is no space {name:?} in this session, which has {names:?}"))
+        })
+    }
+
+    /// All that the session has seen, to pass on: a session that [absorbs](Session::absorb) it sees at least
+    /// as much. Waits until the client has heard of the session's own commits.
+    ///
+    /// # Errors
+    /// `Unavailable` or `Timeout` if that cannot be.
+    pub fn token(&self) -> Result<Vector, Error> {
+        self.close(None)?;
+        Ok(self.seen.borrow().clone())
+    }
+
+    /// From now on the session sees all that the one did which gave the token.
+    ///
+    /// # Errors
+    /// `Invalid` if the session would have seen more than 64 spaces.
+    pub fn absorb(&self, token: &Vector) -> Result<(), Error> {
+        let mut seen = self.seen.borrow().clone();
+        seen.join(token);
+        self.see(seen)
+    }
+
+    fn see(&self, seen: Vector) -> Result<(), Error> {
+        if seen.len() > VECTOR_MAX {
+            return Err(Error::Invalid(format!("a session sees at most {VECTOR_MAX} spaces")));
+        }
+        self.seen.replace(seen);
+        Ok(())
+    }
+
+    /// A state of a space was read or made.
+    fn saw(&self, at: usize, token: Token) {
+        let last = &mut self.open.borrow_mut()[at];
+        *last = Some(last.map_or(token, |last| if last.stamp > token.stamp { last } else { token }));
+    }
+
+    /// Joins what spaces rest on in the states that were seen of them: of all but the one that is used next.
+    fn close(&self, but: Option<usize>) -> Result<(), Error> {
+        for at in (0..self.spaces.len()).filter(|at| Some(*at) != but) {
+            let Some(token) = self.open.borrow()[at] else { continue };
+            let mut seen = self.seen.borrow().clone();
+            seen.join(&Vector::of(token));
+            seen.join(&self.dependencies(at, token.stamp)?);
+            self.see(seen)?;
+            self.open.borrow_mut()[at] = None;
+        }
+        Ok(())
+    }
+
+    fn dependencies(&self, at: usize, stamp: Stamp) -> Result<Vector, Error> {
+        let mut on = Vector::default();
+        self.drive(at, &Options::default(), |home| {
+            on = home.dependencies(stamp)?;
+            Some(Ok(()))
+        })?;
+        Ok(on)
+    }
+
+    /// The space of that number, which is known once its server has been reached.
+    fn id(&self, at: usize, options: &Options) -> Result<SpaceId, Error> {
+        if let Some(id) = self.ids.borrow()[at] {
+            return Ok(id);
+        }
+        let id = Tx::begin(self.spaces[at].1, *options)?.as_of().token.space;
+        self.ids.borrow_mut()[at] = Some(id);
+        Ok(id)
+    }
+
+    fn drive(
+        &self,
+        at: usize,
+        options: &Options,
+        mut step: impl FnMut(&mut dyn txn::Home) -> Option<Result<(), Error>>,
+    ) -> Result<(), Error> {
+        let port = self.spaces[at].1;
+        let mut result = Ok(());
+        port.drive(options.until(port), &mut |home, _| match step(home) {
+            None => Step::Wait,
+            Some(end) => {
+                result = end;
+                Step::Done
+            }
+        })?;
+        result
+    }
+
+    /// Reads several spaces in states that go together. `body` may run more than once, and what it read in a
+    /// state that did not fit is dropped.
+    ///
+    /// # Errors
+    /// The error that `body` returned on states that go together; `Invalid` if it writes; `Conflict` after
+    /// many attempts; and as a transaction in each of the spaces.
+    pub fn read<R>(&self, mut body: impl FnMut(&Cut<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        self.close(None)?;
+        let needs = RefCell::new(self.seen.borrow().clone());
+        for attempt in 0..limits::RUN_ATTEMPTS_MAX {
+            let transactions = self.spaces.iter().map(|_| OnceCell::new()).collect();
+            let cut = Cut { session: self, needs: RefCell::new(needs.borrow().clone()), transactions };
+            let returned = body(&cut);
+            let (tokens, together) = cut.judge()?;
+            if together && !matches!(returned, Err(Error::Conflict)) {
+                tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
+                return returned;
+            }
+            needs.replace(cut.needs.into_inner());
+            if let Some((_, port)) = self.spaces.first() {
+                port.back_off(BACK_OFF_US << attempt.min(8));
+            }
+        }
+        Err(Error::Conflict)
+    }
+}
+
+/// The first pause between two attempts of a cut.
+const BACK_OFF_US: u64 = 50;
+
+impl InSpace<'_, '_> {
+    /// Chooses isolation, freshness and time-out of its transactions, as for one space. What the session has
+    /// seen is the least state in any case.
+    #[must_use]
+    pub fn with(mut self, options: impl Into<Options>) -> Self {
+        self.options = options.into();
+        self
+    }
+
+    /// Runs `body` in a transaction of this space that sees all that the session has seen, and commits.
+    /// Where it is the first in this space since the session saw something new elsewhere, the space is first
+    /// made to rest on that, which takes as long as a commit.
+    ///
+    /// # Errors
+    /// As [`txn::run`]; `Full` if the space rests on as many others as it can; `OtherHistory` if a space was
+    /// put back to a state before one that the session has seen.
+    pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        let id = self.prepare()?;
+        let others = self.session.seen.borrow().clone().without(id);
+        if !others.is_empty() {
+            self.session.drive(self.at, &self.options, |home| home.depend(&others))?;
+        }
+        self.attempt(id, body)
+    }
+
+    /// Runs `body` in a transaction of this space that sees all that the session has seen, and is not to
+    /// change anything.
+    ///
+    /// # Errors
+    /// `Invalid` if it writes; else as [`InSpace::run`].
+    pub fn read<R>(&self, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        let id = self.prepare()?;
+        self.attempt(id, |tx| {
+            let value = body(tx)?;
+            if tx.is_read_only() { Ok(value) } else { Err(writes("`read`")) }
+        })
+    }
+
+    fn prepare(&self) -> Result<SpaceId, Error> {
+        self.session.close(Some(self.at))?;
+        self.session.id(self.at, &self.options)
+    }
+
+    fn attempt<R>(&self, id: SpaceId, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        let (seen, open) = (self.session.seen.borrow().token(id), self.session.open.borrow()[self.at]);
+        let at_least = seen.into_iter().chain(open).max_by_key(|token| token.stamp);
+        let options = Options { at_least, ..self.options };
+        let mut saw = |token| self.session.saw(self.at, token);
+        txn::run_seen(self.session.spaces[self.at].1, options, body, &mut saw)
+    }
+}
+
+impl<'a> Cut<'a> {
+    /// The transaction that reads the space of a name, begun with its first use.
+    ///
+    /// # Errors
+    /// `Invalid` if the session has no space of that name, and as [`Tx::begin`].
+    pub fn space(&self, name: &str) -> Result<&Tx<'a>, Error> {
+        let at = self.session.number(name)?;
+        let cell = &self.transactions[at];
+        if cell.get().is_none() {
+            let options = Options { freshness: Freshness::default(), ..Options::default() };
+            let id = self.session.id(at, &options)?;
+            // What was read before rests on this, or on more by now.
+            self.join_needs()?;
+            let at_least = self.needs.borrow().token(id);
+            let tx = Tx::begin(self.session.spaces[at].1, Options { at_least, ..options })?;
+            _ = cell.set(tx);
+        }
+        cell.get().ok_or(Error::Conflict)
+    }
+
+    /// The states that were read, by space, each with its transaction's.
+    fn tokens(&self) -> Result<Vec<(usize, Token)>, Error> {
+        let open = self.transactions.iter().enumerate().filter_map(|(at, cell)| Some((at, cell.get()?)));
+        open.map(|(at, tx)| Ok((at, tx.state()?))).collect()
+    }
+
+    fn join_needs(&self) -> Result<(), Error> {
+        for (at, token) in self.tokens()? {
+            let on = self.session.dependencies(at, token.stamp)?;
+            self.needs.borrow_mut().join(&on);
+        }
+        Ok(())
+    }
+
+    /// The states that were read, and whether each covers what the others rest on.
+    fn judge(&self) -> Result<(Vec<(usize, Token)>, bool), Error> {
+        if self.transactions.iter().filter_map(OnceCell::get).any(|tx| !tx.is_read_only()) {
+            return Err(writes("a cut over several spaces"));
+        }
+        self.join_needs()?;
+        let (tokens, needs) = (self.tokens()?, self.needs.borrow());
+        let covers = |token: &Token| needs.get(token.space).is_none_or(|need| token.stamp >= need.at);
+        let together = tokens.iter().all(|(_, token)| covers(token));
+        Ok((tokens, together))
+    }
+}
+
+fn writes(by: &str) -> Error {
+    let text = format!("{by} only reads: write in one space, with `session.space(NAME)?.run(..)`");
+    Error::Invalid(text)
+}
