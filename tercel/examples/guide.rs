@@ -9,7 +9,7 @@ use std::time::Duration;
 use tercel::collections::{Map, Vector};
 use tercel::{
     Callback, Called, Client, ClientConfig, Context, Error, Failure, Input, Isolation, List, Obj, Object,
-    Output, Record, Ref, Server, SharedMemory, Text, interface, service,
+    Output, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
 };
 
 #[derive(Object)]
@@ -19,6 +19,11 @@ struct Person {
     home: Option<Place>,
     friends: List<Ref<Person>>,
     job: Job,
+}
+
+#[derive(Object)]
+struct Note {
+    text: Text,
 }
 
 #[derive(Record)]
@@ -178,6 +183,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     changed_class(&dir)?;
     registers(&dir)?;
     networked(&dir)?;
+    several(&dir)?;
     over_a_socket(&dir)?;
     println!("The guide holds.");
     Ok(std::fs::remove_dir_all(&dir)?)
@@ -345,6 +351,36 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     let health = client.health(Duration::from_secs(1))?;
     println!("{:?} for {} s, {} calls under way", health.state, health.uptime.as_secs(), health.calls);
     watched(client, other, ann)
+}
+
+fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let (accounts, letters) =
+        (tercel::embedded(dir.join("accounts"))?, tercel::embedded(dir.join("letters"))?);
+    let spaces = Spaces::new().with("accounts", accounts).with("letters", letters);
+
+    let session = spaces.session()?;
+    session
+        .space("accounts")?
+        .run(|tx| tx.set_root("ann", tx.create(&Note { text: "Ann lives in Ulm".into() })?))?;
+    // Made by a session that has seen Ann's account: whoever reads the letter in a session has that, too.
+    session
+        .space("letters")?
+        .run(|tx| tx.set_root("to ann", tx.create(&Note { text: "Dear Ann".into() })?))?;
+
+    let reader = spaces.session()?;
+    let letter = |tx: &Tx<'_>| Ok(tx.get_root::<Note>("to ann")?.text()?.into_owned());
+    println!("{}", reader.space("letters")?.read(letter)?);
+    let account = |tx: &Tx<'_>| Ok(tx.get_root::<Note>("ann")?.text()?.into_owned());
+    println!("for {}", reader.space("accounts")?.read(account)?);
+
+    // One cut through both: neither has an effect whose cause is missing in the other.
+    let both = reader.read(|cut| Ok((letter(cut.space("letters")?)?, account(cut.space("accounts")?)?)))?;
+
+    // What the session has seen, for another process or another session.
+    let token = session.token()?.to_string();
+    spaces.session()?.absorb(&token.parse()?)?;
+    println!("{both:?} as of {token}");
+    Ok(())
 }
 
 fn methods(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std::error::Error>> {

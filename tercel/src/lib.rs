@@ -160,6 +160,7 @@
 //! |---|---|
 //! | [`Client`], [`Tx`], [`Obj`], [`Ref`] | what a program holds |
 //! | [`Watch`] | a stream of changes |
+//! | [`Spaces`], [`Session`] | several spaces, read causally |
 //! | [`Server`] | a space being served |
 //! | [`backup`], [`check`] | copies of a space, and whether one is sound |
 //! | [`group`] | directories of the members of a group of servers |
@@ -187,6 +188,7 @@ mod pipe;
 mod server;
 mod serving;
 mod sharing;
+mod spaces;
 pub mod tools;
 mod transaction;
 
@@ -196,6 +198,7 @@ pub use disk::DiskError;
 pub use health::{Health, HealthState};
 pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings, group};
 pub use sharing::SharedMemory;
+pub use spaces::Spaces;
 #[doc(inline)]
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record, interface, service};
@@ -211,6 +214,7 @@ pub use tercel_engine::rpc::{
     Streaming,
 };
 pub use tercel_engine::server::SpaceWarning;
+pub use tercel_engine::spaces::{Cut, InSpace, Session};
 pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Tx};
 pub use tercel_engine::{Error, object};
 pub use tercel_events::Backend;
@@ -219,6 +223,7 @@ pub use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 pub use tercel_wire::lent::{Lending, LentBytes};
 pub use tercel_wire::record::{Any, Bytes, List, Ref, Target, Text};
 pub use tercel_wire::token::{Token, TokenError};
+pub use tercel_wire::vector::Vector as SessionToken;
 
 /// The support of derived code. Not for people.
 #[doc(hidden)]

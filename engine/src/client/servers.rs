@@ -86,8 +86,9 @@ impl Servers {
         self.unreachable = None;
     }
 
-    /// The server has refused the identity of the client and takes another: it is tried next, because a greeting
-    /// elsewhere, whatever comes of it, makes the new identity one that may have been forgotten, too.
+    /// The server has refused the identity of the client and takes another: it is tried next, because a
+    /// greeting elsewhere, whatever comes of it, makes the new identity one that may have been forgotten,
+    /// too.
     pub(super) fn try_again(&mut self) {
         if let Some(at) = self.tried.pop() {
             self.learned.retain(|other| *other != at);

@@ -424,7 +424,12 @@ impl Client {
     pub fn transaction(&self) -> Transaction<'_> {
         let ClientConfig { isolation, freshness, .. } = self.inner.config;
         let options = Options { isolation, freshness, ..Options::default() };
-        Transaction::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), options)
+        Transaction::new(self.shared_port(), options)
+    }
+
+    /// The way of transactions that may go from thread to thread.
+    pub(crate) fn shared_port(&self) -> Result<&(dyn Port + Sync), Error> {
+        self.shared().map(|shared| shared as &(dyn Port + Sync))
     }
 
     /// An object whose methods are called, where that is cheapest: see [`CallPolicy`](crate::CallPolicy).

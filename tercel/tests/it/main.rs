@@ -41,6 +41,7 @@ mod sends;
 mod services;
 mod session;
 mod shared;
+mod spaces;
 mod streams;
 mod threads;
 mod watch;

@@ -1,0 +1,93 @@
+//! Several spaces, and sessions over them.
+
+use tercel_engine::Error;
+use tercel_engine::spaces::Session;
+
+use crate::client::Client;
+
+/// The clients of several spaces, by name. A [`Session`] over them reads causally: whoever sees a change in
+/// one space sees, in every other, at least what the session had seen that made it.
+///
+/// Each client has its own cache and connection, of the size and with the waits of its
+/// [`ClientConfig`](crate::ClientConfig). A transaction writes one space.
+///
+/// ```
+/// use tercel::{Object, SessionToken, Spaces};
+///
+/// #[derive(Object)]
+/// struct Note {
+///     text: String,
+/// }
+///
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-spaces-{}", std::process::id()));
+/// let spaces = Spaces::new()
+///     .with("people", tercel::embedded(dir.join("people"))?)
+///     .with("letters", tercel::embedded(dir.join("letters"))?);
+///
+/// // What a session does in one space rests on all that it has seen in the others.
+/// let session = spaces.session()?;
+/// let note = |text: &str| Note { text: text.into() };
+/// session.space("people")?.run(|tx| tx.set_root("ann", tx.create(&note("moved"))?))?;
+/// session.space("letters")?.run(|tx| tx.set_root("ann", tx.create(&note("to her new place"))?))?;
+///
+/// // Another session that sees the letter sees the move as well, and a cut has both or neither.
+/// let other = spaces.session()?;
+/// other.space("letters")?.read(|tx| tx.get_root::<Note>("ann").map(|_| ()))?;
+/// let text = |tx: &tercel::Tx<'_>| Ok(tx.get_root::<Note>("ann")?.text()?.to_string());
+/// assert_eq!(other.space("people")?.read(text)?, "moved");
+/// other.read(|cut| {
+///     cut.space("letters")?.get_root::<Note>("ann")?;
+///     cut.space("people")?.get_root::<Note>("ann").map(|_| ())
+/// })?;
+///
+/// // Another process goes on from here with the token.
+/// let token = session.token()?.to_string();
+/// spaces.session()?.absorb(&token.parse::<SessionToken>()?)?;
+/// # drop(spaces);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Spaces {
+    clients: Vec<(String, Client)>,
+}
+
+impl Spaces {
+    /// None yet.
+    pub fn new() -> Spaces {
+        Spaces::default()
+    }
+
+    /// Connects to each of these, by name and address, as [`Client::connect`] does.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect<'a>(named: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Spaces, Error> {
+        named
+            .into_iter()
+            .try_fold(Spaces::new(), |spaces, (name, at)| Ok(spaces.with(name, Client::connect(at)?)))
+    }
+
+    /// Adds the space of a client. A name that is there already is of this client from now on.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, client: Client) -> Spaces {
+        let name = name.into();
+        self.clients.retain(|(other, _)| *other != name);
+        self.clients.push((name, client));
+        self
+    }
+
+    /// The client of a space, for what has no part in a session.
+    pub fn client(&self, name: &str) -> Option<&Client> {
+        self.clients.iter().find(|(other, _)| other == name).map(|(_, client)| client)
+    }
+
+    /// A session that has seen nothing yet.
+    ///
+    /// # Errors
+    /// `Unavailable` if a client cannot be used in this process, which was forked off its own.
+    pub fn session(&self) -> Result<Session<'_>, Error> {
+        let ports = self.clients.iter().map(|(name, client)| Ok((name.as_str(), client.shared_port()?)));
+        Ok(Session::new(ports.collect::<Result<Vec<_>, Error>>()?))
+    }
+}

@@ -1,0 +1,104 @@
+//! Sessions over two spaces, on real servers and sockets, while one of them is restarted again and again.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use tercel::{Address, Error, Object, Ref, Server, Session, Spaces, Tx};
+
+#[derive(Object)]
+struct Count {
+    count: u64,
+}
+
+fn socket(dir: &Path, name: &str) -> Address {
+    Address::Unix(dir.join(name).with_extension("socket"))
+}
+
+fn serve(dir: &Path, name: &str) -> Server {
+    Server::builder(dir.join(name)).listen(socket(dir, name)).start().unwrap()
+}
+
+fn connect(dir: &Path) -> Spaces {
+    let [causes, effects] = ["causes", "effects"].map(|name| socket(dir, name).to_string());
+    Spaces::connect([("causes", causes.as_str()), ("effects", effects.as_str())]).unwrap()
+}
+
+fn make(session: &Session<'_>, space: &str) -> Ref<Count> {
+    let made = session.space(space).unwrap().run(|tx| {
+        let made = tx.create(&Count { count: 0 })?;
+        tx.set_root("count", made)?;
+        Ok(made)
+    });
+    made.unwrap()
+}
+
+fn count(tx: &Tx<'_>, r: Ref<Count>) -> Result<u64, Error> {
+    Ok(tx.get(r)?.count())
+}
+
+/// A result, unless a server is away.
+fn there<R>(result: Result<R, Error>) -> Option<R> {
+    match result {
+        Ok(value) => Some(value),
+        Err(Error::Unavailable(_) | Error::Conflict) => None,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+const ROUNDS: u64 = 200;
+const RESTARTS: u64 = 4;
+
+#[test]
+fn effects_never_come_before_causes_through_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (_causes, mut effects) = (serve(dir, "causes"), Some(serve(dir, "effects")));
+    let spaces = connect(dir);
+    let session = spaces.session().unwrap();
+    let (cause, effect) = (make(&session, "causes"), make(&session, "effects"));
+    let (is_over, written, cuts) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = spaces.session().unwrap();
+            for n in 1..=ROUNDS {
+                for (space, object) in [("causes", cause), ("effects", effect)] {
+                    let set = |tx: &Tx<'_>| tx.edit(object)?.set_count(n);
+                    while there(session.space(space).unwrap().run(set)).is_none() {}
+                }
+                written.store(n, Ordering::Relaxed);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // A cache of its own, and a session that never ends.
+                let spaces = connect(dir);
+                let session = spaces.session().unwrap();
+                let mut last = (0, 0);
+                while !is_over.load(Ordering::Relaxed) {
+                    let seen = there(session.space("effects").unwrap().read(|tx| count(tx, effect)));
+                    let cut = session.read(|cut| {
+                        Ok((count(cut.space("causes")?, cause)?, count(cut.space("effects")?, effect)?))
+                    });
+                    let Some((cause, effect)) = there(cut) else { continue };
+                    assert!(cause >= effect, "effect {effect} without its cause, which is at {cause}");
+                    assert!(
+                        effect >= seen.unwrap_or(0).max(last.1) && cause >= last.0,
+                        "a session goes back"
+                    );
+                    last = (cause, effect);
+                    cuts.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for n in 1..=RESTARTS {
+            while written.load(Ordering::Relaxed) < n * ROUNDS / (RESTARTS + 1) {
+                thread::yield_now();
+            }
+            effects.take().unwrap().stop().unwrap();
+            effects = Some(serve(dir, "effects"));
+        }
+    });
+    assert!(cuts.into_inner() > 10);
+}
