@@ -12,11 +12,11 @@ use crate::client::Client;
 /// [`ClientConfig`](crate::ClientConfig). A transaction writes one space.
 ///
 /// ```
-/// use tercel::{Object, SessionToken, Spaces};
+/// use tercel::{Object, SessionToken, Spaces, Text, Tx};
 ///
 /// #[derive(Object)]
 /// struct Note {
-///     text: String,
+///     text: Text,
 /// }
 ///
 /// # let dir = std::env::temp_dir().join(format!("tercel-doc-spaces-{}", std::process::id()));
@@ -33,7 +33,7 @@ use crate::client::Client;
 /// // Another session that sees the letter sees the move as well, and a cut has both or neither.
 /// let other = spaces.session()?;
 /// other.space("letters")?.read(|tx| tx.get_root::<Note>("ann").map(|_| ()))?;
-/// let text = |tx: &tercel::Tx<'_>| Ok(tx.get_root::<Note>("ann")?.text()?.to_string());
+/// let text = |tx: &Tx<'_>| Ok(tx.get_root::<Note>("ann")?.text()?.to_string());
 /// assert_eq!(other.space("people")?.read(text)?, "moved");
 /// other.read(|cut| {
 ///     cut.space("letters")?.get_root::<Note>("ann")?;
