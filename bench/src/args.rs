@@ -116,6 +116,8 @@ pub enum Suite {
     Oo7,
     /// Durable commits, one at a time and 64 at once
     Commit,
+    /// The event queue beside a loop written by hand: batches, silent sources, declaring and revoking
+    Events,
     /// Import and closures of the package graph
     Graph,
     /// A group of three servers: commits, and the end of a member

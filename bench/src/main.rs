@@ -7,11 +7,13 @@
 //! | `soak` | work on a server that is killed again and again |
 //! | `report`, `blocks` | what is said, and how two things are compared |
 //! | `page` | the report as a page to look at |
+//! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
+//! | `events` | suite `events`: the event queue beside a loop written by hand, and silent sources beside it |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
@@ -21,8 +23,10 @@
 
 mod args;
 mod blocks;
+mod callgrind;
 mod churn;
 mod commit;
+mod events;
 mod flex;
 mod graph;
 mod group;
@@ -99,6 +103,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
     match suite {
         Suite::Oo7 => traversals::run(options),
         Suite::Commit => commit::run(options),
+        Suite::Events => events::run(options),
         Suite::Graph => graph::run(options),
         Suite::Group => group::run(options),
         Suite::Idle => idle::run(options),
@@ -174,8 +179,9 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 7] = [
+const CHILDREN: [(&str, Part); 8] = [
     (commit::ROLE, commit::child),
+    (events::ROLE, events::child),
     (flex::ROLE, flex::child),
     (group::ROLE, group::child),
     (idle::ROLE, idle::child),
