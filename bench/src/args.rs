@@ -133,6 +133,8 @@ pub enum Suite {
     Churn,
     /// Calls of methods: on the cached copy, and at the server by a bare exchange
     Flex,
+    /// An HTTP proxy on the event queue, beside connections that say nothing
+    Proxy,
     /// Calls to a server of this machine, by bare trips over the same road
     Rpc,
 }

@@ -19,6 +19,7 @@
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `rpc` | suite `rpc`: calls between two processes, by the bare means under them, and without each part of the short way |
+//! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
 mod args;
@@ -38,6 +39,7 @@ mod objects;
 mod oo7;
 mod page;
 mod placed;
+mod proxy;
 mod report;
 mod rpc;
 mod scratch;
@@ -111,6 +113,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Stale => stale::run(options),
         Suite::Churn => churn::run(options),
         Suite::Flex => flex::run(options),
+        Suite::Proxy => proxy::run(options),
         Suite::Rpc => rpc::run(options),
     }
 }
@@ -179,13 +182,14 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 8] = [
+const CHILDREN: [(&str, Part); 9] = [
     (commit::ROLE, commit::child),
     (events::ROLE, events::child),
     (flex::ROLE, flex::child),
     (group::ROLE, group::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
+    (proxy::ROLE, proxy::child),
     (rpc::ROLE, rpc::child),
     (stale::ROLE, stale::child),
 ];

@@ -1,5 +1,5 @@
-//! Suite `events`: the event queue beside a loop by hand, after the measurements of Banga, Mogul and Druschel
-//! (*A Scalable and Explicit Event Delivery Mechanism for UNIX*, 1999, section 5).
+//! Suite `events`: the event queue beside a loop by hand, after the measurements of Banga, Mogul and
+//! Druschel (*A Scalable and Explicit Event Delivery Mechanism for UNIX*, 1999, section 5).
 //!
 //! Everything runs in one thread on one processor: messages are sent over loopback before the clock starts, so
 //! a wait never blocks. Both loops receive the bytes. Silent connections have their other ends in a process
@@ -42,7 +42,6 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "events")?;
     let effort = if options.quick { QUICK } else { FULL };
     let (others, here) = placed::ends();
-    let backend = EventQueue::<()>::open(tercel_events::Config::small()).map_err(failed)?.backend();
     let rows = placed::on(here, || {
         let mut rows = Vec::new();
         for backend in [Backend::Epoll, Backend::Uring] {
@@ -58,7 +57,13 @@ pub fn run(options: &Options) -> Result<Report, String> {
     });
     let mut rows = rows?;
     rows.extend(instructions(options, &scratch)?);
-    Ok(Report { suite: "events", commit: COMMIT, machine: Machine::here(backend.to_string()), rows })
+    Ok(Report { suite: "events", commit: COMMIT, machine: Machine::here(backend()?), rows })
+}
+
+/// The backend of a queue that asks for none.
+pub fn backend() -> Result<String, String> {
+    let queue = EventQueue::<()>::open(tercel_events::Config::small()).map_err(failed)?;
+    Ok(queue.backend().to_string())
 }
 
 /// Rows `events.deliver.*`: the cost of an event, its bytes received.

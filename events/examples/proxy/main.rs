@@ -16,18 +16,23 @@ mod slab;
 
 use std::net::TcpListener;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use relay::{Config, Proxy};
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let address = words.next().unwrap_or_else(|| "127.0.0.1:3128".into());
-    let array_max = words.next().map_or(Ok(Config::default().array_max), |word| word.parse());
-    let Ok(array_max @ 1..) = array_max else {
-        eprintln!("proxy: the second word is the number of events that a batch may have, from 1");
+    let config = Config::default();
+    let array_max = words.next().map_or(Ok(config.array_max), |word| word.parse());
+    let idle_seconds = words.next().map_or(Ok(config.idle.as_secs()), |word| word.parse());
+    let (Ok(array_max @ 1..), Ok(idle_seconds)) = (array_max, idle_seconds) else {
+        eprintln!(
+            "usage: proxy [ADDRESS [ARRAY_MAX [IDLE_SECONDS]]], where a batch has up to ARRAY_MAX events, from 1"
+        );
         return ExitCode::from(2);
     };
-    match serve(&address, Config { array_max, ..Config::default() }) {
+    match serve(&address, Config { array_max, idle: Duration::from_secs(idle_seconds), ..config }) {
         Ok(never) => match never {},
         Err(e) => {
             eprintln!("proxy: {address}: {e}");
