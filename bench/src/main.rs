@@ -6,14 +6,14 @@
 //! | `args` | the command line |
 //! | `soak` | work on a server that is killed again and again |
 //! | `report`, `blocks` | what is said, and how two things are compared |
-//! | `page` | the report as a page to look at |
+//! | `page`, `figure` | the report as a page to look at, and the founding paper's figures on it |
 //! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
-//! | `events` | suite `events`: the event queue beside a loop written by hand, and silent sources beside it |
+//! | `events` | suite `events`: the event queue beside a loop by hand, and beside silent sources |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
@@ -28,6 +28,7 @@ mod callgrind;
 mod churn;
 mod commit;
 mod events;
+mod figure;
 mod flex;
 mod graph;
 mod group;
@@ -142,6 +143,13 @@ fn bench(args: args::Bench) -> Outcome {
     }
     let before = load::share::Stolen::now();
     let mut report = run(suite, &options).map_err(Failure::new)?;
+    if suite == Suite::Events && page.is_some() {
+        // The paper's figures stand on one page.
+        match proxy::run(&options) {
+            Ok(more) => report.rows.extend(more.rows),
+            Err(reason) => eprintln!("Figures 8 and 9 are left out: {reason}"),
+        }
+    }
     report.machine.busy = before.and_then(|before| before.busy_since());
     if let Some(dir) = page {
         let file = dir.join(format!("{}.html", report.suite));

@@ -220,8 +220,9 @@ impl<M: Send> EventQueue<M> {
         self.live(token)?.source.fd()
     }
 
-    /// Asks the kernel for which operations a source is ready at this moment. Right after the declaration this
-    /// is its initial state: what comes later is reported. None if the token names nothing with a descriptor.
+    /// Asks the kernel for which operations a source is ready at this moment. Right after the declaration
+    /// this is its initial state: what comes later is reported. None if the token names nothing with a
+    /// descriptor.
     pub fn readiness(&self, token: Token) -> Option<Readiness> {
         let fd = self.live(token)?.source.fd()?;
         let mut asked = [PollFd::new(&fd, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)];

@@ -1,5 +1,5 @@
-//! The proxy of `examples/proxy`, between clients of these tests and an origin of these tests: every request has
-//! an answer, whatever the other side does.
+//! The proxy of `examples/proxy`, between clients of these tests and an origin of these tests: every
+//! request has an answer, whatever the other side does.
 
 #[path = "../examples/proxy/http.rs"]
 mod http;

@@ -1,7 +1,7 @@
 //! The two loops that are compared, and the sockets that both watch in turn.
 //!
-//! A loop watches duplicates of the same sockets for the time of a block and lets go of them after it. So each
-//! block has the sockets in common with its pair, and draws anew where the kernel keeps its watches.
+//! A loop watches duplicates of the same sockets for the time of a block and lets go of them after it. So
+//! each block has the sockets in common with its pair, and draws anew where the kernel keeps its watches.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

@@ -1,9 +1,9 @@
 //! Suite `events`: the event queue beside a loop by hand, after the measurements of Banga, Mogul and
 //! Druschel (*A Scalable and Explicit Event Delivery Mechanism for UNIX*, 1999, section 5).
 //!
-//! Everything runs in one thread on one processor: messages are sent over loopback before the clock starts, so
-//! a wait never blocks. Both loops receive the bytes. Silent connections have their other ends in a process
-//! of their own.
+//! Everything runs in one thread on one processor: messages are sent over loopback before the clock
+//! starts, so a wait never blocks. Both loops receive the bytes. Silent connections have their other ends
+//! in a process of their own.
 
 mod bed;
 mod cold;
@@ -133,7 +133,8 @@ fn figure_6(options: &Options, effort: Effort, rows: &mut Vec<Row>) -> Result<()
     Ok(())
 }
 
-/// Rows `events.behind.*`: the cost of a message to a loop that looks after every message, or after 4, 16, 64.
+/// Rows `events.behind.*`: the cost of a message to a loop that looks after every message, or after 4, 16,
+/// 64.
 fn behind(options: &Options, effort: Effort, rows: &mut Vec<Row>) -> Result<(), String> {
     options.say("a loop that falls behind");
     let bed = std::cell::RefCell::new(Bed::new(HOT)?);

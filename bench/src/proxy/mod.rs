@@ -1,8 +1,8 @@
 //! Suite `proxy`: an HTTP proxy on the event queue (`events/examples/proxy`) beside silent connections, after
 //! the measurements of Banga, Mogul and Druschel (1999, section 6).
 //!
-//! Two proxies of one kind run, each a process of its own: one has silent connections, the other none. Both
-//! stay on one processor; the origin, the clients and the silent ones' other ends share another.
+//! Two proxies of one kind run, each a process of its own: one has silent connections, the other none.
+//! Both stay on one processor; the origin, the clients and the silent ones' other ends share another.
 
 mod load;
 
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use tercel_term::process::{OwnProcess, beside, raise_descriptors};
 
-use super::blocks::{alternate, median, percentile};
+use super::blocks::{Pairs, alternate, median, percentile};
 use super::report::{Machine, Report, Row};
+use super::rpc::cost;
 use super::scratch::Scratch;
 use super::{COMMIT, Options, events, placed};
 use load::Load;
@@ -35,6 +36,8 @@ struct Effort {
     rounds: usize,
     block: Duration,
     cold: &'static [usize],
+    /// The processors of both ends.
+    note: &'static str,
 }
 
 /// Measures.
@@ -44,9 +47,10 @@ struct Effort {
 pub fn run(options: &Options) -> Result<Report, String> {
     raise_descriptors();
     let scratch = Scratch::new(options.dir.as_deref(), "proxy")?;
+    let note = placed::note();
     let effort = match options.quick {
-        true => Effort { rounds: 4, block: Duration::from_millis(100), cold: &COLD[..2] },
-        false => Effort { rounds: 20, block: Duration::from_millis(500), cold: &COLD },
+        true => Effort { rounds: 4, block: Duration::from_millis(100), cold: &COLD[..2], note },
+        false => Effort { rounds: 20, block: Duration::from_millis(500), cold: &COLD, note },
     };
     let (clients, proxies) = placed::ends();
     let mut rows = Vec::new();
@@ -80,7 +84,7 @@ fn measure(
         Make::Nginx => "nginx.".into(),
     };
     let start = |number| placed::on(processor, || start(make, scratch, number, origin));
-    let ((_lonely, lonely_at), (crowded, crowded_at)) = (start(0)?, start(1)?);
+    let ((lonely, lonely_at), (crowded, crowded_at)) = (start(0)?, start(1)?);
     let connect = |at: &str| Load::connect(at, origin.listens_on(), HOT).map(RefCell::new);
     let (without, with) = (connect(&lonely_at)?, connect(&crowded_at)?);
     let mut peers = OwnProcess::role(&["bench", "events"], events::ROLE, &crowded_at)?;
@@ -91,12 +95,16 @@ fn measure(
         count = cold;
         descriptors(crowded.id(), cold)?;
         let times = RefCell::new([Vec::new(), Vec::new()]);
-        let block = |side: usize, load: &RefCell<Load>| {
+        let cpu = RefCell::new([Vec::new(), Vec::new()]);
+        let block = |side: usize, load: &RefCell<Load>, proxy: &OwnProcess| {
+            let before = cost::of(proxy.id());
             let done = load.borrow_mut().run(effort.block, None)?;
+            let cost = cost::since(before, cost::of(proxy.id()), done.times.len());
+            cpu.borrow_mut()[side].extend(cost.map(|cost| cost.cpu_server_us));
             times.borrow_mut()[side].extend(done.times);
             Ok::<_, String>(done.rate)
         };
-        let pairs = alternate(effort.rounds, || block(0, &without), || block(1, &with))?;
+        let pairs = alternate(effort.rounds, || block(0, &without, &lonely), || block(1, &with, &crowded))?;
         // None may have been closed meanwhile.
         descriptors(crowded.id(), cold)?;
         let [mut lonely_us, mut crowded_us] = times.into_inner();
@@ -106,8 +114,17 @@ fn measure(
         let wanted = WANTED.iter().find(|wanted| wanted.0 == cold).map_or("", |wanted| wanted.1);
         rows.push(row.note(format!(
             "requests a second of {HOT} clients that ask all the time, beside silent ones, by none{wanted}; {}",
-            placed::note()
+            effort.note
         )));
+        let [lonely_cpu, crowded_cpu] = cpu.into_inner();
+        let cpu = Pairs { pairs: lonely_cpu.into_iter().zip(crowded_cpu).collect() };
+        if !cpu.pairs.is_empty() {
+            let id = format!("proxy.{name}cold{cold}.cpu");
+            let row = Row::compared(id, "us", &cpu, format!("{limit}.cpu"), n);
+            rows.push(
+                row.note("processor time of the proxy that a request takes: other load leaves it alone"),
+            );
+        }
         let value = median(&mut crowded_us);
         rows.push(Row {
             p99: Some(percentile(&crowded_us, 0.99)),

@@ -56,7 +56,10 @@ fn measurements_of_the_proxy_have_their_rows() {
         assert!(build.status().unwrap().success(), "the proxy cannot be built");
     }
     let rows = rows("proxy");
-    are_there(&rows, &["cold750", "cold750.latency", "cold2000", "array1.cold2000"].map(of_proxy));
+    are_there(
+        &rows,
+        &["cold750", "cold750.latency", "cold750.cpu", "cold2000", "array1.cold2000"].map(of_proxy),
+    );
     are_there(&rows, &["rate25.latency", "rate50.latency"].map(of_proxy));
 }
 

@@ -1,8 +1,8 @@
 //! Heads and bodies of HTTP/1.1 (RFC 9110, 9112), as far as a proxy must know them.
 //!
-//! A head is read once it is whole and written anew for the next hop. A body is passed on as it came; only its
-//! end is looked for. Where two readings of a message are possible it is refused: two parties that read it
-//! differently are how requests are smuggled.
+//! A head is read once it is whole and written anew for the next hop. A body is passed on as it came; only
+//! its end is looked for. Where two readings of a message are possible it is refused: two parties that
+//! read it differently are how requests are smuggled.
 
 use httparse::{EMPTY_HEADER, Header, Status};
 

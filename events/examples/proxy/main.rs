@@ -6,8 +6,8 @@
 //! curl -x 127.0.0.1:3128 http://127.0.0.1:8000/
 //! ```
 //!
-//! It takes requests for `http://HOST/PATH` and tunnels (CONNECT), keeps connections at both sides, and streams
-//! bodies. It resolves no names, because that would block its one thread: HOST is an IP address or
+//! It takes requests for `http://HOST/PATH` and tunnels (CONNECT), keeps connections at both sides, and
+//! streams bodies. It resolves no names, because that would block its one thread: HOST is an IP address or
 //! `localhost`.
 
 mod http;

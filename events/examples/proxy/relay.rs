@@ -1,8 +1,9 @@
 //! Clients and origins on one event queue, and the exchanges between them.
 //!
-//! Of each exchange one side is waited for, the client or the origin; both have a deadline, moved by whatever
-//! comes, and the deadline of the side that is waited for ends the exchange. A side whose bytes the other does
-//! not take is ignored for a while: it keeps its place in the queue, and its bytes stay in the kernel.
+//! An exchange waits for one side, the client or the origin; both have a deadline, moved by whatever
+//! comes, and the deadline of the side that is waited for ends the exchange. A side whose bytes the other
+//! does not take is ignored for a while: it keeps its place in the queue, and its bytes stay in the
+//! kernel.
 
 use std::collections::HashMap;
 use std::io;
@@ -591,8 +592,8 @@ impl Proxy {
         self.close(place);
     }
 
-    /// Tells a client the end, and takes what it still says for a while: a close before that would be a reset,
-    /// which may overtake the answer.
+    /// Tells a client the end, and takes what it still says for a while: a close before that would be a
+    /// reset, which may overtake the answer.
     fn close(&mut self, place: usize) {
         let Some(client) = self.clients.get_mut(place) else { return };
         client.stage = Stage::Closing;
@@ -707,8 +708,8 @@ impl Side {
     }
 }
 
-/// Sends bytes on. The side that they come from is paused while the other does not take them. Says whether the
-/// queue took them.
+/// Sends bytes on. The side that they come from is paused while the other does not take them. Says whether
+/// the queue took them.
 fn pass(queue: &mut EventQueue, bytes: Vec<u8>, to: Token, from: &mut Side) -> bool {
     // Where the stream is gone, its event follows.
     if let Err(tercel_events::SendError::Full(_)) = queue.send(to, bytes) {
