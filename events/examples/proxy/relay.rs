@@ -213,6 +213,9 @@ impl Proxy {
             Kind::EndOfStream => self.client_ended(place),
             Kind::Drained => {
                 client.side.drained(&mut self.queue);
+                if client.stage == Stage::Closing {
+                    self.queue.set_deadline(client.side.token, self.now + LINGER);
+                }
                 if let Some(origin) = client.origin.and_then(|origin| self.origins.get_mut(origin)) {
                     origin.side.resume(&mut self.queue);
                     self.touch(place);
@@ -603,7 +606,9 @@ impl Proxy {
         } else {
             client.side.end(&mut self.queue);
             client.side.resume(&mut self.queue);
-            self.queue.set_deadline(client.side.token, self.now + LINGER);
+            // A slow reader gets the time of an exchange for its last bytes.
+            let time = if client.side.ending { self.config.exchange } else { LINGER };
+            self.queue.set_deadline(client.side.token, self.now + time);
         }
         if let Some(origin) = origin {
             self.drop_origin(origin);
