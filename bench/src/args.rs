@@ -116,6 +116,8 @@ pub enum Suite {
     Oo7,
     /// Durable commits, one at a time and 64 at once
     Commit,
+    /// The event queue beside a loop written by hand: batches, silent sources, declaring and revoking
+    Events,
     /// Import and closures of the package graph
     Graph,
     /// A group of three servers: commits, and the end of a member
@@ -131,6 +133,8 @@ pub enum Suite {
     Churn,
     /// Calls of methods: on the cached copy, and at the server by a bare exchange
     Flex,
+    /// An HTTP proxy on the event queue, beside connections that say nothing
+    Proxy,
     /// Calls to a server of this machine, by bare trips over the same road
     Rpc,
 }

@@ -6,23 +6,29 @@
 //! | `args` | the command line |
 //! | `soak` | work on a server that is killed again and again |
 //! | `report`, `blocks` | what is said, and how two things are compared |
-//! | `page` | the report as a page to look at |
+//! | `page`, `figure` | the report as a page to look at, and the founding paper's figures on it |
+//! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
+//! | `events` | suite `events`: the event queue beside a loop by hand, and beside silent sources |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `rpc` | suite `rpc`: calls between two processes, by the bare means under them, and without each part of the short way |
+//! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
 mod args;
 mod blocks;
+mod callgrind;
 mod churn;
 mod commit;
+mod events;
+mod figure;
 mod flex;
 mod graph;
 mod group;
@@ -34,6 +40,7 @@ mod objects;
 mod oo7;
 mod page;
 mod placed;
+mod proxy;
 mod report;
 mod rpc;
 mod scratch;
@@ -99,6 +106,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
     match suite {
         Suite::Oo7 => traversals::run(options),
         Suite::Commit => commit::run(options),
+        Suite::Events => events::run(options),
         Suite::Graph => graph::run(options),
         Suite::Group => group::run(options),
         Suite::Idle => idle::run(options),
@@ -106,6 +114,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Stale => stale::run(options),
         Suite::Churn => churn::run(options),
         Suite::Flex => flex::run(options),
+        Suite::Proxy => proxy::run(options),
         Suite::Rpc => rpc::run(options),
     }
 }
@@ -134,6 +143,13 @@ fn bench(args: args::Bench) -> Outcome {
     }
     let before = load::share::Stolen::now();
     let mut report = run(suite, &options).map_err(Failure::new)?;
+    if suite == Suite::Events && page.is_some() {
+        // The paper's figures stand on one page.
+        match proxy::run(&options) {
+            Ok(more) => report.rows.extend(more.rows),
+            Err(reason) => eprintln!("Figures 8 and 9 are left out: {reason}"),
+        }
+    }
     report.machine.busy = before.and_then(|before| before.busy_since());
     if let Some(dir) = page {
         let file = dir.join(format!("{}.html", report.suite));
@@ -174,12 +190,14 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 7] = [
+const CHILDREN: [(&str, Part); 9] = [
     (commit::ROLE, commit::child),
+    (events::ROLE, events::child),
     (flex::ROLE, flex::child),
     (group::ROLE, group::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
+    (proxy::ROLE, proxy::child),
     (rpc::ROLE, rpc::child),
     (stale::ROLE, stale::child),
 ];

@@ -21,12 +21,17 @@ impl<M: Send> EventQueue<M> {
         let (mut idle, mut bytes) = (0, 0);
         batch.extend(self.early.take());
         while batch.len() < array_max && bytes < self.config.batch_bytes_max && idle < CLASSES {
+            // Most often sources are alone, and have no turns to take.
+            let are_alone = self.due.is_empty() && self.mailbox.is_empty();
             let event = match self.turn {
+                _ if are_alone => self.next_ready(),
                 0 => self.next_message(),
                 1 => self.next_due(),
                 _ => self.next_ready(),
             };
-            self.turn = (self.turn + 1) % CLASSES;
+            if !are_alone {
+                self.turn = (self.turn + 1) % CLASSES;
+            }
             match event {
                 Some(event) => {
                     if let Kind::Received(lease) = &event.kind {
@@ -35,6 +40,7 @@ impl<M: Send> EventQueue<M> {
                     batch.push(event);
                     idle = 0;
                 }
+                None if are_alone => break,
                 None => idle += 1,
             }
         }

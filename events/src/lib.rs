@@ -73,6 +73,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! `examples/proxy` is a whole program on it, an HTTP proxy.
+//!
 //! # The rooms
 //!
 //! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (which

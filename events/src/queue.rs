@@ -11,9 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::buffer::Pool;
 use crate::config::{Backend, Config, OpenError};
-use crate::event::{Counters, Event, ListenerState};
+use crate::event::{Counters, Event, ListenerState, Readiness};
 use crate::list::SlotList;
 use crate::listener::Listener;
 use crate::slots::{Slot, Slots, Source};
@@ -216,6 +218,22 @@ impl<M: Send> EventQueue<M> {
     /// The descriptor of a source, say to read from a watched pipe or to ask for an address.
     pub fn fd(&self, token: Token) -> Option<BorrowedFd<'_>> {
         self.live(token)?.source.fd()
+    }
+
+    /// Asks the kernel for which operations a source is ready at this moment. Right after the declaration
+    /// this is its initial state: what comes later is reported. None if the token names nothing with a
+    /// descriptor.
+    pub fn readiness(&self, token: Token) -> Option<Readiness> {
+        let fd = self.live(token)?.source.fd()?;
+        let mut asked = [PollFd::new(&fd, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)];
+        // A poll that does not wait fails for want of memory alone; a later event tells then.
+        let _ = poll(&mut asked, Some(&Timespec::default()));
+        let is = |flags| asked[0].revents().intersects(flags);
+        Some(Readiness {
+            readable: is(PollFlags::IN),
+            writable: is(PollFlags::OUT),
+            hung_up: is(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
+        })
     }
 
     /// Reports whether a listener accepts.

@@ -111,12 +111,17 @@ impl<M: Send> Mailbox<M> {
                 std::mem::swap(&mut *self.shared.waiting(), &mut self.taken);
             }
         }
-        self.woken || !self.taken.is_empty()
+        !self.is_empty()
     }
 
     /// Says, with one load, whether the mailbox holds anything that was not taken yet.
     pub(crate) fn has_mail(&self) -> bool {
         self.shared.word.load(Ordering::Acquire) & (WOKEN | POSTED) != 0
+    }
+
+    /// Says whether nothing that was taken is still to be given out.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.woken && self.taken.is_empty()
     }
 
     pub(crate) fn take_woken(&mut self) -> bool {

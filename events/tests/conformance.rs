@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rig::{PATIENCE, Rig, pattern, reset, tcp_pair};
 use tercel_events::shm::{self, Channel, Spin, Waited};
 use tercel_events::{
-    CloseReason, Config, DeclareError, Kind, ListenerState, PostError, SendError, Token, Watch,
+    CloseReason, Config, DeclareError, Kind, ListenerState, PostError, Readiness, SendError, Token, Watch,
 };
 
 /// Makes three tests of each story, one for each backend, and one for a queue that looks before it sleeps.
@@ -42,6 +42,7 @@ on_both_backends! {
     unix_sockets_are_accepted_and_echoed,
     held_stream_keeps_its_bytes_in_the_socket,
     what_arrived_before_the_declaration_is_reported,
+    state_at_declaration_is_told,
     a_megabyte_goes_both_ways_intact,
     a_slow_reader_gets_every_byte_in_order,
     a_full_stream_gives_the_buffer_back_and_reports_when_it_drained,
@@ -169,6 +170,25 @@ fn what_arrived_before_the_declaration_is_reported(mut rig: Rig) {
     let event = rig.next();
     assert_eq!((event.token, event.key), (token, 5));
     assert!(matches!(event.kind, Kind::Received(bytes) if &bytes[..] == b"early"));
+}
+
+fn state_at_declaration_is_told(mut rig: Rig) {
+    let (mut near, far) = tcp_pair();
+    let open = rig.queue.declare_stream(far, 1).unwrap();
+    let writable = Readiness { writable: true, ..Readiness::default() };
+    assert_eq!(rig.queue.readiness(open), Some(writable));
+    near.write_all(b"early").unwrap();
+    assert_eq!(rig.queue.readiness(open), Some(Readiness { readable: true, ..writable }));
+    // Being told takes nothing from the events.
+    assert!(matches!(rig.next().kind, Kind::Received(bytes) if &bytes[..] == b"early"));
+    assert_eq!(rig.queue.readiness(open), Some(writable));
+    drop(near);
+    let ended = Readiness { readable: true, writable: true, hung_up: true };
+    assert_eq!(rig.queue.readiness(open), Some(ended));
+    rig.expect_end(open);
+    let timer = rig.queue.declare_timer(Instant::now() + PATIENCE, 0).unwrap();
+    rig.queue.revoke(open);
+    assert_eq!((rig.queue.readiness(timer), rig.queue.readiness(open)), (None, None));
 }
 
 fn a_megabyte_goes_both_ways_intact(mut rig: Rig) {

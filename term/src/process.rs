@@ -62,7 +62,11 @@ impl OwnProcess {
         OwnProcess::start(command)
     }
 
-    pub(crate) fn start(mut command: Command) -> Result<OwnProcess, Failure> {
+    /// Starts another program that says the same when it is ready.
+    ///
+    /// # Errors
+    /// If it does not say `listening on`.
+    pub fn start(mut command: Command) -> Result<OwnProcess, Failure> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         tidy::started(child.id());
         let out = child.stdout.take().expect("its output is a pipe");

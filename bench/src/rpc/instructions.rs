@@ -5,9 +5,10 @@
 //! sleeping, are taken off: they last as long as the other end takes.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use tercel::{Client, Server};
+
+use crate::callgrind;
 
 use super::{
     Counter, Counting, CountingCalls, Here, KIB, Options, Procedures, ProceduresCalls, ROLE, Row, Scratch,
@@ -26,7 +27,7 @@ const WAITING: [&str; 2] = ["::Lines::is_there_soon", "::Lines::wait"];
 
 /// The rows; none, said, where valgrind is not here.
 pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
-    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+    if !callgrind::is_here() {
         options.say("instructions of a call: not counted, for valgrind is not installed");
         return Ok(Vec::new());
     }
@@ -45,49 +46,13 @@ pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, Str
 }
 
 fn count(call: &str, dir: &Path) -> Result<f64, String> {
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["-q", "--tool=callgrind"]);
-    valgrind.arg(format!("--callgrind-out-file={}", dir.join("counted").display()));
-    valgrind.arg(std::env::current_exe().map_err(failed)?).args(["bench", "rpc"]);
-    valgrind.env(ROLE, format!("count {call}\n{}", dir.display())).stdin(Stdio::null());
-    let ran = valgrind.output().map_err(failed)?;
-    if !ran.status.success() {
-        return Err(format!("valgrind: {}", String::from_utf8_lossy(&ran.stderr).trim()));
-    }
-    let counted = std::fs::read_to_string(dir.join("counted")).map_err(failed)?;
-    let [all, waiting] = [COUNTED, WAITING].map(|functions| functions.map(|f| instructions_of(&counted, f)));
+    let counted = callgrind::run("rpc", ROLE, format!("count {call}\n{}", dir.display()), dir)?;
+    let [all, waiting] =
+        [COUNTED, WAITING].map(|functions| functions.map(|f| callgrind::instructions_of(&counted, f)));
     if all.contains(&0) || waiting.contains(&0) {
         return Err("valgrind does not know one of the functions that are counted".into());
     }
     Ok((all.iter().sum::<u64>() - waiting.iter().sum::<u64>()) as f64 / f64::from(COUNT))
-}
-
-/// The instructions of a function and all that it calls, in what callgrind has written: there each call of
-/// one function by another is a line `cfn=` and behind it `calls=` and its cost. A name stands behind its
-/// number where it is met first.
-fn instructions_of(counted: &str, function: &str) -> u64 {
-    let mut is_it = std::collections::HashMap::new();
-    let (mut in_it, mut calls_it, mut sum) = (false, false, 0);
-    let mut lines = counted.lines();
-    while let Some(line) = lines.next() {
-        let mut is = |name: &str| {
-            let (number, name) = name.split_once(' ').unwrap_or((name, ""));
-            *is_it.entry(number.to_string()).or_insert_with(|| name.ends_with(function))
-        };
-        if let Some(name) = line.strip_prefix("fn=") {
-            in_it = is(name);
-        } else if let Some(name) = line.strip_prefix("cfn=") {
-            calls_it = is(name);
-        } else if line.starts_with("calls=") {
-            let cost = lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
-            // One that goes on in the text of another file, which was inlined, is written as if it called
-            // itself.
-            if calls_it && !in_it {
-                sum += cost.unwrap_or(0);
-            }
-        }
-    }
-    sum
 }
 
 /// Runs under valgrind: a server, and a client that calls.

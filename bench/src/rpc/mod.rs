@@ -7,7 +7,7 @@
 //! look at the clock.
 
 mod bare;
-mod cost;
+pub mod cost;
 mod fetch;
 mod instructions;
 

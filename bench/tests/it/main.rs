@@ -2,6 +2,7 @@
 
 mod common;
 
+mod events;
 mod load;
 mod mishaps;
 mod soak;
