@@ -173,6 +173,11 @@ FromClient {
         /// Where a member that is new is reached by clients and members.
         address: String,
     } => Grouped;
+    /// Tells that calls which come over datagrams of this connection are of this session.
+    29 Datagrams {
+        /// The connection, as its caller has drawn it at random: no other sender knows it.
+        connection: u64 as FromOne,
+    };
 }
 FromServer {
     /// From now on the connection is a session.
