@@ -78,6 +78,11 @@ impl Answerer {
         self.peers.len()
     }
 
+    /// Nothing of a connection is kept any more.
+    pub fn forget(&mut self, connection: u64) {
+        self.peers.remove(&connection);
+    }
+
     /// A packet has come.
     pub fn packet(&mut self, now: Now, from: SocketAddr, bytes: &[u8], out: Out<'_>, asked: &mut Vec<Asked>) {
         let Ok((head, body)) = decode(bytes) else { return };
