@@ -43,4 +43,5 @@ mod session;
 mod shared;
 mod streams;
 mod threads;
+mod udp;
 mod watch;
