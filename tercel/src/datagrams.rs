@@ -1,9 +1,8 @@
 //! Sockets of calls over datagrams, and the bytes of a call there.
 //!
 //! A request is the microseconds left to its caller (4 bytes, 0 is no limit) and the body of a Request; its
-//! answer is the body of a Response, or one byte if the request is to come as a message. A datagram is read by
-//! all on its way: until it is sealed, nothing secret and no right goes this way beyond what TCP carries
-//! beside it.
+//! answer is the body of a Response, or one byte if the request is to come as a message. Everybody on its way
+//! can read a datagram and write another one: until they are sealed, no secret and no right goes this way.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

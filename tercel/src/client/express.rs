@@ -352,7 +352,7 @@ impl Shared {
         of_object: &mut u64,
         (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Expressed {
-        // What runs elsewhere is answered as a message, and the loop of a server cannot wait for itself.
+        // A slow procedure answers by message, and the loop of a server cannot wait for itself.
         let is_plain = asked.object.is_some() || asked.schema.methods[asked.method].mode == Mode::Plain;
         if !is_plain || !serving::is_no_loop() || !self.may_send_packets(conn, socket, packets, reader) {
             return Expressed::No;
@@ -378,7 +378,7 @@ impl Shared {
         let (mut heard, mut patience) = (begun, patience_of(asked));
         let answer = loop {
             match by.wait(socket, conn.spin()) {
-                // What is large comes in its time, and what was given up halfway is not kept.
+                // A large answer takes its time, and the server does not keep it.
                 Ok(true) => (heard, patience) = (Instant::now(), REST),
                 // The other threads wait for what comes by the other connection.
                 Ok(false) => {

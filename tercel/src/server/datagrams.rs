@@ -1,7 +1,8 @@
 //! Calls over datagrams, at the server.
 //!
 //! A connection of datagrams counts once a session has named it, over TCP. Packets of others are dropped and
-//! leave nothing. A call runs as one in a line of shared memory does; one that cannot is to come as a message.
+//! leave nothing. A call runs as one in a line of shared memory does; one that cannot is to come as a
+//! message.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -122,7 +123,7 @@ impl Datagrams {
                         at.is_ready = false;
                         break;
                     }
-                    // Of a packet that was sent before, which its receiver did not take.
+                    // It reports a packet that was sent before, which its receiver did not take.
                     Err(_) => {}
                 }
             }

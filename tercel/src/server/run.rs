@@ -81,7 +81,6 @@ pub(super) struct Loop {
     files: Vec<SocketFile>,
     conns: HashMap<Conn, Peer>,
     hot: Hot,
-    datagrams: Datagrams,
     /// Decides which connection is served next, and which is not read.
     scheduler: Scheduler,
     disk: DiskState,
@@ -109,7 +108,7 @@ struct DiskState {
     log_room: LogRoom,
 }
 
-/// The connections in shared memory.
+/// The connections in shared memory, and of datagrams: calls come there beside the messages.
 struct Hot {
     channels: Channels,
     /// The door at which channels are handed over.
@@ -118,6 +117,7 @@ struct Hot {
     received: Vec<u8>,
     /// When the last turn began.
     turned: Now,
+    datagrams: Datagrams,
 }
 
 /// The other end of a connection.
@@ -153,8 +153,7 @@ impl Loop {
             _dir: dir,
             files,
             conns: HashMap::new(),
-            hot: Hot { channels, door, received: Vec::new(), turned: Now(0) },
-            datagrams,
+            hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
             board: (board, None),
@@ -228,7 +227,7 @@ impl Loop {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            if !self.scheduler.is_idle() || self.datagrams.is_ready() {
+            if !self.scheduler.is_idle() || self.hot.datagrams.is_ready() {
                 return Some(core.instant(Now(0)));
             }
             if !self.hot.channels.look(deadline) {
@@ -271,7 +270,7 @@ impl Loop {
         self.hot.turned = now;
         self.scheduler.begin_slice(now);
         batch.drain(..).for_each(|event| self.event(core, now, event));
-        self.datagrams.serve(now, &mut CoreCalls { core, now });
+        self.hot.datagrams.serve(now, &mut CoreCalls { core, now });
         self.serve_calls(core);
         for at in self.hot.channels.hot() {
             self.take_shared(core, now, at);
@@ -361,7 +360,7 @@ impl Loop {
                 self.obey(core, now, conn, decision);
             }
             Kind::Ready(_) if event.key >= DATAGRAMS_KEY => {
-                self.datagrams.is_readable((event.key - DATAGRAMS_KEY) as usize);
+                self.hot.datagrams.is_readable((event.key - DATAGRAMS_KEY) as usize);
             }
             Kind::Ready(_) if matches!(self.conns.get(&conn), Some(Peer::Socket(_))) => {
                 self.begun(event.token);
@@ -616,7 +615,7 @@ impl Loop {
     }
 
     fn close(&mut self, core: &Core, conn: Conn) {
-        self.datagrams.forget(conn);
+        self.hot.datagrams.forget(conn);
         match self.conns.remove(&conn) {
             Some(Peer::Socket(token)) => {
                 let unsent_bytes = self.queue.unsent_bytes(token).unwrap_or(0);
@@ -688,7 +687,7 @@ impl Loop {
             Effect::Sure => self.log.sure(),
             Effect::Datagrams(conn, connection) => {
                 if let Some(client) = core.machine.client_of(conn) {
-                    self.datagrams.name(conn, client, connection);
+                    self.hot.datagrams.name(conn, client, connection);
                 }
             }
             Effect::Joined(conn, _) => self.scheduler.favour(conn),
@@ -737,7 +736,7 @@ impl Loop {
 
     /// Ends the connection of a client that does not read: it would not read why, either.
     fn cut_off(&mut self, core: &mut Core, conn: Conn) {
-        self.datagrams.forget(conn);
+        self.hot.datagrams.forget(conn);
         match self.conns.remove(&conn) {
             Some(Peer::Socket(token)) => _ = self.queue.revoke(token),
             Some(Peer::Shared(at)) => self.end_shared(at),

@@ -15,7 +15,7 @@ use crate::common::datagrams::{Faults, LossyRelay, server_at};
 trait Desk {
     /// Counts a call, and says how many there were.
     fn count(&self) -> u64;
-    /// What it was given, and so many bytes more.
+    /// Returns the bytes given, and so many more.
     fn echo(&self, bytes: &[u8], more: u32) -> Bytes;
     /// Counts on a thread of its own.
     #[slow]
@@ -158,7 +158,7 @@ fn calls_through_losses_run_once() {
 }
 
 #[test]
-fn calls_go_on_by_tcp_where_no_datagram_passes() {
+fn calls_go_by_tcp_where_datagrams_fail() {
     let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
     let server = serve(dir.path(), &desk);
     let relay = LossyRelay::new(&server, 1);
@@ -183,7 +183,7 @@ fn calls_go_on_by_tcp_where_no_datagram_passes() {
 }
 
 #[test]
-fn server_that_comes_back_is_called_over_datagrams_again() {
+fn returned_server_is_called_over_datagrams_again() {
     let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
     let server = serve(dir.path(), &desk);
     let at = server.addresses()[0].to_string();

@@ -14,7 +14,7 @@ use tercel_machine::random::Random;
 pub struct Faults {
     pub lost: u64,
     pub doubled: u64,
-    /// Of those that come after the next one.
+    /// These come after the next one.
     pub late: u64,
 }
 
