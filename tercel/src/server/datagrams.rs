@@ -57,6 +57,7 @@ impl Datagrams {
                 connections: limits::DATAGRAM_CONNECTIONS_MAX,
                 request_bytes: limits::DATAGRAM_CALL_MAX as u32,
                 pending_bytes: limits::DATAGRAM_PENDING_BYTES_MAX,
+                answer_bytes: limits::CALL_MAX,
                 idle_us: IDLE_US,
             };
             let keys = RandomState::new();
