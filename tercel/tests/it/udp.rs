@@ -194,13 +194,35 @@ fn returned_server_is_called_over_datagrams_again() {
     let _server = serve_at(dir.path(), &desk, &at);
     let before = relay.answers.load(Ordering::Relaxed);
     let end = Instant::now() + Duration::from_secs(20);
-    let mut calls = 1;
+    let (mut calls, mut last) = (1, 1);
     while relay.answers.load(Ordering::Relaxed) < before + 10 {
+        assert!(Instant::now() < end, "no call goes over datagrams");
         // One that is not answered may have run.
         let called = client.service::<dyn Desk>().count();
         calls += 1;
-        assert!(desk.counted() <= calls && called.is_ok_and(|n| n <= calls) | (Instant::now() < end));
+        assert!(desk.counted() <= calls, "{} ran of {calls}", desk.counted());
+        if let Ok(n) = called {
+            assert!(n > last, "{n} after {last}");
+            last = n;
+        }
     }
+}
+
+#[test]
+fn calls_of_several_threads_run_once() {
+    let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
+    let server = serve(dir.path(), &desk);
+    let relay = LossyRelay::new(&server, 5);
+    let client = connect(&relay);
+    relay.fail(Faults { lost: 50, doubled: 50, late: 50 });
+    let counts: Vec<u64> = std::thread::scope(|scope| {
+        let of_thread =
+            || (0..200).map(|_| client.service::<dyn Desk>().count().unwrap()).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(of_thread)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let distinct: std::collections::BTreeSet<u64> = counts.iter().copied().collect();
+    assert_eq!((distinct.len(), distinct.last(), desk.counted()), (800, Some(&800), 800));
 }
 
 #[test]
