@@ -144,7 +144,7 @@ pub struct Serve {
     /// The data directory; created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
-    /// Where to listen: HOST:PORT or unix:PATH; may be given several times
+    /// Where to listen: HOST:PORT, udp:HOST:PORT or unix:PATH; may be given several times
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7117")]
     pub listen: Vec<Address>,
     /// Join the group of these members, of which one must answer: an empty directory becomes a member that

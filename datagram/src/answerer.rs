@@ -21,6 +21,8 @@ pub struct Limits {
     pub request_bytes: u32,
     /// Bytes of requests that are not whole yet, of one connection.
     pub pending_bytes: usize,
+    /// Bytes of answers of one connection that its caller has not acknowledged: with more, no request is taken.
+    pub answer_bytes: usize,
     /// A connection that is silent for so long is forgotten when another needs its place, in microseconds.
     pub idle_us: u64,
 }
@@ -54,6 +56,8 @@ struct Peer {
     slots: Vec<Option<(u64, Serving)>>,
     /// Bytes of requests that are not whole yet.
     pending: usize,
+    /// Bytes of answers that are not acknowledged.
+    kept: usize,
     heard: Now,
 }
 
@@ -76,6 +80,11 @@ impl Answerer {
     /// The number of connections.
     pub fn connections(&self) -> usize {
         self.peers.len()
+    }
+
+    /// Nothing of a connection is kept any more.
+    pub fn forget(&mut self, connection: u64) {
+        self.peers.remove(&connection);
     }
 
     /// A packet has come.
@@ -121,6 +130,7 @@ impl Answerer {
         if *number != exchange || !matches!(serving, Serving::Executing) || answer.is_empty() {
             return;
         }
+        peer.kept += answer.len();
         let mut answer = Outgoing::new(answer);
         answer.send(now, &mut peer.path, head, address, out);
         *serving = match dropped(Rule::AnswerForgotten) {
@@ -174,7 +184,7 @@ impl Answerer {
 impl Peer {
     fn new(address: SocketAddr, now: Now) -> Peer {
         let slots = (0..WINDOW).map(|_| None).collect();
-        Peer { address, path: Path::new(), oldest: 1, slots, pending: 0, heard: now }
+        Peer { address, path: Path::new(), oldest: 1, slots, pending: 0, kept: 0, heard: now }
     }
 
     fn serving(&self, exchange: u64) -> Option<&Serving> {
@@ -191,7 +201,10 @@ impl Peer {
             match self.slots[slot(number)].take() {
                 Some((_, Serving::Executing)) => asked.push(Asked::GivenUp(head.incarnation, number)),
                 Some((_, Serving::Receiving(incoming))) => self.pending -= incoming.bytes(),
-                Some((_, Serving::Answering(mut answer))) => answer.end(&mut self.path),
+                Some((_, Serving::Answering(mut answer))) => {
+                    self.kept -= answer.total() as usize;
+                    answer.end(&mut self.path);
+                }
                 Some((_, Serving::Answered)) | None => {}
             }
         }
@@ -214,6 +227,9 @@ impl Peer {
         }
         // One of an exchange before is forgotten.
         if self.serving(exchange).is_none() {
+            if self.kept > limits.answer_bytes {
+                return None;
+            }
             if bytes.len() == total as usize {
                 self.slots[slot(exchange)] = Some((exchange, Serving::Executing));
                 return Some(bytes.to_vec());
@@ -252,10 +268,11 @@ impl Peer {
 
     /// The caller says what has come of an answer.
     fn reported(&mut self, now: Now, head: &Head, report: &crate::packet::Report, out: Out<'_>) {
-        let Peer { path, slots, address, .. } = self;
+        let Peer { path, slots, address, kept, .. } = self;
         let Some((_, serving)) = &mut slots[slot(head.exchange)] else { return };
         let Serving::Answering(answer) = serving else { return };
         if answer.is_whole(report) {
+            *kept -= answer.total() as usize;
             answer.end(path);
             *serving = Serving::Answered;
             return;

@@ -36,7 +36,7 @@ impl Outgoing {
         Outgoing { bytes, next: 0, granted: CREDIT_BYTES, again, report: 0, came: 0, flying: 0, stuck: 0 }
     }
 
-    fn total(&self) -> u32 {
+    pub(crate) fn total(&self) -> u32 {
         self.bytes.len() as u32
     }
 

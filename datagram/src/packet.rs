@@ -161,6 +161,11 @@ pub fn encode(head: &Head, body: &Body<'_>, out: &mut Vec<u8>) {
     }
 }
 
+/// The connection that a packet names, if it may be one.
+pub fn connection(bytes: &[u8]) -> Option<u64> {
+    bytes.get(16..24)?.try_into().map(u64::from_le_bytes).ok()
+}
+
 /// Reads a packet.
 ///
 /// # Errors
@@ -253,6 +258,7 @@ mod tests {
             let mut bytes = Vec::new();
             encode(&head, &body, &mut bytes);
             assert_eq!(decode(&bytes), Ok((head, body.clone())));
+            assert_eq!(connection(&bytes), Some(head.incarnation));
             let whole = if matches!(body, Body::Piece { .. }) { PIECE_AT } else { bytes.len() - 1 };
             assert!((0..=whole).all(|cut| decode(&bytes[..cut]).is_err()), "{body:?}");
         }

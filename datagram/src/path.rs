@@ -124,8 +124,10 @@ impl Path {
 
     /// Nothing has passed several times: large packets may not, any more.
     pub(crate) fn shrink_packets(&mut self) {
-        (self.size, self.sizes) = (0, self.sizes.min(self.size + 1));
-        self.tries = (0, Now(0));
+        if self.size > 0 {
+            (self.size, self.sizes) = (0, self.sizes.min(self.size + 1));
+            self.tries = (0, Now(0));
+        }
     }
 
     /// The size to try now, beside a large message.
@@ -145,9 +147,13 @@ impl Path {
 
     /// A packet of this size has passed.
     pub(crate) fn passed(&mut self, size: u16) {
-        if self.size + 1 < self.sizes && SIZES[self.size + 1] == size {
+        if SIZES.get(self.size + 1) == Some(&size) {
             self.size += 1;
             self.tries = (0, Now(0));
+            if self.size >= self.sizes {
+                // It was late, not lost.
+                self.sizes = SIZES.len();
+            }
         }
     }
 }
@@ -158,3 +164,26 @@ const ROUND_MAX_US: u64 = 10_000_000;
 const FIRST_PATIENCE_US: u64 = 20_000;
 const PATIENCE_MIN_US: u64 = 1_000;
 const PATIENCE_MAX_US: u64 = 500_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_at_smallest_size_caps_nothing() {
+        let mut path = Path::new();
+        path.shrink_packets();
+        assert_eq!(path.try_size(Now(1)), Some(SIZES[1]));
+    }
+
+    #[test]
+    fn size_that_passes_late_is_taken() {
+        let mut path = Path::new();
+        while path.sizes > 1 {
+            path.try_size(Now(u64::from(path.tries.0) * PATIENCE_MAX_US));
+        }
+        path.passed(SIZES[1]);
+        assert_eq!(path.size, 1);
+        assert_eq!(path.try_size(Now(PATIENCE_MAX_US)), Some(SIZES[2]));
+    }
+}

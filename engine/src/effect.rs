@@ -221,6 +221,9 @@ pub enum Effect {
     Members(Members),
     /// The connection is of this member: what it sends comes before what clients send, and waits for nothing.
     Joined(Conn, MemberId),
+    /// Calls that come over datagrams of this connection are of the session's client, as long as the session
+    /// lasts or until it names another one.
+    Datagrams(Conn, u64),
     /// The leader was deposed. The host lets what the reader and the installer are doing come to its end,
     /// recovers a replica from checkpoint and log, of all entries up to this position and of none after it,
     /// once its own disk has those, and hands it to [`crate::server::Server::rejoin`]. Meanwhile the order

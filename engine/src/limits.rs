@@ -252,6 +252,13 @@ pub const RECENT_CHANGES_MAX: usize = 1 << 16;
 /// Sessions of a server.
 pub const SESSIONS_MAX: usize = 16_384;
 
+/// Bytes of a call over datagrams: a larger one goes as a message.
+pub const DATAGRAM_CALL_MAX: usize = 8 << 20;
+
+/// Connections of datagrams of a server, and bytes of the requests of each that are not whole yet.
+pub const DATAGRAM_CONNECTIONS_MAX: usize = 1_024;
+pub const DATAGRAM_PENDING_BYTES_MAX: usize = DATAGRAM_CALL_MAX;
+
 /// Classes of a space.
 pub const CLASSES_MAX: usize = 4_096;
 

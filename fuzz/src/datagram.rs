@@ -16,7 +16,13 @@ pub fn run(data: &[u8]) {
         assert_eq!(decode(&bytes), Ok((head, body)), "it is not read as it was written");
     }
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
-    let limits = Limits { connections: 4, request_bytes: 1 << 16, pending_bytes: 1 << 16, idle_us: 0 };
+    let limits = Limits {
+        connections: 4,
+        request_bytes: 1 << 16,
+        pending_bytes: 1 << 16,
+        answer_bytes: 1 << 16,
+        idle_us: 0,
+    };
     let mut server = Answerer::new(limits, Box::new(|_, incarnation| incarnation ^ 7));
     let (mut to_server, mut to_caller) = (Packets::default(), Packets::default());
     let (mut news, mut asked) = (Vec::new(), Vec::new());

@@ -1,9 +1,9 @@
-//! Addresses at which a server listens and a client connects: `HOST:PORT`, or `unix:PATH`.
+//! Addresses at which a server listens and a client connects: `HOST:PORT`, `unix:PATH`, or `udp:HOST:PORT`.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
@@ -31,6 +31,8 @@ pub enum Address {
     Tcp(String),
     /// A Unix socket.
     Unix(PathBuf),
+    /// TCP, and beside it datagrams of UDP at the same port, by which calls go.
+    Udp(String),
 }
 
 impl Address {
@@ -43,7 +45,7 @@ impl Address {
     /// when nothing is taken for as long.
     pub(crate) fn connect(&self, timeout: Duration) -> io::Result<OwnedFd> {
         match self {
-            Address::Tcp(host) => {
+            Address::Tcp(host) | Address::Udp(host) => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name stands for no address");
                 let begun = Instant::now();
                 for addr in host.to_socket_addrs()? {
@@ -80,7 +82,13 @@ impl Address {
             Address::Tcp(host) => {
                 let listener = TcpListener::bind(host.as_str())?;
                 let addr = listener.local_addr()?;
-                Ok(Listening { file: None, fd: listener.into(), address: Address::Tcp(addr.to_string()) })
+                let address = Address::Tcp(addr.to_string());
+                Ok(Listening { file: None, fd: listener.into(), datagrams: None, address })
+            }
+            Address::Udp(host) => {
+                let (listener, datagrams) = listen_to_both(host)?;
+                let address = Address::Udp(listener.local_addr()?.to_string());
+                Ok(Listening { file: None, fd: listener.into(), datagrams: Some(datagrams), address })
             }
             Address::Unix(path) => {
                 fits(path).map_err(io::Error::other)?;
@@ -88,7 +96,8 @@ impl Address {
                     std::fs::remove_file(path)?;
                 }
                 let fd = UnixListener::bind(path)?.into();
-                Ok(Listening { file: SocketFile::at(path), fd, address: self.clone() })
+                let (file, address) = (SocketFile::at(path), self.clone());
+                Ok(Listening { file, fd, datagrams: None, address })
             }
         }
     }
@@ -97,7 +106,7 @@ impl Address {
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Address::Unix(_) => true,
-            Address::Tcp(host) => match host.to_socket_addrs() {
+            Address::Tcp(host) | Address::Udp(host) => match host.to_socket_addrs() {
                 Ok(mut addrs) => addrs.all(|a: SocketAddr| a.ip().is_loopback()),
                 Err(_) => false,
             },
@@ -178,6 +187,8 @@ pub(crate) struct Listening {
     /// The file of a Unix socket. Removed while the socket is open: its number is not another file's before.
     pub file: Option<SocketFile>,
     pub fd: OwnedFd,
+    /// The socket for datagrams at the same port.
+    pub datagrams: Option<UdpSocket>,
     pub address: Address,
 }
 
@@ -205,6 +216,24 @@ impl Drop for SocketFile {
         }
     }
 }
+
+/// Binds a port of TCP and the same of UDP. A port of the system's choice may be taken in the other half.
+fn listen_to_both(host: &str) -> io::Result<(TcpListener, UdpSocket)> {
+    let mut attempts = 0;
+    loop {
+        let listener = TcpListener::bind(host)?;
+        let at = listener.local_addr()?;
+        attempts += 1;
+        match UdpSocket::bind(at) {
+            Ok(datagrams) => return Ok((listener, datagrams)),
+            Err(_) if host.ends_with(":0") && attempts < PORTS_TRIED => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Ports of the system's choice that are tried.
+const PORTS_TRIED: u32 = 16;
 
 /// Connects to the socket at `path`, and fails with `WouldBlock` if its server lets too many wait: at once,
 /// or after some time. So long each send on the connection may wait, too.
@@ -244,6 +273,7 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(host) => f.write_str(host),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Udp(host) => write!(f, "udp:{host}"),
         }
     }
 }
@@ -303,12 +333,13 @@ impl FromStr for Address {
             fits(Path::new(path)).map_err(AddressError)?;
             return Ok(Address::Unix(path.into()));
         }
-        match s.rsplit_once(':') {
+        let (at, is_udp) = s.strip_prefix("udp:").map_or((s, false), |at| (at, true));
+        match at.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(Address::Tcp(s.into()))
+                Ok(if is_udp { Address::Udp(at.into()) } else { Address::Tcp(at.into()) })
             }
             _ => Err(AddressError(format!(
-                "`{s}` is not an address: write HOST:PORT, with a port up to 65535, or unix:PATH"
+                "`{s}` is not an address: write HOST:PORT or udp:HOST:PORT, with a port up to 65535, or unix:PATH"
             ))),
         }
     }
@@ -324,7 +355,9 @@ mod tests {
     fn addresses_are_read_and_written() {
         assert_eq!("127.0.0.1:80".parse(), Ok(Address::Tcp("127.0.0.1:80".into())));
         assert_eq!("unix:/tmp/x".parse::<Address>().unwrap().to_string(), "unix:/tmp/x");
-        for nowhere in ["nowhere", "h:99999", ":80", "unix:", ""] {
+        assert_eq!("udp:h:80".parse(), Ok(Address::Udp("h:80".into())));
+        assert_eq!("udp:h:80".parse::<Address>().unwrap().to_string(), "udp:h:80");
+        for nowhere in ["nowhere", "h:99999", ":80", "unix:", "udp:80", "udp::80", ""] {
             assert!(nowhere.parse::<Address>().is_err(), "{nowhere}");
         }
     }
@@ -381,5 +414,7 @@ mod tests {
         assert!(Address::Tcp("127.0.0.1:1".into()).is_local());
         assert!(Address::Unix("/tmp/x".into()).is_local());
         assert!(!Address::Tcp("0.0.0.0:1".into()).is_local());
+        assert!(Address::Udp("127.0.0.1:1".into()).is_local());
+        assert!(!Address::Udp("0.0.0.0:1".into()).is_local());
     }
 }

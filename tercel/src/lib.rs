@@ -178,6 +178,7 @@ pub mod backup;
 mod channel;
 pub mod check;
 mod client;
+mod datagrams;
 mod disk;
 mod files;
 mod health;

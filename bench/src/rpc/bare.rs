@@ -7,7 +7,7 @@
 
 use std::hint::black_box;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{RecvFlags, SendFlags};
 use tercel_events::shm::{Words, pass};
 
@@ -29,6 +30,8 @@ pub enum Means {
     Bells,
     Tcp(Waits),
     Unix(Waits),
+    /// Datagrams, as few as carry the bytes; after a window of them the receiver sends one back.
+    Udp(Waits),
 }
 
 /// The part of each written line that is read.
@@ -67,6 +70,7 @@ enum End {
     Words { words: Words, mine: usize, theirs: usize, count: u64, bytes: Vec<u8>, reads: Reads },
     Bells { ring: OwnedFd, hear: OwnedFd },
     Stream { stream: OwnedFd, waits: Waits, buffer: Vec<u8> },
+    Datagrams { socket: OwnedFd, waits: Waits, buffer: Vec<u8> },
 }
 
 /// Where the peer of a directory listens for what it shall do.
@@ -111,6 +115,11 @@ fn answer(control: UnixStream) -> Result<(), String> {
         b'b' => {
             let [ring, hear, _] = descriptors;
             End::Bells { ring, hear }
+        }
+        b'd' | b'e' => {
+            let [socket, _, _] = descriptors;
+            let waits = if asked[0] == b'd' { Waits::Spinning } else { Waits::Sleeping };
+            End::Datagrams { socket, waits, buffer: vec![7; DATAGRAM_BYTES] }
         }
         waits => {
             let [stream, _, _] = descriptors;
@@ -166,6 +175,12 @@ impl Bare {
                 let given = [hear.try_clone().map_err(failed)?, ring.try_clone().map_err(failed)?, bell()?];
                 (b'b', End::Bells { ring, hear }, given)
             }
+            Means::Udp(waits) => {
+                let (socket, there) = udp_pair()?;
+                let kind = if waits == Waits::Spinning { b'd' } else { b'e' };
+                let buffer = vec![7; DATAGRAM_BYTES];
+                (kind, End::Datagrams { socket, waits, buffer }, [there, bell()?, bell()?])
+            }
             Means::Tcp(waits) | Means::Unix(waits) => {
                 let (here, there) = match means {
                     Means::Tcp(_) => tcp_pair()?,
@@ -209,6 +224,20 @@ impl End {
                 words.get()[*mine].store(*count, Ordering::Release);
             }
             End::Bells { ring, .. } => _ = rustix::io::write(&*ring, &ONE).map_err(failed)?,
+            End::Datagrams { socket, waits, buffer } => {
+                let mut left = bytes;
+                for n in 1.. {
+                    let now = left.min(DATAGRAM_BYTES);
+                    rustix::net::send(&*socket, &buffer[..now], SendFlags::empty()).map_err(failed)?;
+                    left -= now;
+                    if left == 0 {
+                        break;
+                    }
+                    if n % DATAGRAMS == 0 {
+                        datagram(socket, *waits, buffer)?;
+                    }
+                }
+            }
             End::Stream { stream, buffer, .. } => {
                 buffer.resize(buffer.len().max(bytes), 7);
                 let mut rest = &buffer[..bytes];
@@ -246,6 +275,18 @@ impl End {
                 }
             }
             End::Bells { hear, .. } => _ = rustix::io::read(&*hear, &mut [0; 8]).map_err(failed)?,
+            End::Datagrams { socket, waits, buffer } => {
+                let mut left = bytes;
+                for n in 1.. {
+                    left -= datagram(socket, *waits, buffer)?;
+                    if left == 0 {
+                        break;
+                    }
+                    if n % DATAGRAMS == 0 {
+                        rustix::net::send(&*socket, &[7], SendFlags::empty()).map_err(failed)?;
+                    }
+                }
+            }
             End::Stream { stream, waits, buffer } => {
                 let flags = match waits {
                     Waits::Spinning => RecvFlags::DONTWAIT,
@@ -265,6 +306,34 @@ impl End {
         }
         Ok(())
     }
+}
+
+/// Receives a datagram. Gives its bytes.
+#[inline(always)]
+fn datagram(socket: &OwnedFd, waits: Waits, buffer: &mut [u8]) -> Result<usize, String> {
+    let flags = if waits == Waits::Spinning { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+    loop {
+        match rustix::net::recv(socket, &mut *buffer, flags) {
+            Ok((n, _)) => return Ok(n),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+}
+
+/// Bytes of a datagram, and datagrams of a window, which the buffer of a socket takes.
+const DATAGRAM_BYTES: usize = 60_000;
+const DATAGRAMS: usize = 4;
+
+fn udp_pair() -> Result<(OwnedFd, OwnedFd), String> {
+    let bind = || UdpSocket::bind("127.0.0.1:0").map_err(failed);
+    let (here, there) = (bind()?, bind()?);
+    here.connect(there.local_addr().map_err(failed)?).map_err(failed)?;
+    there.connect(here.local_addr().map_err(failed)?).map_err(failed)?;
+    for socket in [&here, &there] {
+        set_socket_recv_buffer_size(socket, 1 << 20).map_err(failed)?;
+    }
+    Ok((here.into(), there.into()))
 }
 
 fn bell() -> Result<OwnedFd, String> {

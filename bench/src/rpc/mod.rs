@@ -127,7 +127,7 @@ fn spin(waits: &str) -> Option<Duration> {
 
 fn serve(dir: &Path, spin: Option<Duration>) -> Result<(), String> {
     let builder = Server::builder(dir.join("data"))
-        .listen("127.0.0.1:0")
+        .listen("udp:127.0.0.1:0")
         .listen(format!("unix:{}", dir.join("sock").display()))
         .methods(Counter::METHODS)
         .service(Procedures::serve(Here));
@@ -155,6 +155,7 @@ impl Place {
         let road = match self.road {
             Transport::SharedMemory => "shm",
             Transport::Unix => "unix",
+            Transport::Udp => "udp",
             _ => "tcp",
         };
         let waits = match self.waits {
@@ -171,13 +172,14 @@ impl Place {
             (Transport::SharedMemory, Waits::Spinning) => Means::Words,
             (Transport::SharedMemory, Waits::Sleeping) => Means::Bells,
             (Transport::Unix, waits) => Means::Unix(waits),
+            (Transport::Udp, waits) => Means::Udp(waits),
             (_, waits) => Means::Tcp(waits),
         }
     }
 
     /// A row of calls over a network, with the founding paper's ratio to what its packets alone took.
     fn beside(self, paper: f64, row: Row) -> Row {
-        if self.road == Transport::Tcp { row.paper(paper) } else { row }
+        if matches!(self.road, Transport::Tcp | Transport::Udp) { row.paper(paper) } else { row }
     }
 
     fn spin(self) -> &'static str {
@@ -214,7 +216,12 @@ impl Ends {
 
     fn client_with(&self, place: Place, config: ClientConfig) -> Result<Client, String> {
         let address = match place.road {
-            Transport::Tcp => self.server.address()?,
+            Transport::Udp => self.server.address()?,
+            // The same port.
+            Transport::Tcp => match self.server.address()? {
+                Address::Udp(at) => Address::Tcp(at),
+                other => other,
+            },
             _ => Address::Unix(self.dir.join("sock")),
         };
         let client = Client::connect_with(&address, config).map_err(failed)?;
@@ -261,7 +268,8 @@ pub fn names() -> Vec<String> {
 fn places(wanted: &[String]) -> Vec<Place> {
     let waits = [(Waits::Spinning, true), (Waits::Sleeping, false), (Waits::Sleeping, true)];
     let of_road = |road| waits.map(|(waits, apart)| Place { road, waits, apart });
-    let all = [Transport::SharedMemory, Transport::Unix, Transport::Tcp].map(of_road).concat();
+    let roads = [Transport::SharedMemory, Transport::Unix, Transport::Tcp, Transport::Udp];
+    let all = roads.map(of_road).concat();
     all.into_iter().filter(|place| wanted.is_empty() || wanted.contains(&place.name())).collect()
 }
 
@@ -318,8 +326,8 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
                 .note("a procedure that takes 1,024 bytes"),
         ),
     );
-    // Of shared memory there is no bare exchange of so many bytes that sleeps.
-    if place.waits == Waits::Sleeping && place.road != Transport::SharedMemory {
+    // Of shared memory there is no bare exchange of so many bytes that sleeps, and pages go by TCP.
+    if place.waits == Waits::Sleeping && matches!(place.road, Transport::Tcp | Transport::Unix) {
         rows.push(fetch::row(options, ends, place)?);
     }
     if place.waits == Waits::Spinning && place.road != Transport::Unix {
@@ -548,11 +556,11 @@ mod tests {
 
     #[test]
     fn rows_are_chosen_by_their_place_or_kind() {
-        assert_eq!(wanted(&[]).len(), 9);
+        assert_eq!(wanted(&[]).len(), 12);
         assert_eq!(wanted(&["tcp.block", "shm.spin"]), ["shm.spin", "tcp.block"]);
         // No place is measured for these.
         assert!(wanted(&["instructions"]).is_empty());
         assert_eq!(wanted(&["instructions", "unix.spin"]), ["unix.spin"]);
-        assert_eq!(names()[9..], ["instructions"]);
+        assert_eq!(names()[12..], ["instructions"]);
     }
 }

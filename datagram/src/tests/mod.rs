@@ -61,3 +61,49 @@ fn every_dropped_rule_is_noticed() {
         assert!(found.is_some(), "{rule:?} can be dropped");
     }
 }
+
+#[test]
+fn request_waits_while_too_much_is_unacknowledged() {
+    use std::sync::Arc;
+
+    use tercel_machine::time::Now;
+
+    use crate::{Answerer, Asked, Caller, Limits, News, Packets};
+
+    let limits =
+        Limits { connections: 1, request_bytes: 9, pending_bytes: 9, answer_bytes: 1_000, idle_us: 9 };
+    let (mut server, at) = (Answerer::new(limits, Box::new(|_, _| 7)), ([127, 0, 0, 1], 1).into());
+    let (mut there, mut back, mut asked, mut news) =
+        (Packets::default(), Packets::default(), Vec::new(), Vec::new());
+    let mut caller = Caller::new(Now(1), 1, &mut there);
+    let (mut numbers, mut executed) = (Vec::new(), 0);
+    for round in 0..20 {
+        if round % 4 == 3 {
+            numbers.extend(caller.call(Now(round), Arc::new(vec![1]), &mut there));
+        }
+        there.iter().for_each(|(_, packet)| server.packet(Now(round), at, packet, &mut back, &mut asked));
+        there.clear();
+        for asked in asked.drain(..) {
+            if let Asked::Request(connection, exchange, _) = asked {
+                executed += 1;
+                // The caller gets none of it, and so acknowledges none.
+                server.answer(
+                    Now(round),
+                    connection,
+                    exchange,
+                    Arc::new(vec![2; 600]),
+                    &mut Packets::default(),
+                );
+            }
+        }
+        back.iter().for_each(|(_, packet)| caller.packet(Now(round), packet, &mut there, &mut news));
+        back.clear();
+    }
+    assert_eq!((numbers.len(), executed), (5, 2));
+    // Given up, the answers leave room.
+    numbers[..4].iter().for_each(|number| caller.give_up(*number));
+    assert_eq!(news, [News::Opened]);
+    caller.time(Now(1_000_000), &mut there, &mut news);
+    there.iter().for_each(|(_, packet)| server.packet(Now(21), at, packet, &mut back, &mut asked));
+    assert!(asked.iter().any(|asked| matches!(asked, Asked::Request(..))), "{asked:?}");
+}

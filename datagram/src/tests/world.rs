@@ -166,6 +166,7 @@ fn server(life: u64) -> Answerer {
         connections: CONNECTIONS,
         request_bytes: 8 << 20,
         pending_bytes: 16 << 20,
+        answer_bytes: 2 << 20,
         idle_us: 1_000_000,
     };
     Answerer::new(

@@ -6,7 +6,9 @@ use tercel_wire::cursor::DecodeError;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{CallId, Oref, Stamp};
 use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{Bound, Cancel, OBJECT_SLOT, OPERATION, Refusal, Request, Response, ResponseEnd};
+use tercel_wire::message::{
+    Bound, Cancel, Datagrams, OBJECT_SLOT, OPERATION, Refusal, Request, Response, ResponseEnd,
+};
 
 use super::Client;
 use super::calls::Key;
@@ -126,6 +128,19 @@ impl Client {
     /// answer, it is under way from now on as if it had been made here, by the name that is given.
     pub fn take_lane_back(&mut self, lane: Lane, is_waiting: bool) -> CallId {
         self.requests.slots.give_back(lane, is_waiting)
+    }
+
+    /// The same, if it is not known whether the last call has come to the server: it is sent once more, as a
+    /// message and under the same name.
+    pub fn take_lost_lane_back(&mut self, lane: Lane) -> CallId {
+        self.requests.slots.give_back_lost(lane)
+    }
+
+    /// Tells the server that calls over datagrams of this connection are of this client.
+    pub fn names_datagrams(&mut self, connection: u64) {
+        let mut body = Vec::new();
+        Datagrams { connection }.encode(&mut body);
+        self.say(Kind::Datagrams, &body);
     }
 
     /// Takes in the body of a response.

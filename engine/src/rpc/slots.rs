@@ -168,6 +168,12 @@ impl Slots {
         last
     }
 
+    /// The same, if it is not known whether the last call has come to the server: it is [`Look::Lost`].
+    pub fn give_back_lost(&mut self, mut lane: Lane) -> CallId {
+        lane.connection = lane.connection.wrapping_sub(1);
+        self.give_back(lane, true)
+    }
+
     /// The body of the response to the last call of a lent slot, if it came as a message.
     pub fn answer_of(&mut self, lane: &Lane) -> Option<Vec<u8>> {
         match &mut self.slots[lane.last.slot as usize].state {

@@ -437,3 +437,15 @@ fn call_given_up_is_to_be_cancelled_until_it_is_answered() {
     slots.answered(ids[1], Cow::Borrowed(b"body"));
     assert_eq!((slots.given_up().next(), slots.under_way()), (None, 1));
 }
+
+#[test]
+fn lost_call_of_lane_is_sent_again_under_its_name() {
+    let (table, mut slots) = (Table::default(), Slots::default());
+    slots.set_credit(1);
+    let mut lane = slots.lend(table, 0).expect("there is credit");
+    let id = lane.begin();
+    assert_eq!(slots.give_back_lost(lane), id);
+    assert_eq!(slots.look(id, 0), Look::Lost);
+    assert_eq!(slots.send_again(id, table, 0), Sent::Again);
+    assert_eq!(slots.look(id, 0), Look::Waits);
+}

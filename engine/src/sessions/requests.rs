@@ -5,7 +5,7 @@ use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::message::{Commit, FromClient, Limit, MessageError, Part, Refusal};
 
 use super::{Cx, Sessions};
-use crate::effect::Conn;
+use crate::effect::{Conn, Effect};
 use crate::leader::{Asked, Body};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
@@ -61,6 +61,7 @@ impl Sessions {
                 }
                 _ => self.request(asked, client, header, &request, cx),
             },
+            FromClient::Datagrams(of) => cx.out.push(Effect::Datagrams(conn, of.connection)),
             FromClient::Cancel(cancel) => self.cancel(asked, client, cancel, cx),
             FromClient::InputItem(item) => self.item(client, &item, cx),
             FromClient::InputEnd(end) => self.input_end(client, end, cx),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use tercel_wire::payload::PartSink;
 
 use crate::address::{Address, Addresses};
 use crate::channel::{self, End, Next, Room};
+use crate::datagrams;
 use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 use crate::sharing::SharedMemory as SharedWith;
@@ -43,8 +45,9 @@ pub(crate) struct Way {
 
 /// A connection.
 pub(crate) enum ServerConnection {
-    /// A socket, what ends a wait on it, and how long a thread looks before it sleeps.
-    Socket(OwnedFd, OwnedFd, Duration),
+    /// A socket, what ends a wait on it, how long a thread looks before it sleeps, and a socket for datagrams
+    /// to the same server.
+    Socket(OwnedFd, OwnedFd, Duration, Option<Box<UdpSocket>>),
     /// Memory that the server's process has mapped, too.
     Shared(Box<SharedMemory>),
     /// A pipe to the loop of this process.
@@ -118,7 +121,9 @@ impl Remote {
                 set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT))?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default()))
+                let is_udp = matches!(address, Address::Udp(_));
+                let datagrams = if is_udp { Some(Box::new(connect_beside(&socket)?)) } else { None };
+                Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default(), datagrams))
             }
             Remote::Memory(handle) => {
                 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -156,6 +161,8 @@ impl Remote {
 pub enum Transport {
     /// A TCP connection.
     Tcp,
+    /// A TCP connection, and datagrams of UDP beside it for calls.
+    Udp,
     /// A Unix socket.
     Unix,
     /// Memory that the processes of client and server both have mapped.
@@ -168,6 +175,7 @@ impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Transport::Tcp => "TCP",
+            Transport::Udp => "TCP, with calls over UDP",
             Transport::Unix => "a Unix socket",
             Transport::SharedMemory => "shared memory",
             Transport::Process => "the same process",
@@ -184,7 +192,16 @@ impl ServerConnection {
             ServerConnection::Socket(socket, ..) if socket_domain(socket) == Ok(AddressFamily::UNIX) => {
                 Transport::Unix
             }
+            ServerConnection::Socket(.., Some(_)) => Transport::Udp,
             ServerConnection::Socket(..) => Transport::Tcp,
+        }
+    }
+
+    /// Time for which a thread looks for an answer before it sleeps, where the connection is a socket.
+    pub(super) fn spin(&self) -> Duration {
+        match self {
+            ServerConnection::Socket(_, _, spin, _) => *spin,
+            _ => Duration::ZERO,
         }
     }
 
@@ -258,7 +275,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Memory(_, pipe, _) => Ok(pipe.wait(timeout, woken)),
             ServerConnection::Shared(shared) => shared.wait(timeout, woken),
-            ServerConnection::Socket(socket, wake, _) => {
+            ServerConnection::Socket(socket, wake, ..) => {
                 let mut fds = [
                     PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
                     PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
@@ -282,7 +299,7 @@ impl ServerConnection {
     /// [`ServerConnection::receive`]; only [`ServerConnection::cut`] ends it before its time.
     pub(crate) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
-            ServerConnection::Socket(socket, _, spin) if timeout >= SLEEP_MAX => {
+            ServerConnection::Socket(socket, _, spin, _) if timeout >= SLEEP_MAX => {
                 if !spin.is_zero() {
                     let end = Instant::now() + timeout.min(*spin);
                     while Instant::now() < end {
@@ -315,7 +332,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Memory(_, pipe, _) => pipe.wake(),
             ServerConnection::Shared(shared) => shared.waker.wake(),
-            ServerConnection::Socket(_, wake, _) => {
+            ServerConnection::Socket(_, wake, ..) => {
                 let _ = rustix::io::write(wake, &1u64.to_le_bytes());
             }
         }
@@ -332,6 +349,19 @@ impl ServerConnection {
             ServerConnection::Socket(socket, ..) => take(socket, RecvFlags::DONTWAIT, buffer),
         }
     }
+}
+
+/// A socket for datagrams to the server at the other end of a connection of TCP.
+fn connect_beside(socket: &OwnedFd) -> io::Result<UdpSocket> {
+    let server = TcpStream::from(socket.try_clone()?).peer_addr()?;
+    let any: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let datagrams = UdpSocket::bind((any, 0))?;
+    datagrams.connect(server)?;
+    // The shortest that a caller waits before it asks again.
+    datagrams.set_read_timeout(Some(Duration::from_millis(1)))?;
+    datagrams::prepare(&datagrams);
+    Ok(datagrams)
 }
 
 impl SharedMemory {
@@ -554,7 +584,7 @@ fn post(handle: &Handle<Post>, mut message: Post) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpListener;
 
     /// A connection whose sends give up after a moment, and its other end.
     fn pair() -> (ServerConnection, TcpStream) {
@@ -562,7 +592,7 @@ mod tests {
         let address = Address::Tcp(listener.local_addr().unwrap().to_string());
         let socket = address.connect(Duration::from_millis(100)).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        (ServerConnection::Socket(socket, wake, Duration::ZERO), listener.accept().unwrap().0)
+        (ServerConnection::Socket(socket, wake, Duration::ZERO, None), listener.accept().unwrap().0)
     }
 
     #[test]

@@ -254,7 +254,7 @@ impl Shared {
 
     /// Sends what the machine wants sent, or leaves it to the thread that is sending. With the baton, if this
     /// thread has it.
-    fn flush<'a>(&'a self, mut machine: MutexGuard<'a, Linked>, mut reader: Option<&mut Reader>) {
+    pub(super) fn flush<'a>(&'a self, mut machine: MutexGuard<'a, Linked>, mut reader: Option<&mut Reader>) {
         if machine.outgoing().is_empty() {
             return;
         }

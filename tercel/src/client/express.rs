@@ -1,12 +1,14 @@
 //! The shorter way of a call: a caller that finds the connection free sends one line in shared memory and
-//! looks for one.
+//! looks for one, or one request over datagrams.
 //!
 //! The caller drives the connection itself, with the baton, and numbers its calls in a slot that the machine
 //! has lent. It hands other arrivals to the machine before it goes on. A call that is not answered while its
 //! caller looks and sleeps once is given to the machine, under its name. From then on it is waited for, sent
 //! again and given up as any other. Calls of methods that only read have a sequence and no slot; a call
-//! without an answer is made anew, as an operation.
+//! without an answer is made anew, as an operation. A datagram may not have come to the server: its call is
+//! sent again as a message, under its name.
 
+use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
@@ -17,13 +19,14 @@ use tercel_engine::rpc::slots::Lane;
 use tercel_engine::txn::{Binding, CallName, ExpressAsked, ExpressCall, Expressed, UnderWay};
 use tercel_wire::cursor::Put;
 use tercel_wire::id::{CallId, Stamp};
-use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{OBJECT_SLOT, RequestTemplate, Response, ResponseEnd};
+use tercel_wire::interface::{InterfaceSchema, Mode};
+use tercel_wire::message::{HEAD_BYTES, OBJECT_SLOT, RequestTemplate, Response, ResponseEnd};
 
+use super::by_packet::ByPacket;
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Reader, Shared};
 use crate::channel::{End, Next, Room};
-use crate::serving;
+use crate::{datagrams, serving};
 
 /// The state that calls by the shorter way need, for one connection.
 pub(super) struct ByLine {
@@ -31,6 +34,15 @@ pub(super) struct ByLine {
     generation: u64,
     conn: Arc<ServerConnection>,
     calls: Calls,
+    packets: Datagrams,
+}
+
+/// The connection of datagrams, if there is one beside the other.
+#[derive(Default)]
+struct Datagrams {
+    now: Option<ByPacket>,
+    /// Nothing came: none is made before.
+    rests_until: Option<Instant>,
 }
 
 /// The calls of that connection.
@@ -131,6 +143,9 @@ fn patience_of(asked: &ExpressAsked) -> Duration {
     asked.timeout.map_or(SLEEP_MAX, |timeout| timeout.min(SLEEP_MAX))
 }
 
+/// The time for which no call goes over datagrams after nothing has come that way.
+const REST: Duration = Duration::from_secs(5);
+
 /// Bytes of other arrivals at which a waiting call hands them on.
 const KEPT_BYTES: usize = 128 << 10;
 
@@ -182,25 +197,43 @@ impl Shared {
     fn call_with(&self, baton: &mut Baton, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         let Some(at) = self.prepare(baton, Bound::of(asked)) else { return Expressed::No };
         let Baton { reader, express, of_object } = baton;
-        let Some(ByLine { conn, calls, .. }) = express.as_deref_mut() else { return Expressed::No };
-        let ServerConnection::Shared(shared) = &**conn else { return Expressed::No };
+        let Some(ByLine { conn, calls, packets, .. }) = express.as_deref_mut() else { return Expressed::No };
+        let conn = &*conn;
+        let shared = match &**conn {
+            ServerConnection::Shared(shared) => shared,
+            ServerConnection::Socket(.., Some(datagrams)) => {
+                let by = (conn, datagrams.as_ref(), packets);
+                return self.call_by_packet(by, reader, (calls, at), of_object, (asked, call));
+            }
+            _ => return Expressed::No,
+        };
         let Some(id) = self.send_express((calls, at), of_object, shared, (asked, call)) else {
             return Expressed::No;
         };
         self.count_express();
         match self.wait_express((conn, shared), reader, (calls, at), id, (asked, call)) {
             Came::Answer => Expressed::Answered,
-            Came::Late(waited) => self.give_over((calls, at), id, waited),
+            Came::Late(waited) => self.give_over((calls, at), id, (waited, false)),
         }
     }
 
-    /// Has the machine wait for the answer to a call, as far as it is one of a service.
+    /// Has the machine wait for the answer to a call, as far as it is one of a service; and send it again, if
+    /// it may be lost.
     #[cold]
-    fn give_over(&self, (calls, at): (&mut Calls, usize), id: CallId, waited: Duration) -> Expressed {
+    fn give_over(
+        &self,
+        (calls, at): (&mut Calls, usize),
+        id: CallId,
+        (waited, may_be_lost): (Duration, bool),
+    ) -> Expressed {
         match calls.lane.take_if(|_| id.slot != OBJECT_SLOT) {
             Some(lane) => {
                 let interface = calls.bound[at].binding.interface.clone();
-                let id = self.machine().take_lane_back(lane, true);
+                let mut machine = self.machine();
+                let id = match may_be_lost {
+                    true => machine.take_lost_lane_back(lane),
+                    false => machine.take_lane_back(lane, true),
+                };
                 Expressed::UnderWay(UnderWay { name: CallName::Slot(id), interface }, waited)
             }
             // An answer that comes yet has another sequence than is waited for.
@@ -240,13 +273,17 @@ impl Shared {
             self.machine().take_lane_back(lane, false);
         }
         let mut machine = self.machine();
-        let conn = machine.connection().filter(|conn| matches!(**conn, ServerConnection::Shared(_)))?;
+        let is_short = |conn: &ServerConnection| {
+            matches!(conn, ServerConnection::Shared(_) | ServerConnection::Socket(.., Some(_)))
+        };
+        let conn = machine.connection().filter(|conn| is_short(conn))?;
         let binding = machine.bound_interface(of.schema, of.class)?;
         let lane = if of.class.is_empty() { Some(machine.lend_lane()?) } else { None };
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
         let calls = Calls { lane, bound: vec![OfInterface::new(of, binding)], ..Calls::default() };
-        baton.express = Some(Box::new(ByLine { generation, conn, calls }));
+        let packets = Datagrams::default();
+        baton.express = Some(Box::new(ByLine { generation, conn, calls, packets }));
         Some(0)
     }
 
@@ -258,6 +295,22 @@ impl Shared {
         shared: &SharedMemory,
         (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Option<CallId> {
+        let (id, head, left_us, rest) = self.name_call((calls, at), of_object, (asked, call))?;
+        // No other thread sends, or has something to be sent before.
+        let sent = !self.is_sending()
+            && shared.send_line(left_us, (&head, &calls.body), rest, |sink| call.put_rest(sink));
+        sent.then_some(id)
+    }
+
+    /// Names a call: its head, microseconds left to its caller, and the number of bytes that follow the body
+    /// of the calls.
+    #[inline(always)]
+    fn name_call(
+        &self,
+        (calls, at): (&mut Calls, usize),
+        of_object: &mut u64,
+        (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
+    ) -> Option<(CallId, [u8; HEAD_BYTES], u32, usize)> {
         let Calls { lane, bound, body, patience, .. } = calls;
         // Most calls wait as long as the last one.
         if patience.timeout != asked.timeout {
@@ -286,13 +339,129 @@ impl Shared {
         let before = body.len();
         let rest = if asked.takes_nothing { 0 } else { call.put(body).ok()? };
         // The long way takes no more.
-        if body.len() - before + rest > limits::CALL_MAX {
-            return None;
+        let is_fit = body.len() - before + rest <= limits::CALL_MAX;
+        is_fit.then_some((id, head, left_us, rest))
+    }
+
+    /// Calls over datagrams, and waits for the answer.
+    fn call_by_packet(
+        &self,
+        (conn, socket, packets): (&Arc<ServerConnection>, &UdpSocket, &mut Datagrams),
+        reader: &mut Reader,
+        (calls, at): (&mut Calls, usize),
+        of_object: &mut u64,
+        (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
+    ) -> Expressed {
+        // A slow procedure answers by message, and the loop of a server cannot wait for itself.
+        let is_plain = asked.object.is_some() || asked.schema.methods[asked.method].mode == Mode::Plain;
+        if !is_plain || !serving::is_no_loop() || !self.may_send_packets(conn, socket, packets, reader) {
+            return Expressed::No;
         }
-        // No other thread sends, or has something to be sent before.
-        let sent =
-            !self.is_sending() && shared.send_line(left_us, (&head, body), rest, |sink| call.put_rest(sink));
-        sent.then_some(id)
+        let Some(by) = &mut packets.now else { return Expressed::No };
+        let Some((id, head, left_us, rest)) = self.name_call((calls, at), of_object, (asked, call)) else {
+            return Expressed::No;
+        };
+        let bytes = datagrams::BODY_AT + HEAD_BYTES + calls.body.len() + rest;
+        if bytes > limits::DATAGRAM_CALL_MAX {
+            return Expressed::No;
+        }
+        let mut request = Vec::with_capacity(bytes);
+        request.put_u32(left_us);
+        request.extend_from_slice(&head);
+        request.extend_from_slice(&calls.body);
+        if rest > 0 {
+            call.put_rest(&mut |bytes| request.extend_from_slice(bytes));
+        }
+        let Some(number) = by.call(socket, request) else { return Expressed::No };
+        self.count_express();
+        let begun = Instant::now();
+        let (mut heard, mut patience) = (begun, patience_of(asked));
+        let answer = loop {
+            match by.wait(socket, conn.spin()) {
+                // A large answer takes its time, and the server does not keep it.
+                Ok(true) => (heard, patience) = (Instant::now(), REST),
+                // The other threads wait for what comes by the other connection.
+                Ok(false) => {
+                    let received = conn.receive(&mut reader.buffer);
+                    self.read(conn, reader, received);
+                }
+                Err(_) => break None,
+            }
+            if let Some(answer) = by.answer(number) {
+                break Some(answer);
+            }
+            let is_late = heard.elapsed() >= patience
+                || begun.elapsed() >= asked.timeout.unwrap_or_else(|| self.timeout());
+            if by.is_lost() || is_late || !self.machine().is_current(conn) {
+                break None;
+            }
+        };
+        let Some(answer) = answer else {
+            by.give_up(number);
+            if by.is_lost() || heard == begun {
+                *packets = Datagrams { now: None, rests_until: Some(Instant::now() + REST) };
+            }
+            return self.give_over((calls, at), id, (begun.elapsed(), true));
+        };
+        match end_of(&answer, id) {
+            Some(end) if self.heard_beside(conn, &end, &mut calls.acknowledged) => {
+                call.answered(&calls.bound[at].binding.interface, end);
+                Expressed::Answered
+            }
+            Some(_) => self.give_over((calls, at), id, (begun.elapsed(), true)),
+            // It was not begun, and is to come as a message.
+            None => Expressed::No,
+        }
+    }
+
+    /// Says whether calls may go over datagrams now. Where there is no connection of them yet, it begins one.
+    fn may_send_packets(
+        &self,
+        conn: &Arc<ServerConnection>,
+        socket: &UdpSocket,
+        packets: &mut Datagrams,
+        reader: &mut Reader,
+    ) -> bool {
+        if let Some(by) = &mut packets.now {
+            let is_open = by.is_open(socket);
+            if by.is_lost() {
+                *packets = Datagrams { now: None, rests_until: Some(Instant::now() + REST) };
+            }
+            return is_open;
+        }
+        if packets.rests_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        let Ok(seed) = super::seed() else { return false };
+        let by = ByPacket::new(socket, seed);
+        let mut machine = self.machine();
+        if machine.is_current(conn) {
+            machine.names_datagrams(by.connection());
+            self.flush(machine, Some(reader));
+            *packets = Datagrams { now: Some(by), rests_until: None };
+        }
+        false
+    }
+
+    /// A response has come beside the messages: what is read from now on is not older. False if the
+    /// connection is gone.
+    fn heard_beside(
+        &self,
+        conn: &Arc<ServerConnection>,
+        end: &ResponseEnd<'_>,
+        acknowledged: &mut Stamp,
+    ) -> bool {
+        let stamp = rpc::stamp_of(end);
+        if stamp > *acknowledged {
+            let mut machine = self.machine();
+            // A stamp of another history means nothing.
+            if !machine.is_current(conn) {
+                return false;
+            }
+            machine.heard_by_line(stamp);
+            *acknowledged = stamp;
+        }
+        true
     }
 
     fn wait_express(
@@ -330,15 +499,8 @@ impl Shared {
                 Ok(Next::Call(answer)) => match end_of(answer.body, id) {
                     Some(end) => {
                         self.hand_on(conn, reader);
-                        let stamp = rpc::stamp_of(&end);
-                        if stamp > *acknowledged {
-                            let mut machine = self.machine();
-                            // A stamp of another history means nothing.
-                            if !machine.is_current(conn) {
-                                return Came::Late(Duration::ZERO);
-                            }
-                            machine.heard_by_line(stamp);
-                            *acknowledged = stamp;
+                        if !self.heard_beside(conn, &end, acknowledged) {
+                            return Came::Late(Duration::ZERO);
                         }
                         call.answered(interface, end);
                         return Came::Answer;

@@ -4,6 +4,7 @@
 //! itself, so a lone caller pays no hand-over between threads. A resident driver thread reads when no thread
 //! waits, reconnects, and keeps time.
 
+mod by_packet;
 pub(crate) mod connection;
 mod drive;
 mod express;

@@ -5,6 +5,7 @@
 
 mod backlog;
 mod builder;
+mod datagrams;
 mod door;
 pub mod group;
 mod inside;

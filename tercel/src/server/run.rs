@@ -18,6 +18,7 @@ use tercel_events::{Backend, Event, EventQueue, Kind, SendError, Token};
 use tercel_wire::id::{ClientId, MemberId, Stamp};
 use tercel_wire::log::Last;
 
+use super::datagrams::Datagrams;
 use super::door::{Door, Giver, Offered};
 use super::group::Group;
 use super::inside::{Core, Inside};
@@ -38,6 +39,8 @@ use crate::serving::{Serves, Serving};
 /// The keys of listeners, and of connections that were made to other members; other streams have 0.
 pub(super) const LISTENER_KEY: u64 = 1;
 const PEER_KEY: u64 = 2;
+/// The key of the first socket for datagrams; the others follow.
+pub(super) const DATAGRAMS_KEY: u64 = 3;
 
 /// Events taken at once: enough for every client of a busy server to share a sync, few enough that the first
 /// reply of a batch waits less than a millisecond for the last request.
@@ -105,7 +108,7 @@ struct DiskState {
     log_room: LogRoom,
 }
 
-/// The connections in shared memory.
+/// The connections in shared memory, and of datagrams: calls come there beside the messages.
 struct Hot {
     channels: Channels,
     /// The door at which channels are handed over.
@@ -114,6 +117,7 @@ struct Hot {
     received: Vec<u8>,
     /// When the last turn began.
     turned: Now,
+    datagrams: Datagrams,
 }
 
 /// The other end of a connection.
@@ -126,7 +130,7 @@ enum Peer {
 
 impl Loop {
     pub(super) fn new(
-        (queue, (channels, door)): (EventQueue<Post>, (Channels, Door)),
+        (queue, (channels, door), datagrams): (EventQueue<Post>, (Channels, Door), Datagrams),
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
         (store, group): (Store, Option<Group>),
@@ -149,7 +153,7 @@ impl Loop {
             _dir: dir,
             files,
             conns: HashMap::new(),
-            hot: Hot { channels, door, received: Vec::new(), turned: Now(0) },
+            hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
             board: (board, None),
@@ -223,7 +227,7 @@ impl Loop {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            if !self.scheduler.is_idle() {
+            if !self.scheduler.is_idle() || self.hot.datagrams.is_ready() {
                 return Some(core.instant(Now(0)));
             }
             if !self.hot.channels.look(deadline) {
@@ -266,6 +270,7 @@ impl Loop {
         self.hot.turned = now;
         self.scheduler.begin_slice(now);
         batch.drain(..).for_each(|event| self.event(core, now, event));
+        self.hot.datagrams.serve(now, &mut CoreCalls { core, now });
         self.serve_calls(core);
         for at in self.hot.channels.hot() {
             self.take_shared(core, now, at);
@@ -353,6 +358,9 @@ impl Loop {
             Kind::Drained => {
                 let decision = self.scheduler.drained(conn);
                 self.obey(core, now, conn, decision);
+            }
+            Kind::Ready(_) if event.key >= DATAGRAMS_KEY => {
+                self.hot.datagrams.is_readable((event.key - DATAGRAMS_KEY) as usize);
             }
             Kind::Ready(_) if matches!(self.conns.get(&conn), Some(Peer::Socket(_))) => {
                 self.begun(event.token);
@@ -607,6 +615,7 @@ impl Loop {
     }
 
     fn close(&mut self, core: &Core, conn: Conn) {
+        self.hot.datagrams.forget(conn);
         match self.conns.remove(&conn) {
             Some(Peer::Socket(token)) => {
                 let unsent_bytes = self.queue.unsent_bytes(token).unwrap_or(0);
@@ -676,6 +685,11 @@ impl Loop {
             Effect::Cut(above) => self.records.cut(above),
             Effect::KeepFrom(position) => self.log.keep_from(position),
             Effect::Sure => self.log.sure(),
+            Effect::Datagrams(conn, connection) => {
+                if let Some(client) = core.machine.client_of(conn) {
+                    self.hot.datagrams.name(conn, client, connection);
+                }
+            }
             Effect::Joined(conn, _) => self.scheduler.favour(conn),
             Effect::Packet(..)
             | Effect::Save(..)
@@ -722,6 +736,7 @@ impl Loop {
 
     /// Ends the connection of a client that does not read: it would not read why, either.
     fn cut_off(&mut self, core: &mut Core, conn: Conn) {
+        self.hot.datagrams.forget(conn);
         match self.conns.remove(&conn) {
             Some(Peer::Socket(token)) => _ = self.queue.revoke(token),
             Some(Peer::Shared(at)) => self.end_shared(at),

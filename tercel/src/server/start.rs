@@ -12,17 +12,18 @@ use tercel_engine::server::{
     ServerConfig as MachineConfig,
 };
 use tercel_engine::time::Now;
-use tercel_events::{Config as EventsConfig, EventQueue};
+use tercel_events::{Config as EventsConfig, EventQueue, Watch};
 use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::{SpaceId, Stamp, ViewId, Written};
 use tercel_wire::log::Record;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
+use super::datagrams::Datagrams;
 use super::door::Door;
 use super::group::Group;
 use super::group::reading::sealed;
 use super::records::Records;
-use super::run::{LISTENER_KEY, Loop};
+use super::run::{DATAGRAMS_KEY, LISTENER_KEY, Loop};
 use super::shared::Channels;
 use super::store::Store;
 use super::warnings::Board;
@@ -356,14 +357,20 @@ fn prepare(
         linger_ms: limits::LINGER_US / 1_000,
         ..EventsConfig::default()
     })?;
-    let mut files = Vec::new();
-    for Listening { file, fd, .. } in listening {
+    let (mut files, mut udp) = (Vec::new(), Vec::new());
+    for Listening { file, fd, datagrams, .. } in listening {
         let declared = match file {
             Some(_) => queue.declare_holding_listener(fd, LISTENER_KEY),
             None => queue.declare_listener(fd, LISTENER_KEY),
         };
         declared.map_err(|e| ServerError::Stopped(format!("cannot watch a listener: {e}")))?;
         files.extend(file);
+        udp.extend(datagrams);
+    }
+    let datagrams = Datagrams::new(udp);
+    for (key, socket) in (DATAGRAMS_KEY..).zip(datagrams.watched()?) {
+        let declared = queue.declare_fd(socket, Watch::Read, key);
+        declared.map_err(|e| ServerError::Stopped(format!("cannot watch a socket: {e}")))?;
     }
     let handle = queue.handle();
     let last = opened.log.tail().last;
@@ -379,7 +386,7 @@ fn prepare(
     let decided = (opened.machine, opened.out);
     let by_memory = (Channels::new(spin), Door::new(opened.shared_memory));
     let bounds = (opened.bounds, opened.workers);
-    Ok(Loop::new((queue, by_memory), decided, log, store, (opened.dir, files), bounds, board))
+    Ok(Loop::new((queue, by_memory, datagrams), decided, log, store, (opened.dir, files), bounds, board))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If

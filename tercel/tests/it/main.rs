@@ -44,4 +44,5 @@ mod shared;
 mod spaces;
 mod streams;
 mod threads;
+mod udp;
 mod watch;

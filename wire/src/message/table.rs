@@ -174,9 +174,14 @@ FromClient {
         /// Where a member that is new is reached by clients and members.
         address: String,
     } => Grouped;
+    /// Tells that calls which come over datagrams of this connection are of this session.
+    29 Datagrams {
+        /// The connection, as its caller has drawn it at random: no other sender knows it.
+        connection: u64 as FromOne,
+    };
     /// Orders that what follows in the space rests on what the client has seen of other spaces. It may be
     /// asked again.
-    29 Depend {
+    30 Depend {
         /// The states that were seen.
         on: Vector,
     } => Dependencies;

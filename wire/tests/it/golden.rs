@@ -497,6 +497,7 @@ fn messages_have_the_bytes_of_version_4() {
         Request { slot: Some(0x0301), object, ..request }
     );
     message!(promised, "cancel", FromClient::Cancel, Cancel { slot: 3, seq: 9 });
+    message!(promised, "datagrams", FromClient::Datagrams, Datagrams { connection: 0x0102_0304_0506_0708 });
     message!(
         promised,
         "item",

@@ -1,0 +1,157 @@
+//! Calls over datagrams, at the server.
+//!
+//! A connection of datagrams counts once a session has named it, over TCP. Packets of others are dropped and
+//! leave nothing. A call runs as one in a line of shared memory does; one that cannot is to come as a
+//! message.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use rustix::net::RecvFlags;
+use tercel_datagram::packet::connection;
+use tercel_datagram::{Answerer, Asked, Limits, Packets};
+use tercel_engine::limits;
+use tercel_engine::rpc::ReplyBody;
+use tercel_engine::server::Conn;
+use tercel_engine::time::Now;
+use tercel_wire::cursor::le32;
+use tercel_wire::id::ClientId;
+
+use super::shared::{Calls, Known};
+use crate::channel::InLine;
+use crate::datagrams::{self, BODY_AT, BY_MESSAGE, DATAGRAM_BYTES};
+
+/// The sockets for datagrams of a server.
+pub(super) struct Datagrams {
+    sockets: Vec<Socket>,
+    /// The sessions that have named a connection, by its name.
+    named: HashMap<u64, (Conn, Known)>,
+    buffer: Box<[u8]>,
+}
+
+struct Socket {
+    socket: UdpSocket,
+    answerer: Answerer,
+    out: Packets<SocketAddr>,
+    asked: Vec<Asked>,
+    /// More may have come than was taken.
+    is_ready: bool,
+}
+
+/// Packets that are taken from a socket before the loop looks at something else: about a millisecond's, if
+/// they are large.
+const PACKETS_AT_ONCE: usize = 64;
+
+/// One that is silent for so long gives its place to another.
+const IDLE_US: u64 = 10_000_000;
+
+impl Datagrams {
+    /// The server's, of sockets that are bound.
+    pub(super) fn new(sockets: Vec<UdpSocket>) -> Datagrams {
+        let sockets = sockets.into_iter().map(|socket| {
+            datagrams::prepare(&socket);
+            let limits = Limits {
+                connections: limits::DATAGRAM_CONNECTIONS_MAX,
+                request_bytes: limits::DATAGRAM_CALL_MAX as u32,
+                pending_bytes: limits::DATAGRAM_PENDING_BYTES_MAX,
+                answer_bytes: limits::CALL_MAX,
+                idle_us: IDLE_US,
+            };
+            let keys = RandomState::new();
+            let cookie = move |from: SocketAddr, connection: u64| keys.hash_one((from, connection));
+            let (out, asked) = (Packets::default(), Vec::new());
+            Socket { socket, answerer: Answerer::new(limits, Box::new(cookie)), out, asked, is_ready: true }
+        });
+        let sockets: Vec<Socket> = sockets.collect();
+        let buffer = if sockets.is_empty() { Box::default() } else { vec![0; DATAGRAM_BYTES].into() };
+        Datagrams { sockets, named: HashMap::new(), buffer }
+    }
+
+    /// Copies of the sockets, to be watched.
+    pub(super) fn watched(&self) -> io::Result<Vec<UdpSocket>> {
+        self.sockets.iter().map(|at| at.socket.try_clone()).collect()
+    }
+
+    /// A session's client names its connection. A name that another session has taken is no secret.
+    pub(super) fn name(&mut self, conn: Conn, client: ClientId, connection: u64) {
+        if self.sockets.is_empty() || self.named.contains_key(&connection) {
+            return;
+        }
+        self.forget(conn);
+        self.named.insert(connection, (conn, Known { client, place: 0 }));
+    }
+
+    /// A session has ended.
+    pub(super) fn forget(&mut self, conn: Conn) {
+        let Datagrams { sockets, named, .. } = self;
+        named.retain(|connection, (of, _)| {
+            if *of == conn {
+                sockets.iter_mut().for_each(|at| at.answerer.forget(*connection));
+            }
+            *of != conn
+        });
+    }
+
+    /// Packets have come to a socket.
+    pub(super) fn is_readable(&mut self, at: usize) {
+        if let Some(at) = self.sockets.get_mut(at) {
+            at.is_ready = true;
+        }
+    }
+
+    /// Says whether packets may be there.
+    pub(super) fn is_ready(&self) -> bool {
+        self.sockets.iter().any(|at| at.is_ready)
+    }
+
+    /// Takes packets that have come, and serves the calls that are whole.
+    pub(super) fn serve(&mut self, now: Now, calls: &mut dyn Calls) {
+        let Datagrams { sockets, named, buffer } = self;
+        for at in sockets.iter_mut().filter(|at| at.is_ready) {
+            for _ in 0..PACKETS_AT_ONCE {
+                match datagrams::receive(&at.socket, RecvFlags::DONTWAIT, buffer) {
+                    Ok(Some((Some(packet), Some(from)))) => {
+                        if connection(packet).is_some_and(|connection| named.contains_key(&connection)) {
+                            at.answerer.packet(now, from, packet, &mut at.out, &mut at.asked);
+                            at.answer(now, named, calls);
+                        }
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => {
+                        at.is_ready = false;
+                        break;
+                    }
+                    // It reports a packet that was sent before, which its receiver did not take.
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+impl Socket {
+    /// Runs the calls that have come, and sends what is to be sent.
+    fn answer(&mut self, now: Now, named: &mut HashMap<u64, (Conn, Known)>, calls: &mut dyn Calls) {
+        let Socket { socket, answerer, out, asked, .. } = self;
+        for asked in asked.drain(..) {
+            let Asked::Request(connection, exchange, request) = asked else { continue };
+            let mut body = Vec::new();
+            let is_served = match (named.get_mut(&connection), request.get(BODY_AT..)) {
+                (Some((_, of)), Some(rest)) => {
+                    let call = InLine { left_us: le32(&request, 0), body: rest };
+                    calls.serve(of, call, &mut ReplyBody::new(&mut body))
+                }
+                _ => false,
+            };
+            if !is_served {
+                body = BY_MESSAGE.to_vec();
+            }
+            answerer.answer(now, connection, exchange, Arc::new(body), out);
+        }
+        out.iter().for_each(|(to, packet)| datagrams::send(socket, packet, Some(*to)));
+        out.clear();
+    }
+}
