@@ -315,8 +315,10 @@ mod tests {
     use tercel_wire::id::{ClassId, SpaceId, Stamp, ViewId};
     use tercel_wire::interface::InterfaceSchema;
     use tercel_wire::message::{
-        Bound, Classes, Defined, Health, HealthState, Leased, PageReply, Pong, Refusal, Refused, Unchanged,
+        Bound, Classes, Defined, Dependencies, Health, HealthState, Leased, PageReply, Pong, Refusal,
+        Refused, Unchanged,
     };
+    use tercel_wire::vector::Vector;
 
     use super::super::begin::QUESTIONS_MAX;
     use super::super::{Input, LinkState};
@@ -352,6 +354,7 @@ mod tests {
             client.begin_collection(now, true).is_some(),
             client.health(&mut None).is_some(),
             client.allocate(now, &scope, 64).is_some(),
+            client.depend(&on()).is_some(),
         ];
         if client.peer.pending.call_of(|asked| matches!(asked, Asked::Define(_))).is_none() {
             client.request(Asked::Define("C"), &[]);
@@ -359,11 +362,16 @@ mod tests {
         answers.contains(&true)
     }
 
+    /// A state of another space.
+    fn on() -> Vector {
+        Vector::of(Token { space: SpaceId(2), ..TOKEN })
+    }
+
     fn asking() -> Client {
         let mut client = Client::connected_for_test();
         client.history.space = SpaceId(1);
         assert!(!ask(&mut client, &mut None));
-        assert_eq!(client.peer.pending.by_call.len(), 11);
+        assert_eq!(client.peer.pending.by_call.len(), 12);
         client
     }
 
@@ -398,6 +406,7 @@ mod tests {
             (Kind::Pong, bytes(|o| Pong { nearly_full: false }.encode(o))),
             (Kind::Status, b"{}".to_vec()),
             (Kind::Health, bytes(|o| health.encode(o))),
+            (Kind::Dependencies, bytes(|o| Dependencies { on: on() }.encode(o))),
             (Kind::Page, page(PAGE, 2)),
             (Kind::Page, page(OTHER, 1)),
         ]
@@ -417,9 +426,9 @@ mod tests {
                 let mut client = asking();
                 client.told_for_test(kind, call, |o| o.extend_from_slice(&body));
                 if client.peer.link == LinkState::Up {
-                    assert_eq!(client.peer.pending.by_call.len(), 10, "{asked} was answered with {kind:?}");
+                    assert_eq!(client.peer.pending.by_call.len(), 11, "{asked} was answered with {kind:?}");
                     assert!(
-                        answers.contains(&kind) && i < 10,
+                        answers.contains(&kind) && i < 11,
                         "{asked} was answered with {kind:?}, the {i}th"
                     );
                     fits += 1;
@@ -429,7 +438,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(fits, 10);
+        assert_eq!(fits, 11);
     }
 
     #[test]
@@ -454,6 +463,7 @@ mod tests {
                 }
                 _ if asked == "Single(Health)" => client.health(&mut Some(0)).and_then(Result::err),
                 _ if asked == "Single(Interfaces)" => client.interfaces().and_then(Result::err),
+                _ if asked == "Single(Depend)" => client.depend(&on()).and_then(Result::err),
                 _ if asked == "Single(Lease)" => {
                     let scope = client.reader.scope().unwrap();
                     client.allocate(Now(1), &scope, 64).and_then(Result::err)
@@ -517,7 +527,7 @@ mod tests {
         ask(&mut client, &mut read);
         let before = calls(&client);
         client.handle(Now(2), Input::Disconnected("it was cut".into()));
-        assert!(client.peer.pending.by_call.is_empty() && client.peer.pending.single == [false; 6]);
+        assert!(client.peer.pending.by_call.is_empty() && !client.peer.pending.single.contains(&true));
         assert!(!client.fetches.is_under_way(PAGE) && client.questions.echoes.is_idle());
         assert_eq!(client.tools.raw.under_way(), 0);
         client.peer.link = LinkState::Up;

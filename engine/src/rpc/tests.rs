@@ -439,7 +439,7 @@ fn call_given_up_is_to_be_cancelled_until_it_is_answered() {
 }
 
 #[test]
-fn lost_call_of_lane_is_sent_again_under_its_name() {
+fn lost_call_of_lane_keeps_its_name() {
     let (table, mut slots) = (Table::default(), Slots::default());
     slots.set_credit(1);
     let mut lane = slots.lend(table, 0).expect("there is credit");

@@ -86,7 +86,7 @@ fn effect_is_not_seen_without_its_cause() {
 }
 
 #[test]
-fn session_that_has_not_seen_the_effect_waits_for_nothing() {
+fn session_without_the_effect_waits_for_nothing() {
     let two = Two::new();
     two.revoke_and_write();
     two.session(1, |reader| {
@@ -166,7 +166,7 @@ fn reads_that_write_and_unknown_names_are_refused() {
 }
 
 #[test]
-fn space_rests_on_as_many_others_as_it_can_and_no_more() {
+fn space_rests_on_bounded_number_of_others() {
     let two = Two::new();
     let seen = |from: u64, count: usize| {
         let mut vector = Vector::default();

@@ -353,7 +353,7 @@ const LATE_CONNECTIONS: u64 = 2;
 /// Says whether a request may arrive more than once without harm, or also do so on a later connection.
 fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
     match request {
-        FromClient::Commit(_) | FromClient::Resolve(_) => true,
+        FromClient::Commit(_) | FromClient::Resolve(_) | FromClient::Depend(_) => true,
         FromClient::Request(request) if request.slot.is_some() && request.object.is_some() => true,
         FromClient::Fetch(_)
         | FromClient::Unsubscribe(_)
