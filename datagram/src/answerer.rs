@@ -21,7 +21,7 @@ pub struct Limits {
     pub request_bytes: u32,
     /// Bytes of requests that are not whole yet, of one connection.
     pub pending_bytes: usize,
-    /// Bytes of answers of one connection that its caller has not acknowledged: with more, no request is taken.
+    /// Bytes of answers of a connection that are not acknowledged: with more, no request is taken.
     pub answer_bytes: usize,
     /// A connection that is silent for so long is forgotten when another needs its place, in microseconds.
     pub idle_us: u64,
