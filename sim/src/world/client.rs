@@ -379,7 +379,8 @@ fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
         | FromClient::AskHealth(_)
         | FromClient::Join(_)
         | FromClient::Packet(_)
-        | FromClient::Regroup(_) => false,
+        | FromClient::Regroup(_)
+        | FromClient::Transfer(_) => false,
     }
 }
 

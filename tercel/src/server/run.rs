@@ -73,7 +73,7 @@ pub(super) struct Loop {
     /// The other members, if it is of a group.
     group: Option<Group>,
     /// Keeps the directory locked.
-    _dir: DataDir,
+    dir: DataDir,
     /// The files of its sockets, removed before those are closed.
     files: Vec<SocketFile>,
     conns: HashMap<Conn, Peer>,
@@ -85,6 +85,8 @@ pub(super) struct Loop {
     board: (Board, Option<SpaceWarning>),
     stopping: Stopping,
     failed: Option<String>,
+    /// A copy of the space takes the place of pages and log when this process has let go of them.
+    adopts: bool,
 }
 
 /// The end of the server.
@@ -146,7 +148,7 @@ impl Loop {
             records: Records::new(last),
             store,
             group,
-            _dir: dir,
+            dir,
             files,
             conns: HashMap::new(),
             hot: Hot { channels, door, received: Vec::new(), turned: Now(0) },
@@ -155,6 +157,7 @@ impl Loop {
             board: (board, None),
             stopping: Stopping::default(),
             failed: None,
+            adopts: false,
         }
     }
 
@@ -188,6 +191,11 @@ impl Loop {
                 // Who asked for that hears of it.
                 self.queue.flush();
                 return Err(ServerError::Stopped(why));
+            }
+            if self.adopts {
+                self.queue.flush();
+                self.dir.adopt_copy()?;
+                return Err(ServerError::Replaced);
             }
             if let Some(by) = self.stopping.by
                 && (Instant::now() >= by || self.may_stop(&core))
@@ -435,6 +443,9 @@ impl Loop {
             }
             Post::Dialed(to, stream) => self.dialed(to, stream),
             Post::Saved(number) => core.take(now, Input::Saved(number)),
+            // The leader is asked again after a while.
+            Post::Copied(Err(_)) => {}
+            Post::Copied(Ok((view, end))) => core.take(now, Input::Copied(view, end)),
             Post::Found(from, entries) => core.take(now, Input::FoundLog(from, entries)),
             Post::Recovered(recovered) => self.recovered(core, now, recovered),
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
@@ -676,11 +687,13 @@ impl Loop {
             Effect::Cut(above) => self.records.cut(above),
             Effect::KeepFrom(position) => self.log.keep_from(position),
             Effect::Sure => self.log.sure(),
+            Effect::Adopt => self.adopts = true,
             Effect::Joined(conn, _) => self.scheduler.favour(conn),
             Effect::Packet(..)
             | Effect::Save(..)
             | Effect::ReadLog(..)
             | Effect::Members(_)
+            | Effect::Copy(_)
             | Effect::Recover(_) => self.perform_in_group(effect),
         }
     }
@@ -746,6 +759,11 @@ impl Loop {
             Effect::Members(members) => {
                 if let Err(error) = group.members(&members, &mut self.queue) {
                     self.failed = Some(format!("it cannot connect to other members: {error}"));
+                }
+            }
+            Effect::Copy(members) => {
+                if let Err(error) = group.copy(&members) {
+                    self.failed = Some(format!("it cannot take a copy of the space: {error}"));
                 }
             }
             Effect::Recover(upto) => group.recover(upto),

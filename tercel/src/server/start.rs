@@ -370,9 +370,10 @@ fn prepare(
     let post = handle.clone();
     let log = LogThread::start(opened.log, move |done| super::store::post(&post, Post::from(done)))?;
     let log_dir = opened.dir.log_dir().map_err(ServerError::Disk)?;
-    let member = opened
-        .member
-        .map(|(votes, config)| Group::start(votes, opened.machine.space(), log_dir, config, handle.clone()));
+    let member = opened.member.map(|(votes, config)| {
+        let dirs = (opened.dir.path(), log_dir);
+        Group::start(votes, opened.machine.space(), dirs, config, handle.clone())
+    });
     let group = member.transpose()?;
     let store = (Store::start(opened.pages, opened.applied, handle)?, group);
     let log = (log, last);

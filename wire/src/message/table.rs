@@ -173,6 +173,13 @@ FromClient {
         /// Where a member that is new is reached by clients and members.
         address: String,
     } => Grouped;
+    /// A member asks the leader for a copy of the space: the log no longer has what it needs.
+    29 Transfer {
+        /// The group.
+        group: u64,
+        /// The member.
+        member: MemberId,
+    } => TransferBegun;
 }
 FromServer {
     /// From now on the connection is a session.
@@ -340,6 +347,23 @@ FromServer {
     86 Addresses {
         /// As in [`Welcome`].
         servers: Vec<String> as Servers,
+    };
+    /// From now on the parts of a copy can be asked for, as those of a backup, and behind the pages the log.
+    87 TransferBegun {
+        /// The last entry that the state contains, and the last of the log that is sent.
+        stamp: Stamp,
+        /// The view in which it was begun.
+        view: ViewId,
+        /// As in [`BackupBegun`].
+        pages_end: u32 as PagesEnd,
+        /// As in [`BackupBegun`].
+        state_bytes: u32,
+        /// The first entry that is sent: pages may lack what came from there on.
+        replay_from: Stamp,
+        /// The view of the entry before that.
+        before_view: ViewId,
+        /// Its position.
+        before: u64,
     };
 }
 }

@@ -13,8 +13,10 @@
 //! | `saving` | the thread that saves promises |
 //! | `reading` | reading the own log again, for members that lag and for recovery |
 //! | `operate` | the operator's requests to a group, and joining one |
+//! | `copying` | taking a copy of the space where the log no longer reaches back |
 //! | `dial` | a connection to another member, made anew whenever it ends |
 
+mod copying;
 mod dial;
 mod operate;
 pub(super) mod reading;
@@ -37,10 +39,11 @@ use tercel_wire::page::PAGE_BYTES;
 use crate::address::Address;
 use crate::disk::dir::{DataDir, NewSpace, Purpose, Space, random_u64};
 use crate::disk::held::HeldDir;
-use crate::disk::log::LogConfig;
+use crate::disk::log::{self, LogConfig};
 use crate::disk::pages::PageRead;
 use crate::disk::votes::Votes;
 use crate::server::{Post, ServerError};
+use copying::Copying;
 use dial::Dialer;
 pub use operate::{Change, Listed, change, health_of, join, members, status_of};
 use reading::Reading;
@@ -52,6 +55,7 @@ pub(crate) struct Group {
     peers: BTreeMap<MemberId, Peer>,
     saver: Saver,
     reading: Reading,
+    copying: Copying,
     log: HeldDir,
     config: ServerConfig,
     /// A replica is to be recovered up to there, once the disk has that.
@@ -72,7 +76,7 @@ impl Group {
     pub(crate) fn start(
         votes: Votes,
         space: SpaceId,
-        log: HeldDir,
+        (dir, log): (&Path, HeldDir),
         config: ServerConfig,
         handle: Handle<Post>,
     ) -> std::io::Result<Group> {
@@ -81,7 +85,9 @@ impl Group {
         let join = Join { group, space, member, start, version: MEMBERS_VERSION };
         let saver = Saver::start(votes, handle.clone())?;
         let reading = Reading::start(log.clone(), space, handle.clone())?;
-        Ok(Group { join, peers: BTreeMap::new(), saver, reading, log, config, due: None, handle })
+        let copying = Copying::new(dir, group, member);
+        let peers = BTreeMap::new();
+        Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle })
     }
 
     /// These are the members now: connects to those that are new, or are elsewhere now.
@@ -182,6 +188,11 @@ impl Group {
             let recovered = reading::recover(pages, (log, space), config, upto);
             super::store::post(&handle, Post::Recovered(recovered));
         }))
+    }
+
+    /// Takes a copy of the space from the leader.
+    pub(crate) fn copy(&self, members: &Members) -> std::io::Result<()> {
+        self.copying.begin(members, &self.handle)
     }
 
     /// Remembers a promise.
@@ -288,7 +299,7 @@ fn create_member(
     let segment_bytes = LogConfig::default().segment_bytes;
     let me = (me, space.promised());
     let join = |_: &Path| Votes::create(&HeldDir::open(dir)?, group, me, members.clone());
-    DataDir::create_copy(dir, Purpose::Space, space, Stamp::ZERO, segment_bytes, join)?;
+    DataDir::create_copy(dir, Purpose::Space, space, log::behind(Stamp::ZERO), segment_bytes, join)?;
     Ok(())
 }
 

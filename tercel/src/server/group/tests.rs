@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::{Addresses, Client, HealthState, Server, ServerConfig};
+use crate::{Addresses, Bytes, Client, HealthState, Ref, Server, ServerConfig};
 
 struct Groups {
     _dir: tempfile::TempDir,
@@ -74,8 +74,24 @@ impl Groups {
 
     fn start(&self, i: usize) -> Server {
         let (dir, address) = &self.members[i];
-        let config = ServerConfig { listen: vec![address.clone()], ..ServerConfig::new(dir) };
+        // A log of a few segments, and checkpoints often enough that it becomes shorter.
+        let (mob_bytes, log_bytes_max) = (2 << 20, 32 << 20);
+        let listen = vec![address.clone()];
+        let config = ServerConfig { listen, mob_bytes, log_bytes_max, ..ServerConfig::new(dir) };
         Server::start(config).unwrap()
+    }
+
+    /// Waits until a member has taken a copy of the space, and starts it again.
+    fn goes_on_with_copy(&mut self, i: usize) {
+        let why = self.ended(i);
+        assert!(why.contains("has a copy of the space now"), "{why}");
+        self.servers[i] = Some(self.start(i));
+    }
+
+    /// Waits until a member that learns has caught up, and lets it vote.
+    fn vote(&self, i: usize) {
+        let member = self.members[i].1.to_string();
+        until(|| change(&self.addresses(), Change::Vote, &member).ok());
     }
 
     /// A client that was told of one member alone.
@@ -128,6 +144,56 @@ fn add(client: &Client) {
             }
         })
         .unwrap();
+}
+
+#[derive(tercel_derive::Object)]
+struct Blob {
+    data: Bytes,
+}
+
+/// Objects that were written, and what is in them.
+#[derive(Default)]
+struct Blobs(Vec<(Ref<Blob>, Vec<u8>)>);
+
+impl Blobs {
+    /// Writes some megabytes.
+    fn write(&mut self, client: &Client, megabytes: usize) {
+        for _ in 0..8 * megabytes {
+            let n = self.0.len();
+            let data: Vec<u8> = (0..128 << 10).map(|i| (i * 7 + n * 31 + i / 251) as u8).collect();
+            let blob = Blob { data: Bytes::from(data.clone()) };
+            self.0.push((client.run(|tx| tx.create(&blob)).unwrap(), data));
+        }
+    }
+
+    fn are_all_there(&self, client: &Client) {
+        for (blob, data) in &self.0 {
+            assert!(client.run(|tx| Ok(tx.get(*blob)?.data()?.to_vec())).unwrap() == *data);
+        }
+    }
+}
+
+#[test]
+fn member_joins_by_copy_where_log_was_shortened() {
+    let mut group = Groups::begun();
+    let client = group.client();
+    let mut blobs = Blobs::default();
+    blobs.write(&client, 60);
+    let copied = group.join();
+    group.goes_on_with_copy(copied);
+    blobs.write(&client, 1);
+    group.vote(copied);
+    // Everything is there, of before the copy and of after.
+    group.change(Change::Lead, copied);
+    until(|| (group.leader() == copied).then_some(()));
+    blobs.are_all_there(&group.client());
+    // It can be fed from again, by a copy and from its log.
+    let next = group.join();
+    group.goes_on_with_copy(next);
+    group.vote(next);
+    group.servers[0].take().unwrap().stop().unwrap();
+    blobs.write(&client, 1);
+    blobs.are_all_there(&group.client());
 }
 
 #[test]
