@@ -241,6 +241,20 @@ impl DataDir {
         Votes::create(&self.held, group, (me, self.space.promised()), members)
     }
 
+    /// Makes it that of the only member of another group, which begins another history of the space: with this
+    /// view.
+    pub(crate) fn begin_history(
+        &self,
+        group: u64,
+        me: MemberId,
+        members: Members,
+        view_first: u32,
+    ) -> Result<(), DiskError> {
+        let space = Space { view_first, ..self.space.clone() };
+        Votes::create(&self.held, group, (me, space.promised()), members)?;
+        self.held.write_whole(SPACE_NAME, &space.text())
+    }
+
     /// Opens the page store.
     pub fn pages(&self) -> Result<RedbPages, DiskError> {
         RedbPages::open_in(&self.held, Path::new(PAGES_NAME), self.space.page_bytes)
@@ -609,6 +623,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
     use tercel_engine::order::quorum::members::Member;
+    use tercel_wire::id::LogPosition;
 
     #[test]
     fn a_new_history_begins_beyond_all_lives_of_the_old_one() {
@@ -783,6 +798,46 @@ mod tests {
         drop(copy(Purpose::Restore, false).unwrap());
         assert_eq!(DataDir::open(&path, &NEW).unwrap().space(), &space);
         assert!(matches!(copy(Purpose::Restore, false), Err(DiskError::Occupied { .. })));
+    }
+
+    #[test]
+    fn adopted_copy_is_moved_in_after_any_crash() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("member");
+        for done in 0..5 {
+            let space = DataDir::open(&path, &NEW).unwrap().space().clone();
+            let copy = DataDir::copy_of(&path);
+            let whole = |_: &Path| Ok::<_, DiskError>(());
+            let at = (Stamp(9), EntryId { view: ViewId::new(3, 7), position: LogPosition(12) });
+            drop(DataDir::create_copy(&copy, Purpose::Copy, &space, at, 4096, whole).unwrap());
+            // One that is not adopted is as good as none.
+            drop(DataDir::open(&path, &NEW).unwrap());
+            assert!(!copy.exists());
+            drop(DataDir::create_copy(&copy, Purpose::Copy, &space, at, 4096, whole).unwrap());
+            fs::rename(&copy, path.join(ADOPTED_NAME)).unwrap();
+            let adopted = path.join(ADOPTED_NAME);
+            // So far an opening had come.
+            if done > 0 {
+                fs::rename(adopted.join(PAGES_NAME), path.join(PAGES_NAME)).unwrap();
+            }
+            if done > 1 {
+                fs::remove_dir_all(path.join(LOG_NAME)).unwrap();
+            }
+            if done > 2 {
+                fs::rename(adopted.join(LOG_NAME), path.join(LOG_NAME)).unwrap();
+            }
+            if done > 3 {
+                fs::remove_file(adopted.join(FORMAT_NAME)).unwrap();
+            }
+            assert!(matches!(Looked::at(&path), Err(DiskError::Unfinished { .. })));
+            let dir = DataDir::open(&path, &NEW).unwrap();
+            assert!(!adopted.exists());
+            let none = |_: tercel_wire::log::Record<'_>, _: bool| Ok::<_, DiskError>(());
+            let (config, log_dir) = (LogConfig::default(), dir.log_dir().unwrap());
+            let (_, opened) =
+                Log::open_member(&log_dir, space.id, config, Stamp(10), Stamp(9), none).unwrap();
+            assert_eq!((opened.begins, opened.after), (at.1, at.0));
+        }
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) struct Opened {
 }
 
 /// An error on the way through the log: of the disk, or of what the records mean.
-enum ReplayError {
+pub(super) enum ReplayError {
     Disk(DiskError),
     Recovery(tercel_engine::server::RecoveryError),
 }
@@ -188,7 +188,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
 }
 
 /// Replays the log of a member as far as it is known to be stable, and keeps the rest.
-fn replay_member(
+pub(super) fn replay_member(
     dir: &HeldDir,
     (space, config): (SpaceId, LogConfig),
     applied: Stamp,
@@ -206,7 +206,7 @@ fn replay_member(
 }
 
 /// Refuses a log that lacks what the pages have.
-fn whole(
+pub(super) fn whole(
     log: &Log,
     opened: &LogOpened,
     recovery: &Recovery,

@@ -171,6 +171,36 @@ impl Log {
     }
 }
 
+/// The end of a member's log.
+pub(crate) struct LogEnds {
+    /// Known to be stable.
+    pub stable: Stamp,
+    pub last: Last,
+    /// Not set if the log ends in bytes that may have been records.
+    pub is_sure: bool,
+}
+
+/// Looks at the end of a member's log, and changes nothing.
+pub(crate) fn ends(dir: &HeldDir, space: SpaceId) -> Result<LogEnds, DiskError> {
+    let found = segments(dir, space)?;
+    let (marked, _) = history(dir, &found, 0)?;
+    let (mut stable, mut scanner, mut bytes) = (Stamp::ZERO, Scanner::new(space), Vec::new());
+    for segment in &found {
+        read_whole(dir, segment, &mut bytes)?;
+        let mut reader = scanner.segment(segment.number, &bytes);
+        while let Some(record) = reader.next() {
+            if record.position <= marked {
+                stable = record.stamp;
+            }
+        }
+    }
+    match scanner.finish() {
+        End::Clean(tail) => Ok(LogEnds { stable, last: tail.last, is_sure: !dir.has(UNSURE_NAME) }),
+        End::Torn(tail) => Ok(LogEnds { stable, last: tail.last, is_sure: false }),
+        End::Damage { offset, flaw } => Err(damaged(dir.path(), offset, flaw)),
+    }
+}
+
 /// Makes durable that nothing is missing any more from a log that ended in damage.
 pub(super) fn note_sure(dir: &HeldDir) -> Result<(), DiskError> {
     if dir.has(UNSURE_NAME) {

@@ -13,6 +13,7 @@
 //! | `saving` | the thread that saves promises |
 //! | `reading` | reading the own log again, for members that lag and for recovery |
 //! | `operate` | the operator's requests to a group, and joining one |
+//! | `rescue` | a new group of one directory, where a quorum is lost for good |
 //! | `copying` | taking a copy of the space where the log no longer reaches back |
 //! | `dial` | a connection to another member, made anew whenever it ends |
 
@@ -20,6 +21,7 @@ mod copying;
 mod dial;
 mod operate;
 pub(super) mod reading;
+mod rescue;
 mod saving;
 
 use std::collections::BTreeMap;
@@ -47,6 +49,8 @@ use copying::Copying;
 use dial::Dialer;
 pub use operate::{Change, Listed, change, health_of, join, members, status_of};
 use reading::Reading;
+use rescue::Whole;
+pub use rescue::{Ends, log_ends, rescue};
 use saving::Saver;
 
 /// The other members of the group, and how they are reached.
@@ -218,7 +222,13 @@ pub fn init(dir: &Path, address: &Address) -> Result<MemberId, ServerError> {
     let member = Member { id: me, votes: true, address: address.to_string() };
     let members =
         Members::new(vec![member]).ok_or_else(|| ServerError::Stopped("its address is too long".into()))?;
-    held.become_member(group, me, members)?;
+    held.become_member(group, me, members.clone())?;
+    // A space that was restored from a group's has the members of that in its state.
+    let whole = Whole::recover(&held)?;
+    if whole.recovery.members().is_some() {
+        let number = held.space().view_first.max(whole.recovery.view().number.saturating_add(1));
+        whole.go_on(ViewId::new(number, random_u64(dir)? as u32), false, &members)?;
+    }
     Ok(me)
 }
 

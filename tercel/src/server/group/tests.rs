@@ -2,6 +2,8 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -178,7 +180,7 @@ fn member_joins_by_copy_where_log_was_shortened() {
     let mut group = Groups::begun();
     let client = group.client();
     let mut blobs = Blobs::default();
-    blobs.write(&client, 60);
+    blobs.write(&client, 40);
     let copied = group.join();
     group.goes_on_with_copy(copied);
     blobs.write(&client, 1);
@@ -194,6 +196,104 @@ fn member_joins_by_copy_where_log_was_shortened() {
     group.servers[0].take().unwrap().stop().unwrap();
     blobs.write(&client, 1);
     blobs.are_all_there(&group.client());
+}
+
+/// Adds to the counter until it is told to stop; gives how often.
+fn load(client: Client, stop: Arc<AtomicBool>) -> JoinHandle<i64> {
+    std::thread::spawn(move || {
+        let mut made = 0;
+        while !stop.load(Ordering::Relaxed) {
+            add(&client);
+            made += 1;
+        }
+        made
+    })
+}
+
+#[test]
+fn members_that_lagged_or_were_wiped_come_back_under_load() {
+    let mut group = Groups::of(3);
+    let (client, mut blobs, stop) = (group.client(), Blobs::default(), Arc::new(AtomicBool::new(false)));
+    let loading = load(group.client(), stop.clone());
+    let leader = group.leader();
+    let (lags, wiped) = ((leader + 1) % 3, (leader + 2) % 3);
+    group.servers[lags].take().unwrap().stop().unwrap();
+    blobs.write(&client, 40);
+    group.servers[lags] = Some(group.start(lags));
+    group.goes_on_with_copy(lags);
+    // It is one of a quorum again, and another one loses its disk.
+    let caught_up = |group: &Groups| {
+        let status = status_of(&group.members[group.leader()].1, WITHIN).ok()?;
+        (!status.contains("\"lost\":true,\"") && !status.contains("\"lost\":true}")).then_some(())
+    };
+    until(|| caught_up(&group));
+    group.servers[wiped].take().unwrap().stop().unwrap();
+    std::fs::remove_dir_all(&group.members[wiped].0).unwrap();
+    blobs.write(&client, 1);
+    group.change(Change::Remove, wiped);
+    let new = group.join();
+    group.goes_on_with_copy(new);
+    group.vote(new);
+    stop.store(true, Ordering::Relaxed);
+    let made = loading.join().unwrap();
+    for i in [lags, new] {
+        until(|| change(&group.addresses(), Change::Lead, &group.members[i].1.to_string()).ok());
+        until(|| (group.leader() == i).then_some(()));
+        let client = group.client();
+        blobs.are_all_there(&client);
+        assert_eq!(count(&client), made);
+    }
+}
+
+#[test]
+fn rescued_member_begins_a_group_that_refuses_the_others() {
+    let mut group = Groups::of(3);
+    let client = group.client();
+    (0..5).for_each(|_| add(&client));
+    (0..3).for_each(|i| _ = group.servers[i].take().unwrap().stop());
+    let before = log_ends(&group.members[1].0).unwrap();
+    assert!(before.is_sure && before.last > Stamp::ZERO && before.stable <= before.last, "{before:?}");
+    rescue(&group.members[1].0, None).unwrap();
+    assert_eq!(log_ends(&group.members[1].0).unwrap().last, Stamp(before.last.0 + 2));
+    group.servers[1] = Some(group.start(1));
+    assert_eq!(count(&group.client_of(1)), 5);
+    // A client of the time before may know of commits that are lost.
+    let told = client.run(|tx| tx.find_root::<Counter>("counter").map(drop)).unwrap_err();
+    assert!(matches!(told, crate::Error::OtherHistory(_)), "{told}");
+    let client = group.client();
+    group.servers[0] = Some(group.start(0));
+    until(|| {
+        let health = health_of(&group.members[0].1, WITHIN).ok()?;
+        health.reason.contains("this server is of group").then_some(())
+    });
+    group.servers[0] = None;
+    let new = group.join();
+    group.vote(new);
+    add(&client);
+    assert_eq!(count(&client), 6);
+}
+
+#[test]
+fn restored_space_of_group_begins_another_that_is_joined() {
+    let mut group = Groups::of(3);
+    add(&group.client());
+    let [taken, restored] = ["taken", "restored"].map(|name| group._dir.path().join(name));
+    crate::backup::backup(&crate::backup::Source::Server(group.addresses()), &taken, |_| ()).unwrap();
+    group.servers.clear();
+    crate::backup::restore(&taken, &restored, |_| ()).unwrap();
+    group.members.iter().for_each(|(dir, _)| std::fs::remove_dir_all(dir).unwrap());
+    group.members = vec![(restored, free())];
+    init(&group.members[0].0, &group.members[0].1).unwrap();
+    group.servers.push(Some(group.start(0)));
+    let client = group.client();
+    add(&client);
+    // Its log lacks what was restored.
+    let new = group.join();
+    group.goes_on_with_copy(new);
+    group.vote(new);
+    group.change(Change::Lead, new);
+    until(|| (group.leader() == new).then_some(()));
+    assert_eq!(count(&group.client()), 2);
 }
 
 #[test]
