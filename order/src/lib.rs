@@ -105,8 +105,8 @@ pub enum Output {
     Members(Members),
     /// Other members no longer need the log before this position.
     KeepFrom(LogPosition),
-    /// The leader's log no longer has what this one lacks, which takes a copy of the space instead. It is said
-    /// again with each of the leader's heartbeats.
+    /// The leader's log no longer has what this one lacks, which takes a copy of the space instead. It is
+    /// said again with each of the leader's heartbeats.
     Lost,
 }
 

@@ -60,7 +60,7 @@ fn group_is_joined_and_survives_its_first() {
 
 /// A group of a restored space, whose log has nothing of what was restored; and a rescue of its last member.
 #[test]
-fn members_take_copies_and_the_last_one_is_rescued() {
+fn members_take_copies_and_last_is_rescued() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let [a, b, c] = [free(), free(), free()];

@@ -168,11 +168,11 @@ impl Server {
 
     /// The leader's log does not reach back to what this member lacks.
     pub(super) fn lost(&mut self, out: &mut Effects) {
-        let (now, status) = (self.now, self.sequencer.status());
-        let (Some(group), Some(status)) = (&mut self.membership, status) else { return };
+        let now = self.now;
+        let (Some(group), Some(leader)) = (&mut self.membership, self.sequencer.leader()) else { return };
         if group.copies.is_none_or(|last| now.since_us(last) >= COPY_AGAIN_US) {
             group.copies = Some(now);
-            out.push(Effect::Copy(status.members));
+            out.push(Effect::Copy(leader.address.clone()));
         }
     }
 

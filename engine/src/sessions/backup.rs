@@ -5,8 +5,8 @@
 //! contains the pages that were sent to be installed before it, and no later ones. Entries up to the stamp
 //! are all ordered by then but perhaps not durable; the server announces the stamp only once they are.
 //!
-//! A member of the group that the log no longer reaches back for takes a *copy* by the same parts, and nothing
-//! is frozen for it: a copy has the pages as they are stored, the ordered state, and the log from the oldest
+//! A member of the group that the log no longer reaches back for takes a *copy* by the same parts. Nothing is
+//! frozen for it: a copy has the pages as they are stored, the ordered state, and the log from the oldest
 //! entry on that the stored pages may lack. That is what a crash leaves, and the member begins as after one.
 //! The log behind the copy's stamp is kept until it has caught up.
 //!

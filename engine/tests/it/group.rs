@@ -19,7 +19,7 @@ struct First {
     server: Server,
     now: Now,
     packets: Vec<Packet>,
-    /// What it asked its host for about copies of the space.
+    /// Its host's part in copies of the space.
     copies: Vec<Effect>,
 }
 
@@ -226,7 +226,7 @@ fn member_that_log_passed_by_asks_for_copies() {
 }
 
 #[test]
-fn copy_is_adopted_only_if_nothing_acknowledged_is_missing() {
+fn copy_that_lacks_acknowledged_is_not_adopted() {
     let end = |view, position| EntryId { view, position: LogPosition(position) };
     let adopts = |view, end| {
         let mut first = First::of(&[true, true, true], 10, true);

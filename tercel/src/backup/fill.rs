@@ -75,19 +75,9 @@ impl Filler {
     }
 
     /// Stores the state, which makes the store one of this stamp: recovery begins after it.
-    pub(super) fn finish(self, stamp: Stamp, state: &Saved) -> Result<Manifest, DiskError> {
-        self.finish_from(stamp.next(), stamp, state)
-    }
-
-    /// The same of pages that may lack what came from an entry on.
-    pub(super) fn finish_from(
-        mut self,
-        replay_from: Stamp,
-        stamp: Stamp,
-        state: &Saved,
-    ) -> Result<Manifest, DiskError> {
+    pub(super) fn finish(mut self, stamp: Stamp, state: &Saved) -> Result<Manifest, DiskError> {
         self.flush()?;
-        let parts = Parts::new(replay_from, state);
+        let parts = Parts::new(stamp.next(), state);
         self.store.commit(&PageBatch { pages: &[], gone: &[], meta: &parts.meta(), applied_stamp: stamp })?;
         Ok(self.sums.manifest(stamp, state))
     }

@@ -35,7 +35,6 @@
 //! The invariant: a directory counts as a backup, or as restored, only when all of it is on disk and its
 //! checksums are known to be right.
 
-mod copy;
 mod fill;
 mod manifest;
 mod receive;
@@ -56,7 +55,6 @@ use crate::disk::dir::FORMAT_NAME;
 pub use crate::disk::dir::is_backup;
 use crate::server::{Server, ServerConfig, ServerError};
 
-pub(crate) use copy::copy;
 pub use restore::{restore, verify};
 
 /// The space that a backup is taken of.

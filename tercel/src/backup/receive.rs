@@ -14,12 +14,9 @@ use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId};
-use tercel_wire::message::{
-    BackupBegun, BackupPart, Hello, Refusal, Refused, Transfer, TransferBegun, Welcome,
-};
+use tercel_wire::message::{BackupBegun, BackupPart, Hello, Refusal, Refused, Welcome};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
-use super::copy::LogFiller;
 use super::fill::Filler;
 use super::{BackupError, Progress, Taken};
 use crate::client::connection::ServerConnection;
@@ -42,7 +39,7 @@ pub(super) fn receive(
     let segment_bytes = LogConfig::default().segment_bytes;
     let mut taken = None;
     let fill = |pages: &Path| -> Result<(), BackupError> {
-        let (state, filler) = connection.take_all(&begun, Filler::open(pages)?, None, &mut progress)?;
+        let (state, filler) = connection.take_all(&begun, Filler::open(pages)?, &mut progress)?;
         progress(Progress { what: "writing", done: 1, total: 1 });
         let manifest = filler.finish(begun.stamp, &state)?;
         manifest.write(dir)?;
@@ -60,7 +57,7 @@ pub(super) fn receive(
 }
 
 /// The connection to the server.
-pub(super) struct BackupConnection {
+struct BackupConnection {
     conn: ServerConnection,
     deframer: Deframer,
     buffer: Vec<u8>,
@@ -84,7 +81,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl BackupConnection {
     /// A session with the first of the servers that serves clients, and what its space is.
-    pub(super) fn to_leader(remote: &Remote) -> Result<(BackupConnection, Space), BackupError> {
+    fn to_leader(remote: &Remote) -> Result<(BackupConnection, Space), BackupError> {
         let mut servers = Servers::new(remote.names(), 0);
         let mut failed = None;
         loop {
@@ -149,34 +146,23 @@ impl BackupConnection {
         self.await_frame(Kind::BackupBegun, BackupBegun::decode)
     }
 
-    /// Begins a copy for a member.
-    pub(super) fn transfer(&mut self, of: &Transfer) -> Result<TransferBegun, BackupError> {
-        let mut body = Vec::new();
-        of.encode(&mut body);
-        self.ask(Kind::Transfer, &body)?;
-        self.await_frame(Kind::TransferBegun, TransferBegun::decode)
-    }
-
-    /// Takes all parts; gives the state, and the store with all pages. The log, if there is one, is written
-    /// meanwhile.
-    pub(super) fn take_all(
+    /// Takes all parts; gives the state, and the store with all pages.
+    fn take_all(
         &mut self,
         begun: &BackupBegun,
         filler: Filler,
-        log: Option<LogFiller>,
         progress: &mut impl FnMut(Progress),
     ) -> Result<(Saved, Filler), BackupError> {
         std::thread::scope(|scope| {
             let (parts, to_write) = channel();
             let (tell, written) = channel();
-            let writer = scope.spawn(move || write(filler, log, &to_write, &tell));
+            let writer = scope.spawn(move || write(filler, &to_write, &tell));
             let taken = self.take_parts(begun, parts, &written, progress);
             let filled =
                 writer.join().map_err(|_| BackupError::Lost("the thread that writes panicked".into()))?;
             // A write that failed is why the rest was not taken.
-            let (pages, filler, log) = filled?;
+            let (pages, filler) = filled?;
             let (state, sent) = taken?;
-            log.map_or(Ok(()), LogFiller::finish)?;
             if sent != pages {
                 return Err(BackupError::Lost(format!("it sent {sent} pages and {pages} came")));
             }
@@ -188,7 +174,7 @@ impl BackupConnection {
     fn take_parts(
         &mut self,
         begun: &BackupBegun,
-        parts: Sender<ToWrite>,
+        parts: Sender<Vec<u8>>,
         written: &Receiver<()>,
         progress: &mut impl FnMut(Progress),
     ) -> Result<(Saved, u64), BackupError> {
@@ -212,16 +198,10 @@ impl BackupConnection {
                 }
                 ReceivedPart::Pages { upto, pages } => {
                     queued += 1;
-                    if parts.send(ToWrite::Pages(pages)).is_err() {
+                    if parts.send(pages).is_err() {
                         return Err(BackupError::Lost("nothing can be written any more".into()));
                     }
                     progress(Progress { what: "receiving", done: u64::from(upto.saturating_sub(1)), total });
-                }
-                ReceivedPart::Log(entries) => {
-                    queued += 1;
-                    if parts.send(ToWrite::Log(entries)).is_err() {
-                        return Err(BackupError::Lost("nothing can be written any more".into()));
-                    }
                 }
                 ReceivedPart::End(pages) => {
                     let _ = self.ask(Kind::Bye, &[]);
@@ -299,14 +279,7 @@ impl BackupConnection {
 enum ReceivedPart {
     State(Vec<u8>),
     Pages { upto: u32, pages: Vec<u8> },
-    Log(Vec<u8>),
     End(u64),
-}
-
-/// What is to be written.
-enum ToWrite {
-    Pages(Vec<u8>),
-    Log(Vec<u8>),
 }
 
 impl ReceivedPart {
@@ -314,8 +287,9 @@ impl ReceivedPart {
         match part {
             BackupPart::State(bytes) => ReceivedPart::State(bytes.to_vec()),
             BackupPart::Pages { upto, pages } => ReceivedPart::Pages { upto, pages: pages.to_vec() },
-            BackupPart::Log(entries) => ReceivedPart::Log(entries.to_vec()),
             BackupPart::End { pages } => ReceivedPart::End(pages),
+            // It is not asked for.
+            BackupPart::Log(_) => ReceivedPart::State(Vec::new()),
         }
     }
 }
@@ -323,20 +297,11 @@ impl ReceivedPart {
 /// Writes what comes until nothing comes any more; gives how many pages that were.
 fn write(
     mut filler: Filler,
-    mut log: Option<LogFiller>,
-    parts: &Receiver<ToWrite>,
+    parts: &Receiver<Vec<u8>>,
     tell: &Sender<()>,
-) -> Result<(u64, Filler, Option<LogFiller>), BackupError> {
+) -> Result<(u64, Filler), BackupError> {
     let (mut pages, mut last) = (0, 0);
     while let Ok(part) = parts.recv() {
-        let part = match (part, &mut log) {
-            (ToWrite::Pages(part), _) => part,
-            (ToWrite::Log(entries), Some(log)) => {
-                log.entries(&entries)?;
-                Vec::new()
-            }
-            (ToWrite::Log(_), None) => return Err(BackupError::Lost("it sent a log unasked".into())),
-        };
         for bytes in part.chunks(PAGE_BYTES) {
             let wrong = |what: String| BackupError::Lost(format!("it sent a page that is none: {what}"));
             let number = bytes.get(4..8).map_or(0, |_| le32(bytes, 4));
@@ -351,7 +316,7 @@ fn write(
         // The receiving thread may have given up.
         let _ = tell.send(());
     }
-    Ok((pages, filler, log))
+    Ok((pages, filler))
 }
 
 /// Room for a state is made on the server's word up to this; a larger one grows as it comes.

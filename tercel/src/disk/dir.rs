@@ -241,8 +241,8 @@ impl DataDir {
         Votes::create(&self.held, group, (me, self.space.promised()), members)
     }
 
-    /// Makes it that of the only member of another group, which begins another history of the space: with this
-    /// view.
+    /// Makes it that of the only member of another group, which begins another history of the space with
+    /// this view.
     pub(crate) fn begin_history(
         &self,
         group: u64,
@@ -415,8 +415,8 @@ fn remove_left_by_repairs(dir: &HeldDir) -> Result<(), DiskError> {
     dir.remove_dir(LOG_MADE_NAME)
 }
 
-/// Moves pages and log of a copy that was adopted to their places. After a crash the next opening goes on with
-/// what is still in the copy.
+/// Moves pages and log of a copy that was adopted to their places. After a crash the next opening goes on
+/// with what is still in the copy.
 fn move_adopted(dir: &HeldDir) -> Result<(), DiskError> {
     if !dir.has(ADOPTED_NAME) {
         return Ok(());
@@ -801,7 +801,7 @@ mod tests {
     }
 
     #[test]
-    fn adopted_copy_is_moved_in_after_any_crash() {
+    fn adopted_copy_is_moved_in_after_crash() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("member");
         for done in 0..5 {

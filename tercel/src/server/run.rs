@@ -85,8 +85,6 @@ pub(super) struct Loop {
     board: (Board, Option<SpaceWarning>),
     stopping: Stopping,
     failed: Option<String>,
-    /// A copy of the space takes the place of pages and log when this process has let go of them.
-    adopts: bool,
 }
 
 /// The end of the server.
@@ -94,6 +92,8 @@ pub(super) struct Loop {
 struct Stopping {
     /// It stops, by then at the latest.
     by: Option<Instant>,
+    /// A copy of the space takes the place of pages and log when this process has let go of them.
+    adopts: bool,
     /// Threads that wait until no call is under way.
     drains: Vec<Sender<()>>,
 }
@@ -157,7 +157,6 @@ impl Loop {
             board: (board, None),
             stopping: Stopping::default(),
             failed: None,
-            adopts: false,
         }
     }
 
@@ -192,7 +191,7 @@ impl Loop {
                 self.queue.flush();
                 return Err(ServerError::Stopped(why));
             }
-            if self.adopts {
+            if self.stopping.adopts {
                 self.queue.flush();
                 self.dir.adopt_copy()?;
                 return Err(ServerError::Replaced);
@@ -687,7 +686,7 @@ impl Loop {
             Effect::Cut(above) => self.records.cut(above),
             Effect::KeepFrom(position) => self.log.keep_from(position),
             Effect::Sure => self.log.sure(),
-            Effect::Adopt => self.adopts = true,
+            Effect::Adopt => self.stopping.adopts = true,
             Effect::Joined(conn, _) => self.scheduler.favour(conn),
             Effect::Packet(..)
             | Effect::Save(..)
@@ -761,8 +760,8 @@ impl Loop {
                     self.failed = Some(format!("it cannot connect to other members: {error}"));
                 }
             }
-            Effect::Copy(members) => {
-                if let Err(error) = group.copy(&members) {
+            Effect::Copy(leader) => {
+                if let Err(error) = group.copy(&leader) {
                     self.failed = Some(format!("it cannot take a copy of the space: {error}"));
                 }
             }

@@ -195,8 +195,8 @@ impl Group {
     }
 
     /// Takes a copy of the space from the leader.
-    pub(crate) fn copy(&self, members: &Members) -> std::io::Result<()> {
-        self.copying.begin(members, &self.handle)
+    pub(crate) fn copy(&self, leader: &str) -> std::io::Result<()> {
+        self.copying.begin(leader, &self.handle)
     }
 
     /// Remembers a promise.

@@ -1,5 +1,5 @@
-//! A group begun anew with one directory, when the quorum of another is lost for good; and what a member's log
-//! ends with, so that the directory which has most can be chosen.
+//! A group begun anew with one directory, when the quorum of another is lost for good. What a member's log
+//! ends with is told, so that the directory which has most can be chosen.
 //!
 //! The invariant: from the first write on, the directory is of another group than before, so the members of
 //! the old one refuse it. A rescue that is interrupted can be run again.

@@ -211,7 +211,7 @@ fn load(client: Client, stop: Arc<AtomicBool>) -> JoinHandle<i64> {
 }
 
 #[test]
-fn members_that_lagged_or_were_wiped_come_back_under_load() {
+fn members_that_lagged_or_lost_disks_return() {
     let mut group = Groups::of(3);
     let (client, mut blobs, stop) = (group.client(), Blobs::default(), Arc::new(AtomicBool::new(false)));
     let loading = load(group.client(), stop.clone());
@@ -246,7 +246,7 @@ fn members_that_lagged_or_were_wiped_come_back_under_load() {
 }
 
 #[test]
-fn rescued_member_begins_a_group_that_refuses_the_others() {
+fn rescued_member_begins_group_that_refuses_others() {
     let mut group = Groups::of(3);
     let client = group.client();
     (0..5).for_each(|_| add(&client));
@@ -258,7 +258,7 @@ fn rescued_member_begins_a_group_that_refuses_the_others() {
     group.servers[1] = Some(group.start(1));
     assert_eq!(count(&group.client_of(1)), 5);
     // A client of the time before may know of commits that are lost.
-    let told = client.run(|tx| tx.find_root::<Counter>("counter").map(drop)).unwrap_err();
+    let told = until(|| client.run(|tx| tx.find_root::<Counter>("counter").map(drop)).err());
     assert!(matches!(told, crate::Error::OtherHistory(_)), "{told}");
     let client = group.client();
     group.servers[0] = Some(group.start(0));
@@ -274,7 +274,7 @@ fn rescued_member_begins_a_group_that_refuses_the_others() {
 }
 
 #[test]
-fn restored_space_of_group_begins_another_that_is_joined() {
+fn restored_space_begins_group_that_is_joined() {
     let mut group = Groups::of(3);
     add(&group.client());
     let [taken, restored] = ["taken", "restored"].map(|name| group._dir.path().join(name));
