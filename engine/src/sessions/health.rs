@@ -85,14 +85,12 @@ fn state(cx: &Cx<'_>) -> (HealthState, String) {
 
 /// The state of a server that does not lead.
 fn not_leading(cx: &Cx<'_>) -> (HealthState, String) {
-    let none = || {
-        let more = cx.refusal.map_or(String::new(), |refusal| format!("; {refusal}"));
-        (HealthState::NotLeading, format!("no server leads, as far as this one knows{more}"))
-    };
+    let more = cx.refusal.map_or(String::new(), |refusal| format!("; {refusal}"));
+    let none = || (HealthState::NotLeading, format!("no server leads, as far as this one knows{more}"));
     let Some(group) = cx.sequencer.status() else { return none() };
     if let Some(needs) = group.lost_before {
         let text = format!(
-            "this member needs entry {needs}, which the leader's log no longer has: it takes a copy of the space"
+            "this member needs entry {needs}, which the leader's log no longer has: it takes a copy of the space{more}"
         );
         return (HealthState::NotLeading, text);
     }

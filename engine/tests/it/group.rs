@@ -204,6 +204,8 @@ fn member_says_that_it_is_lost_or_unsure() {
     let (state, reason) = first.health();
     assert_eq!(state, HealthState::NotLeading);
     assert!(reason.contains("needs entry 500") && reason.contains("takes a copy"), "{reason}");
+    first.input(Input::RefusedBy(MemberId(1), "the copy broke off: the disk is full".into()));
+    assert!(first.health().1.contains("the disk is full"));
     let mut unsure = First::of(&[true, true, true], 0, false);
     unsure.packet(&unsure.beat());
     let (state, reason) = unsure.health();

@@ -375,8 +375,8 @@ pub(crate) enum Post {
     Saved(u64),
     /// Entries of the log from this position on; none if the log begins later.
     Found(LogPosition, Vec<Sealed>),
-    /// A copy of the space is whole: its view, and the end of its log; or why there is none.
-    Copied(Result<(ViewId, EntryId), String>),
+    /// A copy of the space is whole: its view, and the end of its log; or why this member has none.
+    Copied(Result<(ViewId, EntryId), (MemberId, String)>),
     /// A replica was recovered, of what its host was asked for.
     Recovered(Result<Box<Recovery>, String>),
     /// A thread of the page store has panicked, with this message.

@@ -442,8 +442,8 @@ impl Loop {
             }
             Post::Dialed(to, stream) => self.dialed(to, stream),
             Post::Saved(number) => core.take(now, Input::Saved(number)),
-            // The leader is asked again after a while.
-            Post::Copied(Err(_)) => {}
+            // It is told for a while, and the leader asked again.
+            Post::Copied(Err((member, why))) => core.take(now, Input::RefusedBy(member, why)),
             Post::Copied(Ok((view, end))) => core.take(now, Input::Copied(view, end)),
             Post::Found(from, entries) => core.take(now, Input::FoundLog(from, entries)),
             Post::Recovered(recovered) => self.recovered(core, now, recovered),

@@ -62,7 +62,9 @@ impl Copying {
                 copy(&leader, &of, &DataDir::copy_of(&dir))
             });
             is_under_way.store(false, Ordering::SeqCst);
-            post(&handle, Post::Copied(copied.and_then(|copied| copied.map_err(|why| why.to_string()))));
+            let copied = copied.and_then(|copied| copied.map_err(|why| why.to_string()));
+            let failed = |why| (of.member, format!("the copy broke off: {why}"));
+            post(&handle, Post::Copied(copied.map_err(failed)));
         });
         copying.map(drop)
     }
