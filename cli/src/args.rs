@@ -565,6 +565,29 @@ pub enum Group {
     Form(Form),
     /// Show what a member's directory remembers of its group; nothing may serve it meanwhile
     Inspect(InspectMember),
+    /// Make the directory of a member whose group has lost its quorum for good a new group of one
+    Rescue(Rescue),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel group inspect --data ./b
+  tercel group rescue --data ./b
+  tercel serve --data ./b --listen 127.0.0.1:7118
+  tercel serve --data NEW --listen 127.0.0.1:7120 --join 127.0.0.1:7118
+
+Choose the directory whose log ends last, in the newest view: commits that it does not have are lost, though they may have \
+been acknowledged. Everything in its log is kept. Members of the group before refuse it; remove their directories.")]
+pub struct Rescue {
+    /// The member's directory; nothing may serve it meanwhile
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Where clients and members will reach it, if not where they did before
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<Address>,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -1,11 +1,14 @@
 //! `tercel group`.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tercel::group::{Change, Inspected, Listed, change, form, init, inspect, members, status_of};
+use tercel::group::{
+    Change, Ends, Inspected, Listed, change, form, init, inspect, log_ends, members, rescue, status_of,
+};
 use tercel::{Address, Addresses, Error};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{say, tell};
@@ -17,6 +20,7 @@ pub fn run(args: &args::Group) -> Outcome {
         args::Group::Init(args) => begun(args),
         args::Group::Form(args) => formed(args),
         args::Group::Inspect(args) => inspected(args),
+        args::Group::Rescue(args) => rescued(args),
         args::Group::Status(args) => status(args),
         args::Group::Add(args) => changed(args, Change::Vote, "votes"),
         args::Group::Remove(args) => changed(args, Change::Remove, "is removed, and stops"),
@@ -102,7 +106,7 @@ fn status(args: &args::GroupStatus) -> Outcome {
     for member in group["members"].as_array().into_iter().flatten() {
         let number = |name: &str| member[name].as_u64().map_or("-".into(), tercel_term::thousands);
         let role = match (member["leads"] == true, member["votes"] == true, member["lost"] == true) {
-            (.., true) => "is lost: remove it, and let it join anew",
+            (.., true) => "takes a copy of the space: the log does not reach back",
             (true, ..) => "leads",
             (_, true, _) => "votes",
             _ => "learns",
@@ -132,7 +136,9 @@ pub fn headline(group: &Value) -> Vec<String> {
         (_, true) => format!("group {name}: no member leads, as far as this one knows"),
     }];
     if group["lost"] == true {
-        lines.push("the leader's log no longer reaches back to what this member needs".into());
+        lines.push(
+            "the leader's log no longer has what this member needs: it takes a copy of the space".into(),
+        );
     }
     if group["sure"] == false {
         lines.push("the log of this member had ended in damage, and may lack entries yet".into());
@@ -150,17 +156,58 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 fn inspected(args: &args::InspectMember) -> Outcome {
     let Inspected { group, member, starts, promised, members } = inspect(&args.data)?;
+    let ends = log_ends(&args.data)?;
     if args.json {
         let of = |(id, votes, address): &(tercel::group::MemberId, bool, String)| json!({"member": id.to_string(), "votes": votes, "address": address});
         let members: Vec<_> = members.iter().map(of).collect();
         let group = format!("{group:016x}");
         let all = json!({
             "group": group, "member": member.to_string(), "starts": starts, "promised_view": promised, "members": members,
+            "last": ends.last.0, "last_view": ends.view, "stable": ends.stable.0, "sure": ends.is_sure,
         });
         tell!("{all:#}");
         return Ok(ExitCode::SUCCESS);
     }
     say!("member {member} of group {group:016x}, started {starts} times, has promised view {promised}");
+    say!("{}", sentence(&ends));
     listed(&members);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sentence(ends: &Ends) -> String {
+    let Ends { stable, last, view, is_sure } = ends;
+    let unsure = if *is_sure { "" } else { "; it ends in damage, and may have held more" };
+    format!(
+        "its log ends with entry {last} of view {view}, and up to {stable} all is known to be on a quorum's disks{unsure}"
+    )
+}
+
+fn rescued(args: &args::Rescue) -> Outcome {
+    let (dir, ends) = (args.data.display(), log_ends(&args.data)?);
+    say!("{}", sentence(&ends));
+    say!(
+        "commits behind entry {} that other members have are lost, and what became of them is unknown",
+        ends.last
+    );
+    if !args.yes {
+        let no = || {
+            Failure::new("nothing was changed")
+                .next(format!("if the quorum is lost for good, run `tercel group rescue --data {dir} --yes`"))
+        };
+        if !std::io::stdin().is_terminal() {
+            return Err(no());
+        }
+        tell!("if no quorum of the group can come back, answer `yes` to make {dir} a new group of one:");
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        if answer.trim() != "yes" {
+            return Err(no());
+        }
+    }
+    let me = rescue(&args.data, args.advertise.as_ref())?;
+    say!(
+        "member {me} is the first of a new group; serve it, let others join, and remove the old members' directories:"
+    );
+    say!("  tercel serve --data {dir} --listen ADDR");
     Ok(ExitCode::SUCCESS)
 }

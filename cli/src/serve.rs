@@ -31,7 +31,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         },
         ..ServerConfig::new(&args.data)
     };
-    let signals = Signals::take()?;
+    let mut signals = Signals::take()?;
     raise_descriptors();
     if let Some(servers) = &args.join {
         let at = args.advertise.as_ref().or(args.listen.first());
@@ -40,6 +40,36 @@ pub fn run(args: &args::Serve) -> Outcome {
         let member = tercel::group::join(&args.data, servers, at)?;
         say!("member {member} of the group, reached at {at}");
     }
+    let mut is_first = true;
+    loop {
+        match serve(args, config.clone(), signals, is_first) {
+            // Pages and log are those of the copy from now on.
+            Err(Ended::Replaced) => {
+                eprintln!("a copy of the space was taken from the group, and is served now")
+            }
+            Err(Ended::Failed(failure)) => return Err(failure),
+            Ok(()) => break,
+        }
+        (signals, is_first) = (Signals::take()?, false);
+    }
+    say!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Why a server is over that was not told to stop.
+enum Ended {
+    Replaced,
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Ended {
+    fn from(why: E) -> Ended {
+        Ended::Failed(why.into())
+    }
+}
+
+/// Serves until the server has stopped.
+fn serve(args: &args::Serve, config: ServerConfig, signals: Signals, is_first: bool) -> Result<(), Ended> {
     let server = Server::start(config).map_err(not_started)?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {
@@ -53,7 +83,13 @@ pub fn run(args: &args::Serve) -> Outcome {
         ),
     };
     let at: Vec<String> = server.addresses().iter().map(|a| a.to_string()).collect();
-    say!("listening on {} ({}, space {:016x}, {how})", at.join(" "), server.backend(), server.space().0);
+    let (at, space) = (at.join(" "), server.space().0);
+    let listening = format!("listening on {at} ({}, space {space:016x}, {how})", server.backend());
+    match is_first {
+        true => say!("{listening}"),
+        // Its starter may have gone after the first line.
+        false => eprintln!("{listening}"),
+    }
     if !losses(&args.data).map_err(ServerError::from)?.is_empty() {
         let lost = args.data.join(LOST_NAME);
         eprintln!(
@@ -72,9 +108,10 @@ pub fn run(args: &args::Serve) -> Outcome {
     }
     let result = signals.wait_for(server, Duration::from_secs(args.drain.into()));
     let _ = teller.join();
-    result?;
-    say!("stopped");
-    Ok(ExitCode::SUCCESS)
+    match result {
+        Err(ServerError::Replaced) => Err(Ended::Replaced),
+        result => Ok(result?),
+    }
 }
 
 /// Why it did not start. A command that opens a directory may ask its server instead; a second server must

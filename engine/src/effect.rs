@@ -8,7 +8,7 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use tercel_wire::frame::{self, Header};
-use tercel_wire::id::{LogPosition, MemberId, PageId, Stamp, ViewId};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, Stamp, ViewId};
 
 use crate::limits;
 use crate::order::Sealed;
@@ -112,6 +112,8 @@ pub enum Input<'a> {
     RefusedBy(MemberId, String),
     /// The process of another member has ended, or seems to have.
     Gone(MemberId),
+    /// A copy of the space is whole: it was begun in this view, and its log ends with this entry.
+    Copied(ViewId, EntryId),
     /// This member is to lead instead.
     MoveLead(MemberId),
     /// The log is on disk up to this position, as it was after so many cuts ([`Effect::Cut`]).
@@ -217,6 +219,13 @@ pub enum Effect {
     Truncate(Stamp),
     /// The log has everything again that it may have lost: that is to be remembered durably.
     Sure,
+    /// The leader's log no longer has what this member lacks: the host takes a copy of the space from the
+    /// leader, who is at this address, into a place of its own, unless it is at that. The end is told by
+    /// [`Input::Copied`].
+    Copy(String),
+    /// The copy is this member's from now on: once this is durable, the process ends, and the next one opens
+    /// the copy's pages and log in place of its own.
+    Adopt,
     /// These are the members of the group now: the host connects to each.
     Members(Members),
     /// The connection is of this member: what it sends comes before what clients send, and waits for nothing.

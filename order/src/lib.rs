@@ -30,7 +30,7 @@ use std::sync::Arc;
 use quorum::Status;
 use quorum::members::{Member, Members};
 use tercel_machine::time::Now;
-use tercel_wire::id::{LogPosition, MemberId, Stamp, ViewId};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
 
 /// The kind of the record that names the members of a group: the one kind whose payload a sequencer reads.
 pub const KIND_MEMBERS: u8 = 15;
@@ -105,6 +105,9 @@ pub enum Output {
     Members(Members),
     /// Other members no longer need the log before this position.
     KeepFrom(LogPosition),
+    /// The leader's log no longer has what this one lacks, which takes a copy of the space instead. It is
+    /// said again with each of the leader's heartbeats.
+    Lost,
 }
 
 /// The beginning of a view, at its leader.
@@ -131,6 +134,11 @@ pub trait Sequencer: Send + std::fmt::Debug {
     /// Everything up to here is stable, as far as it knows; only of a sequencer that may be deposed.
     fn stable(&self) -> LogPosition {
         LogPosition::ZERO
+    }
+    /// The stable entry of this stamp, if the log has had it since the process began. Between the two, stamps
+    /// have risen by one from entry to entry.
+    fn entry_of(&self, _stamp: Stamp) -> Option<EntryId> {
+        None
     }
     /// The entries of its log after that, in order.
     fn tentative(&self) -> Vec<Sealed> {

@@ -74,6 +74,7 @@ impl Taken {
                                 self.pages.insert(id, bytes.to_vec());
                             }
                         }
+                        BackupPart::Log(_) => return Err("a backup has no log".into()),
                         BackupPart::End { pages } => self.ended = Some(pages),
                     }
                 }

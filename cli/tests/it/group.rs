@@ -58,6 +58,43 @@ fn group_is_joined_and_survives_its_first() {
     until(|| (status(&all)["leader"] == other.as_str()).then_some(()));
 }
 
+/// A group of a restored space, whose log has nothing of what was restored; and a rescue of its last member.
+#[test]
+fn members_take_copies_and_last_is_rescued() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let [a, b, c] = [free(), free(), free()];
+    let all = format!("{a},{b},{c}");
+    let [alone, taken] = [at(dir, "alone"), at(dir, "taken")];
+    out(&tercel(&["import", "debian", "--sample", "--data", &alone]));
+    out(&tercel(&["backup", &taken, "--data", &alone]));
+    out(&tercel(&["restore", &taken, "--data", &at(dir, "a")]));
+    out(&tercel(&["group", "init", "--data", &at(dir, "a"), "--advertise", &a]));
+    let first = Serving::start_with(&at(dir, "a"), &["--listen", &a]);
+    let second = Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a]);
+    let third = Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a]);
+    for member in [&b, &c] {
+        // It votes once it has its copy.
+        until(|| tercel(&["group", "add", member, "--server", &a]).status.success().then_some(()));
+    }
+    drop(first);
+    out(&tercel(&["query", "rdepends", "libc6", "--server", &all]));
+    drop((second, third));
+    let space = at(dir, "c");
+    let inspected = out(&tercel(&["group", "inspect", "--data", &space]));
+    assert!(
+        inspected.contains("its log ends with entry") && inspected.contains("quorum's disks"),
+        "{inspected}"
+    );
+    let asked = err(&tercel(&["group", "rescue", "--data", &space]));
+    assert!(asked.contains("nothing was changed") && asked.contains("--yes"), "{asked}");
+    out(&tercel(&["group", "rescue", "--data", &space, "--yes"]));
+    let serving = Serving::start_with(&space, &["--listen", &c]);
+    out(&tercel(&["query", "rdepends", "libc6", "--server", &serving.1]));
+    let now = status(&c);
+    assert_eq!(now["members"].as_array().map(Vec::len), Some(1), "{now}");
+}
+
 #[test]
 fn joining_a_server_that_is_alone_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -206,7 +206,10 @@ impl Client {
             | FromServer::Status(_)
             | FromServer::Health(_)) => self.reply(header, reply)?,
             // Only tools ask for these, and by themselves.
-            FromServer::BackupBegun(_) | FromServer::BackupPart(_) | FromServer::Grouped(_) => {
+            FromServer::BackupBegun(_)
+            | FromServer::BackupPart(_)
+            | FromServer::TransferBegun(_)
+            | FromServer::Grouped(_) => {
                 return Err(broken(format!("it sent {:?}, which was not asked for", header.kind)));
             }
         }

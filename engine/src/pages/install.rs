@@ -254,6 +254,12 @@ impl Pages {
         Some(self.installer.pieces.iter().rev().fold(needed, begin))
     }
 
+    /// The first entry whose writes the pages may lack that are stored, or on their way to the store.
+    pub(crate) fn replay_from(&self, replica: &Replica) -> Stamp {
+        let next = replica.stamp.next();
+        self.log_needed(replica, &[]).map_or(next, |needed| needed.min(next))
+    }
+
     /// Says whether the log must become shorter, and a checkpoint with these pages would shorten it by much.
     fn checkpoint_pays(&self, replica: &Replica, pages: &[PageId]) -> bool {
         if !self.is_pressed() {

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use tercel_wire::frame::Header;
-use tercel_wire::id::{MemberId, SpaceId};
+use tercel_wire::id::{EntryId, MemberId, SpaceId, ViewId};
 use tercel_wire::message::{FromClient, Join, Refusal};
 
-use super::Server;
+use super::{End, Server};
 use crate::effect::{Conn, Effect, Effects};
 use crate::order;
 use crate::time::Now;
@@ -32,13 +32,24 @@ pub struct Membership {
     is_removed: bool,
     /// When another member refused this one last, and its words.
     refused: Option<(Now, String)>,
+    /// When a copy of the space was asked for last.
+    copies: Option<Now>,
 }
 
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
         let (connected, starts) = (BTreeMap::new(), BTreeMap::new());
-        Membership { group, me, connected, starts, is_listed: true, is_removed: false, refused: None }
+        Membership {
+            group,
+            me,
+            connected,
+            starts,
+            is_listed: true,
+            is_removed: false,
+            refused: None,
+            copies: None,
+        }
     }
 
     /// A member of which the group's first lists know nothing: it joined.
@@ -75,7 +86,7 @@ impl Membership {
         match self.starts.get(&member).filter(|last| start < **last) {
             Some(last) => Err(format!(
                 "member {member} has been started {last} times, and this is its start {start}: its directory is an older \
-                 copy; remove the member, and add it anew with an empty directory"
+                 copy; remove it with `tercel group remove {member}`, and let an empty directory join"
             )),
             None => Ok(()),
         }
@@ -155,6 +166,28 @@ impl Server {
         }
     }
 
+    /// The leader's log does not reach back to what this member lacks.
+    pub(super) fn lost(&mut self, out: &mut Effects) {
+        let now = self.now;
+        let (Some(group), Some(leader)) = (&mut self.membership, self.sequencer.leader()) else { return };
+        if group.copies.is_none_or(|last| now.since_us(last) >= COPY_AGAIN_US) {
+            group.copies = Some(now);
+            out.push(Effect::Copy(leader.address.clone()));
+        }
+    }
+
+    /// A copy is whole. It takes the place of what is here if it has everything that this member has
+    /// acknowledged: the copy was begun behind that, in a view above which none was promised since.
+    pub(super) fn copied(&mut self, view: ViewId, end: EntryId, out: &mut Effects) {
+        let Some(status) = self.sequencer.status() else { return };
+        let is_newer = (end.view.number, end.position) > (status.end.view.number, status.end.position);
+        if status.view == view && is_newer {
+            self.end = End::Replaced;
+            self.sessions.end_all(out);
+            out.push(Effect::Adopt);
+        }
+    }
+
     fn turn_away(&mut self, conn: Conn, why: &str, out: &mut Effects) {
         self.sessions(out, |s, cx| s.turn_away(conn, Refusal::Protocol, why, cx));
     }
@@ -163,9 +196,13 @@ impl Server {
 /// Time for which a refusal by another member is told, in microseconds: longer than from one to the next.
 const REFUSED_TOLD_US: u64 = 10_000_000;
 
+/// Time between two attempts to take a copy of the space, in microseconds: a leader that is asked in vain may
+/// be at a backup.
+const COPY_AGAIN_US: u64 = 1_000_000;
+
 /// Why a member stops that was removed.
 pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 2;
+pub const MEMBERS_VERSION: u16 = 3;

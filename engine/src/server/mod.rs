@@ -96,6 +96,8 @@ pub(crate) enum End {
     Working,
     /// Its leader was deposed.
     Deposed,
+    /// A copy takes the place of what is here: nothing more is taken in.
+    Replaced,
     /// The order goes on, while the host recovers a replica.
     Recovering,
 }
@@ -104,6 +106,9 @@ impl Server {
     /// Takes in what happened and appends what is to be done.
     pub fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Effects) {
         self.now = now;
+        if self.end == End::Replaced {
+            return;
+        }
         let is_working = self.end == End::Working;
         match input {
             Input::Frame(conn, header, body) if matches!(header.kind, Kind::Join | Kind::Packet) => {
@@ -125,8 +130,12 @@ impl Server {
             }
             Input::Written(cuts, position) => self.written(cuts, position, out),
             Input::Saved(number) => self.sequence(order::Input::Saved(number), out),
-            Input::FoundLog(from, entries) => self.sequence(order::Input::Found(from, entries), out),
+            Input::FoundLog(from, entries) => {
+                self.sessions(out, |s, cx| s.found_log(from, &entries, cx));
+                self.sequence(order::Input::Found(from, entries), out);
+            }
             Input::Gone(member) => self.sequence(order::Input::Gone(member), out),
+            Input::Copied(view, end) => self.copied(view, end, out),
             Input::MoveLead(to) => self.sequence(order::Input::MoveLead(to), out),
             Input::Time if !is_working => self.sequence(order::Input::Time, out),
             // There is no replica meanwhile.
@@ -273,6 +282,7 @@ impl Server {
                 Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
                 Output::KeepFrom(position) => out.push(Effect::KeepFrom(position)),
                 Output::Sure => out.push(Effect::Sure),
+                Output::Lost => self.lost(out),
                 Output::Members(members) => out.push(Effect::Members(members)),
             }
         }

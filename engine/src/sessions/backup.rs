@@ -5,6 +5,11 @@
 //! contains the pages that were sent to be installed before it, and no later ones. Entries up to the stamp
 //! are all ordered by then but perhaps not durable; the server announces the stamp only once they are.
 //!
+//! A member of the group that the log no longer reaches back for takes a *copy* by the same parts. Nothing is
+//! frozen for it: a copy has the pages as they are stored, the ordered state, and the log from the oldest
+//! entry on that the stored pages may lack. That is what a crash leaves, and the member begins as after one.
+//! The log behind the copy's stamp is kept until it has caught up.
+//!
 //! The invariant: the pinned pages hold nothing younger than the stamp, and whatever of it they lack is in
 //! the buffer. It is bounded: one backup at a time, a part only when it was asked for, time without progress,
 //! and what is set aside counts among the bytes of the buffer. Commits come first: where one would have to
@@ -14,8 +19,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{PageId, Stamp};
-use tercel_wire::message::{BACKUP_PAGES_MAX, BackupBegun, BackupPart, FromServer, Refusal};
+use tercel_wire::id::{EntryId, LogPosition, PageId, Stamp};
+use tercel_wire::message::{
+    BACKUP_PAGES_MAX, BackupBegun, BackupPart, FromServer, Refusal, Transfer, TransferBegun,
+};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::{Cx, Sessions};
@@ -23,6 +30,8 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
+use crate::order::Sealed;
+use crate::order::quorum::packet::put_entries;
 use crate::pages::has_objects;
 use crate::replica::saved::Saved;
 use crate::time::Now;
@@ -45,6 +54,8 @@ struct Backup {
     is_told: bool,
     is_pinned: bool,
     begun: BackupBegun,
+    /// The log that goes with it: of a copy for a member.
+    log: Option<LogPart>,
     state: Saved,
     state_sent: usize,
     /// The first page that was not read yet.
@@ -59,10 +70,25 @@ struct Backup {
     was_at: usize,
 }
 
+/// The log of a copy, from the oldest entry on that the stored pages may lack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogPart {
+    replay_from: Stamp,
+    /// The entry before the first.
+    before: EntryId,
+    /// The next entry to read.
+    next: LogPosition,
+    bytes_sent: usize,
+    is_reading: bool,
+    /// The entry of the copy's stamp was sent.
+    is_sent: bool,
+}
+
 impl Backup {
     /// The progress, in pages.
     fn progress(&self) -> usize {
-        self.next as usize + self.state_sent / PAGE_BYTES
+        let of_log = self.log.map_or(0, |log| log.bytes_sent);
+        self.next as usize + (self.state_sent + of_log) / PAGE_BYTES
     }
 }
 
@@ -78,7 +104,29 @@ const PART_PAGES: u32 = 16;
 const _: () = assert!(PART_PAGES as usize <= BACKUP_PAGES_MAX);
 
 impl Sessions {
-    pub(super) fn backup(&mut self, asked: Asked, cx: &mut Cx<'_>) {
+    /// Begins a copy for a member.
+    pub(super) fn transfer(&mut self, asked: Asked, of: &Transfer, cx: &mut Cx<'_>) {
+        let Some(status) = cx.sequencer.status().filter(|_| of.group == cx.group) else {
+            return cx.refuse(asked, Refusal::Denied, "this server is not of that group");
+        };
+        if status.members.get(of.member).is_none() {
+            let text = format!(
+                "member {} is not on the list of the group: let an empty directory join, `tercel serve --data DIR --join ADDR`",
+                of.member
+            );
+            return cx.refuse(asked, Refusal::Denied, text);
+        }
+        let replay_from = cx.pages.replay_from(cx.replica).min(cx.pages.visible().next());
+        let Some(before) = cx.sequencer.entry_of(Stamp(replay_from.0 - 1)) else {
+            let text = "the log does not reach back to what the stored pages lack: try again in a moment";
+            return cx.refuse(asked, Refusal::Unavailable, text);
+        };
+        let next = before.position.next();
+        let log = LogPart { replay_from, before, next, bytes_sent: 0, is_reading: false, is_sent: false };
+        self.backup(asked, Some(log), cx);
+    }
+
+    pub(super) fn backup(&mut self, asked: Asked, log: Option<LogPart>, cx: &mut Cx<'_>) {
         if self.backups.current.is_some() {
             let text =
                 "another backup is under way, and a server takes one at a time: try again when it is done";
@@ -96,7 +144,13 @@ impl Sessions {
             pages_end: cx.replica.places.next_page(),
             state_bytes: state.bytes() as u32,
         };
-        cx.pages.mob.freeze(begun.stamp);
+        match &log {
+            None => cx.pages.mob.freeze(begun.stamp),
+            // The order says where from once the member has caught up.
+            Some(log) => cx.out.push(Effect::KeepFrom(log.next)),
+        }
+        // A log of no entries is sent.
+        let log = log.map(|log| LogPart { is_sent: log.replay_from > begun.stamp, ..log });
         self.backups.pins += 1;
         let pin = self.backups.pins;
         cx.out.push(Effect::Pin(cx.joined, pin));
@@ -106,6 +160,7 @@ impl Sessions {
             is_told: false,
             is_pinned: false,
             begun,
+            log,
             state,
             state_sent: 0,
             next: 1,
@@ -190,7 +245,11 @@ impl Sessions {
             backup.is_told = true;
             backup.looked = cx.now;
             let (asked, begun) = (backup.asked, backup.begun);
-            cx.answer(asked, &FromServer::BackupBegun(begun));
+            let answer = match backup.log {
+                None => FromServer::BackupBegun(begun),
+                Some(log) => FromServer::TransferBegun(log.begun(&begun)),
+            };
+            cx.answer(asked, &answer);
         }
         self.send_parts(cx);
     }
@@ -210,11 +269,40 @@ impl Sessions {
                 b.is_reading = true;
                 let count = PART_PAGES.min(b.begun.pages_end - b.next);
                 return cx.out.push(Effect::ReadPinned { view: cx.joined, pin: b.pin, from, count });
+            } else if let Some(log) = b.log.as_mut().filter(|log| !log.is_sent) {
+                // It is read as far as this node's disk has it.
+                if !log.is_reading && cx.pages.may_store() {
+                    log.is_reading = true;
+                    cx.out.push(Effect::ReadLog(log.next, limits::PART_BYTES));
+                }
+                return;
             } else {
                 let pages = b.pages_sent;
                 send_part(asked, &BackupPart::End { pages }, cx);
                 return self.drop_backup(cx);
             }
+        }
+    }
+
+    /// Entries of the log were read, perhaps for a copy. None came if the log begins later by now.
+    pub(crate) fn found_log(&mut self, from: LogPosition, entries: &[Sealed], cx: &mut Cx<'_>) {
+        let Some(backup) = &mut self.backups.current else { return };
+        let Some(log) = backup.log.as_mut().filter(|log| log.is_reading && log.next == from) else { return };
+        log.is_reading = false;
+        let stamp = backup.begun.stamp;
+        let entries = &entries[..entries.partition_point(|entry| entry.stamp <= stamp)];
+        let Some(last) = entries.last() else {
+            let text = "the log was made shorter meanwhile, for it is over its cap: begin again";
+            return self.end_backup(Refusal::Unavailable, text, cx);
+        };
+        log.next = LogPosition(from.0 + entries.len() as u64);
+        log.is_sent = last.stamp == stamp;
+        let mut bytes = Vec::new();
+        put_entries(entries, &mut bytes);
+        log.bytes_sent += bytes.len();
+        let conn = backup.asked.conn;
+        if let Some(call) = backup.wanted.pop_front() {
+            send_part(Asked { conn, call }, &BackupPart::Log(&bytes), cx);
         }
     }
 
@@ -260,6 +348,14 @@ impl Sessions {
         cx.pages.mob.thaw();
         cx.out.push(Effect::Unpin(backup.pin));
         self.lead(cx, |leader, work| leader.unstall(work));
+    }
+}
+
+impl LogPart {
+    fn begun(&self, of: &BackupBegun) -> TransferBegun {
+        let BackupBegun { stamp, view, pages_end, state_bytes } = *of;
+        let LogPart { replay_from, before: EntryId { view: before_view, position }, .. } = *self;
+        TransferBegun { stamp, view, pages_end, state_bytes, replay_from, before_view, before: position.0 }
     }
 }
 

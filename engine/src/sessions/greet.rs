@@ -293,7 +293,7 @@ fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Refusal, String)> {
     let heard = r.watermark.max(r.heard);
     if r.view.number < cx.config.view_first {
         let text = format!(
-            "the space was restored from a backup, and this client has seen commits up to {heard} of what it was before, \
+            "the space was restored from a backup, or its group begun anew, and this client has seen commits up to {heard} of what it was before, \
              which may be gone: connect with a new client, and look at what is there"
         );
         return Some((Refusal::OtherHistory, text));

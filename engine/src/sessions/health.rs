@@ -85,16 +85,12 @@ fn state(cx: &Cx<'_>) -> (HealthState, String) {
 
 /// The state of a server that does not lead.
 fn not_leading(cx: &Cx<'_>) -> (HealthState, String) {
-    let none = || {
-        let more = cx.refusal.map_or(String::new(), |refusal| format!("; {refusal}"));
-        (HealthState::NotLeading, format!("no server leads, as far as this one knows{more}"))
-    };
+    let more = cx.refusal.map_or(String::new(), |refusal| format!("; {refusal}"));
+    let none = || (HealthState::NotLeading, format!("no server leads, as far as this one knows{more}"));
     let Some(group) = cx.sequencer.status() else { return none() };
-    if let Some(begins) = group.lost_before {
+    if let Some(needs) = group.lost_before {
         let text = format!(
-            "this member's log ends at {}, and the leader's begins at {begins}: it cannot be fed any more; remove it, and add it \
-             anew with an empty directory",
-            group.end.position
+            "this member needs entry {needs}, which the leader's log no longer has: it takes a copy of the space{more}"
         );
         return (HealthState::NotLeading, text);
     }

@@ -4,7 +4,7 @@
 //! that vote by a list that is ordered here, a quorum was heard a moment ago, so that no operator stops a
 //! group by a request.
 
-use tercel_wire::id::{LogPosition, MemberId, Stamp};
+use tercel_wire::id::{MemberId, Stamp};
 use tercel_wire::message::{Addresses, FromServer, Grouped, Refusal, Regroup, Regrouping};
 
 use super::greet::{not_leader, servers};
@@ -101,13 +101,6 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
             match at.map(|at| &mut members[at]) {
                 Some(member) if member.address == of.address => return Ok(Change::Nothing),
                 Some(member) => member.address = of.address.clone(),
-                None if group.begins > LogPosition(1) => {
-                    return denied(format!(
-                        "a new member is fed from the log, and the leader's begins with entry {}: what was before cannot be \
-                         sent yet, so a member can be added only while the log has the whole of the space",
-                        group.begins
-                    ));
-                }
                 None => {
                     members.push(Member { id: of.member, votes: false, address: of.address.clone() });
                 }
@@ -123,8 +116,9 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
         (Regrouping::Vote, Some(at)) => {
             let other = group.others.iter().find(|other| other.id == of.member);
             if other.is_some_and(|other| other.is_lost) {
-                return denied(format!(
-                    "the leader's log does not reach back to what member {} lacks: remove it, and let another one join",
+                return later(format!(
+                    "the leader's log does not reach back to what member {} lacks, so it takes a copy of the space: try again \
+                     once `tercel group status` shows that it has caught up",
                     of.member
                 ));
             }
@@ -185,7 +179,7 @@ const HEARD_US: u64 = 1_000_000;
 mod tests {
     use super::*;
     use crate::order::quorum::{Counts, Other, Why};
-    use tercel_wire::id::{EntryId, ViewId};
+    use tercel_wire::id::{EntryId, LogPosition, ViewId};
 
     fn group(votes: &[bool]) -> Status {
         let member = |(i, votes): (usize, &bool)| Member {
@@ -257,8 +251,6 @@ mod tests {
         assert!(why(&of, Regrouping::Vote, 3).contains("lacks 2000 entries"));
         of.others[1].is_lost = true;
         assert!(why(&of, Regrouping::Vote, 3).contains("does not reach back"));
-        of.begins = LogPosition(2);
-        assert!(why(&of, Regrouping::Learn, 9).contains("begins with entry 2"));
     }
 
     #[test]

@@ -72,7 +72,8 @@ impl Sessions {
                 let ticket = cx.leader.as_deref_mut().map(|leader| leader.collect(collect.is_dry));
                 self.answer_status(asked, ticket, cx);
             }
-            FromClient::Backup(_) => self.backup(asked, cx),
+            FromClient::Backup(_) => self.backup(asked, None, cx),
+            FromClient::Transfer(transfer) => self.transfer(asked, &transfer, cx),
             FromClient::BackupNext(_) => self.backup_next(asked, cx),
             FromClient::Bye(_) => {
                 self.disconnected(conn, cx);

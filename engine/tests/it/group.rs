@@ -19,6 +19,8 @@ struct First {
     server: Server,
     now: Now,
     packets: Vec<Packet>,
+    /// Its host's part in copies of the space.
+    copies: Vec<Effect>,
 }
 
 /// Messages of the server: their connection, kind and body.
@@ -49,7 +51,7 @@ impl First {
         let (end, mut out) = (Written { cuts: 0, position: begins.position }, Effects::default());
         let mut server = recovery.finish_with(Now(0), order, ViewId::new(0, 1), end, &mut out).unwrap();
         server.set_membership(Membership::new(7, MemberId(1)));
-        let mut first = First { server, now: Now(1_000), packets: Vec::new() };
+        let mut first = First { server, now: Now(1_000), packets: Vec::new(), copies: Vec::new() };
         first.perform(out);
         first
     }
@@ -99,6 +101,10 @@ impl First {
                     }
                     Effect::Save(number, _) => Input::Saved(number),
                     Effect::Append(position, _) => Input::Written(0, position),
+                    Effect::Copy(_) | Effect::Adopt => {
+                        self.copies.push(effect);
+                        continue;
+                    }
                     _ => continue,
                 };
                 self.server.handle(self.now, input, &mut more);
@@ -194,14 +200,47 @@ fn follower_says_whom_it_follows() {
 #[test]
 fn member_says_that_it_is_lost_or_unsure() {
     let mut first = First::following();
-    first.packet(&Packet::Lost { view: VIEW, begins: LogPosition(500) });
+    first.packet(&Packet::Lost { view: VIEW, needs: LogPosition(500) });
     let (state, reason) = first.health();
     assert_eq!(state, HealthState::NotLeading);
-    assert!(reason.contains("ends at 0") && reason.contains("begins at 500"), "{reason}");
+    assert!(reason.contains("needs entry 500") && reason.contains("takes a copy"), "{reason}");
+    first.input(Input::RefusedBy(MemberId(1), "the copy broke off: the disk is full".into()));
+    assert!(first.health().1.contains("the disk is full"));
     let mut unsure = First::of(&[true, true, true], 0, false);
     unsure.packet(&unsure.beat());
     let (state, reason) = unsure.health();
     assert!(state == HealthState::Following && reason.contains("had ended in damage"), "{reason}");
+}
+
+#[test]
+fn member_that_log_passed_by_asks_for_copies() {
+    let mut first = First::following();
+    let lost = Packet::Lost { view: VIEW, needs: LogPosition(1) };
+    (0..3).for_each(|_| _ = first.packet(&lost));
+    assert!(matches!(first.copies[..], [Effect::Copy(_)]), "{:?}", first.copies);
+    first.now = first.now.plus_us(1_000_000);
+    first.packet(&lost);
+    assert_eq!(first.copies.len(), 2);
+    // The leader believes that it lacks what is here.
+    first.now = first.now.plus_us(1_000_000);
+    first.packet(&Packet::Lost { view: VIEW, needs: LogPosition(0) });
+    assert_eq!(first.copies.len(), 2);
+}
+
+#[test]
+fn copy_that_lacks_acknowledged_is_not_adopted() {
+    let end = |view, position| EntryId { view, position: LogPosition(position) };
+    let adopts = |view, end| {
+        let mut first = First::of(&[true, true, true], 10, true);
+        first.packet(&first.beat());
+        first.input(Input::Copied(view, end));
+        first.copies == [Effect::Adopt]
+    };
+    assert!(adopts(VIEW, end(VIEW, 11)));
+    // Another leader may have had this member's word meanwhile.
+    let older = ViewId::new(VIEW.number - 1, 1);
+    assert!(!adopts(older, end(older, 11)));
+    assert!(!adopts(VIEW, end(ViewId::new(1, 1), 10)));
 }
 
 #[test]
@@ -212,13 +251,12 @@ fn leader_tells_member_that_it_is_lost() {
     first.packet(&Packet::Missing { view, round: u64::MAX, log: Contents::default() });
     first.packets.clear();
     first.pass(Config::default().heartbeat_us);
-    let lost = Packet::Lost { view, begins: LogPosition(11) };
+    let lost = Packet::Lost { view, needs: LogPosition(1) };
     assert!(first.packets.contains(&lost), "{:?}", first.packets);
     let said = first.ask(A, Kind::Stat, &[]);
     let status = String::from_utf8(said[0].2.clone()).unwrap();
     assert!(status.contains("\"lost\":true"), "{status}");
     assert!(first.regroup(Regrouping::Vote, 2).text.contains("does not reach back"));
-    assert!(first.regroup(Regrouping::Learn, 9).text.contains("begins with entry 11"));
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(super) struct Followed {
     /// Attempts to lead since a leader was heard, and not before when there is another.
     pub(super) attempts: u32,
     pub(super) ask_after: Now,
-    /// The leader's log begins there, and does not reach back to what this one needs.
+    /// It needs the entry there, and the leader's log no longer has that.
     pub(super) lost_before: Option<LogPosition>,
 }
 
@@ -87,10 +87,13 @@ impl Quorum {
         }
         let last = LogPosition(append.before.position.0 + append.entries.len() as u64);
         self.followed.first.get_or_insert(last);
-        self.followed.lost_before = None;
+        if !append.entries.is_empty() {
+            self.followed.lost_before = None;
+        }
         let (asks, stable, is_empty) = (append.asks, append.stable, append.entries.is_empty());
         let is_new = self.take(append, out);
-        self.followed.matched = self.followed.matched.max(last);
+        // What is stable here is in the leader's log, whatever that believes to be here.
+        self.followed.matched = self.followed.matched.max(last).max(self.stable);
         self.release(stable, out);
         if asks || !is_new && !is_empty {
             self.acknowledge(from, round, out);

@@ -279,13 +279,13 @@ impl Quorum {
         leading.round += 1;
         other.sent = now;
         other.question.get_or_insert((leading.round, now));
-        let begins = other.is_lost.then(|| tail.begins());
+        let needs = other.is_lost.then_some(other.next);
         let before = before(tail, other.next);
         let (view, round, entries) = (leading.view, leading.round, Vec::new());
         let packet = Append { view, round, before, stable: *stable, rank, asks: true, entries };
         Quorum::send(to, &Packet::Append(packet), out);
-        if let Some(begins) = begins {
-            Quorum::send(to, &Packet::Lost { view, begins }, out);
+        if let Some(needs) = needs {
+            Quorum::send(to, &Packet::Lost { view, needs }, out);
         }
     }
 
@@ -313,6 +313,11 @@ impl Quorum {
         let Some(other) = leading.others.get_mut(&from).filter(|_| leading.view == view) else { return };
         other.answers(round, now);
         other.lands(durable.min(end));
+        if other.is_lost && other.durable >= other.next {
+            // It has taken a copy of the space.
+            let (next, round) = (other.durable.next(), leading.round);
+            other.rewind(next, round);
+        }
         self.answer_questions(now, out);
         self.send_entries(now, out);
         self.offer_lead(from, out);

@@ -190,7 +190,7 @@ pub struct Status {
     pub is_changing: bool,
     /// Not set if its log ended in damage, and has not everything again that it may have lost.
     pub is_sure: bool,
-    /// The leader's log begins there, which is behind the end of this one: it cannot be fed.
+    /// It needs the entry there, and the leader's log no longer has that: it cannot be fed.
     pub lost_before: Option<LogPosition>,
     /// Counters.
     pub counts: Counts,
@@ -326,9 +326,12 @@ impl Quorum {
                 }
             }
             Packet::TakeOver { view } => self.take_over(now, from, view, out),
-            Packet::Lost { view, begins } => {
-                if view == self.promise.view && self.followed.leader == Some(from) {
-                    self.followed.lost_before = Some(begins);
+            Packet::Lost { view, needs } => {
+                let is_leader = view == self.promise.view && self.followed.leader == Some(from);
+                // The leader may not know yet what is here.
+                if is_leader && needs > self.stable {
+                    self.followed.lost_before = Some(needs);
+                    out.push(Output::Lost);
                 }
             }
         }
@@ -414,6 +417,12 @@ impl Sequencer for Quorum {
 
     fn stable(&self) -> LogPosition {
         self.stable
+    }
+
+    fn entry_of(&self, stamp: Stamp) -> Option<EntryId> {
+        let behind = self.stable_stamp.0.checked_sub(stamp.0)?;
+        let position = LogPosition(self.stable.0.checked_sub(behind)?);
+        Some(EntryId { view: self.tail.view_at(position)?, position })
     }
 
     fn tentative(&self) -> Vec<Sealed> {

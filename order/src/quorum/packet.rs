@@ -79,8 +79,8 @@ pub enum Packet {
     Lost {
         /// The view of the leader.
         view: ViewId,
-        /// The position of its first entry.
-        begins: LogPosition,
+        /// The position of the entry that the receiver needs next.
+        needs: LogPosition,
     },
 }
 
@@ -177,10 +177,10 @@ impl Packet {
                 out.put_u8(kind::TAKE_OVER);
                 view.encode(out);
             }
-            Packet::Lost { view, begins } => {
+            Packet::Lost { view, needs } => {
                 out.put_u8(kind::LOST);
                 view.encode(out);
-                out.put_u64(begins.0);
+                out.put_u64(needs.0);
             }
         }
         std::mem::take(out)
@@ -220,7 +220,7 @@ impl Packet {
             }
             kind::HIGHER => Packet::Higher { view: ViewId::decode(r)? },
             kind::TAKE_OVER => Packet::TakeOver { view: ViewId::decode(r)? },
-            kind::LOST => Packet::Lost { view: ViewId::decode(r)?, begins: LogPosition(r.u64()?) },
+            kind::LOST => Packet::Lost { view: ViewId::decode(r)?, needs: LogPosition(r.u64()?) },
             _ => return Err(DecodeError::BadField("kind of packet")),
         };
         r.end()?;
@@ -236,32 +236,13 @@ impl Append {
         out.put_u64(self.stable.0);
         out.put_u8(self.rank);
         out.put_u8(self.asks.into());
-        out.put_u32(self.entries.len() as u32);
-        for entry in &self.entries {
-            out.put_u64(entry.stamp.0);
-            entry.view.encode(out);
-            out.put_u8(entry.kind);
-            out.put_bytes(&entry.payload);
-        }
+        put_entries(&self.entries, out);
     }
 
-    /// Stamps and views rise as in a log, so that no packet makes a log that cannot be read back.
     fn decode(r: &mut Reader<'_>) -> Result<Append, DecodeError> {
         let (view, round, before) = (ViewId::decode(r)?, r.u64()?, entry_id(r)?);
         let (stable, rank, asks) = (LogPosition(r.u64()?), r.u8()?, flag(r, "asks")?);
-        let mut entries: Vec<Sealed> = Vec::new();
-        for _ in 0..r.count(ENTRY_BYTES_MIN, "entries")? {
-            let (stamp, of, kind) = (Stamp(r.u64()?), ViewId::decode(r)?, r.u8()?);
-            let last = entries.last().map_or(before.view, |last| last.view);
-            if !of.may_follow(last) || !(view == of || view.may_follow(of)) {
-                return Err(DecodeError::BadField("view of an entry"));
-            }
-            if entries.last().is_some_and(|last| last.stamp > stamp) {
-                return Err(DecodeError::BadField("stamp of an entry"));
-            }
-            let payload = Arc::new(r.bytes("payload")?.to_vec());
-            entries.push(Sealed { stamp, view: of, kind, payload });
-        }
+        let entries = entries(r, view, before.view)?;
         if before.position.0.checked_add(entries.len() as u64).is_none() {
             return Err(DecodeError::BadField("position"));
         }
@@ -294,6 +275,39 @@ impl Contents {
         }
         Ok(Contents { stable, runs })
     }
+}
+
+/// Appends entries.
+pub fn put_entries(entries: &[Sealed], out: &mut Vec<u8>) {
+    out.put_u32(entries.len() as u32);
+    for entry in entries {
+        out.put_u64(entry.stamp.0);
+        entry.view.encode(out);
+        out.put_u8(entry.kind);
+        out.put_bytes(&entry.payload);
+    }
+}
+
+/// Reads entries of the log of a view's leader, which follow one of the view `before`. Stamps and views rise
+/// as in a log, so that nothing that is read makes a log that cannot be read back.
+///
+/// # Errors
+/// If the bytes are no such entries.
+pub fn entries(r: &mut Reader<'_>, view: ViewId, before: ViewId) -> Result<Vec<Sealed>, DecodeError> {
+    let mut entries: Vec<Sealed> = Vec::new();
+    for _ in 0..r.count(ENTRY_BYTES_MIN, "entries")? {
+        let (stamp, of, kind) = (Stamp(r.u64()?), ViewId::decode(r)?, r.u8()?);
+        let last = entries.last().map_or(before, |last| last.view);
+        if !of.may_follow(last) || !(view == of || view.may_follow(of)) {
+            return Err(DecodeError::BadField("view of an entry"));
+        }
+        if entries.last().is_some_and(|last| last.stamp > stamp) {
+            return Err(DecodeError::BadField("stamp of an entry"));
+        }
+        let payload = Arc::new(r.bytes("payload")?.to_vec());
+        entries.push(Sealed { stamp, view: of, kind, payload });
+    }
+    Ok(entries)
 }
 
 /// Bytes that an entry takes in a packet.
@@ -354,7 +368,7 @@ mod tests {
             Packet::Missing { view: VIEW, round: 5, log },
             Packet::Higher { view: VIEW },
             Packet::TakeOver { view: VIEW },
-            Packet::Lost { view: VIEW, begins: LogPosition(7) },
+            Packet::Lost { view: VIEW, needs: LogPosition(7) },
         ]
     }
 

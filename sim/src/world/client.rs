@@ -380,7 +380,8 @@ fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
         | FromClient::Join(_)
         | FromClient::Packet(_)
         | FromClient::Regroup(_)
-        | FromClient::Datagrams(_) => false,
+        | FromClient::Datagrams(_)
+        | FromClient::Transfer(_) => false,
     }
 }
 

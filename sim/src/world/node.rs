@@ -320,6 +320,7 @@ impl World {
             // All of them are nodes, and packets need no connection.
             Effect::Members(_) => {}
             Effect::Datagrams(..) => self.blame("a client of this world has no datagrams".into()),
+            Effect::Copy(_) | Effect::Adopt => self.blame(format!("node {n} takes a copy of the space")),
             Effect::Joined(..) => self.blame("a member greets over a connection".into()),
             Effect::Run(view, job) => self.run_slow(n, view, job),
             Effect::Hear(view, id, said) => self.hear_slow(n, view, id, said),

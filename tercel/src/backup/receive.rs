@@ -22,7 +22,7 @@ use super::{BackupError, Progress, Taken};
 use crate::client::connection::ServerConnection;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, Purpose, Space, random_u64, today};
-use crate::disk::log::LogConfig;
+use crate::disk::log::{self, LogConfig};
 
 use crate::client::connection::CONNECTING;
 pub(super) use crate::client::connection::{Remote, Way};
@@ -51,7 +51,7 @@ pub(super) fn receive(
         });
         Ok(())
     };
-    DataDir::create_copy(dir, Purpose::Backup, &space, begun.stamp, segment_bytes, fill)?;
+    DataDir::create_copy(dir, Purpose::Backup, &space, log::behind(begun.stamp), segment_bytes, fill)?;
     let taken = taken.ok_or_else(|| BackupError::Lost("nothing came".into()))?;
     Ok(Taken { took: begun_at.elapsed(), ..taken })
 }
@@ -288,6 +288,8 @@ impl ReceivedPart {
             BackupPart::State(bytes) => ReceivedPart::State(bytes.to_vec()),
             BackupPart::Pages { upto, pages } => ReceivedPart::Pages { upto, pages: pages.to_vec() },
             BackupPart::End { pages } => ReceivedPart::End(pages),
+            // It is not asked for.
+            BackupPart::Log(_) => ReceivedPart::State(Vec::new()),
         }
     }
 }

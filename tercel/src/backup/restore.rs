@@ -18,7 +18,7 @@ use super::{BackupError, Progress, Restored, Verified};
 use crate::check::{Report, check};
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, PAGES_NAME, Purpose, Space, view_apart};
-use crate::disk::log::LogConfig;
+use crate::disk::log::{self, LogConfig};
 use crate::disk::pages::{PageRead, RedbPages, state};
 
 /// Makes a space of a backup in `data`, which must be empty or new, or hold an unfinished restore, which is
@@ -71,7 +71,7 @@ pub fn restore(
             false => Err(damaged(backup, "it changed while it was copied")),
         }
     };
-    DataDir::create_copy(data, Purpose::Restore, &space, stamp, segment_bytes, fill)?;
+    DataDir::create_copy(data, Purpose::Restore, &space, log::behind(stamp), segment_bytes, fill)?;
     Ok(Restored {
         stamp,
         pages: manifest.pages,

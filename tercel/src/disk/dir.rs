@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tercel_engine::order::quorum::members::Members;
-use tercel_wire::id::{MemberId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{EntryId, MemberId, SpaceId, Stamp, ViewId};
 
 /// The file that makes a directory a backup: its manifest.
 pub(crate) const BACKUP_NAME: &str = "backup.toml";
@@ -77,6 +77,8 @@ pub enum Purpose {
     Backup,
     /// A space made from a backup.
     Restore,
+    /// A member's copy of its group's space, to be adopted.
+    Copy,
 }
 
 impl Purpose {
@@ -86,13 +88,14 @@ impl Purpose {
             Purpose::Space => "",
             Purpose::Backup => "a backup\n",
             Purpose::Restore => "a restore\n",
+            Purpose::Copy => "a copy\n",
         }
     }
 
     /// The command that can go on with an unfinished creation.
     fn command(self) -> &'static str {
         match self {
-            Purpose::Space => "tercel serve",
+            Purpose::Space | Purpose::Copy => "tercel serve",
             Purpose::Backup => "tercel backup",
             Purpose::Restore => "tercel restore",
         }
@@ -100,7 +103,7 @@ impl Purpose {
 
     fn read(dir: &HeldDir) -> Result<Purpose, DiskError> {
         let text = dir.read_small(CREATING_NAME)?;
-        let all = [Purpose::Space, Purpose::Backup, Purpose::Restore];
+        let all = [Purpose::Space, Purpose::Backup, Purpose::Restore, Purpose::Copy];
         let found = all.into_iter().find(|p| p.text() == text);
         let what = || format!("it says {text:?} instead of what is created");
         found.ok_or_else(|| damaged(&dir.file(CREATING_NAME), what()))
@@ -132,17 +135,14 @@ impl DataDir {
                 created: today(),
                 view_first: 0,
             };
-            create(
-                &held,
-                Purpose::Space,
-                &space,
-                Stamp::ZERO,
-                new.segment_bytes,
-                || Ok::<(), DiskError>(()),
-            )?;
+            create(&held, Purpose::Space, &space, log::behind(Stamp::ZERO), new.segment_bytes, || {
+                Ok::<(), DiskError>(())
+            })?;
         } else {
             check_format(&held)?;
             remove_left_by_repairs(&held)?;
+            move_adopted(&held)?;
+            DataDir::drop_copy(path)?;
         }
         let space = Space::read(&held)?;
         Ok(DataDir { held, space, created, _lock: lock })
@@ -155,14 +155,36 @@ impl DataDir {
         !path.exists() || HeldDir::open(path).is_ok_and(is_uncreated)
     }
 
-    /// Creates the directory `path` for a copy of a space, with an empty log for what comes after `stamp`.
+    /// The place of a copy of the space that the directory's member takes.
+    pub(crate) fn copy_of(path: &Path) -> PathBuf {
+        path.join(COPY_NAME)
+    }
+
+    /// Removes what there is of a copy that was not adopted.
+    pub(crate) fn drop_copy(path: &Path) -> Result<(), DiskError> {
+        let copy = DataDir::copy_of(path);
+        match fs::remove_dir_all(&copy) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(DiskError::io("remove", &copy)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the copy, which is whole, the one that the next opening moves in.
+    pub(crate) fn adopt_copy(&self) -> Result<(), DiskError> {
+        self.held.rename(COPY_NAME, ADOPTED_NAME)?;
+        self.held.sync()
+    }
+
+    /// Creates the directory `path` for a copy of a space, with an empty log behind an entry and its stamp.
     /// `fill` gets the file of the page store, without pages, and fills it; the directory counts as created
     /// only then. What an earlier attempt for the same purpose has left is begun again.
     pub fn create_copy<E: From<DiskError>>(
         path: &Path,
         purpose: Purpose,
         space: &Space,
-        stamp: Stamp,
+        before: (Stamp, EntryId),
         segment_bytes: u32,
         fill: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<DataDir, E> {
@@ -173,7 +195,7 @@ impl DataDir {
         if !is_uncreated(&held, purpose)? {
             return Err(DiskError::Occupied { dir: path.into() }.into());
         }
-        create(&held, purpose, space, stamp, segment_bytes, || fill(&held.file(PAGES_NAME)))?;
+        create(&held, purpose, space, before, segment_bytes, || fill(&held.file(PAGES_NAME)))?;
         Ok(DataDir { held, space: space.clone(), created: true, _lock: lock })
     }
 
@@ -219,6 +241,20 @@ impl DataDir {
         Votes::create(&self.held, group, (me, self.space.promised()), members)
     }
 
+    /// Makes it that of the only member of another group, which begins another history of the space with
+    /// this view.
+    pub(crate) fn begin_history(
+        &self,
+        group: u64,
+        me: MemberId,
+        members: Members,
+        view_first: u32,
+    ) -> Result<(), DiskError> {
+        let space = Space { view_first, ..self.space.clone() };
+        Votes::create(&self.held, group, (me, space.promised()), members)?;
+        self.held.write_whole(SPACE_NAME, &space.text())
+    }
+
     /// Opens the page store.
     pub fn pages(&self) -> Result<RedbPages, DiskError> {
         RedbPages::open_in(&self.held, Path::new(PAGES_NAME), self.space.page_bytes)
@@ -256,6 +292,10 @@ impl Looked {
             return Err(not_ours());
         }
         refuse_strange(&held)?;
+        if held.has(ADOPTED_NAME) {
+            let command = Purpose::Copy.command();
+            return Err(DiskError::Unfinished { dir: path.into(), command });
+        }
         let lock = lock_to_look(&held)?;
         Ok(Looked { format: check_format(&held), space: Space::read(&held), _lock: lock })
     }
@@ -375,6 +415,30 @@ fn remove_left_by_repairs(dir: &HeldDir) -> Result<(), DiskError> {
     dir.remove_dir(LOG_MADE_NAME)
 }
 
+/// Moves pages and log of a copy that was adopted to their places. After a crash the next opening goes on
+/// with what is still in the copy.
+fn move_adopted(dir: &HeldDir) -> Result<(), DiskError> {
+    if !dir.has(ADOPTED_NAME) {
+        return Ok(());
+    }
+    let copy = dir.below(ADOPTED_NAME, false)?;
+    if copy.has(PAGES_NAME) {
+        dir.take_in(&copy, PAGES_NAME)?;
+    }
+    if copy.has(LOG_NAME) {
+        if dir.has(LOG_NAME) {
+            let old = dir.below(LOG_NAME, false)?;
+            old.names()?.iter().try_for_each(|name| old.remove(name))?;
+            dir.remove_dir(LOG_NAME)?;
+        }
+        dir.take_in(&copy, LOG_NAME)?;
+    }
+    dir.sync()?;
+    copy.names()?.iter().try_for_each(|name| copy.remove(name))?;
+    dir.remove_dir(ADOPTED_NAME)?;
+    dir.sync()
+}
+
 /// Refuses a directory that has files but none of ours, with `NotOurs`. It belongs to another program, and a
 /// mistyped path must not fill it.
 fn refuse_foreign(dir: &HeldDir) -> Result<(), DiskError> {
@@ -461,13 +525,13 @@ fn create<E: From<DiskError>>(
     dir: &HeldDir,
     purpose: Purpose,
     space: &Space,
-    stamp: Stamp,
+    before: (Stamp, EntryId),
     segment_bytes: u32,
     fill: impl FnOnce() -> Result<(), E>,
 ) -> Result<(), E> {
     dir.write_whole(CREATING_NAME, purpose.text())?;
     dir.write_whole(SPACE_NAME, &space.text())?;
-    log::create_in(&dir.below(LOG_NAME, true)?, space.id, stamp, segment_bytes)?;
+    log::create_in(&dir.below(LOG_NAME, true)?, space.id, before, segment_bytes)?;
     RedbPages::create_in(dir, Path::new(PAGES_NAME), space.page_bytes)?;
     fill()?;
     dir.sync()?;
@@ -547,6 +611,9 @@ pub(crate) const LOG_NAME: &str = "log";
 /// The log that a repair makes, until it takes the log's place.
 pub(crate) const LOG_MADE_NAME: &str = "log.repaired";
 pub(crate) const PAGES_NAME: &str = "pages.redb";
+/// A copy of the space that a member takes, and one that takes the place of its pages and log.
+const COPY_NAME: &str = "copy";
+const ADOPTED_NAME: &str = "copy.adopted";
 
 #[cfg(test)]
 mod tests {
@@ -556,6 +623,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
     use tercel_engine::order::quorum::members::Member;
+    use tercel_wire::id::LogPosition;
 
     #[test]
     fn a_new_history_begins_beyond_all_lives_of_the_old_one() {
@@ -718,7 +786,7 @@ mod tests {
         let path = parent.path().join("copy");
         let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), view_first: 99 };
         let copy = |purpose, fails: bool| {
-            DataDir::create_copy(&path, purpose, &space, Stamp(5), 4096, |pages| match fails {
+            DataDir::create_copy(&path, purpose, &space, log::behind(Stamp(5)), 4096, |pages| match fails {
                 true => Err(damaged(pages, "it was killed here".into())),
                 false => Ok(()),
             })
@@ -733,12 +801,53 @@ mod tests {
     }
 
     #[test]
+    fn adopted_copy_is_moved_in_after_crash() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("member");
+        for done in 0..5 {
+            let space = DataDir::open(&path, &NEW).unwrap().space().clone();
+            let copy = DataDir::copy_of(&path);
+            let whole = |_: &Path| Ok::<_, DiskError>(());
+            let at = (Stamp(9), EntryId { view: ViewId::new(3, 7), position: LogPosition(12) });
+            drop(DataDir::create_copy(&copy, Purpose::Copy, &space, at, 4096, whole).unwrap());
+            // One that is not adopted is as good as none.
+            drop(DataDir::open(&path, &NEW).unwrap());
+            assert!(!copy.exists());
+            drop(DataDir::create_copy(&copy, Purpose::Copy, &space, at, 4096, whole).unwrap());
+            fs::rename(&copy, path.join(ADOPTED_NAME)).unwrap();
+            let adopted = path.join(ADOPTED_NAME);
+            // So far an opening had come.
+            if done > 0 {
+                fs::rename(adopted.join(PAGES_NAME), path.join(PAGES_NAME)).unwrap();
+            }
+            if done > 1 {
+                fs::remove_dir_all(path.join(LOG_NAME)).unwrap();
+            }
+            if done > 2 {
+                fs::rename(adopted.join(LOG_NAME), path.join(LOG_NAME)).unwrap();
+            }
+            if done > 3 {
+                fs::remove_file(adopted.join(FORMAT_NAME)).unwrap();
+            }
+            assert!(matches!(Looked::at(&path), Err(DiskError::Unfinished { .. })));
+            let dir = DataDir::open(&path, &NEW).unwrap();
+            assert!(!adopted.exists());
+            let none = |_: tercel_wire::log::Record<'_>, _: bool| Ok::<_, DiskError>(());
+            let (config, log_dir) = (LogConfig::default(), dir.log_dir().unwrap());
+            let (_, opened) =
+                Log::open_member(&log_dir, space.id, config, Stamp(10), Stamp(9), none).unwrap();
+            assert_eq!((opened.begins, opened.after), (at.1, at.0));
+        }
+    }
+
+    #[test]
     fn member_of_restored_space_begins_behind_its_views() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("restored");
         let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), view_first: 65_540 };
         let whole = |_: &Path| Ok::<_, DiskError>(());
-        let dir = DataDir::create_copy(&path, Purpose::Restore, &space, Stamp(5), 4096, whole).unwrap();
+        let dir = DataDir::create_copy(&path, Purpose::Restore, &space, log::behind(Stamp(5)), 4096, whole)
+            .unwrap();
         let member = Member { id: MemberId(1), votes: true, address: "a:1".into() };
         dir.become_member(1, MemberId(1), Members::new(vec![member]).unwrap()).unwrap();
         assert_eq!(dir.votes(ViewId::NONE).unwrap().remembered().promised.number, 65_539);

@@ -151,6 +151,12 @@ impl HeldDir {
         renamed.map_err(|error| DiskError::io("rename", &self.file(from))(error.into()))
     }
 
+    /// Moves a file or directory in from another one, in place of a file of that name.
+    pub(crate) fn take_in(&self, from: &HeldDir, name: impl AsRef<Path>) -> Result<(), DiskError> {
+        let renamed = renameat(from, name.as_ref(), self, name.as_ref());
+        renamed.map_err(|error| DiskError::io("rename", &from.file(name))(error.into()))
+    }
+
     /// Removes a file in it.
     pub(crate) fn remove(&self, name: impl AsRef<Path>) -> Result<(), DiskError> {
         let removed = unlinkat(self, name.as_ref(), AtFlags::empty());

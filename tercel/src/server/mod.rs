@@ -33,7 +33,7 @@ use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
 use tercel_engine::server::{Recovery, ServerConfig as Machine};
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
-use tercel_wire::id::{LogPosition, MemberId, PageId, SpaceId, ViewId};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId};
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
@@ -256,6 +256,11 @@ pub enum ServerError {
     /// Anything else of the system.
     #[error("{0}")]
     Io(#[from] std::io::Error),
+    /// A member took a copy of the space from its group, whose log no longer had what the member lacked.
+    #[error(
+        "this member has a copy of the space now, because the group's log no longer had what it lacked: start it again"
+    )]
+    Replaced,
     /// The server met something it cannot go on after.
     #[error("the server stopped: {0}")]
     Stopped(String),
@@ -293,7 +298,7 @@ fn kind(e: &ServerError) -> FaultKind {
         ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => FaultKind::Setting,
         ServerError::Listen { .. } | ServerError::Address(_) | ServerError::Remote(_) => FaultKind::Address,
         ServerError::Events(_) | ServerError::Io(_) => FaultKind::System,
-        ServerError::Stopped(_) => FaultKind::Stopped,
+        ServerError::Replaced | ServerError::Stopped(_) => FaultKind::Stopped,
     }
 }
 
@@ -371,6 +376,8 @@ pub(crate) enum Post {
     Saved(u64),
     /// Entries of the log from this position on; none if the log begins later.
     Found(LogPosition, Vec<Sealed>),
+    /// A copy of the space is whole: its view, and the end of its log; or why this member has none.
+    Copied(Result<(ViewId, EntryId), (MemberId, String)>),
     /// A replica was recovered, of what its host was asked for.
     Recovered(Result<Box<Recovery>, String>),
     /// A thread of the page store has panicked, with this message.

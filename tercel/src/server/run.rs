@@ -76,7 +76,7 @@ pub(super) struct Loop {
     /// The other members, if it is of a group.
     group: Option<Group>,
     /// Keeps the directory locked.
-    _dir: DataDir,
+    dir: DataDir,
     /// The files of its sockets, removed before those are closed.
     files: Vec<SocketFile>,
     conns: HashMap<Conn, Peer>,
@@ -95,6 +95,8 @@ pub(super) struct Loop {
 struct Stopping {
     /// It stops, by then at the latest.
     by: Option<Instant>,
+    /// A copy of the space takes the place of pages and log when this process has let go of them.
+    adopts: bool,
     /// Threads that wait until no call is under way.
     drains: Vec<Sender<()>>,
 }
@@ -150,7 +152,7 @@ impl Loop {
             records: Records::new(last),
             store,
             group,
-            _dir: dir,
+            dir,
             files,
             conns: HashMap::new(),
             hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
@@ -192,6 +194,11 @@ impl Loop {
                 // Who asked for that hears of it.
                 self.queue.flush();
                 return Err(ServerError::Stopped(why));
+            }
+            if self.stopping.adopts {
+                self.queue.flush();
+                self.dir.adopt_copy()?;
+                return Err(ServerError::Replaced);
             }
             if let Some(by) = self.stopping.by
                 && (Instant::now() >= by || self.may_stop(&core))
@@ -443,6 +450,9 @@ impl Loop {
             }
             Post::Dialed(to, stream) => self.dialed(to, stream),
             Post::Saved(number) => core.take(now, Input::Saved(number)),
+            // It is told for a while, and the leader asked again.
+            Post::Copied(Err((member, why))) => core.take(now, Input::RefusedBy(member, why)),
+            Post::Copied(Ok((view, end))) => core.take(now, Input::Copied(view, end)),
             Post::Found(from, entries) => core.take(now, Input::FoundLog(from, entries)),
             Post::Recovered(recovered) => self.recovered(core, now, recovered),
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
@@ -690,11 +700,13 @@ impl Loop {
                     self.hot.datagrams.name(conn, client, connection);
                 }
             }
+            Effect::Adopt => self.stopping.adopts = true,
             Effect::Joined(conn, _) => self.scheduler.favour(conn),
             Effect::Packet(..)
             | Effect::Save(..)
             | Effect::ReadLog(..)
             | Effect::Members(_)
+            | Effect::Copy(_)
             | Effect::Recover(_) => self.perform_in_group(effect),
         }
     }
@@ -761,6 +773,11 @@ impl Loop {
             Effect::Members(members) => {
                 if let Err(error) = group.members(&members, &mut self.queue) {
                     self.failed = Some(format!("it cannot connect to other members: {error}"));
+                }
+            }
+            Effect::Copy(leader) => {
+                if let Err(error) = group.copy(&leader) {
+                    self.failed = Some(format!("it cannot take a copy of the space: {error}"));
                 }
             }
             Effect::Recover(upto) => group.recover(upto),

@@ -73,7 +73,7 @@ pub(crate) struct Opened {
 }
 
 /// An error on the way through the log: of the disk, or of what the records mean.
-enum ReplayError {
+pub(super) enum ReplayError {
     Disk(DiskError),
     Recovery(tercel_engine::server::RecoveryError),
 }
@@ -189,7 +189,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
 }
 
 /// Replays the log of a member as far as it is known to be stable, and keeps the rest.
-fn replay_member(
+pub(super) fn replay_member(
     dir: &HeldDir,
     (space, config): (SpaceId, LogConfig),
     applied: Stamp,
@@ -207,7 +207,7 @@ fn replay_member(
 }
 
 /// Refuses a log that lacks what the pages have.
-fn whole(
+pub(super) fn whole(
     log: &Log,
     opened: &LogOpened,
     recovery: &Recovery,
@@ -377,9 +377,10 @@ fn prepare(
     let post = handle.clone();
     let log = LogThread::start(opened.log, move |done| super::store::post(&post, Post::from(done)))?;
     let log_dir = opened.dir.log_dir().map_err(ServerError::Disk)?;
-    let member = opened
-        .member
-        .map(|(votes, config)| Group::start(votes, opened.machine.space(), log_dir, config, handle.clone()));
+    let member = opened.member.map(|(votes, config)| {
+        let dirs = (opened.dir.path(), log_dir);
+        Group::start(votes, opened.machine.space(), dirs, config, handle.clone())
+    });
     let group = member.transpose()?;
     let store = (Store::start(opened.pages, opened.applied, handle)?, group);
     let log = (log, last);

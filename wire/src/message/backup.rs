@@ -8,6 +8,7 @@ use crate::frame::BODY_BYTES_MAX;
 use crate::page::PAGE_BYTES;
 
 impl Copy for super::BackupBegun {}
+impl Copy for super::TransferBegun {}
 
 /// The answer to `BackupNext`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum BackupPart<'a> {
         /// One whole page after the other, unchecked; each names itself.
         pages: &'a [u8],
     },
+    /// The next entries of the log, as the order encodes them: for a member of the group.
+    Log(&'a [u8]),
     /// That was all of it.
     End {
         /// Pages sent.
@@ -34,6 +37,7 @@ pub const BACKUP_PAGES_MAX: usize = (BODY_BYTES_MAX - 8) / PAGE_BYTES;
 const STATE: u8 = 0;
 const PAGES: u8 = 1;
 const END: u8 = 2;
+const LOG: u8 = 3;
 
 impl<'a> BackupPart<'a> {
     /// Appends it.
@@ -47,6 +51,10 @@ impl<'a> BackupPart<'a> {
                 out.put_u8(PAGES);
                 out.put_u32(*upto);
                 out.extend_from_slice(pages);
+            }
+            BackupPart::Log(entries) => {
+                out.put_u8(LOG);
+                out.extend_from_slice(entries);
             }
             BackupPart::End { pages } => {
                 out.put_u8(END);
@@ -67,6 +75,7 @@ impl<'a> BackupPart<'a> {
                 }
                 Ok(BackupPart::Pages { upto, pages })
             }
+            LOG => Ok(BackupPart::Log(r.rest())),
             END => {
                 let pages = r.u64()?;
                 r.end()?;

@@ -185,6 +185,13 @@ FromClient {
         /// The states that were seen.
         on: Vector,
     } => Dependencies;
+    /// A member asks the leader for a copy of the space: the log no longer has what it needs.
+    31 Transfer {
+        /// The group.
+        group: u64,
+        /// The member.
+        member: MemberId,
+    } => TransferBegun;
 }
 FromServer {
     /// From now on the connection is a session.
@@ -358,6 +365,23 @@ FromServer {
     87 Dependencies {
         /// The states.
         on: Vector,
+    };
+    /// From now on the parts of a copy can be asked for, as those of a backup, and behind the pages the log.
+    88 TransferBegun {
+        /// The last entry that the state contains, and the last of the log that is sent.
+        stamp: Stamp,
+        /// The view in which it was begun.
+        view: ViewId,
+        /// As in [`BackupBegun`].
+        pages_end: u32 as PagesEnd,
+        /// As in [`BackupBegun`].
+        state_bytes: u32,
+        /// The first entry that is sent: pages may lack what came from there on.
+        replay_from: Stamp,
+        /// The view of the entry before that.
+        before_view: ViewId,
+        /// Its position.
+        before: u64,
     };
 }
 }

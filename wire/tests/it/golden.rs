@@ -624,6 +624,7 @@ fn messages_have_the_bytes_of_version_4() {
     let (group, space) = (0x2122_2324_2526_2728, SpaceId(0x3132_3334_3536_3738));
     let grouped = Grouped { group, space, view_first: 0x0102_0304, members: b"list" };
     message!(promised, "grouped", FromServer::Grouped, grouped);
+    message!(promised, "transfer", FromClient::Transfer, Transfer { group, member });
     let servers = vec!["a:1".into(), "b:2".into()];
     message!(promised, "addresses", FromServer::Addresses, Addresses { servers });
     let mut on = Vector::default();
@@ -637,6 +638,12 @@ fn messages_have_the_bytes_of_version_4() {
         state_bytes: 0x5152_5354,
     };
     message!(promised, "backup_begun", FromServer::BackupBegun, begun);
+    let BackupBegun { stamp, view, pages_end, state_bytes } = begun;
+    let (replay_from, before_view) = (Stamp(0x2122_2324_2526_2721), ViewId::new(0x4142_4343, 0x5152_5353));
+    let before = 0x6162_6364_6566_6768;
+    let begun = TransferBegun { stamp, view, pages_end, state_bytes, replay_from, before_view, before };
+    message!(promised, "transfer_begun", FromServer::TransferBegun, begun);
+    message!(promised, "backup_log", FromServer::BackupPart, BackupPart::Log(b"entries"));
     message!(promised, "backup_state", FromServer::BackupPart, BackupPart::State(b"piece"));
     message!(
         promised,

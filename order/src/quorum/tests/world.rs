@@ -603,7 +603,7 @@ impl World {
                 }
             }
             Output::Sure => self.job(i, Job::Sure),
-            Output::KeepFrom(_) | Output::Members(_) => {}
+            Output::KeepFrom(_) | Output::Members(_) | Output::Lost => {}
         }
         Ok(())
     }

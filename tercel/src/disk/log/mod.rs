@@ -20,8 +20,8 @@ mod salvage;
 mod spares;
 mod thread;
 
+pub(crate) use open::{LogEnds, behind, create_in, ends, missing};
 pub use open::{Opened, create};
-pub(crate) use open::{create_in, missing};
 pub use reader::{LogReader, ReadUpto};
 pub use salvage::{Damage, LogSalvage, Run, begins_behind, space_of};
 pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};

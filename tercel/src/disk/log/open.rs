@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use tercel_wire::id::{EntryId, LogPosition, SpaceId, Stamp};
+use tercel_wire::id::{EntryId, LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::log::{
-    End, Flaw, LOG_VERSION, LogId, LogOffset, Record, Runs, SEGMENT_HEADER_BYTES, STABLE_ALONE, Scanner,
-    SegmentHeader, Tail, Writer, add_run, runs_before, stable,
+    End, Flaw, LOG_VERSION, Last, LogId, LogOffset, Record, Runs, SEGMENT_HEADER_BYTES, STABLE_ALONE,
+    Scanner, SegmentHeader, Tail, Writer, add_run, runs_before, stable,
 };
 
 /// The findings of the opening of a log.
@@ -41,14 +41,20 @@ pub struct Opened {
 /// left of an earlier attempt is removed.
 pub fn create(dir: &Path, space: SpaceId, stamp: Stamp, segment_bytes: u32) -> Result<(), DiskError> {
     fs::create_dir_all(dir).map_err(DiskError::io("create", dir))?;
-    create_in(&HeldDir::open(dir)?, space, stamp, segment_bytes)
+    create_in(&HeldDir::open(dir)?, space, behind(stamp), segment_bytes)
 }
 
-/// As [`create`], in a directory that is held.
+/// The beginning of a log that goes on behind a copy of the space. It is no position of a log that has the
+/// whole of the space, so that no member is fed from there as from the beginning.
+pub(crate) fn behind(stamp: Stamp) -> (Stamp, EntryId) {
+    (stamp, EntryId { view: ViewId::NONE, position: LogPosition(stamp.0) })
+}
+
+/// As [`create`], in a directory that is held, behind an entry and its stamp.
 pub(crate) fn create_in(
     dir: &HeldDir,
     space: SpaceId,
-    stamp: Stamp,
+    (stamp, EntryId { view, position }): (Stamp, EntryId),
     segment_bytes: u32,
 ) -> Result<(), DiskError> {
     for number in numbers(dir)? {
@@ -56,7 +62,9 @@ pub(crate) fn create_in(
     }
     let log = LogId { space, salt: super::super::dir::random_u64(dir.path())? };
     let first = prepare(dir, 1, segment_bytes, boxed)?;
-    first.write_at(&SegmentHeader::first(log, stamp, segment_bytes).encode(), 0)?;
+    let header = SegmentHeader::first(log, stamp, segment_bytes);
+    let header = SegmentHeader { before: Last { view, position, ..header.before }, ..header };
+    first.write_at(&header.encode(), 0)?;
     first.sync()
 }
 
@@ -160,6 +168,36 @@ impl Log {
         let cut = torn.then_some(tail.offset);
         let opened = Opened { replayed, after, begins, runs, stable, is_sure, cut };
         Ok((repair(dir, config, found, tail, wrap)?, opened))
+    }
+}
+
+/// The end of a member's log.
+pub(crate) struct LogEnds {
+    /// Known to be stable.
+    pub stable: Stamp,
+    pub last: Last,
+    /// Not set if the log ends in bytes that may have been records.
+    pub is_sure: bool,
+}
+
+/// Looks at the end of a member's log, and changes nothing.
+pub(crate) fn ends(dir: &HeldDir, space: SpaceId) -> Result<LogEnds, DiskError> {
+    let found = segments(dir, space)?;
+    let (marked, _) = history(dir, &found, 0)?;
+    let (mut stable, mut scanner, mut bytes) = (Stamp::ZERO, Scanner::new(space), Vec::new());
+    for segment in &found {
+        read_whole(dir, segment, &mut bytes)?;
+        let mut reader = scanner.segment(segment.number, &bytes);
+        while let Some(record) = reader.next() {
+            if record.position <= marked {
+                stable = record.stamp;
+            }
+        }
+    }
+    match scanner.finish() {
+        End::Clean(tail) => Ok(LogEnds { stable, last: tail.last, is_sure: !dir.has(UNSURE_NAME) }),
+        End::Torn(tail) => Ok(LogEnds { stable, last: tail.last, is_sure: false }),
+        End::Damage { offset, flaw } => Err(damaged(dir.path(), offset, flaw)),
     }
 }
 

@@ -13,11 +13,15 @@
 //! | `saving` | the thread that saves promises |
 //! | `reading` | reading the own log again, for members that lag and for recovery |
 //! | `operate` | the operator's requests to a group, and joining one |
+//! | `rescue` | a new group of one directory, where a quorum is lost for good |
+//! | `copying` | taking a copy of the space where the log no longer reaches back |
 //! | `dial` | a connection to another member, made anew whenever it ends |
 
+mod copying;
 mod dial;
 mod operate;
 pub(super) mod reading;
+mod rescue;
 mod saving;
 
 use std::collections::BTreeMap;
@@ -37,13 +41,16 @@ use tercel_wire::page::PAGE_BYTES;
 use crate::address::Address;
 use crate::disk::dir::{DataDir, NewSpace, Purpose, Space, random_u64};
 use crate::disk::held::HeldDir;
-use crate::disk::log::LogConfig;
+use crate::disk::log::{self, LogConfig};
 use crate::disk::pages::PageRead;
 use crate::disk::votes::Votes;
 use crate::server::{Post, ServerError};
+use copying::Copying;
 use dial::Dialer;
 pub use operate::{Change, Listed, change, health_of, join, members, status_of};
 use reading::Reading;
+use rescue::Whole;
+pub use rescue::{Ends, log_ends, rescue};
 use saving::Saver;
 
 /// The other members of the group, and how they are reached.
@@ -52,6 +59,7 @@ pub(crate) struct Group {
     peers: BTreeMap<MemberId, Peer>,
     saver: Saver,
     reading: Reading,
+    copying: Copying,
     log: HeldDir,
     config: ServerConfig,
     /// A replica is to be recovered up to there, once the disk has that.
@@ -72,7 +80,7 @@ impl Group {
     pub(crate) fn start(
         votes: Votes,
         space: SpaceId,
-        log: HeldDir,
+        (dir, log): (&Path, HeldDir),
         config: ServerConfig,
         handle: Handle<Post>,
     ) -> std::io::Result<Group> {
@@ -81,7 +89,9 @@ impl Group {
         let join = Join { group, space, member, start, version: MEMBERS_VERSION };
         let saver = Saver::start(votes, handle.clone())?;
         let reading = Reading::start(log.clone(), space, handle.clone())?;
-        Ok(Group { join, peers: BTreeMap::new(), saver, reading, log, config, due: None, handle })
+        let copying = Copying::new(dir, group, member);
+        let peers = BTreeMap::new();
+        Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle })
     }
 
     /// These are the members now: connects to those that are new, or are elsewhere now.
@@ -184,6 +194,11 @@ impl Group {
         }))
     }
 
+    /// Takes a copy of the space from the leader.
+    pub(crate) fn copy(&self, leader: &str) -> std::io::Result<()> {
+        self.copying.begin(leader, &self.handle)
+    }
+
     /// Remembers a promise.
     pub(crate) fn save(&self, number: u64, view: ViewId) {
         self.saver.save(number, view);
@@ -207,7 +222,13 @@ pub fn init(dir: &Path, address: &Address) -> Result<MemberId, ServerError> {
     let member = Member { id: me, votes: true, address: address.to_string() };
     let members =
         Members::new(vec![member]).ok_or_else(|| ServerError::Stopped("its address is too long".into()))?;
-    held.become_member(group, me, members)?;
+    held.become_member(group, me, members.clone())?;
+    // A space that was restored from a group's has the members of that in its state.
+    let whole = Whole::recover(&held)?;
+    if whole.recovery.members().is_some() {
+        let number = held.space().view_first.max(whole.recovery.view().number.saturating_add(1));
+        whole.go_on(ViewId::new(number, random_u64(dir)? as u32), false, &members)?;
+    }
     Ok(me)
 }
 
@@ -288,7 +309,7 @@ fn create_member(
     let segment_bytes = LogConfig::default().segment_bytes;
     let me = (me, space.promised());
     let join = |_: &Path| Votes::create(&HeldDir::open(dir)?, group, me, members.clone());
-    DataDir::create_copy(dir, Purpose::Space, space, Stamp::ZERO, segment_bytes, join)?;
+    DataDir::create_copy(dir, Purpose::Space, space, log::behind(Stamp::ZERO), segment_bytes, join)?;
     Ok(())
 }
 

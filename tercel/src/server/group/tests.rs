@@ -2,10 +2,12 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::{Addresses, Client, HealthState, Server, ServerConfig};
+use crate::{Addresses, Bytes, Client, HealthState, Ref, Server, ServerConfig};
 
 struct Groups {
     _dir: tempfile::TempDir,
@@ -74,8 +76,24 @@ impl Groups {
 
     fn start(&self, i: usize) -> Server {
         let (dir, address) = &self.members[i];
-        let config = ServerConfig { listen: vec![address.clone()], ..ServerConfig::new(dir) };
+        // A log of a few segments, and checkpoints often enough that it becomes shorter.
+        let (mob_bytes, log_bytes_max) = (2 << 20, 32 << 20);
+        let listen = vec![address.clone()];
+        let config = ServerConfig { listen, mob_bytes, log_bytes_max, ..ServerConfig::new(dir) };
         Server::start(config).unwrap()
+    }
+
+    /// Waits until a member has taken a copy of the space, and starts it again.
+    fn goes_on_with_copy(&mut self, i: usize) {
+        let why = self.ended(i);
+        assert!(why.contains("has a copy of the space now"), "{why}");
+        self.servers[i] = Some(self.start(i));
+    }
+
+    /// Waits until a member that learns has caught up, and lets it vote.
+    fn vote(&self, i: usize) {
+        let member = self.members[i].1.to_string();
+        until(|| change(&self.addresses(), Change::Vote, &member).ok());
     }
 
     /// A client that was told of one member alone.
@@ -128,6 +146,154 @@ fn add(client: &Client) {
             }
         })
         .unwrap();
+}
+
+#[derive(tercel_derive::Object)]
+struct Blob {
+    data: Bytes,
+}
+
+/// Objects that were written, and what is in them.
+#[derive(Default)]
+struct Blobs(Vec<(Ref<Blob>, Vec<u8>)>);
+
+impl Blobs {
+    /// Writes some megabytes.
+    fn write(&mut self, client: &Client, megabytes: usize) {
+        for _ in 0..8 * megabytes {
+            let n = self.0.len();
+            let data: Vec<u8> = (0..128 << 10).map(|i| (i * 7 + n * 31 + i / 251) as u8).collect();
+            let blob = Blob { data: Bytes::from(data.clone()) };
+            self.0.push((client.run(|tx| tx.create(&blob)).unwrap(), data));
+        }
+    }
+
+    fn are_all_there(&self, client: &Client) {
+        for (blob, data) in &self.0 {
+            assert!(client.run(|tx| Ok(tx.get(*blob)?.data()?.to_vec())).unwrap() == *data);
+        }
+    }
+}
+
+#[test]
+fn member_joins_by_copy_where_log_was_shortened() {
+    let mut group = Groups::begun();
+    let client = group.client();
+    let mut blobs = Blobs::default();
+    blobs.write(&client, 40);
+    let copied = group.join();
+    group.goes_on_with_copy(copied);
+    blobs.write(&client, 1);
+    group.vote(copied);
+    // Everything is there, of before the copy and of after.
+    group.change(Change::Lead, copied);
+    until(|| (group.leader() == copied).then_some(()));
+    blobs.are_all_there(&group.client());
+    // It can be fed from again, by a copy and from its log.
+    let next = group.join();
+    group.goes_on_with_copy(next);
+    group.vote(next);
+    group.servers[0].take().unwrap().stop().unwrap();
+    blobs.write(&client, 1);
+    blobs.are_all_there(&group.client());
+}
+
+/// Adds to the counter until it is told to stop; gives how often.
+fn load(client: Client, stop: Arc<AtomicBool>) -> JoinHandle<i64> {
+    std::thread::spawn(move || {
+        let mut made = 0;
+        while !stop.load(Ordering::Relaxed) {
+            add(&client);
+            made += 1;
+        }
+        made
+    })
+}
+
+#[test]
+fn members_that_lagged_or_lost_disks_return() {
+    let mut group = Groups::of(3);
+    let (client, mut blobs, stop) = (group.client(), Blobs::default(), Arc::new(AtomicBool::new(false)));
+    let loading = load(group.client(), stop.clone());
+    let leader = group.leader();
+    let (lags, wiped) = ((leader + 1) % 3, (leader + 2) % 3);
+    group.servers[lags].take().unwrap().stop().unwrap();
+    blobs.write(&client, 40);
+    group.servers[lags] = Some(group.start(lags));
+    group.goes_on_with_copy(lags);
+    // It is one of a quorum again, and another one loses its disk.
+    let caught_up = |group: &Groups| {
+        let status = status_of(&group.members[group.leader()].1, WITHIN).ok()?;
+        (!status.contains("\"lost\":true,\"") && !status.contains("\"lost\":true}")).then_some(())
+    };
+    until(|| caught_up(&group));
+    group.servers[wiped].take().unwrap().stop().unwrap();
+    std::fs::remove_dir_all(&group.members[wiped].0).unwrap();
+    blobs.write(&client, 1);
+    group.change(Change::Remove, wiped);
+    let new = group.join();
+    group.goes_on_with_copy(new);
+    group.vote(new);
+    stop.store(true, Ordering::Relaxed);
+    let made = loading.join().unwrap();
+    for i in [lags, new] {
+        until(|| change(&group.addresses(), Change::Lead, &group.members[i].1.to_string()).ok());
+        until(|| (group.leader() == i).then_some(()));
+        let client = group.client();
+        blobs.are_all_there(&client);
+        assert_eq!(count(&client), made);
+    }
+}
+
+#[test]
+fn rescued_member_begins_group_that_refuses_others() {
+    let mut group = Groups::of(3);
+    let client = group.client();
+    (0..5).for_each(|_| add(&client));
+    (0..3).for_each(|i| _ = group.servers[i].take().unwrap().stop());
+    let before = log_ends(&group.members[1].0).unwrap();
+    assert!(before.is_sure && before.last > Stamp::ZERO && before.stable <= before.last, "{before:?}");
+    rescue(&group.members[1].0, None).unwrap();
+    assert_eq!(log_ends(&group.members[1].0).unwrap().last, Stamp(before.last.0 + 2));
+    group.servers[1] = Some(group.start(1));
+    assert_eq!(count(&group.client_of(1)), 5);
+    // A client of the time before may know of commits that are lost.
+    let told = until(|| client.run(|tx| tx.find_root::<Counter>("counter").map(drop)).err());
+    assert!(matches!(told, crate::Error::OtherHistory(_)), "{told}");
+    let client = group.client();
+    group.servers[0] = Some(group.start(0));
+    until(|| {
+        let health = health_of(&group.members[0].1, WITHIN).ok()?;
+        health.reason.contains("this server is of group").then_some(())
+    });
+    group.servers[0] = None;
+    let new = group.join();
+    group.vote(new);
+    add(&client);
+    assert_eq!(count(&client), 6);
+}
+
+#[test]
+fn restored_space_begins_group_that_is_joined() {
+    let mut group = Groups::of(3);
+    add(&group.client());
+    let [taken, restored] = ["taken", "restored"].map(|name| group._dir.path().join(name));
+    crate::backup::backup(&crate::backup::Source::Server(group.addresses()), &taken, |_| ()).unwrap();
+    group.servers.clear();
+    crate::backup::restore(&taken, &restored, |_| ()).unwrap();
+    group.members.iter().for_each(|(dir, _)| std::fs::remove_dir_all(dir).unwrap());
+    group.members = vec![(restored, free())];
+    init(&group.members[0].0, &group.members[0].1).unwrap();
+    group.servers.push(Some(group.start(0)));
+    let client = group.client();
+    add(&client);
+    // Its log lacks what was restored.
+    let new = group.join();
+    group.goes_on_with_copy(new);
+    group.vote(new);
+    group.change(Change::Lead, new);
+    until(|| (group.leader() == new).then_some(()));
+    assert_eq!(count(&group.client()), 2);
 }
 
 #[test]

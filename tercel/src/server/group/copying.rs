@@ -1,0 +1,262 @@
+//! Taking a copy of the space from the group's leader, for a member that the log no longer reaches back for.
+//!
+//! The copy has pages as they are stored, the ordered state, and the log from the oldest entry on that those
+//! pages may lack: what a crash leaves. It is made in a directory of its own within the member's, which goes
+//! on voting meanwhile. The invariant: a copy is told of only when all of it is on the disk.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tercel_engine::order::Sealed;
+use tercel_engine::order::quorum::packet::entries;
+use tercel_engine::replica::Replica;
+use tercel_engine::replica::saved::Saved;
+use tercel_events::Handle;
+use tercel_wire::cursor::{DecodeError, Reader, le32};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::log::{self, Last, encode_record};
+use tercel_wire::message::{BackupPart, Hello, Refused, Transfer, TransferBegun, Welcome};
+use tercel_wire::page::{PAGE_BYTES, Page};
+
+use crate::address::Address;
+use crate::disk::DiskError;
+use crate::disk::dir::{DataDir, LOG_NAME, Purpose, Space, random_u64, today};
+use crate::disk::held::HeldDir;
+use crate::disk::log::{Log, LogConfig};
+use crate::disk::pages::{PageBatch, PageStore, Parts, RedbPages};
+use crate::panics::caught;
+use crate::server::Post;
+use crate::server::store::post;
+
+/// Takes copies, one at a time.
+pub(super) struct Copying {
+    dir: PathBuf,
+    of: Transfer,
+    is_under_way: Arc<AtomicBool>,
+}
+
+impl Copying {
+    pub(super) fn new(dir: &Path, group: u64, member: MemberId) -> Copying {
+        Copying { dir: dir.into(), of: Transfer { group, member }, is_under_way: Arc::default() }
+    }
+
+    /// Begins a copy, unless one is under way. The thread ends by itself: it may be in a connect for a while.
+    pub(super) fn begin(&self, leader: &str, handle: &Handle<Post>) -> std::io::Result<()> {
+        // One that cannot be reached so is told of where it was added.
+        let Ok(leader) = leader.parse::<Address>() else { return Ok(()) };
+        if self.is_under_way.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let (dir, of, handle) = (self.dir.clone(), self.of.clone(), handle.clone());
+        let is_under_way = self.is_under_way.clone();
+        let copying = std::thread::Builder::new().name("tercel-copy".into()).spawn(move || {
+            let copied = caught(|| {
+                DataDir::drop_copy(&dir)?;
+                copy(&leader, &of, &DataDir::copy_of(&dir))
+            });
+            is_under_way.store(false, Ordering::SeqCst);
+            let copied = copied.and_then(|copied| copied.map_err(|why| why.to_string()));
+            let failed = |why| (of.member, format!("the copy broke off: {why}"));
+            post(&handle, Post::Copied(copied.map_err(failed)));
+        });
+        copying.map(drop)
+    }
+}
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+/// Takes a copy into the directory `dir`. Gives the view in which it was begun, and the last entry of its
+/// log.
+fn copy(leader: &Address, of: &Transfer, dir: &Path) -> Result<(ViewId, EntryId), Failed> {
+    let (mut source, space) = Source::greet(leader)?;
+    source.ask(Kind::Transfer, |body| of.encode(body))?;
+    let begun = source.answer(Kind::TransferBegun, TransferBegun::decode)?;
+    let before = EntryId { view: begun.before_view, position: LogPosition(begun.before) };
+    let stamp_before = Stamp(begun.replay_from.0.saturating_sub(1));
+    let (config, mut end) = (LogConfig::default(), before);
+    let segment_bytes = config.segment_bytes;
+    let fill = |pages: &Path| -> Result<(), Failed> {
+        let none = |_: log::Record<'_>, _: bool| Ok::<_, DiskError>(());
+        let log_dir = HeldDir::open(dir)?.below(LOG_NAME, false)?;
+        let (log, _) = Log::open_member(&log_dir, space.id, config, begun.replay_from, Stamp::ZERO, none)?;
+        let pages = RedbPages::open(pages, PAGE_BYTES as u32)?;
+        let last = log.tail().last;
+        let made = Made { begun, pages, batch: Vec::new(), count: 0, state: Vec::new(), log, last };
+        end = made.take(&mut source)?;
+        Ok(())
+    };
+    DataDir::create_copy(dir, Purpose::Copy, &space, (stamp_before, before), segment_bytes, fill)?;
+    Ok((begun.view, end))
+}
+
+/// The copy as far as it is made.
+struct Made {
+    begun: TransferBegun,
+    pages: RedbPages,
+    batch: Vec<(PageId, Vec<u8>)>,
+    count: u64,
+    state: Vec<u8>,
+    log: Log,
+    last: Last,
+}
+
+impl Made {
+    /// Takes all parts. Gives the last entry of the log.
+    fn take(mut self, source: &mut Source) -> Result<EntryId, Failed> {
+        (0..ASKED).try_for_each(|_| source.ask(Kind::BackupNext, |_| ()))?;
+        loop {
+            let body = source.answer(Kind::BackupPart, |body| Ok(body.to_vec()))?;
+            match BackupPart::decode(&body)? {
+                BackupPart::State(piece) => {
+                    self.state.extend_from_slice(piece);
+                    if self.state.len() > self.begun.state_bytes as usize {
+                        return Err("it sent more state than it had said".into());
+                    }
+                }
+                BackupPart::Pages { pages, .. } => self.add_pages(pages)?,
+                BackupPart::Log(bytes) => self.add_entries(bytes)?,
+                BackupPart::End { pages } => {
+                    let _ = source.ask(Kind::Bye, |_| ());
+                    return self.finish(pages);
+                }
+            }
+            source.ask(Kind::BackupNext, |_| ())?;
+        }
+    }
+
+    fn add_pages(&mut self, pages: &[u8]) -> Result<(), Failed> {
+        for bytes in pages.chunks_exact(PAGE_BYTES) {
+            let last = self.batch.last().map_or(0, |(page, _)| page.get());
+            let page = PageId::new(le32(bytes, 4)).filter(|page| page.get() > last);
+            let page = page.ok_or("it sent a page out of its turn")?;
+            Page::parse(bytes, page)?;
+            self.batch.push((page, bytes.to_vec()));
+        }
+        if self.batch.len() >= BATCH_PAGES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), Failed> {
+        let pages: Vec<(PageId, &[u8])> = self.batch.iter().map(|(p, b)| (*p, b.as_slice())).collect();
+        let batch = PageBatch { pages: &pages, gone: &[], meta: &[], applied_stamp: Stamp::ZERO };
+        self.pages.commit(&batch)?;
+        self.count += pages.len() as u64;
+        self.batch.clear();
+        Ok(())
+    }
+
+    fn add_entries(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        let (mut r, mut records) = (Reader::new(bytes), Vec::new());
+        let came = entries(&mut r, self.begun.view, self.last.view)?;
+        r.end()?;
+        for Sealed { stamp, view, kind, payload } in came {
+            // The leader knew the position of the first by its stamp.
+            if stamp != self.last.stamp.next() || stamp > self.begun.stamp {
+                return Err("it sent an entry out of its turn".into());
+            }
+            let kind = log::Kind::new(kind).ok_or("it sent an entry without a kind")?;
+            encode_record(&mut records, &mut self.last.chain, kind, view, stamp, &payload)?;
+            self.last = Last { stamp, view, position: self.last.position.next(), ..self.last };
+        }
+        Ok(self.log.append(&records)?)
+    }
+
+    /// Sees that all of it came, and makes it durable.
+    fn finish(mut self, pages: u64) -> Result<EntryId, Failed> {
+        self.flush()?;
+        let TransferBegun { stamp, view, replay_from, state_bytes, .. } = self.begun;
+        let state = Saved::parse(&self.state)?;
+        let restored = Replica::restored(&state)?;
+        let is_whole = self.state.len() == state_bytes as usize && self.count == pages;
+        if !is_whole || (restored.stamp, restored.view()) != (stamp, view) || self.last.stamp != stamp {
+            return Err("it sent less than it had said".into());
+        }
+        let parts = Parts::new(replay_from, &state);
+        let batch = PageBatch { pages: &[], gone: &[], meta: &parts.meta(), applied_stamp: stamp };
+        self.pages.commit(&batch)?;
+        // All of it was stable at the leader.
+        self.log.stable_upto(self.last.position);
+        self.log.close()?;
+        Ok(self.last.id())
+    }
+}
+
+/// A session with the leader.
+struct Source {
+    stream: UnixStream,
+    deframer: Deframer,
+    buffer: Vec<u8>,
+    call: u64,
+}
+
+impl Source {
+    fn greet(leader: &Address) -> Result<(Source, Space), Failed> {
+        // A stream is a stream: what the socket is of makes no difference to reads and writes.
+        let stream = UnixStream::from(leader.connect(CONNECT_MAX)?);
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        let mut source =
+            Source { stream, deframer: Deframer::default(), buffer: vec![0; 256 << 10], call: 0 };
+        let hello = Hello {
+            client: ClientId(random_u64(Path::new("a client"))?),
+            connection: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
+            space: SpaceId(0),
+            resume: None,
+        };
+        source.ask(Kind::Hello, |body| hello.encode(body))?;
+        let Welcome { space: id, page_bytes, .. } = source.answer(Kind::Welcome, Welcome::decode)?;
+        if usize::from(page_bytes) != PAGE_BYTES {
+            return Err("its pages are of another size".into());
+        }
+        Ok((source, Space { id, page_bytes: PAGE_BYTES as u32, created: today(), view_first: 0 }))
+    }
+
+    fn ask(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> Result<(), Failed> {
+        self.call += 1;
+        let (mut bytes, mut of_kind) = (Vec::new(), Vec::new());
+        body(&mut of_kind);
+        frame::encode(Header::new(kind, self.call), &of_kind, &mut bytes);
+        Ok(self.stream.write_all(&bytes)?)
+    }
+
+    /// Waits for a message of a kind. Others that are no refusals mean nothing here.
+    fn answer<T>(
+        &mut self,
+        kind: Kind,
+        read: impl FnOnce(&[u8]) -> Result<T, DecodeError>,
+    ) -> Result<T, Failed> {
+        loop {
+            while let Some((header, body)) = self.deframer.next_frame()? {
+                if header.kind == kind {
+                    return Ok(read(body)?);
+                }
+                if header.kind == Kind::Refused {
+                    return Err(Refused::decode(body)?.text.into());
+                }
+            }
+            match self.stream.read(&mut self.buffer)? {
+                0 => return Err("the connection ended".into()),
+                n => self.deframer.push(&self.buffer[..n]),
+            }
+        }
+    }
+}
+
+/// Parts asked for at once: one is on its way while the one before is written.
+const ASKED: usize = 2;
+const _: () = assert!(ASKED <= tercel_engine::limits::BACKUP_ASKED_MAX);
+
+/// Pages stored in one step: a sync takes less than the silence after which the leader ends the session.
+const BATCH_PAGES: usize = 512;
+
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// The leader waits for its log and its page store before it answers.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
