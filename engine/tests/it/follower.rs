@@ -1,16 +1,19 @@
 //! A member of a group that follows, fed by hand: what it applies, what it waits for, and what it is after a
 //! restart; a leader that begins behind entries that are not known to be stable; and one that is deposed.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
+use tercel_engine::Error;
 use tercel_engine::order::Sealed;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::packet::{Append, Packet};
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Head, Logged};
-use tercel_engine::server::{Effect, Effects, Input, LogRoom, Server, ServerConfig};
+use tercel_engine::server::{Effect, Effects, Input, Local, LocalConfig, LogRoom, Server, ServerConfig};
 use tercel_engine::time::Now;
+use tercel_engine::txn::{Home, Isolation, Port, Step, Tx};
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
 use tercel_wire::id::{ClassId, ClientId, EntryId, LogPosition, MemberId, OpId, Oref, PageId, Stamp, ViewId};
@@ -241,6 +244,18 @@ impl Fed {
         panic!("it goes on for ever");
     }
 
+    /// Recovers a replica up to a position, and goes on with that.
+    fn recover(&mut self, order: &Order, upto: LogPosition) {
+        let (config, checkpoint) = (self.config.clone(), self.node.disk.checkpoint.clone());
+        let mut recovery = self.node.recovery(config, checkpoint.as_ref()).unwrap();
+        for e in &order.0[..upto.0 as usize] {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
+        }
+        let mut out = Effects::default();
+        self.server().rejoin(Now(2_000_000), recovery, &mut out).unwrap();
+        self.perform(out);
+    }
+
     fn is_at(&mut self, order: &Order) -> bool {
         let due = (order.last(), order.digest());
         self.server().visible() == order.last() && self.server().digest() == due
@@ -402,16 +417,69 @@ fn recovered_replica_takes_what_became_stable_meanwhile() {
     let upto = fed.node.running.as_mut().unwrap().recovers.take().expect("a replica is recovered");
     order.push_in(ViewId::new(leads + 1, 9), &Entry::End(ClientId(5)));
     fed.follow(&order);
-    let (config, checkpoint) = (fed.config.clone(), fed.node.disk.checkpoint.clone());
-    let mut recovery = fed.node.recovery(config, checkpoint.as_ref()).unwrap();
-    for e in &order.0[..upto.0 as usize] {
-        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-    }
-    let mut out = Effects::default();
-    fed.server().rejoin(Now(2_000_000), recovery, &mut out).unwrap();
-    fed.perform(out);
+    fed.recover(&order, upto);
     assert!(fed.is_at(&order), "{:?}", fed.server().visible());
     let mut out = Effects::default();
     fed.server().flush(&mut out);
     assert!(!out.list.is_empty(), "its disk has all of it, so that its pages can be stored");
+}
+
+/// A program inside of the member.
+struct Program<'f> {
+    fed: &'f RefCell<Fed>,
+    local: RefCell<Local>,
+}
+
+impl Port for Program<'_> {
+    fn now(&self) -> Now {
+        Now(self.fed.borrow().now)
+    }
+
+    fn drive(
+        &self,
+        _until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        for _ in 0..10 {
+            let (now, mut out, mut fed) = (self.now(), Effects::default(), self.fed.borrow_mut());
+            let mut local = self.local.borrow_mut();
+            let step = fed.server().inside(now, &mut local, &mut out, |home| step(home, now));
+            fed.perform(out);
+            if step == Step::Done {
+                return Ok(());
+            }
+        }
+        Err(Error::Timeout(None))
+    }
+
+    fn back_off(&self, _: u64) {}
+
+    fn pause(&self) {}
+}
+
+#[test]
+fn token_of_deposed_member_is_of_its_history() {
+    let mut order = Order::new();
+    let mut fed = Fed::new(1 << 20);
+    fed.feed(&order);
+    fed.sync();
+    fed.begin_alone();
+    fed.sync();
+    let leads = fed.server().view();
+    assert!(fed.server().is_leading());
+    order.push_in(leads, &Entry::View { kept: Stamp(2), lost: false });
+    let fed = RefCell::new(fed);
+    let program = Program { fed: &fed, local: RefCell::new(Local::new(LocalConfig::default())) };
+    let tx = Tx::begin(&program, Isolation::Serializable).unwrap();
+    // Its leader is deposed, and it follows the next view while the transaction is open.
+    let next = ViewId::new(leads.number + 1, 9);
+    order.push_in(next, &Entry::View { kept: Stamp(3), lost: false });
+    fed.borrow_mut().feed_from(&order, 3, 3);
+    let upto = fed.borrow_mut().node.running.as_mut().unwrap().recovers.take();
+    fed.borrow_mut().recover(&order, upto.expect("a replica is recovered"));
+    fed.borrow_mut().follow(&order);
+    assert!(fed.borrow_mut().is_at(&order));
+    assert_eq!(tx.roots().map(|roots| roots.len()), Ok(0));
+    let token = tx.commit().unwrap().token;
+    assert_eq!((token.view, token.stamp), (next, order.last()));
 }

@@ -19,7 +19,7 @@ mod read;
 use std::sync::Arc;
 
 use tercel_heap::{Copier, Scope, TypeKey};
-use tercel_wire::id::{ClassId, OpId, Oref, Stamp, ViewId};
+use tercel_wire::id::{ClassId, OpId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
 use tercel_wire::page::OBJECT_BYTES_MAX;
@@ -66,8 +66,6 @@ pub struct Local {
     config: LocalConfig,
     copier: Copier,
     classes: Classes,
-    /// The view of the last session, for tokens of a transaction that has outlived its server.
-    view: ViewId,
 }
 
 impl Local {
@@ -75,7 +73,7 @@ impl Local {
     pub fn new(config: LocalConfig) -> Local {
         let mut copier = Copier::new(config.transactions_max, config.read_bytes_max);
         let classes = Classes::new(&mut copier);
-        Local { config, copier, classes, view: ViewId::default() }
+        Local { config, copier, classes }
     }
 }
 
@@ -116,9 +114,7 @@ impl Inside<'_> {
     /// The session that submits operations, begun if need be.
     fn session(&mut self) -> Result<Session, Error> {
         self.working()?;
-        let session = self.sessions(|s, cx| s.inside_session(cx))?;
-        self.local.view = session.view;
-        Ok(session)
+        self.sessions(|s, cx| s.inside_session(cx))
     }
 
     /// Fails once the leader was deposed: commits of others are not known here any more.
@@ -170,10 +166,9 @@ const RECENT_US: u64 = 2 * limits::KEEPALIVE_MS as u64 * 1_000;
 
 impl Home for Inside<'_> {
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
-        let session = match self.session() {
-            Ok(session) => session,
-            Err(e) => return Some(Err(e)),
-        };
+        if let Err(e) = self.session() {
+            return Some(Err(e));
+        }
         if let Some(token) = begin.at_least() {
             match self.sessions(|s, cx| s.holds(token, cx)) {
                 Ok(true) => {}
@@ -189,14 +184,13 @@ impl Home for Inside<'_> {
             scope,
             bytes_max: self.local.config.write_bytes_max,
             as_of,
-            token: Token { space: self.server.space, view: session.view, stamp: visible },
+            token: self.token(visible),
         }))
     }
 
     fn token(&mut self, stamp: Stamp) -> Token {
-        // A snapshot may be of a later view than the session that the transaction began in.
-        let view = self.session().map_or(self.local.view, |session| session.view);
-        Token { space: self.server.space, view, stamp }
+        // A snapshot may be of a later view than the transaction began in, and of one that another member led.
+        Token { space: self.server.space, view: self.server.replica.view(), stamp }
     }
 
     fn class_for(&mut self, _now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
