@@ -106,6 +106,8 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
                 }
             }
         }
+        // It was removed, and the operator did not receive the answer.
+        (Regrouping::Remove, None) => return Ok(Change::Nothing),
         (_, None) => {
             return denied(format!(
                 "{} is no member of this group: `tercel group status` lists them",

@@ -141,9 +141,13 @@ impl First {
     }
 
     fn regroup(&mut self, step: Regrouping, member: u64) -> Refused {
+        refused(&self.asked_to(step, member))
+    }
+
+    fn asked_to(&mut self, step: Regrouping, member: u64) -> Said {
         let mut body = Vec::new();
         Regroup { step, member: MemberId(member), address: "new:1".into() }.encode(&mut body);
-        refused(&self.ask(B, Kind::Regroup, &body))
+        self.ask(B, Kind::Regroup, &body)
     }
 }
 
@@ -257,6 +261,15 @@ fn leader_tells_member_that_it_is_lost() {
     let status = String::from_utf8(said[0].2.clone()).unwrap();
     assert!(status.contains("\"lost\":true"), "{status}");
     assert!(first.regroup(Regrouping::Vote, 2).text.contains("does not reach back"));
+}
+
+#[test]
+fn removal_that_is_asked_for_again_succeeds() {
+    let mut first = First::of(&[true], 0, true);
+    first.pass(100_000);
+    let said = first.asked_to(Regrouping::Remove, 9);
+    assert!(matches!(said[..], [(B, Kind::Grouped, _)]), "{said:?}");
+    assert!(first.regroup(Regrouping::Lead, 9).text.contains("no member of this group"));
 }
 
 #[test]
