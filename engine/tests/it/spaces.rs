@@ -1,11 +1,14 @@
 //! Sessions over several spaces: no effect is seen without its cause, whatever is late.
 
+use std::collections::BTreeMap;
+
 use crate::world::things::{Thing, make, set};
-use crate::world::{SPACE, World};
+use crate::world::{Chaos, SPACE, Thread, World};
 use tercel_engine::error::{Bound, Error};
+use tercel_engine::random::Random;
 use tercel_engine::server::ServerConfig;
-use tercel_engine::spaces::Session;
-use tercel_engine::txn::Port;
+use tercel_engine::spaces::{Cut, Session};
+use tercel_engine::txn::{Port, Tx};
 use tercel_wire::id::{SpaceId, Stamp, ViewId};
 use tercel_wire::record::Ref;
 use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
@@ -42,11 +45,7 @@ impl Two {
 
     /// Runs `f` with a session of these clients.
     fn session<R>(&self, client: usize, f: impl FnOnce(&Session<'_>) -> R) -> R {
-        let (accounts, documents) = (self.accounts.thread(client), self.documents.thread(client));
-        f(&Session::new([
-            ("accounts", &accounts as &(dyn Port + Sync)),
-            ("documents", &documents as &(dyn Port + Sync)),
-        ]))
+        f(&both(&[self.accounts.thread(client), self.documents.thread(client)]))
     }
 
     /// Takes access away, and only then writes the document. The reader hears nothing of the first.
@@ -104,11 +103,8 @@ fn cause_is_known_after_the_server_was_lost() {
     two.documents.crash();
     two.documents.restart();
     let another = two.documents.add_client(99, 512 << 10);
-    let (accounts, documents) = (two.accounts.thread(1), two.documents.thread(another));
-    let reader = Session::new([
-        ("accounts", &accounts as &(dyn Port + Sync)),
-        ("documents", &documents as &(dyn Port + Sync)),
-    ]);
+    let ports = [two.accounts.thread(1), two.documents.thread(another)];
+    let reader = both(&ports);
     assert_eq!(two.read(&reader, "documents", two.document), Ok(1));
     assert!(two.read(&reader, "accounts", two.access).is_err());
     two.release();
@@ -186,4 +182,146 @@ fn space_rests_on_bounded_number_of_others() {
         assert!(matches!(full, Err(Error::Full(Bound::Server(_)))), "{full:?}");
     });
     assert_eq!(two.document_now(), 5);
+}
+
+/// Which version of an object a session has seen, or rests on: objects by space and number.
+type Past = BTreeMap<(usize, usize), u64>;
+
+fn join(past: &mut Past, other: &Past) {
+    for (object, version) in other {
+        let mine = past.entry(*object).or_default();
+        *mine = (*mine).max(*version);
+    }
+}
+
+/// Readers and writers of two spaces, in sessions or without, and the judge of what they see: each version of
+/// an object is written by a transaction that read the one before, so versions of an object have an order.
+struct Judged<'w> {
+    worlds: &'w [World; 2],
+    objects: [Vec<Ref<Thing>>; 2],
+    pasts: Vec<Past>,
+    causes: BTreeMap<((usize, usize), u64), Past>,
+    violations: u32,
+    reads: u32,
+}
+
+const NAMES: [&str; 2] = ["accounts", "documents"];
+const READERS: usize = 3;
+const OBJECTS: usize = 2;
+
+impl Judged<'_> {
+    /// A reader has seen a version, which may be older than one that it, or what it has seen, rests on.
+    fn saw(&mut self, reader: usize, object: (usize, usize), version: u64) {
+        self.reads += 1;
+        let past = &mut self.pasts[reader];
+        self.violations += u32::from(version < past.get(&object).copied().unwrap_or(0));
+        // Of a write whose outcome nobody has heard the causes are not known.
+        let alone = Past::from([(object, version)]);
+        join(past, self.causes.get(&(object, version)).unwrap_or(&alone));
+    }
+
+    fn wrote(&mut self, reader: usize, object: (usize, usize), version: u64) {
+        self.saw(reader, object, version - 1);
+        let past = &mut self.pasts[reader];
+        past.insert(object, version);
+        self.causes.insert((object, version), past.clone());
+    }
+
+    fn step(&mut self, random: &mut Random, sessions: Option<&[Session<'_>]>) {
+        let reader = random.below(READERS as u64) as usize;
+        let objects = [0, 1].map(|space| (space, random.below(OBJECTS as u64) as usize));
+        let (space, number) = objects[random.below(2) as usize];
+        let at = |(space, number): (usize, usize)| self.objects[space][number];
+        let object = at((space, number));
+        let add = |tx: &Tx<'_>| {
+            let version = tx.get(object)?.count() + 1;
+            set(tx, object, version)?;
+            Ok(version)
+        };
+        let read = |tx: &Tx<'_>, object: Ref<Thing>| Ok::<_, Error>(tx.get(object)?.count());
+        let within = sessions.map(|sessions| sessions[reader].space(NAMES[space]).unwrap());
+        let world = &self.worlds[space];
+        match random.below(5) {
+            0 | 1 => {
+                let written = match within {
+                    Some(space) => space.run(add),
+                    None => world.run(reader, add),
+                };
+                written.into_iter().for_each(|version| self.wrote(reader, (space, number), version));
+            }
+            2 | 3 => {
+                let seen = match within {
+                    Some(space) => space.read(|tx| read(tx, object)),
+                    None => world.run(reader, |tx| read(tx, object)),
+                };
+                seen.into_iter().for_each(|version| self.saw(reader, (space, number), version));
+            }
+            _ => {
+                let cut = sessions.map(|sessions| {
+                    let both = |cut: &Cut<'_>| {
+                        let first = read(cut.space(NAMES[0])?, at(objects[0]))?;
+                        Ok([first, read(cut.space(NAMES[1])?, at(objects[1]))?])
+                    };
+                    sessions[reader].read(both)
+                });
+                // The one read rests on must be in the other, whichever is judged first.
+                if let Some(Ok(versions)) = cut {
+                    for i in [0, 1, 0] {
+                        self.saw(reader, objects[i], versions[i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn both<'s>([accounts, documents]: &'s [Thread<'_>; 2]) -> Session<'s> {
+    let all: [&'s (dyn Port + Sync); 2] = [accounts, documents];
+    Session::new(NAMES.into_iter().zip(all))
+}
+
+/// Plays a world of two spaces whose connections are cut and whose servers crash. Gives reads, and those that
+/// lack a cause.
+fn play(seed: u64, is_causal: bool) -> (u32, u32) {
+    let mut random = Random::new(seed);
+    let worlds =
+        [0, 1].map(|n| World::of_space(SpaceId(SPACE.0 + n), 2 * seed + n, READERS, ServerConfig::default()));
+    let objects =
+        [0, 1].map(|space| (0..OBJECTS).map(|i| make(&worlds[space], 0, &format!("o{i}"), 0)).collect());
+    for world in &worlds {
+        let mut inner = world.lock();
+        inner.chaos = Chaos { cut: 150, crash: 400, ..Chaos::default() };
+        inner.patience = 400;
+    }
+    let ports: Vec<_> =
+        (0..READERS).map(|reader| [worlds[0].thread(reader), worlds[1].thread(reader)]).collect();
+    let sessions: Vec<_> = ports.iter().map(both).collect();
+    let pasts = vec![Past::new(); READERS];
+    let mut judged =
+        Judged { worlds: &worlds, objects, pasts, causes: BTreeMap::new(), violations: 0, reads: 0 };
+    for _ in 0..150 {
+        judged.step(&mut random, is_causal.then_some(&sessions));
+        // The worlds go on by themselves, the one more than the other, and nothing reaches some reader.
+        let world = &worlds[random.below(2) as usize];
+        match random.below(32) {
+            0..3 => world.run_until_idle(),
+            3 => world.lock().hold.down = Some(random.below(READERS as u64) as usize),
+            4 => world.lock().hold.down = None,
+            _ => {}
+        }
+    }
+    (judged.reads, judged.violations)
+}
+
+#[test]
+fn sessions_lack_no_cause_in_random_worlds() {
+    let (mut reads, mut without) = (0, 0);
+    for seed in 0..100 {
+        let (seen, violations) = play(seed, true);
+        assert_eq!(violations, 0, "seed {seed}");
+        reads += seen;
+        without += play(seed, false).1;
+    }
+    // Reads that know nothing of each other do lack causes in these worlds.
+    assert!(reads > 3_000 && without > 10, "{reads} reads, {without} without their causes");
 }
