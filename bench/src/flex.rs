@@ -17,7 +17,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use tercel::tools::with_machine;
-use tercel::{Address, Called, Client, ClientConfig, Handle, Obj, Object, Ref, Server, interface};
+use tercel::{
+    Address, Called, Client, ClientConfig, Error, Handle, Obj, Object, Ref, Server, Spaces, Tx, interface,
+};
 use tercel_term::process::OwnProcess;
 
 use super::blocks::{BLOCK, Pairs, alternate, median, percentile, timed};
@@ -136,7 +138,10 @@ pub fn run(options: &Options) -> Result<Report, String> {
     std::fs::create_dir_all(&dir).map_err(failed)?;
     let at_hand = Ends::begin(&dir)?;
     let backend = at_hand.server.backend().to_owned();
-    rows.push(cached(options, &at_hand.client(Road::Tcp)?)?);
+    let client = at_hand.client(Road::Tcp)?;
+    rows.push(cached(options, &client)?);
+    options.say("a session over two spaces");
+    rows.extend(causal(options, client, &scratch.join("other"))?);
     drop(at_hand);
     let processors = placed::processors();
     let (first, last) = (processors[0], processors[processors.len() - 1]);
@@ -250,6 +255,41 @@ fn cached(options: &Options, client: &Client) -> Result<Row, String> {
         alternate(rounds(options), || block(&|| direct(black_box(&object))), || block(&|| handle.count()))?;
     let row = Row::compared("flex.cached", "ns", &pairs, "direct.call", (HITS * rounds(options)) as u64);
     Ok(row.note("through a handle of an open transaction; must be 6 of a direct call at most"))
+}
+
+/// The same calls in a session that has seen two spaces, and an empty transaction, by those without a session.
+fn causal(options: &Options, client: Client, other: &Path) -> Result<Vec<Row>, String> {
+    let counter = make(&client)?;
+    let spaces =
+        Spaces::new().with("here", client.clone()).with("other", tercel::embedded(other).map_err(failed)?);
+    let session = spaces.session().map_err(failed)?;
+    for name in ["other", "here"] {
+        let space = session.space(name).map_err(failed)?;
+        space.run(|tx| tx.create(&Counter { count: 1 }).map(|_| ())).map_err(failed)?;
+    }
+    let here = session.space("here").map_err(failed)?;
+    let hits = |tx: &Tx<'_>| {
+        let handle = tx.handle(counter);
+        let begun = Instant::now();
+        for _ in 0..HITS {
+            black_box(handle.count()).map_err(|_| Error::Conflict)?;
+        }
+        Ok(begun.elapsed().as_secs_f64() * 1e9 / HITS as f64)
+    };
+    let without = || client.run(hits).map_err(failed);
+    let calls = alternate(rounds(options), without, || here.read(hits).map_err(failed))?;
+    let begins = alternate(
+        rounds(options),
+        || timed(|| client.run(|_| Ok(())).map_err(failed)).map(|mut block| median(&mut block)),
+        || timed(|| here.read(|_| Ok(())).map_err(failed)).map(|mut block| median(&mut block)),
+    )?;
+    let n = (HITS * rounds(options)) as u64;
+    let calls = Row::compared("flex.causal.cached", "ns", &calls, "without.session", n)
+        .note("a method on the cached copy in a session over two spaces; must be 1.02 at most");
+    let n = (rounds(options) * BLOCK) as u64;
+    let begins = Row::compared("flex.causal.begin", "us", &begins, "without.session", n)
+        .note("an empty transaction; must be 1.2 at most");
+    Ok(vec![calls, begins])
 }
 
 /// Calls at the server and what they save, with both clients on one processor and both servers on one.
