@@ -257,7 +257,7 @@ fn cached(options: &Options, client: &Client) -> Result<Row, String> {
     Ok(row.note("through a handle of an open transaction; must be 6 of a direct call at most"))
 }
 
-/// The same calls in a session that has seen two spaces, and an empty transaction, by those without a session.
+/// The same calls in a session over two spaces, and an empty transaction, by those without a session.
 fn causal(options: &Options, client: Client, other: &Path) -> Result<Vec<Row>, String> {
     let counter = make(&client)?;
     let spaces =
