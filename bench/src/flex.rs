@@ -25,7 +25,7 @@ use tercel_term::process::OwnProcess;
 use super::blocks::{BLOCK, Pairs, alternate, median, percentile, timed};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options, placed};
+use super::{COMMIT, Options, anomalies, placed};
 
 /// The environment variable that makes this program a server, or echo: what it is to be, a line each.
 pub const ROLE: &str = "TERCEL_BENCH_FLEX";
@@ -143,6 +143,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
     options.say("a session over two spaces");
     rows.extend(causal(options, client, &scratch.join("other"))?);
     drop(at_hand);
+    options.say("effects without their causes, by three ways to read two spaces");
+    rows.extend(anomalies::rows(options, &scratch.join("anomalies"))?);
     let processors = placed::processors();
     let (first, last) = (processors[0], processors[processors.len() - 1]);
     for road in [Road::Tcp, Road::Unix] {
