@@ -317,10 +317,10 @@ impl Server {
     /// If entries are missing that the checkpoint contains.
     pub fn rejoin(&mut self, now: Now, recovery: Recovery, out: &mut Effects) -> Result<(), RecoveryError> {
         self.now = now;
-        self.sessions.end_all(out);
         let Recovered { config, replica, pages, horizon, .. } = recovery.recovered()?;
         (self.config, self.replica, self.pages) = (config, replica, pages);
-        (self.sessions, self.condition) = (Sessions::new(now, horizon), Condition::new(now));
+        self.sessions = self.sessions.next(now, horizon, out);
+        self.condition = Condition::new(now);
         // What is still to come was asked for by the replica that is gone.
         self.joined.incarnation = self.joined.incarnation.wrapping_add(1);
         self.end = End::Working;

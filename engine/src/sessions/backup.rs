@@ -26,7 +26,7 @@ use tercel_wire::message::{
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::{Cx, Sessions};
-use crate::effect::Effect;
+use crate::effect::{Effect, Effects};
 use crate::leader::Asked;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
@@ -41,6 +41,15 @@ use crate::time::Now;
 pub(super) struct Backups {
     current: Option<Backup>,
     pins: u64,
+}
+
+impl Backups {
+    /// Those of the sessions that come after these, for the same page store: numbers of pins go on, and what
+    /// was pinned is let go of.
+    pub(super) fn next(&self, out: &mut Effects) -> Backups {
+        self.current.iter().for_each(|backup| out.push(Effect::Unpin(backup.pin)));
+        Backups { current: None, pins: self.pins }
+    }
 }
 
 /// A backup under way.
@@ -387,4 +396,16 @@ fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx<'_>) 
         }
     }
     Ok(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_pins_go_on_behind_deposition() {
+        let mut out = Effects::default();
+        let next = Backups { current: None, pins: 3 }.next(&mut out);
+        assert_eq!(next.pins, 3);
+    }
 }

@@ -221,6 +221,12 @@ impl Sessions {
         }
     }
 
+    /// Those of another replica in the same process: all sessions end, and what outlives them goes on.
+    pub(crate) fn next(&mut self, now: Now, horizon: Horizon, out: &mut Effects) -> Sessions {
+        self.end_all(out);
+        Sessions { backups: self.backups.next(out), ..Sessions::new(now, horizon) }
+    }
+
     pub(crate) fn connected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
         // A name that comes back is another's: what its last bearer left is not taken from it.
         while self.leaving.iter().any(|l| l.conn == conn) {

@@ -422,6 +422,11 @@ fn move_adopted(dir: &HeldDir) -> Result<(), DiskError> {
         return Ok(());
     }
     let copy = dir.below(ADOPTED_NAME, false)?;
+    // The name is written last and removed last: without it this is no whole copy, and takes nothing's place.
+    if !copy.has(FORMAT_NAME) && (copy.has(PAGES_NAME) || copy.has(LOG_NAME)) {
+        let partial = dir.file(ADOPTED_NAME);
+        return fs::remove_dir_all(&partial).map_err(DiskError::io("remove", &partial));
+    }
     if copy.has(PAGES_NAME) {
         dir.take_in(&copy, PAGES_NAME)?;
     }

@@ -97,6 +97,8 @@ struct Stopping {
     by: Option<Instant>,
     /// A copy of the space takes the place of pages and log when this process has let go of them.
     adopts: bool,
+    /// A copy has come, and it is not decided yet whether it is adopted.
+    copied: bool,
     /// Threads that wait until no call is under way.
     drains: Vec<Sender<()>>,
 }
@@ -199,6 +201,9 @@ impl Loop {
                 self.queue.flush();
                 self.dir.adopt_copy()?;
                 return Err(ServerError::Replaced);
+            }
+            if std::mem::take(&mut self.stopping.copied) {
+                self.group.iter().for_each(Group::copy_is_over);
             }
             if let Some(by) = self.stopping.by
                 && (Instant::now() >= by || self.may_stop(&core))
@@ -452,7 +457,10 @@ impl Loop {
             Post::Saved(number) => core.take(now, Input::Saved(number)),
             // It is told for a while, and the leader asked again.
             Post::Copied(Err((member, why))) => core.take(now, Input::RefusedBy(member, why)),
-            Post::Copied(Ok((view, end))) => core.take(now, Input::Copied(view, end)),
+            Post::Copied(Ok((view, end))) => {
+                self.stopping.copied = true;
+                core.take(now, Input::Copied(view, end));
+            }
             Post::Found(from, entries) => core.take(now, Input::FoundLog(from, entries)),
             Post::Recovered(recovered) => self.recovered(core, now, recovered),
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),

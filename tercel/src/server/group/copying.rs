@@ -61,12 +61,18 @@ impl Copying {
                 DataDir::drop_copy(&dir)?;
                 copy(&leader, &of, &DataDir::copy_of(&dir))
             });
-            is_under_way.store(false, Ordering::SeqCst);
+            // One that is whole may be adopted: no other is begun before the loop has said.
+            is_under_way.store(matches!(copied, Ok(Ok(_))), Ordering::SeqCst);
             let copied = copied.and_then(|copied| copied.map_err(|why| why.to_string()));
             let failed = |why| (of.member, format!("the copy broke off: {why}"));
             post(&handle, Post::Copied(copied.map_err(failed)));
         });
         copying.map(drop)
+    }
+
+    /// The copy that was made is not adopted: another may be begun.
+    pub(super) fn is_over(&self) {
+        self.is_under_way.store(false, Ordering::SeqCst);
     }
 }
 

@@ -199,6 +199,11 @@ impl Group {
         self.copying.begin(leader, &self.handle)
     }
 
+    /// The copy that was made is not adopted.
+    pub(crate) fn copy_is_over(&self) {
+        self.copying.is_over();
+    }
+
     /// Remembers a promise.
     pub(crate) fn save(&self, number: u64, view: ViewId) {
         self.saver.save(number, view);
