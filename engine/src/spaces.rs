@@ -9,7 +9,7 @@
 //! The invariant: the vector of a session is *closed*: what it has of one space covers what the space rests
 //! on in that state. Only the states of [`Session::open`] are not joined yet.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::token::Token;
@@ -29,6 +29,17 @@ pub struct Session<'s> {
     open: RefCell<Vec<Option<Token>>>,
     /// By space, once its server has been reached.
     ids: RefCell<Vec<Option<SpaceId>>>,
+    /// A transaction or a cut of it runs.
+    is_amid: Cell<bool>,
+}
+
+/// Set while a transaction or a cut runs.
+struct Amid<'a>(&'a Cell<bool>);
+
+impl Drop for Amid<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 /// A space as a session sees it.
@@ -52,7 +63,7 @@ impl<'s> Session<'s> {
     pub fn new(spaces: impl IntoIterator<Item = (&'s str, &'s (dyn Port + Sync))>) -> Session<'s> {
         let spaces: Vec<_> = spaces.into_iter().collect();
         let (open, ids) = (RefCell::new(vec![None; spaces.len()]), RefCell::new(vec![None; spaces.len()]));
-        Session { spaces, seen: RefCell::default(), open, ids }
+        Session { spaces, seen: RefCell::default(), open, ids, is_amid: Cell::new(false) }
     }
 
     /// The space of a name.
@@ -61,6 +72,16 @@ impl<'s> Session<'s> {
     /// `Invalid` if the session has none of that name.
     pub fn space<'a>(&'a self, name: &str) -> Result<InSpace<'a, 's>, Error> {
         Ok(InSpace { session: self, at: self.number(name)?, options: Options::default() })
+    }
+
+    /// One thing after the other: what a transaction saw while another one runs would not be among the causes
+    /// of what that one writes.
+    fn enter(&self) -> Result<Amid<'_>, Error> {
+        if self.is_amid.replace(true) {
+            let text = "a transaction of this session runs: end it first, or begin another session";
+            return Err(Error::Invalid(text.into()));
+        }
+        Ok(Amid(&self.is_amid))
     }
 
     fn number(&self, name: &str) -> Result<usize, Error> {
@@ -74,8 +95,9 @@ impl<'s> Session<'s> {
     /// as much. Waits until the client has heard of the session's own commits.
     ///
     /// # Errors
-    /// `Unavailable` or `Timeout` if that cannot be.
+    /// `Unavailable` or `Timeout` if that cannot be; `Invalid` within one of its transactions.
     pub fn token(&self) -> Result<Vector, Error> {
+        let _amid = self.enter()?;
         self.close(None)?;
         Ok(self.seen.borrow().clone())
     }
@@ -85,6 +107,7 @@ impl<'s> Session<'s> {
     /// # Errors
     /// `Invalid` if the session would have seen more than 64 spaces.
     pub fn absorb(&self, token: &Vector) -> Result<(), Error> {
+        let _amid = self.enter()?;
         let mut seen = self.seen.borrow().clone();
         seen.join(token);
         self.see(seen)
@@ -161,6 +184,7 @@ impl<'s> Session<'s> {
     /// The error that `body` returned on states that go together; `Invalid` if it writes; `Conflict` after
     /// many attempts; and as a transaction in each of the spaces.
     pub fn read<R>(&self, mut body: impl FnMut(&Cut<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        let _amid = self.enter()?;
         self.close(None)?;
         let needs = RefCell::new(self.seen.borrow().clone());
         for attempt in 0..limits::RUN_ATTEMPTS_MAX {
@@ -198,9 +222,10 @@ impl InSpace<'_, '_> {
     /// made to rest on that, which takes as long as a commit.
     ///
     /// # Errors
-    /// As [`txn::run`]; `Full` if the space rests on as many others as it can; `OtherHistory` if a space was
+    /// As [`txn::run`]; `Invalid` within another transaction of the session; `Full` if the space rests on as many others as it can; `OtherHistory` if a space was
     /// put back to a state before one that the session has seen.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        let _amid = self.session.enter()?;
         let id = self.prepare()?;
         let others = self.session.seen.borrow().clone().without(id);
         if !others.is_empty() {
@@ -215,6 +240,7 @@ impl InSpace<'_, '_> {
     /// # Errors
     /// `Invalid` if it writes; else as [`InSpace::run`].
     pub fn read<R>(&self, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        let _amid = self.session.enter()?;
         let id = self.prepare()?;
         self.attempt(id, |tx| {
             let value = body(tx)?;
@@ -229,7 +255,8 @@ impl InSpace<'_, '_> {
 
     fn attempt<R>(&self, id: SpaceId, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let (seen, open) = (self.session.seen.borrow().token(id), self.session.open.borrow()[self.at]);
-        let at_least = seen.into_iter().chain(open).max_by_key(|token| token.stamp);
+        let asked = self.options.at_least.filter(|token| token.space == id);
+        let at_least = seen.into_iter().chain(open).chain(asked).max_by_key(|token| token.stamp);
         let options = Options { at_least, ..self.options };
         let mut saw = |token| self.session.saw(self.at, token);
         txn::run_seen(self.session.spaces[self.at].1, options, body, &mut saw)

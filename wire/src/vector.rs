@@ -14,6 +14,9 @@ use crate::token::{Token, TokenError};
 /// Spaces in one vector, at most.
 pub const VECTOR_MAX: usize = 64;
 
+/// No space gets as far.
+const STAMP_MAX: Stamp = Stamp(1 << 62);
+
 /// The part of a vector that is of one space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seen {
@@ -142,6 +145,9 @@ impl Vector {
             let number = u32::try_from(varint(r)?).map_err(|_| DecodeError::BadField("view"))?;
             let view = ViewId::new(number, r.u32()?);
             let seen = Seen { view, at: Stamp(varint(r)?), done: Stamp(varint(r)?) };
+            if seen.at > STAMP_MAX || seen.done > STAMP_MAX {
+                return Err(DecodeError::BadField("stamp"));
+            }
             if vector.entries.last_key_value().is_some_and(|(last, _)| *last >= space) {
                 return Err(DecodeError::BadField("space"));
             }
@@ -212,6 +218,9 @@ impl FromStr for Vector {
             let is_hex = (1..=16).contains(&done.len()) && done.bytes().all(|b| b.is_ascii_hexdigit());
             let done = is_hex.then(|| u64::from_str_radix(done, 16)).ok_or(TokenError)?;
             let done = Stamp(done.map_err(|_| TokenError)?);
+            if token.stamp > STAMP_MAX || done > STAMP_MAX {
+                return Err(TokenError);
+            }
             vector.add(token.space, Seen { done, ..Seen::at(token.view, token.stamp) });
         }
         if vector.len() > VECTOR_MAX { Err(TokenError) } else { Ok(vector) }
@@ -244,7 +253,7 @@ mod tests {
 
     #[test]
     fn vector_comes_back_from_bytes_and_text() {
-        let mut all = vector(&[(1, 1, 0), (2, 300, 1 << 40), (u64::MAX, u32::MAX, u64::MAX)]);
+        let mut all = vector(&[(1, 1, 0), (2, 300, 1 << 40), (u64::MAX, u32::MAX, 1 << 62)]);
         all.add(SpaceId(2), Seen { done: Stamp(9), ..Seen::at(ViewId::new(1, 7), Stamp(1)) });
         for vector in [Vector::default(), all] {
             assert_eq!(Vector::from_bytes(&vector.to_bytes()), Ok(vector.clone()));
@@ -267,6 +276,8 @@ mod tests {
         }
         let swapped = [&bytes[..1], &bytes[16..], &bytes[1..16]].concat();
         assert_eq!(Vector::from_bytes(&swapped), Err(DecodeError::BadField("space")));
+        let beyond = vector(&[(1, 1, (1 << 62) + 1)]).to_bytes();
+        assert_eq!(Vector::from_bytes(&beyond), Err(DecodeError::BadField("stamp")));
         assert_eq!(Vector::from_bytes(&[65]), Err(DecodeError::TooMany("spaces")));
         for text in [",", "1.2.3", "1.2.3.4,", "1.2.3.4.5.6", "1.2.3.4.x"] {
             assert_eq!(text.parse::<Vector>(), Err(TokenError), "{text}");

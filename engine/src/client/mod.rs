@@ -192,8 +192,9 @@ struct Tools {
     collection: Option<Result<Vec<u8>, Error>>,
     /// The last answer, with the call that it is to.
     health: Option<(u64, Result<Health, Error>)>,
-    /// Why the space does not rest on what it was asked to.
-    depend_refused: Option<Error>,
+    /// The vector that the space was last asked to rest on, and the last that was refused.
+    depending: Vector,
+    depend_refused: Option<(Vector, Error)>,
 }
 
 impl Client {
@@ -471,13 +472,16 @@ impl Client {
         if self.history.ordered.covers(on) {
             return Some(Ok(()));
         }
-        if let Some(refused) = self.tools.depend_refused.take() {
+        if let Some((_, refused)) = self.tools.depend_refused.take_if(|(asked, _)| asked == on) {
             return Some(Err(refused));
         }
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        self.ask_single(Single::Depend, &on.to_bytes());
+        if !self.peer.pending.has(Single::Depend) {
+            self.tools.depending = on.clone();
+            self.ask_single(Single::Depend, &on.to_bytes());
+        }
         None
     }
 

@@ -283,7 +283,9 @@ impl Client {
             Asked::Single(Single::Status) => self.tools.status = Some(Err(error)),
             Asked::Single(Single::Collection) => self.tools.collection = Some(Err(error)),
             Asked::Single(Single::Health) => self.tools.health = Some((call, Err(error))),
-            Asked::Single(Single::Depend) => self.tools.depend_refused = Some(error),
+            Asked::Single(Single::Depend) => {
+                self.tools.depend_refused = Some((std::mem::take(&mut self.tools.depending), error));
+            }
             // Asked for again, as long as there is one that waits.
             Asked::Single(Single::Catalogue) => {}
         }

@@ -51,6 +51,9 @@ impl Sessions {
                 self.lead(cx, |leader, work| leader.grant(asked, client, lease, work));
             }
             FromClient::Define(layout) => self.lead(cx, |leader, work| leader.define(asked, layout, work)),
+            FromClient::Depend(depend) if depend.on.get(cx.space).is_some() => {
+                self.expel(conn, "a space does not rest on itself", cx);
+            }
             FromClient::Depend(depend) => self.lead(cx, |leader, work| leader.depend(asked, depend.on, work)),
             FromClient::Catalogue(_) => self.catalogue(asked, cx),
             FromClient::Bind(bind) => self.bind(asked, client, &bind, cx),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::world::hand::{A, Hand, closed};
 use crate::world::things::{Thing, make, set};
 use crate::world::{Chaos, SPACE, Thread, World};
 use tercel_engine::error::{Bound, Error};
@@ -9,7 +10,9 @@ use tercel_engine::random::Random;
 use tercel_engine::server::ServerConfig;
 use tercel_engine::spaces::{Cut, Session};
 use tercel_engine::txn::{Port, Tx};
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{SpaceId, Stamp, ViewId};
+use tercel_wire::message::Depend;
 use tercel_wire::record::Ref;
 use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
@@ -162,6 +165,21 @@ fn reads_that_write_and_unknown_names_are_refused() {
 }
 
 #[test]
+fn session_does_one_thing_after_the_other() {
+    let two = Two::new();
+    two.session(0, |session| {
+        let within = session.space("documents").unwrap().run(|tx| {
+            let inner = two.read(session, "accounts", two.access);
+            assert!(matches!(&inner, Err(Error::Invalid(text)) if text.contains("runs")), "{inner:?}");
+            assert!(session.token().is_err() && session.read(|_| Ok(())).is_err());
+            set(tx, two.document, 7)
+        });
+        assert_eq!(within, Ok(()));
+        assert_eq!(two.read(session, "accounts", two.access), Ok(1));
+    });
+}
+
+#[test]
 fn space_rests_on_bounded_number_of_others() {
     let two = Two::new();
     let seen = |from: u64, count: usize| {
@@ -182,6 +200,19 @@ fn space_rests_on_bounded_number_of_others() {
         assert!(matches!(full, Err(Error::Full(Bound::Server(_)))), "{full:?}");
     });
     assert_eq!(two.document_now(), 5);
+}
+
+#[test]
+fn client_that_has_space_rest_on_itself_is_shown_out() {
+    let mut h = Hand::new();
+    h.greet(A, 1, 1);
+    let on = |space| {
+        let mut on = Vector::default();
+        on.add(SpaceId(space), Seen::at(ViewId::new(1, 1), Stamp(9)));
+        on
+    };
+    assert!(!closed(&h.send(A, Kind::Depend, |o| Depend { on: on(2) }.encode(o)), A));
+    assert!(closed(&h.send(A, Kind::Depend, |o| Depend { on: on(1) }.encode(o)), A));
 }
 
 /// Which version of an object a session has seen, or rests on: objects by space and number.
