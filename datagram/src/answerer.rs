@@ -197,7 +197,7 @@ impl Peer {
     /// The caller has the answers before its oldest request, or does not want them.
     fn forget_below(&mut self, head: &Head, asked: &mut Vec<Asked>) {
         let oldest = head.oldest();
-        for number in self.oldest..oldest.min(self.oldest + WINDOW) {
+        for number in self.oldest..oldest.min(self.oldest.saturating_add(WINDOW)) {
             match self.slots[slot(number)].take() {
                 Some((_, Serving::Executing)) => asked.push(Asked::GivenUp(head.incarnation, number)),
                 Some((_, Serving::Receiving(incoming))) => self.pending -= incoming.bytes(),
@@ -222,7 +222,11 @@ impl Peer {
     ) -> Option<Vec<u8>> {
         let exchange = head.exchange;
         let is_old = exchange < self.oldest && !dropped(Rule::OldExchangeTaken);
-        if exchange == 0 || is_old || exchange >= self.oldest + WINDOW || total > limits.request_bytes {
+        if exchange == 0
+            || is_old
+            || exchange >= self.oldest.saturating_add(WINDOW)
+            || total > limits.request_bytes
+        {
             return None;
         }
         // One of an exchange before is forgotten.
@@ -239,7 +243,13 @@ impl Peer {
         let Peer { path, slots, pending, address, .. } = self;
         let Some((_, serving)) = &mut slots[slot(exchange)] else { return None };
         match serving {
-            Serving::Receiving(_) if *pending + bytes.len() > limits.pending_bytes => return None,
+            // What a piece adds, at most: there is room for what stands before it in any case.
+            Serving::Receiving(incoming)
+                if *pending + (at as usize + bytes.len()).saturating_sub(incoming.bytes())
+                    > limits.pending_bytes =>
+            {
+                return None;
+            }
             Serving::Receiving(incoming) => {
                 let before = incoming.bytes();
                 let took = incoming.take(total, at, bytes);

@@ -205,7 +205,7 @@ impl Incoming {
     }
 
     pub(crate) fn take(&mut self, total: u32, at: u32, piece: &[u8]) -> Took {
-        let end = at + piece.len() as u32;
+        let end = at.saturating_add(piece.len() as u32);
         if total != self.total || end > self.granted {
             return Took::Nothing;
         }

@@ -8,8 +8,8 @@ use crate::packet::PIECE_AT;
 /// receiver's kernel drops nothing while the receiver is at something else.
 pub const CREDIT_BYTES: u32 = 256 << 10;
 
-/// Bytes of packets that are tried, beginning with those that every Ethernet takes.
-const SIZES: [u16; 6] = [1_472, 4_096, 8_972, 16_384, 32_768, 60_000];
+/// Bytes of packets that are tried, beginning with those that tunnels take as well.
+const SIZES: [u16; 7] = [1_200, 1_472, 4_096, 8_972, 16_384, 32_768, 60_000];
 
 /// Tries of a size before it is known not to pass.
 const TRIES: u8 = 3;

@@ -9,10 +9,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use rustix::net::sockopt::{
-    Ipv4PathMtuDiscovery, set_ip_mtu_discover, set_socket_recv_buffer_size, set_socket_send_buffer_size,
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+    set_socket_recv_buffer_size, set_socket_send_buffer_size,
 };
+use rustix::net::{RecvFlags, SendFlags, sendto};
 
 /// The answer to a request that is to come as a message.
 pub(crate) const BY_MESSAGE: [u8; 1] = [0];
@@ -32,6 +33,7 @@ pub(crate) fn prepare(socket: &UdpSocket) {
     let _ = set_socket_send_buffer_size(socket, SOCKET_BYTES);
     // The sender finds out which sizes pass: a packet in fragments is lost with each of them.
     let _ = set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE);
+    let _ = set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::PROBE);
 }
 
 /// Seals a packet before it is sent; as yet with nothing.
@@ -48,9 +50,10 @@ fn open(datagram: &[u8]) -> Option<&[u8]> {
 /// counts as lost.
 pub(crate) fn send(socket: &UdpSocket, packet: &[u8], to: Option<SocketAddr>) {
     let sealed = seal(packet);
+    // A loop that waited for room would serve nobody meanwhile.
     let _ = match to {
-        Some(to) => socket.send_to(sealed, to),
-        None => socket.send(sealed),
+        Some(to) => sendto(socket.as_fd(), sealed, SendFlags::DONTWAIT, &to),
+        None => rustix::net::send(socket.as_fd(), sealed, SendFlags::DONTWAIT),
     };
 }
 

@@ -50,7 +50,7 @@ impl Plan {
             double_permille: *random.pick(&[0, 50, 300]),
             delay_us: *random.pick(&[50, 500, 5_000]),
             execution_us: *random.pick(&[10, 3_000, 100_000]),
-            sizes: random.pick(&[vec![1_472], vec![65_000], vec![65_000, 1_472, 9_000]]).clone(),
+            sizes: random.pick(&[vec![1_472], vec![1_300], vec![65_000], vec![65_000, 1_472, 9_000]]).clone(),
             give_up_permille: *random.pick(&[0, 50]),
             restarts: random.below(3) == 0,
             strangers: random.below(2) == 0,

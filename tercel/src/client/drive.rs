@@ -429,6 +429,16 @@ impl Shared {
     }
 
     /// Threads that wait.
+    /// Says whether the connection was not looked at for a while; then it is by the caller.
+    pub(super) fn is_time_to_look(&self) -> bool {
+        let now = self.now();
+        let is_time = now.0.saturating_sub(self.looked.load(Ordering::Relaxed)) >= LOOK_US;
+        if is_time {
+            self.looked.store(now.0, Ordering::Relaxed);
+        }
+        is_time
+    }
+
     pub(super) fn waiting(&self) -> usize {
         self.usage.waiting.load(Ordering::SeqCst)
     }

@@ -358,6 +358,11 @@ impl Shared {
             return Expressed::No;
         }
         let Some(by) = &mut packets.now else { return Expressed::No };
+        // Calls that follow each other keep the other threads, and the driver, from the connection beside.
+        if self.waiting() > 0 || self.is_time_to_look() {
+            let received = conn.receive(&mut reader.buffer);
+            self.read(conn, reader, received);
+        }
         let Some((id, head, left_us, rest)) = self.name_call((calls, at), of_object, (asked, call)) else {
             return Expressed::No;
         };

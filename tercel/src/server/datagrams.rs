@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
 use tercel_datagram::packet::connection;
@@ -42,6 +43,9 @@ struct Socket {
 }
 
 /// Packets that are taken from a socket before the loop looks at something else: about a millisecond's, if
+/// Time for packets in one turn, longer only by the last call.
+const SLICE: Duration = Duration::from_micros(500);
+
 /// they are large.
 const PACKETS_AT_ONCE: usize = 64;
 
@@ -110,8 +114,13 @@ impl Datagrams {
     /// Takes packets that have come, and serves the calls that are whole.
     pub(super) fn serve(&mut self, now: Now, calls: &mut dyn Calls) {
         let Datagrams { sockets, named, buffer } = self;
+        let begun = Instant::now();
         for at in sockets.iter_mut().filter(|at| at.is_ready) {
             for _ in 0..PACKETS_AT_ONCE {
+                // The others' turn has come: what is left is there still.
+                if begun.elapsed() >= SLICE {
+                    return;
+                }
                 match datagrams::receive(&at.socket, RecvFlags::DONTWAIT, buffer) {
                     Ok(Some((Some(packet), Some(from)))) => {
                         if connection(packet).is_some_and(|connection| named.contains_key(&connection)) {
