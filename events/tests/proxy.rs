@@ -309,6 +309,9 @@ fn bad_requests_are_refused_with_400() {
         at("Content-Length: +1\r\n"),
         at("Content-Length: 1\r\nTransfer-Encoding: chunked\r\n"),
         at("Transfer-Encoding: gzip, chunked\r\n"),
+        at("Connection: content-length\r\nContent-Length: 2\r\n\r\nab"),
+        at("Connection: close, Transfer-Encoding\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"),
+        format!("POST http://{}/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", world.origin),
         at("Transfer-Encoding: chunked\r\n\r\nx\r\n"),
         at("Transfer-Encoding: chunked\r\n\r\n2\nab\r\n0\r\n\r\n"),
     ] {

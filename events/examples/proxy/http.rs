@@ -89,6 +89,9 @@ pub fn request(input: &[u8]) -> Result<Option<Request>, Refusal> {
         return Err(Refusal(400, "a proxy is asked for http://HOST/PATH"));
     }
     let framing = framing(head.headers).ok_or(Refusal(400, "the length of the request is not clear"))?;
+    if hides_length(head.headers) || is_old && matches!(framing, Some(Body::Chunked(_))) {
+        return Err(Refusal(400, "the length of the request is not clear"));
+    }
     let slash = if path.starts_with('/') { "" } else { "/" };
     let mut forward =
         format!("{method} {slash}{path} HTTP/1.{version}\r\nHost: {authority}\r\n").into_bytes();
@@ -115,6 +118,9 @@ pub fn answer(input: &[u8], asked: Asked) -> Result<Option<Answer>, Refusal> {
         return Err(wrong);
     }
     let is_interim = code < 200;
+    if hides_length(head.headers) {
+        return Err(wrong);
+    }
     let body = match framing(head.headers).ok_or(wrong)? {
         _ if asked.is_head || is_interim || matches!(code, 204 | 304) => Body::Length(0),
         Some(body) => body,
@@ -165,6 +171,12 @@ fn put_headers(forward: &mut Vec<u8>, headers: &[Header<'_>], without: &[&str]) 
             }
         }
     }
+}
+
+/// Says whether the length of the body would be taken off on the way: the next hop would read the body as
+/// another message.
+fn hides_length(headers: &[Header<'_>]) -> bool {
+    says(headers, "content-length") || says(headers, "transfer-encoding")
 }
 
 /// Says whether a `Connection` header, or its older form for proxies, has the word.

@@ -243,6 +243,9 @@ impl Proxy {
             Kind::Closed(_) => self.origin_ended(place, false),
             Kind::Drained => {
                 origin.side.drained(&mut self.queue);
+                if origin.step == Step::Kept {
+                    return;
+                }
                 if let Some(client) = self.clients.get_mut(client)
                     && matches!(client.stage, Stage::Body | Stage::Tunnel)
                 {
@@ -360,7 +363,11 @@ impl Proxy {
     }
 
     fn take_kept(&mut self, address: SocketAddr, client: usize) -> Option<usize> {
-        let place = self.kept.get_mut(&address)?.pop()?;
+        let kept = self.kept.get_mut(&address)?;
+        let place = kept.pop()?;
+        if kept.is_empty() {
+            self.kept.remove(&address);
+        }
         self.kept_count -= 1;
         let origin = self.origins.get_mut(place)?;
         (origin.step, origin.client, origin.reused) = (Step::Head, client, true);
@@ -403,7 +410,14 @@ impl Proxy {
                 client.side.resume(&mut self.queue);
             }
             self.touch(client);
-            return self.go_on(client);
+            self.go_on(client);
+            // It may have ended its side while the connection was made.
+            let has_ended =
+                self.clients.get(client).is_some_and(|c| c.stage == Stage::Tunnel && c.side.ended);
+            if let Some(origin) = self.origins.get_mut(place).filter(|_| has_ended) {
+                origin.side.end(&mut self.queue);
+            }
+            return;
         }
         let key = place as u64 * 2 + 1;
         let fd = self.queue.fd(origin.side.token).map(|fd| fd.try_clone_to_owned());
