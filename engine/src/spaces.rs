@@ -7,7 +7,7 @@
 //! vector has one entry a space and not one a copy, because a cache shows one state of a space).
 //!
 //! The invariant: the vector of a session is *closed*: what it has of one space covers what the space rests
-//! on in that state. Only the states of [`Session::open`] are not joined yet.
+//! on in that state. Only the states of `Session::open` are not joined yet.
 
 use std::cell::{Cell, OnceCell, RefCell};
 
