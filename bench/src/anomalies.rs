@@ -1,4 +1,5 @@
-//! Rows of suite `flex`: effects that a reader sees without their causes, by three ways of reading two spaces.
+//! Rows of suite `flex`: effects that a reader sees without their causes, by three ways of reading two
+//! spaces.
 //!
 //! A writer takes access away in one space, and only then changes a document in another, round after round.
 //! A reader looks at the document, then at the access: an anomaly is a document of a later round than the

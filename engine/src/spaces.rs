@@ -222,8 +222,9 @@ impl InSpace<'_, '_> {
     /// made to rest on that, which takes as long as a commit.
     ///
     /// # Errors
-    /// As [`txn::run`]; `Invalid` within another transaction of the session; `Full` if the space rests on as many others as it can; `OtherHistory` if a space was
-    /// put back to a state before one that the session has seen.
+    /// As [`txn::run`]; `Invalid` within another transaction of the session; `Full` if the space rests on as
+    /// many others as it can; `OtherHistory` if a space was put back to a state before one that the session
+    /// has seen.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
         let id = self.prepare()?;
