@@ -51,12 +51,11 @@ pub fn rows(options: &Options, dir: &Path) -> Result<Vec<Row>, String> {
     let writes = connect(&accounts)?;
     let far = far(accounts.clone()).map_err(failed)?;
     let make = |space: &str| {
-        let made = writes.session()?.space(space)?.run(|tx| {
+        writes.session()?.space(space)?.run(|tx| {
             let made = tx.create(&Round { round: 0 })?;
             tx.set_root("round", made)?;
             Ok(made)
-        });
-        Ok::<Ref<Round>, Error>(made?)
+        })
     };
     let (access, document) = (make(ACCOUNTS).map_err(failed)?, make(DOCUMENTS).map_err(failed)?);
     let is_over = AtomicBool::new(false);
