@@ -2,14 +2,22 @@
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 
 use crate::common::{Serving, err, in_one_line, out, tercel, until};
 
-/// An address that is free, and is taken a moment later.
+/// An address that is free, and is taken a moment later: below the ports that the system gives to others.
 fn free() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + std::process::id() as u16 % 4_000;
+    loop {
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 5_000;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().unwrap().to_string();
+        }
+    }
 }
 
 fn at(dir: &Path, name: &str) -> String {

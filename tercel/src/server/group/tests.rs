@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -108,9 +108,16 @@ impl Groups {
 
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// An address that is free, and is taken a moment later.
+/// An address that is free, and is taken a moment later: below the ports that the system gives to others.
 fn free() -> Address {
-    Address::from(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + std::process::id() as u16 % 4_000;
+    loop {
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 8_000;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return Address::from(listener.local_addr().unwrap());
+        }
+    }
 }
 
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
