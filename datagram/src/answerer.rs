@@ -243,7 +243,7 @@ impl Peer {
         let Peer { path, slots, pending, address, .. } = self;
         let Some((_, serving)) = &mut slots[slot(exchange)] else { return None };
         match serving {
-            // What a piece adds, at most: there is room for what stands before it in any case.
+            // The piece counts by what it adds to the buffer: a piece sent again adds nothing.
             Serving::Receiving(incoming)
                 if *pending + (at as usize + bytes.len()).saturating_sub(incoming.bytes())
                     > limits.pending_bytes =>

@@ -2,7 +2,7 @@
 //!
 //! A space has an order, and spaces have none among them. A [`Session`] has a vector, the states that it has
 //! seen, one a space. It reads a space only in a state at or above its entry, and has a space *rest* on the
-//! vector before it changes it; whoever reads the space afterwards joins what it rests on. So a reader of a
+//! vector before it changes it; later readers of the space join what it rests on. So a reader of a
 //! change sees, in every other space, at least what its writer had seen (Kordale and Ahamad's Flex; the
 //! vector has one entry a space and not one a copy, because a cache shows one state of a space).
 //!
@@ -275,7 +275,7 @@ impl<'a> Cut<'a> {
         if cell.get().is_none() {
             let options = Options { freshness: Freshness::default(), ..Options::default() };
             let id = self.session.id(at, &options)?;
-            // What was read before rests on this, or on more by now.
+            // The spaces that were read before may rest on this one, and on more of it by now.
             self.join_needs()?;
             let at_least = self.needs.borrow().token(id);
             let tx = Tx::begin(self.session.spaces[at].1, Options { at_least, ..options })?;

@@ -5,8 +5,8 @@ use tercel_engine::spaces::Session;
 
 use crate::client::Client;
 
-/// The clients of several spaces, by name. A [`Session`] over them reads causally: whoever sees a change in
-/// one space sees, in every other, at least what the session had seen that made it.
+/// The clients of several spaces, by name. A [`Session`] over them reads causally: a reader that sees a
+/// change in one space sees, in every other, at least what the session had seen that made it.
 ///
 /// Each client has its own cache and connection, of the size and with the waits of its
 /// [`ClientConfig`](crate::ClientConfig). A transaction writes one space.

@@ -222,7 +222,7 @@ const HOT: usize = 32;
 const COLD: [usize; 3] = [750, 2_000, 5_000];
 const WANTED: [(usize, &str); 2] = [(2_000, "; wanted: 0.98"), (5_000, "; wanted: 0.97")];
 
-/// Shares of the rate that clients reach who ask all the time.
+/// Rates of the paced clients, as shares of the rate that unpaced clients reach.
 const RATES: [u32; 6] = [25, 50, 70, 80, 90, 100];
 
 /// Silent clients stay for the whole of a run.

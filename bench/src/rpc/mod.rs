@@ -326,7 +326,7 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
                 .note("a procedure that takes 1,024 bytes"),
         ),
     );
-    // Of shared memory there is no bare exchange of so many bytes that sleeps, and pages go by TCP.
+    // Shared memory has no bare exchange of so many bytes that sleeps, and pages go by TCP.
     if place.waits == Waits::Sleeping && matches!(place.road, Transport::Tcp | Transport::Unix) {
         rows.push(fetch::row(options, ends, place)?);
     }

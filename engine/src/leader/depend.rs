@@ -17,7 +17,8 @@ pub(super) struct Depending {
 }
 
 impl Leader {
-    /// A client has seen states of other spaces. Whoever sees what it writes from now on is to see them, too.
+    /// Orders states of other spaces that a client has seen, before anything that it writes from now on. The
+    /// answer follows once they are visible.
     pub(crate) fn depend(&mut self, asked: Asked, on: Vector, work: &mut Work<'_>) {
         match self.order_dependencies(&on, work) {
             Err((reason, text)) => work.refuse(asked, reason, text),

@@ -1,7 +1,7 @@
 //! States of other spaces on which a space rests: all that the sessions had seen which changed it.
 //!
-//! The invariant of causal reads: whoever reads the space at a stamp, and then other spaces in states that
-//! cover the dependencies at that stamp, sees no effect without its cause. They only grow, so those of a
+//! The invariant of causal reads: a reader of the space at a stamp, and of other spaces in states that cover
+//! the dependencies at that stamp, sees no effect without its cause. Dependencies only grow, so those of a
 //! later stamp will do as well (Kordale and Ahamad's mutual consistency, with one entry a space).
 
 use std::collections::BTreeMap;

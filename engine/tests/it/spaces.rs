@@ -16,7 +16,7 @@ use tercel_wire::message::Depend;
 use tercel_wire::record::Ref;
 use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
-/// Accounts, which say who may read, and documents. Client 0 of each writes, client 1 reads.
+/// Two spaces: accounts with the right to read, and documents. Client 0 of each writes, client 1 reads.
 struct Two {
     accounts: World,
     documents: World,
@@ -246,7 +246,7 @@ impl Judged<'_> {
         self.reads += 1;
         let past = &mut self.pasts[reader];
         self.violations += u32::from(version < past.get(&object).copied().unwrap_or(0));
-        // Of a write whose outcome nobody has heard the causes are not known.
+        // The causes of a write are not known if nobody has heard its outcome.
         let alone = Past::from([(object, version)]);
         join(past, self.causes.get(&(object, version)).unwrap_or(&alone));
     }

@@ -202,7 +202,7 @@ impl Proxy {
     fn of_client(&mut self, place: usize, kind: Kind) {
         let Some(client) = self.clients.get_mut(place) else { return };
         match kind {
-            // What a client says that was told the end is of no interest.
+            // A client that was told the end has nothing more to say.
             Kind::Received(_) if client.stage == Stage::Closing => {}
             Kind::Received(bytes) => {
                 client.side.fill(&mut self.queue, &bytes);

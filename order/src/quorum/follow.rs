@@ -92,7 +92,7 @@ impl Quorum {
         }
         let (asks, stable, is_empty) = (append.asks, append.stable, append.entries.is_empty());
         let is_new = self.take(append, out);
-        // What is stable here is in the leader's log, whatever that believes to be here.
+        // The leader's log has all that is stable here, even if the leader knows of less.
         self.followed.matched = self.followed.matched.max(last).max(self.stable);
         self.release(stable, out);
         if asks || !is_new && !is_empty {
