@@ -6,6 +6,7 @@ use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Welcome};
+use tercel_wire::vector::VECTOR_MAX;
 
 use super::begin::{QUESTIONS_MAX, Tokens};
 use super::{Client, LinkState};
@@ -188,6 +189,9 @@ impl Client {
             FromServer::Verdict(verdict) => self.verdict(verdict),
             FromServer::Dependencies(dependencies) if header.call == 0 => {
                 self.history.dependencies.join(&dependencies.on);
+                if self.history.dependencies.len() > VECTOR_MAX {
+                    return Err(broken("it rests on more spaces than it can".into()));
+                }
             }
             FromServer::Addresses(addresses) => self.peer.servers.learn(addresses.servers),
             FromServer::OutputItem(item) => self.stream_item(header.stamp, item)?,

@@ -503,6 +503,20 @@ mod tests {
     }
 
     #[test]
+    fn dependencies_beyond_their_bound_end_the_connection() {
+        let mut client = Client::connected_for_test();
+        let told = |client: &mut Client, spaces: std::ops::Range<u64>| {
+            let mut on = Vector::default();
+            spaces.for_each(|n| on.join(&Vector::of(Token { space: SpaceId(n), ..TOKEN })));
+            client.told_for_test(Kind::Dependencies, 0, |o| Dependencies { on }.encode(o));
+        };
+        told(&mut client, 100..164);
+        assert_eq!(client.peer.link, LinkState::Up);
+        told(&mut client, 164..165);
+        assert!(client.wants_close());
+    }
+
+    #[test]
     fn refused_question_makes_room_for_another() {
         let mut client = Client::connected_for_test();
         let asked = [1, 2].map(|at| client.ask(Now(at), Some(TOKEN)));
