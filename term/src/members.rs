@@ -157,6 +157,19 @@ impl Members {
         Ok(begun)
     }
 
+    /// Ends a member with SIGTERM, waits until it has ended, and starts it again. Gives the time until it had
+    /// ended.
+    ///
+    /// # Errors
+    /// If it ends with an error, or does not start.
+    pub fn restart(&mut self, i: usize) -> Result<Duration, Failure> {
+        let begun = Instant::now();
+        self.servers[i].take().map_or(Ok(()), OwnProcess::stop)?;
+        let ended = begun.elapsed();
+        self.start_one(i)?;
+        Ok(ended)
+    }
+
     /// Stops all threads of a member, or lets them go on: it is there, and does nothing.
     pub fn freeze(&self, i: usize, is_frozen: bool) {
         let signal = if is_frozen { Signal::STOP } else { Signal::CONT };

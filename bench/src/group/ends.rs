@@ -57,6 +57,7 @@ pub fn detect(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> 
             let mut times = Vec::new();
             for _ in 0..kills(options) {
                 let leader = members.settled()?;
+                caught_up(&members.addresses()?)?;
                 while ended.try_recv().is_ok() {}
                 let killed = members.kill(leader)?;
                 for _ in 1..MEMBERS {
@@ -68,6 +69,23 @@ pub fn detect(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> 
             Ok(with_size(row, &mut members))
         })
         .collect()
+}
+
+/// Waits until the leader hears every member, and none lacks more than what is under way.
+pub(super) fn caught_up(at: &Addresses) -> Result<(), String> {
+    let end = Instant::now() + WAIT_MAX;
+    let client = connect(at)?;
+    let lags = || -> Option<Vec<u64>> {
+        let status: serde_json::Value = serde_json::from_str(&client.server_status().ok()?).ok()?;
+        status["group"]["members"].as_array()?.iter().map(|member| member["lag"].as_u64()).collect()
+    };
+    while !lags().is_some_and(|lags| lags.len() == MEMBERS && lags.iter().all(|lag| *lag <= LAG_MAX)) {
+        if Instant::now() > end {
+            return Err("a member that was started again does not catch up".into());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 fn seen(ended: &Receiver<Instant>) -> Result<Instant, String> {
@@ -273,7 +291,7 @@ impl Drop for Committer {
     }
 }
 
-fn connect(at: &Addresses) -> Result<Client, String> {
+pub(super) fn connect(at: &Addresses) -> Result<Client, String> {
     let config = ClientConfig { cache_bytes: 1 << 20, transactions_max: 2, ..ClientConfig::default() };
     Client::connect_with(at.clone(), config).map_err(failed)
 }
@@ -344,6 +362,9 @@ const WINDOW: Duration = Duration::from_millis(300);
 /// Successes in such a time, so that there are gaps.
 const SUCCESSES: usize = 20;
 const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Entries that a member may lack and count as caught up.
+const LAG_MAX: u64 = 1_000;
 
 const BURNERS: usize = 4;
 

@@ -13,6 +13,8 @@ use tercel_wire::message::{FromClient, Join, Refusal};
 use super::{End, Server};
 use crate::effect::{Conn, Effect, Effects};
 use crate::order;
+use crate::order::quorum::Other;
+use crate::sessions::regroup::HEARD_US;
 use crate::time::Now;
 
 /// A server's place in a group, and the members that are connected to it.
@@ -186,6 +188,20 @@ impl Server {
             self.sessions.end_all(out);
             out.push(Effect::Adopt);
         }
+    }
+
+    /// Has the member lead that lacks least, of those that vote and were heard a moment ago. Says whether
+    /// there is one, and this server leads.
+    pub(super) fn hand_over(&mut self, out: &mut Effects) -> bool {
+        let Some(group) = self.sequencer.status().filter(|_| self.leader.is_some()) else { return false };
+        let may_lead = |other: &&Other| {
+            group.members.votes(other.id) && !other.is_lost && self.now.since_us(other.heard) <= HEARD_US
+        };
+        let Some(to) = group.others.iter().filter(may_lead).max_by_key(|other| other.durable) else {
+            return false;
+        };
+        self.sequence(order::Input::MoveLead(to.id), out);
+        true
     }
 
     fn turn_away(&mut self, conn: Conn, why: &str, out: &mut Effects) {

@@ -176,11 +176,8 @@ impl Server {
                     self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
                 }
             }
-            Input::Drain => {
-                if self.condition.drain == Drain::Open {
-                    self.condition.drain = Drain::Draining;
-                }
-            }
+            Input::Drain if self.condition.drain == Drain::Open => self.begin_drain(out),
+            Input::Drain => {}
             Input::Time => self.time(out),
         }
         if self.end != End::Recovering {
@@ -207,7 +204,11 @@ impl Server {
             return Some(self.now);
         }
         let absent = leads.and_then(|l| l.deadline());
-        [waits, self.sessions.deadline(), absent].into_iter().flatten().min()
+        let handed = match self.condition.drain {
+            Drain::Handing(until) => Some(until),
+            _ => None,
+        };
+        [waits, self.sessions.deadline(), absent, handed].into_iter().flatten().min()
     }
 
     fn is_answered(&self, view: ViewId) -> bool {
@@ -234,7 +235,7 @@ impl Server {
             sequencer: &mut *self.sequencer,
             said: &mut said,
             stats: &mut self.stats,
-            host: self.host,
+            host: &self.host,
             condition: self.condition,
             out,
         };
@@ -320,7 +321,11 @@ impl Server {
         let Recovered { config, replica, pages, horizon, .. } = recovery.recovered()?;
         (self.config, self.replica, self.pages) = (config, replica, pages);
         self.sessions = self.sessions.next(now, horizon, out);
-        self.condition = Condition::new(now);
+        let drain = match self.condition.drain {
+            Drain::Open => Drain::Open,
+            _ => Drain::Draining,
+        };
+        self.condition = Condition { drain, ..Condition::new(now) };
         // What is still to come was asked for by the replica that is gone.
         self.joined.incarnation = self.joined.incarnation.wrapping_add(1);
         self.end = End::Working;
@@ -478,9 +483,21 @@ impl Server {
         }
     }
 
+    /// The server is to be stopped. The leader of a group hands the lead over before, so that its clients go
+    /// on where another member leads, and none is refused.
+    fn begin_drain(&mut self, out: &mut Effects) {
+        self.condition.drain = match self.hand_over(out) {
+            true => Drain::Handing(self.now.plus_us(order::quorum::HAND_OVER_US)),
+            false => Drain::Draining,
+        };
+    }
+
     /// While new calls are refused: notes the moment from which on none is under way, and up to where they
     /// have written. Clients that go on to commit do not put it off.
     fn drain(&mut self) {
+        if matches!(self.condition.drain, Drain::Handing(until) if until <= self.now) {
+            self.condition.drain = Drain::Draining;
+        }
         if self.condition.drain == Drain::Draining
             && self.sessions.calls_under_way() == 0
             && self.leader.as_ref().is_none_or(|leader| !leader.has_waiting())
@@ -491,7 +508,12 @@ impl Server {
 
     /// Says whether new calls are refused, all earlier calls have ended, and their writes are visible.
     pub fn is_drained(&self) -> bool {
-        matches!(self.condition.drain, Drain::Ordered(upto) if upto <= self.pages.visible())
+        match self.condition.drain {
+            Drain::Open => false,
+            Drain::Ordered(upto) => upto <= self.pages.visible(),
+            // It no longer leads: its calls have ended with its sessions.
+            Drain::Handing(_) | Drain::Draining => self.end == End::Recovering,
+        }
     }
 
     fn store(&mut self, to_store: Option<ToStore>, out: &mut Effects) {

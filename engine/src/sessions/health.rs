@@ -31,6 +31,8 @@ pub(crate) struct Condition {
 pub(crate) enum Drain {
     /// It takes new calls.
     Open,
+    /// It takes new calls while it hands the lead of its group over, until then at the latest.
+    Handing(Now),
     /// It takes none, and some are under way.
     Draining,
     /// None is. What the last ones wrote is ordered up to here, and may not be visible yet.
@@ -44,7 +46,7 @@ impl Condition {
 
     /// Says whether new calls are refused.
     pub(crate) fn is_draining(self) -> bool {
-        self.drain != Drain::Open
+        matches!(self.drain, Drain::Draining | Drain::Ordered(_))
     }
 }
 

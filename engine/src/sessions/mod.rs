@@ -37,7 +37,7 @@ pub(crate) mod health;
 pub(crate) mod horizon;
 pub(crate) mod inside;
 mod items;
-mod regroup;
+pub(crate) mod regroup;
 mod requests;
 pub mod schedule;
 mod services;
@@ -93,7 +93,7 @@ pub(crate) struct Cx<'a> {
     /// Outputs of the sequencer.
     pub said: &'a mut Vec<order::Output>,
     pub stats: &'a mut ServerStats,
-    pub host: HostStats,
+    pub host: &'a HostStats,
     pub condition: Condition,
     pub out: &'a mut Effects,
 }

@@ -175,7 +175,7 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
 
 /// A member is there that was heard so long ago at most: many heartbeats.
-const HEARD_US: u64 = 1_000_000;
+pub(crate) const HEARD_US: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -264,6 +264,50 @@ fn leader_tells_member_that_it_is_lost() {
 }
 
 #[test]
+fn leader_that_drains_hands_the_lead_over() {
+    let mut first = First::of(&[true, true], 0, true);
+    while !first.server.is_leading() {
+        first.pass(50_000);
+        for packet in std::mem::take(&mut first.packets) {
+            let answer = match packet {
+                Packet::Ask { number, .. } => Packet::May { number, is_granted: true, promised: 0 },
+                Packet::Vote { view, .. } => Packet::Voted { view, is_sure: true, log: Contents::default() },
+                Packet::Append(Append { view, round, before, entries, .. }) => {
+                    let durable = LogPosition(before.position.0 + entries.len() as u64);
+                    Packet::Acked { view, round, durable }
+                }
+                _ => continue,
+            };
+            first.packet(&answer);
+        }
+    }
+    let view = first.server.view();
+    first.input(Input::Drain);
+    assert!(first.packets.contains(&Packet::TakeOver { view }), "{:?}", first.packets);
+    // Until the other leads, it serves as before.
+    assert_eq!((first.health().0, first.server.is_drained()), (HealthState::Serving, false));
+    first.packet(&Packet::Vote { view: ViewId::new(view.number + 1, 2), end: EntryId::default() });
+    first.packet(&Packet::Append(Append {
+        view: ViewId::new(view.number + 1, 2),
+        round: 1,
+        before: EntryId { view, position: LogPosition(1) },
+        stable: LogPosition(1),
+        rank: 0,
+        asks: true,
+        entries: vec![],
+    }));
+    assert!(!first.server.is_leading() && first.server.is_drained());
+}
+
+#[test]
+fn leader_that_nobody_relieves_drains_alone() {
+    let mut first = First::of(&[true, false], 0, true);
+    first.pass(100_000);
+    first.input(Input::Drain);
+    assert_eq!((first.health().0, first.server.is_drained()), (HealthState::Draining, true));
+}
+
+#[test]
 fn removal_that_is_asked_for_again_succeeds() {
     let mut first = First::of(&[true], 0, true);
     first.pass(100_000);

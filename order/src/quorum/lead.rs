@@ -526,7 +526,7 @@ fn packet(
 }
 
 /// Time for another member to take the lead over, and for the own disk to get on, in microseconds.
-const HAND_OVER_US: u64 = 1_000_000;
+pub const HAND_OVER_US: u64 = 1_000_000;
 
 /// The host is told in steps of so many entries what others no longer need: it lets whole segments go.
 const KEPT_STEP: u64 = 256;

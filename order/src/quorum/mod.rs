@@ -39,6 +39,7 @@ use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId, Written};
 use crate::{Input, KIND_MEMBERS, Output, Sealed, Sequencer};
 use elect::{Asking, Candidate};
 use follow::Followed;
+pub use lead::HAND_OVER_US;
 use lead::Leading;
 use members::{Lists, Member, Members};
 use packet::Packet;
