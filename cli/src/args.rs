@@ -137,6 +137,7 @@ pub struct Space {
   tercel serve --data ./packages --listen unix:/tmp/tercel.sock
   tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket
   tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
+  tercel serve --config /etc/tercel.toml --metrics 127.0.0.1:9117
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
 seconds. At the second it stops at once. What was acknowledged is kept either way.")]
@@ -186,9 +187,36 @@ pub struct Serve {
     /// at once
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "5")]
     pub drain: u32,
+    /// Take what is not said here from this TOML file: each key is an option without its dashes, a list says
+    /// it several times
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Serve counters for Prometheus there, at http://HOST:PORT/metrics
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<String>,
+    /// Which of the server's events to write to standard error: of groups, copies and disks, never of single
+    /// requests
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info)]
+    pub log_level: LogLevel,
+    /// Write each event as a JSON object in a line
+    #[arg(long)]
+    pub log_json: bool,
     /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
+}
+
+/// The least of the events that are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// None
+    Off,
+    /// What an operator may have to do something about
+    Warn,
+    /// Views and copies too
+    Info,
+    /// Connections between members too
+    Debug,
 }
 
 /// Which clients may use shared memory.

@@ -11,9 +11,11 @@ mod health;
 mod import;
 mod inspect;
 mod measured;
+mod metrics;
 mod query;
 mod restore;
 mod serve;
+mod settings;
 mod space;
 mod stat;
 
@@ -27,7 +29,9 @@ fn main() -> std::process::ExitCode {
     let term = Term::new();
     // Where the system refuses that, the signal ends the process, as it would have.
     let _ = tercel_term::stop::survive_full_files();
-    match Args::parse().with_server(std::env::var_os("TERCEL_SERVER")).and_then(|args| run(args, &term)) {
+    let parsed = settings::with_file(std::env::args_os())
+        .and_then(|words| Args::parse_from(words).with_server(std::env::var_os("TERCEL_SERVER")));
+    match parsed.and_then(|args| run(args, &term)) {
         Ok(code) => code,
         Err(e) => {
             e.print(&term);

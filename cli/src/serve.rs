@@ -10,6 +10,7 @@ use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::raise_descriptors;
 use tercel_term::say;
 use tercel_term::stop::Signals;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::args;
 
@@ -31,6 +32,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         },
         ..ServerConfig::new(&args.data)
     };
+    write_events(args);
     let mut signals = Signals::take()?;
     raise_descriptors();
     if let Some(servers) = &args.join {
@@ -54,6 +56,23 @@ pub fn run(args: &args::Serve) -> Outcome {
     }
     say!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the events of the server to standard error from now on.
+fn write_events(args: &args::Serve) {
+    let level = match args.log_level {
+        args::LogLevel::Off => return,
+        args::LogLevel::Warn => LevelFilter::WARN,
+        args::LogLevel::Info => LevelFilter::INFO,
+        args::LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    let lines =
+        tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
+    // Without one that writes, the server goes on as well.
+    let _ = match args.log_json {
+        true => lines.json().try_init(),
+        false => lines.with_ansi(false).try_init(),
+    };
 }
 
 /// Why a server is over that was not told to stop.
@@ -90,6 +109,11 @@ fn serve(args: &args::Serve, config: ServerConfig, signals: Signals, is_first: b
         // Its starter may have gone after the first line.
         false => eprintln!("{listening}"),
     }
+    if let Some(metrics) = args.metrics.as_ref().filter(|_| is_first) {
+        let of = server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?;
+        crate::metrics::start(metrics, args.allow_plain_remote, of.clone())?;
+    }
+    tercel_term::notify::tell("READY=1");
     if !losses(&args.data).map_err(ServerError::from)?.is_empty() {
         let lost = args.data.join(LOST_NAME);
         eprintln!(

@@ -77,11 +77,12 @@ fn shown(status: &Value) {
 }
 
 /// Fields of the server's status that are shown in other words.
-const SAID: [&str; 7] = [
+const SAID: [&str; 8] = [
     "collection",
     "collection_ticket",
     "counted",
     "group",
+    "syncs",
     "warnings",
     // In words, `time_to_full` says as much.
     "fresh_pages_per_hour",
@@ -164,7 +165,7 @@ fn element(value: &Value) -> String {
 }
 
 /// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 38] = [
+pub const WORDS: [(&str, &str, &str); 40] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -221,6 +222,12 @@ const WORDS: [(&str, &str, &str); 38] = [
         "connections, because too much had arrived in part or was not taken",
     ),
     ("log_bytes", "log bytes", "on disk"),
+    (
+        "sync_p99_us",
+        "sync p99",
+        "microseconds in which the log's disk had what it was given, of 99 in 100 times",
+    ),
+    ("slow_syncs", "slow syncs", "among them, that took 100 ms or more"),
     ("replay_entries", "log to replay", "commits that a start after a crash would replay"),
     ("disk_full", "disk full", "whether commits wait for room on the disk"),
     ("backup_stamp", "backup at", "the commit of the backup under way, or 0"),

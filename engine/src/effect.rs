@@ -16,7 +16,7 @@ use crate::order::quorum::members::Members;
 use crate::replica::saved::Saved;
 use crate::rpc::streams::{Said, Violation};
 use crate::rpc::{Job, JobDone, JobId, Offers, Services};
-use crate::time::in_words;
+use crate::time::{Times, in_words};
 
 /// A connection, named by the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -401,6 +401,8 @@ pub struct HostStats {
     pub log_bytes: u64,
     /// Set if the disk has no room for the log or the pages.
     pub disk_full: bool,
+    /// The times of the log's syncs.
+    pub syncs: Times,
     /// Connections that were ended because all together had received in part, or not taken, too much.
     pub ended_for_room: u64,
 }

@@ -28,6 +28,53 @@ pub fn micros(time: Duration) -> u64 {
     time.as_micros().try_into().unwrap_or(u64::MAX)
 }
 
+/// Times counted by their length, each bound twice the one before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Those of at most the bound with the same index, and of more than the bound before; the last are the
+    /// longer ones.
+    pub counts: [u64; Times::BOUNDS_US.len() + 1],
+    /// All together, in microseconds.
+    pub sum_us: u64,
+    /// Those of [`Times::SLOW_US`] and more.
+    pub slow: u64,
+}
+
+impl Times {
+    /// Bounds in microseconds.
+    pub const BOUNDS_US: [u64; 15] = {
+        let (mut bounds, mut i) = ([0; 15], 0);
+        while i < bounds.len() {
+            bounds[i] = 64 << i;
+            i += 1;
+        }
+        bounds
+    };
+
+    /// As long a time is slow, in microseconds.
+    pub const SLOW_US: u64 = 100_000;
+
+    /// Counts a time.
+    pub fn add(&mut self, time: Duration) {
+        let us = micros(time);
+        self.counts[Times::BOUNDS_US.partition_point(|bound| *bound < us)] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+        self.slow += u64::from(us >= Times::SLOW_US);
+    }
+
+    /// The bound within which so many in a hundred were; the last bound for those beyond it.
+    pub fn percentile_us(&self, percent: u64) -> u64 {
+        let all: u64 = self.counts.iter().sum();
+        let mut left = (all * percent).div_ceil(100);
+        let within = |n: &u64| {
+            left = left.saturating_sub(*n);
+            left == 0
+        };
+        let at = self.counts.iter().position(within).unwrap_or(0);
+        if all == 0 { 0 } else { Times::BOUNDS_US[at.min(Times::BOUNDS_US.len() - 1)] }
+    }
+}
+
 /// About how long so many seconds are, for people.
 pub fn in_words(seconds: u64) -> String {
     let above = UNITS.iter().find(|(_, unit)| seconds >= SEVERAL * unit);
@@ -59,6 +106,17 @@ const UNITS: [(&str, u64); 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_counted_by_length() {
+        let mut times = Times::default();
+        assert_eq!(times.percentile_us(99), 0);
+        (0..99).for_each(|_| times.add(Duration::from_micros(100)));
+        times.add(Duration::from_secs(90));
+        assert_eq!((times.counts[1], times.counts[15], times.slow), (99, 1, 1));
+        assert_eq!((times.percentile_us(50), times.percentile_us(99)), (128, 128));
+        assert_eq!(times.percentile_us(100), Times::BOUNDS_US[14]);
+    }
 
     #[test]
     fn times_are_said_in_the_largest_unit_of_which_there_are_several() {

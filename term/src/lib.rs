@@ -14,6 +14,7 @@
 pub mod fail;
 pub mod hosts;
 pub mod members;
+pub mod notify;
 pub mod process;
 pub mod stop;
 pub mod tidy;

@@ -47,7 +47,10 @@ impl OwnProcess {
         // Measurements are of the program that ships.
         let program = if own.ends_with("tercel-bench") { beside("tercel", "tercel-cli")? } else { own };
         let mut command = begin(program);
-        command.args(["serve", "--until-eof", "--listen", &listen, "--data"]).arg(dir).args(more);
+        command
+            .args(["serve", "--until-eof", "--log-level", "off", "--listen", &listen, "--data"])
+            .arg(dir)
+            .args(more);
         OwnProcess::start(command)
     }
 

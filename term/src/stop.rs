@@ -11,6 +11,8 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator;
 use tercel::{Server, ServerError, Stopper};
 
+use crate::notify;
+
 /// A file that may grow no more is an error of the write from now on, and does not end this process by a
 /// signal.
 ///
@@ -61,6 +63,7 @@ impl Signals {
 }
 
 fn drain_and_stop(stopper: &Stopper, within: Duration) {
+    notify::tell("STOPPING=1");
     if !within.is_zero() {
         let silent = within.min(SILENCE);
         if !stopper.drain(silent) {

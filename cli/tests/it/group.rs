@@ -1,24 +1,10 @@
 //! `tercel group` and what a member's directory refuses, by processes as an operator runs them.
 
-use std::net::TcpListener;
 use std::path::Path;
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 
-use crate::common::{Serving, err, in_one_line, out, tercel, until};
-
-/// An address that is free, and is taken a moment later: below the ports that the system gives to others.
-fn free() -> String {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 10_000 + std::process::id() as u16 % 4_000;
-    loop {
-        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 5_000;
-        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
-            return listener.local_addr().unwrap().to_string();
-        }
-    }
-}
+use crate::common::{Serving, err, free, in_one_line, out, tercel, until};
 
 fn at(dir: &Path, name: &str) -> String {
     dir.join(name).display().to_string()

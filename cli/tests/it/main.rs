@@ -14,4 +14,5 @@ mod interfaces;
 mod lists;
 mod measured;
 mod mishaps;
+mod operate;
 mod serve;

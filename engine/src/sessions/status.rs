@@ -6,14 +6,14 @@ use tercel_wire::page::PAGE_BYTES;
 use super::{Cx, Sessions};
 use crate::leader::{CollectStatus, Leader, Outlook};
 use crate::order::quorum::{Status, Why};
-use crate::time::{Now, in_words};
+use crate::time::{Now, Times, in_words};
 
 impl Sessions {
     /// The status. `ticket` is the number of the collection that was just asked for, if one was.
     pub(super) fn status(&self, ticket: Option<u64>, cx: &Cx<'_>) -> String {
         let (s, mob, visible) = (&cx.stats, &cx.pages.mob, cx.pages.visible());
         let places = &cx.replica.places;
-        let fields: [(&str, u64); 34] = [
+        let fields: [(&str, u64); 36] = [
             ("view", cx.replica.view().number.into()),
             ("visible", visible.0),
             ("pages", places.next_page().saturating_sub(1).into()),
@@ -33,6 +33,8 @@ impl Sessions {
             ("accepts_paused", cx.host.accepts_paused),
             ("ended_for_room", cx.host.ended_for_room),
             ("log_bytes", cx.host.log_bytes),
+            ("sync_p99_us", cx.host.syncs.percentile_us(99)),
+            ("slow_syncs", cx.host.syncs.slow),
             ("replay_entries", cx.pages.entries_behind()),
             ("staged_bytes", self.parts_bytes as u64),
             ("backup_stamp", self.backups.stamp().map_or(0, |s| s.0)),
@@ -56,12 +58,18 @@ impl Sessions {
         if let Some(group) = cx.sequencer.status() {
             out.push_str(&format!(",\"group\":{}", group_json(&group, cx)));
         }
+        out.push_str(&format!(",\"syncs\":{}", times_json(&cx.host.syncs)));
         for (name, value) in fields {
             out.push_str(&format!(",\"{name}\":{value}"));
         }
         out.push('}');
         out
     }
+}
+
+fn times_json(times: &Times) -> String {
+    let Times { counts, sum_us, .. } = times;
+    format!("{{\"bounds_us\":{:?},\"counts\":{counts:?},\"sum_us\":{sum_us}}}", Times::BOUNDS_US)
 }
 
 /// The group, as this member knows it. Addresses have no characters that JSON writes otherwise.

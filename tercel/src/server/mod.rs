@@ -10,6 +10,7 @@ mod door;
 pub mod group;
 mod inside;
 mod items;
+mod journal;
 mod records;
 mod run;
 mod shared;

@@ -22,6 +22,7 @@ use super::datagrams::Datagrams;
 use super::door::{Door, Giver, Offered};
 use super::group::Group;
 use super::inside::{Core, Inside};
+use super::journal::{self, Journal};
 use super::records::Records;
 use super::shared::{CALLS_AT_ONCE, Calls, Channels, Found, Known, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
@@ -86,6 +87,7 @@ pub(super) struct Loop {
     disk: DiskState,
     /// The board for the program around the loop; and the warning on it.
     board: (Board, Option<SpaceWarning>),
+    journal: Journal,
     stopping: Stopping,
     failed: Option<String>,
 }
@@ -161,6 +163,7 @@ impl Loop {
             scheduler: Scheduler::new(bounds),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
             board: (board, None),
+            journal: Journal::default(),
             stopping: Stopping::default(),
             failed: None,
         }
@@ -300,6 +303,9 @@ impl Loop {
         }
         self.perform(core);
         self.look_at_backlogs(core);
+        if self.group.is_some() {
+            self.journal.look(&core.machine);
+        }
         if !self.stopping.drains.is_empty() && core.machine.is_drained() {
             // One that waits no longer is gone.
             self.stopping.drains.drain(..).for_each(|drain| _ = drain.send(()));
@@ -344,6 +350,7 @@ impl Loop {
             Kind::Received(lease) if event.key == PEER_KEY => {
                 let heard = self.group.as_mut().and_then(|group| group.heard(event.token, &lease));
                 if let Some((member, text)) = heard {
+                    journal::refused(member, &text);
                     core.take(now, Input::RefusedBy(member, text));
                 }
             }
@@ -353,8 +360,8 @@ impl Loop {
                 self.received(core, now, conn, &lease, unsent_bytes);
             }
             Kind::EndOfStream | Kind::Closed(_) if event.key == PEER_KEY => {
-                if let Some(group) = &mut self.group {
-                    group.ended(event.token);
+                if let Some(member) = self.group.as_mut().and_then(|group| group.ended(event.token)) {
+                    journal::disconnected(member);
                 }
                 self.queue.revoke(event.token);
             }
@@ -456,8 +463,12 @@ impl Loop {
             Post::Dialed(to, stream) => self.dialed(to, stream),
             Post::Saved(number) => core.take(now, Input::Saved(number)),
             // It is told for a while, and the leader asked again.
-            Post::Copied(Err((member, why))) => core.take(now, Input::RefusedBy(member, why)),
+            Post::Copied(Err((member, why))) => {
+                journal::refused(member, &why);
+                core.take(now, Input::RefusedBy(member, why));
+            }
             Post::Copied(Ok((view, end))) => {
+                journal::copy_ended(view);
                 self.stopping.copied = true;
                 core.take(now, Input::Copied(view, end));
             }
@@ -527,6 +538,7 @@ impl Loop {
             self.log.truncate_below(Stamp::ZERO);
         }
         let full = log.is_short || self.disk.pages_full;
+        self.journal.disk_full(full);
         if full != self.disk.disk_full {
             self.disk.disk_full = full;
             core.take(now, Input::DiskFull(full));
@@ -543,7 +555,15 @@ impl Loop {
         let accepts_paused = self.queue.counters().accepts_paused;
         let ended_for_room = self.scheduler.scheduled().ended_for_room;
         let log_bytes = log.bytes;
-        core.machine.set_host(HostStats { accepts_paused, log_bytes, disk_full: full, ended_for_room });
+        let syncs = self.log.syncs();
+        self.journal.syncs(&syncs);
+        core.machine.set_host(HostStats {
+            accepts_paused,
+            log_bytes,
+            disk_full: full,
+            syncs,
+            ended_for_room,
+        });
         self.look_at_warning(core);
     }
 
@@ -784,11 +804,15 @@ impl Loop {
                 }
             }
             Effect::Copy(leader) => {
+                journal::copy_begins(&leader);
                 if let Err(error) = group.copy(&leader) {
                     self.failed = Some(format!("it cannot take a copy of the space: {error}"));
                 }
             }
-            Effect::Recover(upto) => group.recover(upto),
+            Effect::Recover(upto) => {
+                journal::recovers();
+                group.recover(upto);
+            }
             _ => {}
         }
         self.recover_if_due();
@@ -805,7 +829,10 @@ impl Loop {
     fn dialed(&mut self, to: MemberId, stream: OwnedFd) {
         let Some(group) = &mut self.group else { return };
         match self.queue.declare_stream(stream, PEER_KEY) {
-            Ok(token) => group.dialed(to, token, &mut self.queue),
+            Ok(token) => {
+                journal::connected(to);
+                group.dialed(to, token, &mut self.queue);
+            }
             // It is tried again when there is room.
             Err(_) => group.lost(to),
         }

@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// A list with a stanza that wins over another, a cycle, and names that no stanza defines.
 pub const PACKAGES: &str = "\
@@ -99,6 +101,18 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// An address that is free, and is taken a moment later: below the ports that the system gives to others.
+pub fn free() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + std::process::id() as u16 % 4_000;
+    loop {
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 5_000;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().unwrap().to_string();
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::panics::caught;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tercel_engine::time::Times;
 use tercel_lock::unpoison;
 use tercel_wire::id::{LogPosition, Stamp, Written};
 use tercel_wire::log::Last;
@@ -59,6 +60,8 @@ struct State {
     queue: Vec<Batch>,
     queued_bytes: usize,
     log: LogState,
+    /// The times in which batches were written and synced.
+    syncs: Times,
     /// Empty buffers with capacity.
     free_buffers: Vec<Vec<u8>>,
     truncate_below: Option<Stamp>,
@@ -216,6 +219,11 @@ impl LogThread {
         self.shared.lock().log
     }
 
+    /// The times in which batches were written and synced.
+    pub fn syncs(&self) -> Times {
+        self.shared.lock().syncs
+    }
+
     /// Writes what was submitted and closes the log.
     pub fn close(mut self) -> Result<(), DiskError> {
         match self.finish() {
@@ -322,9 +330,12 @@ impl Shared {
     /// Writes and syncs the batches, and notes the result in the state.
     fn commit(&self, log: &mut Log, batches: &[Batch]) -> LogDone {
         let end = batches.last().map_or_else(Written::default, |batch| batch.end);
+        let begun = Instant::now();
         match self.write(log, batches) {
             Ok(()) => {
-                self.lock().log = LogState::of(log);
+                let mut state = self.lock();
+                state.log = LogState::of(log);
+                state.syncs.add(begun.elapsed());
                 LogDone::Synced { end }
             }
             Err(error) => {

@@ -142,15 +142,12 @@ impl Group {
         last
     }
 
-    /// A connection has ended. Says whether it was one to a member.
-    pub(crate) fn ended(&mut self, stream: Token) -> bool {
-        let peer = self.peers.values_mut().find(|peer| peer.stream == Some(stream));
-        let is_one = peer.is_some();
-        if let Some(peer) = peer {
-            peer.stream = None;
-            peer.dialer.again();
-        }
-        is_one
+    /// A connection has ended. Gives the member to which it was one.
+    pub(crate) fn ended(&mut self, stream: Token) -> Option<MemberId> {
+        let (member, peer) = self.peers.iter_mut().find(|(_, peer)| peer.stream == Some(stream))?;
+        peer.stream = None;
+        peer.dialer.again();
+        Some(*member)
     }
 
     /// Sends a packet to a member, if it is connected and takes what it is sent. A packet that is lost is
