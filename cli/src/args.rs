@@ -191,19 +191,26 @@ pub struct Serve {
     /// it several times
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub shown: Shown,
+    /// Stop when standard input ends, because the process that started this one has ended
+    #[arg(long, hide = true)]
+    pub until_eof: bool,
+}
+
+/// The part of a server that its operator sees.
+#[derive(Debug, ClapArgs)]
+pub struct Shown {
     /// Serve counters for Prometheus there, at http://HOST:PORT/metrics
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
-    /// Which of the server's events to write to standard error: of groups, copies and disks, never of single
+    /// The events of the server that are written to standard error: of groups, copies and disks, never of single
     /// requests
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub log_level: LogLevel,
     /// Write each event as a JSON object in a line
     #[arg(long)]
     pub log_json: bool,
-    /// Stop when standard input ends, because the process that started this one has ended
-    #[arg(long, hide = true)]
-    pub until_eof: bool,
 }
 
 /// The least of the events that are written.
@@ -211,7 +218,7 @@ pub struct Serve {
 pub enum LogLevel {
     /// None
     Off,
-    /// What an operator may have to do something about
+    /// Those that may need an operator
     Warn,
     /// Views and copies too
     Info,

@@ -60,7 +60,7 @@ pub fn run(args: &args::Serve) -> Outcome {
 
 /// Writes the events of the server to standard error from now on.
 fn write_events(args: &args::Serve) {
-    let level = match args.log_level {
+    let level = match args.shown.log_level {
         args::LogLevel::Off => return,
         args::LogLevel::Warn => LevelFilter::WARN,
         args::LogLevel::Info => LevelFilter::INFO,
@@ -69,7 +69,7 @@ fn write_events(args: &args::Serve) {
     let lines =
         tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
     // Without one that writes, the server goes on as well.
-    let _ = match args.log_json {
+    let _ = match args.shown.log_json {
         true => lines.json().try_init(),
         false => lines.with_ansi(false).try_init(),
     };
@@ -109,7 +109,7 @@ fn serve(args: &args::Serve, config: ServerConfig, signals: Signals, is_first: b
         // Its starter may have gone after the first line.
         false => eprintln!("{listening}"),
     }
-    if let Some(metrics) = args.metrics.as_ref().filter(|_| is_first) {
+    if let Some(metrics) = args.shown.metrics.as_ref().filter(|_| is_first) {
         let of = server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?;
         crate::metrics::start(metrics, args.allow_plain_remote, of.clone())?;
     }

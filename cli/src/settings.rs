@@ -65,7 +65,7 @@ fn is_named(key: &str, words: &[OsString]) -> bool {
     words.iter().any(|word| word == OsStr::new(&alone) || word.to_string_lossy().starts_with(&with))
 }
 
-/// What follows an option on the command line.
+/// The word after an option on the command line.
 fn value_of(key: &str, words: &[OsString]) -> Option<OsString> {
     let (alone, with) = (format!("--{key}"), format!("--{key}="));
     let at = words.iter().position(|word| is_named(key, std::slice::from_ref(word)))?;

@@ -1,4 +1,4 @@
-//! What a service manager is told of the server: that it is ready, and that it stops (`sd_notify(3)`).
+//! Word to a service manager of the server: that it is ready, and that it stops (`sd_notify(3)`).
 
 use std::env;
 use std::ffi::OsString;

@@ -23,7 +23,7 @@ struct Tally {
     commits: u64,
 }
 
-/// What a client met.
+/// The fate of a client.
 struct Met {
     /// The longest time between two of its successes.
     gap: Duration,

@@ -1,4 +1,4 @@
-//! What an operator sets up around a server: a file of settings, counters, events, a service manager, and a
+//! The things around a server that an operator sets up: a file of settings, counters, events, a service manager, and a
 //! restart of a group member by member.
 
 use std::io::{BufRead, BufReader, Read, Write};

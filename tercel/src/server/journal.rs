@@ -3,19 +3,35 @@
 //! The loop looks once a turn, and a turn in which nothing of this has changed costs some comparisons. Nothing
 //! is told of single requests.
 
-use tercel_engine::server::Server as Machine;
+use tercel_engine::server::{Server as Machine, SpaceWarning};
 use tercel_engine::time::Times;
 use tercel_wire::id::{MemberId, ViewId};
 
-/// What was told last.
-#[derive(Debug, Default)]
+use super::warnings::Board;
+
+/// The last that was told.
 pub(super) struct Journal {
+    /// The board for the program around the loop; and the warning on it.
+    board: (Board, Option<SpaceWarning>),
     view: Option<(ViewId, bool)>,
     disk_full: bool,
     slow_syncs: u64,
 }
 
 impl Journal {
+    pub(super) fn new(board: Board) -> Journal {
+        Journal { board: (board, None), view: None, disk_full: false, slow_syncs: 0 }
+    }
+
+    /// Notes the warning of the machine, if that has changed.
+    pub(super) fn warn(&mut self, warning: Option<SpaceWarning>) {
+        let (board, noted) = &mut self.board;
+        if warning != *noted {
+            *noted = warning;
+            board.note(warning);
+        }
+    }
+
     /// Tells of a view that has begun, or of the end of one that was led here.
     pub(super) fn look(&mut self, machine: &Machine) {
         let now = (machine.view(), machine.is_leading());

@@ -10,7 +10,7 @@ use tercel_engine::rpc::ReplyBody;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::schedule::{Bounds, Decision, Origin, Received, Scheduler};
 use tercel_engine::server::{
-    Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Recovery, Server as Machine, SpaceWarning,
+    Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Recovery, Server as Machine,
 };
 use tercel_engine::time::Now;
 use tercel_events::shm::Channel;
@@ -85,8 +85,6 @@ pub(super) struct Loop {
     /// Decides which connection is served next, and which is not read.
     scheduler: Scheduler,
     disk: DiskState,
-    /// The board for the program around the loop; and the warning on it.
-    board: (Board, Option<SpaceWarning>),
     journal: Journal,
     stopping: Stopping,
     failed: Option<String>,
@@ -162,8 +160,7 @@ impl Loop {
             hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
-            board: (board, None),
-            journal: Journal::default(),
+            journal: Journal::new(board),
             stopping: Stopping::default(),
             failed: None,
         }
@@ -569,12 +566,7 @@ impl Loop {
 
     /// Notes what the machine warns of, if that has changed.
     fn look_at_warning(&mut self, core: &Core) {
-        let (board, noted) = &mut self.board;
-        let warning = core.machine.space_warning();
-        if warning != *noted {
-            *noted = warning;
-            board.note(warning);
-        }
+        self.journal.warn(core.machine.space_warning());
     }
 
     fn received(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: &[u8], unsent_bytes: usize) {
