@@ -204,8 +204,8 @@ pub struct Shown {
     /// Serve counters for Prometheus there, at http://HOST:PORT/metrics
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
-    /// The events of the server that are written to standard error: of groups, copies and disks, never of single
-    /// requests
+    /// The events of the server that are written to standard error: of groups, copies and disks, never of
+    /// single requests
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub log_level: LogLevel,
     /// Write each event as a JSON object in a line

@@ -1,5 +1,5 @@
-//! The things around a server that an operator sets up: a file of settings, counters, events, a service manager, and a
-//! restart of a group member by member.
+//! The things around a server that an operator sets up: a file of settings, counters, events, a service
+//! manager, and a restart of a group member by member.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,7 +1,7 @@
 //! The events of a server that an operator reads about afterwards, given to `tracing`.
 //!
-//! The loop looks once a turn, and a turn in which nothing of this has changed costs some comparisons. Nothing
-//! is told of single requests.
+//! The loop looks once a turn, and a turn in which nothing of this has changed costs some comparisons.
+//! Nothing is told of single requests.
 
 use tercel_engine::server::{Server as Machine, SpaceWarning};
 use tercel_engine::time::Times;
