@@ -127,6 +127,10 @@ pub trait Sequencer: Send + std::fmt::Debug {
     fn leader(&self) -> Option<&Member> {
         None
     }
+    /// Says whether the other member that leads was heard as lately as it is when all is well.
+    fn is_heard(&self, _now: Now) -> bool {
+        true
+    }
     /// The state of the group, for people; none of a sequencer that is alone.
     fn status(&self) -> Option<Status> {
         None

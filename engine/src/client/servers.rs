@@ -1,7 +1,9 @@
 //! The servers at which a client may find its space, and the order and pauses in which it tries them.
 //!
 //! Addresses are texts here: the host knows how to reach them. The invariant: between two pauses each address
-//! is tried once at most, whatever servers tell of each other, and all are tried before the first pause.
+//! is tried once at most, whatever servers tell of each other, and all are tried before the first pause. A
+//! server that did not answer, because it did not lead yet, is tried once more for each other that tells
+//! that it leads.
 
 use super::Client;
 use crate::random::Random;
@@ -15,6 +17,8 @@ pub struct Servers {
     learned: Vec<String>,
     /// Those that were tried since the last pause.
     tried: Vec<String>,
+    /// Those among them that sent the client on.
+    sent_on: Vec<String>,
     /// The one that welcomed the client last, until another sends it on.
     home: String,
     /// Set once one of those tried since the last pause has taken a connection.
@@ -59,6 +63,7 @@ impl Servers {
             named,
             learned: Vec::new(),
             tried: Vec::new(),
+            sent_on: Vec::new(),
             home: String::new(),
             is_any_there: false,
             unreachable: None,
@@ -69,6 +74,9 @@ impl Servers {
     /// A server does not serve clients, and has told of those that may, the leader first.
     pub fn sent_on(&mut self, servers: Vec<String>) {
         self.home.clear();
+        self.sent_on.extend(self.tried.last().cloned());
+        let leader = servers.first().filter(|at| !self.sent_on.contains(at));
+        self.tried.retain(|at| Some(at) != leader);
         self.learn(servers);
     }
 
@@ -82,7 +90,7 @@ impl Servers {
     /// The client was welcomed: if it loses this server, the others are tried first.
     pub(super) fn found(&mut self) {
         self.home = self.tried.last().cloned().unwrap_or_default();
-        self.tried.clear();
+        self.forget_tried();
         self.unreachable = None;
     }
 
@@ -95,7 +103,12 @@ impl Servers {
             self.learned.insert(0, at);
         }
         self.home.clear();
+        self.forget_tried();
+    }
+
+    fn forget_tried(&mut self) {
         self.tried.clear();
+        self.sent_on.clear();
     }
 
     fn untried(&self) -> Option<&String> {
@@ -108,7 +121,7 @@ impl Servers {
         let mut pause_us = 0;
         // A connection that was made and ended before it was of use begins a round, too.
         if self.tried.is_empty() || self.untried().is_none() {
-            self.tried.clear();
+            self.forget_tried();
             self.is_any_there = false;
             let is_group = self.learned.len() > 1 || self.named.len() > 1;
             pause_us = self.pauses.take_us(if is_group { PAUSES_OF_GROUP_US } else { PAUSES_US });
@@ -194,6 +207,20 @@ mod tests {
             assert_eq!((round[1].1, round[2].1), (0, 0), "{round:?}");
             assert_eq!([&round[0].0, &round[1].0, &round[2].0], ["b", "a", "c"]);
         }
+    }
+
+    #[test]
+    fn server_that_began_to_lead_is_tried_again() {
+        let mut servers = of(&["a", "b", "c"]);
+        servers.tried.push("c".into());
+        servers.found();
+        // It waits for a leader in vain, and is that by the time that the next one tells.
+        assert_eq!(servers.try_next().0, "a");
+        assert_eq!(servers.try_next().0, "b");
+        servers.sent_on(all(&["a", "b", "c"]));
+        assert_eq!(servers.try_next(), ("a".into(), 0));
+        servers.sent_on(all(&["b", "a", "c"]));
+        assert_eq!(servers.try_next(), ("c".into(), 0), "two that send to each other are left");
     }
 
     #[test]

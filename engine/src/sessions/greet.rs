@@ -146,7 +146,9 @@ impl Sessions {
     /// Greets the clients that wait for a leader, if this server leads now; else tells them of the leader, or
     /// that they have waited long enough.
     pub(crate) fn greet_waiting(&mut self, cx: &mut Cx<'_>) {
-        let is_known = cx.leader.is_some() || cx.sequencer.leader().is_some();
+        // A leader that was not heard of late may be the one that the client has just given up.
+        let is_known =
+            cx.leader.is_some() || cx.sequencer.leader().is_some() && cx.sequencer.is_heard(cx.now);
         while let Some(Waiting { conn, hello, .. }) =
             self.greetings.waiting.pop_front_if(|waiting| is_known || waiting.until <= cx.now)
         {

@@ -194,6 +194,16 @@ fn greeting_waits_until_this_member_leads() {
 }
 
 #[test]
+fn greeting_waits_while_the_leader_is_quiet() {
+    let mut first = First::following();
+    first.now = first.now.plus_us(100_000);
+    assert_eq!(first.greet(A), [], "the client is sent to the leader that it gave up");
+    let said = first.packet(&first.beat());
+    let [(A, Kind::Refused, body), ..] = &said[..] else { panic!("{said:?}") };
+    assert_eq!(Refused::decode(body).unwrap().servers[0], "m2:1");
+}
+
+#[test]
 fn follower_says_whom_it_follows() {
     let mut first = First::following();
     assert_eq!(first.health(), (HealthState::Following, "m2:1 leads, and this member follows".into()));

@@ -406,10 +406,17 @@ impl Quorum {
     }
 }
 
+/// A leader that is there sends something in as many intervals.
+const BEATS_MISSED: u64 = 3;
+
 impl Sequencer for Quorum {
     fn leader(&self) -> Option<&Member> {
         let is_heard = matches!(self.role, Role::Following) && self.followed.gone.is_none();
         self.lists.newest().get(self.followed.leader.filter(|_| is_heard)?)
+    }
+
+    fn is_heard(&self, now: Now) -> bool {
+        now.since_us(self.followed.heard) <= BEATS_MISSED * self.config.heartbeat_us
     }
 
     fn status(&self) -> Option<Status> {

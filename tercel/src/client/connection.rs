@@ -78,6 +78,10 @@ struct SendingHalf {
     is_amid: bool,
 }
 
+/// The longest wait of a thread for an answer before it judges whether the server is silent: a part of the time
+/// after which one of several is given up.
+pub(crate) const READ_MAX: Duration = Duration::from_millis(25);
+
 /// The longest sleep on a connection before a thread looks at the time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
@@ -119,7 +123,7 @@ impl Remote {
                     };
                 }
                 set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT))?;
-                set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
+                set_socket_timeout(&socket, Timeout::Recv, Some(READ_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 let is_udp = matches!(address, Address::Udp(_));
                 let datagrams = if is_udp { Some(Box::new(connect_beside(&socket)?)) } else { None };
@@ -295,11 +299,11 @@ impl ServerConnection {
         }
     }
 
-    /// Waits for bytes and takes them, in one system call if the wait may be [`SLEEP_MAX`]. Answers as
+    /// Waits for bytes and takes them, in one system call if the wait may be [`READ_MAX`]. Answers as
     /// [`ServerConnection::receive`]; only [`ServerConnection::cut`] ends it before its time.
     pub(crate) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
-            ServerConnection::Socket(socket, _, spin, _) if timeout >= SLEEP_MAX => {
+            ServerConnection::Socket(socket, _, spin, _) if timeout >= READ_MAX => {
                 if !spin.is_zero() {
                     let end = Instant::now() + timeout.min(*spin);
                     while Instant::now() < end {

@@ -36,7 +36,7 @@ use tercel_wire::id::ViewId;
 use tercel_wire::spare::Spare;
 
 use super::connection::{
-    CONNECT_TIMEOUT, CONNECTING, CONNECTING_TO_ONE, Remote, SLEEP_MAX, ServerConnection, Transport,
+    CONNECT_TIMEOUT, CONNECTING, CONNECTING_TO_ONE, READ_MAX, Remote, SLEEP_MAX, ServerConnection, Transport,
 };
 use super::express::{ByLine, micros};
 use crate::memory::Birthmark;
@@ -497,7 +497,7 @@ impl Shared {
 
     /// Waits for something to happen after the count was `seen`: by reading `conn`, if no other thread does.
     fn wait(&self, conn: Option<&Arc<ServerConnection>>, seen: u64, end: Instant) {
-        let left = end.saturating_duration_since(Instant::now()).min(SLEEP_MAX);
+        let left = end.saturating_duration_since(Instant::now()).min(READ_MAX);
         let nothing_happened = || self.happened.load(Ordering::SeqCst) == seen;
         if let Some(conn) = conn {
             match self.baton.try_lock() {

@@ -143,5 +143,5 @@ impl Pause {
 
 /// The least pause, how often it is doubled, and the most that that makes.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
-const PAUSE_DOUBLINGS: u32 = 6;
+const PAUSE_DOUBLINGS: u32 = 3;
 const PAUSE_MAX: Duration = Duration::from_millis(5 << PAUSE_DOUBLINGS);
