@@ -112,6 +112,16 @@ impl Quorum {
         }
     }
 
+    /// A member would not vote: mostly it has not noticed the end of the leader yet, and will in a moment.
+    pub(super) fn may_not(&mut self, now: Now, number: u32) {
+        let soon = now.plus_us(self.config.stagger_us);
+        if let Role::Asking(asking) = &mut self.role
+            && asking.number == number
+        {
+            asking.until = asking.until.min(soon);
+        }
+    }
+
     /// Stands for a view of its own: a quorum would vote.
     fn stand(&mut self, now: Now, out: &mut Vec<Output>) {
         self.counts.candidacies += 1;

@@ -311,8 +311,9 @@ impl Quorum {
             Packet::Ask { number, end, is_handed } => self.asked(now, from, (number, end, is_handed), out),
             Packet::May { number, is_granted, promised } => {
                 self.hear(promised);
-                if is_granted {
-                    self.may(now, from, number, out);
+                match is_granted {
+                    true => self.may(now, from, number, out),
+                    false => self.may_not(now, number),
                 }
             }
             Packet::Vote { view, end } => self.vote(now, from, view, end, out),
