@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tercel::{Client, Object, Ref};
 
-use crate::common::{Serving, err, free, in_one_line, out, tercel, until};
+use crate::common::{Serving, err, free, in_one_line, lags, leader, out, tercel, until};
 
 fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib").join(name)
@@ -201,23 +201,6 @@ fn rolling_restart_loses_and_fails_nothing() {
         let gaps: Vec<Duration> = clients.into_iter().map(|client| client.join().unwrap()).collect();
         println!("longest gap of a client: {:?}", gaps.iter().max());
     });
-}
-
-fn status(servers: &str) -> Option<Value> {
-    let asked = tercel(&["group", "status", "--json", "--server", servers]);
-    asked.status.success().then(|| serde_json::from_slice(&asked.stdout).unwrap())
-}
-
-fn leader(servers: &str) -> String {
-    until(|| Some(status(servers)?["leader"].as_str()?.to_string()))
-}
-
-/// The entries that each member lacks, if all three are heard.
-fn lags(servers: &str) -> Option<Vec<u64>> {
-    let members = status(servers)?["members"].as_array()?.clone();
-    let heard = |member: &&Value| member["silent_ms"].as_u64().is_none_or(|ms| ms < 1_000);
-    let lags: Vec<u64> = members.iter().filter(heard).filter_map(|member| member["lag"].as_u64()).collect();
-    Some(lags).filter(|lags| lags.len() == 3)
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tercel_wire::message::{FromClient, Join, Refusal};
 use super::{End, Server};
 use crate::effect::{Conn, Effect, Effects};
 use crate::order;
-use crate::order::quorum::Other;
+use crate::order::quorum::{HAND_OVER_US, Other};
 use crate::sessions::regroup::HEARD_US;
 use crate::time::Now;
 
@@ -190,6 +190,15 @@ impl Server {
         }
     }
 
+    /// A leader whose disk has no room has another member lead. If none takes over, or all disks are full, it
+    /// tries again now and then.
+    pub(super) fn relieve(&mut self, out: &mut Effects) {
+        let is_due = self.condition.relieved.is_none_or(|last| self.now.since_us(last) >= RELIEVED_AGAIN_US);
+        if self.condition.disk_full && is_due && self.hand_over(out) {
+            self.condition.relieved = Some(self.now.plus_us(HAND_OVER_US));
+        }
+    }
+
     /// Has the member lead that lacks least, of those that vote and were heard a moment ago. Says whether
     /// there is one, and this server leads.
     pub(super) fn hand_over(&mut self, out: &mut Effects) -> bool {
@@ -215,6 +224,10 @@ const REFUSED_TOLD_US: u64 = 10_000_000;
 /// Time between two attempts to take a copy of the space, in microseconds: a leader that is asked in vain may
 /// be at a backup.
 const COPY_AGAIN_US: u64 = 1_000_000;
+
+/// Time from an attempt of a leader with a full disk to hand the lead over until the next, in microseconds:
+/// long, so that members whose disks are all full do not hand it round.
+const RELIEVED_AGAIN_US: u64 = 5_000_000;
 
 /// Why a member stops that was removed.
 pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \

@@ -167,6 +167,7 @@ impl Server {
             | Input::Violated(..) => {}
             Input::DiskFull(full) => {
                 self.condition.disk_full = full;
+                self.relieve(out);
                 if !full {
                     self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
                 }
@@ -321,11 +322,7 @@ impl Server {
         let Recovered { config, replica, pages, horizon, .. } = recovery.recovered()?;
         (self.config, self.replica, self.pages) = (config, replica, pages);
         self.sessions = self.sessions.next(now, horizon, out);
-        let drain = match self.condition.drain {
-            Drain::Open => Drain::Open,
-            _ => Drain::Draining,
-        };
-        self.condition = Condition { drain, ..Condition::new(now) };
+        self.condition = self.condition.rejoined(now);
         // What is still to come was asked for by the replica that is gone.
         self.joined.incarnation = self.joined.incarnation.wrapping_add(1);
         self.end = End::Working;
@@ -453,6 +450,7 @@ impl Server {
 
     fn time(&mut self, out: &mut Effects) {
         self.sequence(order::Input::Time, out);
+        self.relieve(out);
         self.sessions(out, |s, cx| {
             s.tick(cx);
             s.lead(cx, |leader, work| {

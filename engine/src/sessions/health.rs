@@ -19,6 +19,8 @@ pub(crate) struct Condition {
     pub began: Now,
     /// Log or pages find no room.
     pub disk_full: bool,
+    /// Because of that the lead was to be handed over, until then.
+    pub relieved: Option<Now>,
     /// The log has something to write, and has said nothing since; none if it has nothing.
     pub unwritten_since: Option<Now>,
     pub drain: Drain,
@@ -41,7 +43,23 @@ pub(crate) enum Drain {
 
 impl Condition {
     pub(crate) fn new(now: Now) -> Condition {
-        Condition { began: now, disk_full: false, unwritten_since: None, drain: Drain::Open, unsure: None }
+        let (relieved, unwritten_since, unsure) = (None, None, None);
+        Condition { began: now, disk_full: false, relieved, unwritten_since, drain: Drain::Open, unsure }
+    }
+
+    /// The condition of a server that led no longer, and was recovered: what its host said still holds.
+    pub(crate) fn rejoined(self, now: Now) -> Condition {
+        let drain = match self.drain {
+            Drain::Open => Drain::Open,
+            _ => Drain::Draining,
+        };
+        Condition { drain, disk_full: self.disk_full, relieved: self.relieved, ..Condition::new(now) }
+    }
+
+    /// Says whether commits are refused for want of room. While the lead is handed over they are not: the
+    /// disks of others make them durable.
+    pub(crate) fn refuses_commits(self, now: Now) -> bool {
+        self.disk_full && self.relieved.is_none_or(|until| until <= now)
     }
 
     /// Says whether new calls are refused.

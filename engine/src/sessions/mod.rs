@@ -153,7 +153,7 @@ impl Cx<'_> {
             said: self.said,
             replies: &mut replies,
             stats: self.stats,
-            disk_full: self.condition.disk_full,
+            disk_full: self.condition.refuses_commits(self.now),
         };
         let result = f(leader, &mut work);
         Some((result, replies))

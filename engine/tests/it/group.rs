@@ -63,6 +63,29 @@ impl First {
         first
     }
 
+    /// It leads, and the second follows.
+    fn leading() -> First {
+        let mut first = First::of(&[true, true], 0, true);
+        while !first.server.is_leading() {
+            first.pass(50_000);
+            for packet in std::mem::take(&mut first.packets) {
+                let answer = match packet {
+                    Packet::Ask { number, .. } => Packet::May { number, is_granted: true, promised: 0 },
+                    Packet::Vote { view, .. } => {
+                        Packet::Voted { view, is_sure: true, log: Contents::default() }
+                    }
+                    Packet::Append(Append { view, round, before, entries, .. }) => {
+                        let durable = LogPosition(before.position.0 + entries.len() as u64);
+                        Packet::Acked { view, round, durable }
+                    }
+                    _ => continue,
+                };
+                first.packet(&answer);
+            }
+        }
+        first
+    }
+
     fn beat(&self) -> Packet {
         let (before, stable) = (EntryId::default(), LogPosition(0));
         Packet::Append(Append { view: VIEW, round: 1, before, stable, rank: 0, asks: true, entries: vec![] })
@@ -275,22 +298,7 @@ fn leader_tells_member_that_it_is_lost() {
 
 #[test]
 fn leader_that_drains_hands_the_lead_over() {
-    let mut first = First::of(&[true, true], 0, true);
-    while !first.server.is_leading() {
-        first.pass(50_000);
-        for packet in std::mem::take(&mut first.packets) {
-            let answer = match packet {
-                Packet::Ask { number, .. } => Packet::May { number, is_granted: true, promised: 0 },
-                Packet::Vote { view, .. } => Packet::Voted { view, is_sure: true, log: Contents::default() },
-                Packet::Append(Append { view, round, before, entries, .. }) => {
-                    let durable = LogPosition(before.position.0 + entries.len() as u64);
-                    Packet::Acked { view, round, durable }
-                }
-                _ => continue,
-            };
-            first.packet(&answer);
-        }
-    }
+    let mut first = First::leading();
     let view = first.server.view();
     first.input(Input::Drain);
     assert!(first.packets.contains(&Packet::TakeOver { view }), "{:?}", first.packets);
@@ -307,6 +315,30 @@ fn leader_that_drains_hands_the_lead_over() {
         entries: vec![],
     }));
     assert!(!first.server.is_leading() && first.server.is_drained());
+}
+
+#[test]
+fn leader_with_a_full_disk_hands_the_lead_over() {
+    let mut first = First::leading();
+    let view = first.server.view();
+    let offers = |first: &mut First| {
+        let packets = std::mem::take(&mut first.packets);
+        packets.iter().filter(|packet| **packet == Packet::TakeOver { view }).count()
+    };
+    first.input(Input::DiskFull(true));
+    assert_eq!((offers(&mut first), first.health().0), (1, HealthState::ReadOnly));
+    // Nobody takes it: it is offered again, though not at once.
+    let mut offered_after = |tenths: u64| {
+        (0..tenths).for_each(|_| {
+            first.pass(100_000);
+            let durable = first.server.stable_upto();
+            first.packet(&Packet::Acked { view, round: u64::MAX, durable });
+        });
+        offers(&mut first) > 0
+    };
+    assert!(offered_after(11), "it is told again with each answer");
+    assert!(!offered_after(35));
+    assert!(offered_after(20));
 }
 
 #[test]

@@ -84,12 +84,14 @@ impl Serving {
     }
 
     fn begin(data: &str, more: &[&str], lines_before: usize) -> Serving {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tercel"))
-            .args(["serve", "--data", data])
-            .args(more)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tercel"));
+        command.args(["serve", "--data", data]).args(more);
+        Serving::of(command, lines_before)
+    }
+
+    /// A process that says where it listens after so many other lines.
+    pub fn of(mut command: Command, lines_before: usize) -> Serving {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.map(Result::unwrap).nth(lines_before).expect("it begins to listen");
         let address = line.split_whitespace().nth(2).unwrap().to_string();
@@ -114,6 +116,25 @@ pub fn free() -> String {
             return listener.local_addr().unwrap().to_string();
         }
     }
+}
+
+/// The status of a group; none if it does not answer.
+pub fn group_status(servers: &str) -> Option<serde_json::Value> {
+    let asked = tercel(&["group", "status", "--json", "--server", servers]);
+    asked.status.success().then(|| serde_json::from_slice(&asked.stdout).unwrap())
+}
+
+/// The address of the member that leads.
+pub fn leader(servers: &str) -> String {
+    until(|| Some(group_status(servers)?["leader"].as_str()?.to_string()))
+}
+
+/// The entries that each member lacks, if all three are heard.
+pub fn lags(servers: &str) -> Option<Vec<u64>> {
+    let members = group_status(servers)?["members"].as_array()?.clone();
+    let heard = |member: &&serde_json::Value| member["silent_ms"].as_u64().is_none_or(|ms| ms < 1_000);
+    let lags: Vec<u64> = members.iter().filter(heard).filter_map(|member| member["lag"].as_u64()).collect();
+    Some(lags).filter(|lags| lags.len() == 3)
 }
 
 /// Waits for something to be there.
