@@ -244,11 +244,11 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
 }
 
 #[test]
-fn leader_whose_disk_is_full_is_followed_by_another() {
+fn leader_whose_disk_fills_is_followed_by_another() {
     commits_beyond_a_small_disk(true);
 }
 
 #[test]
-fn follower_whose_disk_is_full_delays_nobody() {
+fn follower_whose_disk_fills_delays_nobody() {
     commits_beyond_a_small_disk(false);
 }

@@ -318,7 +318,7 @@ fn leader_that_drains_hands_the_lead_over() {
 }
 
 #[test]
-fn leader_with_a_full_disk_hands_the_lead_over() {
+fn leader_with_full_disk_hands_over() {
     let mut first = First::leading();
     let view = first.server.view();
     let offers = |first: &mut First| {

@@ -78,8 +78,8 @@ struct SendingHalf {
     is_amid: bool,
 }
 
-/// The longest wait of a thread for an answer before it judges whether the server is silent: a part of the time
-/// after which one of several is given up.
+/// The longest wait of a thread for an answer before it judges whether the server is silent: a part of the
+/// time after which one of several is given up.
 pub(crate) const READ_MAX: Duration = Duration::from_millis(25);
 
 /// The longest sleep on a connection before a thread looks at the time.
