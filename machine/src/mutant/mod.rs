@@ -152,6 +152,7 @@ Rule {
     AckBeforeSync,
     StaleWritten,
     OlderVoteSlot,
+    SureByFirstMatch,
     // Calls over datagrams.
     PieceOfAnyExchange,
     OldExchangeTaken,
@@ -176,6 +177,7 @@ impl Rule {
         Rule::AckBeforeSync,
         Rule::StaleWritten,
         Rule::OlderVoteSlot,
+        Rule::SureByFirstMatch,
     ];
 
     /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.

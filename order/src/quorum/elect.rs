@@ -132,7 +132,7 @@ impl Quorum {
         if let Some((_, to)) = self.promise.owed.take_if(|(owed, _)| *owed <= number) {
             self.tell_promise(to, out);
         }
-        let (me, is_sure) = (self.me, self.is_sure);
+        let (me, is_sure) = (self.me, self.unsure.is_none());
         let Role::Candidate(candidate) = &mut self.role else { return };
         if candidate.saving.take_if(|saving| *saving <= number).is_some() {
             candidate.votes.insert(me, (is_sure, Contents::default()));
@@ -179,7 +179,8 @@ impl Quorum {
     }
 
     fn tell_promise(&self, to: MemberId, out: &mut Vec<Output>) {
-        let (view, is_sure, log) = (self.promise.view, self.is_sure, self.tail.contents(self.stable));
+        let (view, is_sure, log) =
+            (self.promise.view, self.unsure.is_none(), self.tail.contents(self.stable));
         Quorum::send(to, &Packet::Voted { view, is_sure, log }, out);
     }
 
@@ -209,7 +210,7 @@ impl Quorum {
         let Role::Candidate(candidate) = &self.role else { return };
         let of_voters = || candidate.votes.iter().filter(|(id, _)| members.votes(**id));
         let sure = of_voters().filter(|(_, (is_sure, _))| *is_sure).count();
-        let is_sure = self.is_sure && sure >= members.quorum();
+        let is_sure = self.unsure.is_none() && sure >= members.quorum();
         let has_all = of_voters().count() == members.voters().count();
         if is_sure || has_all || dropped(Rule::UnsureCounts) && of_voters().count() >= members.quorum() {
             let (view, votes) = (candidate.view, candidate.votes.clone());

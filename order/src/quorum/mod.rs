@@ -114,7 +114,8 @@ pub struct Quorum {
     stable_stamp: Stamp,
     /// The own disk has the log up to there, after so many cuts.
     written: Written,
-    is_sure: bool,
+    /// Set while the log may lack entries that this member has acknowledged: names this process.
+    unsure: Option<u64>,
     /// Set while the server beside it can lead.
     is_ready: bool,
     /// Set once the members of the beginning are told.
@@ -238,7 +239,7 @@ impl Quorum {
             stable,
             stable_stamp,
             written: Written { cuts: 0, position: stable },
-            is_sure,
+            unsure: (!is_sure).then(|| Random::new(!seed).next_u64()),
             is_ready: false,
             has_told_members: false,
             role: Role::Following,
@@ -275,7 +276,7 @@ impl Quorum {
             others,
             members: self.lists.newest().clone(),
             is_changing: !self.has_begun(),
-            is_sure: self.is_sure,
+            is_sure: self.unsure.is_none(),
             lost_before: self.followed.lost_before,
             counts: self.counts,
         }
@@ -326,6 +327,8 @@ impl Quorum {
                 }
             }
             Packet::TakeOver { view } => self.take_over(now, from, view, out),
+            Packet::AskEnd { view, process } => self.say_end(from, view, process, out),
+            Packet::End { view, process, end } => self.end_said(from, (view, process), end, out),
             Packet::Lost { view, needs } => {
                 let is_leader = view == self.promise.view && self.followed.leader == Some(from);
                 // The leader may not know yet what is here.
@@ -371,13 +374,6 @@ impl Quorum {
         (self.stable, self.stable_stamp) = (upto, stamp);
         self.lists.stable(upto);
         out.push(Output::Stable(upto, stamp));
-    }
-
-    /// The log has everything that it may have lost.
-    fn become_sure(&mut self, out: &mut Vec<Output>) {
-        if !std::mem::replace(&mut self.is_sure, true) {
-            out.push(Output::Sure);
-        }
     }
 
     /// Ends whatever it wanted to become, or was.
