@@ -153,6 +153,7 @@ Rule {
     StaleWritten,
     OlderVoteSlot,
     SureByFirstMatch,
+    LearnersNotAsked,
     // Calls over datagrams.
     PieceOfAnyExchange,
     OldExchangeTaken,
@@ -178,6 +179,7 @@ impl Rule {
         Rule::StaleWritten,
         Rule::OlderVoteSlot,
         Rule::SureByFirstMatch,
+        Rule::LearnersNotAsked,
     ];
 
     /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.

@@ -187,6 +187,8 @@ impl Quorum {
         out.push(Output::Append(position, entry));
         if self.lists.newest_at() == position {
             self.follow_list(now);
+            // The list may make a quorum of those that have answered, and nobody else may ever answer.
+            self.answer_questions(now, out);
         }
         self.send_entries(now, out);
         self.advance(now, out);

@@ -327,6 +327,7 @@ impl Quorum {
                 }
             }
             Packet::TakeOver { view } => self.take_over(now, from, view, out),
+            Packet::Learns { view } => self.learns(now, from, view, out),
             Packet::AskEnd { view, process } => self.say_end(from, view, process, out),
             Packet::End { view, process, end } => self.end_said(from, (view, process), end, out),
             Packet::Lost { view, needs } => {
@@ -394,10 +395,10 @@ impl Quorum {
         out.push(Output::Send(to, Arc::new(packet.encode())));
     }
 
-    fn send_to_voters(&self, packet: &Packet, out: &mut Vec<Output>) {
+    fn send_to_members(&self, packet: &Packet, which: impl Fn(&Member) -> bool, out: &mut Vec<Output>) {
         let bytes = Arc::new(packet.encode());
-        let others = self.lists.newest().voters().filter(|id| *id != self.me);
-        out.extend(others.map(|id| Output::Send(id, bytes.clone())));
+        let others = self.lists.newest().iter().filter(|member| member.id != self.me && which(member));
+        out.extend(others.map(|member| Output::Send(member.id, bytes.clone())));
     }
 }
 

@@ -98,6 +98,11 @@ pub enum Packet {
         /// The end of the leader's log.
         end: LogPosition,
     },
+    /// The answer to [`Packet::Vote`] of a member whose log is longer, and that votes by no list.
+    Learns {
+        /// The view of the candidate.
+        view: ViewId,
+    },
 }
 
 /// Entries of a leader.
@@ -141,6 +146,7 @@ mod kind {
     pub const LOST: u8 = 10;
     pub const ASK_END: u8 = 11;
     pub const END: u8 = 12;
+    pub const LEARNS: u8 = 13;
 }
 
 impl Packet {
@@ -211,6 +217,10 @@ impl Packet {
                 out.put_u64(*process);
                 out.put_u64(end.0);
             }
+            Packet::Learns { view } => {
+                out.put_u8(kind::LEARNS);
+                view.encode(out);
+            }
         }
         std::mem::take(out)
     }
@@ -254,6 +264,7 @@ impl Packet {
             kind::END => {
                 Packet::End { view: ViewId::decode(r)?, process: r.u64()?, end: LogPosition(r.u64()?) }
             }
+            kind::LEARNS => Packet::Learns { view: ViewId::decode(r)? },
             _ => return Err(DecodeError::BadField("kind of packet")),
         };
         r.end()?;
@@ -404,6 +415,7 @@ mod tests {
             Packet::Lost { view: VIEW, needs: LogPosition(7) },
             Packet::AskEnd { view: VIEW, process: 11 },
             Packet::End { view: VIEW, process: 11, end: LogPosition(12) },
+            Packet::Learns { view: VIEW },
         ]
     }
 

@@ -56,7 +56,7 @@ fn every_dropped_rule_is_noticed() {
     for rule in Rule::OF_GROUPS {
         tercel_machine::mutant::drop_rule(Some(*rule));
         let plan = match rule {
-            Rule::SureByFirstMatch => Plan::of_torn_logs,
+            Rule::SureByFirstMatch | Rule::LearnersNotAsked => Plan::of_torn_logs,
             _ => Plan::of_either,
         };
         let found = hunt(0..WORLDS_MAX, plan);
@@ -169,6 +169,17 @@ fn leader_that_ends_is_replaced_at_once() {
         world.until(|world| world.leader());
         assert!(world.now().since_us(begun) < world.deadline_us(), "seed {seed}");
     }
+}
+
+#[test]
+fn leader_left_alone_answers_what_was_asked_before() {
+    let (mut world, leader) = begun(Plan { asks: false, ..Plan::quiet(1, 2) });
+    let other = world.others(leader)[0];
+    world.cut(leader, other);
+    world.ask(leader);
+    let confirmed = world.seen.confirmed;
+    world.order_list(leader, &[leader]);
+    assert_eq!(world.seen.confirmed, confirmed + 1);
 }
 
 #[test]

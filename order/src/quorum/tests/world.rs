@@ -86,9 +86,10 @@ impl Plan {
     pub fn of_torn_logs(seed: u64) -> Plan {
         let random = &mut Random::new(seed ^ 0x707e);
         let (delay_us, disk_us) = (*random.pick(&[500, 4_000]), *random.pick(&[50, 500]));
+        let changes_members = random.below(2) == 0;
         Plan {
             nodes: 3,
-            voters: 3,
+            voters: if changes_members { 1 + random.below(3) } else { 3 },
             loss_permille: 0,
             double_permille: 50,
             delay_us,
@@ -97,7 +98,7 @@ impl Plan {
             deadline_us: 4 * delay_us + 2 * disk_us,
             of_leader_permille: 0,
             may_rot: true,
-            changes_members: false,
+            changes_members,
             ..Plan::of(seed)
         }
     }
@@ -316,6 +317,16 @@ impl World {
         self.question(self.at(leader)).unwrap();
     }
 
+    /// A leader orders a list of members that all vote.
+    pub fn order_list(&mut self, leader: MemberId, ids: &[MemberId]) {
+        let member = |id: &MemberId| Member { id: *id, votes: true, address: String::new() };
+        let (at, mut payload) = (self.at(leader), Vec::new());
+        Members::new(ids.iter().map(member).collect()).unwrap().encode(&mut payload);
+        let process = self.nodes[at].process.as_mut().unwrap();
+        let entry = process.seal(KIND_MEMBERS, payload).unwrap();
+        self.take(at, Input::Submit(entry)).unwrap();
+    }
+
     /// Two members do not reach each other until [`World::uncut`].
     pub fn cut(&mut self, a: MemberId, b: MemberId) {
         let (a, b) = (self.at(a), self.at(b));
@@ -446,7 +457,10 @@ impl World {
             0 | 1 => {
                 self.seen.crashes += 1;
                 let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != i);
-                let may_rot = self.plan.may_rot && !others.any(|(_, n)| n.disk.is_damaged);
+                // One that is alone in voting may lose what nobody else has.
+                let may_rot = self.plan.may_rot
+                    && (!self.plan.changes_members || self.newest_members().quorum() > 1)
+                    && !others.any(|(_, n)| n.disk.is_damaged);
                 self.nodes[i].crash(&mut self.random, may_rot);
                 self.lives[i] += 1;
                 // Peers are told, some of them.
@@ -649,9 +663,13 @@ impl World {
                 }
                 let entry = process.lead(lead);
                 if lead.is_unsure {
-                    // Every voter has answered: what none of them has is lost, and that is said.
+                    // Every member has answered: what none of them has is lost, and that is said. It is
+                    // nothing, unless the only one that votes has lost it.
                     self.seen.unsure += 1;
                     let kept = process.log.len();
+                    if kept < self.truth.len() && self.newest_members().voters().count() > 1 {
+                        return Err(format!("member {id} leads, and {kept} entries are kept"));
+                    }
                     self.truth.truncate(kept);
                 }
                 self.take(i, Input::Submit(entry))?;
