@@ -8,7 +8,7 @@
 use tercel_engine::random::Random;
 use tercel_engine::server::CollectConfig;
 
-use crate::plan::{Fault, FaultKind, LogBounds, Pace, Plan};
+use crate::plan::{Fault, FaultKind, GroupPlan, LogBounds, Pace, Plan};
 use crate::rule::{EngineRule, Rule, RunnerRule};
 use crate::run::run;
 
@@ -52,7 +52,10 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     if is_hunted_alone(variant.rule) {
         plan.group = None;
     }
-    // The bounds were found without calls, without a program inside of the server, without watches, and with
+    // The bounds were found where members stay who they are.
+    plan.group = plan.group.map(|group| GroupPlan { spares: 0, ..group });
+    plan.faults.retain(|fault| !FaultKind::OF_CHANGES.contains(&fault.kind));
+    // They were found without calls, without a program inside of the server, without watches, and with
     // a loop that takes no time.
     (plan.mix[11], plan.mix[12]) = (0, 0);
     plan.inside = 0;
@@ -477,6 +480,12 @@ pub const VARIANTS: &[Variant] = &[
         20,
         Some(grouped),
     ),
+    runner(
+        RunnerRule::WipedMemberReturns,
+        "a member whose disk was lost goes on as the same member",
+        20,
+        Some(wiped_members),
+    ),
 ];
 
 /// The rules that cannot be dropped here, and the reasons.
@@ -703,6 +712,14 @@ fn short_views(plan: &mut Plan) {
     grouped(plan);
     plan.commits = plan.commits.min(600);
     dense(plan, 40, &[FaultKind::MemberCut, FaultKind::MoveLead]);
+}
+
+/// Members lose their disks, while leaders change.
+fn wiped_members(plan: &mut Plan) {
+    grouped(plan);
+    plan.group = plan.group.map(|group| GroupPlan { spares: 1, ..group });
+    let kinds = [FaultKind::MemberCut, FaultKind::MemberWiped, FaultKind::MoveLead, FaultKind::MemberCut];
+    dense(plan, 80, &kinds);
 }
 
 /// A group whose pages are stored and read all the time, through a page cache that holds few of them.

@@ -82,8 +82,10 @@ pub struct ServerPlan {
 /// A group of servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupPlan {
-    /// Its members: they are the first nodes of the world, and all of them vote.
+    /// Its first members: they are the first nodes of the world, and all of them vote.
     pub members: usize,
+    /// Nodes that may become members later. Without any, the members stay who they are.
+    pub spares: usize,
     /// Silence after which a leader is suspected, in microseconds.
     pub deadline_us: u64,
     /// Bytes of entries on their way to a member.
@@ -177,6 +179,10 @@ pub enum FaultKind {
     MoveLead,
     GroupEnds,
     DiskHangs,
+    MemberComes,
+    MemberGoes,
+    MemberWiped,
+    TailRots,
 }
 
 impl FaultKind {
@@ -213,6 +219,10 @@ impl FaultKind {
         FaultKind::DiskHangs,
     ];
 
+    /// Those of a group whose members change.
+    pub const OF_CHANGES: [FaultKind; 4] =
+        [FaultKind::MemberComes, FaultKind::MemberGoes, FaultKind::MemberWiped, FaultKind::TailRots];
+
     /// In words.
     pub fn says(self) -> &'static str {
         match self {
@@ -243,6 +253,10 @@ impl FaultKind {
             FaultKind::MoveLead => "the leader is told to hand the lead over",
             FaultKind::GroupEnds => "all servers end at the same moment",
             FaultKind::DiskHangs => "a disk does nothing for a while",
+            FaultKind::MemberComes => "a node is to become a member",
+            FaultKind::MemberGoes => "a member is to go",
+            FaultKind::MemberWiped => "a member loses its disk, and its node becomes another member",
+            FaultKind::TailRots => "a member loses its power and the end of its log",
         }
     }
 
@@ -325,6 +339,13 @@ impl Plan {
             // What is put back is refused by the others.
             plan.put_back = false;
             faults.extend(draw_group_faults(seed, commits));
+            if plan.spares() > 0 {
+                // A program inside of a server would end with a node that is no member.
+                plan.inside = 0;
+                let r = &mut Random::new(seed ^ 0x6709_0000_0000_0003);
+                let every = pick(r, &[100, 300, 1_000]);
+                faults.extend(draw_of(r, commits, &FaultKind::OF_CHANGES, every));
+            }
             faults.sort_by_key(|fault| fault.at);
         }
         plan.faults = faults;
@@ -336,7 +357,12 @@ impl Plan {
 
     /// Servers.
     pub(crate) fn nodes(&self) -> usize {
-        self.group.map_or(1, |group| group.members)
+        self.group.map_or(1, |group| group.members + group.spares)
+    }
+
+    /// Those of them that are no members yet.
+    pub(crate) fn spares(&self) -> usize {
+        self.group.map_or(0, |group| group.spares)
     }
 
     /// Threads that run transactions.
@@ -362,7 +388,8 @@ impl Plan {
 
     /// The same with so many members of a group; none is a server alone.
     pub fn with_members(self, members: usize) -> Plan {
-        let group = (members > 0).then(|| GroupPlan { members, ..draw_group(self.seed, &self) });
+        let spares = self.spares();
+        let group = (members > 0).then(|| GroupPlan { members, spares, ..draw_group(self.seed, &self) });
         Plan { group, put_back: self.put_back && members == 0, ..self }
     }
 
@@ -429,6 +456,7 @@ fn draw_group(seed: u64, plan: &Plan) -> GroupPlan {
     let deadline_us = pick(r, &[20_000, 150_000]);
     GroupPlan {
         members: pick(r, &[1, 2, 3, 3, 3, 4, 5]),
+        spares: 2 * Random::new(seed ^ 0x5a7e_0000_0000_0001).below(2) as usize,
         // Below some round trips and syncs nobody is ever elected.
         deadline_us: deadline_us.max(10 * plan.latency_us + 10 * plan.sync_us),
         window_bytes: pick(r, &[1 << 10, 16 << 10, 8 << 20]),

@@ -128,6 +128,8 @@ pub struct GroupCounts {
     pub handed: u64,
     /// Starts of members whose logs ended in damage.
     pub unsure: u64,
+    /// Lists of members that became stable.
+    pub changes: u64,
 }
 
 /// The decisions of a server's scheduler.
@@ -156,7 +158,7 @@ impl Counts {
         }
         add!(self, other: commits, calls.methods, calls.services, inside, reads, aborts, unknown, crashes, depositions);
         add!(self, other: torn, damage_found, installs, checkpoints, backups, digests_compared, pages_compared);
-        add!(self, other: group.views, group.votes, group.cuts, group.packets, group.lost, group.handed, group.unsure);
+        add!(self, other: group.views, group.votes, group.cuts, group.packets, group.lost, group.handed, group.unsure, group.changes);
         add!(self, other: schedule.turns, schedule.backpressured, schedule.ended_for_room);
         add!(self, other: collected.ended, collected.pieces, collected.objects, collected.given_up);
         add!(self, other: connections, revocations, forwards, switches, events, told, full, corrupt);

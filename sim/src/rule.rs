@@ -34,6 +34,8 @@ RunnerRule {
     PinOvertaken,
     /// A deposed server's log is cut less than its sequencer said.
     LogCutTooLittle,
+    /// A member whose disk was lost goes on as the same member.
+    WipedMemberReturns,
 }
 }
 

@@ -158,6 +158,11 @@ fn direct(scheduler: &ActorScheduler, plan: &Plan, ground: &Ground) {
     if !wait(scheduler, me, |world| world.all_done()) {
         return scheduler.world().blame("a thread never comes to an end although everything works".into());
     }
+    if !wait(scheduler, me, |world| world.is_regrouped()) {
+        let mut world = scheduler.world();
+        let why = world.gap();
+        return world.blame(format!("the members never are who they should be: {why}"));
+    }
     if !wait(scheduler, me, |world| world.is_level()) {
         let mut world = scheduler.world();
         let why = world.uneven();
@@ -191,7 +196,9 @@ fn direct(scheduler: &ActorScheduler, plan: &Plan, ground: &Ground) {
     }
     scheduler.world().store_everything();
     if !wait(scheduler, me, |world| world.are_down()) {
-        return scheduler.world().blame("a server does not come to a clean stop".into());
+        let mut world = scheduler.world();
+        let why = world.gap();
+        return world.blame(format!("a server does not come to a clean stop: {why}"));
     }
     if scheduler.world().is_over() {
         return;
@@ -332,9 +339,9 @@ fn look(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
             }
             Err(_) if scheduler.world().is_over() => return,
             Err(e) => {
-                return scheduler
-                    .world()
-                    .blame(format!("{viewer} cannot read although everything works: {e}"));
+                let mut world = scheduler.world();
+                let why = world.gap();
+                return world.blame(format!("{viewer} cannot read although everything works: {e}; {why}"));
             }
         }
     }
@@ -390,6 +397,7 @@ fn number(json: &str, name: &str) -> Option<u64> {
 fn finish(mut world: World) -> Report {
     let logged = world.oracle.logged();
     world.record.counts.collected = world.oracle.collected();
+    world.record.counts.group.changes = world.oracle.lists;
     let unplaced = std::mem::take(&mut world.record.unplaced);
     let transactions = &mut world.record.history.transactions;
     for place in unplaced {

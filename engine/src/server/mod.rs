@@ -282,7 +282,7 @@ impl Server {
                 }
                 Output::Save(number, view) => out.push(Effect::Save(number, view)),
                 Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
-                Output::KeepFrom(position) => out.push(Effect::KeepFrom(position)),
+                Output::KeepFrom(position) => self.sessions.keep_log_from(position, out),
                 Output::Sure => out.push(Effect::Sure),
                 Output::Lost => self.lost(out),
                 Output::Members(members) => out.push(Effect::Members(members)),

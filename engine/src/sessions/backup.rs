@@ -41,6 +41,8 @@ use crate::time::Now;
 pub(super) struct Backups {
     current: Option<Backup>,
     pins: u64,
+    /// The order has the log kept from there on; from its beginning, if it has said nothing yet.
+    kept_from: LogPosition,
 }
 
 impl Backups {
@@ -48,7 +50,7 @@ impl Backups {
     /// was pinned is let go of.
     pub(super) fn next(&self, out: &mut Effects) -> Backups {
         self.current.iter().for_each(|backup| out.push(Effect::Unpin(backup.pin)));
-        Backups { current: None, pins: self.pins }
+        Backups { current: None, pins: self.pins, kept_from: self.kept_from }
     }
 }
 
@@ -135,6 +137,12 @@ impl Sessions {
         self.backup(asked, Some(log), cx);
     }
 
+    /// The order has the log kept from there on for members that lag.
+    pub(crate) fn keep_log_from(&mut self, position: LogPosition, out: &mut Effects) {
+        self.backups.kept_from = position;
+        out.push(Effect::KeepFrom(position));
+    }
+
     pub(super) fn backup(&mut self, asked: Asked, log: Option<LogPart>, cx: &mut Cx<'_>) {
         if self.backups.current.is_some() {
             let text =
@@ -155,8 +163,9 @@ impl Sessions {
         };
         match &log {
             None => cx.pages.mob.freeze(begun.stamp),
-            // The order says where from once the member has caught up.
-            Some(log) => cx.out.push(Effect::KeepFrom(log.next)),
+            // Another member that lags may need more of it. The order says where from once this one has
+            // caught up.
+            Some(log) => cx.out.push(Effect::KeepFrom(log.next.min(self.backups.kept_from))),
         }
         // A log of no entries is sent.
         let log = log.map(|log| LogPart { is_sent: log.replay_from > begun.stamp, ..log });
@@ -405,7 +414,8 @@ mod tests {
     #[test]
     fn numbers_of_pins_go_on_behind_deposition() {
         let mut out = Effects::default();
-        let next = Backups { current: None, pins: 3 }.next(&mut out);
-        assert_eq!(next.pins, 3);
+        let kept_from = LogPosition(7);
+        let next = Backups { current: None, pins: 3, kept_from }.next(&mut out);
+        assert_eq!((next.pins, next.kept_from), (3, kept_from));
     }
 }

@@ -11,13 +11,17 @@ use tercel_engine::order::quorum::packet::{Append, Packet};
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Head, Logged};
-use tercel_engine::server::{Effect, Effects, Input, Local, LocalConfig, LogRoom, Server, ServerConfig};
+use tercel_engine::server::{
+    Conn, Effect, Effects, Input, Local, LocalConfig, LogRoom, Server, ServerConfig,
+};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Isolation, Port, Step, Tx};
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
+use tercel_testkit::taken::Taken;
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, EntryId, LogPosition, MemberId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{CommitEffects as Written, Write};
+use tercel_wire::message::{CommitEffects as Written, Transfer, Write};
 
 const VIEW: ViewId = ViewId::new(1, 9);
 const CLASS: ClassId = ClassId(16);
@@ -182,7 +186,7 @@ impl Fed {
                     }
                 }
                 Effect::Save(number, _) => self.take(Input::Saved(number)),
-                Effect::Members(_) => {}
+                Effect::Members(_) | Effect::Send(..) => {}
                 Effect::Install { .. } if self.installs_left == 0 => {}
                 deed => {
                     self.installs_left -= u32::from(matches!(deed, Effect::Install { .. }));
@@ -357,6 +361,29 @@ fn leader_begins_behind_more_than_its_buffer_holds() {
     fed.sync();
     fed.run_until_idle();
     assert!(fed.server().is_leading() && fed.server().visible() > order.last());
+}
+
+#[test]
+fn transfer_keeps_what_other_members_lack() {
+    let mut order = Order::new();
+    (8..60).for_each(|page| order.commit(page..page + 1, 4, 100));
+    let mut fed = Fed::new(1 << 20);
+    fed.feed(&order);
+    fed.sync();
+    fed.begin_alone();
+    fed.sync();
+    fed.run_until_idle();
+    assert!(fed.server().is_leading());
+    // The order has not said yet what others need: they may need all of it.
+    fed.node.running.as_mut().unwrap().log.keep = LogPosition(1);
+    fed.take(Input::Connected(Conn(7)));
+    let mut transfer = Vec::new();
+    Transfer { group: 0, member: ME }.encode(&mut transfer);
+    for (kind, body) in [(Kind::Hello, Taken::hello(7)), (Kind::Transfer, transfer)] {
+        let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 1) };
+        fed.take(Input::Frame(Conn(7), header, &body));
+    }
+    assert_eq!(fed.node.running.as_ref().unwrap().log.keep, LogPosition::ZERO);
 }
 
 /// The next view keeps four entries, and begins.

@@ -152,6 +152,8 @@ Rule {
     AckBeforeSync,
     StaleWritten,
     OlderVoteSlot,
+    SureByFirstMatch,
+    LearnersNotAsked,
     // Calls over datagrams.
     PieceOfAnyExchange,
     OldExchangeTaken,
@@ -176,6 +178,8 @@ impl Rule {
         Rule::AckBeforeSync,
         Rule::StaleWritten,
         Rule::OlderVoteSlot,
+        Rule::SureByFirstMatch,
+        Rule::LearnersNotAsked,
     ];
 
     /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.

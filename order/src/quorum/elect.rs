@@ -7,6 +7,7 @@ use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, MemberId, ViewId};
 
 use super::follow::Followed;
+use super::members::Member;
 use super::packet::{Contents, Packet};
 use super::{Quorum, Role, Why};
 use crate::Output;
@@ -27,6 +28,8 @@ pub(super) struct Candidate {
     saving: Option<u64>,
     /// The votes, each with the log of the member and whether that ends where it says.
     votes: BTreeMap<MemberId, (bool, Contents)>,
+    /// Members that say that they vote by no list.
+    learn: BTreeSet<MemberId>,
     pub(super) until: Now,
 }
 
@@ -74,7 +77,8 @@ impl Quorum {
         let number = self.heard_number.max(self.promise.view.number).saturating_add(1);
         let until = now.plus_us(4 * self.config.stagger_us);
         self.role = Role::Asking(Asking { number, granted: BTreeSet::new(), until });
-        self.send_to_voters(&Packet::Ask { number, end: self.tail.end(), is_handed }, out);
+        let ask = Packet::Ask { number, end: self.tail.end(), is_handed };
+        self.send_to_members(&ask, |member| member.votes, out);
         self.may(now, self.me, number, out);
     }
 
@@ -130,7 +134,8 @@ impl Quorum {
         let view = ViewId::new(number, incarnation);
         let until = now.plus_us(self.config.deadline_us + self.random.below(self.config.deadline_us));
         let saving = self.promise(view, out);
-        self.role = Role::Candidate(Candidate { view, saving: Some(saving), votes: BTreeMap::new(), until });
+        let (votes, learn) = (BTreeMap::new(), BTreeSet::new());
+        self.role = Role::Candidate(Candidate { view, saving: Some(saving), votes, learn, until });
         if dropped(Rule::VoteBeforeDurable) {
             self.saved(now, saving, out);
         }
@@ -142,12 +147,12 @@ impl Quorum {
         if let Some((_, to)) = self.promise.owed.take_if(|(owed, _)| *owed <= number) {
             self.tell_promise(to, out);
         }
-        let (me, is_sure) = (self.me, self.is_sure);
+        let (me, is_sure) = (self.me, self.unsure.is_none());
         let Role::Candidate(candidate) = &mut self.role else { return };
         if candidate.saving.take_if(|saving| *saving <= number).is_some() {
             candidate.votes.insert(me, (is_sure, Contents::default()));
             let view = candidate.view;
-            self.send_to_voters(&Packet::Vote { view, end: self.tail.end() }, out);
+            self.send_to_members(&Packet::Vote { view, end: self.tail.end() }, |_| true, out);
             self.count_votes(now, out);
         }
     }
@@ -176,6 +181,9 @@ impl Quorum {
             return Quorum::send(from, &Packet::Higher { view: promised }, out);
         }
         if !self.is_behind(end) {
+            if !self.lists.may_count().any(|members| members.votes(self.me)) {
+                Quorum::send(from, &Packet::Learns { view }, out);
+            }
             return;
         }
         self.stand_down(now, out);
@@ -189,7 +197,8 @@ impl Quorum {
     }
 
     fn tell_promise(&self, to: MemberId, out: &mut Vec<Output>) {
-        let (view, is_sure, log) = (self.promise.view, self.is_sure, self.tail.contents(self.stable));
+        let (view, is_sure, log) =
+            (self.promise.view, self.unsure.is_none(), self.tail.contents(self.stable));
         Quorum::send(to, &Packet::Voted { view, is_sure, log }, out);
     }
 
@@ -211,16 +220,33 @@ impl Quorum {
         }
     }
 
+    /// A member has a longer log and votes by no list.
+    pub(super) fn learns(&mut self, now: Now, from: MemberId, view: ViewId, out: &mut Vec<Output>) {
+        if let Role::Candidate(candidate) = &mut self.role
+            && candidate.view == view
+        {
+            candidate.learn.insert(from);
+            self.count_votes(now, out);
+        }
+    }
+
     /// Leads, if a quorum of members that are sure of their logs has promised. A member that is not sure may
-    /// have acknowledged more than it still has: it counts only when every voter has answered, and then
-    /// entries may be lost.
+    /// have acknowledged more than it still has: it counts only when every member has answered, and then
+    /// entries may be lost. Also a member that learns has to answer: it may vote by a list that was lost, and
+    /// what it has acknowledged since may be stable. If it votes by no list that it knows, its log may be longer
+    /// than the candidate's.
     fn count_votes(&mut self, now: Now, out: &mut Vec<Output>) {
         let members = self.lists.newest();
         let Role::Candidate(candidate) = &self.role else { return };
         let of_voters = || candidate.votes.iter().filter(|(id, _)| members.votes(**id));
         let sure = of_voters().filter(|(_, (is_sure, _))| *is_sure).count();
-        let is_sure = self.is_sure && sure >= members.quorum();
-        let has_all = of_voters().count() == members.voters().count();
+        let is_sure = self.unsure.is_none() && sure >= members.quorum();
+        let Candidate { votes, learn, .. } = candidate;
+        let answers = |it: &Member| {
+            let learns = learn.contains(&it.id) || dropped(Rule::LearnersNotAsked);
+            votes.contains_key(&it.id) || !it.votes && learns
+        };
+        let has_all = members.iter().all(answers) && candidate.saving.is_none();
         if is_sure || has_all || dropped(Rule::UnsureCounts) && of_voters().count() >= members.quorum() {
             let (view, votes) = (candidate.view, candidate.votes.clone());
             self.lead(now, view, !is_sure, votes, out);

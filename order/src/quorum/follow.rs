@@ -2,7 +2,7 @@
 
 use tercel_machine::mutant::{Rule, dropped};
 use tercel_machine::time::Now;
-use tercel_wire::id::{LogPosition, MemberId};
+use tercel_wire::id::{LogPosition, MemberId, ViewId};
 
 use super::packet::{Append, Packet};
 use super::{Quorum, Role};
@@ -23,8 +23,9 @@ pub(super) struct Followed {
     matched: LogPosition,
     /// Its newest packet.
     round: u64,
-    /// The end of its first packet: the leader had at least what was acknowledged to it before.
-    first: Option<LogPosition>,
+    /// The end of its log, as it said to this process, and when it was asked for that last.
+    end: Option<LogPosition>,
+    end_asked: Option<Now>,
     /// Attempts to lead since a leader was heard, and not before when there is another.
     pub(super) attempts: u32,
     pub(super) ask_after: Now,
@@ -42,7 +43,8 @@ impl Followed {
             rank: 0,
             matched: LogPosition::ZERO,
             round: 0,
-            first: None,
+            end: None,
+            end_asked: None,
             attempts: 0,
             ask_after: now,
             lost_before: None,
@@ -79,6 +81,7 @@ impl Quorum {
         if append.rank != RANK_AS_BEFORE {
             followed.rank = append.rank;
         }
+        self.ask_end(now, from, out);
         // Everything stable is in every leader's log.
         let is_here = append.before.position <= self.stable || self.tail.has(append.before);
         if !is_here && !dropped(Rule::GapCounts) {
@@ -86,7 +89,9 @@ impl Quorum {
             return Quorum::send(from, &Packet::Missing { view, round, log }, out);
         }
         let last = LogPosition(append.before.position.0 + append.entries.len() as u64);
-        self.followed.first.get_or_insert(last);
+        if dropped(Rule::SureByFirstMatch) {
+            self.followed.end.get_or_insert(last);
+        }
         if !append.entries.is_empty() {
             self.followed.lost_before = None;
         }
@@ -141,13 +146,65 @@ impl Quorum {
             false => self.followed.matched,
         };
         self.stabilize(stable.min(upto), out);
-        // An entry of this leader's is stable, behind everything that was acknowledged to it before a
-        // restart.
-        let is_of_view = self.tail.view_at(self.stable) == Some(self.promise.view);
-        if is_of_view && self.followed.first.is_some_and(|first| self.stable >= first) {
-            self.become_sure(out);
-        }
+        self.become_sure_if_refilled(out);
         self.tail.forget(self.stable, self.config.kept_bytes);
+    }
+
+    /// Asks the leader for the end of its log, unless this member is sure of its own.
+    fn ask_end(&mut self, now: Now, leader: MemberId, out: &mut Vec<Output>) {
+        let Some(process) = self.unsure else { return };
+        let Followed { end, end_asked, .. } = &mut self.followed;
+        let is_due = end_asked.is_none_or(|at| now.since_us(at) >= self.config.stagger_us);
+        if end.is_none() && is_due {
+            *end_asked = Some(now);
+            Quorum::send(leader, &Packet::AskEnd { view: self.promise.view, process }, out);
+        }
+    }
+
+    /// The leader answers with the end of its log.
+    pub(super) fn end_said(
+        &mut self,
+        from: MemberId,
+        (view, process): (ViewId, u64),
+        end: LogPosition,
+        out: &mut Vec<Output>,
+    ) {
+        let is_leader = view == self.promise.view && self.followed.leader == Some(from);
+        if is_leader && Some(process) == self.unsure {
+            self.followed.end.get_or_insert(end);
+            self.become_sure_if_refilled(out);
+        }
+    }
+
+    /// Becomes sure, once the log has again what it may have lost: everything that this member has
+    /// acknowledged and that is stable, or may become so.
+    ///
+    /// That is in the log of the view's leader, up to the end that the leader has said to this process:
+    /// - Entries acknowledged to this leader were in its log when it sent them. In its view it cuts nothing,
+    ///   so its end is behind them, if it was read after the last of them was sent. Processes before this one
+    ///   acknowledge nothing after this one began; the answer names this process, so it was read later. The
+    ///   end in any other packet is no bound: that may have been sent before, and come late.
+    /// - Entries acknowledged to leaders of lower views, as far as they are stable or may become so by an
+    ///   acknowledgement that is still on its way, are in the log with which this leader began (leader
+    ///   completeness): its votes came from members that were sure, or from all.
+    ///
+    /// A new leader is asked anew, and so is any by a new process. Whether the log *has* that is known once an
+    /// entry of the view is stable here behind that end, for what is stable here is matched; and the mark goes
+    /// only when the own disk has it too, for a crash before that loses it once more.
+    ///
+    /// A leader is sure behind its view's own entry: what it lost and no voter had is lost, and that entry
+    /// says so.
+    pub(super) fn become_sure_if_refilled(&mut self, out: &mut Vec<Output>) {
+        let end = match &self.role {
+            Role::Leading(leading) => Some(leading.first),
+            _ => self.followed.end,
+        };
+        let Some(end) = end.filter(|_| self.unsure.is_some()) else { return };
+        let is_of_view = self.tail.view_at(self.stable) == Some(self.promise.view);
+        if is_of_view && self.stable >= end && self.written.position >= end {
+            self.unsure = None;
+            out.push(Output::Sure);
+        }
     }
 
     /// Tells the leader what the own disk has of its log.
@@ -165,6 +222,7 @@ impl Quorum {
         let position = position.min(self.tail.end().position);
         let has_moved = position > self.written.position;
         self.written.position = self.written.position.max(position);
+        self.become_sure_if_refilled(out);
         match (&mut self.role, self.followed.leader) {
             (Role::Leading(leading), _) => {
                 if has_moved {

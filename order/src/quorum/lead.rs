@@ -187,6 +187,8 @@ impl Quorum {
         out.push(Output::Append(position, entry));
         if self.lists.newest_at() == position {
             self.follow_list(now);
+            // The list may make a quorum of those that have answered, and nobody else may ever answer.
+            self.answer_questions(now, out);
         }
         self.send_entries(now, out);
         self.advance(now, out);
@@ -338,10 +340,21 @@ impl Quorum {
         let Some(other) = leading.others.get_mut(&from).filter(|_| leading.view == view) else { return };
         other.answers(round, now);
         if round > other.void {
+            // It may have lost what it acknowledged before.
+            other.durable = other.durable.min(LogPosition(next.0 - 1));
             other.rewind(next, leading.round);
         }
         self.answer_questions(now, out);
         self.send_entries(now, out);
+    }
+
+    /// A member that may have lost entries asks for the end of the log.
+    pub(super) fn say_end(&self, to: MemberId, view: ViewId, process: u64, out: &mut Vec<Output>) {
+        let Role::Leading(leading) = &self.role else { return };
+        if leading.view == view && leading.others.contains_key(&to) {
+            let end = self.tail.end().position;
+            Quorum::send(to, &Packet::End { view, process, end }, out);
+        }
     }
 
     /// Counts disks: what a quorum of the newest list has is stable, if it reaches an entry of this view
@@ -360,7 +373,7 @@ impl Quorum {
         let is_more = upto > self.stable && (upto >= leading.first || dropped(Rule::OlderViewCounted));
         if is_more {
             self.stabilize(upto, out);
-            self.become_sure(out);
+            self.become_sure_if_refilled(out);
             if self.stable == self.tail.end().position {
                 // No packet of entries may follow for long.
                 self.tell_stable(now, out);

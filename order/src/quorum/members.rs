@@ -132,6 +132,11 @@ impl Lists {
         &found.unwrap_or(&self.0[0]).1
     }
 
+    /// The newest stable list, and those after that.
+    pub(super) fn may_count(&self) -> impl Iterator<Item = &Members> {
+        self.0.iter().map(|(_, members)| members)
+    }
+
     /// A list was appended.
     pub(super) fn push(&mut self, at: LogPosition, members: Members) {
         self.0.push_back((at, members));

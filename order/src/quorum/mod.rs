@@ -115,7 +115,8 @@ pub struct Quorum {
     stable_stamp: Stamp,
     /// The own disk has the log up to there, after so many cuts.
     written: Written,
-    is_sure: bool,
+    /// Set while the log may lack entries that this member has acknowledged: names this process.
+    unsure: Option<u64>,
     /// Set while the server beside it can lead.
     is_ready: bool,
     /// Set once the members of the beginning are told.
@@ -239,7 +240,7 @@ impl Quorum {
             stable,
             stable_stamp,
             written: Written { cuts: 0, position: stable },
-            is_sure,
+            unsure: (!is_sure).then(|| Random::new(!seed).next_u64()),
             is_ready: false,
             has_told_members: false,
             role: Role::Following,
@@ -276,7 +277,7 @@ impl Quorum {
             others,
             members: self.lists.newest().clone(),
             is_changing: !self.has_begun(),
-            is_sure: self.is_sure,
+            is_sure: self.unsure.is_none(),
             lost_before: self.followed.lost_before,
             counts: self.counts,
         }
@@ -328,6 +329,9 @@ impl Quorum {
                 }
             }
             Packet::TakeOver { view } => self.take_over(now, from, view, out),
+            Packet::Learns { view } => self.learns(now, from, view, out),
+            Packet::AskEnd { view, process } => self.say_end(from, view, process, out),
+            Packet::End { view, process, end } => self.end_said(from, (view, process), end, out),
             Packet::Lost { view, needs } => {
                 let is_leader = view == self.promise.view && self.followed.leader == Some(from);
                 // The leader may not know yet what is here.
@@ -375,13 +379,6 @@ impl Quorum {
         out.push(Output::Stable(upto, stamp));
     }
 
-    /// The log has everything that it may have lost.
-    fn become_sure(&mut self, out: &mut Vec<Output>) {
-        if !std::mem::replace(&mut self.is_sure, true) {
-            out.push(Output::Sure);
-        }
-    }
-
     /// Ends whatever it wanted to become, or was.
     fn stand_down(&mut self, now: Now, out: &mut Vec<Output>) {
         match std::mem::replace(&mut self.role, Role::Following) {
@@ -400,10 +397,10 @@ impl Quorum {
         out.push(Output::Send(to, Arc::new(packet.encode())));
     }
 
-    fn send_to_voters(&self, packet: &Packet, out: &mut Vec<Output>) {
+    fn send_to_members(&self, packet: &Packet, which: impl Fn(&Member) -> bool, out: &mut Vec<Output>) {
         let bytes = Arc::new(packet.encode());
-        let others = self.lists.newest().voters().filter(|id| *id != self.me);
-        out.extend(others.map(|id| Output::Send(id, bytes.clone())));
+        let others = self.lists.newest().iter().filter(|member| member.id != self.me && which(member));
+        out.extend(others.map(|member| Output::Send(member.id, bytes.clone())));
     }
 }
 

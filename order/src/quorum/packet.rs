@@ -82,6 +82,27 @@ pub enum Packet {
         /// The position of the entry that the receiver needs next.
         needs: LogPosition,
     },
+    /// Asks the leader for the end of its log: the sender's own may have lost entries.
+    AskEnd {
+        /// The view of the leader.
+        view: ViewId,
+        /// The process of the sender.
+        process: u64,
+    },
+    /// The answer to [`Packet::AskEnd`].
+    End {
+        /// The view of the leader.
+        view: ViewId,
+        /// The process that asked.
+        process: u64,
+        /// The end of the leader's log.
+        end: LogPosition,
+    },
+    /// The answer to [`Packet::Vote`] of a member whose log is longer, and that votes by no list.
+    Learns {
+        /// The view of the candidate.
+        view: ViewId,
+    },
 }
 
 /// Entries of a leader.
@@ -123,6 +144,9 @@ mod kind {
     pub const HIGHER: u8 = 8;
     pub const TAKE_OVER: u8 = 9;
     pub const LOST: u8 = 10;
+    pub const ASK_END: u8 = 11;
+    pub const END: u8 = 12;
+    pub const LEARNS: u8 = 13;
 }
 
 impl Packet {
@@ -182,6 +206,21 @@ impl Packet {
                 view.encode(out);
                 out.put_u64(needs.0);
             }
+            Packet::AskEnd { view, process } => {
+                out.put_u8(kind::ASK_END);
+                view.encode(out);
+                out.put_u64(*process);
+            }
+            Packet::End { view, process, end } => {
+                out.put_u8(kind::END);
+                view.encode(out);
+                out.put_u64(*process);
+                out.put_u64(end.0);
+            }
+            Packet::Learns { view } => {
+                out.put_u8(kind::LEARNS);
+                view.encode(out);
+            }
         }
         std::mem::take(out)
     }
@@ -221,6 +260,11 @@ impl Packet {
             kind::HIGHER => Packet::Higher { view: ViewId::decode(r)? },
             kind::TAKE_OVER => Packet::TakeOver { view: ViewId::decode(r)? },
             kind::LOST => Packet::Lost { view: ViewId::decode(r)?, needs: LogPosition(r.u64()?) },
+            kind::ASK_END => Packet::AskEnd { view: ViewId::decode(r)?, process: r.u64()? },
+            kind::END => {
+                Packet::End { view: ViewId::decode(r)?, process: r.u64()?, end: LogPosition(r.u64()?) }
+            }
+            kind::LEARNS => Packet::Learns { view: ViewId::decode(r)? },
             _ => return Err(DecodeError::BadField("kind of packet")),
         };
         r.end()?;
@@ -369,6 +413,9 @@ mod tests {
             Packet::Higher { view: VIEW },
             Packet::TakeOver { view: VIEW },
             Packet::Lost { view: VIEW, needs: LogPosition(7) },
+            Packet::AskEnd { view: VIEW, process: 11 },
+            Packet::End { view: VIEW, process: 11, end: LogPosition(12) },
+            Packet::Learns { view: VIEW },
         ]
     }
 

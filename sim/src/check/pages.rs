@@ -29,8 +29,8 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
     // Objects that a large transaction has placed, but that were never ordered, belong to no state.
     for id in mob.page_ids().into_iter().filter(|page| mob.is_installable(*page, state.stamp)) {
         let due = mob.merge_page(id, None, state.stamp, SPACE, Vec::new());
-        for (n, node) in world.nodes.iter().enumerate() {
-            let stored = node.disk.pages.get(&id).map(|bytes| bytes.as_slice());
+        for n in world.member_nodes() {
+            let stored = world.nodes[n].disk.pages.get(&id).map(|bytes| bytes.as_slice());
             let of = letter(n);
             wrong.extend(flaw(id, due.as_deref(), stored).map(|flaw| format!("page {id} of {of} {flaw}")));
         }
@@ -38,8 +38,9 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
     let classes: Vec<ClassId> =
         state.catalogue.all().into_iter().filter(|(_, l)| cell::is_layout(l)).map(|(id, _)| id).collect();
     let by_log = |oref: Oref| mob.patch(oref.page())?.newest(oref.slot()).map(|o| o.to_vec());
+    let first = world.member_nodes()[0];
     let by_pages = |oref: Oref| {
-        let bytes = world.nodes[0].disk.pages.get(&oref.page())?;
+        let bytes = world.nodes[first].disk.pages.get(&oref.page())?;
         Some(Page::parse(bytes, oref.page()).ok()?.object(oref.slot())?.to_vec())
     };
     let views = vec![

@@ -86,11 +86,11 @@ impl World {
     /// that is so.
     pub(crate) fn are_nodes_level(&mut self) -> bool {
         let promised = self.oracle.promised;
-        let is_there =
-            |process: &super::node::Process| process.machine().is_some_and(|m| m.visible() == promised);
-        let is_level = self.nodes.iter().all(is_there);
+        let nodes = self.member_nodes();
+        let is_level =
+            nodes.iter().all(|n| self.nodes[*n].machine().is_some_and(|m| m.visible() == promised));
         if is_level {
-            (1..self.nodes.len()).for_each(|n| self.compare_pages(n, 0));
+            nodes[1..].iter().for_each(|n| self.compare_pages(*n, nodes[0]));
         }
         is_level
     }
@@ -104,8 +104,16 @@ impl World {
                 format!("at {}, {} bytes wait, recovers {due:?}", m.visible(), m.suffix_bytes())
             }
         };
-        let nodes: Vec<String> = self.nodes.iter().map(of).collect();
-        format!("{} is promised; nodes: {}", self.oracle.promised, nodes.join("; "))
+        let nodes: Vec<String> = self.nodes.iter().map(|p| format!("{}: {}", p.id, of(p))).collect();
+        let members = self.members();
+        let listed: Vec<String> =
+            members.iter().map(|it| format!("{}{}", it.id, if it.votes { "" } else { " learns" })).collect();
+        format!(
+            "{} is promised; members: {}; nodes: {}",
+            self.oracle.promised,
+            listed.join(", "),
+            nodes.join("; ")
+        )
     }
 }
 

@@ -14,7 +14,6 @@ use tercel_wire::page::Page;
 use super::World;
 use super::client::ClientProcess;
 use super::group::letter;
-use super::node::Process;
 use crate::rule::Rule;
 
 impl World {
@@ -47,11 +46,9 @@ impl World {
             Ok(false) => {}
             Ok(true) => {
                 let upto = upto.min(self.nodes[n].ledger.end());
-                let entry = self.nodes[n].ledger.at(upto);
-                let has = |node: &&Process| node.ledger.durable >= upto && node.ledger.at(upto) == entry;
-                let disks = self.nodes.iter().filter(has).count();
+                let (disks, quorum) = self.disks_with(n, upto);
                 // A runner that does not wait for its disk is found by what is lost.
-                if disks <= self.nodes.len() / 2 && !matches!(self.plan.rule, Some(Rule::Runner(_))) {
+                if disks < quorum && !matches!(self.plan.rule, Some(Rule::Runner(_))) {
                     self.blame(format!("entry {upto} is promised, and {disks} disks have it"));
                 }
             }

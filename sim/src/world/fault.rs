@@ -3,7 +3,6 @@
 use tercel_engine::server::{Checkpoint, Effect, Input, PageUpdate};
 use tercel_wire::id::{PageId, ViewId};
 
-use super::group::member;
 use super::net::Arrival;
 use super::{DiskEvent, Event, Phase, World};
 use crate::plan::{Fault, FaultKind};
@@ -59,10 +58,15 @@ impl World {
                 | FaultKind::MemberCut
                 | FaultKind::MemberClog
                 | FaultKind::GroupEnds
+                | FaultKind::MemberComes
+                | FaultKind::MemberGoes
         );
         let n = self.struck(dice >> 8);
         let is_alone = self.plan.group.is_none() && FaultKind::OF_GROUPS.contains(&fault.kind);
-        if needs_server && !self.is_up(n) || is_alone {
+        let tears = matches!(fault.kind, FaultKind::SyncFails | FaultKind::WriteFails | FaultKind::LogFlips);
+        let is_spared = tears && self.misses_one();
+        let is_steady = self.plan.spares() == 0 && FaultKind::OF_CHANGES.contains(&fault.kind);
+        if needs_server && !self.is_up(n) || is_alone || is_steady || is_spared {
             return false;
         }
         let link = self.clients[client].link;
@@ -151,9 +155,13 @@ impl World {
                     return false;
                 }
                 self.record.counts.group.handed += 1;
-                self.node_takes(leader, Input::MoveLead(member(to)));
+                self.node_takes(leader, Input::MoveLead(self.nodes[to].id));
             }
             FaultKind::GroupEnds => (0..self.nodes.len()).for_each(|n| self.lose_power(n)),
+            FaultKind::MemberComes => return self.come(much),
+            FaultKind::MemberGoes => return self.go(much),
+            FaultKind::MemberWiped => return self.wipe(n),
+            FaultKind::TailRots => return self.rot(n),
         }
         true
     }
@@ -165,7 +173,9 @@ impl World {
 
     fn lose_power(&mut self, n: usize) {
         if self.is_up(n) {
-            self.nodes[n].disk.lose(&mut self.random);
+            if !self.misses_one() {
+                self.nodes[n].disk.lose(&mut self.random);
+            }
             self.end_node(n, "without power", false);
         }
     }
@@ -192,7 +202,7 @@ impl World {
             self.net.members.cut.insert((from, to), until);
             if self.random.below(4) == 0 {
                 let us = self.random.below(self.deadline_us());
-                self.at(self.time + us, Event::Gone(to, member(from)));
+                self.at(self.time + us, Event::Gone(to, self.nodes[from].id));
             }
         }
     }
@@ -229,6 +239,12 @@ impl World {
 
     /// Asks the nodes to store everything, as a clean stop does.
     pub(crate) fn store_everything(&mut self) {
+        // What is no member, and may not know, has nothing to store.
+        let members = self.member_nodes();
+        for n in (0..self.nodes.len()).filter(|n| !members.contains(n)) {
+            self.nodes[n].is_out = true;
+            self.end_node(n, "no member any more", true);
+        }
         self.phase = Phase::Closing;
         (0..self.nodes.len()).for_each(|n| self.stop_node(n));
     }

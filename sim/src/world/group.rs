@@ -66,19 +66,15 @@ pub(super) struct MemberLinks {
     last: BTreeMap<(usize, usize), u64>,
 }
 
-/// The identity of a node.
+/// The identity that a node has at first.
 pub(super) fn member(n: usize) -> MemberId {
     MemberId(n as u64 + 1)
 }
 
-fn node_of(member: MemberId) -> usize {
-    member.0 as usize - 1
-}
-
-/// The members of the plan's group: all of its nodes.
+/// The members of the plan's group: the first of its nodes.
 pub(super) fn members(plan: &Plan) -> Members {
     let one = |n| Member { id: member(n), votes: true, address: letter(n).to_string() };
-    Members::new((0..plan.nodes()).map(one).collect()).expect("a plan has few members")
+    Members::new((0..plan.nodes() - plan.spares()).map(one).collect()).expect("a plan has few members")
 }
 
 /// The letter of a node in the trace.
@@ -109,9 +105,12 @@ impl World {
     /// A node sends a packet.
     pub(super) fn packet_of(&mut self, n: usize, to: MemberId, bytes: Arc<Vec<u8>>) {
         let Some(group) = self.plan.group else { return self.blame("a packet of a server alone".into()) };
-        let (time, link) = (self.time, (n, node_of(to)));
         let is_safety = self.phase == Phase::Safety;
         self.record.counts.group.packets += 1;
+        // Nobody is a member any more whose disk is lost.
+        let Some(at) = self.node_of(to) else { return };
+        let (time, link) = (self.time, (n, at));
+        let from = self.nodes[n].id;
         if self.net.members.cut.get(&link).is_some_and(|until| *until > time) {
             self.record.counts.group.lost += 1;
             return;
@@ -125,7 +124,7 @@ impl World {
         };
         let clogged = self.net.members.clogged.get(&link).copied().filter(|until| *until > time);
         let late = r.below(8 * group.deadline_us);
-        let event = Event::Packet(node_of(to), member(n), bytes.clone());
+        let event = Event::Packet(to, from, bytes.clone());
         match (clogged, stray) {
             (Some(until), _) => {
                 let at = until + late / 16;
@@ -136,7 +135,7 @@ impl World {
                 return;
             }
             (_, 2) => return self.at(time + late, event),
-            (_, 3) => self.at(time + late, Event::Packet(node_of(to), member(n), bytes)),
+            (_, 3) => self.at(time + late, Event::Packet(to, from, bytes)),
             _ => {}
         }
         let last = self.net.members.last.entry(link).or_default();
@@ -151,7 +150,7 @@ impl World {
             if told || self.random.below(2) == 0 {
                 let last = self.net.members.last.get(&(n, to)).copied().unwrap_or(0);
                 let at = last.max(self.time) + 1 + self.random.below(self.plan.latency_us);
-                self.at(at, Event::Gone(to, member(n)));
+                self.at(at, Event::Gone(to, self.nodes[n].id));
             }
         }
     }

@@ -6,6 +6,7 @@
 //! plan alone.
 
 mod backup;
+mod changes;
 mod client;
 mod compare;
 mod conditions;
@@ -54,14 +55,21 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Process>,
     comparison: compare::Comparison,
     backup_client: backup::BackupClient,
+    operator: changes::Operator,
     net: Net,
     random: Random,
     actors: Vec<ActorState>,
-    queue: BTreeMap<(u64, u64), Event>,
-    queued: u64,
+    queue: Queue,
     time: u64,
     faults: VecDeque<Fault>,
     phase: Phase,
+}
+
+/// The events to come, each by its time and its number.
+#[derive(Default)]
+struct Queue {
+    events: BTreeMap<(u64, u64), Event>,
+    count: u64,
 }
 
 /// The progress of a run.
@@ -105,8 +113,10 @@ enum Event {
     Disk(usize, u32, DiskEvent),
     Restart(usize),
     Backup,
-    /// A member says something to a node, or its process has ended.
-    Packet(usize, MemberId, Arc<Vec<u8>>),
+    /// The operator of the group looks at it.
+    Operator,
+    /// A member gets a packet of another, or a node hears that a member's process has ended.
+    Packet(MemberId, MemberId, Arc<Vec<u8>>),
     Gone(usize, MemberId),
 }
 
@@ -129,7 +139,7 @@ impl Event {
     /// Says whether it is counted. Faults are due by the number of events, and do not depend on the loop's
     /// turns or on what members say to each other.
     fn is_counted(&self) -> bool {
-        !matches!(self, Event::Turn(..) | Event::Packet(..) | Event::Gone(..))
+        !matches!(self, Event::Turn(..) | Event::Operator | Event::Packet(..) | Event::Gone(..))
     }
 }
 
@@ -153,11 +163,11 @@ impl World {
             nodes,
             comparison: compare::Comparison::default(),
             backup_client: backup::BackupClient::default(),
+            operator: changes::Operator::default(),
             net: Net::default(),
             random,
             actors: (0..actors).map(|_| ActorState::default()).collect(),
-            queue: BTreeMap::new(),
-            queued: 0,
+            queue: Queue::default(),
             time: 0,
             faults: plan.faults.iter().copied().collect(),
             phase: Phase::Before,
@@ -214,6 +224,7 @@ impl World {
         self.faults.iter_mut().for_each(|fault| fault.at += begun);
         self.say(format_args!("the faults begin"));
         self.begin_backups();
+        self.begin_changes();
     }
 
     pub(crate) fn end(&mut self) {
@@ -281,8 +292,8 @@ impl World {
     }
 
     fn at(&mut self, time: u64, event: Event) {
-        self.queued += 1;
-        self.queue.insert((time, self.queued), event);
+        self.queue.count += 1;
+        self.queue.events.insert((time, self.queue.count), event);
     }
 
     /// Lets events happen until a thread's turn comes, and gives that thread.
@@ -291,7 +302,7 @@ impl World {
             if self.is_over() {
                 return self.next_to_go();
             }
-            let Some((key, event)) = self.queue.pop_first() else {
+            let Some((key, event)) = self.queue.events.pop_first() else {
                 self.blame("nothing can happen any more".into());
                 continue;
             };
@@ -301,7 +312,7 @@ impl World {
                 self.strike();
             }
             if let Some(until) = self.paused(&event) {
-                self.queue.insert((until, key.1), event);
+                self.queue.events.insert((until, key.1), event);
                 continue;
             }
             if let Some(actor) = self.happen(event) {
@@ -334,12 +345,12 @@ impl World {
             Event::Disk(n, _, DiskEvent::Synced(..) | DiskEvent::Word(_) | DiskEvent::Failed(_))
             | Event::Disk(n, _, DiskEvent::Voted | DiskEvent::ReadLog(..) | DiskEvent::Recovered(_))
             | Event::Disk(n, _, DiskEvent::Deed(Effect::ReadPinned { .. }))
-            | Event::Packet(n, ..)
             | Event::Gone(n, _)
             | Event::Timer(n, _) => self.nodes[*n].busy_until(),
+            Event::Packet(to, ..) => self.nodes[self.node_of(*to)?].busy_until(),
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
-            Event::Disk(..) | Event::Restart(_) => return None,
+            Event::Disk(..) | Event::Restart(_) | Event::Operator => return None,
         };
         (until > self.time).then_some(until)
     }
@@ -370,7 +381,12 @@ impl World {
             Event::Disk(n, life, event) => self.disk_event(n, life, event),
             Event::Restart(n) => self.start_node(n),
             Event::Backup => self.backup_turn(),
-            Event::Packet(n, from, bytes) => self.node_takes(n, Input::Packet(from, &bytes)),
+            Event::Operator => self.operator_turn(),
+            Event::Packet(to, from, bytes) => {
+                if let Some(n) = self.node_of(to) {
+                    self.node_takes(n, Input::Packet(from, &bytes));
+                }
+            }
             Event::Gone(n, member) => self.node_takes(n, Input::Gone(member)),
         }
         None

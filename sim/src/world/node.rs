@@ -12,7 +12,7 @@ use tercel_engine::server::Local;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
-use tercel_wire::id::{Stamp, ViewId, Written};
+use tercel_wire::id::{MemberId, Stamp, ViewId, Written};
 
 use super::client::kinds;
 use super::fault::ArmedFaults;
@@ -29,6 +29,12 @@ use crate::rule::{Rule, RunnerRule};
 /// A node of the world.
 pub(crate) struct Process {
     pub(super) node: Node<Host>,
+    /// The member that it is.
+    pub(super) id: MemberId,
+    /// It is no member, and does not run.
+    pub(super) is_out: bool,
+    /// It may have acknowledged entries that its log has lost.
+    pub(super) has_lost: bool,
     pub(super) nature: Nature,
     /// Its random numbers; those of the leader are the world's.
     pub(super) random: Random,
@@ -68,6 +74,9 @@ impl Process {
         let clock = Clock::new(900 + random.below(200), random.below(1_000_000));
         Process {
             node: Node::new(clock, random.next_u64(), nature.log.segment_bytes),
+            id: member(n),
+            is_out: n >= plan.nodes() - plan.spares(),
+            has_lost: false,
             nature,
             random: Random::new(random.next_u64()),
             paused_until: 0,
@@ -358,7 +367,14 @@ impl World {
                 let upto = if further { self.oracle.promised.next() } else { stamp };
                 self.nodes[n].carry_out(Effect::Truncate(upto));
             }
-            Effect::Unpin(_) | Effect::KeepFrom(_) | Effect::Sure => _ = self.nodes[n].carry_out(effect),
+            // A member that comes is fed from the beginning.
+            Effect::KeepFrom(_) if self.plan.spares() > 0 => {}
+            Effect::Sure => {
+                self.nodes[n].has_lost = false;
+                self.nodes[n].carry_out(effect);
+            }
+            Effect::Unpin(_) | Effect::KeepFrom(_) => _ = self.nodes[n].carry_out(effect),
+            Effect::Stop(why) if why.starts_with("this member was removed") => self.leave_group(n, &why),
             Effect::Stop(why) => self.node_fails(n, why),
             Effect::Recover(_) => {
                 self.say(format_args!("{}       is deposed", letter(n)));

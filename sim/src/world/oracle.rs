@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use tercel_engine::limits;
 use tercel_engine::order::Sealed;
+use tercel_engine::order::quorum::members::Members;
 use tercel_engine::replica::entry::{Entry, Head, kind};
 use tercel_verify::{Logged, Object, Value, Write};
 use tercel_wire::id::{ClassId, ClientId, EntryId, LogPosition, PageId, Stamp, ViewId};
@@ -24,6 +25,8 @@ pub(crate) struct Ledger {
     pub durable: LogPosition,
     /// Everything up to here was found to be what is promised.
     promised: LogPosition,
+    /// The lists of members in it.
+    lists: Vec<(LogPosition, Members)>,
 }
 
 impl Ledger {
@@ -37,7 +40,18 @@ impl Ledger {
             return Err(format!("entry {} of view {} follows {}", entry.stamp, entry.view, last.stamp));
         }
         self.entries.push(entry.clone());
+        self.lists.extend(list_of(entry).map(|list| (position, list)));
         Ok(())
+    }
+
+    /// The newest list of members, stable or not.
+    pub(super) fn members(&self) -> Option<&Members> {
+        self.lists.last().map(|(_, list)| list)
+    }
+
+    fn truncate(&mut self, above: LogPosition) {
+        self.entries.truncate(above.0 as usize);
+        self.lists.retain(|(position, _)| *position <= above);
     }
 
     /// The position of the last entry.
@@ -71,7 +85,7 @@ impl Ledger {
                 self.promised
             ));
         }
-        self.entries.truncate(above.0 as usize);
+        self.truncate(above);
         self.durable = self.durable.min(above);
         Ok(())
     }
@@ -99,7 +113,7 @@ impl Ledger {
         if end < self.durable {
             return Err(format!("the log ends at {end}, and everything up to {} was synced", self.durable));
         }
-        self.entries.truncate(end.0 as usize);
+        self.truncate(end);
         (self.durable, self.promised) = (end, self.promised.min(end));
         Ok(end)
     }
@@ -158,6 +172,9 @@ pub(crate) struct Oracle {
     pub promised: Stamp,
     /// The space goes on from before something that clients have heard of.
     pub(super) is_put_back: bool,
+    /// The last list of members, and how many there were.
+    pub(super) members: Option<Members>,
+    pub(crate) lists: u64,
     /// By the number of a view, the node that led in it.
     pub(super) leaders: BTreeMap<u32, usize>,
     /// The stamps that threads received, and when.
@@ -178,6 +195,10 @@ impl Oracle {
                 let (position, stamp) = (ledger.promised.0 + i as u64 + 1, due.stamp);
                 return Err(format!("the entry at {position} is stable, and was another, {stamp}, before"));
             }
+        }
+        for list in ledger.between(known, upto).iter().filter_map(list_of) {
+            self.members = Some(list);
+            self.lists += 1;
         }
         self.entries.extend_from_slice(ledger.between(known, upto));
         ledger.promised = ledger.promised.max(upto);
@@ -258,6 +279,12 @@ impl Oracle {
     pub(crate) fn place_of(&self, object: Object, value: Value) -> Option<u64> {
         self.values.get(&(object, value)).copied()
     }
+}
+
+/// The list of members that an entry is.
+fn list_of(entry: &Sealed) -> Option<Members> {
+    let entry = (entry.kind == kind::MEMBERS).then(|| Entry::decode(entry.kind, &entry.payload))?;
+    if let Ok(Entry::Members(list)) = entry { Some(list) } else { None }
 }
 
 /// The pages that a transaction leaves no room in are granted no more.

@@ -6,7 +6,7 @@
 use tercel_engine::limits;
 use tercel_engine::order::Sealed;
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
-use tercel_engine::server::{Checkpoint, Effects, Input, Recovery, ServerConfig};
+use tercel_engine::server::{Checkpoint, Effects, Input, Membership, Recovery, ServerConfig};
 use tercel_testkit::node::log::{Log, Opened};
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
@@ -37,7 +37,7 @@ impl World {
     /// Opens and recovers, as a new process does. If that cannot be, another one tries later.
     pub(super) fn start_node(&mut self, n: usize) {
         self.nodes[n].is_restarting = false;
-        if self.is_up(n) || self.is_over() {
+        if self.is_up(n) || self.is_over() || self.nodes[n].is_out {
             return;
         }
         let process = &mut self.nodes[n];
@@ -189,11 +189,19 @@ impl World {
             suffix: recovery.kept(),
             is_sure: opened.is_sure,
         };
+        let is_listed = remembered.members.get(remembered.me).is_some();
+        let (group, me) = (remembered.group, remembered.me);
         let order = Box::new(Quorum::new(config, order, seed, now));
         let joined = ViewId::new(recovery.view().number, remembered.start as u32);
         (opened.log.stable, opened.log.keep) = (stable, LogPosition::ZERO);
         let end = opened.log.last().position;
         let begun = node.begin_with(recovery, opened.log, (now, joined), order, host).map_err(Failed::Wrong);
+        if let Some(machine) = node.machine_mut().filter(|_| self.plan.spares() > 0) {
+            machine.set_membership(match is_listed {
+                true => Membership::new(group, me),
+                false => Membership::joined(group, me),
+            });
+        }
         self.record.counts.group.unsure += u64::from(!opened.is_sure);
         self.say(format_args!("{}       begins with {end} entries, stable up to {stable}", letter(n)));
         begun
@@ -216,7 +224,8 @@ impl World {
     }
 
     pub(super) fn restart_soon(&mut self, n: usize) {
-        if !self.nodes[n].is_restarting && self.phase != Phase::Closing {
+        let process = &self.nodes[n];
+        if !process.is_restarting && !process.is_out && self.phase != Phase::Closing {
             self.nodes[n].is_restarting = true;
             let us = 1_000 + self.dice(n).below(RESTART_US_MAX);
             self.at(self.time + us, Event::Restart(n));

@@ -171,8 +171,10 @@ impl DataDir {
         }
     }
 
-    /// Makes the copy, which is whole, the one that the next opening moves in.
+    /// Makes the copy, which is whole, the one that the next opening moves in. A member that is not sure of
+    /// its log is not sure of the copy either: it may have acknowledged more.
     pub(crate) fn adopt_copy(&self) -> Result<(), DiskError> {
+        log::pass_doubt_on(&self.log_dir()?, &self.held.below(COPY_NAME, false)?.below(LOG_NAME, false)?)?;
         self.held.rename(COPY_NAME, ADOPTED_NAME)?;
         self.held.sync()
     }
@@ -803,6 +805,25 @@ mod tests {
         drop(copy(Purpose::Restore, false).unwrap());
         assert_eq!(DataDir::open(&path, &NEW).unwrap().space(), &space);
         assert!(matches!(copy(Purpose::Restore, false), Err(DiskError::Occupied { .. })));
+    }
+
+    #[test]
+    fn copy_of_unsure_member_is_unsure() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("member");
+        let dir = DataDir::open(&path, &NEW).unwrap();
+        let at = (Stamp(9), EntryId { view: ViewId::new(3, 7), position: LogPosition(12) });
+        let (copy, whole) = (DataDir::copy_of(&path), |_: &Path| Ok::<_, DiskError>(()));
+        drop(DataDir::create_copy(&copy, Purpose::Copy, dir.space(), at, 4096, whole).unwrap());
+        fs::write(path.join(LOG_NAME).join("unsure"), "").unwrap();
+        dir.adopt_copy().unwrap();
+        drop(dir);
+        let dir = DataDir::open(&path, &NEW).unwrap();
+        let none = |_: tercel_wire::log::Record<'_>, _: bool| Ok::<_, DiskError>(());
+        let (log, id) = (dir.log_dir().unwrap(), dir.space().id);
+        let (_, opened) =
+            Log::open_member(&log, id, LogConfig::default(), Stamp(10), Stamp(9), none).unwrap();
+        assert!(opened.begins == at.1 && !opened.is_sure);
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl Loop {
                 return Err(ServerError::Replaced);
             }
             if std::mem::take(&mut self.stopping.copied) {
-                self.group.iter().for_each(Group::copy_is_over);
+                self.group.iter_mut().try_for_each(Group::copy_is_over)?;
             }
             if let Some(by) = self.stopping.by
                 && (Instant::now() >= by || self.may_stop(&core))

@@ -7,6 +7,7 @@
 //! mended. The store has whole installs.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tercel_engine::random::Random;
@@ -148,6 +149,15 @@ impl Disk {
         let bit = 1 << random.below(8);
         segment.durable[at] ^= bit;
         self.flips.push(Flip { segment: number, at, bit });
+        true
+    }
+
+    /// Flips a bit of a part of a segment for good; whether there is anything.
+    pub fn rot(&mut self, random: &mut Random, number: u64, part: Range<usize>) -> bool {
+        let bytes = self.segments.get_mut(&number).and_then(|segment| segment.durable.get_mut(part));
+        let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else { return false };
+        let at = random.below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << random.below(8);
         true
     }
 

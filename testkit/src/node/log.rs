@@ -255,6 +255,12 @@ impl Log {
         let end = if at == SEGMENT_HEADER_BYTES { 0 } else { at };
         disk.flip(random, (self.vouched.segment, end))
     }
+
+    /// Flips a bit of what was synced and no mark vouches for; whether there is anything.
+    pub fn rot(&self, disk: &mut Disk, random: &mut Random) -> bool {
+        let (from, end) = (self.vouched, self.writer.tail().offset);
+        from.segment == end.segment && disk.rot(random, from.segment, from.byte as usize..end.byte as usize)
+    }
 }
 
 /// A disk whose log is cut.

@@ -7,6 +7,8 @@ mod world;
 #[cfg(tercel_mutants)]
 use tercel_machine::mutant::Rule;
 
+use super::packet::Packet;
+use tercel_wire::id::{LogPosition, MemberId};
 use world::{Plan, World};
 
 /// Runs worlds from seeds. Gives what the first that failed blames.
@@ -20,7 +22,7 @@ fn hunt(seeds: std::ops::Range<u64>, plan: fn(u64) -> Plan) -> Option<(u64, Stri
 #[test]
 fn groups_keep_what_is_stable_and_converge() {
     let worlds = std::env::var("TERCEL_TEST_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
-    let found = hunt(0..worlds, Plan::of_either);
+    let found = hunt(0..worlds, Plan::of_either).or_else(|| hunt(0..worlds, Plan::of_torn_logs));
     assert!(found.is_none(), "seed {}: {}", found.as_ref().unwrap().0, found.as_ref().unwrap().1);
 }
 
@@ -53,7 +55,11 @@ fn same_seed_gives_the_same_world() {
 fn every_dropped_rule_is_noticed() {
     for rule in Rule::OF_GROUPS {
         tercel_machine::mutant::drop_rule(Some(*rule));
-        let found = hunt(0..WORLDS_MAX, Plan::of_either);
+        let plan = match rule {
+            Rule::SureByFirstMatch | Rule::LearnersNotAsked => Plan::of_torn_logs,
+            _ => Plan::of_either,
+        };
+        let found = hunt(0..WORLDS_MAX, plan);
         tercel_machine::mutant::drop_rule(None);
         println!("{rule:?}: {found:?}");
         assert!(found.is_some(), "{rule:?} can be dropped");
@@ -64,10 +70,82 @@ fn every_dropped_rule_is_noticed() {
 const WORLDS_MAX: u64 = 5_000;
 
 /// Three members in whom nothing fails, and the first to lead.
-fn quiet(seed: u64) -> (World, tercel_wire::id::MemberId) {
-    let mut world = World::new(Plan::quiet(seed, 3));
+fn quiet(seed: u64) -> (World, MemberId) {
+    begun(Plan::quiet(seed, 3))
+}
+
+fn begun(plan: Plan) -> (World, MemberId) {
+    let mut world = World::new(plan);
     let leader = world.until(|world| world.leader());
     (world, leader)
+}
+
+/// Entries are stable on the disks of the leader and one other member. Gives these two, and the third.
+fn stable_on_two(plan: Plan) -> (World, [MemberId; 3]) {
+    let (mut world, leader) = begun(Plan { may_rot: true, ..plan });
+    let others = world.others(leader);
+    world.cut(leader, others[1]);
+    let before = world.stable_entries();
+    world.until(|world| (world.stable_entries() >= before + 6).then_some(()));
+    (world, [leader, others[0], others[1]])
+}
+
+/// A member loses stable entries of its log, and so does the group its leader once that member is sure.
+fn torn_member_gets_all_again(plan: Plan, questions: usize) {
+    let seed = plan.seed;
+    let (mut world, [leader, torn, _]) = stable_on_two(plan);
+    let stable = world.stable_entries();
+    world.tear(torn, stable - 2);
+    (0..questions).for_each(|_| world.ask(leader));
+    let has = world.until(|world| Some(world.log(torn)).filter(|(_, is_sure)| *is_sure)).0;
+    assert!(has >= stable, "seed {seed}: it has {has} of {stable} entries and is sure");
+    world.end(leader);
+    world.uncut();
+    world.until(|world| world.leader());
+    let stable = world.stable_entries();
+    world.until(|world| (world.stable_entries() > stable).then_some(()));
+}
+
+#[test]
+fn torn_member_is_unsure_until_refilled() {
+    for seed in 0..50 {
+        torn_member_gets_all_again(Plan::quiet(seed, 3), 2);
+    }
+}
+
+#[test]
+fn torn_member_is_refilled_piece_by_piece() {
+    for seed in 0..50 {
+        let plan = Plan { window_bytes: 20, asks: false, ..Plan::quiet(seed, 3) };
+        torn_member_gets_all_again(plan, 0);
+    }
+}
+
+#[test]
+fn torn_member_ignores_end_said_to_earlier_process() {
+    let (mut world, [leader, torn, _]) = stable_on_two(Plan::quiet(1, 3));
+    let stable = world.stable_entries();
+    world.tear(torn, stable - 2);
+    let view = world.until(|world| world.status(torn).filter(|it| it.leader.is_some())).view;
+    let late = Packet::End { view, process: 0, end: LogPosition(1) };
+    world.tell(torn, crate::Input::Packet(leader, &late.encode()));
+    let has = world.until(|world| Some(world.log(torn)).filter(|(_, is_sure)| *is_sure)).0;
+    assert!(has >= stable, "it has {has} of {stable} entries and is sure");
+}
+
+#[test]
+fn torn_member_is_unsure_until_written() {
+    let (mut world, [leader, torn, _]) = stable_on_two(Plan::quiet(1, 3));
+    let stable = world.stable_entries();
+    world.tear(torn, stable - 2);
+    world.hang_disk(torn);
+    world.uncut();
+    world.until(|world| (world.stable_entries() > stable + 100).then_some(()));
+    assert!(!world.log(torn).1);
+    // Its leader no longer believes what it had acknowledged before.
+    let others = world.status(leader).unwrap().others;
+    let durable = others.iter().find(|other| other.id == torn).unwrap().durable;
+    assert!(durable.0 as usize <= stable - 2, "{durable}");
 }
 
 #[test]
@@ -91,6 +169,17 @@ fn leader_that_ends_is_replaced_at_once() {
         world.until(|world| world.leader());
         assert!(world.now().since_us(begun) < world.deadline_us(), "seed {seed}");
     }
+}
+
+#[test]
+fn leader_left_alone_answers_what_was_asked_before() {
+    let (mut world, leader) = begun(Plan { asks: false, ..Plan::quiet(1, 2) });
+    let other = world.others(leader)[0];
+    world.cut(leader, other);
+    world.ask(leader);
+    let confirmed = world.seen.confirmed;
+    world.order_list(leader, &[leader]);
+    assert_eq!(world.seen.confirmed, confirmed + 1);
 }
 
 #[test]

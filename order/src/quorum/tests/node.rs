@@ -22,7 +22,6 @@ pub enum Job {
     Append(LogPosition, Sealed, u32),
     Cut(LogPosition),
     Save(u64, ViewId),
-    Sure,
 }
 
 /// The remains of a process that ends.
@@ -133,14 +132,19 @@ impl Node {
         let rots = may_rot && random.below(4) == 0 && self.disk.log.len() as u64 > self.disk.stable;
         if rots {
             let keep = self.disk.log.len() - 1 - random.index(2.min(self.disk.log.len()));
-            self.disk.log.truncate(keep.max(self.disk.stable as usize));
-            self.disk.is_damaged = true;
+            self.disk.tear(keep.max(self.disk.stable as usize));
         }
         rots
     }
 }
 
 impl Disk {
+    /// All entries but some are lost to damage, which is seen.
+    pub fn tear(&mut self, entries: usize) {
+        self.log.truncate(entries);
+        self.is_damaged = true;
+    }
+
     pub fn carry_out(&mut self, job: Job) {
         match job {
             Job::Append(position, entry, _) => {
@@ -152,7 +156,6 @@ impl Disk {
                 self.log.truncate(above.0 as usize);
                 self.stable = self.stable.min(above.0);
             }
-            Job::Sure => self.is_damaged = false,
             Job::Save(_, view) => {
                 let slot = self.next_slot(view);
                 self.write_slot(slot);

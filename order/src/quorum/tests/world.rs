@@ -8,8 +8,8 @@ use tercel_machine::random::Random;
 use tercel_machine::time::Now;
 use tercel_wire::id::{LogPosition, MemberId};
 
-use super::super::Config;
 use super::super::members::{Member, Members};
+use super::super::{Config, Status};
 use super::node::{Job, Node, OTHER};
 use crate::{Input, KIND_MEMBERS, Output, Sealed, Sequencer};
 
@@ -31,6 +31,8 @@ pub struct Plan {
     pub may_rot: bool,
     pub changes_members: bool,
     pub moves_lead: bool,
+    /// Leaders are asked whether they still lead.
+    pub asks: bool,
     pub until_us: u64,
 }
 
@@ -57,6 +59,7 @@ impl Plan {
             may_rot: !changes_members && random.below(3) == 0,
             changes_members,
             moves_lead: true,
+            asks: true,
             until_us: 400_000,
         }
     }
@@ -78,6 +81,28 @@ impl Plan {
         Plan { nodes, fault_every_us, window_bytes, of_leader_permille, loss_permille: 0, ..plan }
     }
 
+    /// A world whose members lose the ends of their logs again and again, and are back before what was on its
+    /// way to them has come.
+    pub fn of_torn_logs(seed: u64) -> Plan {
+        let random = &mut Random::new(seed ^ 0x707e);
+        let (delay_us, disk_us) = (*random.pick(&[500, 4_000]), *random.pick(&[50, 500]));
+        let changes_members = random.below(2) == 0;
+        Plan {
+            nodes: 3,
+            voters: if changes_members { 1 + random.below(3) } else { 3 },
+            loss_permille: 0,
+            double_permille: 50,
+            delay_us,
+            disk_us,
+            fault_every_us: *random.pick(&[1_500, 5_000]),
+            deadline_us: 4 * delay_us + 2 * disk_us,
+            of_leader_permille: 0,
+            may_rot: true,
+            changes_members,
+            ..Plan::of(seed)
+        }
+    }
+
     /// A world in which nothing fails.
     pub fn quiet(seed: u64, nodes: u64) -> Plan {
         Plan {
@@ -95,6 +120,7 @@ impl Plan {
             may_rot: false,
             changes_members: false,
             moves_lead: false,
+            asks: true,
             until_us: u64::MAX / 4,
         }
     }
@@ -262,20 +288,67 @@ impl World {
         self.truth.len()
     }
 
+    pub fn status(&self, member: MemberId) -> Option<Status> {
+        self.nodes[self.at(member)].process.as_ref().map(|process| process.quorum.status())
+    }
+
+    /// The entries that a member's disk has, and whether the member is sure that these are all.
+    pub fn log(&self, member: MemberId) -> (usize, bool) {
+        let has = self.nodes[self.at(member)].disk.log.len();
+        (has, self.status(member).is_some_and(|status| status.is_sure))
+    }
+
+    fn at(&self, member: MemberId) -> usize {
+        self.nodes.iter().position(|node| node.id == member).unwrap()
+    }
+
     /// From now on the disk of a member answers nothing.
     pub fn hang_disk(&mut self, member: MemberId) {
-        let node = self.nodes.iter_mut().find(|node| node.id == member).unwrap();
-        node.hangs = true;
+        let at = self.at(member);
+        self.nodes[at].hangs = true;
     }
 
     pub fn tell(&mut self, member: MemberId, input: Input<'_>) {
-        let at = self.nodes.iter().position(|node| node.id == member).unwrap();
-        self.take(at, input).unwrap();
+        self.take(self.at(member), input).unwrap();
+    }
+
+    /// A leader is asked whether it still leads.
+    pub fn ask(&mut self, leader: MemberId) {
+        self.question(self.at(leader)).unwrap();
+    }
+
+    /// A leader orders a list of members that all vote.
+    pub fn order_list(&mut self, leader: MemberId, ids: &[MemberId]) {
+        let member = |id: &MemberId| Member { id: *id, votes: true, address: String::new() };
+        let (at, mut payload) = (self.at(leader), Vec::new());
+        Members::new(ids.iter().map(member).collect()).unwrap().encode(&mut payload);
+        let process = self.nodes[at].process.as_mut().unwrap();
+        let entry = process.seal(KIND_MEMBERS, payload).unwrap();
+        self.take(at, Input::Submit(entry)).unwrap();
+    }
+
+    /// Two members do not reach each other until [`World::uncut`].
+    pub fn cut(&mut self, a: MemberId, b: MemberId) {
+        let (a, b) = (self.at(a), self.at(b));
+        self.cuts.extend([((a, b), 0), ((b, a), 0)]);
+    }
+
+    pub fn uncut(&mut self) {
+        self.cuts.clear();
+    }
+
+    /// A process ends, its log loses all but some entries to damage, and another process begins. What was on
+    /// its way to the one comes to the other.
+    pub fn tear(&mut self, member: MemberId, entries: usize) {
+        let at = self.at(member);
+        self.nodes[at].crash(&mut self.random, false);
+        self.nodes[at].disk.tear(entries);
+        self.event(Event::Begin(at)).unwrap();
     }
 
     /// A process ends, and all others are told, after they have taken what it sent.
     pub fn end(&mut self, member: MemberId) {
-        let at = self.nodes.iter().position(|node| node.id == member).unwrap();
+        let at = self.at(member);
         self.nodes[at].crash(&mut self.random, false);
         self.lives[at] += 1;
         self.queue
@@ -383,7 +456,11 @@ impl World {
         match self.random.below(6) {
             0 | 1 => {
                 self.seen.crashes += 1;
-                let may_rot = self.plan.may_rot && self.nodes.iter().all(|n| !n.disk.is_damaged);
+                let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != i);
+                // One that is alone in voting may lose what nobody else has.
+                let may_rot = self.plan.may_rot
+                    && (!self.plan.changes_members || self.newest_members().quorum() > 1)
+                    && !others.any(|(_, n)| n.disk.is_damaged);
                 self.nodes[i].crash(&mut self.random, may_rot);
                 self.lives[i] += 1;
                 // Peers are told, some of them.
@@ -438,19 +515,13 @@ impl World {
             if self.nodes[i].paused > self.now || self.random.below(3) == 0 {
                 continue;
             }
-            let stable = self.truth.len() as u64;
             let change = self.plan.changes_members && !self.is_healed && self.random.below(20) == 0;
             let Some(process) = &mut self.nodes[i].process else { continue };
             if !process.has_begun() {
                 continue;
             }
-            if self.random.below(4) == 0
-                && let Some(reign) = &mut process.leads
-            {
-                reign.asked += 1;
-                reign.questions.push((reign.asked, stable));
-                let id = reign.asked;
-                self.take(i, Input::Confirm(id))?;
+            if self.random.below(4) == 0 && self.plan.asks {
+                self.question(i)?;
                 continue;
             }
             if self.plan.moves_lead && self.random.below(60) == 0 {
@@ -485,6 +556,18 @@ impl World {
         Ok(())
     }
 
+    /// A leader is asked whether it still leads.
+    fn question(&mut self, i: usize) -> Result<(), String> {
+        let stable = self.truth.len() as u64;
+        let Some(reign) = self.nodes[i].process.as_mut().and_then(|p| p.leads.as_mut()) else {
+            return Ok(());
+        };
+        reign.asked += 1;
+        reign.questions.push((reign.asked, stable));
+        let id = reign.asked;
+        self.take(i, Input::Confirm(id))
+    }
+
     /// A batch of a disk is done: what had come when it began.
     fn done(&mut self, i: usize, batch: usize) -> Result<(), String> {
         for _ in 0..batch {
@@ -505,7 +588,7 @@ impl World {
                 }
                 Job::Append(position, _, cuts) => self.take(i, Input::Written(cuts, position))?,
                 Job::Save(number, _) => self.take(i, Input::Saved(number))?,
-                Job::Cut(_) | Job::Sure => {}
+                Job::Cut(_) => {}
             }
         }
         let is_more = self.nodes[i].process.as_ref().is_some_and(|process| !process.jobs.is_empty());
@@ -580,9 +663,13 @@ impl World {
                 }
                 let entry = process.lead(lead);
                 if lead.is_unsure {
-                    // Every voter has answered: what none of them has is lost, and that is said.
+                    // Every member has answered: what none of them has is lost, and that is said. It is
+                    // nothing, unless the only one that votes has lost it.
                     self.seen.unsure += 1;
                     let kept = process.log.len();
+                    if kept < self.truth.len() && self.newest_members().voters().count() > 1 {
+                        return Err(format!("member {id} leads, and {kept} entries are kept"));
+                    }
                     self.truth.truncate(kept);
                 }
                 self.take(i, Input::Submit(entry))?;
@@ -602,7 +689,7 @@ impl World {
                     return Err(format!("member {id} confirms {stamp} though {stable} entries were stable"));
                 }
             }
-            Output::Sure => self.job(i, Job::Sure),
+            Output::Sure => self.nodes[i].disk.is_damaged = false,
             Output::KeepFrom(_) | Output::Members(_) | Output::Lost => {}
         }
         Ok(())

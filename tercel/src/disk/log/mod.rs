@@ -20,7 +20,7 @@ mod salvage;
 mod spares;
 mod thread;
 
-pub(crate) use open::{LogEnds, behind, create_in, ends, missing};
+pub(crate) use open::{LogEnds, behind, create_in, ends, missing, pass_doubt_on};
 pub use open::{Opened, create};
 pub use reader::{LogReader, ReadUpto};
 pub use salvage::{Damage, LogSalvage, Run, begins_behind, space_of};

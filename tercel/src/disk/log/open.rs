@@ -201,6 +201,12 @@ pub(crate) fn ends(dir: &HeldDir, space: SpaceId) -> Result<LogEnds, DiskError> 
     }
 }
 
+/// Makes durable of a log that takes the place of another that it may have held more, if that is so of the
+/// other.
+pub(crate) fn pass_doubt_on(from: &HeldDir, to: &HeldDir) -> Result<(), DiskError> {
+    if from.has(UNSURE_NAME) { to.write_whole(UNSURE_NAME, "") } else { Ok(()) }
+}
+
 /// Makes durable that nothing is missing any more from a log that ended in damage.
 pub(super) fn note_sure(dir: &HeldDir) -> Result<(), DiskError> {
     if dir.has(UNSURE_NAME) {

@@ -290,7 +290,8 @@ impl Shared {
                     done(LogDone::Failed { error });
                 }
             }
-            if todo.is_sure {
+            // A log that has failed may lack what it was to have again.
+            if todo.is_sure && !log.is_poisoned() {
                 // If that cannot be noted, the next opening is not sure either.
                 let _ = log.sure();
             }

@@ -2,15 +2,17 @@
 //!
 //! The copy has pages as they are stored, the ordered state, and the log from the oldest entry on that those
 //! pages may lack: what a crash leaves. It is made in a directory of its own within the member's, which goes
-//! on voting meanwhile. The invariant: a copy is told of only when all of it is on the disk.
+//! on voting meanwhile. The invariant: a copy is told of only when all of it is on the disk; one that breaks
+//! off, or is not adopted, is removed.
 
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tercel_engine::order::Sealed;
 use tercel_engine::order::quorum::packet::entries;
@@ -40,39 +42,69 @@ pub(super) struct Copying {
     dir: PathBuf,
     of: Transfer,
     is_under_way: Arc<AtomicBool>,
+    /// Set when the server stops: a copy breaks off.
+    is_stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Copying {
     pub(super) fn new(dir: &Path, group: u64, member: MemberId) -> Copying {
-        Copying { dir: dir.into(), of: Transfer { group, member }, is_under_way: Arc::default() }
+        let (of, is_under_way, is_stopping) = (Transfer { group, member }, Arc::default(), Arc::default());
+        Copying { dir: dir.into(), of, is_under_way, is_stopping, thread: None }
     }
 
-    /// Begins a copy, unless one is under way. The thread ends by itself: it may be in a connect for a while.
-    pub(super) fn begin(&self, leader: &str, handle: &Handle<Post>) -> std::io::Result<()> {
+    /// Begins a copy, unless one is under way.
+    pub(super) fn begin(&mut self, leader: &str, handle: &Handle<Post>) -> std::io::Result<()> {
         // One that cannot be reached so is told of where it was added.
         let Ok(leader) = leader.parse::<Address>() else { return Ok(()) };
         if self.is_under_way.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
         let (dir, of, handle) = (self.dir.clone(), self.of.clone(), handle.clone());
-        let is_under_way = self.is_under_way.clone();
-        let copying = std::thread::Builder::new().name("tercel-copy".into()).spawn(move || {
+        let (is_under_way, is_stopping) = (self.is_under_way.clone(), self.is_stopping.clone());
+        self.spawn(move || {
             let copied = caught(|| {
                 DataDir::drop_copy(&dir)?;
-                copy(&leader, &of, &DataDir::copy_of(&dir))
+                copy((&leader, is_stopping), &of, &DataDir::copy_of(&dir))
             });
+            if !matches!(copied, Ok(Ok(_))) {
+                // The next attempt, or opening, tries again.
+                let _ = DataDir::drop_copy(&dir);
+            }
             // One that is whole may be adopted: no other is begun before the loop has said.
             is_under_way.store(matches!(copied, Ok(Ok(_))), Ordering::SeqCst);
             let copied = copied.and_then(|copied| copied.map_err(|why| why.to_string()));
             let failed = |why| (of.member, format!("the copy broke off: {why}"));
             post(&handle, Post::Copied(copied.map_err(failed)));
-        });
-        copying.map(drop)
+        })
     }
 
-    /// The copy that was made is not adopted: another may be begun.
-    pub(super) fn is_over(&self) {
-        self.is_under_way.store(false, Ordering::SeqCst);
+    /// The copy that was made is not adopted: another may be begun once it is removed.
+    pub(super) fn is_over(&mut self) -> std::io::Result<()> {
+        let (dir, is_under_way) = (self.dir.clone(), self.is_under_way.clone());
+        self.spawn(move || {
+            let _ = DataDir::drop_copy(&dir);
+            is_under_way.store(false, Ordering::SeqCst);
+        })
+    }
+
+    /// Has the thread do something. It is done with what was before.
+    fn spawn(&mut self, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        self.join();
+        self.thread = Some(std::thread::Builder::new().name("tercel-copy".into()).spawn(work)?);
+        Ok(())
+    }
+
+    fn join(&mut self) {
+        // A panic in it was caught.
+        self.thread.take().into_iter().for_each(|thread| _ = thread.join());
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.join();
     }
 }
 
@@ -80,8 +112,12 @@ type Failed = Box<dyn Error + Send + Sync>;
 
 /// Takes a copy into the directory `dir`. Gives the view in which it was begun, and the last entry of its
 /// log.
-fn copy(leader: &Address, of: &Transfer, dir: &Path) -> Result<(ViewId, EntryId), Failed> {
-    let (mut source, space) = Source::greet(leader)?;
+fn copy(
+    (leader, is_stopping): (&Address, Arc<AtomicBool>),
+    of: &Transfer,
+    dir: &Path,
+) -> Result<(ViewId, EntryId), Failed> {
+    let (mut source, space) = Source::greet(leader, is_stopping)?;
     source.ask(Kind::Transfer, |body| of.encode(body))?;
     let begun = source.answer(Kind::TransferBegun, TransferBegun::decode)?;
     let before = EntryId { view: begun.before_view, position: LogPosition(begun.before) };
@@ -199,15 +235,17 @@ struct Source {
     deframer: Deframer,
     buffer: Vec<u8>,
     call: u64,
+    is_stopping: Arc<AtomicBool>,
 }
 
 impl Source {
-    fn greet(leader: &Address) -> Result<(Source, Space), Failed> {
+    fn greet(leader: &Address, is_stopping: Arc<AtomicBool>) -> Result<(Source, Space), Failed> {
         // A stream is a stream: what the socket is of makes no difference to reads and writes.
         let stream = UnixStream::from(leader.connect(CONNECT_MAX)?);
-        stream.set_read_timeout(Some(SILENCE_MAX))?;
-        let mut source =
-            Source { stream, deframer: Deframer::default(), buffer: vec![0; 256 << 10], call: 0 };
+        stream.set_read_timeout(Some(GLANCE))?;
+        stream.set_write_timeout(Some(ANSWER_MAX))?;
+        let (deframer, buffer) = (Deframer::default(), vec![0; 256 << 10]);
+        let mut source = Source { stream, deframer, buffer, call: 0, is_stopping };
         let hello = Hello {
             client: ClientId(random_u64(Path::new("a client"))?),
             connection: 1,
@@ -232,12 +270,14 @@ impl Source {
         Ok(self.stream.write_all(&bytes)?)
     }
 
-    /// Waits for a message of a kind. Others that are no refusals mean nothing here.
+    /// Waits for a message of a kind, and no longer than [`ANSWER_MAX`]. Others that are no refusals mean
+    /// nothing here.
     fn answer<T>(
         &mut self,
         kind: Kind,
         read: impl FnOnce(&[u8]) -> Result<T, DecodeError>,
     ) -> Result<T, Failed> {
+        let asked = Instant::now();
         loop {
             while let Some((header, body)) = self.deframer.next_frame()? {
                 if header.kind == kind {
@@ -247,9 +287,17 @@ impl Source {
                     return Err(Refused::decode(body)?.text.into());
                 }
             }
-            match self.stream.read(&mut self.buffer)? {
-                0 => return Err("the connection ended".into()),
-                n => self.deframer.push(&self.buffer[..n]),
+            if self.is_stopping.load(Ordering::SeqCst) {
+                return Err("the server stops".into());
+            }
+            if asked.elapsed() > ANSWER_MAX {
+                return Err("the leader did not answer in time: it is asked again".into());
+            }
+            match self.stream.read(&mut self.buffer) {
+                Ok(0) => return Err("the connection ended".into()),
+                Ok(n) => self.deframer.push(&self.buffer[..n]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -264,5 +312,83 @@ const BATCH_PAGES: usize = 512;
 
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 
-/// The leader waits for its log and its page store before it answers.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Time for an answer, however its bytes come. The leader waits for its log and its page store before it
+/// answers.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Time between two looks whether the server stops.
+const GLANCE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::time::Duration;
+    use tercel_events::{Config as EventsConfig, EventQueue};
+
+    /// A leader that greets, says that a copy begins, and then nothing; or it ends the connection.
+    fn leader(ends: bool) -> (Address, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::from(listener.local_addr().unwrap());
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (mut welcome, mut begun, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+            let hello = Welcome {
+                version: WIRE_VERSION,
+                space: SpaceId(7),
+                view: ViewId::new(1, 1),
+                watermark: Stamp(9),
+                resumed: false,
+                places: false,
+                keepalive_ms: 1_000,
+                credit: 1,
+                credit_bytes: 1,
+                transaction_bytes_max: 1,
+                page_bytes: PAGE_BYTES as u16,
+                servers: Vec::new(),
+            };
+            hello.encode(&mut welcome);
+            let transfer = TransferBegun {
+                stamp: Stamp(9),
+                view: ViewId::new(1, 1),
+                pages_end: 1,
+                state_bytes: 1,
+                replay_from: Stamp(5),
+                before_view: ViewId::new(1, 1),
+                before: 4,
+            };
+            transfer.encode(&mut begun);
+            for (call, kind, body) in [(1, Kind::Welcome, &welcome), (2, Kind::TransferBegun, &begun)] {
+                frame::encode(Header::new(kind, call), body, &mut bytes);
+            }
+            stream.write_all(&bytes).unwrap();
+            // It reads until the member ends, or it ends itself when it was asked for a part.
+            let mut buffer = [0; 4096];
+            while !ends && stream.read(&mut buffer).is_ok_and(|n| n > 0) {}
+        });
+        (address, thread)
+    }
+
+    #[test]
+    fn copy_that_breaks_off_is_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let queue: EventQueue<Post> = EventQueue::open(EventsConfig::default()).unwrap();
+        let mut copying = Copying::new(parent.path(), 1, MemberId(2));
+        let copy = DataDir::copy_of(parent.path());
+        let (address, thread) = leader(true);
+        copying.begin(&address.to_string(), &queue.handle()).unwrap();
+        copying.join();
+        thread.join().unwrap();
+        assert!(!copy.exists() && !copying.is_under_way.load(Ordering::SeqCst));
+        // A copy that has begun ends with the server, and does not wait for its leader.
+        let (address, thread) = leader(false);
+        copying.begin(&address.to_string(), &queue.handle()).unwrap();
+        while !copy.exists() {
+            std::thread::yield_now();
+        }
+        let stopped = Instant::now();
+        drop(copying);
+        thread.join().unwrap();
+        assert!(!copy.exists() && stopped.elapsed() < Duration::from_secs(10));
+    }
+}

@@ -36,10 +36,9 @@ use tercel_wire::frame::{self, Header, Kind};
 pub use tercel_wire::id::MemberId;
 use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Join, Refused};
-use tercel_wire::page::PAGE_BYTES;
 
 use crate::address::Address;
-use crate::disk::dir::{DataDir, NewSpace, Purpose, Space, random_u64};
+use crate::disk::dir::{DataDir, Purpose, Space, random_u64};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{self, LogConfig};
 use crate::disk::pages::PageRead;
@@ -49,8 +48,8 @@ use copying::Copying;
 use dial::Dialer;
 pub use operate::{Change, Listed, change, health_of, join, members, status_of};
 use reading::Reading;
-use rescue::Whole;
 pub use rescue::{Ends, log_ends, rescue};
+use rescue::{Whole, open};
 use saving::Saver;
 
 /// The other members of the group, and how they are reached.
@@ -192,13 +191,13 @@ impl Group {
     }
 
     /// Takes a copy of the space from the leader.
-    pub(crate) fn copy(&self, leader: &str) -> std::io::Result<()> {
+    pub(crate) fn copy(&mut self, leader: &str) -> std::io::Result<()> {
         self.copying.begin(leader, &self.handle)
     }
 
     /// The copy that was made is not adopted.
-    pub(crate) fn copy_is_over(&self) {
-        self.copying.is_over();
+    pub(crate) fn copy_is_over(&mut self) -> std::io::Result<()> {
+        self.copying.is_over()
     }
 
     /// Remembers a promise.
@@ -214,32 +213,48 @@ pub(crate) type Recovering = Box<dyn FnOnce(&dyn PageRead) + Send>;
 const UNSENT_BYTES_MAX: usize = 32 << 20;
 
 /// Makes a directory, new or of a server that was alone, the first member of a new group. It is reached at
-/// `address` by clients and by members that join.
+/// `address` by clients and by members that join. One that was interrupted goes on.
 ///
 /// # Errors
 /// If the directory cannot be opened, is in use, or is a member's.
 pub fn init(dir: &Path, address: &Address) -> Result<MemberId, ServerError> {
-    let held = open_dir(dir)?;
-    let (group, me) = (random_u64(dir)?, MemberId(random_u64(dir)?));
-    let member = Member { id: me, votes: true, address: address.to_string() };
-    let members =
-        Members::new(vec![member]).ok_or_else(|| ServerError::Stopped("its address is too long".into()))?;
-    held.become_member(group, me, members.clone())?;
+    let held = open(dir)?;
+    let (me, members) = match begun(dir, &held)? {
+        Some(begun) => begun,
+        None => {
+            let (group, me) = (random_u64(dir)?, MemberId(random_u64(dir)?));
+            let member = Member { id: me, votes: true, address: address.to_string() };
+            let too_long = || ServerError::Stopped("its address is too long".into());
+            let members = Members::new(vec![member]).ok_or_else(too_long)?;
+            held.become_member(group, me, members.clone())?;
+            (me, members)
+        }
+    };
+    if members.get(me).is_none_or(|member| member.address != address.to_string()) {
+        return Err(ServerError::Member(dir.into()));
+    }
     // A space that was restored from a group's has the members of that in its state.
     let whole = Whole::recover(&held)?;
-    if whole.recovery.members().is_some() {
+    if whole.recovery.members().is_some_and(|list| *list != members) {
         let number = held.space().view_first.max(whole.recovery.view().number.saturating_add(1));
         whole.go_on(ViewId::new(number, random_u64(dir)? as u32), false, &members)?;
     }
     Ok(me)
 }
 
-fn open_dir(dir: &Path) -> Result<DataDir, ServerError> {
-    let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: LogConfig::default().segment_bytes };
-    let held = DataDir::open(dir, &new)?;
-    match held.is_member() {
-        true => Err(ServerError::Member(dir.into())),
-        false => Ok(held),
+/// The only member of a group that was begun with the directory and never served; none if no group was.
+///
+/// # Errors
+/// If the directory is another member's.
+fn begun(dir: &Path, held: &DataDir) -> Result<Option<(MemberId, Members)>, ServerError> {
+    if !held.is_member() {
+        return Ok(None);
+    }
+    let found = Votes::look(&HeldDir::open(dir)?, ViewId::NONE)?;
+    let is_alone = found.members.iter().all(|member| member.id == found.me);
+    match is_alone && found.start == 0 {
+        true => Ok(Some((found.me, found.members))),
+        false => Err(ServerError::Member(dir.into())),
     }
 }
 
@@ -290,7 +305,18 @@ pub fn form(members: &[(&Path, Address)]) -> Result<(), ServerError> {
     let list =
         Members::new(list.collect()).ok_or_else(|| ServerError::Stopped("they make no group".into()))?;
     let space = {
-        let held = open_dir(first)?;
+        let held = open(first)?;
+        if held.is_member() {
+            return Err(ServerError::Member((*first).into()));
+        }
+        if Whole::recover(&held)?.begins > LogPosition::ZERO {
+            let text = format!(
+                "the log of {} does not go back to the beginning of the space, as after a restore, so others cannot begin \
+                 with it: `tercel group init` makes it the first member, and empty directories join that",
+                first.display()
+            );
+            return Err(ServerError::Join(text));
+        }
         held.become_member(group, MemberId(ids[0]), list.clone())?;
         held.space().clone()
     };

@@ -9,7 +9,7 @@ use std::path::Path;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::replica::entry::Entry;
 use tercel_engine::server::{Recovery, ServerConfig};
-use tercel_wire::id::{MemberId, PageId, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, MemberId, PageId, Stamp, ViewId};
 use tercel_wire::log::{Kind, Last, encode_record};
 use tercel_wire::page::PAGE_BYTES;
 
@@ -70,7 +70,7 @@ pub fn rescue(dir: &Path, address: Option<&Address>) -> Result<MemberId, ServerE
     Ok(me)
 }
 
-fn open(dir: &Path) -> Result<DataDir, ServerError> {
+pub(super) fn open(dir: &Path) -> Result<DataDir, ServerError> {
     let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: LogConfig::default().segment_bytes };
     Ok(DataDir::open(dir, &new)?)
 }
@@ -78,6 +78,8 @@ fn open(dir: &Path) -> Result<DataDir, ServerError> {
 /// A directory's log, with everything that is in it applied.
 pub(super) struct Whole {
     pub(super) recovery: Recovery,
+    /// The position before the first entry of its log.
+    pub(super) begins: LogPosition,
     log: Log,
     last: Last,
 }
@@ -96,7 +98,7 @@ impl Whole {
         for entry in recovery.kept() {
             recovery.replay(entry.view, entry.stamp, entry.kind, &entry.payload)?;
         }
-        Ok(Whole { recovery, last: log.tail().last, log })
+        Ok(Whole { recovery, begins: opened.begins.position, last: log.tail().last, log })
     }
 
     /// Goes on in a view that keeps all of it, with these members.

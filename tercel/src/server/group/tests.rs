@@ -289,8 +289,15 @@ fn restored_space_begins_group_that_is_joined() {
     group.servers.clear();
     crate::backup::restore(&taken, &restored, |_| ()).unwrap();
     group.members.iter().for_each(|(dir, _)| std::fs::remove_dir_all(dir).unwrap());
+    let other = group.members[0].clone();
     group.members = vec![(restored, free())];
-    init(&group.members[0].0, &group.members[0].1).unwrap();
+    let (dir, address) = group.members[0].clone();
+    let refused = form(&[(&dir, address.clone()), (&other.0, other.1)]).unwrap_err();
+    assert!(refused.to_string().contains("`tercel group init`") && !other.0.exists(), "{refused}");
+    // The process ends when it has written who the member is, and nothing more.
+    let me = Member { id: MemberId(9), votes: true, address: address.to_string() };
+    open(&dir).unwrap().become_member(5, me.id, Members::new(vec![me]).unwrap()).unwrap();
+    assert_eq!(init(&dir, &address).unwrap(), MemberId(9));
     group.servers.push(Some(group.start(0)));
     let client = group.client();
     add(&client);

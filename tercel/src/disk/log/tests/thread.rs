@@ -193,12 +193,16 @@ fn after_a_failure_the_thread_reports_nothing_but_failures() {
         }
     }
     let dir = new_log();
+    std::fs::write(dir.path().join("unsure"), "").unwrap();
     let (thread, mut tail, done) = gated(dir.path(), |file| Box::new(Odd(file, NeverSyncs)));
     thread.submit(records(&mut tail, &[10]), written(1)).unwrap();
     assert!(matches!(done.recv().unwrap(), LogDone::Failed { error: DiskError::Io { .. } }));
+    thread.sure();
     thread.submit(records(&mut tail, &[10]), written(2)).unwrap();
     assert!(matches!(done.recv().unwrap(), LogDone::Failed { error: DiskError::Poisoned { .. } }));
     assert!(matches!(thread.close(), Err(DiskError::Poisoned { .. })));
+    // What was to be in it again may not be.
+    assert!(dir.path().join("unsure").exists());
 }
 
 #[test]
