@@ -9,7 +9,8 @@
 //! |---|---|
 //! | clients | the engine's client machine and heap, each with its own clock; threads that run transactions on objects, maps and vectors, one at a time under a baton |
 //! | a program in the server | threads that run the same transactions inside of a server's process, and end with it |
-//! | group | in every other world: up to five members, each with disk, log, votes and sizes of its own; in half of these an operator lets members come, vote and go, and members lose disks and ends of logs |
+//! | group | in every other world: up to five members, each with disk, log, votes and sizes of its own |
+//! | members | in half of those worlds they come, vote and go, and lose disks and ends of logs |
 //! | links of members | one way or both cut, clogged; packets that are lost, doubled or of views long over |
 //! | network | connections that carry bytes in order and are cut, half open, silent, slow or garbled |
 //! | loop | the engine's scheduler over frames that take time: slices end, connections wait for turns, clients read slowly, the loop waits for its own syncs |
