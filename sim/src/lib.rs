@@ -10,6 +10,7 @@
 //! | clients | the engine's client machine and heap, each with its own clock; threads that run transactions on objects, maps and vectors, one at a time under a baton |
 //! | a program in the server | threads that run the same transactions inside of a server's process, and end with it |
 //! | group | in every other world: up to five members, each with disk, log, votes and sizes of its own |
+//! | members | in half of those worlds they come, vote and go, and lose disks and ends of logs |
 //! | links of members | one way or both cut, clogged; packets that are lost, doubled or of views long over |
 //! | network | connections that carry bytes in order and are cut, half open, silent, slow or garbled |
 //! | loop | the engine's scheduler over frames that take time: slices end, connections wait for turns, clients read slowly, the loop waits for its own syncs |
@@ -28,7 +29,7 @@
 //! |---|---|
 //! | [`plan`] | what a seed draws |
 //! | `scheduler`, `port` | the baton, and waiting as letting the world go on |
-//! | `world` | the queue of events; `node`, `start`, `turn`, `client`, `inside`, `net`, `fault`, `copy`; `group`, `votes`; `oracle`, `conditions` and `compare`, which look on. Disk, log and clock of a node are `tercel-testkit`'s |
+//! | `world` | the queue of events; `node`, `start`, `turn`, `client`, `inside`, `net`, `fault`, `copy`; `group`, `changes`, `votes`; `oracle`, `conditions` and `compare`, which look on. Disk, log and clock of a node are `tercel-testkit`'s |
 //! | [`lossy`] | worlds of another kind: calls of services over links that lose single messages |
 //! | `slow` | a slow call with streams, as worlds of both kinds run it |
 //! | [`workload`] | what the clients do |

@@ -233,8 +233,8 @@ impl Quorum {
     /// Leads, if a quorum of members that are sure of their logs has promised. A member that is not sure may
     /// have acknowledged more than it still has: it counts only when every member has answered, and then
     /// entries may be lost. Also a member that learns has to answer: it may vote by a list that was lost, and
-    /// what it has acknowledged since may be stable. If it votes by no list that it knows, its log may be longer
-    /// than the candidate's.
+    /// what it has acknowledged since may be stable. If it votes by no list that it knows, its log may be
+    /// longer than the candidate's.
     fn count_votes(&mut self, now: Now, out: &mut Vec<Output>) {
         let members = self.lists.newest();
         let Role::Candidate(candidate) = &self.role else { return };

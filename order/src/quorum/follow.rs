@@ -188,8 +188,8 @@ impl Quorum {
     ///   acknowledgement that is still on its way, are in the log with which this leader began (leader
     ///   completeness): its votes came from members that were sure, or from all.
     ///
-    /// A new leader is asked anew, and so is any by a new process. Whether the log *has* that is known once an
-    /// entry of the view is stable here behind that end, for what is stable here is matched; and the mark goes
+    /// A new leader is asked anew, and so is any by a new process. The log is known to have that once an
+    /// entry of the view is stable here behind that end, for what is stable here is matched. The mark goes
     /// only when the own disk has it too, for a crash before that loses it once more.
     ///
     /// A leader is sure behind its view's own entry: what it lost and no voter had is lost, and that entry
