@@ -408,6 +408,7 @@ pub struct Gc {
   tercel inspect 12.7 --data ./packages         an object by page and slot
   tercel inspect 12.8 --limit 100 --json        a map: its first 100 entries
   tercel inspect 12.8 --key libssl3             a map: the entry of one key
+  tercel inspect --exports                      far references that the space keeps objects for
   tercel inspect --interfaces                   methods and services of a server
 
 An object is printed as JSON; a map as a line an entry, or with --json as JSON with how many more there are.")]
@@ -417,6 +418,9 @@ pub struct Inspect {
     /// The interfaces whose methods the server runs, and its services, with what they take and give
     #[arg(long, conflicts_with_all = ["what", "data"])]
     pub interfaces: bool,
+    /// The far references of the objects that are kept by an export
+    #[arg(long, conflicts_with_all = ["what", "interfaces"])]
+    pub exports: bool,
     /// The entry of this key in a map: a text, a number, or a byte string in hexadecimal
     #[arg(long, value_name = "KEY", requires = "what", conflicts_with = "limit", allow_hyphen_values = true)]
     pub key: Option<String>,

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use crate::far::FAR_BYTES;
+
 /// A number or a truth value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names of Rust's own types")]
@@ -56,6 +58,8 @@ pub enum Type {
     Bytes,
     /// A reference to an object of the named class; of any class if the name is empty.
     Ref(&'static str),
+    /// A reference to an object of another space, of the named class; of any class if the name is empty.
+    Far(&'static str),
     /// Any number of elements of one type.
     List(&'static Type),
     /// A value or none.
@@ -100,6 +104,7 @@ impl Type {
             Type::Array(s, n) => s.size() * *n as usize,
             Type::Text | Type::Bytes | Type::List(_) => DESCRIPTOR_BYTES,
             Type::Ref(_) => 4,
+            Type::Far(_) => FAR_BYTES,
             // None needs a byte of its own where no value means it; the byte is padded to the value's
             // alignment.
             Type::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
@@ -118,7 +123,7 @@ impl Type {
                 }
             }
             Type::Text | Type::Bytes | Type::List(_) => 2,
-            Type::Ref(_) => 4,
+            Type::Ref(_) | Type::Far(_) => 4,
             Type::Option(t) => t.align(),
             Type::Record(r) | Type::Enum(r) => r.align(),
         }
@@ -133,7 +138,7 @@ impl Type {
     /// Says whether values of the type have no variable part.
     pub const fn is_fixed(&self) -> bool {
         match self {
-            Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
+            Type::Scalar(_) | Type::Array(..) | Type::Ref(_) | Type::Far(_) => true,
             Type::Text | Type::Bytes | Type::List(_) => false,
             Type::Option(t) => t.is_fixed(),
             Type::Record(r) | Type::Enum(r) => {
@@ -152,7 +157,7 @@ impl Type {
     /// Says whether values consist of their own bytes alone, and contain no reference.
     pub const fn is_numbers(&self) -> bool {
         match self {
-            Type::Scalar(_) | Type::Array(..) => true,
+            Type::Scalar(_) | Type::Array(..) | Type::Far(_) => true,
             Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_) => false,
             Type::Option(t) => t.is_numbers(),
             Type::Record(r) | Type::Enum(r) => r.has_numbers_alone(),

@@ -7,6 +7,7 @@ mod call;
 mod columns;
 mod commands;
 mod demo;
+mod exports;
 mod gc;
 mod group;
 mod health;

@@ -12,6 +12,7 @@ use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
 use super::digest::{RowSum, view_word};
 use super::saved::STAMP_MAX;
+use crate::mutant::{Rule, dropped};
 
 /// The dependencies, and the stamp since which each is one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +24,9 @@ pub struct Dependencies {
 impl Dependencies {
     /// The space rests on these, too, from this stamp on.
     pub(super) fn join(&mut self, stamp: Stamp, on: &Vector) {
+        if dropped(Rule::DependenciesForgotten) {
+            *self = Dependencies::default();
+        }
         for (space, seen) in on.iter() {
             if !self.on.get(space).is_some_and(|mine| mine.covers(&seen)) {
                 self.on.add(space, seen);

@@ -152,6 +152,13 @@ Rule {
     AckBeforeSync,
     StaleWritten,
     OlderVoteSlot,
+    // Sessions over several spaces, and exports.
+    ReadNotSeen,
+    VectorNotCarried,
+    DependenciesForgotten,
+    DependenciesNotJoined,
+    CutNotChecked,
+    ExportIsNoRoot,
     // Calls over datagrams.
     PieceOfAnyExchange,
     OldExchangeTaken,
@@ -176,6 +183,17 @@ impl Rule {
         Rule::AckBeforeSync,
         Rule::StaleWritten,
         Rule::OlderVoteSlot,
+    ];
+
+    /// The rules of sessions over several spaces, and of exports: the worlds of `tercel-engine`'s tests notice
+    /// them.
+    pub const OF_SPACES: &[Rule] = &[
+        Rule::ReadNotSeen,
+        Rule::VectorNotCarried,
+        Rule::DependenciesForgotten,
+        Rule::DependenciesNotJoined,
+        Rule::CutNotChecked,
+        Rule::ExportIsNoRoot,
     ];
 
     /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.

@@ -5,6 +5,7 @@
 //! chunks) returns a `Result`, the rest does not.
 
 mod elements;
+mod far;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
