@@ -206,8 +206,10 @@ impl<'s> Session<'s> {
 
     /// Joins what spaces rest on in the states that were seen of them: of all but the one that is used next.
     fn close(&self, but: Option<usize>) -> Result<(), Error> {
-        for at in (0..self.spaces.len()).filter(|at| Some(*at) != but) {
-            let Some(token) = self.open.borrow()[at] else { continue };
+        let open = |(at, token): (usize, &Option<Token>)| Some((at, (*token)?)).filter(|_| Some(at) != but);
+        loop {
+            let next = self.open.borrow().iter().enumerate().find_map(open);
+            let Some((at, token)) = next else { return Ok(()) };
             let mut seen = self.seen.borrow().clone();
             seen.join(&Vector::of(token));
             if !dropped(Rule::DependenciesNotJoined) {
@@ -216,7 +218,6 @@ impl<'s> Session<'s> {
             self.see(seen)?;
             self.open.borrow_mut()[at] = None;
         }
-        Ok(())
     }
 
     fn dependencies(&self, at: usize, stamp: Stamp) -> Result<Vector, Error> {
@@ -343,11 +344,16 @@ impl InSpace<'_, '_> {
         body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
         saw: &mut dyn FnMut(Token),
     ) -> Result<R, Error> {
+        let options = Options { at_least: self.at_least(id), ..self.options };
+        txn::run_seen(self.session.spaces[self.at].1, options, body, saw)
+    }
+
+    /// The state that its transactions need: of what was seen, of what was read last, and of what was asked for
+    /// the latest.
+    fn at_least(&self, id: SpaceId) -> Option<Token> {
         let (seen, open) = (self.session.seen.borrow().token(id), self.session.open.borrow()[self.at]);
         let asked = self.options.at_least.filter(|token| token.space == id);
-        let at_least = seen.into_iter().chain(open).chain(asked).max_by_key(|token| token.stamp);
-        let options = Options { at_least, ..self.options };
-        txn::run_seen(self.session.spaces[self.at].1, options, body, saw)
+        seen.into_iter().chain(open).chain(asked).max_by_key(|token| token.stamp)
     }
 }
 

@@ -10,7 +10,7 @@ use tercel_engine::error::{Bound, Error};
 use tercel_engine::random::Random;
 use tercel_engine::server::{CollectConfig, ServerConfig};
 use tercel_engine::spaces::{Cut, Session};
-use tercel_engine::txn::{Port, Tx};
+use tercel_engine::txn::{Isolation, Options, Port, Tx, run};
 use tercel_wire::far::Far;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{SpaceId, Stamp, ViewId};
@@ -150,6 +150,50 @@ fn cut_of_two_spaces_has_both_or_neither() {
             assert_eq!(cut(reader), Ok((0, 1)));
         });
     }
+}
+
+#[test]
+fn cut_that_failed_on_changed_states_begins_again() {
+    let two = Two::new();
+    two.session(1, |reader| {
+        let mut attempts = 0;
+        let read = reader.read(|cut| {
+            attempts += 1;
+            let count = cut.space("accounts")?.get(two.access)?.count();
+            if attempts == 1 {
+                two.accounts.run(0, |tx| set(tx, two.access, 5))?;
+                two.accounts.run_until_idle();
+            }
+            if count == 5 { Ok(count) } else { Err(Error::NotFound("the fifth".into())) }
+        });
+        assert_eq!((read, attempts), (Ok(5), 2));
+        let failed = reader.read(|_| Err::<(), _>(Error::NotFound("it".into())));
+        assert!(matches!(failed, Err(Error::NotFound(_))), "{failed:?}");
+    });
+}
+
+#[test]
+fn state_of_lost_history_keeps_its_view() {
+    let two = Two::new();
+    let other = make(&two.accounts, 0, "other", 1);
+    two.accounts.run_until_idle();
+    let old = two.accounts.lock().node.disk.clone();
+    let port = two.accounts.thread(1);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    let began = tx.as_of().token;
+    two.accounts.run(0, |tx| set(tx, other, 2)).unwrap();
+    two.accounts.run_until_idle();
+    assert_eq!(tx.get(other).unwrap().count(), 2);
+    assert!(tx.snapshot() > began.stamp);
+    two.accounts.crash();
+    two.accounts.lock().node.disk = old;
+    two.accounts.restart();
+    two.accounts.run_until_idle();
+    let token = tx.commit().unwrap().token;
+    assert_eq!((token.view, token.stamp > began.stamp), (began.view, true));
+    let read = Options { at_least: Some(token), ..Options::default() };
+    let refused = run(&port, read, |_| Ok(()));
+    assert!(matches!(refused, Err(Error::OtherHistory(_))), "{refused:?}");
 }
 
 #[test]
@@ -334,7 +378,7 @@ impl Judged<'_> {
         let read = |tx: &Tx<'_>, object: Ref<Thing>| Ok::<_, Error>(tx.get(object)?.count());
         let within = sessions.map(|sessions| sessions[reader].space(NAMES[space]).unwrap());
         let world = &self.worlds[space];
-        match random.below(7) {
+        match random.below(9) {
             5 => self.write_letter(reader, objects[1].1, sessions.map(|sessions| &sessions[reader])),
             6 => self.read_letter(reader, objects[1].1, sessions.map(|sessions| &sessions[reader])),
             0 | 1 => {
@@ -344,7 +388,7 @@ impl Judged<'_> {
                 };
                 written.into_iter().for_each(|version| self.wrote(reader, (space, number), version));
             }
-            2 | 3 => {
+            2 | 3 | 7 | 8 => {
                 let seen = match within {
                     Some(space) => space.read(|tx| read(tx, object)),
                     None => world.run(reader, |tx| read(tx, object)),
@@ -408,7 +452,12 @@ impl Judged<'_> {
     /// Follows what a letter leads to: it is there as long as nobody withdraws it.
     fn read_letter(&mut self, reader: usize, letter: usize, session: Option<&Session<'_>>) {
         let letter = self.letters[letter];
-        let Ok(about) = self.run(reader, 1, session, |tx| Ok(tx.get(letter)?.about())) else { return };
+        let read = |tx: &Tx<'_>| Ok(tx.get(letter)?.about());
+        let about = match session {
+            Some(session) => session.space(NAMES[1]).and_then(|space| space.read(read)),
+            None => self.worlds[1].run(reader, read),
+        };
+        let Ok(about) = about else { return };
         if about.is_null() {
             return;
         }
@@ -486,11 +535,11 @@ fn play(seed: u64, is_causal: bool) -> (u32, u32) {
         // The worlds go on by themselves, the one more than the other, and nothing reaches some reader.
         let world = &worlds[random.below(2) as usize];
         match random.below(32) {
-            0..3 => world.run_until_idle(),
-            3 => world.lock().hold.down = Some(random.below(READERS as u64) as usize),
-            4 => world.lock().hold.down = None,
-            5 => worlds[0].pass_ms(GRACE_MS),
-            6..8 => begin_collection(&worlds[0]),
+            0..2 => world.run_until_idle(),
+            2..6 => world.lock().hold.down = Some(random.below(READERS as u64) as usize),
+            6 => world.lock().hold.down = None,
+            7 => worlds[0].pass_ms(GRACE_MS),
+            8..10 => begin_collection(&worlds[0]),
             _ => {}
         }
     }
@@ -507,7 +556,32 @@ fn sessions_lack_no_cause_in_random_worlds() {
         without += play(seed, false).1;
     }
     // Reads that know nothing of each other do lack causes in these worlds.
+    println!("{reads} reads, {without} without their causes where there is no session");
     assert!(reads > 3_000 && without > 10, "{reads} reads, {without} without their causes");
+}
+
+/// Writers of documents have seen each another space. Says whether a new client waits for what the first had
+/// seen.
+fn causes_of_both_writers_are_waited_for() -> bool {
+    let two = Two::new();
+    two.revoke_and_write();
+    let groups = World::of_space(SpaceId(SPACE.0 + 2), 3, 1, ServerConfig::default());
+    let ports = [groups.thread(0), two.documents.thread(0)];
+    let all: [&(dyn Port + Sync); 2] = [&ports[0], &ports[1]];
+    let second = Session::new(["groups", "documents"].into_iter().zip(all));
+    let make = |tx: &Tx<'_>| tx.create(&thing(1)).map(|_| ());
+    second.space("groups").unwrap().run(make).unwrap();
+    second.space("documents").unwrap().run(|tx| set(tx, two.document, 2)).unwrap();
+    let another = two.documents.add_client(99, 512 << 10);
+    let ports = [two.accounts.thread(1), two.documents.thread(another)];
+    let reader = both(&ports);
+    assert_eq!(two.read(&reader, "documents", two.document), Ok(2));
+    two.read(&reader, "accounts", two.access).is_err()
+}
+
+#[test]
+fn space_rests_on_what_each_writer_has_seen() {
+    assert!(causes_of_both_writers_are_waited_for());
 }
 
 /// A session has seen a commit that its space then loses: says whether another
@@ -545,17 +619,22 @@ fn token_of_lost_history_is_refused() {
 fn dropped_rules_of_spaces_are_noticed() {
     use tercel_engine::mutant::{Rule, drop_rule};
 
-    for rule in Rule::OF_SPACES {
+    let mut missed: Vec<Rule> = Vec::new();
+    // With two spaces a vector has one entry, which no other replaces.
+    drop_rule(Some(Rule::DependenciesForgotten));
+    assert!(!causes_of_both_writers_are_waited_for());
+    for rule in Rule::OF_SPACES.iter().filter(|rule| **rule != Rule::DependenciesForgotten) {
         drop_rule(Some(*rule));
         let caught = (0..WORLDS_MAX).find(|seed| play(*seed, true).1 > 0);
         println!("{rule:?} is noticed in world {caught:?}");
-        assert!(caught.is_some(), "{rule:?}");
+        missed.extend(caught.is_none().then_some(*rule));
     }
     drop_rule(Some(Rule::AtLeastOfAnyHistory));
     assert!(state_of_lost_history_is_read());
     drop_rule(None);
+    assert!(missed.is_empty(), "{missed:?}");
 }
 
 /// Worlds in which a dropped rule must be noticed.
 #[cfg(tercel_mutants)]
-const WORLDS_MAX: u64 = 200;
+const WORLDS_MAX: u64 = 60;
