@@ -46,6 +46,7 @@ impl Args {
             Command::Query(Query { what: QueryWhat::Why(w) }) => (&mut w.space.server, &w.space.data),
             Command::Stat(a) => (&mut a.space.server, &a.space.data),
             Command::Inspect(a) => (&mut a.space.server, &a.space.data),
+            Command::Forget(a) => (&mut a.space.server, &a.space.data),
             Command::Gc(a) => (&mut a.space.server, &a.space.data),
             Command::Backup(a) => (&mut a.server, &a.data),
             Command::Call(a) => (&mut a.addr, &None),
@@ -95,6 +96,8 @@ pub enum Command {
     Health(Health),
     /// Free what no root reaches, or say what that would be
     Gc(Gc),
+    /// Have a space rest no longer on another one that is gone
+    Forget(Forget),
     /// Show an object, or the entries of a map
     Inspect(Inspect),
     /// Call a method of an object, or a procedure of a service, at a server that offers it
@@ -397,6 +400,20 @@ pub struct Gc {
     /// Print JSON: objects and bytes that go, by class, and how many stay
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel forget a1b2c3d4 --server 127.0.0.1:7117
+
+Sessions that write in a space have it rest on the others that they have seen, 64 at most; `tercel stat --json` lists them under rests_on. \
+Forget one only if it is gone for good, or never was: readers are then no longer kept from an effect without a cause in it.")]
+pub struct Forget {
+    /// The id of the other space, in hexadecimal digits
+    #[arg(value_name = "SPACE")]
+    pub other: String,
     #[command(flatten)]
     pub space: Space,
 }

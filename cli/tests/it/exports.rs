@@ -1,7 +1,7 @@
 //! Objects that an export keeps, as the commands show them, and in a backup.
 
 use serde_json::Value;
-use tercel::{Error, Far, Object};
+use tercel::{Error, Far, Object, SessionToken, Spaces};
 
 use crate::common::{out, tercel};
 
@@ -54,4 +54,23 @@ fn exported_objects_are_listed_counted_and_kept() {
     let lost = client.run(|tx| Ok(tx.get_far(later)?.number()));
     assert!(matches!(lost, Err(Error::OtherHistory(_))), "{lost:?}");
     client.close().unwrap();
+}
+
+#[test]
+fn invented_space_is_forgotten_by_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = dir.path().join("space").display().to_string();
+    let spaces = Spaces::new().with("here", tercel::embedded(&space).unwrap());
+    let session = spaces.session().unwrap();
+    // The text of a space that never was.
+    session.absorb(&"beef.1.7.9".parse::<SessionToken>().unwrap()).unwrap();
+    session.space("here").unwrap().run(|tx| tx.create(&Account { number: 1 }).map(|_| ())).unwrap();
+    drop(session);
+    drop(spaces);
+    let rests_on = || json(&["stat", "--json", "--data", &space])["rests_on"].clone();
+    assert_eq!(rests_on(), serde_json::json!(["beef:9"]));
+    assert!(out(&tercel(&["forget", "beef", "--data", &space])).contains("no longer"));
+    assert_eq!(rests_on(), serde_json::json!([]));
+    let wrong = tercel(&["forget", "the first", "--data", &space]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("rests_on"), "{wrong:?}");
 }
