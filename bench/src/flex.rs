@@ -411,8 +411,8 @@ fn saved(
     Ok([over, cache, validate, create, breakeven].into_iter().chain(in_session).collect())
 }
 
-/// Measures the same in a causal session that has seen another space, each in a transaction of its own but for
-/// what is made.
+/// Measures the same in a causal session that has seen another space, each in a transaction of its own but
+/// for what is made.
 fn in_session(
     options: &Options,
     client: &Client,

@@ -94,7 +94,8 @@ pub fn html(report: &Report) -> String {
     page
 }
 
-/// The operations of Flex, by its figures: the name, milliseconds there, and the ends of the names of our rows.
+/// The operations of Flex, by its figures: the name, milliseconds there, and the ends of the names of our
+/// rows.
 const OPERATIONS: [(&str, f64, &str); 5] = [
     ("null call", 2.7, "remote"),
     ("call on a cached copy", 0.020, "cached"),

@@ -128,7 +128,8 @@ impl<'s> Session<'s> {
         })
     }
 
-    /// The number of the space that a far reference leads to. Spaces that were not reached yet are asked last.
+    /// The number of the space that a far reference leads to. Spaces that were not reached yet are asked
+    /// last.
     fn number_of<T>(&self, far: Far<T>) -> Result<usize, Error> {
         if far.is_null() {
             return Err(Error::NotFound("the object of a null far reference".into()));
@@ -348,8 +349,8 @@ impl InSpace<'_, '_> {
         txn::run_seen(self.session.spaces[self.at].1, options, body, saw)
     }
 
-    /// The state that its transactions need: of what was seen, of what was read last, and of what was asked for
-    /// the latest.
+    /// The state that its transactions need: of what was seen, of what was read last, and of what was asked
+    /// for the latest.
     fn at_least(&self, id: SpaceId) -> Option<Token> {
         let (seen, open) = (self.session.seen.borrow().token(id), self.session.open.borrow()[self.at]);
         let asked = self.options.at_least.filter(|token| token.space == id);

@@ -80,8 +80,8 @@ pub fn interfaces(client: &Client) -> Result<Vec<Interface>, Error> {
     client.ask(|machine| machine.interfaces())
 }
 
-/// Has the space forget that it rests on another, which is gone for good or never was: 64 others are all it can
-/// rest on. Sessions that come from it see no causes there any more.
+/// Has the space forget that it rests on another, which is gone for good or never was: 64 others are all it
+/// can rest on. Sessions that come from it see no causes there any more.
 ///
 /// # Errors
 /// `Unavailable`, `Timeout`, `Full` if the server's disk is.

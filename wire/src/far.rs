@@ -12,11 +12,10 @@ use thiserror::Error;
 
 use crate::id::{Oref, SpaceId, Stamp, ViewId};
 use crate::record::{Encoder, Fixed, Target, Value};
-use crate::schema::Type;
+use crate::schema::{FAR_BYTES, Type};
 use crate::token::{TOKEN_BYTES, Token};
 
-/// Bytes of a [`Far`].
-pub const FAR_BYTES: usize = TOKEN_BYTES + 4;
+const _: () = assert!(FAR_BYTES == TOKEN_BYTES + 4);
 
 /// A reference to an object of class `T` that a space exports: the space, the state in which it was exported,
 /// and its place there. Two are equal if they are of the same export. An object that was withdrawn and

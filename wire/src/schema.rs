@@ -7,8 +7,6 @@
 
 use std::fmt;
 
-use crate::far::FAR_BYTES;
-
 /// A number or a truth value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names of Rust's own types")]
@@ -92,6 +90,9 @@ pub struct Schema {
     /// Its fields, in order.
     pub fields: &'static [Field],
 }
+
+/// Bytes of a far reference: space, view and stamp, and the place there.
+pub const FAR_BYTES: usize = 28;
 
 /// Bytes of the descriptor that stands for a variable part: offset and length, two bytes each.
 pub const DESCRIPTOR_BYTES: usize = 4;

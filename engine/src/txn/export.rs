@@ -126,8 +126,8 @@ impl<'c> Tx<'c> {
         Ok(far)
     }
 
-    /// Ends an export: the space keeps the object no longer than its own references do. Says whether there was
-    /// that export.
+    /// Ends an export: the space keeps the object no longer than its own references do. Says whether there
+    /// was that export.
     ///
     /// # Errors
     /// `Invalid` if the far reference leads to another space; as [`Tx::get`] and [`Tx::edit`].
@@ -146,9 +146,9 @@ impl<'c> Tx<'c> {
     /// The object that a far reference of this space names.
     ///
     /// # Errors
-    /// `Invalid` if it leads to another space; `OtherHistory` if it was exported in a state that the space was
-    /// put back from; `NotFound` if it was withdrawn, or its export is not seen yet; `Schema` if the object is
-    /// of another class; as [`Tx::get`].
+    /// `Invalid` if it leads to another space; `OtherHistory` if it was exported in a state that the space
+    /// was put back from; `NotFound` if it was withdrawn, or its export is not seen yet; `Schema` if the
+    /// object is of another class; as [`Tx::get`].
     pub fn get_far<'t, T: Object>(&'t self, far: Far<T>) -> Result<Obj<'t, T>, Error> {
         self.is_here(far)?;
         let (_, all) = self.part(far.oref())?;
@@ -173,8 +173,8 @@ impl<'c> Tx<'c> {
         Ok(out)
     }
 
-    /// The reason why a far reference of this space names no export. It is known once the server has said that
-    /// the state in which it was exported is of the history of the space.
+    /// The reason why a far reference of this space names no export. It is known once the server has said
+    /// that the state in which it was exported is of the history of the space.
     fn why_not<T>(&self, far: Far<T>) -> Result<Error, Error> {
         let options = Options { at_least: Some(far.token()), ..Options::default() };
         match Tx::begin_until(self.port, &options, self.until) {

@@ -142,7 +142,7 @@ fn space_exports_bounded_number_of_objects() {
 }
 
 #[test]
-fn exports_of_two_clients_at_once_are_both_there() {
+fn first_exports_of_two_clients_are_both_there() {
     let w = world(2);
     let ports = [w.thread(0), w.thread(1)];
     let open: Vec<_> = ports.iter().map(|port| Tx::begin(port, Isolation::Snapshot).unwrap()).collect();
@@ -156,7 +156,7 @@ fn exports_of_two_clients_at_once_are_both_there() {
 }
 
 #[test]
-fn export_beside_collection_keeps_its_object_or_is_refused() {
+fn export_beside_collection_keeps_object_or_fails() {
     let (mut kept, mut refused) = (0, 0);
     for delay in 0..60 {
         let w = world(2);

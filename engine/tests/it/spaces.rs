@@ -275,7 +275,7 @@ fn write_letter(two: &Two, session: &Session<'_>, count: u64) -> (Ref<Letter>, F
 }
 
 #[test]
-fn far_reference_leads_session_to_object_of_other_space() {
+fn far_reference_leads_session_to_its_object() {
     let two = Two::new();
     // The reader hears of the letter, and nothing of what it is about.
     two.accounts.lock().hold.down = Some(1);
@@ -304,7 +304,7 @@ fn far_reference_leads_session_to_object_of_other_space() {
 }
 
 #[test]
-fn far_reference_of_unconnected_space_is_refused_by_name() {
+fn far_reference_of_unconnected_space_is_refused() {
     let two = Two::new();
     let (_, about) = two.session(0, |writer| write_letter(&two, writer, 7));
     let port = two.documents.thread(1);
@@ -335,7 +335,8 @@ struct Judged<'w> {
     causes: BTreeMap<((usize, usize), u64), Past>,
     violations: u32,
     reads: u32,
-    /// Letters of the space of documents, each about a thing of the space of accounts that nothing else names.
+    /// Letters of the space of documents, each about a thing of the space of accounts that nothing else
+    /// names.
     letters: Vec<Ref<Letter>>,
     exports: BTreeMap<Far<Thing>, u64>,
     withdrawn: BTreeSet<Far<Thing>>,
@@ -613,7 +614,7 @@ fn token_of_lost_history_is_refused() {
     assert!(!state_of_lost_history_is_read());
 }
 
-/// `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo test -p tercel-engine --test it -- spaces::`
+/// For builds with `--cfg tercel_mutants`, as the step `worlds` of `.ci/run` makes one.
 #[cfg(tercel_mutants)]
 #[test]
 fn dropped_rules_of_spaces_are_noticed() {

@@ -185,8 +185,8 @@ impl Rule {
         Rule::OlderVoteSlot,
     ];
 
-    /// The rules of sessions over several spaces, and of exports: the worlds of `tercel-engine`'s tests notice
-    /// them.
+    /// The rules of sessions over several spaces, and of exports: the worlds of `tercel-engine`'s tests
+    /// notice them.
     pub const OF_SPACES: &[Rule] = &[
         Rule::ReadNotSeen,
         Rule::VectorNotCarried,

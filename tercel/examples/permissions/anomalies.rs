@@ -1,8 +1,8 @@
 //! Effects that a reader sees without their causes, by three ways of reading two spaces.
 //!
 //! A writer takes access away in one space, and only then writes a document in another, round after round. A
-//! reader looks at the document, then at the access: an anomaly is a document of a later round than the access
-//! that it is read with. The reader's server of accounts is further away: what it sends arrives later.
+//! reader looks at the document, then at the access: an anomaly is a document of a later round than the
+//! access that it is read with. The reader's server of accounts is further away: what it sends arrives later.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -29,7 +29,7 @@ struct Document {
     reader: Far<Account>,
 }
 
-/// What was read by one way.
+/// The reads by one way.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
     /// New documents with the access of before.
@@ -38,7 +38,7 @@ pub struct Counts {
     pub reads: u64,
 }
 
-/// What was read by each way, and the rounds that were written meanwhile.
+/// The reads by each way, and the rounds that were written meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
     pub written: u64,
@@ -58,7 +58,7 @@ const TTL: Duration = Duration::from_millis(5);
 /// Reads so often by each way, and for so long, with servers of directories in `dir`.
 ///
 /// # Errors
-/// What failed.
+/// Those of servers and clients.
 pub fn measure(dir: &Path, reads: u64, within: Duration) -> Result<Measured, Box<dyn std::error::Error>> {
     let serve = |name: &str| Server::builder(dir.join(name)).listen("127.0.0.1:0").start();
     let servers = [serve(ACCOUNTS)?, serve(DOCUMENTS)?];

@@ -2,8 +2,9 @@
 //! names the account of its reader by a far reference.
 //!
 //! A writer takes the access away, and only then writes the document: what is new there was never meant for
-//! that reader. A server that checks reads by caches of values sees the new document with the old access, again
-//! and again; one that reads in a causal session never does. `cargo run -p tercel --example permissions`.
+//! that reader. A server that checks reads by caches of values sees the new document with the old access,
+//! again and again; one that reads in a causal session never does. `cargo run -p tercel --example
+//! permissions`.
 
 mod anomalies;
 

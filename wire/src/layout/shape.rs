@@ -3,8 +3,7 @@
 use std::fmt;
 
 use super::Layout;
-use crate::far::FAR_BYTES;
-use crate::schema::{Scalar, TAG, Type};
+use crate::schema::{FAR_BYTES, Scalar, TAG, Type};
 
 /// The type of a field, owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
