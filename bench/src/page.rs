@@ -292,6 +292,24 @@ mod tests {
     }
 
     #[test]
+    fn page_of_flex_has_its_operations_beside_ours() {
+        let row = |id: &str, us, unit| Row::new(id, us, unit, 1);
+        let rows = vec![
+            row("flex.remote.tcp", 20.0, "us"),
+            row("flex.cached", 10.0, "ns"),
+            row("flex.causal.cached", 20.0, "ns"),
+            row("flex.cache.tcp", 26.0, "us"),
+        ];
+        let page = html(&Report { suite: "flex", commit: "", machine: Machine::here(""), rows });
+        let cached = "<td>0.020 ms</td><td>0.0074</td><td>0.010 us</td><td>0.0005</td><td>0.020 us</td><td>0.0010</td>";
+        assert!(
+            page.contains(cached) && page.contains("<td>26.000 us</td><td>1.3000</td><td></td>"),
+            "{page}"
+        );
+        assert!(page.contains("cache, Flex</text>") && !page.contains("over unix"), "{page}");
+    }
+
+    #[test]
     fn page_of_no_ratios_has_no_plot() {
         let rows = vec![Row::new("count", 7.0, "calls", 1)];
         let page = html(&Report { suite: "idle", commit: "", machine: Machine::here(""), rows });

@@ -425,7 +425,7 @@ pub struct Forget {
   tercel inspect 12.7 --data ./packages         an object by page and slot
   tercel inspect 12.8 --limit 100 --json        a map: its first 100 entries
   tercel inspect 12.8 --key libssl3             a map: the entry of one key
-  tercel inspect --exports                      far references that the space keeps objects for
+  tercel inspect --exports                      objects kept by an export
   tercel inspect --interfaces                   methods and services of a server
 
 An object is printed as JSON; a map as a line an entry, or with --json as JSON with how many more there are.")]
