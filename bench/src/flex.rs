@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tercel::tools::with_machine;
 use tercel::{
@@ -144,7 +144,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     rows.extend(causal(options, client, &scratch.join("other"))?);
     drop(at_hand);
     options.say("effects without their causes, by three ways to read two spaces");
-    rows.extend(anomalies::rows(options, &scratch.join("anomalies"))?);
+    rows.extend(anomalies(options, &scratch.join("anomalies"))?);
     let processors = placed::processors();
     let (first, last) = (processors[0], processors[processors.len() - 1]);
     for road in [Road::Tcp, Road::Unix] {
@@ -294,6 +294,21 @@ fn causal(options: &Options, client: Client, other: &Path) -> Result<Vec<Row>, S
     Ok(vec![calls, begins])
 }
 
+/// Counts what a reader sees without its cause.
+fn anomalies(options: &Options, dir: &Path) -> Result<Vec<Row>, String> {
+    let (reads, within) = if options.quick { (READS_QUICK, READING_QUICK) } else { (READS, READING) };
+    let found = anomalies::measure(dir, reads, within).map_err(failed)?;
+    options.say(&format!("{} rounds were written meanwhile", found.written));
+    let row = |way: &str, of: anomalies::Counts| {
+        Row::new(format!("flex.anomalies.{way}"), of.anomalies as f64, "reads", of.reads)
+    };
+    Ok(vec![
+        row("ttl", found.ttl).note("a cache of values that are at most 5 ms old"),
+        row("stale", found.stale).note("each space as the client's cache has it"),
+        row("session", found.session).note("in a session over both spaces; must be 0"),
+    ])
+}
+
 /// Calls at the server and what they save, with both clients on one processor and both servers on one.
 fn at_server(
     options: &Options,
@@ -389,10 +404,70 @@ fn saved(
     let create = Row::compared(format!("flex.create.{name}"), "us", &Pairs { pairs }, "flex.remote", n)
         .note("an object made in an open transaction, by a call at the server")
         .paper(1.4);
+    let in_session = in_session(options, client, counter, remote, &large, road)?;
     let breakeven = Row::new(format!("flex.breakeven.{name}"), fetched.ratio().median.ceil(), "calls", n)
         .note("calls from which on it is cheaper to fetch the copy")
         .paper(3.0);
-    Ok(vec![over, cache, validate, create, breakeven])
+    Ok([over, cache, validate, create, breakeven].into_iter().chain(in_session).collect())
+}
+
+/// Measures the same in a causal session that has seen another space, each in a transaction of its own but
+/// for what is made.
+fn in_session(
+    options: &Options,
+    client: &Client,
+    counter: Ref<Counter>,
+    remote: &Handle<'_, Counter>,
+    large: &[Ref<LargeCounter>],
+    road: Road,
+) -> Result<Vec<Row>, String> {
+    let scratch = Scratch::new(options.dir.as_deref(), "flex-session")?;
+    let other = tercel::embedded(scratch.join("other")).map_err(failed)?;
+    let spaces = Spaces::new().with("here", client.clone()).with("other", other);
+    let session = spaces.session().map_err(failed)?;
+    let make = |tx: &Tx<'_>| tx.create(&Counter { count: 1 }).map(|_| ());
+    session.space("other").and_then(|other| other.run(make)).map_err(failed)?;
+    let here = session.space("here").map_err(failed)?;
+    here.run(make).map_err(failed)?;
+    let read = |counter: Ref<Counter>| here.read(|tx| Ok(tx.get(counter)?.count())).map(drop);
+    let (page, mut next) = (counter.oref().page(), 0);
+    read(counter).map_err(failed)?;
+    let compared = |what: &str, note: &str, paper, block: &mut dyn FnMut() -> Result<f64, String>| {
+        let call =
+            || timed(|| remote.count().map(|_| ()).map_err(failed)).map(|mut block| median(&mut block));
+        let pairs = alternate(rounds(options), call, block)?;
+        let n = (rounds(options) * BLOCK) as u64;
+        let id = format!("flex.causal.{what}.{}", road.name());
+        Ok::<_, String>(Row::compared(id, "us", &pairs, "flex.remote", n).note(note).paper(paper))
+    };
+    let validate = compared("validate", "a copy found unchanged, in a session", 2.3, &mut || {
+        let mut block = Vec::with_capacity(BLOCK);
+        for _ in 0..BLOCK {
+            with_machine(client, |machine| machine.doubt(page)).map_err(failed)?;
+            let begun = Instant::now();
+            read(counter).map_err(failed)?;
+            block.push(begun.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(median(&mut block))
+    })?;
+    let cache = compared("cache", "a copy that is fetched, in a session", 3.0, &mut || {
+        let mut block = timed(|| {
+            next = (next + 2) % large.len();
+            here.read(|tx| Ok(tx.get(large[next])?.count())).map(drop).map_err(failed)
+        })?;
+        Ok(median(&mut block))
+    })?;
+    let create = compared("create", "an object made in an open transaction of a session", 1.4, &mut || {
+        let mut us = 0.0;
+        let made = here.run(|tx| {
+            let begun = Instant::now();
+            (0..BLOCK).try_for_each(|_| make(tx))?;
+            us = begun.elapsed().as_secs_f64() * 1e6 / BLOCK as f64;
+            Err::<(), _>(Error::Invalid("nothing of it is kept".into()))
+        });
+        if matches!(made, Err(Error::Invalid(_))) { Ok(us) } else { Err("a transaction failed".into()) }
+    })?;
+    Ok(vec![cache, validate, create])
 }
 
 /// Measures the cost of learning, by a call at the server, that a copy is unchanged whose subscription has
@@ -441,6 +516,12 @@ fn rounds(options: &Options) -> usize {
 fn failed(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
+
+/// Documents that are read by each way at least, and the time for it.
+const READS: u64 = 100_000;
+const READS_QUICK: u64 = 2_000;
+const READING: Duration = Duration::from_secs(2);
+const READING_QUICK: Duration = Duration::from_millis(300);
 
 /// Pairs of blocks.
 const ROUNDS: usize = 40;

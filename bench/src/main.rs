@@ -22,6 +22,7 @@
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
+#[path = "../../tercel/examples/permissions/anomalies.rs"]
 mod anomalies;
 mod args;
 mod blocks;

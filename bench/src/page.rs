@@ -42,13 +42,15 @@ const FOUNDING: [Founding; 3] = [
     },
     Founding {
         suite: "flex",
-        source: "Flex: invocation on cached copies",
+        source: "Flex: two SPARCstation 20 of 60 MHz, SunOS 4.1.3, Fresco 0.7, two Ethernets of 10 Mbit/s and a router. Kordale, \
+            Ahamad and Devarakonda, USENIX Conference on Object-Oriented Technologies, 1996. The limit is the null invocation on a proxy",
         rows: &[
-            ("a remote call by one on the cached copy", "", "135"),
-            ("creating an object, by a remote call", "", "1.4"),
-            ("validating a copy", "", "2.3"),
-            ("caching a copy", "", "3.0"),
-            ("calls from which on caching is cheaper", "", "3"),
+            ("null invocation on a proxy (Table 1)", "2.7 ms", "1"),
+            ("invocation on a cached copy (Table 2)", "0.020 ms", "1/135"),
+            ("creating a cacheable object", "3.8 ms", "1.41"),
+            ("validating a copy", "6.2 ms", "2.30"),
+            ("caching a copy", "8.0 ms", "2.96"),
+            ("calls from which on caching is cheaper", "3", ""),
         ],
     },
 ];
@@ -82,11 +84,76 @@ pub fn html(report: &Report) -> String {
     }
     if !report.rows.is_empty() {
         page.push_str("<h2>What Tercel measured in this run</h2>\n");
+        if report.suite == "flex" {
+            put_operations(&mut page, &report.rows);
+        }
         page.push_str(&figures(&report.rows));
         put_rows(&mut page, &report.rows);
     }
     page.push_str("</body></html>\n");
     page
+}
+
+/// The operations of Flex, by its figures: the name, milliseconds there, and the ends of the names of our
+/// rows.
+const OPERATIONS: [(&str, f64, &str); 5] = [
+    ("null call", 2.7, "remote"),
+    ("call on a cached copy", 0.020, "cached"),
+    ("create", 3.8, "create"),
+    ("validate", 6.2, "validate"),
+    ("cache", 8.0, "cache"),
+];
+
+/// The tables of Flex beside this run: each operation by a null call there, here, and here in a session.
+fn put_operations(page: &mut String, rows: &[Row]) {
+    let find = |id: &str| rows.iter().find(|row| row.id == id);
+    let us = |row: &Row| if row.unit == "ns" { row.value / 1e3 } else { row.value };
+    for road in ["tcp", "unix"] {
+        let Some(null) = find(&format!("flex.remote.{road}")).map(us) else { continue };
+        let _ = write!(
+            page,
+            "<h3>The operations of its Tables 1 and 2, over {road}</h3>\n<table>\n<tr><th>operation</th><th>Flex</th>\
+             <th>by its null call</th><th>here</th><th>by ours</th><th>in a session</th><th>by ours</th></tr>\n"
+        );
+        let mut bars = Vec::new();
+        for (name, ms, id) in OPERATIONS {
+            let one = |family: &str| {
+                find(&format!("flex{family}.{id}.{road}"))
+                    .or_else(|| find(&format!("flex{family}.{id}")))
+                    .map(us)
+            };
+            let (here, causal) = (one(""), one(".causal"));
+            let by = [
+                ("Flex", Some(ms / 2.7)),
+                ("here", here.map(|us| us / null)),
+                ("session", causal.map(|us| us / null)),
+            ];
+            for (system, ratio) in by.iter().filter_map(|(system, ratio)| Some((system, (*ratio)?))) {
+                let bar = Row {
+                    ratio: Some(ratio),
+                    ratio_lo: Some(ratio),
+                    ratio_hi: Some(ratio),
+                    ..Row::default()
+                };
+                bars.push(Row { id: format!("{name}, {system}"), ..bar });
+            }
+            let took = |us: Option<f64>| us.map_or("".into(), |us| format!("{us:.3} us"));
+            let ratio = |ratio: Option<f64>| ratio.map_or("".into(), |ratio| format!("{ratio:.4}"));
+            let cells = [
+                name.into(),
+                format!("{ms:.3} ms"),
+                ratio(by[0].1),
+                took(here),
+                ratio(by[1].1),
+                took(causal),
+                ratio(by[2].1),
+            ];
+            let cells: Vec<_> = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+            let _ = writeln!(page, "<tr>{}</tr>", cells.concat());
+        }
+        page.push_str("</table>\n");
+        page.push_str(&plot(&bars));
+    }
 }
 
 /// A plot, a table, and how to read them.
@@ -222,6 +289,24 @@ mod tests {
             assert!(!page.contains(elsewhere), "{elsewhere}");
         }
         assert_eq!(page.matches("<tr>").count(), page.matches("</tr>").count());
+    }
+
+    #[test]
+    fn page_of_flex_has_its_operations_beside_ours() {
+        let row = |id: &str, us, unit| Row::new(id, us, unit, 1);
+        let rows = vec![
+            row("flex.remote.tcp", 20.0, "us"),
+            row("flex.cached", 10.0, "ns"),
+            row("flex.causal.cached", 20.0, "ns"),
+            row("flex.cache.tcp", 26.0, "us"),
+        ];
+        let page = html(&Report { suite: "flex", commit: "", machine: Machine::here(""), rows });
+        let cached = "<td>0.020 ms</td><td>0.0074</td><td>0.010 us</td><td>0.0005</td><td>0.020 us</td><td>0.0010</td>";
+        assert!(
+            page.contains(cached) && page.contains("<td>26.000 us</td><td>1.3000</td><td></td>"),
+            "{page}"
+        );
+        assert!(page.contains("cache, Flex</text>") && !page.contains("over unix"), "{page}");
     }
 
     #[test]

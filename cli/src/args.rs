@@ -46,6 +46,7 @@ impl Args {
             Command::Query(Query { what: QueryWhat::Why(w) }) => (&mut w.space.server, &w.space.data),
             Command::Stat(a) => (&mut a.space.server, &a.space.data),
             Command::Inspect(a) => (&mut a.space.server, &a.space.data),
+            Command::Forget(a) => (&mut a.space.server, &a.space.data),
             Command::Gc(a) => (&mut a.space.server, &a.space.data),
             Command::Backup(a) => (&mut a.server, &a.data),
             Command::Call(a) => (&mut a.addr, &None),
@@ -95,6 +96,8 @@ pub enum Command {
     Health(Health),
     /// Free what no root reaches, or say what that would be
     Gc(Gc),
+    /// Have a space rest no longer on another one that is gone
+    Forget(Forget),
     /// Show an object, or the entries of a map
     Inspect(Inspect),
     /// Call a method of an object, or a procedure of a service, at a server that offers it
@@ -437,12 +440,27 @@ pub struct Gc {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel forget a1b2c3d4 --server 127.0.0.1:7117
+
+Sessions that write in a space have it rest on the others that they have seen, 64 at most; `tercel stat --json` lists them under rests_on. \
+Forget one only if it is gone for good, or never was: readers are then no longer kept from an effect without a cause in it.")]
+pub struct Forget {
+    /// The id of the other space, in hexadecimal digits
+    #[arg(value_name = "SPACE")]
+    pub other: String,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tercel inspect --data ./packages              the roots of the space
   tercel inspect libssl3 --data ./packages      a package, or a root
   tercel inspect 12.7 --data ./packages         an object by page and slot
   tercel inspect 12.8 --limit 100 --json        a map: its first 100 entries
   tercel inspect 12.8 --key libssl3             a map: the entry of one key
+  tercel inspect --exports                      objects kept by an export
   tercel inspect --interfaces                   methods and services of a server
 
 An object is printed as JSON; a map as a line an entry, or with --json as JSON with how many more there are.")]
@@ -452,6 +470,9 @@ pub struct Inspect {
     /// The interfaces whose methods the server runs, and its services, with what they take and give
     #[arg(long, conflicts_with_all = ["what", "data"])]
     pub interfaces: bool,
+    /// The far references of the objects that are kept by an export
+    #[arg(long, conflicts_with_all = ["what", "interfaces"])]
+    pub exports: bool,
     /// The entry of this key in a map: a text, a number, or a byte string in hexadecimal
     #[arg(long, value_name = "KEY", requires = "what", conflicts_with = "limit", allow_hyphen_values = true)]
     pub key: Option<String>,

@@ -182,8 +182,12 @@ fn wrongs(n: u64, term: &Term) -> String {
 
 /// The sums of a report, in a sentence.
 fn sums(report: &Report) -> String {
+    let exports = match report.exports {
+        0 => String::new(),
+        n => format!("{} kept by an export, ", count(n, "object", "objects")),
+    };
     format!(
-        "{}, {}, {}, {}, up to commit {}",
+        "{}, {}, {}, {exports}{}, up to commit {}",
         count(report.pages, "page", "pages"),
         count(report.objects, "object", "objects"),
         count(report.references, "reference", "references"),
@@ -203,7 +207,8 @@ fn tell_of_more(report: &Report, term: &Term) {
 fn as_json(report: &Report) -> Value {
     json!({
         "sound": report.is_sound(), "whole": report.is_whole(), "pages": report.pages, "objects": report.objects,
-        "references": report.references, "unfilled": report.unfilled, "log_records": report.log_records, "torn": report.torn,
+        "references": report.references, "unfilled": report.unfilled, "exports": report.exports,
+        "log_records": report.log_records, "torn": report.torn,
         "stamp": report.stamp.0, "wrong": report.wrong, "beyond_repair": report.beyond_repair, "lost": report.lost,
         "findings": report.findings.iter().map(finding_as_json).collect::<Vec<_>>(),
     })

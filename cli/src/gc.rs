@@ -29,6 +29,7 @@ pub fn run(args: &args::Gc, term: &Term) -> Outcome {
         bar.finish_and_clear();
         return Err(Failure::new(format!("nothing was collected: {why}")));
     }
+    let exports = client.run(|tx| tx.exports())?.len() as u64;
     let left = match args.dry_run {
         true => status,
         false => wait(&client, &bar, |s| number(&s["trees_released"]) == Some(0))?,
@@ -38,9 +39,13 @@ pub fn run(args: &args::Gc, term: &Term) -> Outcome {
     if args.json {
         let mut shown = report;
         shown["seconds"] = json!(seconds);
+        shown["exports"] = json!(exports);
         say!("{shown}");
     } else {
         tell(&report, args, term, seconds);
+        if exports > 0 {
+            say!("{} kept by an export, with all that they lead to", count(exports, "object", "objects"));
+        }
         if !args.dry_run && number(&left["pages_returned"]).is_some_and(|pages| pages > 0) {
             say!(
                 "{} of 8 KB now wait to be used again",

@@ -5,6 +5,7 @@ mod backup;
 mod call;
 mod check;
 mod demo;
+mod forget;
 mod gc;
 mod group;
 mod health;
@@ -48,6 +49,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Query(a) => query::run(&a),
         Command::Stat(a) => stat::run(&a),
         Command::Health(a) => health::run(&a),
+        Command::Forget(a) => forget::run(&a),
         Command::Gc(a) => gc::run(&a, term),
         Command::Inspect(a) => inspect::run(&a),
         Command::Call(a) => call::run(&a),

@@ -165,7 +165,7 @@ fn element(value: &Value) -> String {
 }
 
 /// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
-pub const WORDS: [(&str, &str, &str); 40] = [
+pub const WORDS: [(&str, &str, &str); 41] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -232,6 +232,7 @@ pub const WORDS: [(&str, &str, &str); 40] = [
     ("disk_full", "disk full", "whether commits wait for room on the disk"),
     ("backup_stamp", "backup at", "the commit of the backup under way, or 0"),
     ("backup_bytes", "backup bytes", "kept in memory for that backup"),
+    ("rests_on", "rests on", "other spaces that its writers had seen, each up to a commit"),
     ("roots", "roots", ""),
     ("classes", "classes", ""),
 ];

@@ -49,7 +49,7 @@ fn named(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
 }
 
 /// The compiler's list, whose other copy is the note of the trait that all fields have.
-const ALLOWED: &str = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]";
+const ALLOWED: &str = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, Far<T>, List<T>, Option<T> and types with #[derive(Record)]";
 
 const PLAIN: [(&str, &str); 6] = [
     ("String", "use `Text`"),

@@ -180,6 +180,15 @@ pub enum Bound {
         /// As many.
         max: usize,
     },
+    /// The exports of a space.
+    #[error(
+        "a space exports at most {max} objects, some fewer where their places fall together: withdraw some, or export one \
+         object, such as a map, that leads to many"
+    )]
+    Exports {
+        /// As many.
+        max: usize,
+    },
     /// An object.
     #[error(
         "the object has {bytes} bytes and a page holds at most {OBJECT_BYTES_MAX}: move part of it behind a reference"
@@ -444,6 +453,7 @@ mod tests {
             Disk,
             Pages,
             Roots { max: 1 },
+            Exports { max: 1 },
             Object { bytes: 9_000 },
             List,
             Elements { max: 9 },
@@ -455,10 +465,16 @@ mod tests {
             Cache | Transactions | TransactionsInside { .. } | Reads | ReadsInside { .. } | Subscriptions => {
                 true
             }
-            Writes { .. } | Message | Buffer | Transaction | Disk | Pages | Roots { .. } | Object { .. } => {
+            Writes { .. } | Message | Buffer | Transaction | Disk | Pages | Roots { .. } | Exports { .. } => {
                 true
             }
-            Call { .. } | List | Elements { .. } | Key { .. } | Watched { .. } | Server(_) => true,
+            Object { .. }
+            | Call { .. }
+            | List
+            | Elements { .. }
+            | Key { .. }
+            | Watched { .. }
+            | Server(_) => true,
         };
         assert!(all.iter().all(known));
         all

@@ -11,12 +11,15 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 
+use tercel_wire::far::Far;
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::token::Token;
 use tercel_wire::vector::{VECTOR_MAX, Vector};
 
 use crate::error::Error;
 use crate::limits;
+use crate::mutant::{Rule, dropped};
+use crate::object::{Obj, Object};
 use crate::txn::{self, Freshness, Options, Port, Step, Tx};
 
 /// One course of events over several spaces: what it does later sees all that it saw and did before, in every
@@ -27,6 +30,10 @@ pub struct Session<'s> {
     seen: RefCell<Vector>,
     /// By space: the last state that was read or made there, unless the vector is closed over it.
     open: RefCell<Vec<Option<Token>>>,
+    /// By space: what was seen of the others, as of so many changes. A transaction makes no vector anew.
+    others: RefCell<Vec<(u64, Vector)>>,
+    /// Changes of what was seen.
+    changes: Cell<u64>,
     /// By space, once its server has been reached.
     ids: RefCell<Vec<Option<SpaceId>>>,
     /// A transaction or a cut of it runs.
@@ -62,8 +69,16 @@ impl<'s> Session<'s> {
     /// A session that has seen nothing, over spaces with these names.
     pub fn new(spaces: impl IntoIterator<Item = (&'s str, &'s (dyn Port + Sync))>) -> Session<'s> {
         let spaces: Vec<_> = spaces.into_iter().collect();
-        let (open, ids) = (RefCell::new(vec![None; spaces.len()]), RefCell::new(vec![None; spaces.len()]));
-        Session { spaces, seen: RefCell::default(), open, ids, is_amid: Cell::new(false) }
+        let count = spaces.len();
+        Session {
+            spaces,
+            seen: RefCell::default(),
+            open: RefCell::new(vec![None; count]),
+            others: RefCell::new(vec![Default::default(); count]),
+            changes: Cell::new(0),
+            ids: RefCell::new(vec![None; count]),
+            is_amid: Cell::new(false),
+        }
     }
 
     /// The space of a name.
@@ -72,6 +87,28 @@ impl<'s> Session<'s> {
     /// `Invalid` if the session has none of that name.
     pub fn space<'a>(&'a self, name: &str) -> Result<InSpace<'a, 's>, Error> {
         Ok(InSpace { session: self, at: self.number(name)?, options: Options::default() })
+    }
+
+    /// The space that a far reference leads to.
+    ///
+    /// # Errors
+    /// `Invalid` if the session does not have it; `NotFound` if the reference is null; as [`Tx::begin`] if a
+    /// space cannot be asked which one it is.
+    pub fn space_of<'a, T>(&'a self, far: Far<T>) -> Result<InSpace<'a, 's>, Error> {
+        Ok(InSpace { session: self, at: self.number_of(far)?, options: Options::default() })
+    }
+
+    /// Reads the object that a far reference names, in a transaction of its space that sees all that the
+    /// session has seen. To change it, use [`Session::space_of`] and [`Tx::get_far`].
+    ///
+    /// # Errors
+    /// As [`Session::space_of`], [`InSpace::read`] and [`Tx::get_far`].
+    pub fn follow<T: Object, R>(
+        &self,
+        far: Far<T>,
+        mut body: impl FnMut(Obj<'_, T>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.space_of(far)?.read(|tx| body(tx.get_far(far)?))
     }
 
     /// One thing after the other: what a transaction saw while another one runs would not be among the causes
@@ -89,6 +126,33 @@ impl<'s> Session<'s> {
             let names: Vec<_> = self.spaces.iter().map(|(name, _)| *name).collect();
             Error::Invalid(format!("there is no space {name:?} in this session, which has {names:?}"))
         })
+    }
+
+    /// The number of the space that a far reference leads to. Spaces that were not reached yet are asked
+    /// last.
+    fn number_of<T>(&self, far: Far<T>) -> Result<usize, Error> {
+        if far.is_null() {
+            return Err(Error::NotFound("the object of a null far reference".into()));
+        }
+        let known = self.ids.borrow().iter().position(|id| *id == Some(far.space()));
+        if let Some(at) = known {
+            return Ok(at);
+        }
+        let mut failed = None;
+        for at in (0..self.spaces.len()).filter(|at| self.ids.borrow()[*at].is_none()) {
+            match self.id(at, &Options::default()) {
+                Ok(id) if id == far.space() => return Ok(at),
+                Ok(_) => {}
+                Err(e) => failed = Some(e),
+            }
+        }
+        Err(failed.unwrap_or_else(|| {
+            let names: Vec<_> = self.spaces.iter().map(|(name, _)| *name).collect();
+            let space = far.space().0;
+            Error::Invalid(format!(
+                "{far} leads to space {space:x}, which is none of {names:?}: connect it, too"
+            ))
+        }))
     }
 
     /// All that the session has seen, to pass on: a session that [absorbs](Session::absorb) it sees at least
@@ -118,7 +182,21 @@ impl<'s> Session<'s> {
             return Err(Error::Invalid(format!("a session sees at most {VECTOR_MAX} spaces")));
         }
         self.seen.replace(seen);
+        self.changes.set(self.changes.get() + 1);
         Ok(())
+    }
+
+    /// Has a space rest on what was seen of the others.
+    fn depend(&self, at: usize, id: SpaceId, options: &Options) -> Result<(), Error> {
+        let (of, others) = &mut self.others.borrow_mut()[at];
+        if *of != self.changes.get() {
+            *others = self.seen.borrow().clone().without(id);
+            *of = self.changes.get();
+        }
+        if others.is_empty() || dropped(Rule::VectorNotCarried) {
+            return Ok(());
+        }
+        self.drive(at, options, |home| home.depend(others))
     }
 
     /// A state of a space was read or made.
@@ -129,15 +207,18 @@ impl<'s> Session<'s> {
 
     /// Joins what spaces rest on in the states that were seen of them: of all but the one that is used next.
     fn close(&self, but: Option<usize>) -> Result<(), Error> {
-        for at in (0..self.spaces.len()).filter(|at| Some(*at) != but) {
-            let Some(token) = self.open.borrow()[at] else { continue };
+        let open = |(at, token): (usize, &Option<Token>)| Some((at, (*token)?)).filter(|_| Some(at) != but);
+        loop {
+            let next = self.open.borrow().iter().enumerate().find_map(open);
+            let Some((at, token)) = next else { return Ok(()) };
             let mut seen = self.seen.borrow().clone();
             seen.join(&Vector::of(token));
-            seen.join(&self.dependencies(at, token.stamp)?);
+            if !dropped(Rule::DependenciesNotJoined) {
+                seen.join(&self.dependencies(at, token.stamp)?);
+            }
             self.see(seen)?;
             self.open.borrow_mut()[at] = None;
         }
-        Ok(())
     }
 
     fn dependencies(&self, at: usize, stamp: Stamp) -> Result<Vector, Error> {
@@ -192,7 +273,9 @@ impl<'s> Session<'s> {
             let cut = Cut { session: self, needs: RefCell::new(needs.borrow().clone()), transactions };
             let returned = body(&cut);
             let (tokens, together) = cut.judge()?;
-            if together && !matches!(returned, Err(Error::Conflict)) {
+            // A body that saw states which hold no longer may have failed for that alone.
+            let is_doubtful = returned.is_err() && cut.is_stale()?;
+            if together && !is_doubtful && !matches!(returned, Err(Error::Conflict)) {
                 tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
                 return returned;
             }
@@ -228,11 +311,8 @@ impl InSpace<'_, '_> {
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
         let id = self.prepare()?;
-        let others = self.session.seen.borrow().clone().without(id);
-        if !others.is_empty() {
-            self.session.drive(self.at, &self.options, |home| home.depend(&others))?;
-        }
-        self.attempt(id, body)
+        self.session.depend(self.at, id, &self.options)?;
+        self.attempt(id, body, &mut |token| self.session.saw(self.at, token))
     }
 
     /// Runs `body` in a transaction of this space that sees all that the session has seen, and is not to
@@ -243,9 +323,14 @@ impl InSpace<'_, '_> {
     pub fn read<R>(&self, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
         let id = self.prepare()?;
-        self.attempt(id, |tx| {
+        let body = |tx: &Tx<'_>| {
             let value = body(tx)?;
             if tx.is_read_only() { Ok(value) } else { Err(writes("`read`")) }
+        };
+        self.attempt(id, body, &mut |token| {
+            if !dropped(Rule::ReadNotSeen) {
+                self.session.saw(self.at, token);
+            }
         })
     }
 
@@ -254,13 +339,22 @@ impl InSpace<'_, '_> {
         self.session.id(self.at, &self.options)
     }
 
-    fn attempt<R>(&self, id: SpaceId, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+    fn attempt<R>(
+        &self,
+        id: SpaceId,
+        body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+        saw: &mut dyn FnMut(Token),
+    ) -> Result<R, Error> {
+        let options = Options { at_least: self.at_least(id), ..self.options };
+        txn::run_seen(self.session.spaces[self.at].1, options, body, saw)
+    }
+
+    /// The state that its transactions need: of what was seen, of what was read last, and of what was asked
+    /// for the latest.
+    fn at_least(&self, id: SpaceId) -> Option<Token> {
         let (seen, open) = (self.session.seen.borrow().token(id), self.session.open.borrow()[self.at]);
         let asked = self.options.at_least.filter(|token| token.space == id);
-        let at_least = seen.into_iter().chain(open).chain(asked).max_by_key(|token| token.stamp);
-        let options = Options { at_least, ..self.options };
-        let mut saw = |token| self.session.saw(self.at, token);
-        txn::run_seen(self.session.spaces[self.at].1, options, body, &mut saw)
+        seen.into_iter().chain(open).chain(asked).max_by_key(|token| token.stamp)
     }
 }
 
@@ -270,7 +364,18 @@ impl<'a> Cut<'a> {
     /// # Errors
     /// `Invalid` if the session has no space of that name, and as [`Tx::begin`].
     pub fn space(&self, name: &str) -> Result<&Tx<'a>, Error> {
-        let at = self.session.number(name)?;
+        self.at(self.session.number(name)?)
+    }
+
+    /// The object that a far reference names, in the state of its space that this cut reads.
+    ///
+    /// # Errors
+    /// As [`Session::space_of`], [`Cut::space`] and [`Tx::get_far`].
+    pub fn get_far<T: Object>(&self, far: Far<T>) -> Result<Obj<'_, T>, Error> {
+        self.at(self.session.number_of(far)?)?.get_far(far)
+    }
+
+    fn at(&self, at: usize) -> Result<&Tx<'a>, Error> {
         let cell = &self.transactions[at];
         if cell.get().is_none() {
             let options = Options { freshness: Freshness::default(), ..Options::default() };
@@ -298,6 +403,12 @@ impl<'a> Cut<'a> {
         Ok(())
     }
 
+    /// Says whether something that was read has changed since.
+    fn is_stale(&self) -> Result<bool, Error> {
+        let mut open = self.transactions.iter().filter_map(OnceCell::get);
+        open.try_fold(false, |is_stale, tx| Ok(is_stale || tx.is_stale()?))
+    }
+
     /// The states that were read, and whether each covers what the others rest on.
     fn judge(&self) -> Result<(Vec<(usize, Token)>, bool), Error> {
         if self.transactions.iter().filter_map(OnceCell::get).any(|tx| !tx.is_read_only()) {
@@ -305,6 +416,9 @@ impl<'a> Cut<'a> {
         }
         self.join_needs()?;
         let (tokens, needs) = (self.tokens()?, self.needs.borrow());
+        if dropped(Rule::CutNotChecked) {
+            return Ok((tokens, true));
+        }
         let covers = |token: &Token| needs.get(token.space).is_none_or(|need| token.stamp >= need.at);
         let together = tokens.iter().all(|(_, token)| covers(token));
         Ok((tokens, together))

@@ -62,16 +62,17 @@ fn grown(u: &mut Unstructured<'_>, shape: &Shape) -> Result<Shape> {
 }
 
 fn shape(u: &mut Unstructured<'_>, depth: usize) -> Result<Shape> {
-    let simple = if depth == 0 { 4 } else { 8 };
+    let simple = if depth == 0 { 5 } else { 9 };
     Ok(match u.int_in_range(0..=simple)? {
         0 => Shape::Scalar(*u.choose(&SCALARS)?),
         1 => Shape::Array(*u.choose(&SCALARS)?, u.int_in_range(0..=5)?),
         2 => Shape::Text,
         3 => Shape::Bytes,
         4 => Shape::Ref(u.choose(&["", "C", "D"])?.to_string()),
-        5 => Shape::List(Box::new(shape(u, depth - 1)?)),
-        6 => Shape::Option(Box::new(shape(u, depth - 1)?)),
-        7 => Shape::Record(Box::new(layout(u, depth - 1)?)),
+        5 => Shape::Far(u.choose(&["", "C", "D"])?.to_string()),
+        6 => Shape::List(Box::new(shape(u, depth - 1)?)),
+        7 => Shape::Option(Box::new(shape(u, depth - 1)?)),
+        8 => Shape::Record(Box::new(layout(u, depth - 1)?)),
         _ => {
             let variants = (0..u.int_in_range(0..=3)?)
                 .map(|i| Ok(Layout::new(format!("V{i}"), fields(u, depth - 1)?)))

@@ -275,7 +275,7 @@ const fn schema_bits(schema: &Schema, base: usize, kind: Kind, out: &mut Bits) {
 
 const fn type_bits(ty: &Type, at: usize, kind: Kind, out: &mut Bits) {
     let hit = match ty {
-        Type::Scalar(_) | Type::Array(..) => false,
+        Type::Scalar(_) | Type::Array(..) | Type::Far(_) => false,
         Type::Ref(_) => matches!(kind, Kind::Ref),
         Type::Text => matches!(kind, Kind::Part | Kind::Text),
         Type::Bytes => matches!(kind, Kind::Part),
@@ -323,7 +323,7 @@ fn region_of_schema(schema: &Schema, body: &Body<'_>, base: usize, at: usize) ->
 fn region_of(ty: &Type, body: &Body<'_>, base: usize, at: usize) -> Option<Region> {
     let own = base <= at && at < base + ty.size();
     match ty {
-        Type::Scalar(_) | Type::Array(..) => own.then_some(Region::Plain(base + ty.size())),
+        Type::Scalar(_) | Type::Array(..) | Type::Far(_) => own.then_some(Region::Plain(base + ty.size())),
         Type::Ref(_) => (at == base).then_some(Region::Ref),
         Type::Record(r) | Type::Enum(r) => region_of_schema(r, body, base, at),
         Type::Option(t) if t.has_none() => region_of(t, body, base, at),
@@ -399,7 +399,7 @@ pub(crate) fn used(schema: &Schema, body: &Body<'_>) -> usize {
 fn var_end(ty: &Type, body: &Body<'_>, at: usize) -> usize {
     let mut end = 0;
     match ty {
-        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => {}
+        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) | Type::Far(_) => {}
         Type::Record(r) | Type::Enum(r) => {
             for_places(r, at, &mut |t, at| end = end.max(var_end(t, body, at)))
         }

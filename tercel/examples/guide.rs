@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tercel::collections::{Map, Vector};
 use tercel::{
-    Callback, Called, Client, ClientConfig, Context, Error, Failure, Input, Isolation, List, Obj, Object,
-    Output, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
+    Callback, Called, Client, ClientConfig, Context, Error, Failure, Far, Input, Isolation, List, Obj,
+    Object, Output, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
 };
 
 #[derive(Object)]
@@ -23,6 +23,12 @@ struct Person {
 
 #[derive(Object)]
 struct Note {
+    text: Text,
+}
+
+#[derive(Object)]
+struct Addressed {
+    to: Far<Note>,
     text: Text,
 }
 
@@ -379,6 +385,18 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     // What the session has seen, for another process or another session.
     let token = session.token()?.to_string();
     spaces.session()?.absorb(&token.parse()?)?;
+
+    let ann = session
+        .space("accounts")?
+        .run(|tx| tx.export(tx.create(&Note { text: "Ann lives in Bonn".into() })?))?;
+    let letter = Addressed { to: ann, text: "Dear Ann".into() };
+    session.space("letters")?.run(|tx| tx.set_root("newest", tx.create(&letter)?))?;
+
+    let to = reader.space("letters")?.read(|tx| Ok(tx.get_root::<Addressed>("newest")?.to()))?;
+    println!("{}", reader.follow(to, |account| Ok(account.text()?.into_owned()))?);
+    // To change it, or to take it out of the exports.
+    session.space_of(to)?.run(|tx| tx.get_far(to)?.edit()?.set_text("Ann lives in Trier"))?;
+    session.space_of(to)?.run(|tx| tx.withdraw(to))?;
     println!("{both:?} as of {token}");
     Ok(())
 }

@@ -220,6 +220,7 @@ pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Tx};
 pub use tercel_engine::{Error, object};
 pub use tercel_events::Backend;
 pub use tercel_heap::{HacParams, Policy, Stats as CacheStats};
+pub use tercel_wire::far::{BadFar, Far};
 pub use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 pub use tercel_wire::lent::{Lending, LentBytes};
 pub use tercel_wire::record::{Any, Bytes, List, Ref, Target, Text};

@@ -13,13 +13,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tercel_engine::txn::Home;
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
-use tercel_wire::id::{ClassId, Oref, PageId};
+use tercel_wire::id::{ClassId, Oref, PageId, SpaceId};
 use tercel_wire::interface::Interface;
 use tercel_wire::layout::Layout;
 use tercel_wire::page::{PAGE_BYTES, Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
+use tercel_wire::vector::Vector;
 
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace};
@@ -76,6 +78,15 @@ pub fn classes(client: &Client) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
 /// `Unavailable`, `Timeout`.
 pub fn interfaces(client: &Client) -> Result<Vec<Interface>, Error> {
     client.ask(|machine| machine.interfaces())
+}
+
+/// Has the space forget that it rests on another, which is gone for good or never was: 64 others are all it
+/// can rest on. Sessions that come from it see no causes there any more.
+///
+/// # Errors
+/// `Unavailable`, `Timeout`, `Full` if the server's disk is.
+pub fn forget_space(client: &Client, space: SpaceId) -> Result<(), Error> {
+    client.ask(|machine| Home::depend(machine, &Vector::forgetting(space)))
 }
 
 /// Calls a method by the server's description, for a tool that has neither class nor service. Gives nothing

@@ -11,6 +11,7 @@
 //! | `bool`, `Text` | [`Datum::Bool`], [`Datum::Text`] |
 //! | `Bytes` | a text of hexadecimal digits, two for each byte |
 //! | `Ref` | the text `PAGE.SLOT`, or [`Datum::Null`] |
+//! | `Far` | its text, or [`Datum::Null`] |
 //! | `Option` | the value, or [`Datum::Null`] |
 //! | `List`, an array | [`Datum::List`] |
 //! | a record | [`Datum::Map`] by the names of fields, of which optional ones may be left out; or [`Datum::List`] in their order |
@@ -24,6 +25,7 @@ use std::fmt::Write as _;
 use thiserror::Error;
 
 use crate::cursor::{DecodeError, le32};
+use crate::far::Far;
 use crate::frame::BODY_BYTES_MAX;
 use crate::id::Oref;
 use crate::layout::{FieldLayout, Layout, Shape, Var, var};
@@ -183,6 +185,13 @@ impl Writer {
                 Ref::<Any>::new(oref(datum)?).put(e, at);
                 Ok(())
             }
+            (Shape::Far(_), Datum::Null) => Ok(()),
+            (Shape::Far(_), Datum::Text(text)) => {
+                let far: Far<Any> = text.parse().map_err(|e| DatumError::new(format!("{text:?}: {e}")))?;
+                far.put(e, at);
+                Ok(())
+            }
+            (Shape::Far(_), _) => Err(mismatch(datum, "a far reference, as a text or null,")),
             (Shape::Option(t), Datum::Null) => {
                 if t.has_none() && !matches!(**t, Shape::Ref(_)) {
                     e.put_none(at);
@@ -420,6 +429,10 @@ impl Reader<'_> {
             Shape::Ref(_) => {
                 let oref = Oref::from_raw(le32(body, at)).ok_or(DecodeError::BadField("reference"))?;
                 if oref.is_null() { Datum::Null } else { Datum::Text(oref.to_string()) }
+            }
+            Shape::Far(_) => {
+                let far = Far::<Any>::read(body, at);
+                if far.is_null() { Datum::Null } else { Datum::Text(far.to_string()) }
             }
             Shape::Option(t) if t.has_none() => match **t {
                 Shape::Ref(_) => self.value(t, body, at)?,

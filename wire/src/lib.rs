@@ -15,6 +15,7 @@
 //! | [`deframer`] | a stream of bytes, cut into frames |
 //! | [`token`] | a stamp that may be passed on |
 //! | [`vector`] | stamps of several spaces |
+//! | [`far`] | references to objects of other spaces |
 //! | [`message`] | the bodies of messages |
 //! | [`interface`] | methods of objects, with what they take and give |
 //! | [`payload`] | arguments and results of calls |
@@ -29,6 +30,7 @@ pub mod class;
 pub mod cursor;
 pub mod datum;
 pub mod deframer;
+pub mod far;
 pub mod frame;
 pub mod id;
 pub mod interface;

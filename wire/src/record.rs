@@ -738,7 +738,7 @@ fn empty_value(shape: &Shape, e: &mut Encoder<'_>, at: usize) {
 fn copy_value(old: &Shape, body: &[u8], from: usize, new: &Shape, e: &mut Encoder<'_>, to: usize) {
     match (old, new) {
         (Shape::Scalar(a), Shape::Scalar(b)) if a != b => copy_widened(*a, &body[from..], *b, e, to),
-        (Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_), _) => {
+        (Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) | Shape::Far(_), _) => {
             e.set(to, &body[from..from + old.size().min(new.size())]);
         }
         (Shape::Text | Shape::Bytes, _) => match var(body, from) {

@@ -56,6 +56,8 @@ pub enum Type {
     Bytes,
     /// A reference to an object of the named class; of any class if the name is empty.
     Ref(&'static str),
+    /// A reference to an object of another space, of the named class; of any class if the name is empty.
+    Far(&'static str),
     /// Any number of elements of one type.
     List(&'static Type),
     /// A value or none.
@@ -89,6 +91,9 @@ pub struct Schema {
     pub fields: &'static [Field],
 }
 
+/// Bytes of a far reference: space, view and stamp, and the place there.
+pub const FAR_BYTES: usize = 28;
+
 /// Bytes of the descriptor that stands for a variable part: offset and length, two bytes each.
 pub const DESCRIPTOR_BYTES: usize = 4;
 
@@ -100,6 +105,7 @@ impl Type {
             Type::Array(s, n) => s.size() * *n as usize,
             Type::Text | Type::Bytes | Type::List(_) => DESCRIPTOR_BYTES,
             Type::Ref(_) => 4,
+            Type::Far(_) => FAR_BYTES,
             // None needs a byte of its own where no value means it; the byte is padded to the value's
             // alignment.
             Type::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
@@ -118,7 +124,7 @@ impl Type {
                 }
             }
             Type::Text | Type::Bytes | Type::List(_) => 2,
-            Type::Ref(_) => 4,
+            Type::Ref(_) | Type::Far(_) => 4,
             Type::Option(t) => t.align(),
             Type::Record(r) | Type::Enum(r) => r.align(),
         }
@@ -133,7 +139,7 @@ impl Type {
     /// Says whether values of the type have no variable part.
     pub const fn is_fixed(&self) -> bool {
         match self {
-            Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
+            Type::Scalar(_) | Type::Array(..) | Type::Ref(_) | Type::Far(_) => true,
             Type::Text | Type::Bytes | Type::List(_) => false,
             Type::Option(t) => t.is_fixed(),
             Type::Record(r) | Type::Enum(r) => {
@@ -152,7 +158,7 @@ impl Type {
     /// Says whether values consist of their own bytes alone, and contain no reference.
     pub const fn is_numbers(&self) -> bool {
         match self {
-            Type::Scalar(_) | Type::Array(..) => true,
+            Type::Scalar(_) | Type::Array(..) | Type::Far(_) => true,
             Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_) => false,
             Type::Option(t) => t.is_numbers(),
             Type::Record(r) | Type::Enum(r) => r.has_numbers_alone(),

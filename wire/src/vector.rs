@@ -41,6 +41,9 @@ impl Seen {
         Seen { view, at, done: Stamp::ZERO }
     }
 
+    /// Nothing: in a list of dependencies it takes a space off.
+    pub const NOTHING: Seen = Seen { view: ViewId::NONE, at: Stamp::ZERO, done: Stamp::ZERO };
+
     /// Says whether whoever has seen this has seen the other, too.
     pub fn covers(&self, other: &Seen) -> bool {
         self.at >= other.at && self.done >= other.done
@@ -61,6 +64,22 @@ impl Vector {
         let mut vector = Vector::default();
         vector.add(token.space, Seen::at(token.view, token.stamp));
         vector
+    }
+
+    /// The request to rest on a space no longer. No other vector has such an entry, for nothing that was seen
+    /// is left out.
+    pub fn forgetting(space: SpaceId) -> Vector {
+        Vector { entries: [(space, Seen::NOTHING)].into() }
+    }
+
+    /// The spaces that it asks to rest on no longer.
+    pub fn forgotten(&self) -> impl Iterator<Item = SpaceId> {
+        self.entries.iter().filter(|(_, seen)| **seen == Seen::NOTHING).map(|(space, _)| *space)
+    }
+
+    /// Takes a space off.
+    pub fn remove(&mut self, space: SpaceId) {
+        self.entries.remove(&space);
     }
 
     /// The entries, by space.
@@ -90,6 +109,9 @@ impl Vector {
 
     /// Joins what was seen of one space.
     pub fn add(&mut self, space: SpaceId, seen: Seen) {
+        if seen == Seen::NOTHING {
+            return;
+        }
         self.entries.entry(space).and_modify(|mine| *mine = mine.join(seen)).or_insert(seen);
     }
 
@@ -101,7 +123,7 @@ impl Vector {
     /// All but what is of one space.
     #[must_use]
     pub fn without(mut self, space: SpaceId) -> Vector {
-        self.entries.remove(&space);
+        self.remove(space);
         self
     }
 

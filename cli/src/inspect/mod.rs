@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 use tercel::tools::wire::layout::{Layout, Shape, Var, var};
 use tercel::tools::wire::schema::Scalar;
-use tercel::{Client, Oref};
+use tercel::{Any, Client, Far, Oref};
 use tercel_packages::model::CATALOG;
 use tercel_packages::query;
 use tercel_term::fail::{Failure, Outcome};
@@ -28,6 +28,7 @@ pub fn run(args: &args::Inspect) -> Outcome {
     let client = space::open(&args.space)?;
     match &args.what {
         Some(what) => object(&client, args, what)?,
+        None if args.exports => exports(&client, args.json)?,
         None => roots(&client, args.json)?,
     }
     space::close(client)?;
@@ -49,6 +50,9 @@ fn object(client: &Client, args: &args::Inspect, what: &str) -> Result<(), Failu
     out.insert("class".into(), json!(layout.name()));
     out.insert("class_id".into(), json!(class.0));
     out.insert("bytes".into(), json!(body.len()));
+    if let Some(far) = client.run(|tx| tx.exports())?.iter().find(|far| far.oref() == oref) {
+        out.insert("kept_by_export".into(), json!(far.to_string()));
+    }
     out.insert("fields".into(), record(&layout, &body, 0));
     say!("{}", serde_json::to_string_pretty(&Value::Object(out)).unwrap_or_default());
     Ok(())
@@ -69,6 +73,24 @@ fn roots(client: &Client, as_json: bool) -> Result<(), Failure> {
         eprintln!("the space has no roots: nothing was stored in it yet");
     }
     roots.iter().for_each(|(name, object)| say!("{name:<24} {}", object.oref()));
+    Ok(())
+}
+
+/// Prints the far references of objects that are kept by an export.
+fn exports(client: &Client, as_json: bool) -> Result<(), Failure> {
+    let exports = client.run(|tx| tx.exports())?;
+    if as_json {
+        let exports: Vec<Value> = exports
+            .iter()
+            .map(|far| json!({ "far": far.to_string(), "ref": far.oref().to_string() }))
+            .collect();
+        say!("{}", json!({ "exports": exports }));
+        return Ok(());
+    }
+    if exports.is_empty() {
+        eprintln!("no object of the space is kept by an export");
+    }
+    exports.iter().for_each(|far| say!("{:<24} {far}", far.oref().to_string()));
     Ok(())
 }
 
@@ -105,6 +127,7 @@ fn value(shape: &Shape, body: &[u8], at: usize) -> Value {
         Shape::Scalar(s) => scalar(*s, body, at),
         Shape::Array(s, n) => (0..*n as usize).map(|i| scalar(*s, body, at + i * s.size())).collect(),
         Shape::Ref(_) => reference(body, at),
+        Shape::Far(_) => far(body, at),
         Shape::Record(r) => record(r, body, at),
         Shape::Enum(r) => match r.variant(body, at) {
             Some((_, variant)) => chosen(&variant.name, value(&variant.shape, body, at + variant.at)),
@@ -151,6 +174,11 @@ fn var_of(shape: &Shape, body: &[u8], at: usize) -> Option<Var> {
 fn reference(body: &[u8], at: usize) -> Value {
     let raw = number(body, at, 4) as u32;
     Oref::from_raw(raw).filter(|o| !o.is_null()).map_or(Value::Null, |o| json!(o.to_string()))
+}
+
+fn far(body: &[u8], at: usize) -> Value {
+    let far = Far::<Any>::read(body, at);
+    if far.is_null() { Value::Null } else { json!(far.to_string()) }
 }
 
 fn number(body: &[u8], at: usize, size: usize) -> u64 {

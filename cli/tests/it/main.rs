@@ -8,6 +8,7 @@ mod columns;
 mod commands;
 mod demo;
 mod disks;
+mod exports;
 mod gc;
 mod group;
 mod health;

@@ -39,7 +39,7 @@ pub trait Record: Sized {
 
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of an object",
-    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]",
+    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, Far<T>, List<T>, Option<T> and types with #[derive(Record)]",
     note = "if `{Self}` is a class, with #[derive(Object)], a field refers to its objects: write `Ref<{Self}>`"
 )]
 pub trait Field: Value + Sized {
@@ -62,7 +62,7 @@ pub trait Field: Value + Sized {
 
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of a list",
-    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]",
+    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, Far<T>, List<T>, Option<T> and types with #[derive(Record)]",
     note = "if `{Self}` is a class, with #[derive(Object)], a list refers to its objects: write `List<Ref<{Self}>>`"
 )]
 pub trait ListField: Value + Sized {

@@ -469,7 +469,12 @@ impl Client {
     /// Asks for what is asked for once at a time, unless that is under way.
     /// Has the space rest on states of other spaces; `None` until it does.
     fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
-        if self.history.ordered.covers(on) {
+        let is_forgotten = |space| self.history.dependencies.get(space).is_none();
+        let is_done = match on.forgotten().next() {
+            Some(_) => on.forgotten().all(is_forgotten),
+            None => self.history.ordered.covers(on),
+        };
+        if is_done {
             return Some(Ok(()));
         }
         if let Some((_, refused)) = self.tools.depend_refused.take_if(|(asked, _)| asked == on) {

@@ -242,6 +242,10 @@ impl Client {
             (Asked::Single(Single::Depend), FromServer::Dependencies(dependencies)) => {
                 self.history.dependencies.join(&dependencies.on);
                 self.history.ordered.join(&dependencies.on);
+                for space in dependencies.on.forgotten() {
+                    self.history.dependencies.remove(space);
+                    self.history.ordered.remove(space);
+                }
             }
             (asked, _) => {
                 let violation = asked.violation(header.kind, named.map(|(page, _)| page));

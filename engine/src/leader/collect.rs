@@ -34,6 +34,7 @@ use crate::replica::entry::Entry;
 use crate::replica::places::Places;
 use crate::replica::released::is_chunk;
 use crate::time::Now;
+use crate::txn::export;
 
 /// Collections of one view's leader: the one under way, and when the next one is due.
 #[derive(Debug, Default)]
@@ -421,6 +422,9 @@ impl Cycle {
 /// The references of an object, and where it went if it moved.
 fn refs_of(object: &[u8], catalogue: &Catalogue, refs: &mut Vec<Oref>) {
     let Some(layout) = catalogue.class(class_of(object)) else { return };
+    if dropped(Rule::ExportIsNoRoot) && layout.name() == export::TABLE {
+        return;
+    }
     let body = &object[HEADER_BYTES..];
     layout.refs(body, |at| refs.extend(Oref::from_raw(le32(body, at)).filter(|to| !to.is_null())));
 }

@@ -43,7 +43,7 @@ impl Leader {
             return Ok(stamp);
         }
         if !work.replica.dependencies.has_room_for(on) {
-            return Err((Refusal::FULL, "the space rests on as many others as it can".into()));
+            return Err((Refusal::FULL, "the space rests on 64 others, as many as it can: its operator can have it forget one that is gone (`tercel forget`)".into()));
         }
         if work.disk_full || work.log_is_full() {
             return Err((Refusal::FULL, "the server's disk: make room there".into()));

@@ -12,6 +12,7 @@ use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
 use super::digest::{RowSum, view_word};
 use super::saved::STAMP_MAX;
+use crate::mutant::{Rule, dropped};
 
 /// The dependencies, and the stamp since which each is one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,9 +22,16 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// The space rests on these, too, from this stamp on.
+    /// The space rests on these, too, from this stamp on; on what it is to forget no longer.
     pub(super) fn join(&mut self, stamp: Stamp, on: &Vector) {
-        for (space, seen) in on.iter() {
+        if dropped(Rule::DependenciesForgotten) {
+            *self = Dependencies::default();
+        }
+        for space in on.forgotten() {
+            self.on.remove(space);
+            self.since.remove(&space);
+        }
+        for (space, seen) in on.iter().filter(|(_, seen)| *seen != Seen::NOTHING) {
             if !self.on.get(space).is_some_and(|mine| mine.covers(&seen)) {
                 self.on.add(space, seen);
                 self.since.insert(space, stamp);
@@ -46,13 +54,19 @@ impl Dependencies {
 
     /// The stamp from which on all of a vector is among them, if it is.
     pub fn covered_since(&self, on: &Vector) -> Option<Stamp> {
+        if on.forgotten().any(|space| self.on.get(space).is_some()) {
+            return None;
+        }
+        let mut known = on.clone();
+        on.forgotten().for_each(|space| known.remove(space));
         let since = |space| self.since.get(&space).copied().unwrap_or_default();
-        self.on.covers(on).then(|| on.iter().map(|(space, _)| since(space)).max().unwrap_or_default())
+        self.on.covers(&known).then(|| known.iter().map(|(space, _)| since(space)).max().unwrap_or_default())
     }
 
     /// Says whether there is room for a vector.
     pub fn has_room_for(&self, on: &Vector) -> bool {
-        let new = on.iter().filter(|(space, _)| self.on.get(*space).is_none()).count();
+        let is_new = |space, seen| seen != Seen::NOTHING && self.on.get(space).is_none();
+        let new = on.iter().filter(|(space, seen)| is_new(*space, *seen)).count();
         self.on.len() + new <= VECTOR_MAX
     }
 
@@ -110,6 +124,18 @@ mod tests {
         assert_eq!(all.covered_since(&on(&[(2, 8)])), None);
         let full: Vec<_> = (0..VECTOR_MAX as u64).map(|space| (space, 1)).collect();
         assert!(all.has_room_for(&on(&full)) && !all.has_room_for(&on(&[&full[..], &[(100, 1)]].concat())));
+    }
+
+    #[test]
+    fn forgotten_space_makes_room_for_another() {
+        let full: Vec<_> = (0..VECTOR_MAX as u64).map(|space| (space, 1)).collect();
+        let mut all = Dependencies::default();
+        all.join(Stamp(10), &on(&full));
+        let forget = Vector::forgetting(SpaceId(7));
+        assert!(all.covered_since(&forget).is_none() && all.has_room_for(&forget));
+        all.join(Stamp(20), &forget);
+        assert_eq!((all.covered_since(&forget), all.all().len()), (Some(Stamp::ZERO), VECTOR_MAX - 1));
+        assert!(all.has_room_for(&on(&[(100, 1)])) && all.all().get(SpaceId(7)).is_none());
     }
 
     #[test]

@@ -52,6 +52,9 @@ impl Sessions {
             ("backup_bytes", mob.bytes_aside() as u64),
         ];
         let mut out = format!("{{\"space\":\"{:016x}\",\"disk_full\":{}", cx.space.0, cx.host.disk_full);
+        let on = cx.replica.dependencies.all();
+        let on: Vec<_> = on.iter().map(|(space, seen)| format!("\"{:x}:{}\"", space.0, seen.at)).collect();
+        out.push_str(&format!(",\"rests_on\":[{}]", on.join(",")));
         if let Some(leader) = cx.leader.as_deref() {
             out.push_str(&of_leader(leader, cx));
         }

@@ -186,9 +186,18 @@ impl Tx<'_> {
     }
 
     /// The token of the state that was read. Most often that is the state it began with, and no lock is
-    /// needed.
+    /// needed. A state of a history that the home has left since keeps the view that it began in.
     pub(super) fn token_of(&self, stamp: Stamp) -> Result<Token, Error> {
-        if self.began_at.stamp == stamp { Ok(self.began_at) } else { token_of(self.port, self.until, stamp) }
+        let mut token = Token { stamp, ..self.began_at };
+        if self.began_at.stamp != stamp {
+            self.port.drive(self.until, &mut |home, _| {
+                if self.scope.is_of_history() {
+                    token = home.token(stamp);
+                }
+                Step::Done
+            })?;
+        }
+        Ok(token)
     }
 
     /// Fails if what was read is not all known any more, or has changed: what would be sent to be judged is

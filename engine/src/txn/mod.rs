@@ -7,6 +7,7 @@
 mod call;
 mod commit;
 mod edit;
+pub mod export;
 mod express;
 mod fresh;
 mod home;
@@ -340,8 +341,9 @@ fn attempts<R, E: From<Error>>(
         let begun = tx.scope.snapshot();
         attempt += u32::from(seen.replace(begun) != Some(begun));
         let returned = body(&tx);
-        if let Some(saw) = &mut saw {
-            saw(tx.state()?);
+        // A commit's state has that of its attempt.
+        if returned.is_err() || tx.has_written() {
+            saw.iter_mut().try_for_each(|saw| tx.state().map(saw))?;
         }
         let conflict = match returned {
             Ok(value) => match tx.commit() {

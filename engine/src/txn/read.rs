@@ -315,7 +315,7 @@ impl<'c> Tx<'c> {
     }
 
     /// Says whether something this transaction read has changed since.
-    pub(super) fn is_stale(&self) -> Result<bool, Error> {
+    pub(crate) fn is_stale(&self) -> Result<bool, Error> {
         let mut stale = false;
         self.port.drive(self.until, &mut |home, _| {
             stale = home.recheck(&self.scope) == Err(Error::Conflict);

@@ -17,6 +17,7 @@ mod collect;
 mod decoders;
 mod enums;
 mod errors;
+mod exports;
 mod follower;
 mod golden;
 mod grants;

@@ -154,6 +154,13 @@ Rule {
     OlderVoteSlot,
     SureByFirstMatch,
     LearnersNotAsked,
+    // Sessions over several spaces, and exports.
+    ReadNotSeen,
+    VectorNotCarried,
+    DependenciesForgotten,
+    DependenciesNotJoined,
+    CutNotChecked,
+    ExportIsNoRoot,
     // Calls over datagrams.
     PieceOfAnyExchange,
     OldExchangeTaken,
@@ -180,6 +187,17 @@ impl Rule {
         Rule::OlderVoteSlot,
         Rule::SureByFirstMatch,
         Rule::LearnersNotAsked,
+    ];
+
+    /// The rules of sessions over several spaces, and of exports: the worlds of `tercel-engine`'s tests
+    /// notice them.
+    pub const OF_SPACES: &[Rule] = &[
+        Rule::ReadNotSeen,
+        Rule::VectorNotCarried,
+        Rule::DependenciesForgotten,
+        Rule::DependenciesNotJoined,
+        Rule::CutNotChecked,
+        Rule::ExportIsNoRoot,
     ];
 
     /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.

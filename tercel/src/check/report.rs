@@ -18,6 +18,8 @@ pub struct Report {
     /// object. In the latter case the loss is in `lost`. Nothing is damaged; a read of such a place is
     /// answered `NotFound`.
     pub unfilled: u64,
+    /// Objects that the space keeps for far references of other spaces.
+    pub exports: u64,
     /// Log records that are not in the pages yet.
     pub log_records: u64,
     /// Set if the log ends in an unfinished write, which the next opening cuts. The server had confirmed that

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tercel_engine::replica::Replica;
+use tercel_engine::txn::export::TABLE;
 use tercel_wire::class::{FORWARD, ROOT_HEAD};
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
+use tercel_wire::layout::{Var, var};
 use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
@@ -128,6 +130,12 @@ impl Walk<'_> {
         }
         let Some(layout) = layout else { return };
         let body = &object[HEADER_BYTES..];
+        if layout.name() == TABLE
+            && let Some(stamps) = layout.field("stamps")
+            && let Var::Here { len, .. } = var(body, stamps.at)
+        {
+            self.report.exports += len as u64;
+        }
         let held = if class == FORWARD { &mut self.moved } else { &mut self.named };
         layout.refs(body, |at| {
             if let Some(to) = Oref::from_raw(le32(body, at)).filter(|to| !to.is_null()) {

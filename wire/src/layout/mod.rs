@@ -502,6 +502,10 @@ fn encode_shape(shape: &Shape, out: &mut Vec<u8>) {
             out.put_u32(variants.clone().count() as u32);
             variants.for_each(|fields| fields.encode(out));
         }
+        Shape::Far(name) => {
+            out.put_u8(9);
+            out.put_bytes(name.as_bytes());
+        }
     }
 }
 
@@ -541,6 +545,7 @@ fn decode_shape(r: &mut Reader<'_>, depth: usize) -> Result<Shape, DecodeError> 
             let variants = (0..n).map(|_| decode_layout(r, depth + 1)).collect::<Result<_, _>>()?;
             Shape::variants(name, variants)
         }
+        9 => Shape::Far(r.str("class name")?.to_owned()),
         _ => return Err(DecodeError::BadField("type")),
     })
 }
@@ -551,7 +556,7 @@ fn check_value(shape: &Shape, body: &[u8], at: usize, end: &mut usize) -> Result
         Shape::Array(Scalar::Bool, n) if body[at..at + *n as usize].iter().any(|&b| b > 1) => {
             Err("a truth value is neither 0 nor 1")
         }
-        Shape::Scalar(_) | Shape::Array(..) => Ok(()),
+        Shape::Scalar(_) | Shape::Array(..) | Shape::Far(_) => Ok(()),
         Shape::Ref(_) if Oref::from_raw(le32(body, at)).is_none() => Err("a reference is not in stored form"),
         Shape::Ref(_) => Ok(()),
         Shape::Record(r) => r.fields.iter().try_for_each(|p| check_value(&p.shape, body, at + p.at, end)),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Layout;
-use crate::schema::{Scalar, TAG, Type};
+use crate::schema::{FAR_BYTES, Scalar, TAG, Type};
 
 /// The type of a field, owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +14,7 @@ pub enum Shape {
     Text,
     Bytes,
     Ref(String),
+    Far(String),
     List(Box<Shape>),
     Option(Box<Shape>),
     Record(Box<Layout>),
@@ -44,6 +45,8 @@ impl fmt::Display for Shape {
             Shape::Bytes => f.write_str("Bytes"),
             Shape::Ref(class) if class.is_empty() => f.write_str("Ref<Any>"),
             Shape::Ref(class) => write!(f, "Ref<{class}>"),
+            Shape::Far(class) if class.is_empty() => f.write_str("Far<Any>"),
+            Shape::Far(class) => write!(f, "Far<{class}>"),
             Shape::List(element) => write!(f, "List<{element}>"),
             Shape::Option(value) => write!(f, "Option<{value}>"),
             Shape::Record(record) | Shape::Enum(record) => f.write_str(record.name()),
@@ -60,6 +63,7 @@ impl Shape {
             Type::Text => Shape::Text,
             Type::Bytes => Shape::Bytes,
             Type::Ref(name) => Shape::Ref((*name).into()),
+            Type::Far(name) => Shape::Far((*name).into()),
             Type::List(t) => Shape::List(Box::new(Shape::of(t))),
             Type::Option(t) => Shape::Option(Box::new(Shape::of(t))),
             Type::Record(s) => Shape::Record(Box::new(Layout::of(s))),
@@ -80,6 +84,7 @@ impl Shape {
             Shape::Scalar(s) => s.size(),
             Shape::Array(s, n) => s.size() * *n as usize,
             Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_) => 4,
+            Shape::Far(_) => FAR_BYTES,
             Shape::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
             Shape::Record(r) | Shape::Enum(r) => r.size,
         }
@@ -90,7 +95,7 @@ impl Shape {
         match self {
             Shape::Scalar(s) | Shape::Array(s, _) => s.size().min(4),
             Shape::Text | Shape::Bytes | Shape::List(_) => 2,
-            Shape::Ref(_) => 4,
+            Shape::Ref(_) | Shape::Far(_) => 4,
             Shape::Option(t) => t.align(),
             Shape::Record(r) | Shape::Enum(r) => r.align,
         }
@@ -104,7 +109,7 @@ impl Shape {
     /// See [`Type::is_fixed`].
     pub(super) fn is_fixed(&self) -> bool {
         match self {
-            Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) => true,
+            Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) | Shape::Far(_) => true,
             Shape::Text | Shape::Bytes | Shape::List(_) => false,
             Shape::Option(t) => t.is_fixed(),
             Shape::Record(r) | Shape::Enum(r) => r.fixed,
@@ -114,7 +119,7 @@ impl Shape {
     pub(super) fn is_plain(&self) -> bool {
         match self {
             Shape::Scalar(s) | Shape::Array(s, _) => *s != Scalar::Bool,
-            Shape::Ref(_) => true,
+            Shape::Ref(_) | Shape::Far(_) => true,
             Shape::Record(r) => r.plain,
             Shape::Option(t) => matches!(**t, Shape::Ref(_)),
             Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Enum(_) => false,
@@ -140,7 +145,7 @@ impl Shape {
     /// See [`Type::is_numbers`].
     fn is_numbers(&self) -> bool {
         match self {
-            Shape::Scalar(_) | Shape::Array(..) => true,
+            Shape::Scalar(_) | Shape::Array(..) | Shape::Far(_) => true,
             Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_) => false,
             Shape::Option(t) => t.is_numbers(),
             Shape::Record(r) | Shape::Enum(r) => r.fixed && r.refs.is_empty(),
@@ -160,7 +165,7 @@ impl Shape {
     pub(super) fn accepts<'a>(&self, older: &'a Shape, behind: Behind) -> Result<(), Change<'a>> {
         match (self, older) {
             (Shape::Scalar(new), Shape::Scalar(old)) if widens(*old, *new) => Ok(()),
-            (Shape::Ref(new), Shape::Ref(_)) if new.is_empty() => Ok(()),
+            (Shape::Ref(new), Shape::Ref(_)) | (Shape::Far(new), Shape::Far(_)) if new.is_empty() => Ok(()),
             (Shape::Option(new), Shape::Option(old)) => new.accepts(old, behind),
             (new, old) => new.same(old, behind),
         }

@@ -21,6 +21,12 @@ fn fitting(shape: &Shape) -> BoxedStrategy<Datum> {
             let there = (1u32..1 << 22, 0u16..512).prop_map(|(p, s)| Datum::Text(format!("{p}.{s}")));
             prop_oneof![there, Just(Datum::Null)].boxed()
         }
+        Shape::Far(_) => {
+            let there = (any::<u64>(), any::<u32>(), 1u32..1 << 22, 0u16..512);
+            let there =
+                there.prop_map(|(n, view, p, s)| Datum::Text(format!("{n:x}.{view:x}.7.{n:x}@{p}.{s}")));
+            prop_oneof![there, Just(Datum::Null)].boxed()
+        }
         // Long ones leave the record, where they may.
         Shape::List(t) if t.spills() && t.size() < 16 => {
             prop_oneof![3 => list(t, 0..=3), 1 => list(t, 1_030..=1_040)].boxed()

@@ -112,6 +112,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         Just(Shape::Text),
         Just(Shape::Bytes),
         "[a-z]{0,4}".prop_map(Shape::Ref),
+        "[a-z]{0,4}".prop_map(Shape::Far),
     ];
     leaf.prop_recursive(3, 12, 3, |inner| {
         prop_oneof![

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::deframer::Deframer;
+use tercel_wire::far::Far;
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema, Mode, NO_ITEMS};
@@ -189,6 +190,22 @@ fn later_fields() -> Vec<Sample> {
     ]
 }
 
+/// Fields of shapes that came later still.
+fn latest_fields() -> Vec<Sample> {
+    let token = Token {
+        space: SpaceId(0x0102_0304_0506_0708),
+        view: ViewId::new(9, 0x0a0b_0c0d),
+        stamp: Stamp(0x0e0f_1011),
+    };
+    let far = Far::<Any>::new(token, oref(5, 3));
+    vec![
+        field("far", far),
+        field("far_null", Far::<Any>::NULL),
+        field("option_far", Some(far)),
+        field("list_of_fars", List(vec![far, Far::NULL])),
+    ]
+}
+
 /// Trees of chunks are at 900.1 and 900.2.
 struct Trees;
 
@@ -204,7 +221,7 @@ impl Spill for Trees {
 #[test]
 fn every_shape_of_field_has_the_bytes_of_version_1() {
     let mut promised = Promises::read(include_str!("../golden/records_v1.txt"));
-    for (name, put, ty) in fields().into_iter().chain(later_fields()) {
+    for (name, put, ty) in fields().into_iter().chain(later_fields()).chain(latest_fields()) {
         // A number before it shows the alignment, and one behind it where the fixed part goes on.
         let fields = vec![
             Field { name: "before", ty: Type::Scalar(Scalar::U8) },
@@ -272,7 +289,11 @@ fn classes_have_the_bytes_of_version_1() {
         name: "golden.Later",
         fields: forever(later_fields().iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect()),
     };
-    let written_ones = [schema, named, later].map(|s| (s.name.to_owned(), Layout::of(&s)));
+    let latest = Schema {
+        name: "golden.Latest",
+        fields: forever(latest_fields().iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect()),
+    };
+    let written_ones = [schema, named, later, latest].map(|s| (s.name.to_owned(), Layout::of(&s)));
     let built_in = class::built_in().map(|(id, layout)| (format!("{}:{}", id.0, layout.name()), layout));
     for (name, layout) in written_ones.into_iter().chain(built_in) {
         let bytes = promised.keep(&name, &written(|o| layout.encode(o)));

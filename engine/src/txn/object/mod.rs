@@ -5,6 +5,7 @@
 //! chunks) returns a `Result`, the rest does not.
 
 mod elements;
+mod far;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -56,7 +57,7 @@ pub trait Record: Sized {
 /// A type that a field of an object can have.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of an object",
-    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]",
+    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, Far<T>, List<T>, Option<T> and types with #[derive(Record)]",
     note = "if `{Self}` is a class, with #[derive(Object)], a field refers to its objects: write `Ref<{Self}>`"
 )]
 pub trait Field: Value + Sized {
@@ -412,7 +413,7 @@ impl<E: ListField> Field for List<E> {
 /// A type that the elements of a list can have.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of a list",
-    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]",
+    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, Far<T>, List<T>, Option<T> and types with #[derive(Record)]",
     note = "if `{Self}` is a class, with #[derive(Object)], a list refers to its objects: write `List<Ref<{Self}>>`"
 )]
 pub trait ListField: Value + Sized {
