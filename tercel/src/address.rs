@@ -15,6 +15,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use thiserror::Error;
 
+use crate::client::ReadFrom;
+
 /// An address of a server: a text of it is parsed wherever one is taken.
 ///
 /// ```
@@ -132,6 +134,19 @@ impl Addresses {
     /// All of them, at least one.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Address> {
         self.0.iter()
+    }
+
+    /// These, with those first from which is to be read.
+    pub(crate) fn in_order_of(mut self, read_from: &ReadFrom) -> Addresses {
+        match read_from {
+            ReadFrom::Leader => {}
+            ReadFrom::Nearest => self.0.sort_by_key(|at| !matches!(at, Address::Unix(_))),
+            ReadFrom::Address(near) => {
+                self.0.retain(|at| at != near);
+                self.0.insert(0, near.clone());
+            }
+        }
+        self
     }
 }
 

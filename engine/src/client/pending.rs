@@ -271,11 +271,7 @@ impl Client {
                 self.questions.echoes.lost(call);
                 self.questions.tokens.refused(token, error.to_string());
             }
-            Asked::Question(None) => {
-                let violation = asked.violation(Kind::Refused, None);
-                self.peer.pending.enter(call, asked);
-                return Err(violation);
-            }
+            Asked::Question(None) => self.not_echoed(call, error),
             Asked::Bind(key) => self.peer.calls.refused(&key, error),
             Asked::Define(name) => self.classes.refused(name, error),
             Asked::Single(Single::Lease) => self.leases.refused(error),

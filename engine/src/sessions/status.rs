@@ -53,6 +53,9 @@ impl Sessions {
         if let Some(leader) = cx.leader.as_deref() {
             out.push_str(&of_leader(leader, cx));
         }
+        if cx.leader.is_none() {
+            out.push_str(&self.of_readers(cx));
+        }
         if let Some(group) = cx.sequencer.status() {
             out.push_str(&format!(",\"group\":{}", group_json(&group, cx)));
         }
@@ -61,6 +64,16 @@ impl Sessions {
         }
         out.push('}');
         out
+    }
+}
+
+impl Sessions {
+    /// The part of the status that only a member which follows has.
+    fn of_readers(&self, cx: &Cx<'_>) -> String {
+        let (readers, passed_on) = self.reading();
+        let silent_us = self.upstreams.line.silent_us(cx.now);
+        let silent = silent_us.map_or("null".into(), |us| (us / 1_000).to_string());
+        format!(",\"readers\":{readers},\"passed_on\":{passed_on},\"leader_silent_ms\":{silent}")
     }
 }
 

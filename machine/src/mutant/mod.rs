@@ -152,6 +152,9 @@ Rule {
     AckBeforeSync,
     StaleWritten,
     OlderVoteSlot,
+    // Readers at members that follow.
+    AnswerBeforeApplied,
+    ReuseForgetsReaders,
     // Calls over datagrams.
     PieceOfAnyExchange,
     OldExchangeTaken,
@@ -177,6 +180,9 @@ impl Rule {
         Rule::StaleWritten,
         Rule::OlderVoteSlot,
     ];
+
+    /// The rules of readers at members that follow: tests of `tercel-engine` notice them.
+    pub const OF_READERS: &[Rule] = &[Rule::AnswerBeforeApplied, Rule::ReuseForgetsReaders];
 
     /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.
     pub const OF_DATAGRAMS: &[Rule] = &[

@@ -406,6 +406,7 @@ fn messages_have_the_bytes_of_version_4() {
         version_max: 3,
         space: SpaceId(0x1112_1314_1516_1718),
         resume: None,
+        via: None,
     };
     let resume =
         Resume { view: ViewId::new(4, 0), watermark: Stamp(5), heard: Stamp(6), pages: pages.clone() };

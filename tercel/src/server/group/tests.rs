@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+mod readers;
+
 use super::*;
 use crate::{Addresses, Bytes, Client, HealthState, Ref, Server, ServerConfig};
 
