@@ -76,10 +76,7 @@ impl Sessions {
             Some(earlier) => *earlier = asked,
             None => self.echoing.next.push(asked),
         }
-        match self.is_cut_off(cx) {
-            true => self.refuse_questions(cx),
-            false => self.confirm(cx),
-        }
+        self.confirm(cx);
     }
 
     pub(super) fn confirm(&mut self, cx: &mut Cx<'_>) {
@@ -97,7 +94,7 @@ impl Sessions {
         }
     }
 
-    /// The leader is not reached: says so to all that ask.
+    /// The leader is not reached: says so to all that ask. Those that ask again wait for the next time.
     pub(super) fn refuse_questions(&mut self, cx: &mut Cx<'_>) {
         self.echoing.ask_again();
         let text = self.upstreams.line.cut_off(cx.now);

@@ -96,7 +96,7 @@ impl Sessions {
         match message {
             FromServer::Welcome(welcome) if welcome.view != cx.replica.view() => self.drop_line(cx),
             FromServer::Welcome(welcome) => {
-                line.stage = Stage::Up;
+                (line.stage, line.heard) = (Stage::Up, Some(cx.now));
                 if !welcome.resumed {
                     // A reader may know a place that was given out again, and it is not known here which.
                     let text = "places that the client may know have been given out again: connect again";
@@ -150,6 +150,8 @@ impl Sessions {
                 say(conn, Kind::Bye, 0, Stamp::ZERO, cx);
             }
             cx.close(conn);
+            // This member may lead by now, and its own sequencer answer them.
+            self.echoing.ask_again();
         }
         self.upstreams.line = Line::default();
     }
