@@ -164,7 +164,7 @@ fn element(value: &Value) -> String {
 }
 
 /// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 38] = [
+const WORDS: [(&str, &str, &str); 41] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -193,6 +193,13 @@ const WORDS: [(&str, &str, &str); 38] = [
     ("freed", "chunks freed", "of large values, since the start"),
     ("collected", "collected", "objects that no root reached, since the start"),
     ("sessions", "clients", "connected now, this one too"),
+    ("readers", "readers", "clients that read at this member, which follows"),
+    ("passed_on", "passed on", "among them, for which it is connected to the leader"),
+    (
+        "leader_silent_ms",
+        "leader silent",
+        "milliseconds since the leader's last word on how far the space is",
+    ),
     ("commits", "commits", "since the start, as all that follow up to forwards"),
     ("conflicts", "conflicts", "transactions refused because others were first"),
     ("fetches", "fetches", "pages that clients asked for"),
