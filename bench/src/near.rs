@@ -1,8 +1,8 @@
 //! The rows `flex.replica.*`: a copy of the space on the reader's host, by the leader that it is a copy of.
 //!
-//! The leader is a group of one, and a member that learns follows it, each in a process of its own. The reader
-//! speaks to its copy through shared memory, and to the leader over TCP of this host: between hosts the
-//! difference is larger.
+//! The leader is a group of one, and a member that learns follows it, each in a process of its own. The
+//! reader speaks to its copy through shared memory, and to the leader over TCP of this host: between hosts
+//! the difference is larger.
 
 use std::net::TcpListener;
 use std::path::Path;

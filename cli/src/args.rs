@@ -152,8 +152,8 @@ pub struct Serve {
     /// learns, and votes after `tercel group add`
     #[arg(long, value_name = "ADDR,..")]
     pub join: Option<Addresses>,
-    /// Keep a copy of the space of these members, of which one must answer, for readers near it: as --join, for a
-    /// member that is not meant to vote
+    /// Keep a copy of the space of these members, of which one must answer, for readers near it: as --join,
+    /// for a member that is not meant to vote
     #[arg(long, value_name = "ADDR,..", conflicts_with = "join")]
     pub follow: Option<Addresses>,
     /// Where clients and the other members reach this one, if that is not the first address of --listen

@@ -15,8 +15,6 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use thiserror::Error;
 
-use crate::client::ReadFrom;
-
 /// An address of a server: a text of it is parsed wherever one is taken.
 ///
 /// ```
@@ -136,16 +134,16 @@ impl Addresses {
         self.0.iter()
     }
 
-    /// These, with those first from which is to be read.
-    pub(crate) fn in_order_of(mut self, read_from: &ReadFrom) -> Addresses {
-        match read_from {
-            ReadFrom::Leader => {}
-            ReadFrom::Nearest => self.0.sort_by_key(|at| !matches!(at, Address::Unix(_))),
-            ReadFrom::Address(near) => {
-                self.0.retain(|at| at != near);
-                self.0.insert(0, near.clone());
-            }
-        }
+    /// These, with the Unix sockets before all others.
+    pub(crate) fn of_this_host_first(mut self) -> Addresses {
+        self.0.sort_by_key(|at| !matches!(at, Address::Unix(_)));
+        self
+    }
+
+    /// These, behind this one.
+    pub(crate) fn behind(mut self, first: &Address) -> Addresses {
+        self.0.retain(|at| at != first);
+        self.0.insert(0, first.clone());
         self
     }
 }

@@ -491,11 +491,17 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_a_question_without_a_token_ends_the_connection() {
+    fn refused_question_answers_those_before_it() {
         let mut client = Client::connected_for_test();
-        let call = client.ask(Now(1), None);
+        client.ask(Now(1), None);
+        let call = client.ask(Now(2), None);
         refuse(&mut client, call);
-        assert!(client.wants_close() && client.questions.echoes.is_idle());
+        assert!(!client.wants_close() && client.questions.echoes.is_idle());
+        assert!(client.questions.refused.is_some() && !client.peer.pending.is_owed());
+        // It is so until a question is echoed.
+        let call = client.ask(Now(3), None);
+        client.told_for_test(Kind::Pong, call, |o| Pong { nearly_full: false }.encode(o));
+        assert!(client.questions.refused.is_none());
     }
 
     #[test]

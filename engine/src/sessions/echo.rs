@@ -3,8 +3,8 @@
 //! Everything that was acknowledged before a question came is visible here, if this node still leads: only
 //! the sequencer knows that. It is asked once for all questions that have come; those that come meanwhile
 //! wait for the next time. A member that follows asks its leader over the line ([`super::upstream`]) instead,
-//! and echoes once it has the stamp that the leader names. The invariant: an echo is sent after the stream up to what was visible when the
-//! sequencer was asked.
+//! and echoes once it has the stamp that the leader names. The invariant: an echo is sent after the stream up
+//! to what was visible when the sequencer was asked.
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::Stamp;

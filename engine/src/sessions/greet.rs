@@ -7,8 +7,8 @@
 //! watermark. The pages of all greetings together are bounded.
 //!
 //! A member of a group that does not lead tells the client which member does. While none does, the greeting
-//! waits. A client that reads at any member is welcomed by one that follows, too, once that has the state which
-//! the client has seen.
+//! waits. A client that reads at any member is welcomed by one that follows, too, once that has the state
+//! which the client has seen.
 
 use std::collections::VecDeque;
 

@@ -110,9 +110,7 @@ pub(crate) struct Sessions {
     clients: Map<ClientId, Conn>,
     /// The sessions that must receive changes to a page.
     directory: Map<PageId, Vec<Conn>>,
-    /// Pages that all sessions are subscribed to and were not asked back, and which session had most of them
-    /// lately.
-    kept: usize,
+    /// The number of pages that all sessions are subscribed to, and which session had most of them lately.
     fullest: Fullest,
     horizon: Horizon,
     greetings: Greetings,
@@ -210,7 +208,6 @@ impl Sessions {
             listening: Set::default(),
             clients: Map::default(),
             directory: Map::default(),
-            kept: 0,
             fullest: Fullest::default(),
             horizon,
             greetings: Greetings::default(),
@@ -252,7 +249,7 @@ impl Sessions {
         let Some(session) = self.all.remove(&conn) else { return };
         self.listening.remove(&conn);
         self.greetings.forget(conn);
-        self.kept -= session.pages.kept();
+        self.fullest.kept -= session.pages.kept();
         self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;

@@ -25,7 +25,7 @@ impl Sessions {
             ("page_reads", cx.pages.reads_asked),
             ("pages_installed", cx.pages.pages_installed),
             ("invalidations", s.invalidations),
-            ("subscriptions", self.kept as u64),
+            ("subscriptions", self.fullest.kept as u64),
             ("revocations", s.revocations),
             ("forwards", s.forwards),
             ("mob_bytes", mob.bytes() as u64),

@@ -303,7 +303,11 @@ impl Client {
         AddressError: From<A::Error>,
     {
         let addresses = address.try_into().map_err(|e| Error::Invalid(AddressError::from(e).to_string()))?;
-        let addresses = addresses.in_order_of(&config.read_from);
+        let addresses = match &config.read_from {
+            ReadFrom::Leader => addresses,
+            ReadFrom::Nearest => addresses.of_this_host_first(),
+            ReadFrom::Address(near) => addresses.behind(near),
+        };
         let by_memory = match (config.shared_memory, config.shared_memory_any_user) {
             (false, _) => SharedMemory::Off,
             (true, false) => SharedMemory::SameUser,

@@ -334,8 +334,8 @@ numbered! {
     Via {
         /// The client reads from the state of the member that it greets, whoever leads.
         Any = 0,
-        /// A member that follows passes on what its client asks of the leader. The leader streams nothing: the
-        /// member has it.
+        /// A member that follows passes on what its client asks of the leader. The leader streams nothing:
+        /// the member has it.
         Replica = 1,
     }
 }

@@ -422,6 +422,7 @@ fn messages_have_the_bytes_of_version_4() {
     };
     message!(promised, "health", FromServer::Health, health);
     message!(promised, "hello", FromClient::Hello, hello.clone());
+    message!(promised, "hello_via", FromClient::Hello, Hello { via: Some(Via::Replica), ..hello.clone() });
     message!(promised, "hello_resume", FromClient::Hello, Hello { resume: Some(resume), ..hello });
     message!(
         promised,

@@ -371,8 +371,8 @@ impl Sessions {
         }
     }
 
-    /// The number of clients that read at this member, which follows, and of those for which it is connected to
-    /// the leader.
+    /// The number of clients that read at this member, which follows, and of those for which it is connected
+    /// to the leader.
     pub(super) fn reading(&self) -> (usize, usize) {
         (self.clients.len(), self.upstreams.count())
     }

@@ -89,7 +89,7 @@ fn returns(world: &World, writer: usize) {
     panic!("no page returns");
 }
 
-/// A world with a reader at a follower and a writer at the leader, who has made a large text and one to shrink.
+/// A world with a reader at a follower, and a writer at the leader who has made a large text.
 fn shared() -> (World, usize, usize, usize) {
     let world = World::new(3, ServerConfig { keepalive_ms: 2_000, ..ServerConfig::default() });
     let near = follower(&world);

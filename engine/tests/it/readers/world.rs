@@ -51,7 +51,7 @@ pub struct Inner {
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
     homes: Vec<Option<(usize, Conn)>>,
-    /// What is on its way to each end.
+    /// Items on their way to each end.
     channels: BTreeMap<End, VecDeque<Item>>,
     /// The other end of each connection of a member.
     peers: BTreeMap<(usize, Conn), End>,
@@ -399,7 +399,7 @@ impl Inner {
         }
     }
 
-    /// What a member that follows says to a client comes behind the stream up to its stamp.
+    /// Messages of a member that follows come behind the stream up to their stamps.
     fn look(&mut self, i: usize, bytes: &[u8]) {
         let follows = self.home(i) != self.leader();
         self.frames[i].push(bytes);

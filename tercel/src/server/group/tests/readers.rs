@@ -105,7 +105,7 @@ fn large_values_pass_through_follower() {
     let reader = group.reader(group.follower());
     let mut blobs = Blobs::default();
     blobs.write(&reader, 1);
-    let data = vec![7; 8 << 20];
+    let data = vec![7; 1 << 20];
     let blob = reader.run(|tx| tx.create(&Blob { data: Bytes::from(data.clone()) })).unwrap();
     let read = |client: &Client| client.run(|tx| Ok(tx.get(blob)?.data()?.to_vec())).unwrap();
     assert!(read(&reader) == data && read(&group.client()) == data);
