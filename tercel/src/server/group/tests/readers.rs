@@ -175,6 +175,8 @@ fn learner_serves_readers_and_never_votes() {
     let mut group = Groups::begun();
     add(&group.client());
     let learner = group.join();
+    // Before it has anything it sends readers on.
+    until(|| group.number(learner, "visible").filter(|visible| *visible > 2));
     let reader = group.reader(learner);
     add(&reader);
     assert_eq!(count(&reader), 2);
