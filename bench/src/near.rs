@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tercel::{Address, Client, ClientConfig, ReadFrom, Ref, Server};
+use tercel::{Address, Client, ClientConfig, ReadFrom, Ref, Server, Transport};
 use tercel_term::process::OwnProcess;
 
 use super::Options;
@@ -51,8 +51,17 @@ pub fn rows(options: &Options, dir: &Path) -> Result<Vec<Row>, String> {
     // Less than the ballast, so that it can be fetched again and again.
     let config = ClientConfig { cache_bytes: 1 << 20, ..ClientConfig::default() };
     let far = Client::connect_with(&leader, config.clone()).map_err(failed)?;
-    let read_from = ReadFrom::Address(socket);
-    let near = Client::connect_with(&leader, ClientConfig { read_from, ..config }).map_err(failed)?;
+    let config = ClientConfig { read_from: ReadFrom::Address(socket), ..config };
+    let until = Instant::now() + Duration::from_secs(10);
+    // A copy that has nothing yet sends readers on to the leader.
+    let near = loop {
+        let near = Client::connect_with(&leader, config.clone()).map_err(failed)?;
+        match near.transport() {
+            Some(Transport::SharedMemory) => break near,
+            other if Instant::now() > until => return Err(format!("the copy is read over {other:?}")),
+            _ => std::thread::sleep(EVERY),
+        }
+    };
     let mut rows = vec![fetch(options, &far, &near)?];
     rows.extend(lag(options, &far, &near)?);
     Ok(rows)
