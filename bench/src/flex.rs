@@ -25,7 +25,7 @@ use tercel_term::process::OwnProcess;
 use super::blocks::{BLOCK, Pairs, alternate, median, percentile, timed};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options, anomalies, placed};
+use super::{COMMIT, Options, anomalies, near, placed};
 
 /// The environment variable that makes this program a server, or echo: what it is to be, a line each.
 pub const ROLE: &str = "TERCEL_BENCH_FLEX";
@@ -39,13 +39,13 @@ trait Counting {
 }
 
 #[derive(Object)]
-struct Counter {
+pub(super) struct Counter {
     count: u64,
 }
 
 /// One of which a page holds two, and a cache no less than all of it.
 #[derive(Object)]
-struct LargeCounter {
+pub(super) struct LargeCounter {
     count: u64,
     ballast: [u64; 490],
 }
@@ -83,6 +83,7 @@ pub fn child(role: &OsStr) -> Result<(), String> {
     let (role, dir) = role.split_once('\n').ok_or("the role names no directory")?;
     match role {
         "server" => serve(Path::new(dir)),
+        "member" => near::serve(dir),
         _ => echo(Path::new(dir)),
     }
 }
@@ -145,6 +146,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
     drop(at_hand);
     options.say("effects without their causes, by three ways to read two spaces");
     rows.extend(anomalies(options, &scratch.join("anomalies"))?);
+    options.say("a copy near its readers");
+    rows.extend(near::rows(options, &scratch.join("near"))?);
     let processors = placed::processors();
     let (first, last) = (processors[0], processors[processors.len() - 1]);
     for road in [Road::Tcp, Road::Unix] {
@@ -220,11 +223,11 @@ impl<S: Read + Write> Exchange for S {
     }
 }
 
-fn make(client: &Client) -> Result<Ref<Counter>, String> {
+pub(super) fn make(client: &Client) -> Result<Ref<Counter>, String> {
     client.run(|tx| tx.create(&Counter { count: 1 })).map_err(failed)
 }
 
-fn make_large(client: &Client) -> Result<Vec<Ref<LargeCounter>>, String> {
+pub(super) fn make_large(client: &Client) -> Result<Vec<Ref<LargeCounter>>, String> {
     let mut all = Vec::new();
     while all.len() < BALLAST {
         let some = client.run(|tx| {
@@ -509,11 +512,11 @@ fn validated(
     Ok(row.paper(2.3))
 }
 
-fn rounds(options: &Options) -> usize {
+pub(super) fn rounds(options: &Options) -> usize {
     if options.quick { ROUNDS_QUICK } else { ROUNDS }
 }
 
-fn failed(e: impl std::fmt::Display) -> String {
+pub(super) fn failed(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 

@@ -174,6 +174,7 @@ fn greet(address: &str, id: u64) -> std::io::Result<TcpStream> {
         version_max: WIRE_VERSION,
         space: SpaceId(0),
         resume: None,
+        via: None,
     };
     let (mut body, mut bytes) = (Vec::new(), Vec::new());
     hello.encode(&mut body);

@@ -38,6 +38,7 @@ mod idle;
 mod load;
 mod lru;
 mod native;
+mod near;
 mod objects;
 mod oo7;
 mod page;

@@ -141,6 +141,7 @@ pub struct Space {
   tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket
   tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
   tercel serve --config /etc/tercel.toml --metrics 127.0.0.1:9117
+  tercel serve --data ./near --listen 127.0.0.1:7120 --listen unix:/tmp/near.sock --follow 127.0.0.1:7117
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
 seconds. At the second it stops at once. What was acknowledged is kept either way.")]
@@ -155,8 +156,12 @@ pub struct Serve {
     /// learns, and votes after `tercel group add`
     #[arg(long, value_name = "ADDR,..")]
     pub join: Option<Addresses>,
+    /// Keep a copy of the space of these members, of which one must answer, for readers near it: as --join,
+    /// for a member that is not meant to vote
+    #[arg(long, value_name = "ADDR,..", conflicts_with = "join")]
+    pub follow: Option<Addresses>,
     /// Where clients and the other members reach this one, if that is not the first address of --listen
-    #[arg(long, value_name = "ADDR", requires = "join")]
+    #[arg(long, value_name = "ADDR")]
     pub advertise: Option<Address>,
     /// Allow addresses that other machines can reach, although nothing is encrypted
     #[arg(long)]

@@ -165,7 +165,7 @@ fn element(value: &Value) -> String {
 }
 
 /// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
-pub const WORDS: [(&str, &str, &str); 41] = [
+pub const WORDS: [(&str, &str, &str); 44] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -194,6 +194,13 @@ pub const WORDS: [(&str, &str, &str); 41] = [
     ("freed", "chunks freed", "of large values, since the start"),
     ("collected", "collected", "objects that no root reached, since the start"),
     ("sessions", "clients", "connected now, this one too"),
+    ("readers", "readers", "clients that read at this member, which follows"),
+    ("passed_on", "passed on", "among them, for which it is connected to the leader"),
+    (
+        "leader_silent_ms",
+        "leader silent",
+        "milliseconds since the leader's last word on how far the space is",
+    ),
     ("commits", "commits", "since the start, as all that follow up to forwards"),
     ("conflicts", "conflicts", "transactions refused because others were first"),
     ("fetches", "fetches", "pages that clients asked for"),

@@ -22,6 +22,21 @@ use crate::time::{Times, in_words};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Conn(pub u64);
 
+/// The bit in the names of connections that a server asks for. Hosts do not name theirs so.
+const UPSTREAM_BIT: u64 = 1 << 62;
+
+impl Conn {
+    /// The name of a connection to the leader.
+    pub(crate) fn upstream(number: u64) -> Conn {
+        Conn(UPSTREAM_BIT | number)
+    }
+
+    /// Says whether it is one that [`Effect::Connect`] asked for.
+    pub fn is_upstream(self) -> bool {
+        self.0 & UPSTREAM_BIT != 0 && self.0 >> 63 == 0
+    }
+}
+
 /// Settings of one process.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -103,6 +118,8 @@ pub enum Input<'a> {
     Alive(Conn),
     /// The connection is gone.
     Disconnected(Conn),
+    /// The connection that [`Effect::Connect`] asked for is there; if it cannot be made, it is gone.
+    Reached(Conn),
     /// The host has no room for the connection's bytes: its client receives the reason, and the connection
     /// ends.
     NoRoom(Conn, &'static str),
@@ -167,6 +184,8 @@ pub enum Effect {
     Send(Conn, Vec<u8>),
     /// Close the connection once what was sent is out.
     Close(Conn),
+    /// Connect to the server at this address, under this name.
+    Connect(Conn, String),
     /// Send this to another member of the group.
     Packet(MemberId, Arc<Vec<u8>>),
     /// Append this record to the log, at this position; sync when nothing else is waiting.

@@ -272,7 +272,7 @@ impl Strangers {
         let (client, connection) = (*u.choose(&CLIENTS)?, self.greeted);
         let (version_min, version_max) = (WIRE_VERSION_MIN, WIRE_VERSION);
         let mut said = vec![(Kind::Hello, Vec::new()), (Kind::Bind, Vec::new()), (Kind::Bind, Vec::new())];
-        Hello { client, connection, version_min, version_max, space: SpaceId(0), resume: None }
+        Hello { client, connection, version_min, version_max, space: SpaceId(0), resume: None, via: None }
             .encode(&mut said[0].1);
         Bind { interface: interface(true) }.encode(&mut said[1].1);
         Bind { interface: interface(false) }.encode(&mut said[2].1);

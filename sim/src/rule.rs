@@ -42,8 +42,10 @@ RunnerRule {
 impl Rule {
     /// All of them, with what they are called in command lines.
     pub fn all() -> Vec<Rule> {
-        // Their own worlds have the rules of groups and of datagrams.
-        let elsewhere = [EngineRule::OF_GROUPS, EngineRule::OF_DATAGRAMS, EngineRule::OF_SPACES].concat();
+        // Worlds of their own have them.
+        let elsewhere =
+            [EngineRule::OF_GROUPS, EngineRule::OF_READERS, EngineRule::OF_SPACES, EngineRule::OF_DATAGRAMS]
+                .concat();
         let engine = EngineRule::ALL.iter().filter(|rule| !elsewhere.contains(rule));
         let engine = engine.map(|rule| Rule::Engine(*rule));
         let runner = RunnerRule::ALL.iter().map(|r| Rule::Runner(*r));

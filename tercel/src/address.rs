@@ -133,6 +133,19 @@ impl Addresses {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Address> {
         self.0.iter()
     }
+
+    /// These, with the Unix sockets before all others.
+    pub(crate) fn of_this_host_first(mut self) -> Addresses {
+        self.0.sort_by_key(|at| !matches!(at, Address::Unix(_)));
+        self
+    }
+
+    /// These, behind this one.
+    pub(crate) fn behind(mut self, first: &Address) -> Addresses {
+        self.0.retain(|at| at != first);
+        self.0.insert(0, first.clone());
+        self
+    }
 }
 
 impl fmt::Display for Addresses {

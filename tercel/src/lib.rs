@@ -194,7 +194,9 @@ pub mod tools;
 mod transaction;
 
 pub use address::{Address, AddressError, Addresses};
-pub use client::{Client, ClientConfig, Stats, Transport, Watch, WatchBuilder, embedded, embedded_with};
+pub use client::{
+    Client, ClientConfig, ReadFrom, Stats, Transport, Watch, WatchBuilder, embedded, embedded_with,
+};
 pub use disk::DiskError;
 pub use health::{Health, HealthState};
 pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings, group};

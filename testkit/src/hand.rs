@@ -187,6 +187,7 @@ impl Hand {
             version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
+            via: None,
         };
         self.send(conn, Kind::Hello, |o| hello.encode(o))
     }

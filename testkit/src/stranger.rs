@@ -58,6 +58,7 @@ impl<S: Read + Write> Stranger<S> {
             version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
+            via: None,
         };
         stranger.send(Kind::Hello, |out| hello.encode(out));
         stranger.read_to(Kind::Welcome);

@@ -42,6 +42,7 @@ impl Taken {
             version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
+            via: None,
         };
         hello.encode(&mut body);
         body

@@ -85,6 +85,7 @@ pub fn hello(client: ClientId, out: &mut Vec<u8>) {
         version_max: WIRE_VERSION,
         space: SpaceId(0),
         resume: None,
+        via: None,
     };
     let mut body = Vec::new();
     hello.encode(&mut body);

@@ -18,6 +18,8 @@ use crate::txn::{Allowed, Begin, Begun, Echoes};
 pub(super) struct Questions {
     pub echoes: Echoes,
     pub tokens: Tokens,
+    /// Why the last question was refused, until one is echoed: the server is cut off from its leader.
+    pub refused: Option<Error>,
 }
 
 /// Tokens of other views: what the server said of them.
@@ -186,12 +188,26 @@ impl Client {
         for joined in self.questions.echoes.before(call) {
             self.peer.pending.take(joined);
         }
+        self.questions.refused = None;
         self.questions.echoes.heard(call, stamp, self.reader.watermark());
+    }
+
+    /// The server cannot say how far the space is, to this question and those before.
+    pub(super) fn not_echoed(&mut self, call: u64, error: Error) {
+        let before: Vec<u64> = self.questions.echoes.before(call).collect();
+        for call in before.into_iter().chain([call]) {
+            self.peer.pending.take(call);
+            self.questions.echoes.lost(call);
+        }
+        self.questions.refused = Some(error);
     }
 
     /// Why a transaction cannot begin before the connection is there again, if that has been gone for two
     /// keepalives. One with a time of its own waits for it.
     fn outage(&self, now: Now, begin: &Begin) -> Option<Error> {
+        if let Some(refused) = self.questions.refused.as_ref().filter(|_| !begin.is_patient()) {
+            return Some(refused.clone());
+        }
         let since = self.peer.down_since.filter(|_| !begin.is_patient())?;
         (now.since_us(since) > 2 * self.peer.keepalive_us).then(|| Error::Unavailable(self.why_unavailable()))
     }

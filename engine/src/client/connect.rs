@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{Stamp, ViewId};
-use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Welcome};
+use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 use tercel_wire::vector::VECTOR_MAX;
 
 use super::begin::{QUESTIONS_MAX, Tokens};
@@ -18,6 +18,7 @@ use crate::time::Now;
 impl Client {
     pub(super) fn connected(&mut self, now: Now) {
         self.server_reached();
+        self.questions.refused = None;
         self.peer.connection += 1;
         self.peer.link = LinkState::Greeting;
         self.peer.last_heard = now;
@@ -45,6 +46,7 @@ impl Client {
             version_max: WIRE_VERSION,
             space: self.config.space,
             resume,
+            via: self.peer.servers.reads_anywhere.then_some(Via::Any),
         };
         let mut body = Vec::new();
         hello.encode(&mut body);

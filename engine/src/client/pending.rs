@@ -275,11 +275,7 @@ impl Client {
                 self.questions.echoes.lost(call);
                 self.questions.tokens.refused(token, error.to_string());
             }
-            Asked::Question(None) => {
-                let violation = asked.violation(Kind::Refused, None);
-                self.peer.pending.enter(call, asked);
-                return Err(violation);
-            }
+            Asked::Question(None) => self.not_echoed(call, error),
             Asked::Bind(key) => self.peer.calls.refused(&key, error),
             Asked::Define(name) => self.classes.refused(name, error),
             Asked::Single(Single::Lease) => self.leases.refused(error),
@@ -499,11 +495,17 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_a_question_without_a_token_ends_the_connection() {
+    fn refused_question_answers_those_before_it() {
         let mut client = Client::connected_for_test();
-        let call = client.ask(Now(1), None);
+        client.ask(Now(1), None);
+        let call = client.ask(Now(2), None);
         refuse(&mut client, call);
-        assert!(client.wants_close() && client.questions.echoes.is_idle());
+        assert!(!client.wants_close() && client.questions.echoes.is_idle());
+        assert!(client.questions.refused.is_some() && !client.peer.pending.is_owed());
+        // It is so until a question is echoed.
+        let call = client.ask(Now(3), None);
+        client.told_for_test(Kind::Pong, call, |o| Pong { nearly_full: false }.encode(o));
+        assert!(client.questions.refused.is_none());
     }
 
     #[test]

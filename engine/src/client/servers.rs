@@ -26,6 +26,8 @@ pub struct Servers {
     /// Why none did before that pause.
     unreachable: Option<String>,
     pauses: Pauses,
+    /// Any member will do, and the first that was named is the best.
+    pub(super) reads_anywhere: bool,
 }
 
 /// Pauses between attempts. They grow, and each is cut by up to half at random: the clients of a server that
@@ -68,6 +70,7 @@ impl Servers {
             is_any_there: false,
             unreachable: None,
             pauses: Pauses::new(seed),
+            reads_anywhere: false,
         }
     }
 
@@ -112,6 +115,9 @@ impl Servers {
     }
 
     fn untried(&self) -> Option<&String> {
+        if self.reads_anywhere {
+            return self.named.iter().chain(&self.learned).find(|at| !self.tried.contains(at));
+        }
         let mut all = self.learned.iter().chain(&self.named).filter(|at| !self.tried.contains(at));
         all.clone().find(|at| **at != self.home).or_else(|| all.next())
     }
@@ -136,6 +142,11 @@ impl Client {
     /// These are the addresses at which its server may be found.
     pub fn set_servers(&mut self, named: Vec<String>) {
         self.peer.servers.named = named;
+    }
+
+    /// It reads at any member of a group, at the first of those that were named if it can.
+    pub fn reads_anywhere(&mut self) {
+        self.peer.servers.reads_anywhere = true;
     }
 
     /// The address to connect to next, and the pause before that, in microseconds.

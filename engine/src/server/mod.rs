@@ -121,6 +121,7 @@ impl Server {
                 self.member_left(conn, out);
                 self.sessions(out, |s, cx| s.disconnected(conn, cx));
             }
+            Input::Reached(conn) => self.sessions(out, |s, cx| s.reached(conn, cx)),
             Input::NoRoom(conn, why) => {
                 self.sessions(out, |s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
@@ -390,6 +391,9 @@ impl Server {
             if let Ok(Entry::View { lost: true, .. }) = Entry::decode(entry.kind, &entry.payload) {
                 self.condition.unsure = Some((entry.view, self.now));
             }
+            if entry.kind == kind::VIEW {
+                self.sessions(out, |s, cx| s.end_readers(cx));
+            }
             if entry.kind == kind::VIEW && self.begins.take_if(|view| *view == entry.view).is_some() {
                 self.leader = Some(Leader::begin(entry.view, self.now, &self.config, &self.replica));
             }
@@ -614,7 +618,8 @@ impl Server {
     ) -> bool {
         let Express { client, place, left_us, body, shared } = request;
         let Ok(request) = Request::decode(body) else { return false };
-        if self.condition.is_draining() {
+        // What a member that follows passes on comes as a message.
+        if self.condition.is_draining() || self.leader.is_none() {
             return false;
         }
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));

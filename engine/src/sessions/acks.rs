@@ -58,14 +58,15 @@ impl Sessions {
     /// Asks the sessions that returned pages wait for to acknowledge, and ends those that were asked for too
     /// long.
     pub(super) fn ask_behind(&mut self, cx: &mut Cx<'_>) {
-        let Some(leader) = cx.leader.as_deref() else { return };
         let Some(returned) = cx.replica.places.last_return() else { return };
         let wanted = returned.min(cx.pages.visible());
-        let behind = leader.behind(wanted);
+        let (behind, working) = match cx.leader.as_deref() {
+            Some(leader) => (leader.behind(wanted), leader.working()),
+            None => (self.readers_behind(wanted), Set::default()),
+        };
         if behind.is_empty() {
             return;
         }
-        let working = leader.working();
         let every_us = ASK_EVERY_US.max(behind.len() as u64 * ASK_OTHER_US);
         for of in behind {
             if self.is_over(&of, &working, cx) {

@@ -2,8 +2,9 @@
 //!
 //! Everything that was acknowledged before a question came is visible here, if this node still leads: only
 //! the sequencer knows that. It is asked once for all questions that have come; those that come meanwhile
-//! wait for the next time. The invariant: an echo is sent after the stream up to what was visible when the
-//! sequencer was asked.
+//! wait for the next time. A member that follows asks its leader over the line ([`super::upstream`]) instead,
+//! and echoes once it has the stamp that the leader names. The invariant: an echo is sent after the stream up
+//! to what was visible when the sequencer was asked.
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::Stamp;
@@ -27,6 +28,18 @@ pub(super) struct Echoing {
     next: Vec<Asked>,
     /// The sequencer has confirmed that this node leads; echoes wait until this stamp is visible.
     confirmed: Option<Stamp>,
+}
+
+impl Echoing {
+    /// No answer comes to those under way: they are among the next.
+    pub(super) fn ask_again(&mut self) {
+        self.confirmed = None;
+        for asked in self.under_way.drain(..) {
+            if self.next.iter().all(|later| later.conn != asked.conn) {
+                self.next.push(asked);
+            }
+        }
+    }
 }
 
 impl Sessions {
@@ -66,14 +79,28 @@ impl Sessions {
         self.confirm(cx);
     }
 
-    fn confirm(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn confirm(&mut self, cx: &mut Cx<'_>) {
+        let may_ask = cx.leader.is_some() || self.upstreams.line.is_up();
         let echoing = &mut self.echoing;
-        if !echoing.under_way.is_empty() || echoing.next.is_empty() || cx.leader.is_none() {
+        if !echoing.under_way.is_empty() || echoing.next.is_empty() || !may_ask {
             return;
         }
         std::mem::swap(&mut echoing.under_way, &mut echoing.next);
         echoing.number += 1;
-        cx.sequencer.handle(cx.now, order::Input::Confirm(echoing.number), cx.said);
+        let number = echoing.number;
+        match cx.leader {
+            Some(_) => cx.sequencer.handle(cx.now, order::Input::Confirm(number), cx.said),
+            None => self.ask_line(number, cx),
+        }
+    }
+
+    /// The leader is not reached: says so to all that ask. Those that ask again wait for the next time.
+    pub(super) fn refuse_questions(&mut self, cx: &mut Cx<'_>) {
+        self.echoing.ask_again();
+        let text = self.upstreams.line.cut_off(cx.now);
+        for asked in self.echoing.next.extract_if(.., |asked| asked.conn != inside::CONN) {
+            cx.refuse(asked, Refusal::Unavailable, text.clone());
+        }
     }
 
     /// The sequencer says that this node still led when it was asked, and that everything up to `stamp` was
@@ -91,7 +118,10 @@ impl Sessions {
             return;
         }
         self.echoing.confirmed = None;
-        let nearly_full = cx.leader.as_ref().is_some_and(|leader| leader.space_warning().is_some());
+        let nearly_full = match &cx.leader {
+            Some(leader) => leader.space_warning().is_some(),
+            None => self.upstreams.line.nearly_full,
+        };
         let mut body = Vec::new();
         Pong { nearly_full }.encode(&mut body);
         let mut answered = std::mem::take(&mut self.echoing.under_way);

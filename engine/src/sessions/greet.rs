@@ -7,14 +7,16 @@
 //! watermark. The pages of all greetings together are bounded.
 //!
 //! A member of a group that does not lead tells the client which member does. While none does, the greeting
-//! waits.
+//! waits. A client that reads at any member is welcomed by one that follows, too, once that has the state
+//! which the client has seen.
 
 use std::collections::VecDeque;
 
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, MemberId, PageId, SpaceId, Stamp};
-use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Welcome};
+use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 
+use super::session::Session;
 use super::stream::send_dependencies;
 use super::{Cx, Sessions, unasked};
 use crate::effect::Conn;
@@ -30,6 +32,8 @@ pub(super) struct Greetings {
     resuming: VecDeque<Resuming>,
     /// Those that wait for a leader.
     waiting: VecDeque<Waiting>,
+    /// Those of clients that have seen a state which is not visible here yet.
+    behind: Vec<Waiting>,
 }
 
 impl Greetings {
@@ -37,6 +41,12 @@ impl Greetings {
     pub(super) fn forget(&mut self, conn: Conn) {
         self.resuming.retain(|r| r.conn != conn);
         self.waiting.retain(|w| w.conn != conn);
+        self.behind.retain(|w| w.conn != conn);
+    }
+
+    /// Those that wait for a leader or a state.
+    fn all_waiting(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.iter().chain(&self.behind)
     }
 
     /// Says whether there is work that goes on in slices.
@@ -53,7 +63,7 @@ struct Resuming {
     pages: std::vec::IntoIter<(PageId, u64)>,
 }
 
-/// A greeting that waits for a leader.
+/// A greeting that waits for a leader, or for a state.
 #[derive(Debug)]
 struct Waiting {
     conn: Conn,
@@ -69,7 +79,7 @@ const RESUMED_AT_ONCE: usize = 1_000;
 impl Sessions {
     pub(super) fn hello(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
         let has_greeted = self.all.get(&conn).is_some_and(|s| s.client.is_some());
-        if has_greeted || self.greetings.waiting.iter().any(|w| w.conn == conn) {
+        if has_greeted || self.greetings.all_waiting().any(|w| w.conn == conn) {
             return self.expel(conn, "a connection greets once", cx);
         }
         if hello.version_max.min(WIRE_VERSION) < hello.version_min.max(WIRE_VERSION_MIN) {
@@ -81,8 +91,12 @@ impl Sessions {
             let text = format!("this server has space {:x}, and not {:x}", cx.space.0, hello.space.0);
             return self.turn_away(conn, Refusal::OtherHistory, &text, cx);
         }
-        if cx.leader.is_none() {
+        let reads_here = cx.leader.is_none() && hello.via == Some(Via::Any) && serves_readers(cx);
+        if cx.leader.is_none() && !reads_here {
             return self.await_leader(conn, hello, cx);
+        }
+        if reads_here && is_behind(&hello, cx) {
+            return self.await_state(conn, hello, cx);
         }
         if let Some(r) = &hello.resume
             && let Some((reason, text)) = contradiction(r, cx)
@@ -103,7 +117,11 @@ impl Sessions {
         if let Some(old) = self.clients.get(&hello.client).copied()
             && old != conn
         {
-            if self.all.get(&old).is_some_and(|s| s.connection >= hello.connection) {
+            // A member that passes on what the client says may have to connect again for it.
+            let is_again = hello.via == Some(Via::Replica);
+            let is_same = |s: &Session| s.connection == hello.connection && is_again && s.is_passed_on;
+            let is_younger = |s: &Session| s.connection >= hello.connection && !is_same(s);
+            if self.all.get(&old).is_some_and(is_younger) {
                 return self.expel(conn, "a younger connection of this client is here", cx);
             }
             self.disconnected(old, cx);
@@ -122,7 +140,7 @@ impl Sessions {
     /// Says whether the pages of all greetings are within their bound with one more.
     fn has_room_for(&self, hello: &Hello) -> bool {
         let resuming: usize = self.greetings.resuming.iter().map(|r| r.pages.len()).sum();
-        let waiting = self.greetings.waiting.iter().map(|w| &w.hello).chain([hello]);
+        let waiting = self.greetings.all_waiting().map(|w| &w.hello).chain([hello]);
         let waiting: usize = waiting.filter_map(|h| h.resume.as_ref()).map(|r| r.pages.len()).sum();
         resuming + waiting <= limits::GREETED_PAGES_MAX
     }
@@ -143,9 +161,32 @@ impl Sessions {
         self.greet_waiting(cx);
     }
 
+    /// A client has seen a state that is not visible here yet: it waits for that.
+    fn await_state(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
+        if !self.has_room_for(&hello) {
+            return self.turn_away(conn, Refusal::Unavailable, MANY_GREET, cx);
+        }
+        let until = cx.now.plus_us(limits::GREETING_WAIT_US);
+        self.greetings.behind.push(Waiting { conn, hello, until });
+    }
+
+    /// Greets the clients whose state is visible by now, and turns away those that have waited long enough.
+    fn greet_behind(&mut self, cx: &mut Cx<'_>) {
+        let is_due = |w: &mut Waiting| w.until <= cx.now || cx.leader.is_some() || !is_behind(&w.hello, cx);
+        for Waiting { conn, hello, .. } in self.greetings.behind.extract_if(.., is_due).collect::<Vec<_>>() {
+            if cx.leader.is_none() && is_behind(&hello, cx) {
+                let text = "this member follows, and is behind what the client has seen: try again, or another member";
+                self.turn_away(conn, Refusal::Unavailable, text, cx);
+            } else {
+                self.hello(conn, hello, cx);
+            }
+        }
+    }
+
     /// Greets the clients that wait for a leader, if this server leads now; else tells them of the leader, or
     /// that they have waited long enough.
     pub(crate) fn greet_waiting(&mut self, cx: &mut Cx<'_>) {
+        self.greet_behind(cx);
         // A leader that was not heard of late may be the one that the client has just given up.
         let is_known =
             cx.leader.is_some() || cx.sequencer.leader().is_some() && cx.sequencer.is_heard(cx.now);
@@ -161,7 +202,8 @@ impl Sessions {
 
     /// When the next of the greetings that wait is to be answered.
     pub(crate) fn waiting_until(&self) -> Option<Now> {
-        self.greetings.waiting.front().map(|waiting| waiting.until)
+        let first = self.greetings.waiting.front().into_iter().chain(&self.greetings.behind);
+        first.map(|waiting| waiting.until).min()
     }
 
     /// Ends a connection with the addresses of the members that may lead.
@@ -177,18 +219,26 @@ impl Sessions {
         let visible = cx.pages.visible();
         // A place may have been given out again since: what the client has of it is of another object.
         let is_whole = |r: &Resume| r.watermark >= cx.replica.places.reused();
-        let is_known = |r: &Resume| self.horizon.reaches(r.watermark) && r.watermark <= visible;
+        // A member that follows streams to its client itself: here only acknowledgements matter.
+        let is_passed_on = hello.via == Some(Via::Replica);
+        let is_known =
+            |r: &Resume| is_passed_on || self.horizon.reaches(r.watermark) && r.watermark <= visible;
         let resume = hello.resume.filter(|r| is_known(r) && is_whole(r));
         let watermark = resume.as_ref().map_or(visible, |r| r.watermark);
         let Some(session) = self.all.get_mut(&conn) else { return };
         session.client = Some(hello.client);
         session.connection = hello.connection;
-        session.news.sent = watermark;
+        (session.acked, session.is_passed_on) = (watermark, is_passed_on);
+        session.news.sent = if is_passed_on { visible } else { watermark };
         self.clients.insert(hello.client, conn);
         self.serving.came_back(hello.client);
         self.lead(cx, |leader, _| leader.arrived(hello.client, conn, watermark));
+        if cx.leader.is_none() {
+            self.want_line(cx);
+        }
         match resume {
             None => self.welcome(conn, hello.client, visible, false, cx),
+            Some(_) if is_passed_on => self.welcome(conn, hello.client, visible, true, cx),
             Some(r) => {
                 let (watermark, pages) = (r.watermark, r.pages.into_iter());
                 self.greetings.resuming.push_back(Resuming { conn, watermark, pages });
@@ -200,14 +250,16 @@ impl Sessions {
     }
 
     fn welcome(&mut self, conn: Conn, client: ClientId, watermark: Stamp, resumed: bool, cx: &mut Cx<'_>) {
-        let Some(view) = cx.leader.as_ref().map(|l| l.view()) else { return };
+        let view = cx.leader.as_ref().map_or(cx.replica.view(), |l| l.view());
+        let places = cx.replica.places.has_grants(client);
+        self.all.get_mut(&conn).into_iter().for_each(|session| session.has_places = places);
         let welcome = Welcome {
             version: WIRE_VERSION,
             space: cx.space,
             view,
             watermark,
             resumed,
-            places: cx.replica.places.has_grants(client),
+            places,
             keepalive_ms: cx.config.keepalive_ms,
             credit: limits::credit(),
             credit_bytes: limits::CALL_CREDIT_BYTES as u32,
@@ -261,6 +313,18 @@ impl Sessions {
         cx.close(conn);
         self.disconnected(conn, cx);
     }
+}
+
+/// Says whether this member, which follows, has a state that clients may read.
+fn serves_readers(cx: &Cx<'_>) -> bool {
+    let is_fed = |group: Status| group.lost_before.is_none() && group.members.get(group.me).is_some();
+    cx.replica.view().number > 0 && cx.sequencer.status().is_some_and(is_fed)
+}
+
+/// Says whether the client has seen a state that is not visible here yet.
+fn is_behind(hello: &Hello, cx: &Cx<'_>) -> bool {
+    let has_seen = |r: &Resume| r.view.number > cx.replica.view().number || r.watermark > cx.pages.visible();
+    hello.resume.as_ref().is_some_and(has_seen)
 }
 
 /// The refusal of a member that does not lead.

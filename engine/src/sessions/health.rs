@@ -71,7 +71,16 @@ impl Condition {
 impl Sessions {
     /// A client asks whether the server serves.
     pub(super) fn health(&self, asked: Asked, cx: &mut Cx<'_>) {
-        let (state, reason) = state(cx);
+        let (state, mut reason) = state(cx);
+        let (readers, passed_on) = self.reading();
+        if cx.leader.is_none() && readers > 0 {
+            reason.push_str(&format!(
+                "; {readers} clients read here, and for {passed_on} of them it asks the leader"
+            ));
+            if self.is_cut_off(cx) {
+                reason.push_str(", from which it is cut off");
+            }
+        }
         let calls = self.calls_under_way().try_into().unwrap_or(u32::MAX);
         let up_us = cx.now.since_us(cx.condition.began);
         cx.answer(asked, &FromServer::Health(Health { state, up_us, calls, reason }));

@@ -20,6 +20,7 @@
 //! | [`services`] | calls of services: what is kept of them, and where they run |
 //! | [`items`] | streams of such calls |
 //! | [`inside`] | the session of the transactions inside of this server |
+//! | [`upstream`] | connections to the leader, for clients that read at a member which follows |
 //! | [`regroup`] | changes of the group's members |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
@@ -45,6 +46,7 @@ mod session;
 mod status;
 mod stream;
 mod subscribe;
+mod upstream;
 
 use std::collections::VecDeque;
 
@@ -74,6 +76,7 @@ use inside::Inside;
 use services::Serving;
 use session::Session;
 use subscribe::Fullest;
+use upstream::Upstreams;
 
 /// Inputs and outputs of sessions, for the time of one call.
 pub(crate) struct Cx<'a> {
@@ -107,9 +110,7 @@ pub(crate) struct Sessions {
     clients: Map<ClientId, Conn>,
     /// The sessions that must receive changes to a page.
     directory: Map<PageId, Vec<Conn>>,
-    /// Pages that all sessions are subscribed to and were not asked back, and which session had most of them
-    /// lately.
-    kept: usize,
+    /// The number of pages that all sessions are subscribed to, and which session had most of them lately.
     fullest: Fullest,
     horizon: Horizon,
     greetings: Greetings,
@@ -122,6 +123,7 @@ pub(crate) struct Sessions {
     pub(crate) inside: Inside,
     pub(crate) calls: Calls,
     serving: Serving,
+    upstreams: Upstreams,
     ticks: Ticks,
 }
 
@@ -206,7 +208,6 @@ impl Sessions {
             listening: Set::default(),
             clients: Map::default(),
             directory: Map::default(),
-            kept: 0,
             fullest: Fullest::default(),
             horizon,
             greetings: Greetings::default(),
@@ -217,6 +218,7 @@ impl Sessions {
             inside: Inside::default(),
             calls: Calls::default(),
             serving: Serving::default(),
+            upstreams: Upstreams::default(),
             ticks: Ticks { listening: now, all: now },
         }
     }
@@ -224,7 +226,8 @@ impl Sessions {
     /// Those of another replica in the same process: all sessions end, and what outlives them goes on.
     pub(crate) fn next(&mut self, now: Now, horizon: Horizon, out: &mut Effects) -> Sessions {
         self.end_all(out);
-        Sessions { backups: self.backups.next(out), ..Sessions::new(now, horizon) }
+        let (backups, upstreams) = (self.backups.next(out), self.upstreams.next());
+        Sessions { backups, upstreams, ..Sessions::new(now, horizon) }
     }
 
     pub(crate) fn connected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
@@ -240,10 +243,13 @@ impl Sessions {
     }
 
     pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+        if conn.is_upstream() {
+            return self.upstream_lost(conn, "the connection to the leader has ended: connect again", cx);
+        }
         let Some(session) = self.all.remove(&conn) else { return };
         self.listening.remove(&conn);
         self.greetings.forget(conn);
-        self.kept -= session.pages.kept();
+        self.fullest.kept -= session.pages.kept();
         self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
@@ -255,13 +261,14 @@ impl Sessions {
             self.end_streams_of(client, cx);
             self.serving.left(client, cx.now);
         }
+        self.end_upstream(conn, cx);
         let left = cx.lead(|leader, work| leader.left(client, conn, work));
         self.answer(left.map_or(Vec::new(), |(_, replies)| replies), cx);
     }
 
     /// Ends all connections.
     pub(crate) fn end_all(&mut self, out: &mut Effects) {
-        let mut conns: Vec<Conn> = self.all.keys().copied().collect();
+        let mut conns: Vec<Conn> = self.all.keys().copied().chain(self.upstreams.conns()).collect();
         conns.sort_unstable();
         conns.into_iter().for_each(|conn| out.push(Effect::Close(conn)));
     }
@@ -380,6 +387,7 @@ impl Sessions {
             self.stream_to(conn, cx);
         }
         self.ask_behind(cx);
+        self.tick_upstreams(cx);
     }
 }
 

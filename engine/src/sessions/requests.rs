@@ -2,8 +2,9 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind, WIRE_VERSION};
 use tercel_wire::id::{ClientId, OpId, Oref};
-use tercel_wire::message::{Commit, FromClient, Limit, MessageError, Part, Refusal};
+use tercel_wire::message::{Classes, Commit, FromClient, Limit, MessageError, Part, Refusal};
 
+use super::upstream::{Way, way};
 use super::{Cx, Sessions};
 use crate::effect::{Conn, Effect};
 use crate::leader::{Asked, Body};
@@ -12,6 +13,9 @@ use crate::mutant::{Rule, dropped};
 
 impl Sessions {
     pub(crate) fn frame(&mut self, conn: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+        if conn.is_upstream() {
+            return self.answered(conn, header, body, cx);
+        }
         let Some(session) = self.all.get_mut(&conn) else { return };
         session.heard = cx.now;
         let (client, asked) = (session.client, Asked { conn, call: header.call });
@@ -31,6 +35,14 @@ impl Sessions {
         let Some(client) = client else {
             return self.expel(conn, "the first message must be a greeting", cx);
         };
+        session.acked = session.acked.max(header.ack);
+        if cx.leader.is_none() {
+            match way(&message) {
+                Way::Here => {}
+                Way::Leader => return self.pass_on(conn, header, body, cx),
+                Way::Refused(text) => return cx.refuse(asked, Refusal::Denied, text),
+            }
+        }
         if let Some(leader) = cx.leader.as_deref_mut() {
             leader.acknowledged(client, header.ack);
         }
@@ -79,6 +91,7 @@ impl Sessions {
             FromClient::Transfer(transfer) => self.transfer(asked, &transfer, cx),
             FromClient::BackupNext(_) => self.backup_next(asked, cx),
             FromClient::Bye(_) => {
+                self.pass_bye(conn, header, cx);
                 self.disconnected(conn, cx);
                 cx.close(conn);
                 self.serving.forget(client);
@@ -137,7 +150,9 @@ impl Sessions {
     }
 
     fn catalogue(&mut self, asked: Asked, cx: &mut Cx<'_>) {
-        let Some((classes, _)) = cx.lead(|leader, work| leader.catalogue(work)) else { return };
+        let led = cx.lead(|leader, work| leader.catalogue(work));
+        let users = || cx.replica.catalogue.users().map(|(id, layout)| (id, layout.clone())).collect();
+        let classes = led.map_or_else(|| Classes { classes: users() }, |(classes, _)| classes);
         let mut body = Vec::new();
         classes.encode(&mut body);
         if body.len() > BODY_BYTES_MAX {

@@ -15,6 +15,12 @@ pub(super) struct Session {
     pub client: Option<ClientId>,
     /// The client's count of its connections.
     pub connection: u64,
+    /// The client has acknowledged everything up to here.
+    pub acked: Stamp,
+    /// The client was told that it has places.
+    pub has_places: bool,
+    /// A member that follows passes on what the client says here, and streams to it.
+    pub is_passed_on: bool,
     pub heard: Now,
     /// When it last took something of what it was sent while its frames waited.
     pub read: Option<Now>,
@@ -82,6 +88,9 @@ impl Session {
         Session {
             client: None,
             connection: 0,
+            acked: visible,
+            has_places: false,
+            is_passed_on: false,
             heard: now,
             read: None,
             asking: Asking::default(),

@@ -25,7 +25,7 @@ impl Sessions {
             ("page_reads", cx.pages.reads_asked),
             ("pages_installed", cx.pages.pages_installed),
             ("invalidations", s.invalidations),
-            ("subscriptions", self.kept as u64),
+            ("subscriptions", self.fullest.kept as u64),
             ("revocations", s.revocations),
             ("forwards", s.forwards),
             ("mob_bytes", mob.bytes() as u64),
@@ -58,6 +58,9 @@ impl Sessions {
         if let Some(leader) = cx.leader.as_deref() {
             out.push_str(&of_leader(leader, cx));
         }
+        if cx.leader.is_none() {
+            out.push_str(&self.of_readers(cx));
+        }
         if let Some(group) = cx.sequencer.status() {
             out.push_str(&format!(",\"group\":{}", group_json(&group, cx)));
         }
@@ -73,6 +76,16 @@ impl Sessions {
 fn times_json(times: &Times) -> String {
     let Times { counts, sum_us, .. } = times;
     format!("{{\"bounds_us\":{:?},\"counts\":{counts:?},\"sum_us\":{sum_us}}}", Times::BOUNDS_US)
+}
+
+impl Sessions {
+    /// The part of the status that only a member which follows has.
+    fn of_readers(&self, cx: &Cx<'_>) -> String {
+        let (readers, passed_on) = self.reading();
+        let silent_us = self.upstreams.line.silent_us(cx.now);
+        let silent = silent_us.map_or("null".into(), |us| (us / 1_000).to_string());
+        format!(",\"readers\":{readers},\"passed_on\":{passed_on},\"leader_silent_ms\":{silent}")
+    }
 }
 
 /// The group, as this member knows it. Addresses have no characters that JSON writes otherwise.

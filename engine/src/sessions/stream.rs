@@ -13,6 +13,7 @@ impl Sessions {
     /// Entries are visible: their changes go to the sessions subscribed to them. The client that committed
     /// finds its outcome there, and needs no other answer.
     pub(crate) fn show(&mut self, shown: &[Flight], cx: &mut Cx<'_>) {
+        self.end_overtaken(cx);
         let mut told: Vec<Conn> = Vec::with_capacity(shown.len());
         for flight in shown {
             self.show_one(flight, &mut told, cx);
@@ -22,6 +23,7 @@ impl Sessions {
         for conn in told {
             self.stream_to(conn, cx);
         }
+        self.release_held(cx);
         self.echo(cx);
     }
 
@@ -36,6 +38,8 @@ impl Sessions {
             calls::answer(unasked(conn), op, ResponseEnd::Returned(stamp, &reply), cx);
         }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
+        // The member that the client reads at tells it.
+        let owner = owner.filter(|conn| self.all.get(conn).is_some_and(|session| !session.is_passed_on));
         // The sessions that must receive the changes, with their objects: the directory has the sessions
         // subscribed to every page.
         let mut hear: Vec<(Conn, &[Oref])> = owner.map(|conn| (conn, &[][..])).into_iter().collect();

@@ -25,6 +25,8 @@ const LEAVE_AT_ONCE: usize = 2_000;
 /// The session that has most pages, or had lately.
 #[derive(Debug, Default)]
 pub(super) struct Fullest {
+    /// Pages that all sessions are subscribed to and were not asked back.
+    pub kept: usize,
     conn: Option<Conn>,
     /// The number of times that it is taken as the fullest without another look at all sessions.
     looks: usize,
@@ -49,7 +51,7 @@ impl Sessions {
         let before = pages.kept();
         pages.revoking.remove(&page);
         let is_new = pages.held.insert(page, fetch).is_none();
-        self.kept = self.kept - before + pages.kept();
+        self.fullest.kept = self.fullest.kept - before + pages.kept();
         if is_new {
             self.directory.entry(page).or_default().push(conn);
             self.listening.insert(conn);
@@ -60,7 +62,7 @@ impl Sessions {
                 self.revoke_one(conn, page, cx);
             }
         }
-        if self.kept > cx.config.subscriptions_all_max {
+        if self.fullest.kept > cx.config.subscriptions_all_max {
             self.revoke_of_fullest(conn, page, cx);
         }
     }
@@ -70,7 +72,7 @@ impl Sessions {
     fn revoke_of_fullest(&mut self, asking: Conn, but: PageId, cx: &mut Cx<'_>) {
         if self.fullest.looks == 0 || !self.fullest.conn.is_some_and(|conn| self.all.contains_key(&conn)) {
             let by_pages = self.all.iter().map(|(conn, s)| (s.pages.kept(), *conn));
-            self.fullest = Fullest { conn: by_pages.max().map(|(_, conn)| conn), looks: LOOK_EVERY };
+            (self.fullest.conn, self.fullest.looks) = (by_pages.max().map(|(_, conn)| conn), LOOK_EVERY);
         }
         self.fullest.looks -= 1;
         let Some(conn) = self.fullest.conn else { return };
@@ -94,7 +96,7 @@ impl Sessions {
         let others = pages.held.iter().filter(|(p, _)| **p != but && !pages.revoking.contains_key(*p));
         let victim = others.take(LOOKED_AT).min_by_key(|(_, fetch)| **fetch);
         if let Some((page, fetch)) = victim.map(|(p, f)| (*p, *f)) {
-            self.kept -= 1;
+            self.fullest.kept -= 1;
             if dropped(Rule::SilentOverflow) {
                 pages.held.remove(&page);
                 return self.leave(page, conn);
@@ -117,7 +119,7 @@ impl Sessions {
             if is_given_back {
                 pages.held.remove(page);
             }
-            self.kept = self.kept - before + pages.kept();
+            self.fullest.kept = self.fullest.kept - before + pages.kept();
             if is_given_back {
                 if pages.held.is_empty() {
                     self.listening.remove(&conn);

@@ -106,6 +106,7 @@ fn pages_of_all_greetings_are_bounded_and_there_is_room_once_some_are_taken_in()
             version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: Some(Resume { view, watermark, heard: watermark, pages: pages.clone() }),
+            via: None,
         };
         h.send(conn, Kind::Hello, |o| hello.encode(o))
     };

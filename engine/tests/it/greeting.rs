@@ -29,6 +29,7 @@ fn resume(h: &mut Hand, conn: Conn, client: u64, resume: Resume) -> Said {
         version_max: WIRE_VERSION,
         space: SpaceId(0),
         resume: Some(resume),
+        via: None,
     };
     h.send(conn, Kind::Hello, |o| hello.encode(o))
 }

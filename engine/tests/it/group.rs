@@ -150,6 +150,7 @@ impl First {
             version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
+            via: None,
         };
         let mut body = Vec::new();
         hello.encode(&mut body);

@@ -200,6 +200,7 @@ fn client_by_the_name_of_the_servers_own_session_is_refused() {
         client: name.expect("an operation of the server's own"),
         connection: 1,
         resume: None,
+        via: None,
     }
     .encode(&mut body);
     let header = Header { body_bytes: body.len() as u32, ..Header::new(Kind::Hello, 0) };

@@ -4,6 +4,7 @@
 mod program;
 #[path = "../../../wire/tests/it/promise/mod.rs"]
 mod promise;
+mod readers;
 mod room;
 
 use tercel_testkit as world;

@@ -347,6 +347,7 @@ fn commit_as_another(w: &World, n: u64) {
         version_max: WIRE_VERSION,
         space: SPACE,
         resume: None,
+        via: None,
     };
     let base = w.lock().node.machine().unwrap().visible();
     let view = w.lock().clients[0].view();

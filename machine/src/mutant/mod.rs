@@ -161,6 +161,9 @@ Rule {
     DependenciesNotJoined,
     CutNotChecked,
     ExportIsNoRoot,
+    // Readers at members that follow.
+    AnswerBeforeApplied,
+    ReuseForgetsReaders,
     // Calls over datagrams.
     PieceOfAnyExchange,
     OldExchangeTaken,
@@ -199,6 +202,9 @@ impl Rule {
         Rule::CutNotChecked,
         Rule::ExportIsNoRoot,
     ];
+
+    /// The rules of readers at members that follow: tests of `tercel-engine` notice them.
+    pub const OF_READERS: &[Rule] = &[Rule::AnswerBeforeApplied, Rule::ReuseForgetsReaders];
 
     /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.
     pub const OF_DATAGRAMS: &[Rule] = &[

@@ -330,6 +330,7 @@ impl World {
             Effect::Members(_) => {}
             Effect::Datagrams(..) => self.blame("a client of this world has no datagrams".into()),
             Effect::Copy(_) | Effect::Adopt => self.blame(format!("node {n} takes a copy of the space")),
+            Effect::Connect(..) => self.blame("a client of this world reads at the leader".into()),
             Effect::Joined(..) => self.blame("a member greets over a connection".into()),
             Effect::Run(view, job) => self.run_slow(n, view, job),
             Effect::Hear(view, id, said) => self.hear_slow(n, view, id, said),

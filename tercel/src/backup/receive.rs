@@ -125,6 +125,7 @@ impl BackupConnection {
             version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
+            via: None,
         };
         let mut body = Vec::new();
         hello.encode(&mut body);

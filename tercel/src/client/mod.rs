@@ -27,7 +27,7 @@ use tercel_wire::id::{OpId, SpaceId, Stamp};
 use tercel_wire::message::Refusal;
 use tercel_wire::record::Ref;
 
-use crate::address::{AddressError, Addresses};
+use crate::address::{Address, AddressError, Addresses};
 use crate::health::Health;
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig};
@@ -84,6 +84,32 @@ pub struct ClientConfig {
     /// microseconds to end. None, the default, is for about as long in shared memory, wherever that pays, and
     /// not at all on sockets.
     pub spin: Option<Duration>,
+    /// The member of a group that the client reads from; [`ReadFrom::Leader`] by default.
+    pub read_from: ReadFrom,
+}
+
+/// The member of a group that a client reads from. What it commits is decided by the leader in any case, and
+/// what it reads is of one history and never goes back.
+///
+/// ```
+/// use tercel::{ClientConfig, ReadFrom};
+///
+/// let near = ReadFrom::Address("unix:/run/tercel.sock".parse()?);
+/// let config = ClientConfig { read_from: near, ..ClientConfig::default() };
+/// assert_eq!(ClientConfig::default().read_from, ReadFrom::Leader);
+/// # Ok::<(), tercel::AddressError>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// The leader: a state is read as soon as it is visible there.
+    #[default]
+    Leader,
+    /// The first of the named addresses that answers, with Unix sockets before all others: on a host with a
+    /// copy of the space, the copy.
+    Nearest,
+    /// The member at this address, and another one while it does not answer. It is tried first whenever a
+    /// connection ends.
+    Address(Address),
 }
 
 impl Default for ClientConfig {
@@ -99,6 +125,7 @@ impl Default for ClientConfig {
             shared_memory: true,
             shared_memory_any_user: false,
             spin: None,
+            read_from: ReadFrom::Leader,
         }
     }
 }
@@ -201,6 +228,9 @@ impl Life {
         if remote.is_group() {
             machine.has_others();
         }
+        if config.read_from != ReadFrom::Leader {
+            machine.reads_anywhere();
+        }
         let shared = Arc::new(Shared::new(machine, remote, config.timeout, seed));
         let of_driver = shared.clone();
         let driver = std::thread::Builder::new()
@@ -273,6 +303,11 @@ impl Client {
         AddressError: From<A::Error>,
     {
         let addresses = address.try_into().map_err(|e| Error::Invalid(AddressError::from(e).to_string()))?;
+        let addresses = match &config.read_from {
+            ReadFrom::Leader => addresses,
+            ReadFrom::Nearest => addresses.of_this_host_first(),
+            ReadFrom::Address(near) => addresses.behind(near),
+        };
         let by_memory = match (config.shared_memory, config.shared_memory_any_user) {
             (false, _) => SharedMemory::Off,
             (true, false) => SharedMemory::SameUser,

@@ -31,7 +31,7 @@ use tercel_engine::error::{FaultKind, ServerFault};
 use tercel_engine::order::Sealed;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
-use tercel_engine::server::{Recovery, ServerConfig as Machine};
+use tercel_engine::server::{Conn, Recovery, ServerConfig as Machine};
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId};
@@ -373,6 +373,8 @@ pub(crate) enum Post {
     LogFailed(String),
     /// A connection to another member was made, and greeted.
     Dialed(MemberId, OwnedFd),
+    /// The connection to the leader that the machine has given this name, if it could be made.
+    Reached(Conn, Option<OwnedFd>),
     /// Promises up to this number are durable.
     Saved(u64),
     /// Entries of the log from this position on; none if the log begins later.

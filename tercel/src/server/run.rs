@@ -40,8 +40,10 @@ use crate::serving::{Serves, Serving};
 /// The keys of listeners, and of connections that were made to other members; other streams have 0.
 pub(super) const LISTENER_KEY: u64 = 1;
 const PEER_KEY: u64 = 2;
+/// The key of connections to the leader, for clients that read here.
+pub(super) const UPSTREAM_KEY: u64 = 3;
 /// The key of the first socket for datagrams; the others follow.
-pub(super) const DATAGRAMS_KEY: u64 = 3;
+pub(super) const DATAGRAMS_KEY: u64 = 4;
 
 /// Events taken at once: enough for every client of a busy server to share a sync, few enough that the first
 /// reply of a batch waits less than a millisecond for the last request.
@@ -328,7 +330,7 @@ impl Loop {
     }
 
     fn event(&mut self, core: &mut Core, now: Now, event: Event<Post>) {
-        let conn = Conn(event.token.bits());
+        let conn = self.conn_of(event.token, event.key);
         match event.kind {
             Kind::Accepted { stream, .. } if self.stopping.by.is_some() => {
                 self.queue.revoke(stream);
@@ -383,6 +385,24 @@ impl Loop {
             }
             Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
         }
+    }
+
+    /// The connection of a stream.
+    fn conn_of(&self, stream: Token, key: u64) -> Conn {
+        let upstream = self.group.as_ref().filter(|_| key == UPSTREAM_KEY);
+        upstream.and_then(|group| group.upstream(stream)).unwrap_or(Conn(stream.bits()))
+    }
+
+    /// The leader is connected, for clients that read here, or cannot be.
+    fn reached(&mut self, core: &mut Core, now: Now, conn: Conn, stream: Option<OwnedFd>) {
+        let stream = stream.and_then(|stream| self.queue.declare_stream(stream, UPSTREAM_KEY).ok());
+        let (Some(stream), Some(group)) = (stream, &mut self.group) else {
+            return core.take(now, Input::Disconnected(conn));
+        };
+        group.upstream_began(stream, conn);
+        self.conns.insert(conn, Peer::Socket(stream));
+        self.scheduler.connected(conn, Origin::Member);
+        core.take(now, Input::Reached(conn));
     }
 
     /// The client of a connection in shared memory has rung.
@@ -458,6 +478,7 @@ impl Loop {
                 core.take(now, Input::Written(self.records.cuts(), last.position));
             }
             Post::Dialed(to, stream) => self.dialed(to, stream),
+            Post::Reached(conn, stream) => self.reached(core, now, conn, stream),
             Post::Saved(number) => core.take(now, Input::Saved(number)),
             // It is told for a while, and the leader asked again.
             Post::Copied(Err((member, why))) => {
@@ -648,6 +669,7 @@ impl Loop {
         self.hot.datagrams.forget(conn);
         match self.conns.remove(&conn) {
             Some(Peer::Socket(token)) => {
+                self.group.iter_mut().for_each(|group| group.upstream_ended(token));
                 let unsent_bytes = self.queue.unsent_bytes(token).unwrap_or(0);
                 match self.scheduler.closed(conn, core.now(), unsent_bytes) {
                     true => self.queue.finish(token),
@@ -723,6 +745,7 @@ impl Loop {
             Effect::Adopt => self.stopping.adopts = true,
             Effect::Joined(conn, _) => self.scheduler.favour(conn),
             Effect::Packet(..)
+            | Effect::Connect(..)
             | Effect::Save(..)
             | Effect::ReadLog(..)
             | Effect::Members(_)
@@ -770,7 +793,10 @@ impl Loop {
     fn cut_off(&mut self, core: &mut Core, conn: Conn) {
         self.hot.datagrams.forget(conn);
         match self.conns.remove(&conn) {
-            Some(Peer::Socket(token)) => _ = self.queue.revoke(token),
+            Some(Peer::Socket(token)) => {
+                self.group.iter_mut().for_each(|group| group.upstream_ended(token));
+                self.queue.revoke(token);
+            }
             Some(Peer::Shared(at)) => self.end_shared(at),
             Some(Peer::Memory(pipe)) => pipe.close(),
             None => {}
@@ -788,6 +814,7 @@ impl Loop {
         };
         match effect {
             Effect::Packet(to, packet) => group.send(to, &packet, &mut self.queue),
+            Effect::Connect(conn, leader) => group.connect(conn, leader),
             Effect::Save(number, view) => group.save(number, view),
             Effect::ReadLog(from, bytes) => group.read_log(from, bytes, self.records.written),
             Effect::Members(members) => {

@@ -381,6 +381,7 @@ fn a_client_that_begins_a_backup_and_falls_silent_holds_nothing_up() {
         version_max: WIRE_VERSION,
         space: SpaceId(0),
         resume: None,
+        via: None,
     };
     let (mut body, mut bytes) = (Vec::new(), Vec::new());
     hello.encode(&mut body);

@@ -41,6 +41,7 @@ impl Raw {
             version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
+            via: None,
         };
         raw.send(Kind::Hello, |o| hello.encode(o));
         assert_eq!(raw.next().unwrap().0.kind, Kind::Welcome);

@@ -330,6 +330,17 @@ numbered! {
 }
 
 numbered! {
+    /// The part of a group's leader in a session, where that is not all of it.
+    Via {
+        /// The client reads from the state of the member that it greets, whoever leads.
+        Any = 0,
+        /// A member that follows passes on what its client asks of the leader. The leader streams nothing:
+        /// the member has it.
+        Replica = 1,
+    }
+}
+
+numbered! {
     /// A change of a group, as its operator asks for it.
     Regrouping {
         /// None: only the answer is wanted.

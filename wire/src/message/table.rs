@@ -10,7 +10,7 @@ use super::declare::{body, form, messages, type_of, words};
 use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
 use super::{
     BackupPart, Change, Credit, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply, Refusal,
-    Regrouping, Request, Response, Resume,
+    Regrouping, Request, Response, Resume, Via,
 };
 use crate::cursor::{DecodeError, Reader};
 use crate::id::{ClassId, ClientId, MemberId, OpId, PageId, SpaceId, Stamp, ViewId};
@@ -35,6 +35,8 @@ FromClient {
         space: SpaceId,
         /// The state kept from an earlier connection.
         resume: Option<Resume>,
+        /// The part of the group's leader in the session; all of it without this.
+        via: Option<Via> as Tail,
     } => Welcome;
     /// Asks for a page and subscribes to it.
     2 Fetch {

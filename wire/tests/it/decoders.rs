@@ -156,6 +156,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
                 version_max: 9,
                 space: SpaceId(space),
                 resume,
+                via: [None, Some(Via::Any), Some(Via::Replica)][connection as usize % 3],
             };
             written(|o| hello.encode(o))
         },

@@ -427,6 +427,7 @@ fn messages_have_the_bytes_of_version_4() {
         version_max: 3,
         space: SpaceId(0x1112_1314_1516_1718),
         resume: None,
+        via: None,
     };
     let resume =
         Resume { view: ViewId::new(4, 0), watermark: Stamp(5), heard: Stamp(6), pages: pages.clone() };
@@ -442,6 +443,7 @@ fn messages_have_the_bytes_of_version_4() {
     };
     message!(promised, "health", FromServer::Health, health);
     message!(promised, "hello", FromClient::Hello, hello.clone());
+    message!(promised, "hello_via", FromClient::Hello, Hello { via: Some(Via::Replica), ..hello.clone() });
     message!(promised, "hello_resume", FromClient::Hello, Hello { resume: Some(resume), ..hello });
     message!(
         promised,

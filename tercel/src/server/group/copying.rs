@@ -253,6 +253,7 @@ impl Source {
             version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
+            via: None,
         };
         source.ask(Kind::Hello, |body| hello.encode(body))?;
         let Welcome { space: id, page_bytes, .. } = source.answer(Kind::Welcome, Welcome::decode)?;

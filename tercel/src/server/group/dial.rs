@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
+use tercel_engine::server::Conn;
 use tercel_events::Handle;
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::MemberId;
@@ -64,6 +65,19 @@ impl Dialer {
         if let Some(again) = &self.again {
             let _ = again.send(());
         }
+    }
+}
+
+/// Connects to the leader once, on a thread of its own, and posts the connection, or that there is none.
+pub(super) fn connect_once(conn: Conn, leader: String, handle: Handle<Post>) {
+    let of_thread = handle.clone();
+    let dial = move || {
+        let address = leader.parse::<Address>().ok();
+        let stream = address.and_then(|address| connect(&address, &[]).ok());
+        post(&of_thread, Post::Reached(conn, stream));
+    };
+    if std::thread::Builder::new().name("tercel-dial".into()).spawn(dial).is_err() {
+        post(&handle, Post::Reached(conn, None));
     }
 }
 

@@ -24,12 +24,12 @@ pub(super) mod reading;
 mod rescue;
 mod saving;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::server::{MEMBERS_VERSION, ServerConfig};
+use tercel_engine::server::{Conn, MEMBERS_VERSION, ServerConfig};
 use tercel_events::{EventQueue, Handle, Token};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
@@ -64,6 +64,8 @@ pub(crate) struct Group {
     /// A replica is to be recovered up to there, once the disk has that.
     due: Option<LogPosition>,
     handle: Handle<Post>,
+    /// The connections to the leader, for clients that read here.
+    upstreams: HashMap<Token, Conn>,
 }
 
 struct Peer {
@@ -90,7 +92,8 @@ impl Group {
         let reading = Reading::start(log.clone(), space, handle.clone())?;
         let copying = Copying::new(dir, group, member);
         let peers = BTreeMap::new();
-        Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle })
+        let upstreams = HashMap::new();
+        Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle, upstreams })
     }
 
     /// These are the members now: connects to those that are new, or are elsewhere now.
@@ -166,6 +169,24 @@ impl Group {
         if let Some(peer) = self.peers.get(&to) {
             peer.dialer.again();
         }
+    }
+
+    /// Connects to the leader, for clients that read here.
+    pub(crate) fn connect(&self, conn: Conn, leader: String) {
+        dial::connect_once(conn, leader, self.handle.clone());
+    }
+
+    /// The name of a connection to the leader.
+    pub(crate) fn upstream(&self, stream: Token) -> Option<Conn> {
+        self.upstreams.get(&stream).copied()
+    }
+
+    pub(crate) fn upstream_began(&mut self, stream: Token, conn: Conn) {
+        self.upstreams.insert(stream, conn);
+    }
+
+    pub(crate) fn upstream_ended(&mut self, stream: Token) {
+        self.upstreams.remove(&stream);
     }
 
     /// Reads entries of the own log, which is written up to a position.

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+mod readers;
+
 use super::*;
 use crate::{Addresses, Bytes, Client, HealthState, Ref, Server, ServerConfig};
 
@@ -13,6 +15,7 @@ struct Groups {
     _dir: tempfile::TempDir,
     members: Vec<(PathBuf, Address)>,
     servers: Vec<Option<Server>>,
+    keepalive: Option<Duration>,
 }
 
 impl Groups {
@@ -25,7 +28,7 @@ impl Groups {
         drop(listeners);
         let of: Vec<(&Path, Address)> = members.iter().map(|(dir, at)| (dir.as_path(), at.clone())).collect();
         form(&of).unwrap();
-        let mut groups = Groups { _dir: dir, members, servers: Vec::new() };
+        let mut groups = Groups { _dir: dir, members, servers: Vec::new(), keepalive: None };
         groups.servers = (0..n).map(|i| Some(groups.start(i))).collect();
         groups
     }
@@ -35,7 +38,7 @@ impl Groups {
         let dir = tempfile::tempdir().unwrap();
         let members = vec![(dir.path().join("0"), free())];
         init(&members[0].0, &members[0].1).unwrap();
-        let mut group = Groups { _dir: dir, members, servers: Vec::new() };
+        let mut group = Groups { _dir: dir, members, servers: Vec::new(), keepalive: None };
         group.servers.push(Some(group.start(0)));
         group
     }
@@ -79,7 +82,10 @@ impl Groups {
         // A log of a few segments, and checkpoints often enough that it becomes shorter.
         let (mob_bytes, log_bytes_max) = (2 << 20, 32 << 20);
         let listen = vec![address.clone()];
-        let config = ServerConfig { listen, mob_bytes, log_bytes_max, ..ServerConfig::new(dir) };
+        let usual = ServerConfig::new(dir);
+        let keepalive = self.keepalive.unwrap_or(usual.keepalive);
+        let (methods, services) = (vec![Counter::METHODS], vec![Adder::serve(Sum)]);
+        let config = ServerConfig { listen, mob_bytes, log_bytes_max, keepalive, methods, services, ..usual };
         Server::start(config).unwrap()
     }
 
@@ -134,6 +140,38 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
 #[derive(tercel_derive::Object)]
 struct Counter {
     count: i64,
+}
+
+#[crate::interface]
+trait Counting {
+    #[read]
+    fn now(&self) -> i64;
+    fn more(&mut self, n: i64) -> i64;
+}
+
+impl Counting for Counter {
+    fn now(this: &crate::Obj<Counter>) -> crate::Called<i64> {
+        Ok(this.count())
+    }
+
+    fn more(this: &crate::Obj<Counter>, n: i64) -> crate::Called<i64> {
+        let count = this.count() + n;
+        this.edit()?.set_count(count)?;
+        Ok(count)
+    }
+}
+
+#[crate::service]
+trait Adder {
+    fn add(&self, a: i64, b: i64) -> i64;
+}
+
+struct Sum;
+
+impl Adder for Sum {
+    fn add(&self, _: &crate::Context<'_>, a: i64, b: i64) -> crate::Called<i64> {
+        Ok(a + b)
+    }
 }
 
 fn count(client: &Client) -> i64 {

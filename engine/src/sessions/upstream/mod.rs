@@ -1,0 +1,451 @@
+//! Connections to the leader, for clients that read at this member, which follows.
+//!
+//! Such a client is served from this member's own state. What the leader decides is passed on: with the first
+//! such message this member connects to the leader for that client, *upstream*, and greets there as the
+//! client. So operations, places and streams of calls are the client's own there, and happen at most once by
+//! the leader's tables. What the leader answers waits until its stamp is visible here. The invariant: a
+//! client receives an answer behind the stream up to the answer's stamp. A connection upstream that is lost
+//! ends the client's: it comes back, and asks what became of its operations, as when any server goes.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`line`] | this member's own connection to the leader, which all readers share |
+//! | [`way`] | which messages are served here, and which are passed on |
+
+mod line;
+mod way;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tercel_wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::id::{ClientId, Stamp};
+use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
+
+use super::{Cx, Sessions};
+use crate::effect::{Conn, Effect};
+use crate::leader::Behind;
+use crate::limits;
+use crate::mutant::{Rule, dropped};
+use crate::table::Map;
+use crate::time::Now;
+
+use line::Line;
+pub(super) use way::{Way, way};
+
+/// The connections to the leader.
+#[derive(Debug, Default)]
+pub(super) struct Upstreams {
+    /// Counts them, for their names.
+    last: u64,
+    all: BTreeMap<Conn, Upstream>,
+    of: Map<Conn, Conn>,
+    /// Those with answers that wait for their stamps.
+    holding: BTreeSet<Conn>,
+    /// Bytes that wait, of all of them.
+    bytes: usize,
+    /// Readers that had not acknowledged what was given out again up to here have been ended.
+    reused: Stamp,
+    pub line: Line,
+}
+
+/// A connection to the leader, for one session.
+#[derive(Debug)]
+struct Upstream {
+    session: Conn,
+    stage: Stage,
+    /// The client waits no longer than this for it to be of use.
+    until: Now,
+    /// Messages of the client until it is up, then answers that wait for their stamps.
+    frames: VecDeque<(Header, Vec<u8>)>,
+    bytes: usize,
+    /// When the leader was sent something last, and what it was told that the client has acknowledged.
+    sent: Now,
+    told: Stamp,
+}
+
+/// The stage of a connection to the leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Stage {
+    /// No leader is known, or it did not take the connection.
+    #[default]
+    Wanted,
+    Dialing,
+    Greeting,
+    Up,
+}
+
+impl Upstreams {
+    /// Those of another replica in the same process: no name comes again.
+    pub(super) fn next(&self) -> Upstreams {
+        Upstreams { last: self.last, ..Upstreams::default() }
+    }
+
+    /// The number of sessions for which there is one.
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Every connection that the host has or makes.
+    pub(super) fn conns(&self) -> impl Iterator<Item = Conn> + '_ {
+        let made = self.all.iter().filter(|(_, up)| up.stage != Stage::Wanted).map(|(conn, _)| *conn);
+        made.chain(self.line.conn())
+    }
+
+    fn name(&mut self) -> Conn {
+        self.last += 1;
+        Conn::upstream(self.last)
+    }
+
+    /// Says whether so many bytes more find room at a connection.
+    fn has_room(&self, up: Conn, bytes: usize) -> bool {
+        let of_one = self.all.get(&up).map_or(0, |up| up.bytes);
+        of_one + bytes <= WAITING_BYTES_MAX && self.bytes + bytes <= limits::STAGED_BYTES_MAX
+    }
+
+    fn keep(&mut self, up: Conn, header: Header, body: &[u8]) {
+        let Some(upstream) = self.all.get_mut(&up) else { return };
+        let bytes = FRAME_BYTES + body.len();
+        upstream.frames.push_back((header, body.to_vec()));
+        upstream.bytes += bytes;
+        self.bytes += bytes;
+    }
+
+    /// Takes the next frame, if it is of this stamp or an older one.
+    fn take(&mut self, up: Conn, upto: Stamp) -> Option<(Header, Vec<u8>)> {
+        let upstream = self.all.get_mut(&up)?;
+        let (header, body) = upstream.frames.pop_front_if(|(header, _)| header.stamp <= upto)?;
+        upstream.bytes -= FRAME_BYTES + body.len();
+        self.bytes -= FRAME_BYTES + body.len();
+        Some((header, body))
+    }
+
+    fn remove(&mut self, session: Conn) -> Option<(Conn, Stage)> {
+        let up = self.of.remove(&session)?;
+        self.holding.remove(&up);
+        let upstream = self.all.remove(&up)?;
+        self.bytes -= upstream.bytes;
+        Some((up, upstream.stage))
+    }
+}
+
+impl Sessions {
+    /// Passes a message of a client on to the leader.
+    pub(super) fn pass_on(&mut self, conn: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+        let up = match self.upstreams.of.get(&conn) {
+            Some(up) => *up,
+            None => self.open_upstream(conn, cx),
+        };
+        let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
+        if upstream.stage == Stage::Up {
+            (upstream.sent, upstream.told) = (cx.now, upstream.told.max(header.ack));
+            return cx.out.send(up, *header, [body, &[]]);
+        }
+        if !self.upstreams.has_room(up, FRAME_BYTES + body.len()) {
+            let text = "this member passes on to the leader what the client asks for, and has too much of that before it \
+                        reaches the leader: connect again";
+            return self.turn_away(conn, Refusal::FULL, text, cx);
+        }
+        // Of any stamp: it waits for the connection alone.
+        self.upstreams.keep(up, Header { stamp: Stamp::ZERO, ..*header }, body);
+    }
+
+    fn open_upstream(&mut self, session: Conn, cx: &mut Cx<'_>) -> Conn {
+        let up = self.upstreams.name();
+        let upstream = Upstream {
+            session,
+            stage: Stage::Wanted,
+            until: cx.now.plus_us(2 * keepalive_us(cx)),
+            frames: VecDeque::new(),
+            bytes: 0,
+            sent: cx.now,
+            told: Stamp::ZERO,
+        };
+        self.upstreams.all.insert(up, upstream);
+        self.upstreams.of.insert(session, up);
+        self.dial(up, cx);
+        up
+    }
+
+    fn dial(&mut self, up: Conn, cx: &mut Cx<'_>) {
+        let Some(leader) = cx.sequencer.leader() else { return };
+        if let Some(upstream) = self.upstreams.all.get_mut(&up) {
+            upstream.stage = Stage::Dialing;
+            cx.out.push(Effect::Connect(up, leader.address.clone()));
+        }
+    }
+
+    /// The host has connected to the leader.
+    pub(crate) fn reached(&mut self, up: Conn, cx: &mut Cx<'_>) {
+        if self.upstreams.line.is(up) {
+            return self.line_reached(up, cx);
+        }
+        let upstream = self.upstreams.all.get_mut(&up).filter(|up| up.stage == Stage::Dialing);
+        let session = upstream.and_then(|upstream| {
+            upstream.stage = Stage::Greeting;
+            self.all.get(&upstream.session)
+        });
+        let Some((session, client)) = session.and_then(|s| Some((s, s.client?))) else { return cx.close(up) };
+        greet(up, client, session.connection, session.acked, cx);
+    }
+
+    /// The leader says something on a connection to it.
+    pub(super) fn answered(&mut self, up: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+        let message = match FromServer::decode(header.kind, body) {
+            Ok(message) => message,
+            Err(error) => {
+                cx.close(up);
+                return self.upstream_lost(up, &format!("the leader broke the protocol: {error}"), cx);
+            }
+        };
+        if self.upstreams.line.is(up) {
+            return self.line_hears(header, message, cx);
+        }
+        match message {
+            FromServer::Welcome(welcome) => self.welcomed(up, &welcome, cx),
+            FromServer::Refused(refused) if header.call == 0 => self.refused(up, &refused, cx),
+            // This member streams the same itself.
+            FromServer::Stream(_) | FromServer::Addresses(_) => {}
+            FromServer::Dependencies(_) if header.call == 0 => {}
+            // Nothing of these is asked for.
+            FromServer::Page(_)
+            | FromServer::Unchanged(_)
+            | FromServer::BackupBegun(_)
+            | FromServer::BackupPart(_)
+            | FromServer::TransferBegun(_)
+            | FromServer::Grouped(_) => {}
+            FromServer::Verdict(_)
+            | FromServer::Leased(_)
+            | FromServer::Defined(_)
+            | FromServer::Classes(_)
+            | FromServer::Pong(_)
+            | FromServer::Status(_)
+            | FromServer::Refused(_)
+            | FromServer::Bound(_)
+            | FromServer::Offered(_)
+            | FromServer::Response(_)
+            | FromServer::OutputItem(_)
+            | FromServer::InputCredit(_)
+            | FromServer::Health(_)
+            | FromServer::Dependencies(_) => self.hold(up, header, body, cx),
+        }
+    }
+
+    /// The leader has a session of the client.
+    fn welcomed(&mut self, up: Conn, welcome: &Welcome, cx: &mut Cx<'_>) {
+        let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
+        let conn = upstream.session;
+        let Some(session) = self.all.get(&conn) else { return };
+        let why = if welcome.view != cx.replica.view() {
+            "another view of the group has begun: connect again"
+        } else if !welcome.resumed {
+            "places that the client may know have been given out again: connect again"
+        } else if session.has_places && !welcome.places {
+            "the places that the client was granted were taken back: connect again"
+        } else {
+            (upstream.stage, upstream.sent, upstream.told) = (Stage::Up, cx.now, session.acked);
+            while let Some((header, body)) = self.upstreams.take(up, Stamp::MAX) {
+                cx.out.send(up, header, [&body, &[]]);
+            }
+            return;
+        };
+        self.turn_away(conn, Refusal::Unavailable, why, cx);
+    }
+
+    /// The leader does not have a session of the client.
+    fn refused(&mut self, up: Conn, refused: &Refused, cx: &mut Cx<'_>) {
+        let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
+        let conn = upstream.session;
+        match refused.reason {
+            Refusal::NotLeader | Refusal::Unavailable if upstream.stage != Stage::Up => {
+                // It may have one soon, or another server may.
+                upstream.stage = Stage::Wanted;
+                cx.close(up);
+            }
+            Refusal::NotLeader => self.turn_away(conn, Refusal::Unavailable, &refused.text, cx),
+            reason => self.turn_away(conn, reason, &refused.text, cx),
+        }
+    }
+
+    /// Keeps an answer until its stamp is visible here.
+    fn hold(&mut self, up: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+        let Some(session) = self.upstreams.all.get(&up).map(|up| up.session) else { return };
+        if !self.upstreams.has_room(up, FRAME_BYTES + body.len()) {
+            let text = "this member is so far behind the leader that it has no room for the leader's answers: connect again";
+            return self.turn_away(session, Refusal::Unavailable, text, cx);
+        }
+        self.upstreams.keep(up, *header, body);
+        self.upstreams.holding.insert(up);
+        self.release(up, cx);
+    }
+
+    /// Hands out the answers whose stamps are visible here.
+    fn release(&mut self, up: Conn, cx: &mut Cx<'_>) {
+        let Some(session) = self.upstreams.all.get(&up).map(|up| up.session) else { return };
+        let upto = if dropped(Rule::AnswerBeforeApplied) { Stamp::MAX } else { cx.pages.visible() };
+        while let Some((header, body)) = self.upstreams.take(up, upto) {
+            self.stream_to(session, cx);
+            cx.out.send(session, Header { ack: cx.pages.visible(), ..header }, [&body, &[]]);
+        }
+        if self.upstreams.all.get(&up).is_none_or(|up| up.frames.is_empty()) {
+            self.upstreams.holding.remove(&up);
+        }
+    }
+
+    /// More is visible: hands out the answers that waited for that.
+    pub(super) fn release_held(&mut self, cx: &mut Cx<'_>) {
+        for up in self.upstreams.holding.iter().copied().collect::<Vec<_>>() {
+            self.release(up, cx);
+        }
+    }
+
+    /// A connection to the leader is gone, or could not be made.
+    pub(super) fn upstream_lost(&mut self, up: Conn, why: &str, cx: &mut Cx<'_>) {
+        if self.upstreams.line.is(up) {
+            return self.line_lost(cx);
+        }
+        let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
+        if upstream.stage != Stage::Up {
+            upstream.stage = Stage::Wanted;
+            return;
+        }
+        upstream.stage = Stage::Wanted;
+        let session = upstream.session;
+        self.turn_away(session, Refusal::Unavailable, why, cx);
+    }
+
+    /// A session is gone, and with it its connection to the leader; with the last one the line.
+    pub(super) fn end_upstream(&mut self, session: Conn, cx: &mut Cx<'_>) {
+        if let Some((up, stage)) = self.upstreams.remove(session)
+            && stage != Stage::Wanted
+        {
+            cx.close(up);
+        }
+        if self.clients.is_empty() {
+            self.end_line(cx);
+        }
+    }
+
+    /// A client that reads here says good-bye, which ends its session at the leader.
+    pub(super) fn pass_bye(&mut self, conn: Conn, header: &Header, cx: &mut Cx<'_>) {
+        let up = self.upstreams.of.get(&conn).copied();
+        if let Some(up) = up.filter(|up| self.upstreams.all.get(up).is_some_and(|up| up.stage == Stage::Up)) {
+            cx.out.send(up, *header, [&[], &[]]);
+        }
+    }
+
+    /// Another view begins: the operations of clients are of the view that they were welcomed in, so those
+    /// that read here greet again.
+    pub(crate) fn end_readers(&mut self, cx: &mut Cx<'_>) {
+        let text = "another view of the group has begun: connect again";
+        for conn in self.readers() {
+            self.turn_away(conn, Refusal::Unavailable, text, cx);
+        }
+    }
+
+    /// Time passed, at a member that follows.
+    pub(super) fn tick_upstreams(&mut self, cx: &mut Cx<'_>) {
+        if cx.leader.is_some() {
+            return;
+        }
+        self.tick_line(cx);
+        let returned = cx.replica.places.last_return();
+        for (up, conn) in self.upstreams.all.iter().map(|(up, of)| (*up, of.session)).collect::<Vec<_>>() {
+            let Some(acked) = self.all.get(&conn).map(|session| session.acked) else { continue };
+            let Some(upstream) = self.upstreams.all.get_mut(&up) else { continue };
+            let is_late = upstream.until <= cx.now;
+            match upstream.stage {
+                Stage::Up => {
+                    let is_waited = acked > upstream.told && returned.is_some_and(|at| at > upstream.told);
+                    if is_waited || cx.now.since_us(upstream.sent) >= keepalive_us(cx) / 2 {
+                        (upstream.sent, upstream.told) = (cx.now, upstream.told.max(acked));
+                        say(up, Kind::Ack, 0, acked, cx);
+                    }
+                }
+                _ if is_late => {
+                    let text = self.upstreams.line.cut_off(cx.now);
+                    self.turn_away(conn, Refusal::Unavailable, &text, cx);
+                }
+                Stage::Wanted => self.dial(up, cx),
+                Stage::Dialing | Stage::Greeting => {}
+            }
+        }
+    }
+
+    /// The number of clients that read at this member, which follows, and of those for which it is connected
+    /// to the leader.
+    pub(super) fn reading(&self) -> (usize, usize) {
+        (self.clients.len(), self.upstreams.count())
+    }
+
+    /// The sessions of clients, by connection.
+    fn readers(&self) -> Vec<Conn> {
+        let mut conns: Vec<Conn> = self.clients.values().copied().collect();
+        conns.sort_unstable();
+        conns
+    }
+
+    /// The stamp up to which all readers have acknowledged what this member told them.
+    fn least_acked(&self, cx: &Cx<'_>) -> Stamp {
+        let visible = cx.pages.visible();
+        let acked = self.clients.values().filter_map(|conn| self.all.get(conn)).map(|session| session.acked);
+        match dropped(Rule::ReuseForgetsReaders) {
+            true => visible,
+            false => acked.min().map_or(visible, |acked| acked.min(visible)),
+        }
+    }
+
+    /// The readers that have not acknowledged a stamp.
+    pub(super) fn readers_behind(&self, wanted: Stamp) -> Vec<Behind> {
+        let behind = self.readers().into_iter().filter_map(|conn| {
+            let session = self.all.get(&conn)?;
+            Some(Behind { conn, client: session.client?, acked: session.acked })
+        });
+        behind.filter(|behind| behind.acked < wanted).collect()
+    }
+
+    /// Places have been given out again: ends the readers that have not acknowledged that these had returned.
+    /// The leader waits for readers that it is told of, and for those no longer than for its own clients.
+    pub(super) fn end_overtaken(&mut self, cx: &mut Cx<'_>) {
+        let reused = cx.replica.places.reused();
+        if cx.leader.is_some() || reused <= self.upstreams.reused || dropped(Rule::ReuseForgetsReaders) {
+            return;
+        }
+        self.upstreams.reused = reused;
+        let text = "places that the client may know were given out again before it acknowledged that they had returned: \
+                    connect again";
+        for behind in self.readers_behind(reused) {
+            self.turn_away(behind.conn, Refusal::Unavailable, text, cx);
+        }
+    }
+}
+
+/// Greets the leader as a client, or as this member itself.
+fn greet(up: Conn, client: ClientId, connection: u64, acked: Stamp, cx: &mut Cx<'_>) {
+    let view = cx.replica.view();
+    let hello = Hello {
+        client,
+        connection,
+        version_min: WIRE_VERSION_MIN,
+        version_max: WIRE_VERSION,
+        space: cx.space,
+        resume: Some(Resume { view, watermark: acked, heard: acked, pages: Vec::new() }),
+        via: Some(Via::Replica),
+    };
+    let mut body = Vec::new();
+    hello.encode(&mut body);
+    let header = Header { ack: acked, view, ..Header::new(Kind::Hello, 0) };
+    cx.out.send(up, header, [&body, &[]]);
+}
+
+/// Says something without a body to the leader.
+fn say(up: Conn, kind: Kind, call: u64, acked: Stamp, cx: &mut Cx<'_>) {
+    let header = Header { ack: acked, view: cx.replica.view(), ..Header::new(kind, call) };
+    cx.out.send(up, header, [&[], &[]]);
+}
+
+fn keepalive_us(cx: &Cx<'_>) -> u64 {
+    u64::from(cx.config.keepalive_ms) * 1_000
+}
+
+/// Bytes that may wait at one connection: the largest transaction, and what stands beside it.
+const WAITING_BYTES_MAX: usize = limits::TRANSACTION_BYTES_MAX + (1 << 20);

@@ -1,0 +1,520 @@
+//! A group of servers with clients at any of them, in which what is under way arrives in any order that its
+//! channels allow: one channel for each direction between two ends, and one for each disk.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use tercel_engine::Error;
+use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
+use tercel_engine::order::quorum::members::{Member, Members};
+use tercel_engine::order::quorum::{Config, Quorum, Start};
+use tercel_engine::random::Random;
+use tercel_engine::server::{Conn, Effect, Effects, Input, ServerConfig};
+use tercel_engine::time::Now;
+use tercel_engine::txn::{Home, Port, Step};
+use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
+use tercel_testkit::node::Node;
+use tercel_testkit::node::clock::Clock;
+use tercel_wire::deframer::Deframer;
+use tercel_wire::id::{EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::FromServer;
+
+/// The end of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    Client(usize),
+    /// A connection of a member.
+    At(usize, Conn),
+    /// The member itself, for packets of another one.
+    Member(usize, usize),
+    Disk(usize),
+}
+
+enum Item {
+    Open,
+    Bytes(Vec<u8>),
+    Close,
+    Packet(Arc<Vec<u8>>),
+    Word(Input<'static>),
+    Sync,
+    Recover(LogPosition),
+}
+
+pub struct World {
+    inner: RefCell<Inner>,
+}
+
+pub struct Inner {
+    random: Random,
+    now: u64,
+    pub nodes: Vec<Node>,
+    pub clients: Vec<Client>,
+    homes: Vec<Option<(usize, Conn)>>,
+    /// Items on their way to each end.
+    channels: BTreeMap<End, VecDeque<Item>>,
+    /// The other end of each connection of a member.
+    peers: BTreeMap<(usize, Conn), End>,
+    deframers: BTreeMap<(usize, Conn), Deframer>,
+    conn_last: u64,
+    /// Members that are cut off from the others, and ends to which nothing comes.
+    pub apart: BTreeSet<usize>,
+    pub held: BTreeSet<End>,
+    config: ServerConfig,
+    /// The stamp up to which the stream has come on a client's connection.
+    streamed: Vec<Stamp>,
+    frames: Vec<Deframer>,
+    /// The pause of each client before it connects: to where, and until when.
+    connecting: Vec<Option<(usize, u64)>>,
+}
+
+impl World {
+    /// Three members.
+    pub fn new(seed: u64, config: ServerConfig) -> World {
+        let nodes = (0..3).map(|n| Node::new(Clock::new(1_000, 0), n, 64 << 10)).collect();
+        let mut inner = Inner {
+            random: Random::new(seed),
+            now: 1_000_000,
+            nodes,
+            clients: Vec::new(),
+            homes: Vec::new(),
+            channels: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            deframers: BTreeMap::new(),
+            conn_last: 0,
+            apart: BTreeSet::new(),
+            held: BTreeSet::new(),
+            config,
+            streamed: Vec::new(),
+            frames: Vec::new(),
+            connecting: Vec::new(),
+        };
+        (0..3).for_each(|n| inner.begin(n, seed));
+        let world = World { inner: RefCell::new(inner) };
+        world.until(|inner| inner.leader().is_some());
+        world
+    }
+
+    pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+        f(&mut self.inner.borrow_mut())
+    }
+
+    /// Goes on until something holds.
+    pub fn until(&self, is: impl Fn(&mut Inner) -> bool) {
+        for _ in 0..STEPS_MAX {
+            if is(&mut self.inner.borrow_mut()) {
+                return;
+            }
+            self.inner.borrow_mut().step();
+        }
+        panic!("it does not happen");
+    }
+
+    pub fn steps(&self, n: usize) {
+        (0..n).for_each(|_| self.inner.borrow_mut().step());
+    }
+
+    /// Adds a client that reads at a member, or at the leader.
+    pub fn client(&self, at: Option<usize>) -> usize {
+        let mut inner = self.inner.borrow_mut();
+        let config = HeapConfig { budget_bytes: 512 << 10, ..HeapConfig::default() };
+        let memory = Boxed::new(arena_bytes(&config).unwrap());
+        let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
+        let i = inner.clients.len();
+        let seed = inner.random.next_u64();
+        let mut client = Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer);
+        let mut names: Vec<String> = (0..3).map(name).collect();
+        if let Some(at) = at {
+            client.reads_anywhere();
+            names.rotate_left(at);
+        }
+        client.set_servers(names);
+        inner.clients.push(client);
+        inner.homes.push(None);
+        inner.streamed.push(Stamp::ZERO);
+        inner.frames.push(Deframer::default());
+        inner.connecting.push(None);
+        i
+    }
+
+    /// The way of a client's transactions.
+    pub fn port(&self, client: usize) -> Thread<'_> {
+        Thread { world: self, client }
+    }
+}
+
+pub fn name(n: usize) -> String {
+    format!("m{n}:1")
+}
+
+const STEPS_MAX: usize = 100_000;
+
+impl Inner {
+    fn begin(&mut self, n: usize, seed: u64) {
+        let member = |i: usize| Member { id: MemberId(i as u64 + 1), votes: true, address: name(i) };
+        let start = Start {
+            me: MemberId(n as u64 + 1),
+            promised: ViewId::NONE,
+            begins: EntryId::default(),
+            runs: Vec::new(),
+            stable: LogPosition(0),
+            stable_stamp: Stamp::ZERO,
+            members: Members::new((0..3).map(member).collect()).unwrap(),
+            suffix: Vec::new(),
+            is_sure: true,
+        };
+        let order = Box::new(Quorum::new(Config::default(), start, seed ^ n as u64, Now(self.now)));
+        let node = &mut self.nodes[n];
+        let recovery = node.recovery(self.config.clone(), None).unwrap();
+        let opened = node.open(Stamp::ZERO).unwrap();
+        let joined = ViewId::new(0, 1);
+        let out = node.begin_with(recovery, opened.log, (Now(self.now), joined), order, ()).unwrap();
+        self.perform(n, out);
+    }
+
+    pub fn leader(&self) -> Option<usize> {
+        let leads = |n: &usize| self.nodes[*n].machine().is_some_and(|m| m.is_leading());
+        let view = |n: &usize| self.nodes[*n].machine().map(|m| m.view().number);
+        (0..3).filter(leads).max_by_key(view)
+    }
+
+    /// The member at which a client is.
+    pub fn home(&self, client: usize) -> Option<usize> {
+        self.homes[client].map(|(n, _)| n)
+    }
+
+    /// The status of a client's server, once it has come.
+    pub fn status(&mut self, i: usize) -> Option<String> {
+        let status = self.clients[i].server_status(Now(self.now));
+        self.after_client(i);
+        status.map(|status| String::from_utf8(status.unwrap()).unwrap())
+    }
+
+    /// The state of all, for people.
+    pub fn state(&self) -> String {
+        let of_node = |n: &Node| n.machine().map(|m| (m.is_leading(), m.view(), m.visible()));
+        let of_client =
+            |(client, home): (&Client, &Option<_>)| format!("{home:?} {}", client.why_unavailable());
+        let nodes: Vec<_> = self.nodes.iter().map(of_node).collect();
+        let clients: Vec<_> = self.clients.iter().zip(&self.homes).map(of_client).collect();
+        let waiting: Vec<_> = self.channels.iter().map(|(end, items)| (end, items.len())).collect();
+        format!("{nodes:?} {clients:?} {waiting:?}")
+    }
+
+    /// Cuts a connection, as both ends find out.
+    pub fn cut(&mut self, client: usize) {
+        if let Some((n, conn)) = self.homes[client] {
+            self.push(End::At(n, conn), Item::Close);
+            self.push(End::Client(client), Item::Close);
+        }
+    }
+
+    /// Cuts the connections that a member has made to the leader.
+    pub fn cut_upstream(&mut self, n: usize) {
+        let ups: Vec<Conn> =
+            self.peers.keys().filter(|(m, c)| *m == n && c.is_upstream()).map(|k| k.1).collect();
+        for up in ups {
+            if let Some(peer) = self.peers.get(&(n, up)).copied() {
+                self.push(peer, Item::Close);
+            }
+            self.push(End::At(n, up), Item::Close);
+        }
+    }
+
+    fn push(&mut self, end: End, item: Item) {
+        self.channels.entry(end).or_default().push_back(item);
+    }
+
+    fn take(&mut self, n: usize, input: Input<'_>) {
+        let out = self.nodes[n].take(self.now, input);
+        self.perform(n, out);
+    }
+
+    fn perform(&mut self, n: usize, out: Effects) {
+        for effect in out.list {
+            match effect {
+                Effect::Send(conn, bytes) => {
+                    if let Some(peer) =
+                        self.peers.get(&(n, conn)).copied().filter(|p| self.is_there(*p, n, conn))
+                    {
+                        self.push(peer, Item::Bytes(bytes));
+                    }
+                }
+                Effect::Close(conn) => {
+                    self.deframers.remove(&(n, conn));
+                    if let Some(peer) = self.peers.remove(&(n, conn)).filter(|p| self.is_there(*p, n, conn)) {
+                        self.push(peer, Item::Close);
+                    }
+                }
+                Effect::Connect(conn, address) => {
+                    let to = (0..3).find(|n| name(*n) == address).unwrap();
+                    self.conn_last += 1;
+                    let there = Conn(self.conn_last);
+                    if self.is_apart(n, to) {
+                        self.push(End::At(n, conn), Item::Close);
+                        continue;
+                    }
+                    self.join(End::At(n, conn), End::At(to, there));
+                }
+                Effect::Packet(to, bytes) => {
+                    let to = to.0 as usize - 1;
+                    if !self.is_apart(n, to) {
+                        self.push(End::Member(to, n), Item::Packet(bytes));
+                    }
+                }
+                Effect::Save(number, _) => self.push(End::Disk(n), Item::Word(Input::Saved(number))),
+                Effect::Append(..) => {
+                    self.nodes[n].carry_out(effect);
+                    self.push(End::Disk(n), Item::Sync);
+                }
+                Effect::Recover(upto) => self.push(End::Disk(n), Item::Recover(upto)),
+                Effect::Members(_) | Effect::Joined(..) | Effect::ReadLog(..) => {}
+                effect => {
+                    let word = self.nodes[n].carry_out(effect);
+                    word.into_iter().for_each(|word| self.push(End::Disk(n), Item::Word(word)));
+                }
+            }
+        }
+    }
+
+    /// Says whether the other end has not left this connection.
+    fn is_there(&self, peer: End, n: usize, conn: Conn) -> bool {
+        !matches!(peer, End::Client(i) if self.homes[i] != Some((n, conn)))
+    }
+
+    fn is_apart(&self, a: usize, b: usize) -> bool {
+        self.apart.contains(&a) != self.apart.contains(&b)
+    }
+
+    /// Says whether what comes to this end comes from a member that is cut off from it.
+    fn is_cut_off(&self, end: End) -> bool {
+        let End::At(n, conn) = end else { return false };
+        matches!(self.peers.get(&(n, conn)), Some(End::At(from, _)) if self.is_apart(n, *from))
+    }
+
+    /// Two ends are connected from now on.
+    fn join(&mut self, a: End, b: End) {
+        for (from, to) in [(a, b), (b, a)] {
+            if let End::At(n, conn) = from {
+                self.peers.insert((n, conn), to);
+                self.deframers.insert((n, conn), Deframer::default());
+            }
+            if matches!(from, End::At(..)) {
+                self.push(from, Item::Open);
+            }
+        }
+    }
+
+    /// Something that is on its way arrives, or time passes.
+    fn step(&mut self) {
+        let due = |(end, items): (&End, &VecDeque<Item>)| {
+            let waits = items.is_empty() || self.held.contains(end) || self.is_cut_off(*end);
+            (!waits).then_some(*end)
+        };
+        let due: Vec<End> = self.channels.iter().filter_map(due).collect();
+        let pick = self.random.below(due.len() as u64 * 8 + 1) as usize / 8;
+        let Some(end) = due.get(pick).copied() else {
+            let us = 200 + self.random.below(2_000);
+            return self.pass(us);
+        };
+        let Some(item) = self.channels.get_mut(&end).and_then(VecDeque::pop_front) else { return };
+        self.now += self.random.below(50);
+        self.channels.retain(|_, items| !items.is_empty());
+        match end {
+            End::Client(i) => self.arrives_at_client(i, item),
+            End::At(n, conn) => self.arrives(n, conn, item),
+            End::Member(n, from) => {
+                if let Item::Packet(bytes) = item
+                    && !self.is_apart(n, from)
+                {
+                    self.take(n, Input::Packet(MemberId(from as u64 + 1), &bytes));
+                }
+            }
+            End::Disk(n) => match item {
+                Item::Sync => {
+                    let word = self.nodes[n].sync();
+                    word.into_iter().for_each(|word| self.take(n, word));
+                }
+                Item::Word(word) => self.take(n, word),
+                Item::Recover(upto) => self.recover(n, upto),
+                _ => {}
+            },
+        }
+        (0..self.clients.len()).for_each(|i| self.after_client(i));
+    }
+
+    fn recover(&mut self, n: usize, upto: LogPosition) {
+        while let Some(word) = self.nodes[n].sync() {
+            self.take(n, word);
+        }
+        let node = &mut self.nodes[n];
+        let mut recovery = node.recovery(self.config.clone(), node.disk.checkpoint.as_ref()).unwrap();
+        let opened = node.open(recovery.replay_from()).unwrap();
+        let first = opened.log.last().position.0 + 1 - opened.records.len() as u64;
+        for (i, e) in opened.records.iter().enumerate().filter(|(i, _)| first + *i as u64 <= upto.0) {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap_or_else(|why| panic!("{i}: {why}"));
+        }
+        let (mut out, now) = (Effects::default(), Now(self.now));
+        node.machine_mut().unwrap().rejoin(now, recovery, &mut out).unwrap();
+        self.perform(n, out);
+    }
+
+    fn arrives(&mut self, n: usize, conn: Conn, item: Item) {
+        match item {
+            Item::Open if conn.is_upstream() => self.take(n, Input::Reached(conn)),
+            Item::Open => self.take(n, Input::Connected(conn)),
+            Item::Bytes(bytes) => {
+                let Some(deframer) = self.deframers.get_mut(&(n, conn)) else { return };
+                deframer.push(&bytes);
+                let mut frames = Vec::new();
+                while let Some((header, body)) = deframer.next_frame().unwrap() {
+                    frames.push((header, body.to_vec()));
+                }
+                frames.iter().for_each(|(header, body)| self.take(n, Input::Frame(conn, *header, body)));
+            }
+            Item::Close => {
+                self.peers.remove(&(n, conn));
+                self.deframers.remove(&(n, conn));
+                self.take(n, Input::Disconnected(conn));
+            }
+            _ => {}
+        }
+    }
+
+    fn arrives_at_client(&mut self, i: usize, item: Item) {
+        let now = Now(self.now);
+        if self.homes[i].is_none() {
+            return;
+        }
+        match item {
+            Item::Bytes(bytes) => {
+                self.look(i, &bytes);
+                self.clients[i].handle(now, ClientInput::Bytes(&bytes));
+            }
+            Item::Close => self.lose(i),
+            _ => {}
+        }
+        if matches!(self.clients[i].availability(), Some(Ok(()))) {
+            self.clients[i].settled();
+        }
+    }
+
+    /// Messages of a member that follows come behind the stream up to their stamps.
+    fn look(&mut self, i: usize, bytes: &[u8]) {
+        let follows = self.home(i) != self.leader();
+        self.frames[i].push(bytes);
+        while let Some((header, body)) = self.frames[i].next_frame().unwrap() {
+            match FromServer::decode(header.kind, body).unwrap() {
+                FromServer::Welcome(welcome) => self.streamed[i] = welcome.watermark,
+                FromServer::Stream(stream) => self.streamed[i] = stream.to,
+                // These are of no state.
+                FromServer::Refused(_) | FromServer::Dependencies(_) | FromServer::Classes(_) => {}
+                message => {
+                    let streamed = self.streamed[i];
+                    let is_early = follows && header.stamp > streamed;
+                    assert!(!is_early, "{:?} of {} behind {streamed}", message.kind(), header.stamp);
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self, i: usize) {
+        if let Some((n, conn)) = self.homes[i].take() {
+            self.push(End::At(n, conn), Item::Close);
+            self.channels.remove(&End::Client(i));
+            self.clients[i].handle(Now(self.now), ClientInput::Disconnected("it is gone".into()));
+        }
+    }
+
+    /// Does what a client's machine wants done.
+    pub fn after_client(&mut self, i: usize) {
+        let bytes = std::mem::take(self.clients[i].outgoing());
+        if let Some((n, conn)) = self.homes[i].filter(|_| !bytes.is_empty()) {
+            self.push(End::At(n, conn), Item::Bytes(bytes));
+        }
+        if self.homes[i].is_some() && self.clients[i].wants_close() {
+            self.lose(i);
+        }
+        if self.homes[i].is_some() || !self.clients[i].wants_connection() {
+            return;
+        }
+        let (n, at) = match self.connecting[i] {
+            Some(next) => next,
+            None => {
+                let (at, pause_us) = self.clients[i].next_server();
+                let n = (0..3).find(|n| name(*n) == at).unwrap();
+                *self.connecting[i].insert((n, self.now + pause_us))
+            }
+        };
+        if at <= self.now {
+            self.connecting[i] = None;
+            self.conn_last += 1;
+            let conn = Conn(self.conn_last);
+            self.homes[i] = Some((n, conn));
+            self.join(End::Client(i), End::At(n, conn));
+            self.frames[i] = Deframer::default();
+            self.clients[i].handle(Now(self.now), ClientInput::Connected);
+            self.after_client(i);
+        }
+    }
+
+    fn pass(&mut self, us: u64) {
+        self.now += us;
+        let now = Now(self.now);
+        for n in 0..3 {
+            if self.nodes[n].machine().and_then(|m| m.deadline()).is_some_and(|at| at <= now) {
+                self.take(n, Input::Time);
+            }
+        }
+        for i in 0..self.clients.len() {
+            if self.clients[i].deadline().is_some_and(|at| at <= now) {
+                self.clients[i].handle(now, ClientInput::Time);
+            }
+            self.after_client(i);
+        }
+    }
+}
+
+/// A client's port: waiting is letting the world go on.
+pub struct Thread<'w> {
+    world: &'w World,
+    client: usize,
+}
+
+impl Port for Thread<'_> {
+    fn now(&self) -> Now {
+        Now(self.world.inner.borrow().now)
+    }
+
+    fn drive(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        for _ in 0..STEPS_MAX {
+            {
+                let inner = &mut *self.world.inner.borrow_mut();
+                let now = Now(inner.now);
+                let done = step(&mut inner.clients[self.client], now) == Step::Done;
+                inner.after_client(self.client);
+                if done {
+                    return Ok(());
+                }
+                if until.is_some_and(|until| until <= now) {
+                    return Err(Error::Timeout(None));
+                }
+                inner.step();
+            }
+        }
+        let inner = self.world.inner.borrow();
+        panic!("client {} waits: {}", self.client, inner.state());
+    }
+
+    fn back_off(&self, _: u64) {
+        self.world.inner.borrow_mut().step();
+    }
+
+    fn pause(&self) {
+        self.world.inner.borrow_mut().step();
+    }
+}
