@@ -2,7 +2,8 @@
 //!
 //! The invariant of causal reads: a reader of the space at a stamp, and of other spaces in states that cover
 //! the dependencies at that stamp, sees no effect without its cause. Dependencies only grow, so those of a
-//! later stamp will do as well (Kordale and Ahamad's mutual consistency, with one entry a space).
+//! later stamp will do as well (Kordale and Ahamad's mutual consistency, with one entry a space). The
+//! exception is a space that an operator has them forget.
 
 use std::collections::BTreeMap;
 
