@@ -152,17 +152,8 @@ pub struct Serve {
     /// Where to listen: HOST:PORT, udp:HOST:PORT or unix:PATH; may be given several times
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7117")]
     pub listen: Vec<Address>,
-    /// Join the group of these members, of which one must answer: an empty directory becomes a member that
-    /// learns, and votes after `tercel group add`
-    #[arg(long, value_name = "ADDR,..")]
-    pub join: Option<Addresses>,
-    /// Keep a copy of the space of these members, of which one must answer, for readers near it: as --join,
-    /// for a member that is not meant to vote
-    #[arg(long, value_name = "ADDR,..", conflicts_with = "join")]
-    pub follow: Option<Addresses>,
-    /// Where clients and the other members reach this one, if that is not the first address of --listen
-    #[arg(long, value_name = "ADDR")]
-    pub advertise: Option<Address>,
+    #[command(flatten)]
+    pub member: MemberOf,
     /// Allow addresses that other machines can reach, although nothing is encrypted
     #[arg(long)]
     pub allow_plain_remote: bool,
@@ -204,6 +195,22 @@ pub struct Serve {
     /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
+}
+
+/// The group that a server is a member of from now on, and its address there.
+#[derive(Debug, ClapArgs)]
+pub struct MemberOf {
+    /// Join the group of these members, of which one must answer: an empty directory becomes a member that
+    /// learns, and votes after `tercel group add`
+    #[arg(long, value_name = "ADDR,..")]
+    pub join: Option<Addresses>,
+    /// Keep a copy of the space of these members, of which one must answer, for readers near it: as --join,
+    /// for a member that is not meant to vote
+    #[arg(long, value_name = "ADDR,..", conflicts_with = "join")]
+    pub follow: Option<Addresses>,
+    /// Where clients and the other members reach this one, if that is not the first address of --listen
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<Address>,
 }
 
 /// The part of a server that its operator sees.

@@ -35,15 +35,16 @@ pub fn run(args: &args::Serve) -> Outcome {
     write_events(args);
     let mut signals = Signals::take()?;
     raise_descriptors();
-    if args.advertise.is_some() && args.join.is_none() && args.follow.is_none() {
+    let args::MemberOf { join, follow, advertise } = &args.member;
+    if advertise.is_some() && join.is_none() && follow.is_none() {
         return Err(Failure::new("--advertise is of a member").next("name the group with --join or --follow"));
     }
-    if let Some(servers) = args.join.as_ref().or(args.follow.as_ref()) {
-        let at = args.advertise.as_ref().or(args.listen.first());
+    if let Some(servers) = join.as_ref().or(follow.as_ref()) {
+        let at = advertise.as_ref().or(args.listen.first());
         let at =
             at.ok_or_else(|| Failure::new("a member needs an address").next("name it with --advertise"))?;
         let member = tercel::group::join(&args.data, servers, at)?;
-        let part = if args.follow.is_some() { ", a copy for readers" } else { "" };
+        let part = if follow.is_some() { ", a copy for readers" } else { "" };
         say!("member {member} of the group, reached at {at}{part}");
     }
     let mut is_first = true;
