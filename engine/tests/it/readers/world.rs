@@ -110,6 +110,12 @@ impl World {
         panic!("it does not happen");
     }
 
+    /// Goes on for so many microseconds.
+    pub fn pass(&self, us: u64) {
+        let end = self.with(|inner| inner.now) + us;
+        self.until(|inner| inner.now >= end);
+    }
+
     pub fn steps(&self, n: usize) {
         (0..n).for_each(|_| self.inner.borrow_mut().step());
     }
