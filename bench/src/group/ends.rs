@@ -227,7 +227,7 @@ fn gaps_of(
     Ok((gaps, members))
 }
 
-fn set(members: &Members, met: usize, link: Link) -> Result<(), String> {
+pub(super) fn set(members: &Members, met: usize, link: Link) -> Result<(), String> {
     Ok(members.hosts().map_or(Ok(()), |hosts| hosts.set(met, link))?)
 }
 
@@ -297,7 +297,7 @@ pub(super) fn connect(at: &Addresses) -> Result<Client, String> {
 }
 
 /// Makes each server as large as that, in memory.
-fn fill(mut members: Members, mib: usize) -> Result<Members, String> {
+pub(super) fn fill(mut members: Members, mib: usize) -> Result<Members, String> {
     members.settled()?;
     let client = connect(&members.addresses()?)?;
     while resident_mib(&mut members) < mib as u64 {
@@ -340,7 +340,7 @@ fn row(id: &str, mut times: Vec<f64>, [p50, p90]: [(f64, f64); 2]) -> Row {
     Row { p99: Some(percentile(&times, 0.99)), ..Row::new(id, middle, "ms", times.len() as u64) }.note(note)
 }
 
-fn ms(time: Duration) -> f64 {
+pub(super) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
@@ -349,7 +349,7 @@ fn kills(options: &Options) -> usize {
 }
 
 /// Nothing is installed: a server that is started again is as large as before.
-const SERVE: [&str; 2] = ["--mob", "1G"];
+pub(super) const SERVE: [&str; 2] = ["--mob", "1G"];
 
 /// The silence after which a leader is suspected.
 const DEADLINE_MS: f64 = 150.0;

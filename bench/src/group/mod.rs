@@ -7,11 +7,13 @@
 //! |---|---|
 //! | `commit` | commits and calls, one at a time and 64 at once |
 //! | `ends` | a member that is killed or stopped, and what a client and the other members notice |
+//! | `rejoin` | a member that was away, until it has everything again |
 //! | `rolling` | members that are restarted one after the other, under 64 clients |
 //! | `relay` | a link between members that tells when the sender has ended |
 
 mod commit;
 mod ends;
+mod rejoin;
 mod relay;
 mod rolling;
 
@@ -27,7 +29,7 @@ const MEMBERS: usize = 3;
 /// A row's name, and what measures it.
 type Measure = fn(&Options, &Scratch) -> Result<Vec<Row>, String>;
 
-const ROWS: [(&str, Measure); 11] = [
+const ROWS: [(&str, Measure); 13] = [
     ("commit.one.1k", commit::one),
     ("commit.group64", commit::many),
     ("call.1k", commit::call),
@@ -37,6 +39,8 @@ const ROWS: [(&str, Measure); 11] = [
     ("failover.cut", ends::failover_cut),
     ("gap.follower.exit", ends::follower_exit),
     ("gap.follower.stop", ends::follower_stop),
+    ("rejoin.exit", rejoin::after_exit),
+    ("rejoin.cut", rejoin::after_cut),
     ("rolling", rolling::restarts),
     ("false_suspicions", ends::false_suspicions),
 ];
