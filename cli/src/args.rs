@@ -141,7 +141,7 @@ pub struct Space {
   tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket
   tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
   tercel serve --config /etc/tercel.toml --metrics 127.0.0.1:9117
-  tercel serve --data ./near --listen 127.0.0.1:7120 --listen unix:/tmp/near.sock --follow 127.0.0.1:7117
+  tercel serve --data ./near --listen 127.0.0.1:7120 --follow 127.0.0.1:7117
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
 seconds. At the second it stops at once. What was acknowledged is kept either way.")]
