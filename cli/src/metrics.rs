@@ -33,9 +33,13 @@ pub fn start(at: &str, is_remote_allowed: bool, of: Address) -> Result<(), Failu
     }
     eprintln!("metrics at http://{bound}/metrics");
     thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // A peer that is gone is answered by nobody.
-            let _ = answer(stream, &of);
+        for stream in listener.incoming() {
+            match stream {
+                // A peer that is gone is answered by nobody.
+                Ok(stream) => _ = answer(stream, &of),
+                // Descriptors may have run out.
+                Err(_) => thread::sleep(PAUSE),
+            }
         }
     });
     Ok(())
@@ -193,6 +197,8 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Time for a request to come, for the server to answer, and for the scraper to take it.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The pause after a connection that could not be taken.
+const PAUSE: Duration = Duration::from_millis(100);
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! `tercel serve`.
 
+use std::io::Write;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 
 use tercel::check::{LOST_NAME, losses};
@@ -51,9 +53,7 @@ pub fn run(args: &args::Serve) -> Outcome {
     loop {
         match serve(args, config.clone(), signals, is_first) {
             // Pages and log are those of the copy from now on.
-            Err(Ended::Replaced) => {
-                eprintln!("a copy of the space was taken from the group, and is served now")
-            }
+            Err(Ended::Replaced) => note("a copy of the space was taken from the group, and is served now"),
             Err(Ended::Failed(failure)) => return Err(failure),
             Ok(()) => break,
         }
@@ -71,13 +71,41 @@ fn write_events(args: &args::Serve) {
         args::LogLevel::Info => LevelFilter::INFO,
         args::LogLevel::Debug => LevelFilter::DEBUG,
     };
-    let lines =
-        tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
+    let (lines, to_write) = mpsc::sync_channel::<Vec<u8>>(EVENTS_WAITING_MAX);
+    std::thread::spawn(move || to_write.iter().for_each(|line| _ = std::io::stderr().write_all(&line)));
+    let lines = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(move || Lines(lines.clone()))
+        .with_target(false)
+        .log_internal_errors(false);
     // Without one that writes, the server goes on as well.
     let _ = match args.shown.log_json {
         true => lines.json().try_init(),
         false => lines.with_ansi(false).try_init(),
     };
+}
+
+/// Hands each event to the thread that writes. Those that it cannot take are dropped: a reader that is stuck
+/// or gone, or a disk that is full, must not hold up the server.
+struct Lines(SyncSender<Vec<u8>>);
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.try_send(line.to_vec());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Events that wait to be written, a line each.
+const EVENTS_WAITING_MAX: usize = 1_000;
+
+/// Writes a line for people. Nobody may read it.
+fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Why a server is over that was not told to stop.
@@ -112,7 +140,7 @@ fn serve(args: &args::Serve, config: ServerConfig, signals: Signals, is_first: b
     match is_first {
         true => say!("{listening}"),
         // Its starter may have gone after the first line.
-        false => eprintln!("{listening}"),
+        false => note(&listening),
     }
     if let Some(metrics) = args.shown.metrics.as_ref().filter(|_| is_first) {
         let of = server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?;
@@ -127,7 +155,7 @@ fn serve(args: &args::Serve, config: ServerConfig, signals: Signals, is_first: b
         );
     }
     let warnings = server.warnings();
-    let teller = std::thread::spawn(|| warnings.for_each(|warning| eprintln!("warning: {warning}")));
+    let teller = std::thread::spawn(|| warnings.for_each(|warning| note(&format!("warning: {warning}"))));
     if args.until_eof {
         let stopper = server.stopper();
         std::thread::spawn(move || {

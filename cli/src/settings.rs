@@ -4,8 +4,9 @@
 //! by what knows the option.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
-use clap::CommandFactory;
+use clap::{Arg, ArgAction, CommandFactory};
 use tercel_term::fail::Failure;
 use toml::{Table, Value};
 
@@ -29,7 +30,8 @@ pub fn with_file(words: impl Iterator<Item = OsString>) -> Result<Vec<OsString>,
             let next = "`tercel serve --help` lists the options; a key is one of them without the dashes";
             return Err(failed(format!("`{key}` is no setting")).next(next));
         }
-        if is_named(&key, &words) {
+        let instead = INSTEAD.iter().find(|(one, _)| *one == key).map(|(_, other)| *other);
+        if is_named(&key, &words) || instead.is_some_and(|other| is_named(other, &words)) {
             continue;
         }
         for word in of_value(&key, &value).map_err(failed)? {
@@ -47,22 +49,36 @@ fn of_value(key: &str, value: &Value) -> Result<Vec<String>, String> {
         other => Err(format!("`{key}` takes a string or a number, and not a {}", other.type_str())),
     };
     match value {
-        Value::Boolean(true) => Ok(vec![format!("--{key}")]),
-        Value::Boolean(false) => Ok(Vec::new()),
+        Value::Boolean(true) if is_switch(key) => Ok(vec![format!("--{key}")]),
+        Value::Boolean(false) if is_switch(key) => Ok(Vec::new()),
+        Value::Array(all) if all.is_empty() => Err(format!("`{key}` is an empty list: leave it out")),
         Value::Array(all) => all.iter().map(one).collect(),
         value => Ok(vec![one(value)?]),
     }
 }
 
+/// Says whether there is such an option.
 fn is_option(key: &str) -> bool {
-    let command = Args::command();
-    let serve = command.find_subcommand("serve");
-    key != "config" && serve.is_some_and(|s| s.get_arguments().any(|a| a.get_long() == Some(key)))
+    key != "config" && of_option(key, |_| ()).is_some()
 }
+
+/// Says whether it is an option without a value.
+fn is_switch(key: &str) -> bool {
+    of_option(key, |option| matches!(option.get_action(), ArgAction::SetTrue)) == Some(true)
+}
+
+fn of_option<R>(key: &str, f: impl FnOnce(&Arg) -> R) -> Option<R> {
+    let command = Args::command();
+    let mut options = command.find_subcommand("serve")?.get_arguments();
+    options.find(|option| option.get_long() == Some(key)).map(f)
+}
+
+/// Options of which the command line takes one: what it says wins over the other one in the file.
+const INSTEAD: [(&str, &str); 2] = [("join", "follow"), ("follow", "join")];
 
 fn is_named(key: &str, words: &[OsString]) -> bool {
     let (alone, with) = (format!("--{key}"), format!("--{key}="));
-    words.iter().any(|word| word == OsStr::new(&alone) || word.to_string_lossy().starts_with(&with))
+    words.iter().any(|word| word == OsStr::new(&alone) || word.as_bytes().starts_with(with.as_bytes()))
 }
 
 /// The word after an option on the command line.
@@ -71,7 +87,9 @@ fn value_of(key: &str, words: &[OsString]) -> Option<OsString> {
     let at = words.iter().position(|word| is_named(key, std::slice::from_ref(word)))?;
     match words[at] == OsStr::new(&alone) {
         true => words.get(at + 1).cloned(),
-        false => words[at].to_str()?.strip_prefix(&with).map(OsString::from),
+        false => {
+            words[at].as_bytes().strip_prefix(with.as_bytes()).map(|path| OsStr::from_bytes(path).into())
+        }
     }
 }
 
@@ -116,6 +134,9 @@ mod tests {
         assert!(with("lisen = 'a:1'", &[]).unwrap_err().contains("`lisen` is no setting"));
         assert!(with("config = 'again'", &[]).unwrap_err().contains("`config` is no setting"));
         assert!(with("data = {}", &[]).unwrap_err().contains("a string or a number"));
+        assert!(with("drain = false", &[]).unwrap_err().contains("a string or a number"));
+        assert!(with("listen = []", &[]).unwrap_err().contains("empty list"));
+        assert!(with("join = 'a:1'", &["--follow=b:2"]).unwrap() == ["--follow=b:2"]);
         let said = with("data =", &[]).unwrap_err();
         assert!(said.contains("line 1"), "{said}");
     }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -43,11 +43,14 @@ impl Signals {
     /// As [`Server::wait`].
     pub fn wait_for(mut self, server: Server, drain: Duration) -> Result<(), ServerError> {
         let (handle, stopper) = (self.0.handle(), server.stopper());
+        let is_told = Arc::new(AtomicBool::new(false));
+        let told = is_told.clone();
         let watcher = thread::spawn(move || {
             let mut signals = self.0.forever();
             if signals.next().is_none() {
                 return;
             }
+            told.store(true, Ordering::SeqCst);
             let second = stopper.clone();
             let drainer = thread::spawn(move || drain_and_stop(&stopper, drain));
             if signals.next().is_some() {
@@ -58,7 +61,11 @@ impl Signals {
         let result = server.wait();
         handle.close();
         let _ = watcher.join();
-        result
+        match result {
+            // It has a copy, and is not to go on with it.
+            Err(ServerError::Replaced) if is_told.load(Ordering::SeqCst) => Ok(()),
+            result => result,
+        }
     }
 }
 

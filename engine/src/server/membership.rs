@@ -36,6 +36,8 @@ pub struct Membership {
     refused: Option<(Now, String)>,
     /// When a copy of the space was asked for last.
     copies: Option<Now>,
+    /// The member that was to lead last because the disk here was full.
+    relieved_by: Option<MemberId>,
 }
 
 impl Membership {
@@ -51,6 +53,7 @@ impl Membership {
             is_removed: false,
             refused: None,
             copies: None,
+            relieved_by: None,
         }
     }
 
@@ -190,27 +193,44 @@ impl Server {
         }
     }
 
-    /// A leader whose disk has no room has another member lead. If none takes over, or all disks are full, it
-    /// tries again now and then.
+    /// A leader whose disk has no room has the next of the members lead: whose disks have room it does not
+    /// know, so each is tried in turn.
     pub(super) fn relieve(&mut self, out: &mut Effects) {
         let is_due = self.condition.relieved.is_none_or(|last| self.now.since_us(last) >= RELIEVED_AGAIN_US);
-        if self.condition.disk_full && is_due && self.hand_over(out) {
+        if !self.condition.disk_full || !is_due {
+            return;
+        }
+        let Some(group) = &self.membership else { return };
+        let last = group.relieved_by.unwrap_or(group.me);
+        let able = self.able_to_lead();
+        if let Some(to) = able.iter().find(|to| to.id > last).or(able.first()).map(|to| to.id) {
+            self.membership.iter_mut().for_each(|group| group.relieved_by = Some(to));
             self.condition.relieved = Some(self.now.plus_us(HAND_OVER_US));
+            self.sequence(order::Input::MoveLead(to), out);
         }
     }
 
-    /// Has the member lead that lacks least, of those that vote and were heard a moment ago. Says whether
-    /// there is one, and this server leads.
+    /// Has the member lead that lacks least. Says whether there is one, and this server leads.
     pub(super) fn hand_over(&mut self, out: &mut Effects) -> bool {
-        let Some(group) = self.sequencer.status().filter(|_| self.leader.is_some()) else { return false };
-        let may_lead = |other: &&Other| {
-            group.members.votes(other.id) && !other.is_lost && self.now.since_us(other.heard) <= HEARD_US
-        };
-        let Some(to) = group.others.iter().filter(may_lead).max_by_key(|other| other.durable) else {
+        let Some(to) = self.able_to_lead().into_iter().max_by_key(|other| other.durable) else {
             return false;
         };
         self.sequence(order::Input::MoveLead(to.id), out);
         true
+    }
+
+    /// The other members that vote and were heard a moment ago, in the order of their identities; none if
+    /// this server does not lead.
+    fn able_to_lead(&self) -> Vec<Other> {
+        let Some(group) = self.sequencer.status().filter(|_| self.leader.is_some()) else {
+            return Vec::new();
+        };
+        let may_lead = |other: &Other| {
+            group.members.votes(other.id) && !other.is_lost && self.now.since_us(other.heard) <= HEARD_US
+        };
+        let mut able: Vec<Other> = group.others.iter().copied().filter(may_lead).collect();
+        able.sort_unstable_by_key(|other| other.id);
+        able
     }
 
     fn turn_away(&mut self, conn: Conn, why: &str, out: &mut Effects) {
@@ -227,7 +247,7 @@ const COPY_AGAIN_US: u64 = 1_000_000;
 
 /// Time from an attempt of a leader with a full disk to hand the lead over until the next, in microseconds:
 /// long, so that members whose disks are all full do not hand it round.
-const RELIEVED_AGAIN_US: u64 = 5_000_000;
+const RELIEVED_AGAIN_US: u64 = 10_000_000;
 
 /// Why a member stops that was removed.
 pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \

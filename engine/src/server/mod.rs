@@ -139,6 +139,8 @@ impl Server {
             Input::Copied(view, end) => self.copied(view, end, out),
             Input::MoveLead(to) => self.sequence(order::Input::MoveLead(to), out),
             Input::Time if !is_working => self.sequence(order::Input::Time, out),
+            Input::DiskFull(full) if !is_working => self.condition.disk_full = full,
+            Input::Drain if !is_working => self.condition.refuse_calls(),
             // There is no replica meanwhile.
             _ if !is_working => {}
             Input::Read(view, page, result) if self.is_answered(view) => {

@@ -56,6 +56,13 @@ impl Condition {
         Condition { drain, disk_full: self.disk_full, relieved: self.relieved, ..Condition::new(now) }
     }
 
+    /// New calls are refused from now on.
+    pub(crate) fn refuse_calls(&mut self) {
+        if matches!(self.drain, Drain::Open | Drain::Handing(_)) {
+            self.drain = Drain::Draining;
+        }
+    }
+
     /// Says whether commits are refused for want of room. While the lead is handed over they are not: the
     /// disks of others make them durable.
     pub(crate) fn refuses_commits(self, now: Now) -> bool {

@@ -338,7 +338,7 @@ fn leader_with_full_disk_hands_over() {
         offers(&mut first) > 0
     };
     assert!(offered_after(11), "it is told again with each answer");
-    assert!(!offered_after(35));
+    assert!(!offered_after(95));
     assert!(offered_after(20));
 }
 

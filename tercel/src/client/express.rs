@@ -146,6 +146,9 @@ fn patience_of(asked: &ExpressAsked) -> Duration {
 /// The time for which no call goes over datagrams after nothing has come that way.
 const REST: Duration = Duration::from_secs(5);
 
+/// Time for the first word of a request that goes in many packets.
+const BLAST_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Bytes of other arrivals at which a waiting call hands them on.
 const KEPT_BYTES: usize = 128 << 10;
 
@@ -380,7 +383,9 @@ impl Shared {
         let Some(number) = by.call(socket, request) else { return Expressed::No };
         self.count_express();
         let begun = Instant::now();
-        let (mut heard, mut patience) = (begun, patience_of(asked));
+        // Whoever gives up a call of which the server does not keep the answer learns no more of it.
+        let first = if bytes > KEPT_BYTES { BLAST_PATIENCE } else { patience_of(asked) };
+        let (mut heard, mut patience) = (begun, first);
         let answer = loop {
             match by.wait(socket, conn.spin()) {
                 // A large answer takes its time, and the server does not keep it.

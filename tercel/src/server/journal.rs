@@ -3,6 +3,9 @@
 //! The loop looks once a turn, and a turn in which nothing of this has changed costs some comparisons.
 //! Nothing is told of single requests.
 
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
 use tercel_engine::server::{Server as Machine, SpaceWarning};
 use tercel_engine::time::Times;
 use tercel_wire::id::{MemberId, ViewId};
@@ -16,11 +19,24 @@ pub(super) struct Journal {
     view: Option<(ViewId, bool)>,
     disk_full: bool,
     slow_syncs: u64,
+    /// What may come again and again, and when it was told last.
+    told: HashMap<Repeated, Instant>,
 }
+
+/// Events that come again and again until an operator does something: each is told now and then.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Repeated {
+    Refused(MemberId),
+    Copy,
+    SlowSync,
+}
+
+/// Time between two words of the same.
+const TOLD_AGAIN: Duration = Duration::from_secs(10);
 
 impl Journal {
     pub(super) fn new(board: Board) -> Journal {
-        Journal { board: (board, None), view: None, disk_full: false, slow_syncs: 0 }
+        Journal { board: (board, None), view: None, disk_full: false, slow_syncs: 0, told: HashMap::new() }
     }
 
     /// Notes the warning of the machine, if that has changed.
@@ -61,10 +77,33 @@ impl Journal {
     /// Tells of syncs that took long.
     pub(super) fn syncs(&mut self, syncs: &Times) {
         let more = syncs.slow - self.slow_syncs;
-        if more > 0 {
+        if more > 0 && self.is_due(Repeated::SlowSync) {
             self.slow_syncs = syncs.slow;
             tracing::warn!(more, slow_us = Times::SLOW_US, "slow syncs of the log's disk");
         }
+    }
+
+    /// Another member refuses this one, or a copy broke off.
+    pub(super) fn refused(&mut self, member: MemberId, why: &str) {
+        if self.is_due(Repeated::Refused(member)) {
+            tracing::warn!(%member, why, "refused");
+        }
+    }
+
+    pub(super) fn copy_begins(&mut self, leader: &str) {
+        if self.is_due(Repeated::Copy) {
+            tracing::info!(leader, "takes a copy of the space: the leader's log no longer reaches back");
+        }
+    }
+
+    fn is_due(&mut self, event: Repeated) -> bool {
+        let now = Instant::now();
+        self.told.retain(|_, last| now.duration_since(*last) < TOLD_AGAIN);
+        let is_due = !self.told.contains_key(&event);
+        if is_due {
+            self.told.insert(event, now);
+        }
+        is_due
     }
 }
 
@@ -74,15 +113,6 @@ pub(super) fn connected(member: MemberId) {
 
 pub(super) fn disconnected(member: MemberId) {
     tracing::debug!(%member, "the connection to a member has ended");
-}
-
-/// Another member refuses this one, or a copy broke off.
-pub(super) fn refused(member: MemberId, why: &str) {
-    tracing::warn!(%member, why, "refused");
-}
-
-pub(super) fn copy_begins(leader: &str) {
-    tracing::info!(leader, "takes a copy of the space: the leader's log no longer reaches back");
 }
 
 pub(super) fn copy_ended(view: ViewId) {

@@ -349,7 +349,7 @@ impl Loop {
             Kind::Received(lease) if event.key == PEER_KEY => {
                 let heard = self.group.as_mut().and_then(|group| group.heard(event.token, &lease));
                 if let Some((member, text)) = heard {
-                    journal::refused(member, &text);
+                    self.journal.refused(member, &text);
                     core.take(now, Input::RefusedBy(member, text));
                 }
             }
@@ -482,7 +482,7 @@ impl Loop {
             Post::Saved(number) => core.take(now, Input::Saved(number)),
             // It is told for a while, and the leader asked again.
             Post::Copied(Err((member, why))) => {
-                journal::refused(member, &why);
+                self.journal.refused(member, &why);
                 core.take(now, Input::RefusedBy(member, why));
             }
             Post::Copied(Ok((view, end))) => {
@@ -823,7 +823,7 @@ impl Loop {
                 }
             }
             Effect::Copy(leader) => {
-                journal::copy_begins(&leader);
+                self.journal.copy_begins(&leader);
                 if let Err(error) = group.copy(&leader) {
                     self.failed = Some(format!("it cannot take a copy of the space: {error}"));
                 }

@@ -72,10 +72,11 @@ impl Copying {
                 let _ = DataDir::drop_copy(&dir);
             }
             // One that is whole may be adopted: no other is begun before the loop has said.
-            is_under_way.store(matches!(copied, Ok(Ok(_))), Ordering::SeqCst);
+            let is_whole = matches!(copied, Ok(Ok(_)));
             let copied = copied.and_then(|copied| copied.map_err(|why| why.to_string()));
             let failed = |why| (of.member, format!("the copy broke off: {why}"));
             post(&handle, Post::Copied(copied.map_err(failed)));
+            is_under_way.fetch_and(is_whole, Ordering::SeqCst);
         })
     }
 
