@@ -45,6 +45,8 @@ pub fn run(args: &args::Serve) -> Outcome {
         let at = advertise.as_ref().or(args.listen.first());
         let at =
             at.ok_or_else(|| Failure::new("a member needs an address").next("name it with --advertise"))?;
+        // A mistake is found before the group is told of it.
+        Server::rehearse(&config).map_err(not_started)?;
         let member = tercel::group::join(&args.data, servers, at)?;
         let part = if follow.is_some() { ", a copy for readers" } else { "" };
         say!("member {member} of the group, reached at {at}{part}");

@@ -411,6 +411,7 @@ fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Res
                 version_max: WIRE_VERSION,
                 space,
                 resume,
+                via: *u.choose(&[None, Some(Via::Any), Some(Via::Replica)])?,
             }
             .encode(&mut body);
             Kind::Hello

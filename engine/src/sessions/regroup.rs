@@ -124,6 +124,9 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
                     of.member
                 ));
             }
+            if other.is_none_or(|other| now.since_us(other.heard) > HEARD_US) {
+                return later(format!("member {} does not answer: start it before it is to vote", of.member));
+            }
             let lacks = group.stable.0 - other.map_or(0, |other| other.durable.0.min(group.stable.0));
             if lacks > CAUGHT_UP_ENTRIES {
                 return later(format!(
@@ -146,7 +149,13 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
                 of.member
             ));
         }
-        (Regrouping::Lead, Some(_)) => return Ok(Change::Lead(of.member)),
+        (Regrouping::Lead, Some(_)) => {
+            let other = group.others.iter().find(|other| other.id == of.member);
+            return match other.is_some_and(|other| now.since_us(other.heard) <= HEARD_US) {
+                true => Ok(Change::Lead(of.member)),
+                false => later(format!("member {} does not answer, so it cannot lead now", of.member)),
+            };
+        }
     }
     if group.is_changing {
         return later(

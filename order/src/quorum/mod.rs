@@ -111,6 +111,8 @@ pub struct Quorum {
     promise: Promise,
     tail: Tail,
     lists: Lists,
+    /// The members when it joined.
+    joined: Option<Members>,
     stable: LogPosition,
     stable_stamp: Stamp,
     /// The own disk has the log up to there, after so many cuts.
@@ -237,6 +239,7 @@ impl Quorum {
             promise: Promise { view: promised, number: 0, saved: 0, owed: None, why: Why::NoLeader },
             tail: Tail::new(begins, runs, stable_stamp),
             lists: Lists::new(stable, members),
+            joined: None,
             stable,
             stable_stamp,
             written: Written { cuts: 0, position: stable },
@@ -295,12 +298,23 @@ impl Quorum {
         self.stable >= leading.first && self.lists.newest_at() <= self.stable
     }
 
-    /// The members that are to be connected: a member that the newest list lacks hears that this is stable.
+    /// It joined when these were the members.
+    pub fn joined(&mut self, members: Members) {
+        self.joined = Some(members);
+    }
+
+    /// The members that are to be connected: a member that the newest list lacks hears that this is stable,
+    /// and one that joins must reach those that feed it, although its log begins with lists of before them.
     fn connected(&self) -> Members {
-        let mut all: Vec<Member> = self.lists.newest().iter().cloned().collect();
-        let leaving = self.lists.at(self.stable).iter();
-        all.extend(leaving.filter(|member| self.lists.newest().get(member.id).is_none()).cloned());
-        Members::new(all).unwrap_or_else(|| self.lists.newest().clone())
+        let newest = self.lists.newest();
+        let mut all: Vec<Member> = newest.iter().cloned().collect();
+        let feeding = self.joined.as_ref().filter(|_| newest.get(self.me).is_none());
+        for member in self.lists.at(self.stable).iter().chain(feeding.iter().flat_map(|all| all.iter())) {
+            if all.iter().all(|other| other.id != member.id) {
+                all.push(member.clone());
+            }
+        }
+        Members::new(all).unwrap_or_else(|| newest.clone())
     }
 
     fn packet(&mut self, now: Now, from: MemberId, bytes: &[u8], out: &mut Vec<Output>) {

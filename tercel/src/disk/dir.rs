@@ -488,6 +488,16 @@ fn is_uncreated(dir: &HeldDir, purpose: Purpose) -> Result<bool, DiskError> {
     }
 }
 
+impl DataDir {
+    /// Sees whether no process has the directory.
+    ///
+    /// # Errors
+    /// `Locked` if one has; if it is no directory or cannot be looked at.
+    pub fn see_free(path: &Path) -> Result<(), DiskError> {
+        lock_to_look(&HeldDir::open(path)?).map(drop)
+    }
+}
+
 /// Takes the lock to look at a directory, as far as that needs no write.
 fn lock_to_look(dir: &HeldDir) -> Result<Option<Lock>, DiskError> {
     let may_not = |kind| matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem);

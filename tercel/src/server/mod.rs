@@ -434,6 +434,15 @@ impl Server {
         start::start(config)
     }
 
+    /// Sees whether a server could start now: its settings make sense, its addresses are free, and no process
+    /// has its directory. Nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Server::start`], as far as that is known.
+    pub fn rehearse(config: &ServerConfig) -> Result<(), ServerError> {
+        start::rehearse(config)
+    }
+
     /// Chooses what a server of a data directory does, before it starts.
     pub fn builder(dir: impl Into<PathBuf>) -> ServerBuilder {
         ServerBuilder::new(dir.into())

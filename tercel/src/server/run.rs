@@ -63,7 +63,7 @@ const CALLS_SLICE_US: u64 = 100;
 
 /// The longest wait of a clean stop for ordered installs. It does not wait for room on the disk: everything
 /// is in the log.
-const STOP_SECONDS_MAX: u64 = 60;
+const STOP_MAX: Duration = Duration::from_secs(60);
 
 /// The loop of a server: takes events, hands them to the machine, and performs the machine's decisions.
 pub(super) struct Loop {
@@ -537,7 +537,9 @@ impl Loop {
                 // Calls that are under way are broken off now.
                 self.stopping.drains.clear();
                 self.workers.inside().lending.stop();
-                self.stopping.by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
+                // Told again, it waits for nothing: all that was acknowledged is in the log.
+                let last = if self.stopping.by.is_some() { Duration::ZERO } else { STOP_MAX };
+                self.stopping.by = Some(Instant::now() + last);
                 // A client that went on committing would keep the buffer from ever being empty. Ordered
                 // commits are not lost: clients ask for them when there is a server again.
                 for conn in self.conns.keys().copied().collect::<Vec<_>>() {

@@ -255,7 +255,8 @@ fn member(
         suffix: recovery.kept(),
         is_sure: opened.is_sure,
     };
-    let order = Quorum::new(Config::default(), order, seed, Now(0));
+    let mut order = Quorum::new(Config::default(), order, seed, Now(0));
+    order.joined(remembered.members.clone());
     let joined = ViewId::new(recovery.view().number, start as u32);
     let end = Written { cuts: 0, position: last.position };
     let mut machine = recovery.finish_with(Now(0), Box::new(order), joined, end, out)?;
@@ -280,13 +281,25 @@ fn append(log: &mut Log, out: &mut Effects) -> Result<(), ServerError> {
     Ok(())
 }
 
-pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
-    config.check()?;
-    for address in &config.listen {
-        if !address.is_local() && !config.allow_plain_remote {
-            return Err(ServerError::Remote(address.clone()));
-        }
+/// Sees whether a server could start: its addresses are free, and so is its directory.
+pub(super) fn rehearse(config: &ServerConfig) -> Result<(), ServerError> {
+    check(config)?;
+    if !DataDir::is_absent(&config.dir) {
+        DataDir::see_free(&config.dir)?;
     }
+    listen(&config.listen).map(drop)
+}
+
+fn check(config: &ServerConfig) -> Result<(), ServerError> {
+    config.check()?;
+    match config.listen.iter().find(|address| !address.is_local() && !config.allow_plain_remote) {
+        Some(address) => Err(ServerError::Remote(address.clone())),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
+    check(&config)?;
     // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves no
     // files. An existing space is recovered first: a client that can connect finds it ready.
     let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
