@@ -178,7 +178,9 @@ struct History {
     is_foreign: bool,
     /// States of other spaces on which the space rests, at the watermark or later.
     dependencies: Vector,
-    /// Those that the space rests on for good.
+    /// Those that the server has told since this client greets it.
+    told: Vector,
+    /// Those that the space rests on for good, unless its operator has it forget one.
     ordered: Vector,
 }
 
@@ -210,6 +212,7 @@ impl Client {
                 heard: Stamp::ZERO,
                 is_foreign: false,
                 dependencies: Vector::default(),
+                told: Vector::default(),
                 ordered: Vector::default(),
             },
             config,

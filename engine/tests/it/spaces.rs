@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::collect::status;
 use crate::exports::Letter;
 use crate::world::hand::{A, Hand, closed};
 use crate::world::things::{Thing, make, set, thing};
@@ -10,7 +11,7 @@ use tercel_engine::error::{Bound, Error};
 use tercel_engine::random::Random;
 use tercel_engine::server::{CollectConfig, ServerConfig};
 use tercel_engine::spaces::{Cut, Session};
-use tercel_engine::txn::{Isolation, Options, Port, Tx, run};
+use tercel_engine::txn::{Isolation, Options, Port, Step, Tx, run};
 use tercel_wire::far::Far;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{SpaceId, Stamp, ViewId};
@@ -225,27 +226,84 @@ fn session_does_one_thing_after_the_other() {
     });
 }
 
+/// States of spaces that never were.
+fn invented(from: u64, count: usize) -> Vector {
+    let mut vector = Vector::default();
+    let all = (from..from + count as u64).map(|n| (SpaceId(n), Seen::at(ViewId::new(1, 1), Stamp(n))));
+    all.for_each(|(space, seen)| vector.add(space, seen));
+    vector
+}
+
 #[test]
 fn space_rests_on_bounded_number_of_others() {
     let two = Two::new();
-    let seen = |from: u64, count: usize| {
-        let mut vector = Vector::default();
-        let all = (from..from + count as u64).map(|n| (SpaceId(n), Seen::at(ViewId::new(1, 1), Stamp(n))));
-        all.for_each(|(space, seen)| vector.add(space, seen));
-        vector
-    };
     two.session(0, |session| {
-        session.absorb(&seen(1_000, VECTOR_MAX - 1)).unwrap();
+        session.absorb(&invented(1_000, VECTOR_MAX - 1)).unwrap();
         session.space("documents").unwrap().run(|tx| set(tx, two.document, 5)).unwrap();
-        let more = session.absorb(&seen(2_000, 2));
+        let more = session.absorb(&invented(2_000, 2));
         assert!(matches!(more, Err(Error::Invalid(_))), "{more:?}");
     });
     two.session(1, |session| {
-        session.absorb(&seen(3_000, 2)).unwrap();
+        session.absorb(&invented(3_000, 2)).unwrap();
         let full = session.space("documents").unwrap().run(|tx| set(tx, two.document, 6));
         assert!(matches!(full, Err(Error::Full(Bound::Server(_)))), "{full:?}");
     });
     assert_eq!(two.document_now(), 5);
+}
+
+/// Has a client's space rest on a vector, or forget what it says.
+fn depend(port: &dyn Port, on: &Vector) -> Result<(), Error> {
+    let mut end = Ok(());
+    port.drive(None, &mut |home, _| match home.depend(on) {
+        None => Step::Wait,
+        Some(result) => {
+            end = result;
+            Step::Done
+        }
+    })?;
+    end
+}
+
+fn rests_on(port: &dyn Port) -> Vector {
+    let mut on = None;
+    port.drive(None, &mut |home, _| {
+        on = home.dependencies(Stamp::ZERO);
+        Step::Done
+    })
+    .unwrap();
+    on.unwrap()
+}
+
+#[test]
+fn live_clients_go_on_after_space_is_forgotten() {
+    let two = Two::new();
+    let ports = [two.documents.thread(0), two.documents.thread(1)];
+    depend(&ports[0], &invented(1_000, VECTOR_MAX)).unwrap();
+    for n in 0..3 {
+        two.documents.run_until_idle();
+        depend(&ports[0], &Vector::forgetting(SpaceId(1_000 + n))).unwrap();
+        depend(&ports[0], &invented(2_000 + n, 1)).unwrap();
+        for (client, port) in ports.iter().enumerate() {
+            two.documents.run(client, |tx| set(tx, two.document, n)).unwrap();
+            two.documents.run_until_idle();
+            let on = rests_on(port);
+            assert_eq!((on.len(), on.get(SpaceId(1_000 + n))), (VECTOR_MAX, None), "client {client}");
+            assert!(on.covers(&invented(2_000 + n, 1)));
+        }
+    }
+}
+
+#[test]
+fn forgotten_space_is_ordered_again_after_greeting() {
+    let two = Two::new();
+    let ports = [two.documents.thread(0), two.documents.thread(1)];
+    depend(&ports[0], &invented(1_000, 1)).unwrap();
+    two.documents.run_until_idle();
+    depend(&ports[1], &Vector::forgetting(SpaceId(1_000))).unwrap();
+    two.documents.cut(0);
+    two.documents.run_until_idle();
+    depend(&ports[0], &invented(1_000, 1)).unwrap();
+    assert!(status(&two.documents).contains("\"rests_on\":[\"3e8:"), "{}", status(&two.documents));
 }
 
 #[test]
