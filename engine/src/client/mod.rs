@@ -469,7 +469,6 @@ impl Client {
         health.map(|(_, health)| health.clone())
     }
 
-    /// Asks for what is asked for once at a time, unless that is under way.
     /// Has the space rest on states of other spaces; `None` until it does.
     fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
         let is_forgotten = |space| self.history.dependencies.get(space).is_none();
@@ -493,6 +492,7 @@ impl Client {
         None
     }
 
+    /// Asks for what is asked for once at a time, unless that is under way.
     fn ask_single(&mut self, single: Single, body: &[u8]) {
         if !self.peer.pending.has(single) && self.peer.link == LinkState::Up {
             self.request(Asked::Single(single), body);

@@ -307,6 +307,50 @@ fn forgotten_space_is_ordered_again_after_greeting() {
 }
 
 #[test]
+fn space_that_rests_on_many_is_read() {
+    for count in [VECTOR_MAX - 1, VECTOR_MAX] {
+        let two = Two::new();
+        depend(&two.documents.thread(0), &invented(1_000, count)).unwrap();
+        two.documents.run(0, |tx| set(tx, two.document, 3)).unwrap();
+        two.documents.run_until_idle();
+        two.session(1, |session| {
+            for _ in 0..2 {
+                assert_eq!(two.read(session, "documents", two.document), Ok(3));
+                assert_eq!(two.read(session, "accounts", two.access), Ok(1));
+            }
+            // All of them and both spaces are more than a token names, and than a space rests on.
+            let token = session.token();
+            assert!(matches!(&token, Err(Error::Invalid(text)) if text.contains("forget")), "{token:?}");
+            let written = session.space("accounts").unwrap().run(|tx| set(tx, two.access, 2));
+            assert_eq!(matches!(written, Err(Error::Invalid(_))), count == VECTOR_MAX, "{written:?}");
+            assert_eq!(two.read(session, "documents", two.document), Ok(3));
+        });
+    }
+}
+
+#[test]
+fn cut_beside_writers_of_both_spaces_ends() {
+    let two = Two::new();
+    let (mut attempts, mut written) = (0, 0);
+    let read = two.session(1, |reader| {
+        reader.read(|cut| {
+            attempts += 1;
+            let access = cut.space("accounts")?.get(two.access)?.count();
+            let document = cut.space("documents")?.get(two.document)?.count();
+            written += 1;
+            two.session(0, |writer| {
+                writer.space("accounts")?.run(|tx| set(tx, two.access, 10 + written))?;
+                writer.space("documents")?.run(|tx| set(tx, two.document, written))
+            })?;
+            two.accounts.run_until_idle();
+            two.documents.run_until_idle();
+            Ok((access, document))
+        })
+    });
+    assert_eq!((read, attempts), (Ok((1, 0)), 1));
+}
+
+#[test]
 fn client_that_has_space_rest_on_itself_is_shown_out() {
     let mut h = Hand::new();
     h.greet(A, 1, 1);
@@ -665,6 +709,30 @@ fn state_of_lost_history_is_read() -> bool {
         assert!(matches!(read, Ok(2) | Err(Error::OtherHistory(_))), "{read:?}");
         read.is_ok()
     })
+}
+
+#[test]
+fn cut_with_lost_cause_is_refused_in_any_order() {
+    for documents_first in [true, false] {
+        let two = Two::new();
+        let old = two.accounts.lock().node.disk.clone();
+        two.revoke_and_write();
+        two.release();
+        two.accounts.crash();
+        two.accounts.lock().node.disk = old;
+        two.accounts.restart();
+        two.accounts.run_until_idle();
+        // Other commits have its stamps by then.
+        (0..5).for_each(|n| two.accounts.run(1, |tx| set(tx, two.access, n)).unwrap());
+        let cut = two.session(1, |reader| {
+            reader.read(|cut| {
+                let document = || Ok::<_, Error>(cut.space("documents")?.get(two.document)?.count());
+                let access = || Ok::<_, Error>(cut.space("accounts")?.get(two.access)?.count());
+                Ok(if documents_first { document()? + access()? } else { access()? + document()? })
+            })
+        });
+        assert!(matches!(cut, Err(Error::OtherHistory(_))), "{cut:?}");
+    }
 }
 
 #[test]
