@@ -197,6 +197,8 @@ struct Tools {
     /// The vector that the space was last asked to rest on, and the last that was refused.
     depending: Vector,
     depend_refused: Option<(Vector, Error)>,
+    /// What the space was last made to forget.
+    forgotten: Option<Vector>,
 }
 
 impl Client {
@@ -469,11 +471,11 @@ impl Client {
         health.map(|(_, health)| health.clone())
     }
 
-    /// Has the space rest on states of other spaces; `None` until it does.
+    /// Has the space rest on states of other spaces, or forget some; `None` until it does.
     fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
-        let is_forgotten = |space| self.history.dependencies.get(space).is_none();
         let is_done = match on.forgotten().next() {
-            Some(_) => on.forgotten().all(is_forgotten),
+            // What was told here may be behind, so only an answer counts.
+            Some(_) => self.tools.forgotten.take_if(|forgotten| forgotten == on).is_some(),
             None => self.history.ordered.covers(on),
         };
         if is_done {

@@ -246,6 +246,9 @@ impl Client {
                     self.history.ordered.remove(space);
                 }
                 self.rests_on(&dependencies.on);
+                if dependencies.on.forgotten().next().is_some() {
+                    self.tools.forgotten = Some(dependencies.on);
+                }
             }
             (asked, _) => {
                 let violation = asked.violation(header.kind, named.map(|(page, _)| page));
