@@ -197,7 +197,7 @@ struct Tools {
     /// The vector that the space was last asked to rest on, and the last that was refused.
     depending: Vector,
     depend_refused: Option<(Vector, Error)>,
-    /// What the space was last made to forget.
+    /// The vector with the spaces that this one was last made to forget.
     forgotten: Option<Vector>,
 }
 

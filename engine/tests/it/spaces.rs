@@ -712,7 +712,7 @@ fn state_of_lost_history_is_read() -> bool {
 }
 
 #[test]
-fn cut_with_lost_cause_is_refused_in_any_order() {
+fn cut_with_lost_cause_is_refused() {
     for documents_first in [true, false] {
         let two = Two::new();
         let old = two.accounts.lock().node.disk.clone();
@@ -728,7 +728,10 @@ fn cut_with_lost_cause_is_refused_in_any_order() {
             reader.read(|cut| {
                 let document = || Ok::<_, Error>(cut.space("documents")?.get(two.document)?.count());
                 let access = || Ok::<_, Error>(cut.space("accounts")?.get(two.access)?.count());
-                Ok(if documents_first { document()? + access()? } else { access()? + document()? })
+                match documents_first {
+                    true => document().and_then(|d| Ok((access()?, d))),
+                    false => access().and_then(|a| Ok((a, document()?))),
+                }
             })
         });
         assert!(matches!(cut, Err(Error::OtherHistory(_))), "{cut:?}");
