@@ -194,8 +194,7 @@ impl<'s> Session<'s> {
     }
 
     fn see(&self, seen: Vector) -> Result<(), Error> {
-        // Tokens name so many other spaces, and each of its own spaces is one and rests on so many. Beyond
-        // that are only those that spaces were made to forget meanwhile.
+        // Tokens name so many others, and each own space is one and rests on so many. Forgotten ones add up.
         let spaces_max = VECTOR_MAX + self.spaces.len() * (VECTOR_MAX + 1);
         if seen.len() > spaces_max {
             let text = format!("this session has seen more than {spaces_max} spaces: begin another one");
@@ -328,9 +327,8 @@ impl InSpace<'_, '_> {
     ///
     /// # Errors
     /// As [`txn::run`]; `Invalid` within another transaction of the session, and if it has seen more than 64
-    /// other spaces; `Full` if the space rests on as
-    /// many others as it can; `OtherHistory` if a space was put back to a state before one that the session
-    /// has seen.
+    /// other spaces; `Full` if the space rests on as many others as it can; `OtherHistory` if a space was put
+    /// back to a state before one that the session has seen.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
         let id = self.prepare()?;
@@ -456,8 +454,7 @@ impl<'a> Cut<'a> {
         Ok((tokens, together))
     }
 
-    /// Fails with `OtherHistory` if a state is needed that its space was put back from. Such a state has a
-    /// stamp, and the one that was read may be above it.
+    /// Fails with `OtherHistory` if a state is needed that its space was put back from.
     fn is_of_history(&self, at: usize, token: Token, needs: &Vector) -> Result<(), Error> {
         let need = needs.token(token.space).filter(|need| need.view != token.view);
         let Some(at_least) = need else { return Ok(()) };
