@@ -456,7 +456,9 @@ pub struct Gc {
   tercel forget a1b2c3d4 --server 127.0.0.1:7117
 
 Sessions that write in a space have it rest on the others that they have seen, 64 at most; `tercel stat --json` lists them under rests_on. \
-Forget one only if it is gone for good, or never was: readers are then no longer kept from an effect without a cause in it.")]
+Forget one only if it is gone for good, or never was: readers are then no longer kept from an effect without a cause in it. \
+Stop the programs that hold tokens with it before, and have all spaces forget it: a session that has seen it brings it back. \
+The exit code is 1 if the space does not rest on it.")]
 pub struct Forget {
     /// The id of the other space, in hexadecimal digits
     #[arg(value_name = "SPACE")]

@@ -63,6 +63,8 @@ pub struct Cut<'a> {
     /// The states that it needs at least.
     needs: RefCell<Vector>,
     transactions: Vec<OnceCell<Tx<'a>>>,
+    /// By space: the state that was read whose dependencies are among the needs.
+    noted: Vec<Cell<Option<Stamp>>>,
 }
 
 impl<'s> Session<'s> {
@@ -159,27 +161,44 @@ impl<'s> Session<'s> {
     /// as much. Waits until the client has heard of the session's own commits.
     ///
     /// # Errors
-    /// `Unavailable` or `Timeout` if that cannot be; `Invalid` within one of its transactions.
+    /// `Unavailable` or `Timeout` if that cannot be; `Invalid` within one of its transactions, and if it has
+    /// seen more than 64 spaces.
     pub fn token(&self) -> Result<Vector, Error> {
         let _amid = self.enter()?;
         self.close(None)?;
-        Ok(self.seen.borrow().clone())
+        let seen = self.seen.borrow();
+        passed_on(&seen, "a token names")?;
+        Ok(seen.clone())
     }
 
     /// From now on the session sees all that the one did which gave the token.
     ///
     /// # Errors
-    /// `Invalid` if the session would have seen more than 64 spaces.
+    /// `Invalid` if that would make it more than 64 spaces beside the session's own.
     pub fn absorb(&self, token: &Vector) -> Result<(), Error> {
         let _amid = self.enter()?;
         let mut seen = self.seen.borrow().clone();
+        let before = self.count_others(&seen);
         seen.join(token);
+        if self.count_others(&seen) > VECTOR_MAX.max(before) {
+            let text = format!("a session absorbs tokens of at most {VECTOR_MAX} spaces beside its own");
+            return Err(Error::Invalid(text));
+        }
         self.see(seen)
     }
 
+    /// The spaces of a vector that are none of this session's, as far as they were reached.
+    fn count_others(&self, seen: &Vector) -> usize {
+        let ids = self.ids.borrow();
+        seen.iter().filter(|(space, _)| !ids.contains(&Some(*space))).count()
+    }
+
     fn see(&self, seen: Vector) -> Result<(), Error> {
-        if seen.len() > VECTOR_MAX {
-            return Err(Error::Invalid(format!("a session sees at most {VECTOR_MAX} spaces")));
+        // Tokens name so many others, and each own space is one and rests on so many. Forgotten ones add up.
+        let spaces_max = VECTOR_MAX + self.spaces.len() * (VECTOR_MAX + 1);
+        if seen.len() > spaces_max {
+            let text = format!("this session has seen more than {spaces_max} spaces: begin another one");
+            return Err(Error::Invalid(text));
         }
         self.seen.replace(seen);
         self.changes.set(self.changes.get() + 1);
@@ -196,6 +215,7 @@ impl<'s> Session<'s> {
         if others.is_empty() || dropped(Rule::VectorNotCarried) {
             return Ok(());
         }
+        passed_on(others, "a space rests on")?;
         self.drive(at, options, |home| home.depend(others))
     }
 
@@ -270,7 +290,8 @@ impl<'s> Session<'s> {
         let needs = RefCell::new(self.seen.borrow().clone());
         for attempt in 0..limits::RUN_ATTEMPTS_MAX {
             let transactions = self.spaces.iter().map(|_| OnceCell::new()).collect();
-            let cut = Cut { session: self, needs: RefCell::new(needs.borrow().clone()), transactions };
+            let noted = vec![Cell::new(None); self.spaces.len()];
+            let cut = Cut { session: self, needs: RefCell::new(needs.borrow().clone()), transactions, noted };
             let returned = body(&cut);
             let (tokens, together) = cut.judge()?;
             // A body that saw states which hold no longer may have failed for that alone.
@@ -305,9 +326,9 @@ impl InSpace<'_, '_> {
     /// made to rest on that, which takes as long as a commit.
     ///
     /// # Errors
-    /// As [`txn::run`]; `Invalid` within another transaction of the session; `Full` if the space rests on as
-    /// many others as it can; `OtherHistory` if a space was put back to a state before one that the session
-    /// has seen.
+    /// As [`txn::run`]; `Invalid` within another transaction of the session, and if it has seen more than 64
+    /// other spaces; `Full` if the space rests on as many others as it can; `OtherHistory` if a space was put
+    /// back to a state before one that the session has seen.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
         let id = self.prepare()?;
@@ -380,11 +401,13 @@ impl<'a> Cut<'a> {
         if cell.get().is_none() {
             let options = Options { freshness: Freshness::default(), ..Options::default() };
             let id = self.session.id(at, &options)?;
-            // The spaces that were read before may rest on this one, and on more of it by now.
+            // The spaces that were read before may rest on this one, and on more of it if their states moved.
             self.join_needs()?;
             let at_least = self.needs.borrow().token(id);
             let tx = Tx::begin(self.session.spaces[at].1, Options { at_least, ..options })?;
             _ = cell.set(tx);
+            // At once: the state has no part in what its space rests on later.
+            self.join_needs()?;
         }
         cell.get().ok_or(Error::Conflict)
     }
@@ -395,10 +418,14 @@ impl<'a> Cut<'a> {
         open.map(|(at, tx)| Ok((at, tx.state()?))).collect()
     }
 
+    /// Joins what the spaces rest on in the states that were read, of those that are new or have moved.
     fn join_needs(&self) -> Result<(), Error> {
         for (at, token) in self.tokens()? {
-            let on = self.session.dependencies(at, token.stamp)?;
-            self.needs.borrow_mut().join(&on);
+            if self.noted[at].get() != Some(token.stamp) {
+                let on = self.session.dependencies(at, token.stamp)?;
+                self.needs.borrow_mut().join(&on);
+                self.noted[at].set(Some(token.stamp));
+            }
         }
         Ok(())
     }
@@ -421,8 +448,31 @@ impl<'a> Cut<'a> {
         }
         let covers = |token: &Token| needs.get(token.space).is_none_or(|need| token.stamp >= need.at);
         let together = tokens.iter().all(|(_, token)| covers(token));
+        if together {
+            tokens.iter().try_for_each(|(at, token)| self.is_of_history(*at, *token, &needs))?;
+        }
         Ok((tokens, together))
     }
+
+    /// Fails with `OtherHistory` if a state is needed that its space was put back from.
+    fn is_of_history(&self, at: usize, token: Token, needs: &Vector) -> Result<(), Error> {
+        let need = needs.token(token.space).filter(|need| need.view != token.view);
+        let Some(at_least) = need else { return Ok(()) };
+        let options = Options { at_least: Some(at_least), ..Options::default() };
+        Tx::begin(self.session.spaces[at].1, options).map(|_| ())
+    }
+}
+
+/// Fails if a vector is too long to be sent.
+fn passed_on(seen: &Vector, by: &str) -> Result<(), Error> {
+    if seen.len() <= VECTOR_MAX {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{by} at most {VECTOR_MAX} spaces, and this session has seen {}: let the operators have spaces forget those that \
+         are gone (`tercel forget`), and begin another session",
+        seen.len()
+    )))
 }
 
 fn writes(by: &str) -> Error {

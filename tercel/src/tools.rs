@@ -81,7 +81,8 @@ pub fn interfaces(client: &Client) -> Result<Vec<Interface>, Error> {
 }
 
 /// Has the space forget that it rests on another, which is gone for good or never was: 64 others are all it
-/// can rest on. Sessions that come from it see no causes there any more.
+/// can rest on. Sessions that come from it see no causes there any more, and one that has seen the space
+/// brings it back: have all spaces forget it.
 ///
 /// # Errors
 /// `Unavailable`, `Timeout`, `Full` if the server's disk is.

@@ -120,6 +120,11 @@ impl Vector {
         other.iter().for_each(|(space, seen)| self.add(space, seen));
     }
 
+    /// Takes off all that is not in another.
+    pub fn keep_covered(&mut self, by: &Vector) {
+        self.entries.retain(|space, seen| by.get(*space).is_some_and(|other| other.covers(seen)));
+    }
+
     /// All but what is of one space.
     #[must_use]
     pub fn without(mut self, space: SpaceId) -> Vector {

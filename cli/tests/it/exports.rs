@@ -71,6 +71,9 @@ fn invented_space_is_forgotten_by_command() {
     assert_eq!(rests_on(), serde_json::json!(["beef:9"]));
     assert!(out(&tercel(&["forget", "beef", "--data", &space])).contains("no longer"));
     assert_eq!(rests_on(), serde_json::json!([]));
+    let again = tercel(&["forget", "beef", "--data", &space]);
+    let text = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.code() == Some(1) && text.contains("does not rest on beef"), "{again:?}");
     let wrong = tercel(&["forget", "the first", "--data", &space]);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("rests_on"), "{wrong:?}");
 }

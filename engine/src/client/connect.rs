@@ -6,7 +6,7 @@ use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
-use tercel_wire::vector::VECTOR_MAX;
+use tercel_wire::vector::{VECTOR_MAX, Vector};
 
 use super::begin::{QUESTIONS_MAX, Tokens};
 use super::{Client, LinkState};
@@ -24,6 +24,7 @@ impl Client {
         self.peer.last_heard = now;
         self.peer.deframer = Deframer::default();
         self.peer.out.clear();
+        self.history.told = Vector::default();
         self.stats.connections += 1;
         let resume = (self.history.view != ViewId::NONE).then(|| Resume {
             view: self.history.view,
@@ -190,8 +191,7 @@ impl Client {
             FromServer::Stream(stream) => self.stream(stream)?,
             FromServer::Verdict(verdict) => self.verdict(verdict),
             FromServer::Dependencies(dependencies) if header.call == 0 => {
-                self.history.dependencies.join(&dependencies.on);
-                if self.history.dependencies.len() > VECTOR_MAX {
+                if !self.rests_on(&dependencies.on) {
                     return Err(broken("it rests on more spaces than it can".into()));
                 }
             }
@@ -220,6 +220,20 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Takes in what the space rests on, by the server's word. Says whether a space can rest on so much.
+    pub(super) fn rests_on(&mut self, on: &Vector) -> bool {
+        if self.peer.link == LinkState::Greeting {
+            self.history.told.join(on);
+            return self.history.told.len() <= VECTOR_MAX;
+        }
+        self.history.dependencies.join(on);
+        // The space rests on some of these no longer: the next greeting says which are left.
+        if self.history.dependencies.len() > VECTOR_MAX {
+            self.disconnected("the space has forgotten that it rests on another one".into());
+        }
+        true
     }
 
     fn welcome(&mut self, w: Welcome) {
@@ -278,6 +292,9 @@ impl Client {
         self.peer.servers.learn(w.servers);
         self.peer.servers.found();
         self.history.view = w.view;
+        // All that the space rests on was told before, and what was not told is forgotten there.
+        self.history.dependencies = std::mem::take(&mut self.history.told);
+        self.history.ordered.keep_covered(&self.history.dependencies);
         self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;
         self.requests.slots.set_credit(w.credit);
         self.fetches.set_credit(w.credit);

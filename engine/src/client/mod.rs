@@ -178,7 +178,9 @@ struct History {
     is_foreign: bool,
     /// States of other spaces on which the space rests, at the watermark or later.
     dependencies: Vector,
-    /// Those that the space rests on for good.
+    /// Those that the server has told since this client greets it.
+    told: Vector,
+    /// Those that the space rests on for good, unless its operator has it forget one.
     ordered: Vector,
 }
 
@@ -195,6 +197,8 @@ struct Tools {
     /// The vector that the space was last asked to rest on, and the last that was refused.
     depending: Vector,
     depend_refused: Option<(Vector, Error)>,
+    /// The vector with the spaces that this one was last made to forget.
+    forgotten: Option<Vector>,
 }
 
 impl Client {
@@ -210,6 +214,7 @@ impl Client {
                 heard: Stamp::ZERO,
                 is_foreign: false,
                 dependencies: Vector::default(),
+                told: Vector::default(),
                 ordered: Vector::default(),
             },
             config,
@@ -466,12 +471,11 @@ impl Client {
         health.map(|(_, health)| health.clone())
     }
 
-    /// Asks for what is asked for once at a time, unless that is under way.
-    /// Has the space rest on states of other spaces; `None` until it does.
+    /// Has the space rest on states of other spaces, or forget some; `None` until it does.
     fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
-        let is_forgotten = |space| self.history.dependencies.get(space).is_none();
         let is_done = match on.forgotten().next() {
-            Some(_) => on.forgotten().all(is_forgotten),
+            // What was told here may be behind, so only an answer counts.
+            Some(_) => self.tools.forgotten.take_if(|forgotten| forgotten == on).is_some(),
             None => self.history.ordered.covers(on),
         };
         if is_done {
@@ -490,6 +494,7 @@ impl Client {
         None
     }
 
+    /// Asks for what is asked for once at a time, unless that is under way.
     fn ask_single(&mut self, single: Single, body: &[u8]) {
         if !self.peer.pending.has(single) && self.peer.link == LinkState::Up {
             self.request(Asked::Single(single), body);

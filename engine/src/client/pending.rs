@@ -240,11 +240,14 @@ impl Client {
                 self.tools.health = Some((call, Ok(health)));
             }
             (Asked::Single(Single::Depend), FromServer::Dependencies(dependencies)) => {
-                self.history.dependencies.join(&dependencies.on);
                 self.history.ordered.join(&dependencies.on);
                 for space in dependencies.on.forgotten() {
                     self.history.dependencies.remove(space);
                     self.history.ordered.remove(space);
+                }
+                self.rests_on(&dependencies.on);
+                if dependencies.on.forgotten().next().is_some() {
+                    self.tools.forgotten = Some(dependencies.on);
                 }
             }
             (asked, _) => {
@@ -509,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_beyond_their_bound_end_the_connection() {
+    fn dependencies_beyond_their_bound_are_heard_anew() {
         let mut client = Client::connected_for_test();
         let told = |client: &mut Client, spaces: std::ops::Range<u64>| {
             let mut on = Vector::default();
@@ -519,7 +522,13 @@ mod tests {
         told(&mut client, 100..164);
         assert_eq!(client.peer.link, LinkState::Up);
         told(&mut client, 164..165);
-        assert!(client.wants_close());
+        assert!(client.wants_connection());
+        // A greeting tells all of them, and no space has more than the bound.
+        client.handle(Now(2), Input::Connected);
+        told(&mut client, 101..165);
+        assert_eq!(client.peer.link, LinkState::Greeting);
+        told(&mut client, 165..166);
+        assert!(client.why_unavailable().contains("broke the protocol"));
     }
 
     #[test]

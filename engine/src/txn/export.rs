@@ -32,7 +32,7 @@ pub const TABLE: &str = "exports.Node";
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     objects: List<Ref<Any>>,
-    /// By object, the stamp at which the transaction began that exported it, and the view.
+    /// By object, the stamp of the state that the transaction read which exported it, and the view.
     stamps: List<u64>,
     views: List<u64>,
 }
@@ -114,9 +114,10 @@ impl<'c> Tx<'c> {
         if all.objects.len() >= PART_MAX {
             return Err(Error::Full(Bound::Exports { max: PARTS * PART_MAX }));
         }
-        let Token { view, .. } = self.began_at;
+        // The transaction may read a state of a later view than it began with.
+        let Token { view, stamp, .. } = self.state()?;
         all.objects.0.push(object.cast());
-        all.stamps.0.push(self.snapshot().0);
+        all.stamps.0.push(stamp.0);
         all.views.0.push(u64::from(view.number) << 32 | u64::from(view.incarnation));
         let far = all.far(all.objects.len() - 1, space);
         match part {
@@ -173,17 +174,17 @@ impl<'c> Tx<'c> {
         Ok(out)
     }
 
-    /// The reason why a far reference of this space names no export. It is known once the server has said
-    /// that the state in which it was exported is of the history of the space.
+    /// The reason why a far reference of this space names no export. If it was exported in another view than
+    /// this transaction reads, the server says whether that state is of the history of the space.
     fn why_not<T>(&self, far: Far<T>) -> Result<Error, Error> {
-        let options = Options { at_least: Some(far.token()), ..Options::default() };
-        match Tx::begin_until(self.port, &options, self.until) {
-            Ok(_) => Ok(Error::NotFound(format!(
-                "the export {far}: it was withdrawn, or this transaction begins before it; in the last case a session that \
-                 absorbs the exporter's token sees it"
-            ))),
-            Err(e) => Err(e),
+        if far.token().view != self.state()?.view {
+            let options = Options { at_least: Some(far.token()), ..Options::default() };
+            let _ = Tx::begin_until(self.port, &options, self.until)?;
         }
+        Ok(Error::NotFound(format!(
+            "the export {far}: it was withdrawn, or this transaction begins before it; in the last case a session that \
+             absorbs the exporter's token sees it"
+        )))
     }
 
     fn is_here<T>(&self, far: Far<T>) -> Result<(), Error> {

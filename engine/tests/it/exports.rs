@@ -100,9 +100,34 @@ fn far_reference_that_leads_nowhere_says_why() {
     let stamp = Stamp(far.token().stamp.0 - 1);
     let older = followed(&w, 0, Far::new(Token { stamp, ..far.token() }, far.oref()));
     assert!(matches!(older, Err(Error::NotFound(_))), "{older:?}");
+    // One that this view has not reached: nothing would come of waiting for it.
+    let stamp = Stamp(far.token().stamp.0 + 1_000);
+    let ahead = followed(&w, 0, Far::new(Token { stamp, ..far.token() }, far.oref()));
+    assert!(matches!(ahead, Err(Error::NotFound(_))), "{ahead:?}");
     let none = w.run(0, |tx| tx.export(Ref::<Thing>::NULL));
     assert!(matches!(none, Err(Error::NotFound(_))), "{none:?}");
     assert_eq!(far.space(), SPACE);
+}
+
+#[test]
+fn export_after_change_of_view_is_of_that_view() {
+    let w = world(2);
+    let other = make(&w, 1, "other", 1);
+    let port = w.thread(0);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    w.crash();
+    w.restart();
+    w.run(1, |tx| set(tx, other, 2)).unwrap();
+    w.run_until_idle();
+    // It takes over the state that has this.
+    assert_eq!(tx.get(other).unwrap().count(), 2);
+    assert!(tx.snapshot() > tx.as_of().token.stamp);
+    let far = tx.export(tx.create(&thing(7)).unwrap()).unwrap();
+    tx.commit().unwrap();
+    w.run_until_idle();
+    assert_eq!((followed(&w, 1, far), w.run(1, |tx| tx.withdraw(far))), (Ok(7), Ok(true)));
+    let gone = followed(&w, 1, far);
+    assert!(matches!(gone, Err(Error::NotFound(_))), "{gone:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::collect::status;
 use crate::exports::Letter;
 use crate::world::hand::{A, Hand, closed};
 use crate::world::things::{Thing, make, set, thing};
@@ -10,7 +11,8 @@ use tercel_engine::error::{Bound, Error};
 use tercel_engine::random::Random;
 use tercel_engine::server::{CollectConfig, ServerConfig};
 use tercel_engine::spaces::{Cut, Session};
-use tercel_engine::txn::{Isolation, Options, Port, Tx, run};
+use tercel_engine::txn::{Home, Isolation, Options, Port, Step, Tx, run};
+use tercel_testkit::node::disk::Disk;
 use tercel_wire::far::Far;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{SpaceId, Stamp, ViewId};
@@ -67,6 +69,26 @@ impl Two {
 
     fn release(&self) {
         self.accounts.lock().hold.down = None;
+    }
+
+    /// Accounts come back from an older disk.
+    fn put_back(&self, old: Disk) {
+        self.accounts.crash();
+        self.accounts.lock().node.disk = old;
+        self.accounts.restart();
+        self.accounts.run_until_idle();
+    }
+
+    /// Reads both in one cut.
+    fn cut(&self, reader: &Session<'_>, documents_first: bool) -> Result<(u64, u64), Error> {
+        reader.read(|cut| {
+            let access = || Ok(cut.space("accounts")?.get(self.access)?.count());
+            let document = || Ok(cut.space("documents")?.get(self.document)?.count());
+            match documents_first {
+                true => document().and_then(|d| Ok((access()?, d))),
+                false => access().and_then(|a| Ok((a, document()?))),
+            }
+        })
     }
 
     fn read(&self, session: &Session<'_>, space: &str, of: Ref<Thing>) -> Result<u64, Error> {
@@ -133,21 +155,11 @@ fn cut_of_two_spaces_has_both_or_neither() {
     for documents_first in [true, false] {
         let two = Two::new();
         two.revoke_and_write();
-        let cut = |reader: &Session<'_>| {
-            reader.read(|cut| {
-                let access = || Ok(cut.space("accounts")?.get(two.access)?.count());
-                let document = || Ok(cut.space("documents")?.get(two.document)?.count());
-                match documents_first {
-                    true => document().and_then(|d| Ok((access()?, d))),
-                    false => access().and_then(|a| Ok((a, document()?))),
-                }
-            })
-        };
         two.session(1, |reader| {
-            let late = cut(reader);
+            let late = two.cut(reader, documents_first);
             assert!(late.is_err(), "{late:?}");
             two.release();
-            assert_eq!(cut(reader), Ok((0, 1)));
+            assert_eq!(two.cut(reader, documents_first), Ok((0, 1)));
         });
     }
 }
@@ -185,10 +197,7 @@ fn state_of_lost_history_keeps_its_view() {
     two.accounts.run_until_idle();
     assert_eq!(tx.get(other).unwrap().count(), 2);
     assert!(tx.snapshot() > began.stamp);
-    two.accounts.crash();
-    two.accounts.lock().node.disk = old;
-    two.accounts.restart();
-    two.accounts.run_until_idle();
+    two.put_back(old);
     let token = tx.commit().unwrap().token;
     assert_eq!((token.view, token.stamp > began.stamp), (began.view, true));
     let read = Options { at_least: Some(token), ..Options::default() };
@@ -225,27 +234,114 @@ fn session_does_one_thing_after_the_other() {
     });
 }
 
+/// States of spaces that never were.
+fn invented(from: u64, count: usize) -> Vector {
+    let mut vector = Vector::default();
+    let all = (from..from + count as u64).map(|n| (SpaceId(n), Seen::at(ViewId::new(1, 1), Stamp(n))));
+    all.for_each(|(space, seen)| vector.add(space, seen));
+    vector
+}
+
 #[test]
 fn space_rests_on_bounded_number_of_others() {
     let two = Two::new();
-    let seen = |from: u64, count: usize| {
-        let mut vector = Vector::default();
-        let all = (from..from + count as u64).map(|n| (SpaceId(n), Seen::at(ViewId::new(1, 1), Stamp(n))));
-        all.for_each(|(space, seen)| vector.add(space, seen));
-        vector
-    };
     two.session(0, |session| {
-        session.absorb(&seen(1_000, VECTOR_MAX - 1)).unwrap();
+        session.absorb(&invented(1_000, VECTOR_MAX - 1)).unwrap();
         session.space("documents").unwrap().run(|tx| set(tx, two.document, 5)).unwrap();
-        let more = session.absorb(&seen(2_000, 2));
+        let more = session.absorb(&invented(2_000, 2));
         assert!(matches!(more, Err(Error::Invalid(_))), "{more:?}");
     });
     two.session(1, |session| {
-        session.absorb(&seen(3_000, 2)).unwrap();
+        session.absorb(&invented(3_000, 2)).unwrap();
         let full = session.space("documents").unwrap().run(|tx| set(tx, two.document, 6));
         assert!(matches!(full, Err(Error::Full(Bound::Server(_)))), "{full:?}");
     });
     assert_eq!(two.document_now(), 5);
+}
+
+/// Has a client's space rest on a vector, or forget what it says.
+fn depend(port: &dyn Port, on: &Vector) -> Result<(), Error> {
+    let mut end = None;
+    port.drive(None, &mut |home, _| {
+        end = home.depend(on);
+        if end.is_some() { Step::Done } else { Step::Wait }
+    })?;
+    end.unwrap()
+}
+
+#[test]
+fn live_clients_go_on_after_space_is_forgotten() {
+    let two = Two::new();
+    let port = two.documents.thread(0);
+    depend(&port, &invented(1_000, VECTOR_MAX)).unwrap();
+    for n in 0..3 {
+        two.documents.run_until_idle();
+        depend(&port, &Vector::forgetting(SpaceId(1_000 + n))).unwrap();
+        depend(&port, &invented(2_000 + n, 1)).unwrap();
+        for client in 0..2 {
+            two.documents.run(client, |tx| set(tx, two.document, n)).unwrap();
+            two.documents.run_until_idle();
+            let on = two.documents.lock().clients[client].dependencies(Stamp::ZERO).unwrap();
+            assert_eq!((on.len(), on.get(SpaceId(1_000 + n))), (VECTOR_MAX, None), "client {client}");
+            assert!(on.covers(&invented(2_000 + n, 1)));
+        }
+    }
+}
+
+#[test]
+fn forgotten_space_is_ordered_again_after_greeting() {
+    let two = Two::new();
+    let ports = [two.documents.thread(0), two.documents.thread(1)];
+    depend(&ports[0], &invented(1_000, 1)).unwrap();
+    two.documents.run_until_idle();
+    depend(&ports[1], &Vector::forgetting(SpaceId(1_000))).unwrap();
+    two.documents.cut(0);
+    two.documents.run_until_idle();
+    depend(&ports[0], &invented(1_000, 1)).unwrap();
+    assert!(status(&two.documents).contains("\"rests_on\":[\"3e8:"));
+}
+
+#[test]
+fn space_that_rests_on_many_is_read() {
+    for count in [VECTOR_MAX - 1, VECTOR_MAX] {
+        let two = Two::new();
+        depend(&two.documents.thread(0), &invented(1_000, count)).unwrap();
+        two.documents.run(0, |tx| set(tx, two.document, 3)).unwrap();
+        two.documents.run_until_idle();
+        two.session(1, |session| {
+            for _ in 0..2 {
+                assert_eq!(two.read(session, "documents", two.document), Ok(3));
+                assert_eq!(two.read(session, "accounts", two.access), Ok(1));
+            }
+            // All of them and both spaces are more than a token names, and than a space rests on.
+            let token = session.token();
+            assert!(matches!(&token, Err(Error::Invalid(text)) if text.contains("forget")), "{token:?}");
+            let written = session.space("accounts").unwrap().run(|tx| set(tx, two.access, 2));
+            assert_eq!(matches!(written, Err(Error::Invalid(_))), count == VECTOR_MAX, "{written:?}");
+            assert_eq!(two.read(session, "documents", two.document), Ok(3));
+        });
+    }
+}
+
+#[test]
+fn cut_beside_writers_of_both_spaces_ends() {
+    let two = Two::new();
+    let mut attempts = 0;
+    let read = two.session(1, |reader| {
+        reader.read(|cut| {
+            attempts += 1;
+            let access = cut.space("accounts")?.get(two.access)?.count();
+            let document = cut.space("documents")?.get(two.document)?.count();
+            two.session(0, |writer| {
+                writer.space("accounts")?.run(|tx| set(tx, two.access, 10 + attempts))?;
+                writer.space("documents")?.run(|tx| set(tx, two.document, attempts))
+            })?;
+            two.accounts.run_until_idle();
+            two.documents.run_until_idle();
+            Ok((access, document))
+        })
+    });
+    assert_eq!((read, attempts), (Ok((1, 0)), 1));
 }
 
 #[test]
@@ -595,10 +691,7 @@ fn state_of_lost_history_is_read() -> bool {
         session.space("accounts").unwrap().read(|tx| Ok(tx.get(two.access)?.count())).unwrap();
         session.token().unwrap()
     });
-    two.accounts.crash();
-    two.accounts.lock().node.disk = old;
-    two.accounts.restart();
-    two.accounts.run_until_idle();
+    two.put_back(old);
     // Other commits have its stamps by then.
     (0..3).for_each(|n| two.accounts.run(1, |tx| set(tx, two.access, n)).unwrap());
     two.session(1, |session| {
@@ -607,6 +700,21 @@ fn state_of_lost_history_is_read() -> bool {
         assert!(matches!(read, Ok(2) | Err(Error::OtherHistory(_))), "{read:?}");
         read.is_ok()
     })
+}
+
+#[test]
+fn cut_with_lost_cause_is_refused() {
+    for documents_first in [true, false] {
+        let two = Two::new();
+        let old = two.accounts.lock().node.disk.clone();
+        two.revoke_and_write();
+        two.release();
+        two.put_back(old);
+        // Other commits have its stamps by then.
+        (0..5).for_each(|n| two.accounts.run(1, |tx| set(tx, two.access, n)).unwrap());
+        let cut = two.session(1, |reader| two.cut(reader, documents_first));
+        assert!(matches!(cut, Err(Error::OtherHistory(_))), "{cut:?}");
+    }
 }
 
 #[test]
