@@ -21,6 +21,7 @@ use tercel_wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_M
 use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 
+use super::greet::not_leader;
 use super::{Cx, Sessions};
 use crate::effect::{Conn, Effect};
 use crate::leader::Behind;
@@ -53,7 +54,7 @@ pub(super) struct Upstreams {
 struct Upstream {
     session: Conn,
     stage: Stage,
-    /// The client waits no longer than this for it to be of use.
+    /// Messages of the client wait no longer than this for it to be of use.
     until: Now,
     /// Messages of the client until it is up, then answers that wait for their stamps.
     frames: VecDeque<(Header, Vec<u8>)>,
@@ -140,6 +141,9 @@ impl Sessions {
             (upstream.sent, upstream.told) = (cx.now, upstream.told.max(header.ack));
             return cx.out.send(up, *header, [body, &[]]);
         }
+        if upstream.frames.is_empty() {
+            upstream.until = cx.now.plus_us(2 * keepalive_us(cx));
+        }
         if !self.upstreams.has_room(up, FRAME_BYTES + body.len()) {
             let text = "this member passes on to the leader what the client asks for, and has too much of that before it \
                         reaches the leader: connect again";
@@ -154,7 +158,7 @@ impl Sessions {
         let upstream = Upstream {
             session,
             stage: Stage::Wanted,
-            until: cx.now.plus_us(2 * keepalive_us(cx)),
+            until: cx.now,
             frames: VecDeque::new(),
             bytes: 0,
             sent: cx.now,
@@ -348,12 +352,15 @@ impl Sessions {
             return;
         }
         self.tick_line(cx);
+        // A connection that was cut without a word takes all that it is sent, and nothing comes back.
+        let is_silent = self.upstreams.line.silent_us(cx.now) > Some(2 * keepalive_us(cx));
         let returned = cx.replica.places.last_return();
         for (up, conn) in self.upstreams.all.iter().map(|(up, of)| (*up, of.session)).collect::<Vec<_>>() {
             let Some(acked) = self.all.get(&conn).map(|session| session.acked) else { continue };
             let Some(upstream) = self.upstreams.all.get_mut(&up) else { continue };
-            let is_late = upstream.until <= cx.now;
+            let is_late = !upstream.frames.is_empty() && upstream.until <= cx.now;
             match upstream.stage {
+                Stage::Up if is_silent => self.send_elsewhere(conn, cx),
                 Stage::Up => {
                     let is_waited = acked > upstream.told && returned.is_some_and(|at| at > upstream.told);
                     if is_waited || cx.now.since_us(upstream.sent) >= keepalive_us(cx) / 2 {
@@ -361,14 +368,17 @@ impl Sessions {
                         say(up, Kind::Ack, 0, acked, cx);
                     }
                 }
-                _ if is_late => {
-                    let text = self.upstreams.line.cut_off(cx.now);
-                    self.turn_away(conn, Refusal::Unavailable, &text, cx);
-                }
+                _ if is_late => self.send_elsewhere(conn, cx),
                 Stage::Wanted => self.dial(up, cx),
                 Stage::Dialing | Stage::Greeting => {}
             }
         }
+    }
+
+    /// This member does not reach the leader for a client, which other members may do.
+    fn send_elsewhere(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+        let refused = Refused { text: self.upstreams.line.cut_off(cx.now), ..not_leader(cx) };
+        self.send_on(conn, refused, cx);
     }
 
     /// The number of clients that read at this member, which follows, and of those for which it is connected
