@@ -270,6 +270,9 @@ impl Sessions {
         let mut body = Vec::new();
         welcome.encode(&mut body);
         cx.reply(conn, Kind::Welcome, 0, &body);
+        if places {
+            self.keep_places(conn, cx);
+        }
     }
 
     /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and

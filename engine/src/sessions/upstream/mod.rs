@@ -1,11 +1,12 @@
 //! Connections to the leader, for clients that read at this member, which follows.
 //!
 //! Such a client is served from this member's own state. What the leader decides is passed on: with the first
-//! such message this member connects to the leader for that client, *upstream*, and greets there as the
-//! client. So operations, places and streams of calls are the client's own there, and happen at most once by
-//! the leader's tables. What the leader answers waits until its stamp is visible here. The invariant: a
-//! client receives an answer behind the stream up to the answer's stamp. A connection upstream that is lost
-//! ends the client's: it comes back, and asks what became of its operations, as when any server goes.
+//! such message, or at once if the client has places, this member connects to the leader for that client,
+//! *upstream*, and greets there as the client. So operations, places and streams of calls are the client's
+//! own there, and happen at most once by the leader's tables. What the leader answers waits until its stamp
+//! is visible here. The invariant: a client receives an answer behind the stream up to the answer's stamp. A
+//! connection upstream that is lost ends the client's: it comes back, and asks what became of its
+//! operations, as when any server goes.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -153,6 +154,14 @@ impl Sessions {
         self.upstreams.keep(up, Header { stamp: Stamp::ZERO, ..*header }, body);
     }
 
+    /// A client has places: the leader takes them back from one that it does not hear of for two keepalives,
+    /// so it hears of this one before anything is passed on.
+    pub(super) fn keep_places(&mut self, session: Conn, cx: &mut Cx<'_>) {
+        if cx.leader.is_none() && !self.upstreams.of.contains_key(&session) {
+            self.open_upstream(session, cx);
+        }
+    }
+
     fn open_upstream(&mut self, session: Conn, cx: &mut Cx<'_>) -> Conn {
         let up = self.upstreams.name();
         let upstream = Upstream {
@@ -185,7 +194,7 @@ impl Sessions {
         }
         let upstream = self.upstreams.all.get_mut(&up).filter(|up| up.stage == Stage::Dialing);
         let session = upstream.and_then(|upstream| {
-            upstream.stage = Stage::Greeting;
+            (upstream.stage, upstream.sent) = (Stage::Greeting, cx.now);
             self.all.get(&upstream.session)
         });
         let Some((session, client)) = session.and_then(|s| Some((s, s.client?))) else { return cx.close(up) };
@@ -358,7 +367,8 @@ impl Sessions {
         for (up, conn) in self.upstreams.all.iter().map(|(up, of)| (*up, of.session)).collect::<Vec<_>>() {
             let Some(acked) = self.all.get(&conn).map(|session| session.acked) else { continue };
             let Some(upstream) = self.upstreams.all.get_mut(&up) else { continue };
-            let is_late = !upstream.frames.is_empty() && upstream.until <= cx.now;
+            let has_frames = !upstream.frames.is_empty();
+            let is_late = has_frames && upstream.until <= cx.now;
             match upstream.stage {
                 Stage::Up if is_silent => self.send_elsewhere(conn, cx),
                 Stage::Up => {
@@ -369,8 +379,12 @@ impl Sessions {
                     }
                 }
                 _ if is_late => self.send_elsewhere(conn, cx),
-                Stage::Wanted => self.dial(up, cx),
-                Stage::Dialing | Stage::Greeting => {}
+                Stage::Wanted if has_frames || self.upstreams.line.is_up() => self.dial(up, cx),
+                Stage::Greeting if cx.now.since_us(upstream.sent) > 2 * keepalive_us(cx) => {
+                    upstream.stage = Stage::Wanted;
+                    cx.close(up);
+                }
+                Stage::Wanted | Stage::Dialing | Stage::Greeting => {}
             }
         }
     }

@@ -144,6 +144,16 @@ fn reader_behind_places_given_out_begins_anew() {
     assert_eq!(world.with(|w| w.clients[reader].stats().connections), 2);
 }
 
+#[test]
+fn idle_reader_that_comes_back_keeps_its_places() {
+    let (world, _, reader) = with_reader(5);
+    assert_eq!(add(&world, reader), Ok(1));
+    world.with(|w| w.cut(reader));
+    world.pass(2_000_000);
+    assert_eq!(add(&world, reader), Ok(2));
+    assert_eq!(world.with(|w| w.clients[reader].stats().connections), 2);
+}
+
 /// A world with a reader at a follower, once that has a state.
 fn with_reader(seed: u64) -> (World, usize, usize) {
     let world = world(seed);
