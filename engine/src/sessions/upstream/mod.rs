@@ -20,7 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tercel_wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, Stamp};
-use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
+use tercel_wire::message::{
+    Commit, FromClient, FromServer, Hello, Part, Refusal, Refused, Resume, Verdict, Via, Welcome,
+};
 
 use super::greet::not_leader;
 use super::{Cx, Sessions};
@@ -28,7 +30,7 @@ use crate::effect::{Conn, Effect};
 use crate::leader::Behind;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::table::Map;
+use crate::table::{Map, Set};
 use crate::time::Now;
 
 use line::Line;
@@ -60,6 +62,9 @@ struct Upstream {
     /// Messages of the client until it is up, then answers that wait for their stamps.
     frames: VecDeque<(Header, Vec<u8>)>,
     bytes: usize,
+    /// Sequence numbers, by slot, of transactions that were passed on, in whole or in part, and have no
+    /// verdict.
+    writing: Map<u16, u64>,
     /// When the leader was sent something last, and what it was told that the client has acknowledged.
     sent: Now,
     told: Stamp,
@@ -132,12 +137,23 @@ impl Upstreams {
 
 impl Sessions {
     /// Passes a message of a client on to the leader.
-    pub(super) fn pass_on(&mut self, conn: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+    pub(super) fn pass_on(
+        &mut self,
+        conn: Conn,
+        header: &Header,
+        (message, body): (&FromClient<'_>, &[u8]),
+        cx: &mut Cx<'_>,
+    ) {
         let up = match self.upstreams.of.get(&conn) {
             Some(up) => *up,
             None => self.open_upstream(conn, cx),
         };
         let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
+        if let FromClient::Commit(Commit { op, .. }) | FromClient::Part(Part { op, .. }) = message
+            && op.slot < limits::credit()
+        {
+            upstream.writing.insert(op.slot, op.seq);
+        }
         if upstream.stage == Stage::Up {
             (upstream.sent, upstream.told) = (cx.now, upstream.told.max(header.ack));
             return cx.out.send(up, *header, [body, &[]]);
@@ -170,6 +186,7 @@ impl Sessions {
             until: cx.now,
             frames: VecDeque::new(),
             bytes: 0,
+            writing: Map::default(),
             sent: cx.now,
             told: Stamp::ZERO,
         };
@@ -212,6 +229,12 @@ impl Sessions {
         };
         if self.upstreams.line.is(up) {
             return self.line_hears(header, message, cx);
+        }
+        if let FromServer::Verdict(Verdict { op, .. }) = &message
+            && let Some(upstream) = self.upstreams.all.get_mut(&up)
+            && upstream.writing.get(&op.slot) == Some(&op.seq)
+        {
+            upstream.writing.remove(&op.slot);
         }
         match message {
             FromServer::Welcome(welcome) => self.welcomed(up, &welcome, cx),
@@ -416,6 +439,13 @@ impl Sessions {
             true => visible,
             false => acked.min().map_or(visible, |acked| acked.min(visible)),
         }
+    }
+
+    /// The readers that wait for the leader: with a transaction, or with messages either way.
+    pub(super) fn readers_working(&self) -> Set<ClientId> {
+        let is_working = |up: &&Upstream| !up.writing.is_empty() || !up.frames.is_empty();
+        let working = self.upstreams.all.values().filter(is_working);
+        working.filter_map(|up| self.client_of(up.session)).collect()
     }
 
     /// The readers that have not acknowledged a stamp.
