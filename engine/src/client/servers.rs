@@ -76,7 +76,11 @@ impl Servers {
 
     /// A server does not serve clients, and has told of those that may, the leader first.
     pub fn sent_on(&mut self, servers: Vec<String>) {
-        self.home.clear();
+        let home = std::mem::take(&mut self.home);
+        // It welcomed the client before, and is no better at once.
+        if self.tried.is_empty() && !home.is_empty() {
+            self.tried.push(home);
+        }
         self.sent_on.extend(self.tried.last().cloned());
         let leader = servers.first().filter(|at| !self.sent_on.contains(at));
         self.tried.retain(|at| Some(at) != leader);
@@ -255,6 +259,17 @@ mod tests {
         servers.try_again();
         let next: Vec<String> = (0..3).map(|_| servers.try_next().0).collect();
         assert_eq!(next, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn reader_is_sent_on_from_its_home() {
+        let mut servers = of(&["a", "b", "c"]);
+        servers.reads_anywhere = true;
+        assert_eq!(servers.try_next().0, "a");
+        servers.found();
+        servers.sent_on(all(&["c", "b", "a"]));
+        let next: Vec<(String, u64)> = (0..2).map(|_| servers.try_next()).collect();
+        assert_eq!(next, [("b".into(), 0), ("c".into(), 0)]);
     }
 
     #[test]

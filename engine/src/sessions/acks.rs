@@ -62,7 +62,7 @@ impl Sessions {
         let wanted = returned.min(cx.pages.visible());
         let (behind, working) = match cx.leader.as_deref() {
             Some(leader) => (leader.behind(wanted), leader.working()),
-            None => (self.readers_behind(wanted), Set::default()),
+            None => (self.readers_behind(wanted), self.readers_working()),
         };
         if behind.is_empty() {
             return;
@@ -88,7 +88,9 @@ impl Sessions {
     fn is_over(&mut self, behind: &Behind, working: &Set<ClientId>, cx: &Cx<'_>) -> bool {
         let Some(session) = self.all.get_mut(&behind.conn) else { return false };
         let silence_us = 2 * cx.config.keepalive_ms as u64 * 1000;
-        let is_busy = session.parts.is_arriving()
+        // A member that follows looks after its readers itself, and ends those that are late.
+        let is_busy = session.is_passed_on
+            || session.parts.is_arriving()
             || session.read.is_some_and(|read| cx.now.since_us(read) <= silence_us)
             || working.contains(&behind.client);
         session.asking.is_over(cx.now, behind.acked, silence_us, is_busy)

@@ -195,7 +195,7 @@ impl Sessions {
         {
             match cx.leader {
                 Some(_) => self.hello(conn, hello, cx),
-                None => self.send_to_leader(conn, cx),
+                None => self.send_on(conn, not_leader(cx), cx),
             }
         }
     }
@@ -207,8 +207,7 @@ impl Sessions {
     }
 
     /// Ends a connection with the addresses of the members that may lead.
-    fn send_to_leader(&mut self, conn: Conn, cx: &mut Cx<'_>) {
-        let refused = not_leader(cx);
+    pub(super) fn send_on(&mut self, conn: Conn, refused: Refused, cx: &mut Cx<'_>) {
         cx.answer(unasked(conn), &FromServer::Refused(refused));
         cx.close(conn);
         self.disconnected(conn, cx);
@@ -271,6 +270,9 @@ impl Sessions {
         let mut body = Vec::new();
         welcome.encode(&mut body);
         cx.reply(conn, Kind::Welcome, 0, &body);
+        if places {
+            self.keep_places(conn, cx);
+        }
     }
 
     /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and

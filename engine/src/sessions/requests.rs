@@ -39,7 +39,7 @@ impl Sessions {
         if cx.leader.is_none() {
             match way(&message) {
                 Way::Here => {}
-                Way::Leader => return self.pass_on(conn, header, body, cx),
+                Way::Leader => return self.pass_on(conn, header, (&message, body), cx),
                 Way::Refused(text) => return cx.refuse(asked, Refusal::Denied, text),
             }
         }

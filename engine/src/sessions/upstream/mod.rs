@@ -1,11 +1,12 @@
 //! Connections to the leader, for clients that read at this member, which follows.
 //!
 //! Such a client is served from this member's own state. What the leader decides is passed on: with the first
-//! such message this member connects to the leader for that client, *upstream*, and greets there as the
-//! client. So operations, places and streams of calls are the client's own there, and happen at most once by
-//! the leader's tables. What the leader answers waits until its stamp is visible here. The invariant: a
-//! client receives an answer behind the stream up to the answer's stamp. A connection upstream that is lost
-//! ends the client's: it comes back, and asks what became of its operations, as when any server goes.
+//! such message, or at once if the client has places, this member connects to the leader for that client,
+//! *upstream*, and greets there as the client. So operations, places and streams of calls are the client's
+//! own there, and happen at most once by the leader's tables. What the leader answers waits until its stamp
+//! is visible here. The invariant: a client receives an answer behind the stream up to the answer's stamp. A
+//! connection upstream that is lost ends the client's: it comes back, and asks what became of its
+//! operations, as when any server goes.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -19,14 +20,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tercel_wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, Stamp};
-use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
+use tercel_wire::message::{
+    Commit, FromClient, FromServer, Hello, Part, Refusal, Refused, Resume, Verdict, Via, Welcome,
+};
 
+use super::greet::not_leader;
 use super::{Cx, Sessions};
 use crate::effect::{Conn, Effect};
 use crate::leader::Behind;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::table::Map;
+use crate::table::{Map, Set};
 use crate::time::Now;
 
 use line::Line;
@@ -53,11 +57,14 @@ pub(super) struct Upstreams {
 struct Upstream {
     session: Conn,
     stage: Stage,
-    /// The client waits no longer than this for it to be of use.
+    /// Messages of the client wait no longer than this for it to be of use.
     until: Now,
     /// Messages of the client until it is up, then answers that wait for their stamps.
     frames: VecDeque<(Header, Vec<u8>)>,
     bytes: usize,
+    /// Sequence numbers, by slot, of transactions that were passed on, in whole or in part, and have no
+    /// verdict.
+    writing: Map<u16, u64>,
     /// When the leader was sent something last, and what it was told that the client has acknowledged.
     sent: Now,
     told: Stamp,
@@ -130,15 +137,29 @@ impl Upstreams {
 
 impl Sessions {
     /// Passes a message of a client on to the leader.
-    pub(super) fn pass_on(&mut self, conn: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+    pub(super) fn pass_on(
+        &mut self,
+        conn: Conn,
+        header: &Header,
+        (message, body): (&FromClient<'_>, &[u8]),
+        cx: &mut Cx<'_>,
+    ) {
         let up = match self.upstreams.of.get(&conn) {
             Some(up) => *up,
             None => self.open_upstream(conn, cx),
         };
         let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
+        if let FromClient::Commit(Commit { op, .. }) | FromClient::Part(Part { op, .. }) = message
+            && op.slot < limits::credit()
+        {
+            upstream.writing.insert(op.slot, op.seq);
+        }
         if upstream.stage == Stage::Up {
             (upstream.sent, upstream.told) = (cx.now, upstream.told.max(header.ack));
             return cx.out.send(up, *header, [body, &[]]);
+        }
+        if upstream.frames.is_empty() {
+            upstream.until = cx.now.plus_us(2 * keepalive_us(cx));
         }
         if !self.upstreams.has_room(up, FRAME_BYTES + body.len()) {
             let text = "this member passes on to the leader what the client asks for, and has too much of that before it \
@@ -149,14 +170,23 @@ impl Sessions {
         self.upstreams.keep(up, Header { stamp: Stamp::ZERO, ..*header }, body);
     }
 
+    /// A client has places: the leader takes them back from one that it does not hear of for two keepalives,
+    /// so it hears of this one before anything is passed on.
+    pub(super) fn keep_places(&mut self, session: Conn, cx: &mut Cx<'_>) {
+        if cx.leader.is_none() && !self.upstreams.of.contains_key(&session) {
+            self.open_upstream(session, cx);
+        }
+    }
+
     fn open_upstream(&mut self, session: Conn, cx: &mut Cx<'_>) -> Conn {
         let up = self.upstreams.name();
         let upstream = Upstream {
             session,
             stage: Stage::Wanted,
-            until: cx.now.plus_us(2 * keepalive_us(cx)),
+            until: cx.now,
             frames: VecDeque::new(),
             bytes: 0,
+            writing: Map::default(),
             sent: cx.now,
             told: Stamp::ZERO,
         };
@@ -181,7 +211,7 @@ impl Sessions {
         }
         let upstream = self.upstreams.all.get_mut(&up).filter(|up| up.stage == Stage::Dialing);
         let session = upstream.and_then(|upstream| {
-            upstream.stage = Stage::Greeting;
+            (upstream.stage, upstream.sent) = (Stage::Greeting, cx.now);
             self.all.get(&upstream.session)
         });
         let Some((session, client)) = session.and_then(|s| Some((s, s.client?))) else { return cx.close(up) };
@@ -199,6 +229,12 @@ impl Sessions {
         };
         if self.upstreams.line.is(up) {
             return self.line_hears(header, message, cx);
+        }
+        if let FromServer::Verdict(Verdict { op, .. }) = &message
+            && let Some(upstream) = self.upstreams.all.get_mut(&up)
+            && upstream.writing.get(&op.slot) == Some(&op.seq)
+        {
+            upstream.writing.remove(&op.slot);
         }
         match message {
             FromServer::Welcome(welcome) => self.welcomed(up, &welcome, cx),
@@ -348,12 +384,16 @@ impl Sessions {
             return;
         }
         self.tick_line(cx);
+        // A connection that was cut without a word takes all that it is sent, and nothing comes back.
+        let is_silent = self.upstreams.line.silent_us(cx.now) > Some(2 * keepalive_us(cx));
         let returned = cx.replica.places.last_return();
         for (up, conn) in self.upstreams.all.iter().map(|(up, of)| (*up, of.session)).collect::<Vec<_>>() {
             let Some(acked) = self.all.get(&conn).map(|session| session.acked) else { continue };
             let Some(upstream) = self.upstreams.all.get_mut(&up) else { continue };
-            let is_late = upstream.until <= cx.now;
+            let has_frames = !upstream.frames.is_empty();
+            let is_late = has_frames && upstream.until <= cx.now;
             match upstream.stage {
+                Stage::Up if is_silent => self.send_elsewhere(conn, cx),
                 Stage::Up => {
                     let is_waited = acked > upstream.told && returned.is_some_and(|at| at > upstream.told);
                     if is_waited || cx.now.since_us(upstream.sent) >= keepalive_us(cx) / 2 {
@@ -361,14 +401,21 @@ impl Sessions {
                         say(up, Kind::Ack, 0, acked, cx);
                     }
                 }
-                _ if is_late => {
-                    let text = self.upstreams.line.cut_off(cx.now);
-                    self.turn_away(conn, Refusal::Unavailable, &text, cx);
+                _ if is_late => self.send_elsewhere(conn, cx),
+                Stage::Wanted if has_frames || self.upstreams.line.is_up() => self.dial(up, cx),
+                Stage::Greeting if cx.now.since_us(upstream.sent) > 2 * keepalive_us(cx) => {
+                    upstream.stage = Stage::Wanted;
+                    cx.close(up);
                 }
-                Stage::Wanted => self.dial(up, cx),
-                Stage::Dialing | Stage::Greeting => {}
+                Stage::Wanted | Stage::Dialing | Stage::Greeting => {}
             }
         }
+    }
+
+    /// This member does not reach the leader for a client, which other members may do.
+    fn send_elsewhere(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+        let refused = Refused { text: self.upstreams.line.cut_off(cx.now), ..not_leader(cx) };
+        self.send_on(conn, refused, cx);
     }
 
     /// The number of clients that read at this member, which follows, and of those for which it is connected
@@ -392,6 +439,13 @@ impl Sessions {
             true => visible,
             false => acked.min().map_or(visible, |acked| acked.min(visible)),
         }
+    }
+
+    /// The readers that wait for the leader: with a transaction, or with messages either way.
+    pub(super) fn readers_working(&self) -> Set<ClientId> {
+        let is_working = |up: &&Upstream| !up.writing.is_empty() || !up.frames.is_empty();
+        let working = self.upstreams.all.values().filter(is_working);
+        working.filter_map(|up| self.client_of(up.session)).collect()
     }
 
     /// The readers that have not acknowledged a stamp.

@@ -144,6 +144,47 @@ fn reader_behind_places_given_out_begins_anew() {
     assert_eq!(world.with(|w| w.clients[reader].stats().connections), 2);
 }
 
+#[test]
+fn idle_reader_that_comes_back_keeps_its_places() {
+    let (world, _, reader) = with_reader(5);
+    assert_eq!(add(&world, reader), Ok(1));
+    world.with(|w| w.cut(reader));
+    world.pass(2_000_000);
+    assert_eq!(add(&world, reader), Ok(2));
+    assert_eq!(world.with(|w| w.clients[reader].stats().connections), 2);
+}
+
+/// A world with a reader at a follower, once that has a state.
+fn with_reader(seed: u64) -> (World, usize, usize) {
+    let world = world(seed);
+    let near = follower(&world);
+    world.until(|w| w.nodes[near].machine().unwrap().view().number > 0);
+    let reader = world.client(Some(near));
+    assert_eq!(count(&world, reader, options(Isolation::Strict, Freshness::Recent)), Ok(0));
+    assert_eq!(world.with(|w| w.home(reader)), Some(near));
+    (world, near, reader)
+}
+
+/// A reader whose member is cut off from the others, before or after a first write, writes within a time.
+fn writes_elsewhere(has_written: bool) {
+    let (world, near, reader) = with_reader(4);
+    let made = u64::from(has_written);
+    assert!(!has_written || add(&world, reader) == Ok(1));
+    world.with(|w| w.apart = [near].into());
+    assert_eq!(add_within(&world, reader, Some(Duration::from_secs(5))), Ok(made + 1));
+    assert_ne!(world.with(|w| w.home(reader)), Some(near));
+}
+
+#[test]
+fn reader_at_lone_member_writes_elsewhere() {
+    writes_elsewhere(false);
+}
+
+#[test]
+fn reader_whose_member_is_cut_off_writes_elsewhere() {
+    writes_elsewhere(true);
+}
+
 /// The promises to the clients of a world, as they are kept so far.
 struct Promised {
     /// Additions that were acknowledged, and those of which nothing is known.
