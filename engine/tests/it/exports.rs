@@ -110,7 +110,7 @@ fn far_reference_that_leads_nowhere_says_why() {
 }
 
 #[test]
-fn export_after_change_of_view_is_of_that_view() {
+fn export_after_view_change_is_of_that_view() {
     let w = world(2);
     let other = make(&w, 1, "other", 1);
     let port = w.thread(0);

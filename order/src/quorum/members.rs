@@ -108,51 +108,55 @@ const MEMBER_BYTES_MIN: usize = 13;
 
 /// The lists of a log: the newest that is stable, and those that were appended since.
 #[derive(Debug, Clone)]
-pub(super) struct Lists(VecDeque<(LogPosition, Members)>);
+pub(super) struct Lists {
+    all: VecDeque<(LogPosition, Members)>,
+    /// The members when this one joined.
+    pub(super) joined: Option<Members>,
+}
 
 impl Lists {
     /// Begins with the list that counts up to a position.
     pub(super) fn new(at: LogPosition, members: Members) -> Lists {
-        Lists(VecDeque::from([(at, members)]))
+        Lists { all: VecDeque::from([(at, members)]), joined: None }
     }
 
     /// The list that counts: the newest.
     pub(super) fn newest(&self) -> &Members {
-        &self.0[self.0.len() - 1].1
+        &self.all[self.all.len() - 1].1
     }
 
     /// The position of the newest list.
     pub(super) fn newest_at(&self) -> LogPosition {
-        self.0[self.0.len() - 1].0
+        self.all[self.all.len() - 1].0
     }
 
     /// The newest list at or below a position.
     pub(super) fn at(&self, position: LogPosition) -> &Members {
-        let found = self.0.iter().rev().find(|(at, _)| *at <= position);
-        &found.unwrap_or(&self.0[0]).1
+        let found = self.all.iter().rev().find(|(at, _)| *at <= position);
+        &found.unwrap_or(&self.all[0]).1
     }
 
     /// The newest stable list, and those after that.
     pub(super) fn may_count(&self) -> impl Iterator<Item = &Members> {
-        self.0.iter().map(|(_, members)| members)
+        self.all.iter().map(|(_, members)| members)
     }
 
     /// A list was appended.
     pub(super) fn push(&mut self, at: LogPosition, members: Members) {
-        self.0.push_back((at, members));
+        self.all.push_back((at, members));
     }
 
     /// The log was cut above a position, which is not below what is stable.
     pub(super) fn cut(&mut self, above: LogPosition) {
-        while self.0.len() > 1 && self.newest_at() > above {
-            self.0.pop_back();
+        while self.all.len() > 1 && self.newest_at() > above {
+            self.all.pop_back();
         }
     }
 
     /// Everything up to a position is stable: lists before the newest there are of no more use.
     pub(super) fn stable(&mut self, upto: LogPosition) {
-        while self.0.get(1).is_some_and(|(at, _)| *at <= upto) {
-            self.0.pop_front();
+        while self.all.get(1).is_some_and(|(at, _)| *at <= upto) {
+            self.all.pop_front();
         }
     }
 }

@@ -111,8 +111,6 @@ pub struct Quorum {
     promise: Promise,
     tail: Tail,
     lists: Lists,
-    /// The members when it joined.
-    joined: Option<Members>,
     stable: LogPosition,
     stable_stamp: Stamp,
     /// The own disk has the log up to there, after so many cuts.
@@ -239,7 +237,6 @@ impl Quorum {
             promise: Promise { view: promised, number: 0, saved: 0, owed: None, why: Why::NoLeader },
             tail: Tail::new(begins, runs, stable_stamp),
             lists: Lists::new(stable, members),
-            joined: None,
             stable,
             stable_stamp,
             written: Written { cuts: 0, position: stable },
@@ -300,7 +297,7 @@ impl Quorum {
 
     /// It joined when these were the members.
     pub fn joined(&mut self, members: Members) {
-        self.joined = Some(members);
+        self.lists.joined = Some(members);
     }
 
     /// The members that are to be connected: a member that the newest list lacks hears that this is stable,
@@ -308,7 +305,7 @@ impl Quorum {
     fn connected(&self) -> Members {
         let newest = self.lists.newest();
         let mut all: Vec<Member> = newest.iter().cloned().collect();
-        let feeding = self.joined.as_ref().filter(|_| newest.get(self.me).is_none());
+        let feeding = self.lists.joined.as_ref().filter(|_| newest.get(self.me).is_none());
         for member in self.lists.at(self.stable).iter().chain(feeding.iter().flat_map(|all| all.iter())) {
             if all.iter().all(|other| other.id != member.id) {
                 all.push(member.clone());

@@ -19,7 +19,7 @@ pub(super) struct Journal {
     view: Option<(ViewId, bool)>,
     disk_full: bool,
     slow_syncs: u64,
-    /// What may come again and again, and when it was told last.
+    /// The events that may come again and again, and when each was told last.
     told: HashMap<Repeated, Instant>,
 }
 

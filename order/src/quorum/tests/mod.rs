@@ -199,7 +199,7 @@ fn leader_left_alone_answers_what_was_asked_before() {
 }
 
 #[test]
-fn member_that_joins_reaches_its_leader_behind_old_lists() {
+fn joining_member_reaches_leader_behind_old_lists() {
     let member = |id: u64, votes| Member { id: MemberId(id), votes, address: format!("m{id}:1") };
     let list = |of: &[(u64, bool)]| {
         Members::new(of.iter().map(|(id, votes)| member(*id, *votes)).collect()).unwrap()
