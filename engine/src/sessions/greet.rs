@@ -320,7 +320,7 @@ impl Sessions {
 /// Says whether this member, which follows, has a state that clients may read.
 fn serves_readers(cx: &Cx<'_>) -> bool {
     let is_fed = |group: Status| group.lost_before.is_none() && group.members.get(group.me).is_some();
-    cx.replica.view().number > 0 && cx.sequencer.status().is_some_and(is_fed)
+    !cx.is_recovering && cx.replica.view().number > 0 && cx.sequencer.status().is_some_and(is_fed)
 }
 
 /// Says whether the client has seen a state that is not visible here yet.

@@ -154,6 +154,21 @@ fn idle_reader_that_comes_back_keeps_its_places() {
     assert_eq!(world.with(|w| w.clients[reader].stats().connections), 2);
 }
 
+#[test]
+fn recovering_member_sends_readers_on() {
+    let world = world(6);
+    let old = world.with(|w| w.leader()).unwrap();
+    world.with(|w| w.apart = [old].into());
+    world.until(|w| w.leader() != Some(old));
+    world.with(|w| w.apart.clear());
+    world.until(|w| !w.nodes[old].machine().unwrap().is_leading());
+    // Its recovery does not come.
+    world.with(|w| _ = w.held.insert(End::Disk(old)));
+    let reader = world.client(Some(old));
+    assert_eq!(count(&world, reader, options(Isolation::Strict, Freshness::Recent)), Ok(0));
+    assert_ne!(world.with(|w| w.home(reader)), Some(old));
+}
+
 /// A world with a reader at a follower, once that has a state.
 fn with_reader(seed: u64) -> (World, usize, usize) {
     let world = world(seed);
