@@ -95,13 +95,15 @@ impl Sessions {
         if cx.leader.is_none() && !reads_here {
             return self.await_leader(conn, hello, cx);
         }
-        if reads_here && is_behind(&hello, cx) {
-            return self.await_state(conn, hello, cx);
-        }
+        // Of a view that this member does not know yet, it does not know what was lost.
         if let Some(r) = &hello.resume
+            && (!reads_here || r.view.number <= cx.replica.view().number)
             && let Some((reason, text)) = contradiction(r, cx)
         {
             return self.turn_away(conn, reason, &text, cx);
+        }
+        if reads_here && is_behind(&hello, cx) {
+            return self.await_state(conn, hello, cx);
         }
         if cx.replica.may_be_evicted(hello.client, hello.connection) {
             let text = "the client was silent for too long and is forgotten";
