@@ -145,6 +145,19 @@ fn reader_behind_places_given_out_begins_anew() {
 }
 
 #[test]
+fn reader_at_member_far_behind_reads_elsewhere() {
+    let (world, near, reader) = with_reader(7);
+    let (leader, writer) = (world.with(|w| w.leader()).unwrap(), world.client(None));
+    let strict = options(Isolation::Strict, Freshness::Recent);
+    // The leader answers there, and feeds nothing.
+    world.with(|w| _ = w.held.insert(End::Member(near, leader)));
+    assert_eq!(add(&world, writer), Ok(1));
+    let timeout = Some(Duration::from_secs(5));
+    assert_eq!(count(&world, reader, Options { timeout, ..strict }), Ok(1));
+    assert_ne!(world.with(|w| w.home(reader)), Some(near));
+}
+
+#[test]
 fn idle_reader_that_comes_back_keeps_its_places() {
     let (world, _, reader) = with_reader(5);
     assert_eq!(add(&world, reader), Ok(1));
