@@ -32,7 +32,7 @@ pub(super) struct Tokens {
 }
 
 /// Entries of each list in [`Tokens`]: the oldest is dropped, and asked for again if it is needed.
-const TOKENS_MAX: usize = 32;
+pub(super) const TOKENS_MAX: usize = 32;
 
 /// Questions under way at which the keepalive asks no more. Those of transactions are fewer, see
 /// [`Echoes::may_ask`]; a server that goes on talking and echoes none is asked once a keepalive.
@@ -184,9 +184,10 @@ impl Client {
         self.stats.nearly_full = pong.nearly_full;
         if let Some(token) = token {
             self.questions.tokens.confirmed(token);
+            self.peer.pending.token_came(call);
         }
         for joined in self.questions.echoes.before(call) {
-            self.peer.pending.take(joined);
+            self.peer.pending.joined(joined);
         }
         self.questions.refused = None;
         self.questions.echoes.heard(call, stamp, self.reader.watermark());
@@ -196,7 +197,7 @@ impl Client {
     pub(super) fn not_echoed(&mut self, call: u64, error: Error) {
         let before: Vec<u64> = self.questions.echoes.before(call).collect();
         for call in before.into_iter().chain([call]) {
-            self.peer.pending.take(call);
+            self.peer.pending.joined(call);
             self.questions.echoes.lost(call);
         }
         self.questions.refused = Some(error);

@@ -10,7 +10,8 @@
 //!   violation of the protocol and ends the connection.
 //! - *a refusal*, which goes to the one that asked;
 //! - *a later echo*: the server joins the questions of a connection, and the echo to one answers all before
-//!   it;
+//!   it. One about a token stays: a member that follows answers others itself, and has the leader answer
+//!   that, so its answer may be behind. The answer to a later one about a token answers it;
 //! - *the end of the connection*: [`Client::lose_pending`] empties the table and notifies each part of its
 //!   lost requests.
 //!
@@ -30,6 +31,7 @@
 //! |---|---|---|
 //! | pages, for the cache and past it | the credit that the server granted when it welcomed the client | `Client::has_credit` |
 //! | questions how far the space is | `begin::QUESTIONS_MAX` | the keepalive, which asks without need |
+//! | questions about tokens that a later echo left | `begin::TOKENS_MAX` | `Pending::joined` |
 //! | bindings | one of each interface | `calls::BoundTo::Asked` |
 //! | definitions | one of each class of the program | `Classes`, by name |
 //! | what is [`Single`] | one of each | `Pending::has` |
@@ -40,6 +42,7 @@ use tercel_wire::message::FromServer;
 use tercel_wire::token::Token;
 
 use super::Client;
+use super::begin::TOKENS_MAX;
 use super::calls::Key;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
@@ -165,6 +168,21 @@ impl Pending {
             self.single[single as usize] = false;
         }
         Some(asked)
+    }
+
+    /// A later question was answered, and with it this one, unless it is about a token.
+    pub(super) fn joined(&mut self, call: u64) {
+        let is_about = |asked: &Asked| matches!(asked, Asked::Question(Some(_)));
+        if !self.by_call.get(&call).is_some_and(is_about)
+            || self.by_call.values().filter(|asked| is_about(asked)).count() > TOKENS_MAX
+        {
+            self.by_call.remove(&call);
+        }
+    }
+
+    /// A question about a token was answered: so are all before it.
+    pub(super) fn token_came(&mut self, call: u64) {
+        self.by_call.retain(|of, asked| *of > call || !matches!(asked, Asked::Question(Some(_))));
     }
 
     /// The call of the only one of those that ask for this.
@@ -597,6 +615,29 @@ mod tests {
         assert_eq!(client.peer.pending.by_call.keys().copied().collect::<Vec<_>>(), [asked[2]]);
         client.told_for_test(Kind::Pong, asked[0], |o| Pong { nearly_full: false }.encode(o));
         assert_eq!((&client.peer.link, client.questions.echoes.under_way()), (&LinkState::Up, 1));
+    }
+
+    #[test]
+    fn token_refused_behind_a_later_echo_is_refused() {
+        let mut client = Client::connected_for_test();
+        let echo = |client: &mut Client, call| {
+            client.told_for_test(Kind::Pong, call, |o| Pong { nearly_full: false }.encode(o));
+        };
+        let (about, plain) = (client.ask(Now(1), Some(TOKEN)), client.ask(Now(2), None));
+        echo(&mut client, plain);
+        assert!(client.questions.echoes.is_idle());
+        refuse(&mut client, about);
+        assert!(client.questions.tokens.refused_for_test(TOKEN) && client.peer.pending.by_call.is_empty());
+        // Those that are never answered are bounded, and a later one answers them.
+        for at in 3..200 {
+            client.ask(Now(at), Some(TOKEN));
+            let plain = client.ask(Now(at), None);
+            echo(&mut client, plain);
+        }
+        assert_eq!(client.peer.pending.by_call.len(), TOKENS_MAX);
+        let last = client.ask(Now(200), Some(TOKEN));
+        echo(&mut client, last);
+        assert!(client.peer.pending.by_call.is_empty());
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct Servers {
     sent_on: Vec<String>,
     /// The one that welcomed the client last, until another sends it on.
     home: String,
+    /// The next to try, before all others.
+    again: Option<String>,
     /// Set once one of those tried since the last pause has taken a connection.
     is_any_there: bool,
     /// Why none did before that pause.
@@ -67,6 +69,7 @@ impl Servers {
             tried: Vec::new(),
             sent_on: Vec::new(),
             home: String::new(),
+            again: None,
             is_any_there: false,
             unreachable: None,
             pauses: Pauses::new(seed),
@@ -105,11 +108,8 @@ impl Servers {
     /// greeting elsewhere, whatever comes of it, makes the new identity one that may have been forgotten,
     /// too.
     pub(super) fn try_again(&mut self) {
-        if let Some(at) = self.tried.pop() {
-            self.learned.retain(|other| *other != at);
-            self.learned.insert(0, at);
-        }
-        self.home.clear();
+        let home = std::mem::take(&mut self.home);
+        self.again = self.tried.pop().or((!home.is_empty()).then_some(home));
         self.forget_tried();
     }
 
@@ -136,7 +136,7 @@ impl Servers {
             let is_group = self.learned.len() > 1 || self.named.len() > 1;
             pause_us = self.pauses.take_us(if is_group { PAUSES_OF_GROUP_US } else { PAUSES_US });
         }
-        let next = self.untried().cloned().unwrap_or_default();
+        let next = self.again.take().or_else(|| self.untried().cloned()).unwrap_or_default();
         self.tried.push(next.clone());
         (next, pause_us)
     }
@@ -259,6 +259,16 @@ mod tests {
         servers.try_again();
         let next: Vec<String> = (0..3).map(|_| servers.try_next().0).collect();
         assert_eq!(next, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn reader_tries_again_where_it_has_a_new_identity() {
+        let mut servers = of(&["a", "b"]);
+        servers.reads_anywhere = true;
+        assert_eq!([servers.try_next().0, servers.try_next().0], ["a", "b"]);
+        servers.try_again();
+        let next: Vec<String> = (0..3).map(|_| servers.try_next().0).collect();
+        assert_eq!(next, ["b", "a", "a"], "and then as ever");
     }
 
     #[test]

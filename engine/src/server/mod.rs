@@ -232,6 +232,7 @@ impl Server {
             group: self.membership.as_ref().map_or(0, |membership| membership.group),
             refusal: self.membership.as_ref().and_then(|membership| membership.refusal(self.now)),
             joined: self.joined,
+            is_recovering: self.end != End::Working,
             config: &self.config,
             replica: &mut self.replica,
             pages: &mut self.pages,

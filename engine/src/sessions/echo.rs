@@ -11,11 +11,13 @@ use tercel_wire::id::Stamp;
 use tercel_wire::message::{Ping, Pong, Refusal};
 use tercel_wire::token::Token;
 
+use super::upstream::keepalive_us;
 use super::{Cx, Sessions, inside};
 use crate::error::Error;
 use crate::leader::Asked;
 use crate::mutant::{Rule, dropped};
 use crate::order;
+use crate::time::Now;
 
 /// The questions that wait.
 #[derive(Debug, Default)]
@@ -26,8 +28,8 @@ pub(super) struct Echoing {
     under_way: Vec<Asked>,
     /// Those that came since: one of each connection, for the echo of a later question answers all before it.
     next: Vec<Asked>,
-    /// The sequencer has confirmed that this node leads; echoes wait until this stamp is visible.
-    confirmed: Option<Stamp>,
+    /// The sequencer has confirmed that this node leads, then; echoes wait until this stamp is visible.
+    confirmed: Option<(Stamp, Now)>,
 }
 
 impl Echoing {
@@ -107,14 +109,31 @@ impl Sessions {
     /// ordered before.
     pub(crate) fn confirmed(&mut self, number: u64, stamp: Stamp, cx: &mut Cx<'_>) {
         if number == self.echoing.number && !self.echoing.under_way.is_empty() {
-            self.echoing.confirmed = Some(stamp);
+            self.echoing.confirmed = Some((stamp, cx.now));
             self.echo(cx);
         }
     }
 
+    /// Sends on those that asked, if the state that the leader confirmed is not visible within a keepalive.
+    pub(super) fn end_confirmed(&mut self, cx: &mut Cx<'_>) {
+        let is_over = |(_, since): (Stamp, Now)| cx.now.since_us(since) > keepalive_us(cx);
+        if !self.echoing.confirmed.is_some_and(is_over) {
+            return;
+        }
+        let is_client = |asked: &mut Asked| asked.conn != inside::CONN;
+        let late: Vec<Asked> = self.echoing.under_way.extract_if(.., is_client).collect();
+        self.echoing.ask_again();
+        for asked in late {
+            if self.all.contains_key(&asked.conn) {
+                self.send_ahead(asked.conn, cx);
+            }
+        }
+        self.confirm(cx);
+    }
+
     /// Echoes the questions whose stamp is visible.
     pub(super) fn echo(&mut self, cx: &mut Cx<'_>) {
-        if self.echoing.confirmed.is_none_or(|stamp| stamp > cx.pages.visible()) {
+        if self.echoing.confirmed.is_none_or(|(stamp, _)| stamp > cx.pages.visible()) {
             return;
         }
         self.echoing.confirmed = None;

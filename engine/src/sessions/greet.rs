@@ -95,13 +95,15 @@ impl Sessions {
         if cx.leader.is_none() && !reads_here {
             return self.await_leader(conn, hello, cx);
         }
-        if reads_here && is_behind(&hello, cx) {
-            return self.await_state(conn, hello, cx);
-        }
+        // Of a view that this member does not know yet, it does not know what was lost.
         if let Some(r) = &hello.resume
+            && (!reads_here || r.view.number <= cx.replica.view().number)
             && let Some((reason, text)) = contradiction(r, cx)
         {
             return self.turn_away(conn, reason, &text, cx);
+        }
+        if reads_here && is_behind(&hello, cx) {
+            return self.await_state(conn, hello, cx);
         }
         if cx.replica.may_be_evicted(hello.client, hello.connection) {
             let text = "the client was silent for too long and is forgotten";
@@ -320,7 +322,7 @@ impl Sessions {
 /// Says whether this member, which follows, has a state that clients may read.
 fn serves_readers(cx: &Cx<'_>) -> bool {
     let is_fed = |group: Status| group.lost_before.is_none() && group.members.get(group.me).is_some();
-    cx.replica.view().number > 0 && cx.sequencer.status().is_some_and(is_fed)
+    !cx.is_recovering && cx.replica.view().number > 0 && cx.sequencer.status().is_some_and(is_fed)
 }
 
 /// Says whether the client has seen a state that is not visible here yet.

@@ -88,6 +88,8 @@ pub(crate) struct Cx<'a> {
     pub refusal: Option<&'a str>,
     /// The view into which the replica was recovered.
     pub joined: ViewId,
+    /// Says whether the replica may have applied what is lost: another one is being recovered.
+    pub is_recovering: bool,
     pub config: &'a ServerConfig,
     pub replica: &'a mut Replica,
     pub pages: &'a mut Pages,

@@ -752,7 +752,7 @@ impl Loop {
             | Effect::ReadLog(..)
             | Effect::Members(_)
             | Effect::Copy(_)
-            | Effect::Recover(_) => self.perform_in_group(effect),
+            | Effect::Recover(_) => self.perform_in_group(core, effect),
         }
     }
 
@@ -809,14 +809,21 @@ impl Loop {
     }
 
     /// Carries out an effect that only a member of a group has.
-    fn perform_in_group(&mut self, effect: Effect) {
+    fn perform_in_group(&mut self, core: &mut Core, effect: Effect) {
         let Some(group) = &mut self.group else {
             self.failed = Some("a group's order reached a server that is alone".into());
             return;
         };
         match effect {
             Effect::Packet(to, packet) => group.send(to, &packet, &mut self.queue),
-            Effect::Connect(conn, leader) => group.connect(conn, leader),
+            Effect::Connect(conn, leader) => {
+                let begun = group.connect(conn, leader);
+                // The engine tries again.
+                if begun.is_err() {
+                    let now = core.now();
+                    core.take(now, Input::Disconnected(conn));
+                }
+            }
             Effect::Save(number, view) => group.save(number, view),
             Effect::ReadLog(from, bytes) => group.read_log(from, bytes, self.records.written),
             Effect::Members(members) => {

@@ -57,10 +57,8 @@ pub(super) struct Upstreams {
 struct Upstream {
     session: Conn,
     stage: Stage,
-    /// Messages of the client wait no longer than this for it to be of use.
-    until: Now,
-    /// Messages of the client until it is up, then answers that wait for their stamps.
-    frames: VecDeque<(Header, Vec<u8>)>,
+    /// Messages of the client until it is up, then answers that wait for their stamps: each with since when.
+    frames: VecDeque<(Now, Header, Vec<u8>)>,
     bytes: usize,
     /// Sequence numbers, by slot, of transactions that were passed on, in whole or in part, and have no
     /// verdict.
@@ -109,10 +107,10 @@ impl Upstreams {
         of_one + bytes <= WAITING_BYTES_MAX && self.bytes + bytes <= limits::STAGED_BYTES_MAX
     }
 
-    fn keep(&mut self, up: Conn, header: Header, body: &[u8]) {
+    fn keep(&mut self, now: Now, up: Conn, header: Header, body: &[u8]) {
         let Some(upstream) = self.all.get_mut(&up) else { return };
         let bytes = FRAME_BYTES + body.len();
-        upstream.frames.push_back((header, body.to_vec()));
+        upstream.frames.push_back((now, header, body.to_vec()));
         upstream.bytes += bytes;
         self.bytes += bytes;
     }
@@ -120,7 +118,7 @@ impl Upstreams {
     /// Takes the next frame, if it is of this stamp or an older one.
     fn take(&mut self, up: Conn, upto: Stamp) -> Option<(Header, Vec<u8>)> {
         let upstream = self.all.get_mut(&up)?;
-        let (header, body) = upstream.frames.pop_front_if(|(header, _)| header.stamp <= upto)?;
+        let (_, header, body) = upstream.frames.pop_front_if(|(_, header, _)| header.stamp <= upto)?;
         upstream.bytes -= FRAME_BYTES + body.len();
         self.bytes -= FRAME_BYTES + body.len();
         Some((header, body))
@@ -158,16 +156,13 @@ impl Sessions {
             (upstream.sent, upstream.told) = (cx.now, upstream.told.max(header.ack));
             return cx.out.send(up, *header, [body, &[]]);
         }
-        if upstream.frames.is_empty() {
-            upstream.until = cx.now.plus_us(2 * keepalive_us(cx));
-        }
         if !self.upstreams.has_room(up, FRAME_BYTES + body.len()) {
             let text = "this member passes on to the leader what the client asks for, and has too much of that before it \
                         reaches the leader: connect again";
             return self.turn_away(conn, Refusal::FULL, text, cx);
         }
         // Of any stamp: it waits for the connection alone.
-        self.upstreams.keep(up, Header { stamp: Stamp::ZERO, ..*header }, body);
+        self.upstreams.keep(cx.now, up, Header { stamp: Stamp::ZERO, ..*header }, body);
     }
 
     /// A client has places: the leader takes them back from one that it does not hear of for two keepalives,
@@ -183,7 +178,6 @@ impl Sessions {
         let upstream = Upstream {
             session,
             stage: Stage::Wanted,
-            until: cx.now,
             frames: VecDeque::new(),
             bytes: 0,
             writing: Map::default(),
@@ -309,7 +303,7 @@ impl Sessions {
             let text = "this member is so far behind the leader that it has no room for the leader's answers: connect again";
             return self.turn_away(session, Refusal::Unavailable, text, cx);
         }
-        self.upstreams.keep(up, *header, body);
+        self.upstreams.keep(cx.now, up, *header, body);
         self.upstreams.holding.insert(up);
         self.release(up, cx);
     }
@@ -384,16 +378,17 @@ impl Sessions {
             return;
         }
         self.tick_line(cx);
+        self.end_confirmed(cx);
         // A connection that was cut without a word takes all that it is sent, and nothing comes back.
         let is_silent = self.upstreams.line.silent_us(cx.now) > Some(2 * keepalive_us(cx));
         let returned = cx.replica.places.last_return();
         for (up, conn) in self.upstreams.all.iter().map(|(up, of)| (*up, of.session)).collect::<Vec<_>>() {
             let Some(acked) = self.all.get(&conn).map(|session| session.acked) else { continue };
             let Some(upstream) = self.upstreams.all.get_mut(&up) else { continue };
-            let has_frames = !upstream.frames.is_empty();
-            let is_late = has_frames && upstream.until <= cx.now;
+            let waits_us = upstream.frames.front().map(|(since, ..)| cx.now.since_us(*since));
             match upstream.stage {
                 Stage::Up if is_silent => self.send_elsewhere(conn, cx),
+                Stage::Up if waits_us > Some(keepalive_us(cx)) => self.send_ahead(conn, cx),
                 Stage::Up => {
                     let is_waited = acked > upstream.told && returned.is_some_and(|at| at > upstream.told);
                     if is_waited || cx.now.since_us(upstream.sent) >= keepalive_us(cx) / 2 {
@@ -401,8 +396,8 @@ impl Sessions {
                         say(up, Kind::Ack, 0, acked, cx);
                     }
                 }
-                _ if is_late => self.send_elsewhere(conn, cx),
-                Stage::Wanted if has_frames || self.upstreams.line.is_up() => self.dial(up, cx),
+                _ if waits_us >= Some(2 * keepalive_us(cx)) => self.send_elsewhere(conn, cx),
+                Stage::Wanted if waits_us.is_some() || self.upstreams.line.is_up() => self.dial(up, cx),
                 Stage::Greeting if cx.now.since_us(upstream.sent) > 2 * keepalive_us(cx) => {
                     upstream.stage = Stage::Wanted;
                     cx.close(up);
@@ -416,6 +411,13 @@ impl Sessions {
     fn send_elsewhere(&mut self, conn: Conn, cx: &mut Cx<'_>) {
         let refused = Refused { text: self.upstreams.line.cut_off(cx.now), ..not_leader(cx) };
         self.send_on(conn, refused, cx);
+    }
+
+    /// This member is told by the leader how far the space is, and does not come there in time.
+    pub(super) fn send_ahead(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+        let text =
+            "this member follows, and is more than a keepalive behind its leader: try another member".into();
+        self.send_on(conn, Refused { text, ..not_leader(cx) }, cx);
     }
 
     /// The number of clients that read at this member, which follows, and of those for which it is connected
@@ -497,7 +499,7 @@ fn say(up: Conn, kind: Kind, call: u64, acked: Stamp, cx: &mut Cx<'_>) {
     cx.out.send(up, header, [&[], &[]]);
 }
 
-fn keepalive_us(cx: &Cx<'_>) -> u64 {
+pub(super) fn keepalive_us(cx: &Cx<'_>) -> u64 {
     u64::from(cx.config.keepalive_ms) * 1_000
 }
 

@@ -145,6 +145,19 @@ fn reader_behind_places_given_out_begins_anew() {
 }
 
 #[test]
+fn reader_at_member_far_behind_reads_elsewhere() {
+    let (world, near, reader) = with_reader(7);
+    let (leader, writer) = (world.with(|w| w.leader()).unwrap(), world.client(None));
+    let strict = options(Isolation::Strict, Freshness::Recent);
+    // The leader answers there, and feeds nothing.
+    world.with(|w| _ = w.held.insert(End::Member(near, leader)));
+    assert_eq!(add(&world, writer), Ok(1));
+    let timeout = Some(Duration::from_secs(5));
+    assert_eq!(count(&world, reader, Options { timeout, ..strict }), Ok(1));
+    assert_ne!(world.with(|w| w.home(reader)), Some(near));
+}
+
+#[test]
 fn idle_reader_that_comes_back_keeps_its_places() {
     let (world, _, reader) = with_reader(5);
     assert_eq!(add(&world, reader), Ok(1));
@@ -152,6 +165,21 @@ fn idle_reader_that_comes_back_keeps_its_places() {
     world.pass(2_000_000);
     assert_eq!(add(&world, reader), Ok(2));
     assert_eq!(world.with(|w| w.clients[reader].stats().connections), 2);
+}
+
+#[test]
+fn recovering_member_sends_readers_on() {
+    let world = world(6);
+    let old = world.with(|w| w.leader()).unwrap();
+    world.with(|w| w.apart = [old].into());
+    world.until(|w| w.leader() != Some(old));
+    world.with(|w| w.apart.clear());
+    world.until(|w| !w.nodes[old].machine().unwrap().is_leading());
+    // Its recovery does not come.
+    world.with(|w| _ = w.held.insert(End::Disk(old)));
+    let reader = world.client(Some(old));
+    assert_eq!(count(&world, reader, options(Isolation::Strict, Freshness::Recent)), Ok(0));
+    assert_ne!(world.with(|w| w.home(reader)), Some(old));
 }
 
 /// A world with a reader at a follower, once that has a state.

@@ -8,6 +8,7 @@
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -69,16 +70,27 @@ impl Dialer {
 }
 
 /// Connects to the leader once, on a thread of its own, and posts the connection, or that there is none.
-pub(super) fn connect_once(conn: Conn, leader: String, handle: Handle<Post>) {
-    let of_thread = handle.clone();
+/// `dials` has a clone for each such thread.
+///
+/// # Errors
+/// If there is no thread for it, or [`DIALS_MAX`] are under way: nothing is posted.
+pub(super) fn connect_once(
+    conn: Conn,
+    leader: String,
+    handle: Handle<Post>,
+    dials: &Arc<()>,
+) -> std::io::Result<()> {
+    if Arc::strong_count(dials) > DIALS_MAX {
+        return Err(std::io::ErrorKind::WouldBlock.into());
+    }
+    let under_way = dials.clone();
     let dial = move || {
         let address = leader.parse::<Address>().ok();
         let stream = address.and_then(|address| connect(&address, &[]).ok());
-        post(&of_thread, Post::Reached(conn, stream));
+        post(&handle, Post::Reached(conn, stream));
+        drop(under_way);
     };
-    if std::thread::Builder::new().name("tercel-dial".into()).spawn(dial).is_err() {
-        post(&handle, Post::Reached(conn, None));
-    }
+    std::thread::Builder::new().name("tercel-dial".into()).spawn(dial).map(drop)
 }
 
 impl Drop for Dialer {
@@ -139,6 +151,10 @@ fn connect(address: &Address, greeting: &[u8]) -> std::io::Result<OwnedFd> {
     stream.set_nonblocking(true)?;
     Ok(stream.into())
 }
+
+/// Threads that connect to the leader at once: one that cannot be reached holds each for [`CONNECT_MAX`].
+/// Other clients are tried again at the next heartbeat.
+const DIALS_MAX: usize = 64;
 
 /// The wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(1);

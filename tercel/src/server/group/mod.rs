@@ -66,6 +66,8 @@ pub(crate) struct Group {
     handle: Handle<Post>,
     /// The connections to the leader, for clients that read here.
     upstreams: HashMap<Token, Conn>,
+    /// Has a clone for each of them that is being made.
+    dials: Arc<()>,
 }
 
 struct Peer {
@@ -92,8 +94,8 @@ impl Group {
         let reading = Reading::start(log.clone(), space, handle.clone())?;
         let copying = Copying::new(dir, group, member);
         let peers = BTreeMap::new();
-        let upstreams = HashMap::new();
-        Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle, upstreams })
+        let (upstreams, dials) = (HashMap::new(), Arc::default());
+        Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle, upstreams, dials })
     }
 
     /// These are the members now: connects to those that are new, or are elsewhere now.
@@ -172,8 +174,11 @@ impl Group {
     }
 
     /// Connects to the leader, for clients that read here.
-    pub(crate) fn connect(&self, conn: Conn, leader: String) {
-        dial::connect_once(conn, leader, self.handle.clone());
+    ///
+    /// # Errors
+    /// If it cannot begin to now.
+    pub(crate) fn connect(&self, conn: Conn, leader: String) -> std::io::Result<()> {
+        dial::connect_once(conn, leader, self.handle.clone(), &self.dials)
     }
 
     /// The name of a connection to the leader.
