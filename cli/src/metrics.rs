@@ -18,31 +18,43 @@ use tercel_term::fail::Failure;
 
 use crate::stat;
 
-/// Serves `/metrics` from now on, at an address of its own, about the server at `of`.
-///
-/// # Errors
-/// If the address is no HOST:PORT, other machines reach it and that was not allowed, or it cannot be taken.
-pub fn start(at: &str, is_remote_allowed: bool, of: Address) -> Result<(), Failure> {
-    let failed =
-        |e: io::Error| Failure::new(format!("--metrics {at}: {e}")).next("name HOST:PORT that is free");
-    let listener = TcpListener::bind(at).map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    if !bound.ip().is_loopback() && !is_remote_allowed {
-        let text = format!("--metrics {at}: other machines can reach it, and nothing is encrypted");
-        return Err(Failure::new(text).next("name a loopback address, or say --allow-plain-remote"));
-    }
-    eprintln!("metrics at http://{bound}/metrics");
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            match stream {
-                // A peer that is gone is answered by nobody.
-                Ok(stream) => _ = answer(stream, &of),
-                // Descriptors may have run out.
-                Err(_) => thread::sleep(PAUSE),
-            }
+/// The door at which scrapes come.
+pub struct Metrics(TcpListener);
+
+impl Metrics {
+    /// Takes an address of its own.
+    ///
+    /// # Errors
+    /// If it is no HOST:PORT, other machines reach it and that was not allowed, or it cannot be taken.
+    pub fn bind(at: &str, is_remote_allowed: bool) -> Result<Metrics, Failure> {
+        let failed =
+            |e: io::Error| Failure::new(format!("--metrics {at}: {e}")).next("name HOST:PORT that is free");
+        let listener = TcpListener::bind(at).map_err(failed)?;
+        if !listener.local_addr().map_err(failed)?.ip().is_loopback() && !is_remote_allowed {
+            let text = format!("--metrics {at}: other machines can reach it, and nothing is encrypted");
+            return Err(Failure::new(text).next("name a loopback address, or say --allow-plain-remote"));
         }
-    });
-    Ok(())
+        Ok(Metrics(listener))
+    }
+
+    /// Answers scrapes about the server at `of` from now on, on a thread of its own.
+    ///
+    /// # Errors
+    /// If the system refuses the thread.
+    pub fn serve(self, of: Address) -> io::Result<()> {
+        let Metrics(listener) = self;
+        thread::Builder::new().name("tercel-metrics".into()).spawn(move || {
+            for stream in listener.incoming() {
+                match stream {
+                    // A peer that is gone is answered by nobody.
+                    Ok(stream) => _ = answer(stream, &of),
+                    // Descriptors may have run out.
+                    Err(_) => thread::sleep(PAUSE),
+                }
+            }
+        })?;
+        Ok(())
+    }
 }
 
 /// Answers one request, then closes.
@@ -102,7 +114,7 @@ impl Collector for Scraped {
         let Scraped(status) = self;
         for (name, label, meaning) in stat::WORDS {
             let Some(value) = number(&status[name]) else { continue };
-            let help = format!("{label} {meaning}");
+            let help = format!("{label}: {meaning}");
             if COUNTERS.contains(&name) {
                 let mut metric = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
                 metric.encode_counter::<NoLabels, u64, u64>(&value, None)?;
@@ -207,7 +219,10 @@ mod tests {
 
     #[test]
     fn status_becomes_counters_gauges_and_a_histogram() {
-        let member = |id: &str, lag: u64| serde_json::json!({ "member": id, "address": "a:1", "votes": true, "lag": lag, "round_trip_us": null });
+        let member = |id: &str, lag: u64| {
+            let (address, round_trip_us) = ("a:1", Value::Null);
+            serde_json::json!({ "member": id, "address": address, "lag": lag, "round_trip_us": round_trip_us })
+        };
         let status = serde_json::json!({
             "commits": 7, "disk_full": false, "mob_bytes": 9,
             "syncs": { "bounds_us": [64, 128], "counts": [1, 2, 3], "sum_us": 2_000_000 },

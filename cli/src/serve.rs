@@ -15,6 +15,7 @@ use tercel_term::stop::Signals;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args;
+use crate::metrics::Metrics;
 
 pub fn run(args: &args::Serve) -> Outcome {
     let config = ServerConfig {
@@ -37,6 +38,8 @@ pub fn run(args: &args::Serve) -> Outcome {
     write_events(args);
     let mut signals = Signals::take()?;
     raise_descriptors();
+    let metrics = args.shown.metrics.as_ref().map(|at| Metrics::bind(at, args.allow_plain_remote));
+    let mut metrics = metrics.transpose()?;
     let args::MemberOf { join, follow, advertise } = &args.member;
     if advertise.is_some() && join.is_none() && follow.is_none() {
         return Err(Failure::new("--advertise is of a member").next("name the group with --join or --follow"));
@@ -53,7 +56,7 @@ pub fn run(args: &args::Serve) -> Outcome {
     }
     let mut is_first = true;
     loop {
-        match serve(args, config.clone(), signals, is_first) {
+        match serve(args, config.clone(), (signals, &mut metrics), is_first) {
             // Pages and log are those of the copy from now on.
             Err(Ended::Replaced) => note("a copy of the space was taken from the group, and is served now"),
             Err(Ended::Failed(failure)) => return Err(failure),
@@ -123,7 +126,12 @@ impl<E: Into<Failure>> From<E> for Ended {
 }
 
 /// Serves until the server has stopped.
-fn serve(args: &args::Serve, config: ServerConfig, signals: Signals, is_first: bool) -> Result<(), Ended> {
+fn serve(
+    args: &args::Serve,
+    config: ServerConfig,
+    (signals, metrics): (Signals, &mut Option<Metrics>),
+    is_first: bool,
+) -> Result<(), Ended> {
     let server = Server::start(config).map_err(not_started)?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {
@@ -144,9 +152,9 @@ fn serve(args: &args::Serve, config: ServerConfig, signals: Signals, is_first: b
         // Its starter may have gone after the first line.
         false => note(&listening),
     }
-    if let Some(metrics) = args.shown.metrics.as_ref().filter(|_| is_first) {
-        let of = server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?;
-        crate::metrics::start(metrics, args.allow_plain_remote, of.clone())?;
+    if let Some(metrics) = metrics.take() {
+        metrics
+            .serve(server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?.clone())?;
     }
     tercel_term::notify::tell("READY=1");
     if !losses(&args.data).map_err(ServerError::from)?.is_empty() {

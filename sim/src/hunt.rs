@@ -52,7 +52,7 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     if is_hunted_alone(variant.rule) {
         plan.group = None;
     }
-    // The bounds were found where members stay who they are.
+    // The bounds were found in worlds without changes of members.
     plan.group = plan.group.map(|group| GroupPlan { spares: 0, ..group });
     plan.faults.retain(|fault| !FaultKind::OF_CHANGES.contains(&fault.kind));
     // They were found without calls, without a program inside of the server, without watches, and with

@@ -84,7 +84,7 @@ pub struct ServerPlan {
 pub struct GroupPlan {
     /// Its first members: they are the first nodes of the world, and all of them vote.
     pub members: usize,
-    /// Nodes that may become members later. Without any, the members stay who they are.
+    /// Nodes that may become members later. Without any, the list of members does not change.
     pub spares: usize,
     /// Silence after which a leader is suspected, in microseconds.
     pub deadline_us: u64,

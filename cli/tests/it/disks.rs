@@ -176,7 +176,7 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
     let mounted = dir.path().join("small").display().to_string();
     std::fs::create_dir(&mounted).unwrap();
     let ats = [free(), free(), free()];
-    // Whoever is alone at first leads.
+    // The member that begins the group leads it.
     let small = usize::from(!is_leader);
     let data: Vec<String> = (0..3)
         .map(|i| {

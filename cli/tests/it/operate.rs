@@ -57,6 +57,7 @@ fn settings_are_refused_by_file_and_key() {
     let data = dir.path().join("space").display().to_string();
     let refused = err(&tercel(&["serve", "--config", &config, "--data", &data, "--listen", "127.0.0.1:0"]));
     assert!(refused.contains("other machines can reach it"), "{refused}");
+    assert!(!dir.path().join("space").exists(), "a space was made before");
 }
 
 #[test]

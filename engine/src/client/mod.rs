@@ -474,7 +474,7 @@ impl Client {
     /// Has the space rest on states of other spaces, or forget some; `None` until it does.
     fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
         let is_done = match on.forgotten().next() {
-            // What was told here may be behind, so only an answer counts.
+            // The list known here may be behind, so only an answer counts.
             Some(_) => self.tools.forgotten.take_if(|forgotten| forgotten == on).is_some(),
             None => self.history.ordered.covers(on),
         };

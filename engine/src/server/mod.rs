@@ -621,7 +621,7 @@ impl Server {
     ) -> bool {
         let Express { client, place, left_us, body, shared } = request;
         let Ok(request) = Request::decode(body) else { return false };
-        // What a member that follows passes on comes as a message.
+        // A call that a follower passes on comes as a message.
         if self.condition.is_draining() || self.leader.is_none() {
             return false;
         }

@@ -95,7 +95,7 @@ impl Sessions {
         if cx.leader.is_none() && !reads_here {
             return self.await_leader(conn, hello, cx);
         }
-        // Of a view that this member does not know yet, it does not know what was lost.
+        // This member does not know what was lost with a view that it has not heard of.
         if let Some(r) = &hello.resume
             && (!reads_here || r.view.number <= cx.replica.view().number)
             && let Some((reason, text)) = contradiction(r, cx)

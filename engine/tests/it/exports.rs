@@ -77,7 +77,7 @@ fn far_references_are_fields_of_every_form() {
     .unwrap();
     assert_eq!(w.run(0, read), Ok((b, many, Some(a))));
     w.run(0, |tx| tx.set_root("letter", letter)).unwrap();
-    // What a space's own objects hold of its far references keeps nothing.
+    // A far reference in an object of the same space keeps nothing.
     w.run(0, |tx| tx.withdraw(a)).unwrap();
     assert_eq!(number(&collect(&w), "objects"), 1);
     verify(&w);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tercel::{Error, Far, Object, Ref, Server, Spaces, Tx};
 
-/// Somebody who may read.
+/// An account that may read.
 #[derive(Object)]
 struct Account {
     /// The round in which access was taken away last.

@@ -383,7 +383,7 @@ impl Shared {
         let Some(number) = by.call(socket, request) else { return Expressed::No };
         self.count_express();
         let begun = Instant::now();
-        // Whoever gives up a call of which the server does not keep the answer learns no more of it.
+        // The server keeps no large answer: a caller that gives up too early never has it.
         let first = if bytes > KEPT_BYTES { BLAST_PATIENCE } else { patience_of(asked) };
         let (mut heard, mut patience) = (begun, first);
         let answer = loop {

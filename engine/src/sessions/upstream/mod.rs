@@ -161,7 +161,7 @@ impl Sessions {
                         reaches the leader: connect again";
             return self.turn_away(conn, Refusal::FULL, text, cx);
         }
-        // Of any stamp: it waits for the connection alone.
+        // Its stamp does not matter: it waits for the connection alone.
         self.upstreams.keep(cx.now, up, Header { stamp: Stamp::ZERO, ..*header }, body);
     }
 

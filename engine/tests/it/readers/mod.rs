@@ -290,7 +290,7 @@ fn run_world(seed: u64) {
     world.with(|w| (w.apart, w.held) = Default::default());
     let patient = Some(Duration::from_secs(20));
     let strict = Options { timeout: patient, ..options(Isolation::Strict, Freshness::Recent) };
-    // What timed out may be executed yet; but nobody reads less than another has.
+    // A write that timed out may be executed yet; but no reader reads less than another has.
     let counts = (0..4).map(|client| count(&world, client, strict));
     let counts: Vec<u64> = counts
         .collect::<Result<_, _>>()

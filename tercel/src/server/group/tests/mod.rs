@@ -332,7 +332,7 @@ fn restored_space_begins_group_that_is_joined() {
     let (dir, address) = group.members[0].clone();
     let refused = form(&[(&dir, address.clone()), (&other.0, other.1)]).unwrap_err();
     assert!(refused.to_string().contains("`tercel group init`") && !other.0.exists(), "{refused}");
-    // The process ends when it has written who the member is, and nothing more.
+    // The process ends once the member's identity is written, and nothing more.
     let me = Member { id: MemberId(9), votes: true, address: address.to_string() };
     open(&dir).unwrap().become_member(5, me.id, Members::new(vec![me]).unwrap()).unwrap();
     assert_eq!(init(&dir, &address).unwrap(), MemberId(9));
