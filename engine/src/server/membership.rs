@@ -219,6 +219,13 @@ impl Server {
         true
     }
 
+    /// Says whether another member is known to lead, or has had its time for it. One that stops as soon as it
+    /// is deposed would take with it the vote that the next leader may need.
+    pub(super) fn is_handed_over(&self, until: Now) -> bool {
+        let leads = |group: order::quorum::Status| group.leader.is_some_and(|leader| leader != group.me);
+        until <= self.now || self.sequencer.status().is_some_and(leads)
+    }
+
     /// The other members that vote and were heard a moment ago, in the order of their identities; none if
     /// this server does not lead.
     fn able_to_lead(&self) -> Vec<Other> {

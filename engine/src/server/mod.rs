@@ -195,8 +195,12 @@ impl Server {
     /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
         let waits = [self.sequencer.deadline(), self.sessions.waiting_until()].into_iter().flatten().min();
+        let handed = match self.condition.drain {
+            Drain::Handing(until) => Some(until),
+            _ => None,
+        };
         if self.end == End::Recovering {
-            return waits;
+            return waits.into_iter().chain(handed).min();
         }
         let leads = self.leader.as_ref();
         let has_work = match leads {
@@ -208,10 +212,6 @@ impl Server {
             return Some(self.now);
         }
         let absent = leads.and_then(|l| l.deadline());
-        let handed = match self.condition.drain {
-            Drain::Handing(until) => Some(until),
-            _ => None,
-        };
         [waits, self.sessions.deadline(), absent, handed].into_iter().flatten().min()
     }
 
@@ -500,7 +500,7 @@ impl Server {
     /// While new calls are refused: notes the moment from which on none is under way, and up to where they
     /// have written. Clients that go on to commit do not put it off.
     fn drain(&mut self) {
-        if matches!(self.condition.drain, Drain::Handing(until) if until <= self.now) {
+        if matches!(self.condition.drain, Drain::Handing(until) if self.is_handed_over(until)) {
             self.condition.drain = Drain::Draining;
         }
         if self.condition.drain == Drain::Draining
@@ -517,7 +517,8 @@ impl Server {
             Drain::Open => false,
             Drain::Ordered(upto) => upto <= self.pages.visible(),
             // It no longer leads: its calls have ended with its sessions.
-            Drain::Handing(_) | Drain::Draining => self.end == End::Recovering,
+            Drain::Handing(until) => self.end == End::Recovering && self.is_handed_over(until),
+            Drain::Draining => self.end == End::Recovering,
         }
     }
 

@@ -50,8 +50,8 @@ impl Condition {
     /// The condition of a server that led no longer, and was recovered: what its host said still holds.
     pub(crate) fn rejoined(self, now: Now) -> Condition {
         let drain = match self.drain {
-            Drain::Open => Drain::Open,
-            _ => Drain::Draining,
+            Drain::Ordered(_) => Drain::Draining,
+            other => other,
         };
         Condition { drain, disk_full: self.disk_full, relieved: self.relieved, ..Condition::new(now) }
     }

@@ -305,7 +305,10 @@ fn leader_that_drains_hands_the_lead_over() {
     assert!(first.packets.contains(&Packet::TakeOver { view }), "{:?}", first.packets);
     // Until the other leads, it serves as before.
     assert_eq!((first.health().0, first.server.is_drained()), (HealthState::Serving, false));
-    first.packet(&Packet::Vote { view: ViewId::new(view.number + 1, 2), end: EntryId::default() });
+    let end = EntryId { view, position: first.server.stable_upto() };
+    first.packet(&Packet::Vote { view: ViewId::new(view.number + 1, 2), end });
+    // Its own vote may be the one that the other needs.
+    assert_eq!((first.server.is_leading(), first.server.is_drained()), (false, false));
     first.packet(&Packet::Append(Append {
         view: ViewId::new(view.number + 1, 2),
         round: 1,

@@ -154,6 +154,7 @@ Rule {
     OlderVoteSlot,
     SureByFirstMatch,
     LearnersNotAsked,
+    HandedBelowStable,
     // Sessions over several spaces, and exports.
     ReadNotSeen,
     VectorNotCarried,
@@ -190,6 +191,7 @@ impl Rule {
         Rule::OlderVoteSlot,
         Rule::SureByFirstMatch,
         Rule::LearnersNotAsked,
+        Rule::HandedBelowStable,
     ];
 
     /// The rules of sessions over several spaces, and of exports: the worlds of `tercel-engine`'s tests

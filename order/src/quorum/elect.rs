@@ -99,7 +99,7 @@ impl Quorum {
                 self.followed.leader.is_some() && is_heard
             }
         };
-        let is_granted = number > promised && self.is_behind(end) && (!hears_leader || is_handed);
+        let is_granted = number > promised && self.is_behind(from, end) && (!hears_leader || is_handed);
         Quorum::send(from, &Packet::May { number, is_granted, promised }, out);
     }
 
@@ -180,7 +180,7 @@ impl Quorum {
         if is_taken {
             return Quorum::send(from, &Packet::Higher { view: promised }, out);
         }
-        if !self.is_behind(end) {
+        if !self.is_behind(from, end) {
             if !self.lists.may_count().any(|members| members.votes(self.me)) {
                 Quorum::send(from, &Packet::Learns { view }, out);
             }
@@ -264,9 +264,14 @@ impl Quorum {
     /// Says whether a log that ends there has everything that this member may have acknowledged. What is
     /// queued for its disk counts too: it is not needed, for an acknowledgement names the view that is
     /// promised, and the leader of a lower one believes it no longer; but it is more likely to be kept.
-    fn is_behind(&self, end: EntryId) -> bool {
+    ///
+    /// The member to which this one hands the lead over needs only what is stable: entries go on coming
+    /// while it asks, and the view's own leader knows that nobody was told that they are there.
+    fn is_behind(&self, from: MemberId, end: EntryId) -> bool {
         let ours = self.tail.end();
-        (end.view.number, end.position) >= (ours.view.number, ours.position)
+        let is_handed = self.handed == Some((from, ours.view)) && end.view == ours.view;
+        let is_enough = end.position >= self.stable || dropped(Rule::HandedBelowStable);
+        (end.view.number, end.position) >= (ours.view.number, ours.position) || is_handed && is_enough
     }
 }
 

@@ -123,6 +123,8 @@ pub struct Quorum {
     has_told_members: bool,
     role: Role,
     followed: Followed,
+    /// The member that was last told to take the lead over, and the view in which this one led.
+    handed: Option<(MemberId, ViewId)>,
     /// The highest number of a view that anyone has told of.
     heard_number: u32,
     counts: Counts,
@@ -245,6 +247,7 @@ impl Quorum {
             has_told_members: false,
             role: Role::Following,
             followed: Followed::nobody(now),
+            handed: None,
             heard_number: promised.number,
             counts: Counts::default(),
         };

@@ -177,6 +177,24 @@ fn lead_is_handed_to_named_member() {
 }
 
 #[test]
+fn lead_is_handed_over_while_entries_come() {
+    for seed in 0..20 {
+        let plan = Plan { disk_us: 800, window_bytes: 100_000, work_us: 100, ..Plan::quiet(seed, 3) };
+        let (mut world, leader) = begun(plan);
+        let (to, third) = (world.others(leader)[0], world.others(leader)[1]);
+        // Only the leader before can vote: that member has just begun, say.
+        world.cut(to, third);
+        let (begun, silent_us) = (world.now(), world.deadline_us());
+        let before = world.status(leader).unwrap().view.number;
+        world.tell(leader, crate::Input::MoveLead(to));
+        let next = world.until(|world| world.leader().filter(|now| *now != leader));
+        let view = world.status(to).unwrap().view.number;
+        assert_eq!((next, view), (to, before + 1), "seed {seed}: the first view that it wants");
+        assert!(world.now().since_us(begun) < silent_us);
+    }
+}
+
+#[test]
 fn leader_that_ends_is_replaced_at_once() {
     for seed in 0..20 {
         let (mut world, leader) = quiet(seed);

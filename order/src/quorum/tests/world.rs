@@ -33,6 +33,8 @@ pub struct Plan {
     pub moves_lead: bool,
     /// Leaders are asked whether they still lead.
     pub asks: bool,
+    /// The longest time from one round of work to the next.
+    pub work_us: u64,
     pub until_us: u64,
 }
 
@@ -60,6 +62,7 @@ impl Plan {
             changes_members,
             moves_lead: true,
             asks: true,
+            work_us: 1_050,
             until_us: 400_000,
         }
     }
@@ -121,6 +124,7 @@ impl Plan {
             changes_members: false,
             moves_lead: false,
             asks: true,
+            work_us: 1_050,
             until_us: u64::MAX / 4,
         }
     }
@@ -551,7 +555,7 @@ impl World {
                 self.take(i, Input::Submit(entry))?;
             }
         }
-        let after = 50 + self.random.below(1_000);
+        let after = 50 + self.random.below(self.plan.work_us - 50);
         self.push(after, Event::Work);
         Ok(())
     }
