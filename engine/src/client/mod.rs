@@ -151,7 +151,7 @@ struct Peer {
     /// Set if the greeting could not name all cached pages, so that none of them may be kept.
     begins_anew: bool,
     keepalive_us: u64,
-    /// There are other servers to try, and so many were given up in this view: they were silent, or no servers.
+    /// There are other servers to try, and so many were given up in this view, silent or no servers.
     has_others: bool,
     given_up: u32,
     /// Bytes that one transaction may have there.

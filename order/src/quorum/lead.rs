@@ -431,7 +431,7 @@ impl Quorum {
         let is_it = leading.handing.is_some_and(|(member, _)| member == to);
         if is_it && leading.others.get(&to).is_some_and(|other| other.next > self.tail.end().position) {
             Quorum::send(to, &Packet::TakeOver { view: leading.view }, out);
-            self.handed = Some((to, leading.view));
+            self.promise.handed = Some((to, leading.view));
         }
     }
 
@@ -440,7 +440,7 @@ impl Quorum {
         let Role::Leading(leading) = &self.role else { return };
         if let Some(best) = leading.best(self.lists.newest()) {
             Quorum::send(best, &Packet::TakeOver { view: leading.view }, out);
-            self.handed = Some((best, leading.view));
+            self.promise.handed = Some((best, leading.view));
         }
         self.stand_down(now, out);
     }

@@ -123,8 +123,6 @@ pub struct Quorum {
     has_told_members: bool,
     role: Role,
     followed: Followed,
-    /// The member that was last told to take the lead over, and the view in which this one led.
-    handed: Option<(MemberId, ViewId)>,
     /// The highest number of a view that anyone has told of.
     heard_number: u32,
     counts: Counts,
@@ -140,6 +138,8 @@ struct Promise {
     saved: u64,
     /// Who waits for a promise, by its number.
     owed: Option<(u64, MemberId)>,
+    /// The member that was last told to take the lead over, and the view in which this one led.
+    handed: Option<(MemberId, ViewId)>,
     /// Why this member last wanted a view of its own.
     why: Why,
 }
@@ -236,7 +236,14 @@ impl Quorum {
             config,
             me,
             random: Random::new(seed),
-            promise: Promise { view: promised, number: 0, saved: 0, owed: None, why: Why::NoLeader },
+            promise: Promise {
+                view: promised,
+                number: 0,
+                saved: 0,
+                owed: None,
+                handed: None,
+                why: Why::NoLeader,
+            },
             tail: Tail::new(begins, runs, stable_stamp),
             lists: Lists::new(stable, members),
             stable,
@@ -247,7 +254,6 @@ impl Quorum {
             has_told_members: false,
             role: Role::Following,
             followed: Followed::nobody(now),
-            handed: None,
             heard_number: promised.number,
             counts: Counts::default(),
         };
