@@ -26,6 +26,8 @@ pub struct Membership {
     pub me: MemberId,
     /// The member at each connection, and the number of its process's start.
     connected: BTreeMap<Conn, (MemberId, u64)>,
+    /// Connections over which packets came: the newest of each member.
+    talking: BTreeMap<MemberId, Conn>,
     /// The number of each member's last start.
     starts: BTreeMap<MemberId, u64>,
     /// Set if the list that its directory was made with has it.
@@ -43,11 +45,12 @@ pub struct Membership {
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        let (connected, starts) = (BTreeMap::new(), BTreeMap::new());
+        let (connected, talking, starts) = Default::default();
         Membership {
             group,
             me,
             connected,
+            talking,
             starts,
             is_listed: true,
             is_removed: false,
@@ -74,6 +77,16 @@ impl Membership {
 
     pub(super) fn is_removed(&self) -> bool {
         self.is_removed
+    }
+
+    /// A packet came over a connection: gives the member, and the connection that it took the place of. The
+    /// end of that one is no hint: it comes when the network is whole again.
+    fn talks(&mut self, conn: Conn) -> Option<(MemberId, Option<Conn>)> {
+        let of = *self.connected.get(&conn)?;
+        let last = self.talking.insert(of.0, conn).filter(|last| *last != conn);
+        let over = last.filter(|last| self.connected.get(last) == Some(&of));
+        over.iter().for_each(|over| _ = self.connected.remove(over));
+        Some((of.0, over))
     }
 
     /// Refuses a member that is none, or is not the one that it says.
@@ -124,9 +137,10 @@ impl Server {
         match FromClient::decode(header.kind, body) {
             Ok(FromClient::Join(join)) => self.join(conn, &join, out),
             Ok(FromClient::Packet(packet)) => {
-                let from = self.membership.as_ref().and_then(|group| group.connected.get(&conn).copied());
-                match from {
-                    Some((from, _)) => {
+                let group = self.membership.as_mut();
+                match group.and_then(|group| group.talks(conn)) {
+                    Some((from, over)) => {
+                        out.list.extend(over.map(Effect::Close));
                         self.sequence(order::Input::Packet(from, packet.bytes), out);
                         self.note_stranger(conn, from, out);
                     }

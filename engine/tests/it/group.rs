@@ -4,12 +4,16 @@ use tercel_engine::limits::GREETING_WAIT_US;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::packet::{Append, Contents, Packet};
 use tercel_engine::order::quorum::{Config, Quorum, Start};
-use tercel_engine::server::{Conn, Effect, Effects, Input, Membership, Recovery, Server, ServerConfig};
+use tercel_engine::server::{
+    Conn, Effect, Effects, Input, MEMBERS_VERSION, Membership, Recovery, Server, ServerConfig,
+};
 use tercel_engine::time::Now;
 use tercel_testkit::hand::{A, B};
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, split};
 use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId, Written};
-use tercel_wire::message::{Health, HealthState, Hello, Refusal, Refused, Regroup, Regrouping, Welcome};
+use tercel_wire::message::{
+    Health, HealthState, Hello, Join, Refusal, Refused, Regroup, Regrouping, Welcome,
+};
 
 const LEADER: MemberId = MemberId(2);
 const VIEW: ViewId = ViewId::new(1, 9);
@@ -319,6 +323,34 @@ fn leader_that_drains_hands_the_lead_over() {
         entries: vec![],
     }));
     assert!(!first.server.is_leading() && first.server.is_drained());
+}
+
+#[test]
+fn connection_of_before_a_cut_is_closed() {
+    let mut first = First::following();
+    let (old, new) = (Conn(71), Conn(72));
+    let mut closed = Vec::new();
+    for conn in [old, new] {
+        let join = Join { group: 7, space: SpaceId(1), member: LEADER, start: 1, version: MEMBERS_VERSION };
+        let mut body = Vec::new();
+        join.encode(&mut body);
+        first.ask(conn, Kind::Join, &body);
+        let (packet, mut out) = (first.beat().encode(), Effects::default());
+        first.server.handle(first.now, Input::Frame(conn, Header::new(Kind::Packet, 0), &packet), &mut out);
+        closed.extend(out.list.iter().filter_map(|effect| match effect {
+            Effect::Close(conn) => Some(*conn),
+            _ => None,
+        }));
+        first.perform(out);
+    }
+    assert_eq!(closed, [old]);
+    let asks = |first: &First| first.packets.iter().any(|packet| matches!(packet, Packet::Ask { .. }));
+    first.input(Input::Disconnected(old));
+    first.pass(1_000);
+    assert!(!asks(&first), "the leader is still there");
+    first.input(Input::Disconnected(new));
+    first.pass(1_000);
+    assert!(asks(&first));
 }
 
 #[test]
