@@ -302,6 +302,8 @@ impl Checkpoint {
 pub struct Effects {
     /// In order.
     pub list: Vec<Effect>,
+    /// Room for what the sequencer says in a step.
+    pub(crate) said: Vec<crate::order::Output>,
 }
 
 impl Effects {

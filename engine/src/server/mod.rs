@@ -73,6 +73,14 @@ pub struct Server {
     pub(crate) now: Now,
 }
 
+/// The earlier of two moments, as far as there are any.
+fn sooner(a: Option<Now>, b: Option<Now>) -> Option<Now> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// A request that came by a shorter way than as a message.
 #[derive(Debug)]
 pub struct Express<'a> {
@@ -194,13 +202,13 @@ impl Server {
 
     /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
-        let waits = [self.sequencer.deadline(), self.sessions.waiting_until()].into_iter().flatten().min();
+        let waits = sooner(self.sequencer.deadline(), self.sessions.waiting_until());
         let handed = match self.condition.drain {
             Drain::Handing(until) => Some(until),
             _ => None,
         };
         if self.end == End::Recovering {
-            return waits.into_iter().chain(handed).min();
+            return sooner(waits, handed);
         }
         let leads = self.leader.as_ref();
         let has_work = match leads {
@@ -212,7 +220,7 @@ impl Server {
             return Some(self.now);
         }
         let absent = leads.and_then(|l| l.deadline());
-        [waits, self.sessions.deadline(), absent, handed].into_iter().flatten().min()
+        sooner(sooner(waits, self.sessions.deadline()), sooner(absent, handed))
     }
 
     fn is_answered(&self, view: ViewId) -> bool {
@@ -225,7 +233,7 @@ impl Server {
         out: &mut Effects,
         f: impl FnOnce(&mut Sessions, &mut Cx<'_>) -> R,
     ) -> R {
-        let mut said = Vec::new();
+        let mut said = std::mem::take(&mut out.said);
         let mut cx = Cx {
             now: self.now,
             space: self.space,
@@ -251,14 +259,14 @@ impl Server {
 
     /// Tells the sequencer something.
     pub(crate) fn sequence(&mut self, input: order::Input<'_>, out: &mut Effects) {
-        let mut said = Vec::new();
+        let mut said = std::mem::take(&mut out.said);
         self.sequencer.handle(self.now, input, &mut said);
         self.said(said, out);
     }
 
     /// Does what the sequencer says.
-    fn said(&mut self, said: Vec<Output>, out: &mut Effects) {
-        for output in said {
+    fn said(&mut self, mut said: Vec<Output>, out: &mut Effects) {
+        for output in said.drain(..) {
             match output {
                 Output::Send(to, bytes) => out.push(Effect::Packet(to, bytes)),
                 Output::Append(position, entry) => {
@@ -292,6 +300,7 @@ impl Server {
                 Output::Members(members) => out.push(Effect::Members(members)),
             }
         }
+        out.said = said;
     }
 
     /// This node leads no more. Only a leader has applied entries that may be lost.
