@@ -52,7 +52,7 @@ pub use tercel_machine::mutant;
 pub mod __private {
     pub use crate::error::Error;
     pub use crate::rpc::{
-        Callback, Called, Context, Ended, Given, Handle, Input, Methods, Numbered, Output, Plain, Reads,
+        Callback, Called, Context, Ended, Given, Handle, Input, Methods, Numbered, Output, Pending, Pipelined, Plain, Reads,
         Service, ServiceHandle, ServiceInterface, Streaming, Stub, finish, finish_in, never, no_method,
         put_bytes, put_lending,
     };
