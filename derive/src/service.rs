@@ -68,8 +68,7 @@ pub fn expand(of: &Trait) -> TokenStream {
 
 /// Calls that are begun without waiting, of procedures that have one answer and nothing beside.
 fn pipelined(of: &Trait, private: &TokenStream) -> TokenStream {
-    let has_answer =
-        |m: &&Method| !m.is_one_way && !m.gives_streaming() && m.streams.callback().is_none();
+    let has_answer = |m: &&Method| !m.is_one_way && !m.gives_streaming() && m.streams.callback().is_none();
     let (ident, vis) = (&of.ident, &of.vis);
     let begins = format_ident!("{}Pipelined", ident.unraw());
     let all = || of.methods.iter().enumerate().filter(|(_, m)| has_answer(m));

@@ -30,7 +30,9 @@ pub const LOSS: &str = "loss";
 /// A sentence: what failed.
 pub fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
     let ends = Ends::begin(&scratch.join(LOSS), "block")?;
-    let Address::Udp(server) = ends.server.address()? else { return Err("the server has no datagrams".into()) };
+    let Address::Udp(server) = ends.server.address()? else {
+        return Err("the server has no datagrams".into());
+    };
     let relay = Relay::new(server.parse().map_err(failed)?).map_err(failed)?;
     let client = Client::connect_with(&relay.address, ClientConfig::default()).map_err(failed)?;
     if client.transport() != Some(Transport::Udp) {

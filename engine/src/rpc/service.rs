@@ -185,7 +185,11 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     }
 
     /// A call that is begun now, and waited for later.
-    pub(super) fn gathered(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Calling<'c>, Error> {
+    pub(super) fn gathered(
+        &self,
+        method: usize,
+        put: &dyn Fn(&mut Encoder<'_>),
+    ) -> Result<Calling<'c>, Error> {
         let takes = &S::SCHEMA.methods[method].takes;
         Calling::gathered(self.until(Duration::ZERO)?, (Through::Own(S::SCHEMA, ""), method), (takes, put))
     }
