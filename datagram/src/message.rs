@@ -103,7 +103,7 @@ impl Outgoing {
         if self.next == 0 {
             return self.send(now, path, head, to, out);
         }
-        path.lost(now);
+        path.lost(now, 1, 1);
         let from = self.next.saturating_sub(path.piece_bytes());
         self.piece(path, Head { asks: true, ..head }, (from, self.next), (now, to), out);
     }
@@ -118,14 +118,15 @@ impl Outgoing {
         self.granted = self.granted.max(report.granted);
         let missing: u32 = report.missing.iter().map(|(from, to)| to - from).sum();
         let came = report.end - missing;
-        path.came(came.saturating_sub(self.came));
+        let new = came.saturating_sub(self.came);
+        path.came(new);
         if came > self.came {
             (self.came, self.stuck) = (came, 0);
         } else {
             self.no_progress(path);
         }
         if missing > 0 {
-            path.lost(now);
+            path.lost(now, missing, missing + new);
         }
         self.again.clone_from(&report.missing);
         if is_asked_for {
