@@ -214,10 +214,17 @@ impl Incoming {
             None | Some(0) => return Took::Nothing,
             Some(new) => new,
         };
-        if self.bytes.len() < end as usize {
-            self.bytes.resize(end as usize, 0);
+        if self.bytes.is_empty() {
+            self.bytes.reserve(self.total.min(RESERVED_BYTES) as usize);
         }
-        self.bytes[at as usize..end as usize].copy_from_slice(piece);
+        if self.bytes.len() == at as usize {
+            // Most come in order: what they fill is not emptied before.
+            self.bytes.extend_from_slice(piece);
+        } else {
+            let bytes = self.bytes.len().max(end as usize);
+            self.bytes.resize(bytes, 0);
+            self.bytes[at as usize..end as usize].copy_from_slice(piece);
+        }
         self.came += new;
         if self.came == self.total {
             return Took::All;
@@ -243,6 +250,9 @@ impl Incoming {
         self.bytes
     }
 }
+
+/// Memory that is reserved for a message, and not touched, when its first piece comes.
+const RESERVED_BYTES: u32 = 1 << 20;
 
 /// Reports and questions without progress after which packets may be too large.
 const STUCK_MAX: u8 = 3;
