@@ -57,6 +57,29 @@ impl<A> Packets<A> {
         begins.zip(&self.ends).map(|(begin, (end, to))| (to, &self.bytes[begin..*end]))
     }
 
+    /// The packets in runs, each with its address and the size of its packets: they follow each other to one
+    /// address and are of one size, but the last may be smaller. `most` gives the packets of a size that a
+    /// run has at most.
+    pub fn runs(&self, most: impl Fn(usize) -> usize) -> impl Iterator<Item = (&A, &[u8], usize)>
+    where
+        A: PartialEq,
+    {
+        let mut packets = self.iter().peekable();
+        let mut begin = 0;
+        std::iter::from_fn(move || {
+            let (to, first) = packets.next()?;
+            let (size, mut end, mut count, mut last) = (first.len(), begin + first.len(), 1, first.len());
+            while count < most(size)
+                && last == size
+                && let Some((_, more)) = packets.next_if(|(of, more)| *of == to && more.len() <= size)
+            {
+                (last, end, count) = (more.len(), end + more.len(), count + 1);
+            }
+            let run = &self.bytes[std::mem::replace(&mut begin, end)..end];
+            Some((to, run, size))
+        })
+    }
+
     /// Says whether there is none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()

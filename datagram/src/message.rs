@@ -103,7 +103,7 @@ impl Outgoing {
         if self.next == 0 {
             return self.send(now, path, head, to, out);
         }
-        path.lost(now);
+        path.lost(now, 1, 1);
         let from = self.next.saturating_sub(path.piece_bytes());
         self.piece(path, Head { asks: true, ..head }, (from, self.next), (now, to), out);
     }
@@ -118,14 +118,15 @@ impl Outgoing {
         self.granted = self.granted.max(report.granted);
         let missing: u32 = report.missing.iter().map(|(from, to)| to - from).sum();
         let came = report.end - missing;
-        path.came(came.saturating_sub(self.came));
+        let new = came.saturating_sub(self.came);
+        path.came(new);
         if came > self.came {
             (self.came, self.stuck) = (came, 0);
         } else {
             self.no_progress(path);
         }
         if missing > 0 {
-            path.lost(now);
+            path.lost(now, missing, missing + new);
         }
         self.again.clone_from(&report.missing);
         if is_asked_for {
@@ -213,10 +214,17 @@ impl Incoming {
             None | Some(0) => return Took::Nothing,
             Some(new) => new,
         };
-        if self.bytes.len() < end as usize {
-            self.bytes.resize(end as usize, 0);
+        if self.bytes.is_empty() {
+            self.bytes.reserve(self.total.min(RESERVED_BYTES) as usize);
         }
-        self.bytes[at as usize..end as usize].copy_from_slice(piece);
+        if self.bytes.len() == at as usize {
+            // Most come in order: what they fill is not emptied before.
+            self.bytes.extend_from_slice(piece);
+        } else {
+            let bytes = self.bytes.len().max(end as usize);
+            self.bytes.resize(bytes, 0);
+            self.bytes[at as usize..end as usize].copy_from_slice(piece);
+        }
         self.came += new;
         if self.came == self.total {
             return Took::All;
@@ -242,6 +250,9 @@ impl Incoming {
         self.bytes
     }
 }
+
+/// Memory that is reserved for a message, and not touched, when its first piece comes.
+const RESERVED_BYTES: u32 = 1 << 20;
 
 /// Reports and questions without progress after which packets may be too large.
 const STUCK_MAX: u8 = 3;

@@ -114,11 +114,18 @@ impl Path {
         self.window = (self.window + more).min(CREDIT_BYTES);
     }
 
-    /// Something was lost: less is sent at once, at most once a round trip.
-    pub(crate) fn lost(&mut self, now: Now) {
+    /// So many bytes of the last ones were lost: less is sent at once, at most once a round trip. The window
+    /// shrinks by half of their share, and by half of it where that is large. So a link that damages one
+    /// packet of a hundred stays full, and one that has room for half of them does not.
+    pub(crate) fn lost(&mut self, now: Now, bytes: u32, of: u32) {
         if now.since_us(self.shrunk) >= self.round_us || self.shrunk == Now(0) {
             (self.shrunk, self.is_careful) = (now, true);
-            self.window = (self.window / 2).max(2 * u32::from(SIZES[0]));
+            let half = self.window / 2;
+            let less = match bytes.saturating_mul(LARGE_SHARE) >= of {
+                true => half,
+                false => (u64::from(half) * u64::from(bytes) / u64::from(of)) as u32,
+            };
+            self.window = (self.window - less).max(2 * u32::from(SIZES[0]));
         }
     }
 
@@ -158,6 +165,8 @@ impl Path {
     }
 }
 
+/// A share of losses counts as all if it is one in so many.
+const LARGE_SHARE: u32 = 4;
 /// A round trip that takes longer is no measure, in microseconds.
 const ROUND_MAX_US: u64 = 10_000_000;
 /// Patience before a round trip is known, and its bounds, in microseconds.
@@ -174,6 +183,25 @@ mod tests {
         let mut path = Path::new();
         path.shrink_packets();
         assert_eq!(path.try_size(Now(1)), Some(SIZES[1]));
+    }
+
+    #[test]
+    fn window_shrinks_by_share_of_losses() {
+        let (mut path, mut now) = (Path::new(), Now(0));
+        path.came(CREDIT_BYTES);
+        // A window a round, so much of which is lost.
+        let mut rounds = |path: &mut Path, permille: u32| {
+            for _ in 0..1_000 {
+                let (window, lost) = (path.window, path.window / 1_000 * permille);
+                now = now.plus_us(1_000);
+                path.came(window - lost);
+                path.lost(now, lost, window);
+            }
+            path.window
+        };
+        assert!(rounds(&mut path, 10) > CREDIT_BYTES / 2);
+        let (some, most) = (rounds(&mut path, 50), rounds(&mut path, 500));
+        assert!((8 * 1_200..CREDIT_BYTES / 4).contains(&some) && most < 6 * 1_200, "{some}, {most}");
     }
 
     #[test]

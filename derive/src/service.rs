@@ -25,6 +25,7 @@ pub fn expand(of: &Trait) -> TokenStream {
     let declared = methods.iter().map(|m| declared(m, &private));
     let called = methods.iter().enumerate().map(|(i, m)| called(m, i, ident, &private));
     let lent = methods.iter().map(Method::is_lent);
+    let pipelined = pipelined(of, &private);
     let calls_doc = format!("Calls of the service [`{}`], which a handle of it has.", ident.unraw());
     quote! {
         #(#docs)*
@@ -58,6 +59,54 @@ pub fn expand(of: &Trait) -> TokenStream {
         }
 
         impl<'client> #calls #client for #private::ServiceHandle<'client, dyn #ident> {
+            #(#called)*
+        }
+
+        #pipelined
+    }
+}
+
+/// Calls that are begun without waiting, of procedures that have one answer and nothing beside.
+fn pipelined(of: &Trait, private: &TokenStream) -> TokenStream {
+    let has_answer = |m: &&Method| !m.is_one_way && !m.gives_streaming() && m.streams.callback().is_none();
+    let (ident, vis) = (&of.ident, &of.vis);
+    let begins = format_ident!("{}Pipelined", ident.unraw());
+    let all = || of.methods.iter().enumerate().filter(|(_, m)| has_answer(m));
+    if all().next().is_none() {
+        return quote!();
+    }
+    let begin = |m: &Method| {
+        let (name, lent, params, (gives, fails)) =
+            (&m.ident, m.lifetimes_here(), m.params_here(private), m.ends());
+        let pending = quote!(#private::Pending<'client, #gives, #fails>);
+        quote!(fn #name #lent(&self, #(#params),*) -> ::core::result::Result<#pending, #private::Error>)
+    };
+    let declared = all().map(|(_, m)| {
+        let (docs, head) = (&m.docs, begin(m));
+        quote! { #(#docs)* #head; }
+    });
+    let called = all().map(|(number, m)| {
+        let (head, lendings) = (begin(m), m.lendings(private));
+        let puts = m.put_args(&takes(number, ident, private), private);
+        let (gives, fails) = m.read_ends(private);
+        quote! {
+            #[allow(unused_variables, clippy::unit_arg)]
+            #head {
+                #(#lendings)*
+                let reads = #private::Reads { gives: |given| #gives, fails: |given| #fails };
+                self.__begin(#number, |e| { #(#puts)* }, reads)
+            }
+        }
+    });
+    let doc = format!("Calls of the service [`{}`] that are begun without waiting.", ident.unraw());
+    quote! {
+        #[doc = #doc]
+        #[allow(dead_code)]
+        #vis trait #begins<'client> {
+            #(#declared)*
+        }
+
+        impl<'client> #begins<'client> for #private::Pipelined<'client, dyn #ident> {
             #(#called)*
         }
     }

@@ -52,9 +52,9 @@ pub use tercel_machine::mutant;
 pub mod __private {
     pub use crate::error::Error;
     pub use crate::rpc::{
-        Callback, Called, Context, Ended, Given, Handle, Input, Methods, Numbered, Output, Plain, Reads,
-        Service, ServiceHandle, ServiceInterface, Streaming, Stub, finish, finish_in, never, no_method,
-        put_bytes, put_lending,
+        Callback, Called, Context, Ended, Given, Handle, Input, Methods, Numbered, Output, Pending,
+        Pipelined, Plain, Reads, Service, ServiceHandle, ServiceInterface, Streaming, Stub, finish,
+        finish_in, never, no_method, put_bytes, put_lending,
     };
     pub use crate::txn::Tx;
     pub use crate::txn::object::{

@@ -80,7 +80,7 @@
 //! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (which
 //! source has which slot), `list` (pending, once each), `stream` and `listener` (bytes and connections),
 //! `buffer` (leases), `timer` (the wheel), `wake` (other threads), `sys` (the two backends and their
-//! contract), `shm` (a channel to another process of the host; it stands beside the queue, which knows only
+//! contract), `datagrams` (a socket of them, beside the queue), `shm` (a channel to another process of the host; it stands beside the queue, which knows only
 //! its bell), `sync` (the atomics that loom replaces).
 
 #![deny(missing_docs)]
@@ -90,6 +90,7 @@
 
 mod buffer;
 mod config;
+mod datagrams;
 mod deliver;
 mod event;
 mod list;
@@ -107,6 +108,7 @@ mod wake;
 
 pub use buffer::Lease;
 pub use config::{Backend, Config, OpenError};
+pub use datagrams::{DatagramSocket, Datagrams};
 pub use event::{CloseReason, Counters, Event, Kind, ListenerState, Readiness};
 pub use queue::{DeclareError, EventQueue, SendError, Watch};
 pub use token::Token;

@@ -6,14 +6,14 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
 
-use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
     set_socket_recv_buffer_size, set_socket_send_buffer_size,
 };
-use rustix::net::{RecvFlags, SendFlags, sendto};
+use tercel_datagram::Packets;
+use tercel_events::{DatagramSocket, Datagrams};
 
 /// The answer to a request that is to come as a message.
 pub(crate) const BY_MESSAGE: [u8; 1] = [0];
@@ -28,17 +28,18 @@ pub(crate) const DATAGRAM_BYTES: usize = 64 << 10;
 const SOCKET_BYTES: usize = 1 << 20;
 
 /// Prepares a socket. Each wish may be refused: what is lost then is sent again.
-pub(crate) fn prepare(socket: &UdpSocket) {
-    let _ = set_socket_recv_buffer_size(socket, SOCKET_BYTES);
-    let _ = set_socket_send_buffer_size(socket, SOCKET_BYTES);
+pub(crate) fn prepare(socket: UdpSocket) -> DatagramSocket {
+    let _ = set_socket_recv_buffer_size(&socket, SOCKET_BYTES);
+    let _ = set_socket_send_buffer_size(&socket, SOCKET_BYTES);
     // The sender finds out which sizes pass: a packet in fragments is lost with each of them.
-    let _ = set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE);
-    let _ = set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::PROBE);
+    let _ = set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE);
+    let _ = set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE);
+    DatagramSocket::new(socket)
 }
 
-/// Seals a packet before it is sent; as yet with nothing.
-fn seal(packet: &[u8]) -> &[u8] {
-    packet
+/// Seals packets of one size before they are sent; as yet with nothing.
+fn seal(packets: &[u8]) -> &[u8] {
+    packets
 }
 
 /// Opens what has come; none if it was sealed by another sender.
@@ -46,35 +47,46 @@ fn open(datagram: &[u8]) -> Option<&[u8]> {
     Some(datagram)
 }
 
-/// Sends a packet, to the peer of a connected socket if no other one is named. What the kernel does not take
-/// counts as lost.
-pub(crate) fn send(socket: &UdpSocket, packet: &[u8], to: Option<SocketAddr>) {
-    let sealed = seal(packet);
-    // A loop that waited for room would serve nobody meanwhile.
-    let _ = match to {
-        Some(to) => sendto(socket.as_fd(), sealed, SendFlags::DONTWAIT, &to),
-        None => rustix::net::send(socket.as_fd(), sealed, SendFlags::DONTWAIT),
-    };
+/// Sends packets to addresses that a function gives, several in a system call; without one, to the peer of a
+/// connected socket. What the kernel does not take counts as lost.
+pub(crate) fn send<A: PartialEq>(
+    socket: &DatagramSocket,
+    packets: &mut Packets<A>,
+    to: impl Fn(&A) -> Option<SocketAddr>,
+) {
+    for (at, run, size) in packets.runs(|size| socket.at_once(size)) {
+        // A loop that waited for room would serve nobody meanwhile.
+        _ = socket.send(seal(run), size, to(at));
+    }
+    packets.clear();
 }
 
-/// A packet that has come, and its sender; none if it came to nothing.
-pub(crate) type Came<'b> = (Option<&'b [u8]>, Option<SocketAddr>);
+/// Packets that have come, and their sender.
+pub(crate) struct Came<'b>(Datagrams<'b>);
 
-/// Receives a packet. None if there is none, in time if the socket waits.
+impl<'b> Came<'b> {
+    /// The packets, without those that came to nothing.
+    pub(crate) fn packets(&self) -> impl Iterator<Item = &'b [u8]> + use<'b> {
+        self.0.iter().filter_map(open)
+    }
+
+    pub(crate) fn from(&self) -> Option<SocketAddr> {
+        self.0.from
+    }
+}
+
+/// Receives packets. None if there is none, in time if the socket waits.
 ///
 /// # Errors
 /// As the system reports for packets that were sent before.
 pub(crate) fn receive<'b>(
-    socket: &UdpSocket,
+    socket: &DatagramSocket,
     flags: RecvFlags,
     buffer: &'b mut [u8],
 ) -> io::Result<Option<Came<'b>>> {
-    match rustix::net::recvfrom(socket.as_fd(), &mut *buffer, flags) {
-        Ok((_, bytes, from)) => {
-            let from = from.and_then(|from| SocketAddr::try_from(from).ok());
-            Ok(Some((open(&buffer[..bytes]), from)))
-        }
-        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-        Err(e) => Err(e.into()),
+    match socket.receive(flags, buffer) {
+        Ok(came) => Ok(Some(Came(came))),
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+        Err(e) => Err(e),
     }
 }

@@ -213,8 +213,8 @@ pub use tercel_engine::object::{
     Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
 };
 pub use tercel_engine::rpc::{
-    CallPolicy, Callback, Called, Context, Failure, Handle, Input, Methods, Output, Service, ServiceHandle,
-    Streaming,
+    CallPolicy, Callback, Called, Context, Failure, Handle, Input, Methods, Output, Pending, Pipelined,
+    Service, ServiceHandle, Streaming,
 };
 pub use tercel_engine::server::SpaceWarning;
 pub use tercel_engine::spaces::{Cut, InSpace, Session};

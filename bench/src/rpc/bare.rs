@@ -6,7 +6,7 @@
 //! with one send and one receive at each end.
 
 use std::hint::black_box;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,6 +17,7 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{RecvFlags, SendFlags};
+use tercel_events::DatagramSocket;
 use tercel_events::shm::{Words, pass};
 
 use super::failed;
@@ -30,7 +31,8 @@ pub enum Means {
     Bells,
     Tcp(Waits),
     Unix(Waits),
-    /// Datagrams, as few as carry the bytes; after a window of them the receiver sends one back.
+    /// Datagrams of the size that an Ethernet takes, divided and merged by the kernel; after a window of them
+    /// the receiver sends one back.
     Udp(Waits),
 }
 
@@ -70,7 +72,7 @@ enum End {
     Words { words: Words, mine: usize, theirs: usize, count: u64, bytes: Vec<u8>, reads: Reads },
     Bells { ring: OwnedFd, hear: OwnedFd },
     Stream { stream: OwnedFd, waits: Waits, buffer: Vec<u8> },
-    Datagrams { socket: OwnedFd, waits: Waits, buffer: Vec<u8> },
+    Datagrams { socket: DatagramSocket, waits: Waits, buffer: Vec<u8> },
 }
 
 /// Where the peer of a directory listens for what it shall do.
@@ -119,7 +121,8 @@ fn answer(control: UnixStream) -> Result<(), String> {
         b'd' | b'e' => {
             let [socket, _, _] = descriptors;
             let waits = if asked[0] == b'd' { Waits::Spinning } else { Waits::Sleeping };
-            End::Datagrams { socket, waits, buffer: vec![7; DATAGRAM_BYTES] }
+            let socket = DatagramSocket::new(socket.into());
+            End::Datagrams { socket, waits, buffer: vec![7; ROOM_BYTES] }
         }
         waits => {
             let [stream, _, _] = descriptors;
@@ -178,7 +181,7 @@ impl Bare {
             Means::Udp(waits) => {
                 let (socket, there) = udp_pair()?;
                 let kind = if waits == Waits::Spinning { b'd' } else { b'e' };
-                let buffer = vec![7; DATAGRAM_BYTES];
+                let (socket, buffer) = (DatagramSocket::new(socket.into()), vec![7; ROOM_BYTES]);
                 (kind, End::Datagrams { socket, waits, buffer }, [there, bell()?, bell()?])
             }
             Means::Tcp(waits) | Means::Unix(waits) => {
@@ -225,15 +228,12 @@ impl End {
             }
             End::Bells { ring, .. } => _ = rustix::io::write(&*ring, &ONE).map_err(failed)?,
             End::Datagrams { socket, waits, buffer } => {
-                let mut left = bytes;
-                for n in 1.. {
-                    let now = left.min(DATAGRAM_BYTES);
-                    rustix::net::send(&*socket, &buffer[..now], SendFlags::empty()).map_err(failed)?;
-                    left -= now;
-                    if left == 0 {
-                        break;
-                    }
-                    if n % DATAGRAMS == 0 {
+                let mut sent = 0;
+                while sent < bytes {
+                    let now = (bytes - sent).min(TOGETHER_BYTES);
+                    socket.send(&buffer[..now], DATAGRAM_BYTES, None).map_err(failed)?;
+                    sent += now;
+                    if sent < bytes && sent % WINDOW_BYTES == 0 {
                         datagram(socket, *waits, buffer)?;
                     }
                 }
@@ -276,14 +276,11 @@ impl End {
             }
             End::Bells { hear, .. } => _ = rustix::io::read(&*hear, &mut [0; 8]).map_err(failed)?,
             End::Datagrams { socket, waits, buffer } => {
-                let mut left = bytes;
-                for n in 1.. {
-                    left -= datagram(socket, *waits, buffer)?;
-                    if left == 0 {
-                        break;
-                    }
-                    if n % DATAGRAMS == 0 {
-                        rustix::net::send(&*socket, &[7], SendFlags::empty()).map_err(failed)?;
+                let mut got = 0;
+                while got < bytes {
+                    got += datagram(socket, *waits, buffer)?;
+                    if got < bytes && got % WINDOW_BYTES == 0 {
+                        socket.send(&[7], 1, None).map_err(failed)?;
                     }
                 }
             }
@@ -308,22 +305,25 @@ impl End {
     }
 }
 
-/// Receives a datagram. Gives its bytes.
+/// Receives datagrams that came together. Gives their bytes.
 #[inline(always)]
-fn datagram(socket: &OwnedFd, waits: Waits, buffer: &mut [u8]) -> Result<usize, String> {
+fn datagram(socket: &DatagramSocket, waits: Waits, buffer: &mut [u8]) -> Result<usize, String> {
     let flags = if waits == Waits::Spinning { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
     loop {
-        match rustix::net::recv(socket, &mut *buffer, flags) {
-            Ok((n, _)) => return Ok(n),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+        match socket.receive(flags, buffer) {
+            Ok(came) => return Ok(came.iter().map(<[u8]>::len).sum()),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(e) => return Err(failed(e)),
         }
     }
 }
 
-/// Bytes of a datagram, and datagrams of a window, which the buffer of a socket takes.
-const DATAGRAM_BYTES: usize = 60_000;
-const DATAGRAMS: usize = 4;
+/// Bytes of a datagram, those that leave together, and those of a window, which the buffer of a socket takes.
+const DATAGRAM_BYTES: usize = 1_472;
+const TOGETHER_BYTES: usize = 44 * DATAGRAM_BYTES;
+const WINDOW_BYTES: usize = 3 * TOGETHER_BYTES;
+/// Room for what has come together.
+const ROOM_BYTES: usize = 64 << 10;
 
 fn udp_pair() -> Result<(OwnedFd, OwnedFd), String> {
     let bind = || UdpSocket::bind("127.0.0.1:0").map_err(failed);

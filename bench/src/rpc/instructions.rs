@@ -61,7 +61,7 @@ pub(super) fn counted(call: &str, dir: &Path) -> Result<(), String> {
     let server = Server::builder(dir.join("data"))
         .listen(&socket)
         .methods(Counter::METHODS)
-        .service(Procedures::serve(Here));
+        .service(Procedures::serve(Here::default()));
     let server = server.start().map_err(failed)?;
     let client = Client::connect(&server.addresses()[0]).map_err(failed)?;
     let counter = client.run(|tx| tx.create(&Counter { count: 1 })).map_err(failed)?;

@@ -10,10 +10,12 @@ mod bare;
 pub mod cost;
 mod fetch;
 mod instructions;
+mod loss;
+mod pipelined;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tercel::{
@@ -63,12 +65,17 @@ trait Procedures {
     fn sum(&self, bytes: LentBytes<'_>) -> u64;
     /// So many bytes.
     fn give(&self, bytes: u32) -> Bytes;
+    /// Counts a call that takes these bytes, and gives the number of such calls.
+    fn count(&self, bytes: &[u8]) -> u64;
     /// Sleeps for so long.
     #[slow]
     fn nap(&self, ms: u32);
 }
 
-struct Here;
+#[derive(Default)]
+struct Here {
+    counted: AtomicU64,
+}
 
 impl Procedures for Here {
     fn null(&self, _: &Context<'_>) -> Called<()> {
@@ -94,6 +101,10 @@ impl Procedures for Here {
 
     fn give(&self, _: &Context<'_>, bytes: u32) -> Called<Bytes> {
         Ok(Bytes(vec![7; bytes as usize]))
+    }
+
+    fn count(&self, _: &Context<'_>, _: &[u8]) -> Called<u64> {
+        Ok(self.counted.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     fn nap(&self, _: &Context<'_>, ms: u32) -> Called<()> {
@@ -130,7 +141,7 @@ fn serve(dir: &Path, spin: Option<Duration>) -> Result<(), String> {
         .listen("udp:127.0.0.1:0")
         .listen(format!("unix:{}", dir.join("sock").display()))
         .methods(Counter::METHODS)
-        .service(Procedures::serve(Here));
+        .service(Procedures::serve(Here::default()));
     let builder = match spin {
         Some(spin) => builder.spin(spin),
         None => builder,
@@ -255,12 +266,15 @@ pub fn run(options: &Options) -> Result<Report, String> {
     if is_wanted(INSTRUCTIONS) {
         rows.extend(instructions::rows(options, &scratch)?);
     }
+    if is_wanted(loss::LOSS) {
+        rows.extend(loss::rows(options, &scratch)?);
+    }
     Ok(Report { suite: "rpc", commit: COMMIT, machine: Machine::here(&backend), rows })
 }
 
 /// The names that `--only` takes: of the places, and of the rows that have none.
 pub fn names() -> Vec<String> {
-    let of_no_place = [INSTRUCTIONS.to_owned()];
+    let of_no_place = [INSTRUCTIONS, loss::LOSS].map(str::to_owned);
     places(&[]).into_iter().map(Place::name).chain(of_no_place).collect()
 }
 
@@ -309,6 +323,9 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
             by_call(options, "rpc.method.null", place, "rpc.typed", &mut typed, &mut method)?
                 .note("the method by the procedure with numbers, in turn"),
         );
+    }
+    if place.road != Transport::Unix {
+        rows.push(pipelined::row(options, &client, place)?);
     }
     let large = vec![7; KIB];
     // In shared memory a bare trip carries what is written there; what names a call has room in the line that
@@ -561,6 +578,6 @@ mod tests {
         // No place is measured for these.
         assert!(wanted(&["instructions"]).is_empty());
         assert_eq!(wanted(&["instructions", "unix.spin"]), ["unix.spin"]);
-        assert_eq!(names()[12..], ["instructions"]);
+        assert_eq!(names()[12..], ["instructions", "loss"]);
     }
 }

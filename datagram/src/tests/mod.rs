@@ -107,3 +107,19 @@ fn request_waits_while_too_much_is_unacknowledged() {
     there.iter().for_each(|(_, packet)| server.packet(Now(21), at, packet, &mut back, &mut asked));
     assert!(asked.iter().any(|asked| matches!(asked, Asked::Request(..))), "{asked:?}");
 }
+
+#[test]
+fn runs_are_of_one_size_and_address() {
+    let mut packets = crate::Packets::default();
+    for (to, bytes) in [(1, 4), (1, 4), (1, 4), (1, 2), (1, 2), (2, 2), (2, 3), (2, 3), (1, 3)] {
+        packets.packet(to, |out| out.resize(out.len() + bytes, to));
+    }
+    let runs: Vec<_> = packets.runs(|_| 3).map(|(to, run, size)| (*to, run.len(), size)).collect();
+    assert_eq!(runs, [(1, 12, 4), (1, 4, 2), (2, 2, 2), (2, 6, 3), (1, 3, 3)]);
+    assert_eq!(
+        packets.runs(|_| 9).map(|(_, run, _)| run.to_vec()).collect::<Vec<_>>().concat(),
+        packets.bytes
+    );
+    let longer: Vec<_> = packets.runs(|_| 9).map(|(_, run, size)| (run.len(), size)).collect();
+    assert_eq!(longer[..2], [(14, 4), (2, 2)]);
+}

@@ -10,6 +10,7 @@ use tercel_wire::message::{Limit, Refusal, Response, ResponseEnd};
 use tercel_wire::payload::{PartSink, PayloadSchema};
 use tercel_wire::record::{Any, Encoder, Ref};
 
+use super::slots::LARGE_BYTES;
 use super::{Called, Reply};
 use crate::error::{Bound, Error};
 use crate::limits;
@@ -26,6 +27,8 @@ pub(super) struct Calling<'a> {
     object: Option<Ref<Any>>,
     payload: Vec<u8>,
     rest: Option<Rest<'a>>,
+    /// Its request may leave later, with others.
+    pub is_patient: bool,
 }
 
 /// The body of a response, and the layouts of its interface.
@@ -51,7 +54,7 @@ impl<'a> Calling<'a> {
     ) -> Result<Calling<'a>, Error> {
         match payload.len() + rest.map_or(0, |rest| rest.bytes) {
             bytes if bytes > limits::CALL_MAX => Err(Error::Full(Bound::Call { bytes })),
-            _ => Ok(Calling { port, until, through, method, object, payload, rest }),
+            _ => Ok(Calling { port, until, through, method, object, payload, rest, is_patient: false }),
         }
     }
 
@@ -66,6 +69,17 @@ impl<'a> Calling<'a> {
         let bytes = takes.encode_head(put, &mut payload)?;
         let rest = (bytes > 0).then_some(Rest { bytes, put, takes });
         Calling::new(at, of, object, (payload, rest))
+    }
+
+    /// As [`Calling::encoded`], of a procedure. It borrows no argument, and its request may leave later.
+    pub fn gathered(
+        at: (&'a dyn Port, Option<Now>),
+        of: (Through<'a>, usize),
+        (takes, put): (&'static PayloadSchema, &dyn Fn(&mut Encoder<'_>)),
+    ) -> Result<Calling<'a>, Error> {
+        let mut payload = Vec::new();
+        takes.encode(put, &mut payload)?;
+        Ok(Calling { is_patient: true, ..Calling::new(at, of, None, (payload, None))? })
     }
 
     pub fn requested(&self) -> Requested<'_> {
@@ -145,10 +159,29 @@ impl<'a> Calling<'a> {
         }
     }
 
+    /// Reads an answer with a function.
+    pub fn read<T, E: From<Error>>(
+        &self,
+        mut answer: Answer,
+        read: impl FnOnce(&Interface, ResponseEnd<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let ended = read(&answer.interface, answer.end()?);
+        if answer.body.len() >= LARGE_BYTES {
+            let mut body = Some(std::mem::take(&mut answer.body));
+            // A home that is closed has no use for it.
+            let given = self.drive(&mut |caller, _| {
+                body.take().into_iter().for_each(|body| caller.has_read(body));
+                Some(())
+            });
+            given.ok();
+        }
+        ended
+    }
+
     /// Has the home do something until it is done.
     pub fn drive(&self, step: &mut dyn FnMut(&mut dyn Caller, Now) -> Option<()>) -> Result<(), Error> {
         let mut none = None;
-        self.port.drive(self.until, &mut |home: &mut dyn Home, now| {
+        let mut step = |home: &mut dyn Home, now| {
             let Some(caller) = home.caller() else {
                 none = Some(Error::Denied("no server can be called from a transaction of the server".into()));
                 return Step::Done;
@@ -157,7 +190,11 @@ impl<'a> Calling<'a> {
                 Some(()) => Step::Done,
                 None => Step::Wait,
             }
-        })?;
+        };
+        match self.is_patient {
+            true => self.port.drive_patiently(self.until, &mut step)?,
+            false => self.port.drive(self.until, &mut step)?,
+        }
         none.map_or(Ok(()), Err)
     }
 }

@@ -39,6 +39,7 @@
 //! | `streams` | the streams of a call: items in windows |
 //! | `items` | the streams of a call as its procedure has them |
 //! | `streaming` | a call with streams as its caller has it |
+//! | `pipelined` | calls that are begun now and waited for later |
 //! | `described` | a call of a method that is known from the server's description alone |
 //! | `context` | what a procedure knows of its call |
 //! | [`slots`] | the calls that a client has under way |
@@ -55,6 +56,7 @@ mod given;
 mod handle;
 mod items;
 mod offers;
+mod pipelined;
 mod reply_body;
 mod serve;
 pub mod served;
@@ -74,6 +76,7 @@ pub(crate) use handle::has_written;
 pub use handle::{CallPolicy, Handle, Stub};
 pub use items::{Callback, Input, ItemPort, Numbered, Output, Plain};
 pub use offers::{Ended, Methods, Offers, Run};
+pub use pipelined::{Pending, Pipelined};
 pub use reply_body::{ReplyBody, SharedRoom};
 pub use serve::{Taken, serve, serve_named};
 pub use service::stamp_of;

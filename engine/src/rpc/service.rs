@@ -1,5 +1,6 @@
 //! A service as a client calls it.
 
+use std::any::Any;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ use tercel_wire::payload::Payload;
 use tercel_wire::record::Encoder;
 
 use super::calling::{Calling, Ended, FORGOTTEN, Shorter, ended, unreadable};
+use super::pipelined::Pipelined;
 use super::services::ServiceInterface;
-use super::slots::LARGE_BYTES;
 use super::streaming::{Call, Streaming};
 use super::{Called, Context, Failure, Given};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::object::Field;
+use crate::time::Now;
 use crate::txn::{ExpressAsked, Expressed, Port, Through};
 
 /// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one
@@ -66,6 +68,20 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         ServiceHandle { timeout, ..self }
     }
 
+    /// The same, whose calls are begun without waiting for their end.
+    pub fn pipelined(self) -> Pipelined<'c, S> {
+        Pipelined::new(self)
+    }
+
+    /// The caller is about to wait for a procedure, until what is given is dropped.
+    #[inline]
+    pub(super) fn wait_if_slow(&self, method: usize) -> Result<Option<Box<dyn Any>>, Error> {
+        match &self.port {
+            Ok(port) if S::SCHEMA.methods[method].mode.is_slow() => port.wait_for_slow(),
+            _ => Ok(None),
+        }
+    }
+
     /// Calls a procedure. For derived code: `put` writes what it takes, `gives` and `fails` read what comes
     /// back.
     #[doc(hidden)]
@@ -81,10 +97,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         };
         let takes = &S::SCHEMA.methods[method].takes;
         let takes_nothing = takes.is_empty();
-        let _waits = match &self.port {
-            Ok(port) if S::SCHEMA.methods[method].mode.is_slow() => port.wait_for_slow()?,
-            _ => None,
-        };
+        let _waits = self.wait_if_slow(method)?;
         let asked =
             ExpressAsked { schema: S::SCHEMA, method, takes_nothing, object: None, timeout: self.timeout };
         let by_line = |interface: &Interface, end: ResponseEnd<'_>| Some(read(interface, end));
@@ -114,18 +127,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
             Expressed::UnderWay(under_way, waited) => (Some(under_way), waited),
         };
         let calling = self.calling(method, waited, put)?;
-        let mut answer = calling.answer(under_way)?;
-        let ended = read(&answer.interface, answer.end()?);
-        if answer.body.len() >= LARGE_BYTES {
-            let mut body = Some(std::mem::take(&mut answer.body));
-            // A home that is closed has no use for it.
-            let given = calling.drive(&mut |caller, _| {
-                body.take().into_iter().for_each(|body| caller.has_read(body));
-                Some(())
-            });
-            given.ok();
-        }
-        ended
+        calling.read(calling.answer(under_way)?, read)
     }
 
     /// Calls a procedure that is never answered. For derived code.
@@ -178,11 +180,25 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         waited: Duration,
         put: &'a dyn Fn(&mut Encoder<'_>),
     ) -> Result<Calling<'a>, Error> {
+        let takes = &S::SCHEMA.methods[method].takes;
+        Calling::encoded(self.until(waited)?, (Through::Own(S::SCHEMA, ""), method), None, (takes, put))
+    }
+
+    /// A call that is begun now, and waited for later.
+    pub(super) fn gathered(
+        &self,
+        method: usize,
+        put: &dyn Fn(&mut Encoder<'_>),
+    ) -> Result<Calling<'c>, Error> {
+        let takes = &S::SCHEMA.methods[method].takes;
+        Calling::gathered(self.until(Duration::ZERO)?, (Through::Own(S::SCHEMA, ""), method), (takes, put))
+    }
+
+    /// The port, and the moment until which a caller waits that has waited so long already.
+    fn until(&self, waited: Duration) -> Result<(&'c dyn Port, Option<Now>), Error> {
         let port = self.port.clone()?;
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
-        let until = left.map(|left| port.now().plus(left));
-        let takes = &S::SCHEMA.methods[method].takes;
-        Calling::encoded((port, until), (Through::Own(S::SCHEMA, ""), method), None, (takes, put))
+        Ok((port as &dyn Port, left.map(|left| port.now().plus(left))))
     }
 }
 

@@ -63,6 +63,18 @@ pub trait Port {
         step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
     ) -> Result<(), Error>;
 
+    /// The same, if nothing that it sends is waited for at once: that may leave later, with what follows.
+    ///
+    /// # Errors
+    /// As [`Port::drive`].
+    fn drive_patiently(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        self.drive(until, step)
+    }
+
     /// Makes a call of a service by a shorter way, if there is one now: at most once, like any other.
     fn express(&self, _asked: &ExpressAsked, _call: &mut dyn ExpressCall) -> Expressed {
         Expressed::No

@@ -5,13 +5,13 @@
 //! after silence no call goes by datagrams for a while.
 
 use std::io;
-use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
 use tercel_datagram::{Caller, News, Packets};
 use tercel_engine::time::Now;
+use tercel_events::DatagramSocket;
 
 use crate::datagrams::{self, DATAGRAM_BYTES};
 
@@ -28,7 +28,7 @@ pub(super) struct ByPacket {
 
 impl ByPacket {
     /// Begins one, whose name is drawn from a random seed.
-    pub(super) fn new(socket: &UdpSocket, seed: u64) -> ByPacket {
+    pub(super) fn new(socket: &DatagramSocket, seed: u64) -> ByPacket {
         let mut out = Packets::default();
         let caller = Caller::new(Now(0), seed, &mut out);
         let (begun, buffer) = (Instant::now(), vec![0; DATAGRAM_BYTES].into());
@@ -49,7 +49,7 @@ impl ByPacket {
     }
 
     /// Says whether the server has answered the opening. It does not wait for that.
-    pub(super) fn is_open(&mut self, socket: &UdpSocket) -> bool {
+    pub(super) fn is_open(&mut self, socket: &DatagramSocket) -> bool {
         while !self.is_open && !self.is_lost {
             match self.take(socket, RecvFlags::DONTWAIT) {
                 Ok(true) => {}
@@ -64,7 +64,7 @@ impl ByPacket {
     }
 
     /// Sends a request. Gives the number of its exchange; none if the request cannot go.
-    pub(super) fn call(&mut self, socket: &UdpSocket, request: Vec<u8>) -> Option<u64> {
+    pub(super) fn call(&mut self, socket: &DatagramSocket, request: Vec<u8>) -> Option<u64> {
         self.news.clear();
         let number = self.caller.call(self.now(), Arc::new(request), &mut self.out);
         self.flush(socket);
@@ -75,7 +75,7 @@ impl ByPacket {
     ///
     /// # Errors
     /// The server's socket is gone.
-    pub(super) fn wait(&mut self, socket: &UdpSocket, spin: Duration) -> io::Result<bool> {
+    pub(super) fn wait(&mut self, socket: &DatagramSocket, spin: Duration) -> io::Result<bool> {
         let begun = Instant::now();
         while !spin.is_zero() {
             if self.take(socket, RecvFlags::DONTWAIT)? {
@@ -108,20 +108,20 @@ impl ByPacket {
         Now(self.begun.elapsed().as_micros() as u64)
     }
 
-    fn take(&mut self, socket: &UdpSocket, flags: RecvFlags) -> io::Result<bool> {
-        let Some((packet, _)) = datagrams::receive(socket, flags, &mut self.buffer)? else {
+    fn take(&mut self, socket: &DatagramSocket, flags: RecvFlags) -> io::Result<bool> {
+        let Some(came) = datagrams::receive(socket, flags, &mut self.buffer)? else {
             return Ok(false);
         };
         let now = Now(self.begun.elapsed().as_micros() as u64);
         let before = self.news.len();
-        packet.into_iter().for_each(|packet| self.caller.packet(now, packet, &mut self.out, &mut self.news));
+        came.packets().for_each(|packet| self.caller.packet(now, packet, &mut self.out, &mut self.news));
         self.look(before);
         self.flush(socket);
         Ok(true)
     }
 
     /// Asks again where that is due.
-    fn time(&mut self, socket: &UdpSocket) {
+    fn time(&mut self, socket: &DatagramSocket) {
         let now = self.now();
         if self.caller.deadline().is_some_and(|due| due <= now) {
             let before = self.news.len();
@@ -139,8 +139,7 @@ impl ByPacket {
         }
     }
 
-    fn flush(&mut self, socket: &UdpSocket) {
-        self.out.iter().for_each(|(_, packet)| datagrams::send(socket, packet, None));
-        self.out.clear();
+    fn flush(&mut self, socket: &DatagramSocket) {
+        datagrams::send(socket, &mut self.out, |()| None);
     }
 }

@@ -13,8 +13,8 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, shutdown};
-use tercel_events::Handle;
 use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker, pass};
+use tercel_events::{DatagramSocket, Handle};
 use tercel_lock::unpoison;
 use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
@@ -47,7 +47,7 @@ pub(crate) struct Way {
 pub(crate) enum ServerConnection {
     /// A socket, what ends a wait on it, how long a thread looks before it sleeps, and a socket for datagrams
     /// to the same server.
-    Socket(OwnedFd, OwnedFd, Duration, Option<Box<UdpSocket>>),
+    Socket(OwnedFd, OwnedFd, Duration, Option<Box<DatagramSocket>>),
     /// Memory that the server's process has mapped, too.
     Shared(Box<SharedMemory>),
     /// A pipe to the loop of this process.
@@ -356,7 +356,7 @@ impl ServerConnection {
 }
 
 /// A socket for datagrams to the server at the other end of a connection of TCP.
-fn connect_beside(socket: &OwnedFd) -> io::Result<UdpSocket> {
+fn connect_beside(socket: &OwnedFd) -> io::Result<DatagramSocket> {
     let server = TcpStream::from(socket.try_clone()?).peer_addr()?;
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -364,8 +364,7 @@ fn connect_beside(socket: &OwnedFd) -> io::Result<UdpSocket> {
     datagrams.connect(server)?;
     // The shortest that a caller waits before it asks again.
     datagrams.set_read_timeout(Some(Duration::from_millis(1)))?;
-    datagrams::prepare(&datagrams);
-    Ok(datagrams)
+    Ok(datagrams::prepare(datagrams))
 }
 
 impl SharedMemory {

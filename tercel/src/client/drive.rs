@@ -170,6 +170,8 @@ const READER_CHECK: Duration = Duration::from_millis(10);
 const SENDS_MAX: u32 = 16;
 /// Bytes of a send buffer that are kept: those of a large transaction's buffer would be kept for nothing.
 const SENDER_BYTES_MAX: usize = 64 << 10;
+/// Requests of pipelined calls that gather before they leave: about those of 128 small calls.
+const GATHERED_BYTES: usize = 16 << 10;
 /// Durations above this are for ever: the clock has no moment at an arbitrary distance from now.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The longest time for the first connection.
@@ -300,6 +302,19 @@ impl Shared {
     #[inline]
     pub(super) fn is_sending(&self) -> bool {
         self.usage.sending.load(Ordering::Relaxed)
+    }
+
+    /// Leaves what is to be sent to the next thread that sends, and to the driver at the latest.
+    fn leave_unsent(&self, mut machine: MutexGuard<'_, Linked>) {
+        if machine.outgoing().is_empty() {
+            return;
+        }
+        self.usage.waits.fetch_add(1, Ordering::SeqCst);
+        let conn = machine.conn.clone();
+        drop(machine);
+        if self.driver_sleeps.load(Ordering::SeqCst) {
+            conn.iter().for_each(|conn| conn.wake());
+        }
     }
 
     /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it
@@ -608,7 +623,9 @@ impl Shared {
             Err(TryLockError::WouldBlock) => return,
         };
         self.driver_sleeps.store(true, Ordering::SeqCst);
+        // Behind the mark: a thread that leaves something unsent from now on sees it.
         if self.waiting() == 0
+            && self.machine().outgoing().is_empty()
             && let Ok(Waited::Ready) = conn.wait(SLEEP_MAX, true)
         {
             let received = conn.receive(&mut baton.reader.buffer);
@@ -693,15 +710,25 @@ impl Shared {
         self.drive_until(None, step)
     }
 
+    /// Calls `step` as [`Shared::drive_patiently`] does, and sends at once.
+    pub(super) fn drive_until(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut Machine, Now) -> Step,
+    ) -> Result<(), Error> {
+        self.drive_until_done(until, 0, step)
+    }
+
     /// Calls `step` with the machine locked, again after everything that happens, until it says
-    /// [`Step::Done`].
+    /// [`Step::Done`]. If it says so, fewer bytes than `gathers` stay for what is sent next, or for the driver.
     ///
     /// # Errors
     /// `Timeout` at `until`, or after the client's timeout if there is none; `Unavailable` if the client is
     /// closed, or not connected by then.
-    pub(super) fn drive_until(
+    fn drive_until_done(
         &self,
         until: Option<Now>,
+        gathers: usize,
         step: &mut dyn FnMut(&mut Machine, Now) -> Step,
     ) -> Result<(), Error> {
         let mut end = until.map(|until| {
@@ -714,7 +741,11 @@ impl Shared {
             let (view, said) = (machine.view(), step(&mut machine, self.now()));
             let waits_for =
                 (said == Step::Wait).then(|| (self.happened.load(Ordering::SeqCst), machine.conn.clone()));
-            self.flush(machine, None);
+            if waits_for.is_some() || machine.outgoing().len() >= gathers {
+                self.flush(machine, None);
+            } else {
+                self.leave_unsent(machine);
+            }
             let Some((seen, conn)) = waits_for else { return Ok(()) };
             serving::may_wait(view)?;
             let end = *end.get_or_insert_with(|| Instant::now() + self.timeout());
@@ -738,6 +769,23 @@ impl Shared {
     }
 }
 
+impl Shared {
+    fn drive_port(
+        &self,
+        until: Option<Now>,
+        gathers: usize,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(Error::Unavailable(
+                "this transaction was begun before this process was forked, by another client: begin it anew"
+                    .into(),
+            ));
+        }
+        self.drive_until_done(until, gathers, &mut |machine, now| step(machine, now))
+    }
+}
+
 impl Port for Shared {
     fn now(&self) -> Now {
         Shared::now(self)
@@ -748,13 +796,15 @@ impl Port for Shared {
         until: Option<Now>,
         step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
     ) -> Result<(), Error> {
-        if self.is_forked() {
-            return Err(Error::Unavailable(
-                "this transaction was begun before this process was forked, by another client: begin it anew"
-                    .into(),
-            ));
-        }
-        self.drive_until(until, &mut |machine, now| step(machine, now))
+        self.drive_port(until, 0, step)
+    }
+
+    fn drive_patiently(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        self.drive_port(until, GATHERED_BYTES, step)
     }
 
     fn express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {

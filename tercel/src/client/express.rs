@@ -8,7 +8,6 @@
 //! without an answer is made anew, as an operation. A datagram may not have come to the server: its call is
 //! sent again as a message, under its name.
 
-use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use tercel_engine::limits;
 use tercel_engine::rpc;
 use tercel_engine::rpc::slots::Lane;
 use tercel_engine::txn::{Binding, CallName, ExpressAsked, ExpressCall, Expressed, UnderWay};
+use tercel_events::DatagramSocket;
 use tercel_wire::cursor::Put;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::{InterfaceSchema, Mode};
@@ -349,7 +349,7 @@ impl Shared {
     /// Calls over datagrams, and waits for the answer.
     fn call_by_packet(
         &self,
-        (conn, socket, packets): (&Arc<ServerConnection>, &UdpSocket, &mut Datagrams),
+        (conn, socket, packets): (&Arc<ServerConnection>, &DatagramSocket, &mut Datagrams),
         reader: &mut Reader,
         (calls, at): (&mut Calls, usize),
         of_object: &mut u64,
@@ -428,7 +428,7 @@ impl Shared {
     fn may_send_packets(
         &self,
         conn: &Arc<ServerConnection>,
-        socket: &UdpSocket,
+        socket: &DatagramSocket,
         packets: &mut Datagrams,
         reader: &mut Reader,
     ) -> bool {

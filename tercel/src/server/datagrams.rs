@@ -18,6 +18,7 @@ use tercel_engine::limits;
 use tercel_engine::rpc::ReplyBody;
 use tercel_engine::server::Conn;
 use tercel_engine::time::Now;
+use tercel_events::DatagramSocket;
 use tercel_wire::cursor::le32;
 use tercel_wire::id::ClientId;
 
@@ -34,7 +35,7 @@ pub(super) struct Datagrams {
 }
 
 struct Socket {
-    socket: UdpSocket,
+    socket: DatagramSocket,
     answerer: Answerer,
     out: Packets<SocketAddr>,
     asked: Vec<Asked>,
@@ -42,12 +43,12 @@ struct Socket {
     is_ready: bool,
 }
 
-/// Packets that are taken from a socket before the loop looks at something else: about a millisecond's, if
-/// Time for packets in one turn, longer only by the last call.
-const SLICE: Duration = Duration::from_micros(500);
+/// Receives from a socket before the loop looks at something else: about a millisecond's, if packets are
+/// large.
+const RECEIVES_AT_ONCE: usize = 64;
 
-/// they are large.
-const PACKETS_AT_ONCE: usize = 64;
+/// Time for packets in one turn, longer only by the calls that came together last.
+const SLICE: Duration = Duration::from_micros(500);
 
 /// One that is silent for so long gives its place to another.
 const IDLE_US: u64 = 10_000_000;
@@ -56,7 +57,7 @@ impl Datagrams {
     /// The server's, of sockets that are bound.
     pub(super) fn new(sockets: Vec<UdpSocket>) -> Datagrams {
         let sockets = sockets.into_iter().map(|socket| {
-            datagrams::prepare(&socket);
+            let socket = datagrams::prepare(socket);
             let limits = Limits {
                 connections: limits::DATAGRAM_CONNECTIONS_MAX,
                 request_bytes: limits::DATAGRAM_CALL_MAX as u32,
@@ -76,7 +77,7 @@ impl Datagrams {
 
     /// Copies of the sockets, to be watched.
     pub(super) fn watched(&self) -> io::Result<Vec<UdpSocket>> {
-        self.sockets.iter().map(|at| at.socket.try_clone()).collect()
+        self.sockets.iter().map(|at| at.socket.socket().try_clone()).collect()
     }
 
     /// A session's client names its connection. A name that another session has taken is no secret.
@@ -119,19 +120,23 @@ impl Datagrams {
         let Datagrams { sockets, named, buffer } = self;
         let begun = Instant::now();
         for at in sockets.iter_mut().filter(|at| at.is_ready) {
-            for _ in 0..PACKETS_AT_ONCE {
+            for _ in 0..RECEIVES_AT_ONCE {
                 // The others' turn has come: what is left is there still.
                 if begun.elapsed() >= SLICE {
                     return;
                 }
                 match datagrams::receive(&at.socket, RecvFlags::DONTWAIT, buffer) {
-                    Ok(Some((Some(packet), Some(from)))) => {
-                        if connection(packet).is_some_and(|connection| named.contains_key(&connection)) {
-                            at.answerer.packet(now, from, packet, &mut at.out, &mut at.asked);
-                            at.answer(now, named, calls);
+                    Ok(Some(came)) => {
+                        let is_named =
+                            |packet: &&[u8]| connection(packet).is_some_and(|of| named.contains_key(&of));
+                        for packet in came.packets().filter(is_named) {
+                            let from = came.from();
+                            from.iter().for_each(|from| {
+                                at.answerer.packet(now, *from, packet, &mut at.out, &mut at.asked);
+                            });
                         }
+                        at.answer(now, named, calls);
                     }
-                    Ok(Some(_)) => {}
                     Ok(None) => {
                         at.is_ready = false;
                         break;
@@ -163,7 +168,6 @@ impl Socket {
             }
             answerer.answer(now, connection, exchange, Arc::new(body), out);
         }
-        out.iter().for_each(|(to, packet)| datagrams::send(socket, packet, Some(*to)));
-        out.clear();
+        datagrams::send(socket, out, |to| Some(*to));
     }
 }

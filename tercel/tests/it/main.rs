@@ -33,6 +33,7 @@ mod moved;
 mod names;
 mod network;
 mod order;
+mod pipelined;
 mod quotes;
 mod read_only;
 mod reconnects;

@@ -1,0 +1,97 @@
+//! Calls that are begun now and waited for later: one thread has several under way.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::fmt;
+use std::marker::PhantomData;
+
+use tercel_wire::record::Encoder;
+
+use super::Called;
+use super::calling::{Calling, give_up};
+use super::service::{Reads, ServiceHandle, read_answer};
+use super::services::ServiceInterface;
+use crate::error::Error;
+use crate::txn::UnderWay;
+
+/// A service whose procedures are called without waiting. Made by [`ServiceHandle::pipelined`]: its calls give
+/// a [`Pending`] each.
+///
+/// Calls leave together: when a thread of the client waits, when some kilobytes have gathered, or some
+/// milliseconds later. They are executed in any order. A client has 256 calls under way at most: one more
+/// waits until another one was answered and taken.
+pub struct Pipelined<'c, S: ?Sized> {
+    handle: ServiceHandle<'c, S>,
+    of: PhantomData<fn(&S)>,
+}
+
+impl<S: ?Sized> Clone for Pipelined<'_, S> {
+    fn clone(&self) -> Self {
+        Pipelined { handle: self.handle.clone(), of: PhantomData }
+    }
+}
+
+impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
+    pub(super) fn new(handle: ServiceHandle<'c, S>) -> Pipelined<'c, S> {
+        Pipelined { handle, of: PhantomData }
+    }
+
+    /// Begins a call of a procedure. For derived code.
+    #[doc(hidden)]
+    pub fn __begin<R, E>(
+        &self,
+        method: usize,
+        put: impl Fn(&mut Encoder<'_>),
+        reads: Reads<R, E>,
+    ) -> Result<Pending<'c, R, E>, Error> {
+        let slow = self.handle.wait_if_slow(method)?;
+        let calling = self.handle.gathered(method, &put)?;
+        let (mut under_way, mut ended) = (None, None);
+        calling.drive(&mut |caller, now| {
+            ended = caller.request(now, &calling.requested(), &mut under_way);
+            (ended.is_some() || under_way.is_some()).then_some(())
+        })?;
+        match (ended, under_way) {
+            (Some(Err(e)), _) => Err(e),
+            (_, under_way) => Ok(Pending { calling, under_way, method, reads, _slow: slow }),
+        }
+    }
+}
+
+/// A call under way. It is cancelled when it is dropped.
+#[must_use = "a call that is dropped is cancelled"]
+pub struct Pending<'c, R, E = Infallible> {
+    calling: Calling<'c>,
+    under_way: Option<UnderWay>,
+    method: usize,
+    reads: Reads<R, E>,
+    _slow: Option<Box<dyn Any>>,
+}
+
+impl<R, E> Pending<'_, R, E> {
+    /// Waits until the procedure has ended, and gives its result.
+    ///
+    /// # Errors
+    /// As those of a call that was waited for at once, see [`ServiceHandle`].
+    pub fn wait(mut self) -> Called<R, E> {
+        let answer = self.calling.answer(self.under_way.take())?;
+        let (method, reads) = (self.method, &self.reads);
+        self.calling.read(answer, |interface, end| {
+            read_answer(&interface.methods[method], end, &reads.gives, &reads.fails)
+        })
+    }
+}
+
+impl<R, E> Drop for Pending<'_, R, E> {
+    fn drop(&mut self) {
+        if let Some(UnderWay { name, .. }) = self.under_way.take() {
+            give_up(self.calling.port, name, &Error::Timeout(None));
+        }
+    }
+}
+
+impl<R, E> fmt::Debug for Pending<'_, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("method", &self.method).finish_non_exhaustive()
+    }
+}
