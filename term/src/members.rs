@@ -198,11 +198,13 @@ impl Members {
     pub fn join(&mut self, i: usize, others: &Addresses, end: Instant) -> Result<Joined, Failure> {
         let begun = Instant::now();
         let (dir, address) = &self.places[i];
-        let me = patiently(end, || join(dir, others, address).map_err(|e| Error::Unavailable(e.to_string())))?;
+        let me =
+            patiently(end, || join(dir, others, address).map_err(|e| Error::Unavailable(e.to_string())))?;
         self.start_one(i)?;
         let mut is_copied = false;
         patiently(end, || {
-            let found = self.lag_of(me).ok_or_else(|| Error::Unavailable("the group does not know it".into()))?;
+            let found =
+                self.lag_of(me).ok_or_else(|| Error::Unavailable("the group does not know it".into()))?;
             is_copied |= found == Lag::Lost;
             match found {
                 Lag::Entries(0..=LAG_MAX) => change(others, Change::Vote, &me.to_string()).map(drop),

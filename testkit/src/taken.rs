@@ -22,8 +22,6 @@ use crate::node::log::Log;
 /// The messages that have come on the connection of a taker, read.
 #[derive(Default)]
 pub struct Taken {
-    /// The server has greeted.
-    pub is_welcome: bool,
     /// The server's message that the backup has begun, once it has come.
     pub begun: Option<BackupBegun>,
     /// Parts that were asked for and have not come.
@@ -72,7 +70,6 @@ impl Taken {
         while let Some((header, body)) = self.deframer.next_frame().map_err(|e| e.to_string())? {
             match header.kind {
                 Kind::BackupBegun => self.begun = Some(BackupBegun::decode(body).map_err(|e| e.to_string())?),
-                Kind::Welcome => self.is_welcome = true,
                 Kind::TransferBegun => {
                     self.transfer = Some(TransferBegun::decode(body).map_err(|e| e.to_string())?);
                 }

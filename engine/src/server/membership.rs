@@ -171,22 +171,23 @@ impl Server {
         }
     }
 
-    /// The leader's log does not reach back to what this member lacks.
-    pub(super) fn lost(&mut self, out: &mut Effects) {
+    /// The log of the leader of a view, who is at this address, does not reach back to what this member lacks.
+    pub(super) fn lost(&mut self, view: ViewId, leader: String, out: &mut Effects) {
         let now = self.now;
-        let (Some(group), Some(leader)) = (&mut self.membership, self.sequencer.leader()) else { return };
+        let Some(group) = &mut self.membership else { return };
         if group.copies.is_none_or(|last| now.since_us(last) >= COPY_AGAIN_US) {
             group.copies = Some(now);
-            out.push(Effect::Copy(leader.address.clone()));
+            out.push(Effect::Copy(view, leader));
         }
     }
 
     /// A copy is whole. It takes the place of what is here if it has everything that this member has
-    /// acknowledged: the copy was begun behind that, in a view above which none was promised since.
+    /// acknowledged: it ends behind that, and no view was promised since it was asked for, nor does its log
+    /// have a newer one.
     pub(super) fn copied(&mut self, view: ViewId, end: EntryId, out: &mut Effects) {
         let Some(status) = self.sequencer.status() else { return };
         let is_newer = (end.view.number, end.position) > (status.end.view.number, status.end.position);
-        if status.view == view && is_newer {
+        if status.view == view && end.view.number <= view.number && is_newer {
             self.end = End::Replaced;
             self.sessions.end_all(out);
             out.push(Effect::Adopt);

@@ -288,7 +288,7 @@ impl Server {
                 Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
                 Output::KeepFrom(position) => self.sessions.keep_log_from(position, out),
                 Output::Sure => out.push(Effect::Sure),
-                Output::Lost => self.lost(out),
+                Output::Lost(view, leader) => self.lost(view, leader, out),
                 Output::Members(members) => out.push(Effect::Members(members)),
             }
         }

@@ -41,7 +41,7 @@ impl Nature {
             // Who has missed more takes a copy. Where members do not change there are none.
             kept_bytes_max: match plan.spares() {
                 0 => u64::MAX,
-                _ => u64::from(plan.log.segment_bytes) << (plan.seed % 6),
+                _ => u64::from(plan.log.segment_bytes) << (plan.seed % 3),
             },
             sync_us: plan.sync_us,
             install_syncs: INSTALL_SYNCS,

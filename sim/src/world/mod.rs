@@ -145,11 +145,7 @@ impl Event {
     fn is_counted(&self) -> bool {
         !matches!(
             self,
-            Event::Turn(..)
-                | Event::Operator
-                | Event::Transfer(_)
-                | Event::Packet(..)
-                | Event::Gone(..)
+            Event::Turn(..) | Event::Operator | Event::Transfer(_) | Event::Packet(..) | Event::Gone(..)
         )
     }
 }

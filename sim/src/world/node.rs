@@ -333,7 +333,7 @@ impl World {
             // All of them are nodes, and packets need no connection.
             Effect::Members(_) => {}
             Effect::Datagrams(..) => self.blame("a client of this world has no datagrams".into()),
-            Effect::Copy(leader) => self.begin_transfer(n, &leader),
+            Effect::Copy(view, leader) => self.begin_transfer(n, view, &leader),
             Effect::Adopt => self.adopt(n),
             Effect::Connect(..) => self.blame("a client of this world reads at the leader".into()),
             Effect::Joined(..) => self.blame("a member greets over a connection".into()),

@@ -10,7 +10,7 @@ use tercel_engine::server::{Conn, Input};
 use tercel_testkit::node::disk::Disk;
 use tercel_testkit::taken::Taken;
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::EntryId;
+use tercel_wire::id::{EntryId, ViewId};
 use tercel_wire::log::LogId;
 use tercel_wire::message::Transfer as Request;
 
@@ -29,6 +29,8 @@ pub(super) struct Transfers {
 
 /// A copy under way.
 struct Transfer {
+    /// The view in which it was asked for.
+    view: ViewId,
     conn: Conn,
     /// Its ends, each with which of its lives it is.
     taker: (usize, u32),
@@ -63,14 +65,14 @@ impl Transfers {
 
 impl World {
     /// A node takes a copy from the leader, unless it takes one.
-    pub(super) fn begin_transfer(&mut self, n: usize, leader: &str) {
+    pub(super) fn begin_transfer(&mut self, n: usize, view: ViewId, leader: &str) {
         let giver = (0..self.nodes.len()).find(|giver| letter(*giver).to_string() == leader);
         let Some(giver) = giver.filter(|_| !self.transfers.all.contains_key(&n)) else { return };
         self.transfers.begun += 1;
         let conn = Conn(1 << 42 | self.transfers.begun);
         let (taker, giver) = ((n, self.nodes[n].life), (giver, self.nodes[giver].life));
         let (is_closed, call, taken) = (false, 0, Taken::default());
-        self.transfers.all.insert(n, Transfer { conn, taker, giver, is_closed, call, taken });
+        self.transfers.all.insert(n, Transfer { view, conn, taker, giver, is_closed, call, taken });
         self.say(format_args!("{}       takes a copy from {leader}", letter(n)));
         self.transfer_soon(n);
     }
@@ -86,8 +88,7 @@ impl World {
         let (conn, taker, giver) = (transfer.conn, transfer.taker, transfer.giver);
         let heard = transfer.taken.hear();
         let is_closed = transfer.is_closed || transfer.taken.refused.is_some();
-        let (calls, is_whole) = (transfer.call, transfer.taken.ended.is_some());
-        let is_welcome = transfer.taken.is_welcome;
+        let (is_new, is_whole) = (transfer.call == 0, transfer.taken.ended.is_some());
         let is_asking = transfer.taken.asked < ASKED_MAX && transfer.taken.transfer.is_some();
         if let Err(why) = heard {
             self.blame(format!("a copy: {why}"));
@@ -103,10 +104,8 @@ impl World {
         } else if is_whole {
             self.end_transfer(n);
         } else {
-            if calls == 0 {
+            if is_new {
                 self.node_takes(giver.0, Input::Connected(conn));
-                self.say_to_giver(n, Kind::Hello, &Taken::hello(conn.0));
-            } else if calls == 1 && is_welcome {
                 let mut body = Vec::new();
                 Request { group: 1, member: self.nodes[n].id }.encode(&mut body);
                 self.say_to_giver(n, Kind::Transfer, &body);
@@ -137,7 +136,7 @@ impl World {
 
     /// A copy is whole: its log must be what is promised. The taker says whether it adopts it.
     fn end_transfer(&mut self, n: usize) {
-        let Some(Transfer { taken, .. }) = self.leave_transfer(n) else { return };
+        let Some(Transfer { taken, view, .. }) = self.leave_transfer(n) else { return };
         let salt = self.nodes[n].random.next_u64();
         let made = taken.made(LogId { space: SPACE, salt }, self.nodes[n].segment_bytes);
         let (disk, entries, end) = match made {
@@ -149,7 +148,6 @@ impl World {
         if promised.end() != end.position || promised.from(first) != entries {
             return self.blame(format!("a copy has a log up to {}, which is not promised", end.position));
         }
-        let view = taken.transfer.map(|begun| begun.view).unwrap_or_default();
         self.transfers.made = Some((disk, end));
         self.node_takes(n, Input::Copied(view, end));
         self.transfers.made = None;
@@ -160,8 +158,10 @@ impl World {
         let Some((mut disk, end)) = self.transfers.made.take() else {
             return self.blame(format!("{} adopts a copy that is not there", letter(n)));
         };
-        if self.nodes[n].ledger.durable > end.position {
-            return self.blame(format!("{} adopts a copy that lacks what it has acknowledged", letter(n)));
+        // What it has beyond that must be of a view that is over.
+        let (next, own) = (end.position.next(), &self.nodes[n].ledger);
+        if own.at(next).is_some_and(|entry| self.oracle.ledger(next).at(next) == Some(entry)) {
+            return self.blame(format!("{} adopts a copy that lacks what it has, and is stable", letter(n)));
         }
         self.end_node(n, "a copy takes the place of what it has", true);
         self.record.counts.group.transfers += 1;

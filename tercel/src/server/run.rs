@@ -751,7 +751,7 @@ impl Loop {
             | Effect::Save(..)
             | Effect::ReadLog(..)
             | Effect::Members(_)
-            | Effect::Copy(_)
+            | Effect::Copy(..)
             | Effect::Recover(_) => self.perform_in_group(core, effect),
         }
     }
@@ -831,9 +831,9 @@ impl Loop {
                     self.failed = Some(format!("it cannot connect to other members: {error}"));
                 }
             }
-            Effect::Copy(leader) => {
+            Effect::Copy(view, leader) => {
                 self.journal.copy_begins(&leader);
-                if let Err(error) = group.copy(&leader) {
+                if let Err(error) = group.copy(view, &leader) {
                     self.failed = Some(format!("it cannot take a copy of the space: {error}"));
                 }
             }

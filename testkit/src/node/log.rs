@@ -148,7 +148,12 @@ impl Log {
             tail.ok_or_else(|| format!("the record at {position}, behind which to cut, cannot be read"))?;
         let Ok(()) = erase(log, tail.offset, last, &mut Cut(disk));
         let Log { stable, keep, kept_bytes_max, .. } = *self;
-        *self = Log { stable, keep, kept_bytes_max, ..Log::open(disk, log.space, Stamp(u64::MAX), self.segment_bytes)?.log };
+        *self = Log {
+            stable,
+            keep,
+            kept_bytes_max,
+            ..Log::open(disk, log.space, Stamp(u64::MAX), self.segment_bytes)?.log
+        };
         Ok(())
     }
 

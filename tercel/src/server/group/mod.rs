@@ -92,7 +92,7 @@ impl Group {
         let join = Join { group, space, member, start, version: MEMBERS_VERSION };
         let saver = Saver::start(votes, handle.clone())?;
         let reading = Reading::start(log.clone(), space, handle.clone())?;
-        let copying = Copying::new(dir, group, member);
+        let copying = Copying::new(dir, space, group, member);
         let peers = BTreeMap::new();
         let (upstreams, dials) = (HashMap::new(), Arc::default());
         Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle, upstreams, dials })
@@ -216,9 +216,9 @@ impl Group {
         }))
     }
 
-    /// Takes a copy of the space from the leader.
-    pub(crate) fn copy(&mut self, leader: &str) -> std::io::Result<()> {
-        self.copying.begin(leader, &self.handle)
+    /// Takes a copy of the space from the leader of a view.
+    pub(crate) fn copy(&mut self, view: ViewId, leader: &str) -> std::io::Result<()> {
+        self.copying.begin(view, leader, &self.handle)
     }
 
     /// The copy that was made is not adopted.
