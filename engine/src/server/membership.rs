@@ -5,8 +5,9 @@
 //! member's is [`Server::join`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tercel_wire::frame::Header;
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{EntryId, MemberId, SpaceId, ViewId};
 use tercel_wire::message::{FromClient, Join, Refusal};
 
@@ -28,6 +29,9 @@ pub struct Membership {
     connected: BTreeMap<Conn, (MemberId, u64)>,
     /// The number of each member's last start.
     starts: BTreeMap<MemberId, u64>,
+    /// The connections of members that are not on the list here, which may be an old one: the host does not
+    /// know where they are, and they are answered there.
+    unlisted: BTreeMap<MemberId, Conn>,
     /// Set if the list that its directory was made with has it.
     is_listed: bool,
     /// Set once a list without it is stable.
@@ -43,12 +47,13 @@ pub struct Membership {
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        let (connected, starts) = (BTreeMap::new(), BTreeMap::new());
+        let (connected, starts, unlisted) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Membership {
             group,
             me,
             connected,
             starts,
+            unlisted,
             is_listed: true,
             is_removed: false,
             refused: None,
@@ -127,8 +132,8 @@ impl Server {
                 let from = self.membership.as_ref().and_then(|group| group.connected.get(&conn).copied());
                 match from {
                     Some((from, _)) => {
-                        self.sequence(order::Input::Packet(from, packet.bytes), out);
                         self.note_stranger(conn, from, out);
+                        self.sequence(order::Input::Packet(from, packet.bytes), out);
                     }
                     None => self.turn_away(conn, "the connection is no member's", out),
                 }
@@ -140,9 +145,20 @@ impl Server {
 
     /// Tells a member that is not on the list so. It is heard all the same: the list here may be an old one.
     fn note_stranger(&mut self, conn: Conn, from: MemberId, out: &mut Effects) {
-        if self.sequencer.status().is_some_and(|group| group.members.get(from).is_none()) {
+        let is_listed = self.sequencer.status().is_none_or(|group| group.members.get(from).is_some());
+        let unlisted = self.membership.iter_mut().map(|group| &mut group.unlisted);
+        unlisted.for_each(|all| _ = if is_listed { all.remove(&from) } else { all.insert(from, conn) });
+        if !is_listed {
             let text = "it is not on the list of the group: it was removed, or has just come";
             self.sessions(out, |s, cx| s.refuse(conn, text, cx));
+        }
+    }
+
+    /// Sends a packet to another member.
+    pub(super) fn say(&self, to: MemberId, packet: Arc<Vec<u8>>, out: &mut Effects) {
+        match self.membership.as_ref().and_then(|group| group.unlisted.get(&to)) {
+            Some(conn) => out.send(*conn, Header::new(Kind::Packet, 0), [&packet, &[]]),
+            None => out.push(Effect::Packet(to, packet)),
         }
     }
 
@@ -166,6 +182,7 @@ impl Server {
     pub(super) fn member_left(&mut self, conn: Conn, out: &mut Effects) {
         let Some(membership) = &mut self.membership else { return };
         let Some((member, start)) = membership.connected.remove(&conn) else { return };
+        membership.unlisted.retain(|_, of| *of != conn);
         if membership.starts.get(&member) == Some(&start) {
             self.sequence(order::Input::Gone(member), out);
         }

@@ -260,7 +260,7 @@ impl Server {
     fn said(&mut self, said: Vec<Output>, out: &mut Effects) {
         for output in said {
             match output {
-                Output::Send(to, bytes) => out.push(Effect::Packet(to, bytes)),
+                Output::Send(to, bytes) => self.say(to, bytes, out),
                 Output::Append(position, entry) => {
                     self.suffix.append(position, &entry, self.leader.is_some());
                     self.condition.unwritten_since.get_or_insert(self.now);

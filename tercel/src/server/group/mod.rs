@@ -134,16 +134,20 @@ impl Group {
         }
     }
 
-    /// Takes what a member says over the connection to it: refusals alone. Gives the last.
-    pub(crate) fn heard(&mut self, stream: Token, bytes: &[u8]) -> Option<(MemberId, String)> {
+    /// Takes what a member says over the connection to it: refusals, and packets of one that does not know yet
+    /// where this one is. Gives the last refusal, and the packets.
+    pub(crate) fn heard(&mut self, stream: Token, bytes: &[u8]) -> Option<Heard> {
         let (id, peer) = self.peers.iter_mut().find(|(_, peer)| peer.stream == Some(stream))?;
         peer.deframer.push(bytes);
-        let mut last = None;
+        let (mut last, mut packets) = (None, Vec::new());
         while let Ok(Some((header, body))) = peer.deframer.next_frame() {
-            let refused = (header.kind == Kind::Refused).then(|| Refused::decode(body).ok()).flatten();
-            last = refused.map(|refused| (*id, refused.text)).or(last);
+            match header.kind {
+                Kind::Refused => last = Refused::decode(body).ok().map(|refused| refused.text).or(last),
+                Kind::Packet => packets.push(body.to_vec()),
+                _ => {}
+            }
         }
-        last
+        Some((*id, last, packets))
     }
 
     /// A connection has ended. Gives the member to which it was one.
@@ -231,6 +235,9 @@ impl Group {
         self.saver.save(number, view);
     }
 }
+
+/// A member, its last words of refusal, and packets.
+pub(crate) type Heard = (MemberId, Option<String>, Vec<Vec<u8>>);
 
 /// The work of recovering a replica from the pages.
 pub(crate) type Recovering = Box<dyn FnOnce(&dyn PageRead) + Send>;
