@@ -63,6 +63,7 @@ pub struct Bench {
   tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
   tercel soak --seconds 60 --fill 64M --mob 4M     servers install all the time
   tercel soak --seconds 60 --replicas 3            a group: members are killed and stopped by turns
+  tercel soak --seconds 120 --replicas 3 --replace --fill 64M --mob 4M     members are replaced, by copies
 
 When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
 That takes about a second for every 20,000 transactions: some 5 s after 20 s of work.
@@ -83,6 +84,11 @@ pub struct Soak {
     /// after half the time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas)]
     pub replicas: usize,
+    /// Every so many seconds, else 10, a member is killed for good and its directory wiped; it is removed, and a
+    /// new one joins at its place. Members are then killed and stopped beside that only with --kill-every
+    #[arg(long, value_name = "S", value_parser = kill_seconds, num_args = 0..=1, require_equals = true,
+        default_missing_value = "10")]
+    pub replace: Option<f64>,
     /// Give each server a host: a network namespace whose link is cut by turns, too. It takes the superuser,
     /// or `unshare --user --map-root-user` in front
     #[arg(long)]

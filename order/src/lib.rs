@@ -106,8 +106,8 @@ pub enum Output {
     /// Other members no longer need the log before this position.
     KeepFrom(LogPosition),
     /// The leader's log no longer has what this one lacks, which takes a copy of the space instead. It is
-    /// said again with each of the leader's heartbeats.
-    Lost,
+    /// said again with each of the leader's heartbeats, with its view and where it is reached.
+    Lost(ViewId, String),
 }
 
 /// The beginning of a view, at its leader.

@@ -23,6 +23,9 @@ pub struct Run {
     replicas: usize,
     views: u64,
     kills: usize,
+    /// Members that were replaced, and those of the new ones that took a copy of the space.
+    replaced: usize,
+    copied: usize,
     cuts: u64,
     #[serde(flatten)]
     done: Done,
@@ -111,6 +114,8 @@ impl Run {
             replicas: args.replicas,
             views,
             kills: faults.iter().filter(|fault| fault.kind == Kind::Kill).count(),
+            replaced: faults.iter().filter(|fault| matches!(fault.kind, Kind::Replace(_))).count(),
+            copied: faults.iter().filter(|fault| fault.kind == Kind::Replace(true)).count(),
             cuts,
             done,
             acknowledged: 0,
@@ -276,6 +281,10 @@ impl Run {
                 worst.worst_restart_ms,
                 worst.worst_request_ms
             );
+        }
+        if self.replaced > 0 {
+            let replaced = count(self.replaced as u64, "member replaced", "members replaced");
+            tell!("  {replaced}, {} by a copy of the space", self.copied);
         }
         for Gap { fault, times, median_ms, worst_ms } in &self.gaps {
             tell!("    {fault:<26} {median_ms:>6.0} ms, at most {worst_ms:.0} ms ({times} times)");

@@ -5,8 +5,9 @@
 //! member's is [`Server::join`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tercel_wire::frame::Header;
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{EntryId, MemberId, SpaceId, ViewId};
 use tercel_wire::message::{FromClient, Join, Refusal};
 
@@ -30,6 +31,9 @@ pub struct Membership {
     talking: BTreeMap<MemberId, Conn>,
     /// The number of each member's last start.
     starts: BTreeMap<MemberId, u64>,
+    /// The connections of members that are not on the list here, which may be an old one: the host does not
+    /// know where they are, and they are answered there.
+    unlisted: BTreeMap<MemberId, Conn>,
     /// Set if the list that its directory was made with has it.
     is_listed: bool,
     /// Set once a list without it is stable.
@@ -45,13 +49,14 @@ pub struct Membership {
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        let (connected, talking, starts) = Default::default();
+        let (connected, talking, starts, unlisted) = Default::default();
         Membership {
             group,
             me,
             connected,
             talking,
             starts,
+            unlisted,
             is_listed: true,
             is_removed: false,
             refused: None,
@@ -141,8 +146,8 @@ impl Server {
                 match group.and_then(|group| group.talks(conn)) {
                     Some((from, over)) => {
                         out.list.extend(over.map(Effect::Close));
-                        self.sequence(order::Input::Packet(from, packet.bytes), out);
                         self.note_stranger(conn, from, out);
+                        self.sequence(order::Input::Packet(from, packet.bytes), out);
                     }
                     None => self.turn_away(conn, "the connection is no member's", out),
                 }
@@ -154,9 +159,20 @@ impl Server {
 
     /// Tells a member that is not on the list so. It is heard all the same: the list here may be an old one.
     fn note_stranger(&mut self, conn: Conn, from: MemberId, out: &mut Effects) {
-        if self.sequencer.status().is_some_and(|group| group.members.get(from).is_none()) {
+        let is_listed = self.sequencer.status().is_none_or(|group| group.members.get(from).is_some());
+        let unlisted = self.membership.iter_mut().map(|group| &mut group.unlisted);
+        unlisted.for_each(|all| _ = if is_listed { all.remove(&from) } else { all.insert(from, conn) });
+        if !is_listed {
             let text = "it is not on the list of the group: it was removed, or has just come";
             self.sessions(out, |s, cx| s.refuse(conn, text, cx));
+        }
+    }
+
+    /// Sends a packet to another member.
+    pub(super) fn say(&self, to: MemberId, packet: Arc<Vec<u8>>, out: &mut Effects) {
+        match self.membership.as_ref().and_then(|group| group.unlisted.get(&to)) {
+            Some(conn) => out.send(*conn, Header::new(Kind::Packet, 0), [&packet, &[]]),
+            None => out.push(Effect::Packet(to, packet)),
         }
     }
 
@@ -180,27 +196,29 @@ impl Server {
     pub(super) fn member_left(&mut self, conn: Conn, out: &mut Effects) {
         let Some(membership) = &mut self.membership else { return };
         let Some((member, start)) = membership.connected.remove(&conn) else { return };
+        membership.unlisted.retain(|_, of| *of != conn);
         if membership.starts.get(&member) == Some(&start) {
             self.sequence(order::Input::Gone(member), out);
         }
     }
 
-    /// The leader's log does not reach back to what this member lacks.
-    pub(super) fn lost(&mut self, out: &mut Effects) {
+    /// The log of the leader of a view, who is at this address, does not reach back to what this member lacks.
+    pub(super) fn lost(&mut self, view: ViewId, leader: String, out: &mut Effects) {
         let now = self.now;
-        let (Some(group), Some(leader)) = (&mut self.membership, self.sequencer.leader()) else { return };
+        let Some(group) = &mut self.membership else { return };
         if group.copies.is_none_or(|last| now.since_us(last) >= COPY_AGAIN_US) {
             group.copies = Some(now);
-            out.push(Effect::Copy(leader.address.clone()));
+            out.push(Effect::Copy(view, leader));
         }
     }
 
     /// A copy is whole. It takes the place of what is here if it has everything that this member has
-    /// acknowledged: the copy was begun behind that, in a view above which none was promised since.
+    /// acknowledged: it ends behind that, and no view was promised since it was asked for, nor does its log
+    /// have a newer one.
     pub(super) fn copied(&mut self, view: ViewId, end: EntryId, out: &mut Effects) {
         let Some(status) = self.sequencer.status() else { return };
         let is_newer = (end.view.number, end.position) > (status.end.view.number, status.end.position);
-        if status.view == view && is_newer {
+        if status.view == view && end.view.number <= view.number && is_newer {
             self.end = End::Replaced;
             self.sessions.end_all(out);
             out.push(Effect::Adopt);

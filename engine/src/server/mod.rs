@@ -268,7 +268,7 @@ impl Server {
     fn said(&mut self, mut said: Vec<Output>, out: &mut Effects) {
         for output in said.drain(..) {
             match output {
-                Output::Send(to, bytes) => out.push(Effect::Packet(to, bytes)),
+                Output::Send(to, bytes) => self.say(to, bytes, out),
                 Output::Append(position, entry) => {
                     self.suffix.append(position, &entry, self.leader.is_some());
                     self.condition.unwritten_since.get_or_insert(self.now);
@@ -296,7 +296,7 @@ impl Server {
                 Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
                 Output::KeepFrom(position) => self.sessions.keep_log_from(position, out),
                 Output::Sure => out.push(Effect::Sure),
-                Output::Lost => self.lost(out),
+                Output::Lost(view, leader) => self.lost(view, leader, out),
                 Output::Members(members) => out.push(Effect::Members(members)),
             }
         }

@@ -115,7 +115,8 @@ const PART_PAGES: u32 = 16;
 const _: () = assert!(PART_PAGES as usize <= BACKUP_PAGES_MAX);
 
 impl Sessions {
-    /// Begins a copy for a member.
+    /// Begins a copy for a member. A leader gives it before its view's own entry is stable: for that it may
+    /// need the member. All that is applied by then is stable.
     pub(super) fn transfer(&mut self, asked: Asked, of: &Transfer, cx: &mut Cx<'_>) {
         let Some(status) = cx.sequencer.status().filter(|_| of.group == cx.group) else {
             return cx.refuse(asked, Refusal::Denied, "this server is not of that group");
@@ -126,6 +127,10 @@ impl Sessions {
                 of.member
             );
             return cx.refuse(asked, Refusal::Denied, text);
+        }
+        if status.leader != Some(status.me) || cx.is_recovering {
+            let text = "this member does not lead the group: a copy is taken from the one that does";
+            return cx.refuse(asked, Refusal::Unavailable, text);
         }
         let replay_from = cx.pages.replay_from(cx.replica).min(cx.pages.visible().next());
         let Some(before) = cx.sequencer.entry_of(Stamp(replay_from.0 - 1)) else {

@@ -12,7 +12,7 @@ use tercel_testkit::hand::{A, B};
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, split};
 use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId, Written};
 use tercel_wire::message::{
-    Health, HealthState, Hello, Join, Refusal, Refused, Regroup, Regrouping, Welcome,
+    Health, HealthState, Hello, Join, Refusal, Refused, Regroup, Regrouping, Transfer, TransferBegun, Welcome,
 };
 
 const LEADER: MemberId = MemberId(2);
@@ -71,23 +71,32 @@ impl First {
     fn leading() -> First {
         let mut first = First::of(&[true, true], 0, true);
         while !first.server.is_leading() {
-            first.pass(50_000);
-            for packet in std::mem::take(&mut first.packets) {
-                let answer = match packet {
-                    Packet::Ask { number, .. } => Packet::May { number, is_granted: true, promised: 0 },
-                    Packet::Vote { view, .. } => {
-                        Packet::Voted { view, is_sure: true, log: Contents::default() }
-                    }
-                    Packet::Append(Append { view, round, before, entries, .. }) => {
-                        let durable = LogPosition(before.position.0 + entries.len() as u64);
-                        Packet::Acked { view, round, durable }
-                    }
-                    _ => continue,
-                };
-                first.packet(&answer);
-            }
+            first.is_answered(true);
         }
         first
+    }
+
+    /// A while passes, and the second votes as it is asked to; perhaps it has what it is sent.
+    fn is_answered(&mut self, has: bool) {
+        self.pass(50_000);
+        let (asked, others): (Vec<Packet>, Vec<Packet>) =
+            std::mem::take(&mut self.packets).into_iter().partition(|packet| match packet {
+                Packet::Append(_) => has,
+                _ => true,
+            });
+        self.packets = others;
+        for packet in asked {
+            let answer = match packet {
+                Packet::Ask { number, .. } => Packet::May { number, is_granted: true, promised: 0 },
+                Packet::Vote { view, .. } => Packet::Voted { view, is_sure: true, log: Contents::default() },
+                Packet::Append(Append { view, round, before, entries, .. }) => {
+                    let durable = LogPosition(before.position.0 + entries.len() as u64);
+                    Packet::Acked { view, round, durable }
+                }
+                _ => continue,
+            };
+            self.packet(&answer);
+        }
     }
 
     fn beat(&self) -> Packet {
@@ -128,7 +137,8 @@ impl First {
                     }
                     Effect::Save(number, _) => Input::Saved(number),
                     Effect::Append(position, _) => Input::Written(0, position),
-                    Effect::Copy(_) | Effect::Adopt => {
+                    Effect::Pin(view, pin) => Input::Pinned(view, pin, Ok(())),
+                    Effect::Copy(..) | Effect::Adopt => {
                         self.copies.push(effect);
                         continue;
                     }
@@ -239,10 +249,16 @@ fn follower_says_whom_it_follows() {
     assert_eq!((refused.reason, &refused.servers[0]), (Refusal::NotLeader, &"m2:1".to_string()));
 }
 
+/// The word of the second member, which leads, or of the first to the second.
+fn lost(view: ViewId, needs: u64) -> Packet {
+    let address = if view == VIEW { "m2:1" } else { "m1:1" };
+    Packet::Lost { view, needs: LogPosition(needs), address: address.into() }
+}
+
 #[test]
 fn member_says_that_it_is_lost_or_unsure() {
     let mut first = First::following();
-    first.packet(&Packet::Lost { view: VIEW, needs: LogPosition(500) });
+    first.packet(&lost(VIEW, 500));
     let (state, reason) = first.health();
     assert_eq!(state, HealthState::NotLeading);
     assert!(reason.contains("needs entry 500") && reason.contains("takes a copy"), "{reason}");
@@ -257,15 +273,15 @@ fn member_says_that_it_is_lost_or_unsure() {
 #[test]
 fn member_that_log_passed_by_asks_for_copies() {
     let mut first = First::following();
-    let lost = Packet::Lost { view: VIEW, needs: LogPosition(1) };
-    (0..3).for_each(|_| _ = first.packet(&lost));
-    assert!(matches!(first.copies[..], [Effect::Copy(_)]), "{:?}", first.copies);
+    let word = lost(VIEW, 1);
+    (0..3).for_each(|_| _ = first.packet(&word));
+    assert!(matches!(first.copies[..], [Effect::Copy(VIEW, _)]), "{:?}", first.copies);
     first.now = first.now.plus_us(1_000_000);
-    first.packet(&lost);
+    first.packet(&word);
     assert_eq!(first.copies.len(), 2);
     // The leader believes that it lacks what is here.
     first.now = first.now.plus_us(1_000_000);
-    first.packet(&Packet::Lost { view: VIEW, needs: LogPosition(0) });
+    first.packet(&lost(VIEW, 0));
     assert_eq!(first.copies.len(), 2);
 }
 
@@ -293,12 +309,34 @@ fn leader_tells_member_that_it_is_lost() {
     first.packet(&Packet::Missing { view, round: u64::MAX, log: Contents::default() });
     first.packets.clear();
     first.pass(Config::default().heartbeat_us);
-    let lost = Packet::Lost { view, needs: LogPosition(1) };
-    assert!(first.packets.contains(&lost), "{:?}", first.packets);
+    let word = lost(view, 1);
+    assert!(first.packets.contains(&word), "{:?}", first.packets);
     let said = first.ask(A, Kind::Stat, &[]);
     let status = String::from_utf8(said[0].2.clone()).unwrap();
     assert!(status.contains("\"lost\":true"), "{status}");
     assert!(first.regroup(Regrouping::Vote, 2).text.contains("does not reach back"));
+}
+
+#[test]
+fn copy_is_given_before_view_is_stable() {
+    let mut first = First::of(&[true, true], 0, true);
+    let ask = |first: &mut First, group: u64| {
+        let mut body = Vec::new();
+        Transfer { group, member: LEADER }.encode(&mut body);
+        first.ask(A, Kind::Transfer, &body)
+    };
+    assert!(refused(&ask(&mut first, 8)).text.contains("not of that group"));
+    assert!(refused(&ask(&mut first, 7)).text.contains("does not lead"));
+    // The second grants its vote, and has nothing of what it is sent.
+    while !first.packets.iter().any(|packet| matches!(packet, Packet::Append(_))) {
+        first.is_answered(false);
+    }
+    assert!(!first.server.is_leading());
+    let [(A, Kind::TransferBegun, body)] = &ask(&mut first, 7)[..] else { panic!("no copy begins") };
+    assert_eq!(TransferBegun::decode(body).unwrap().stamp, Stamp::ZERO);
+    // Nobody has greeted.
+    let parts = first.ask(A, Kind::BackupNext, &[]);
+    assert!(matches!(parts[..], [(A, Kind::BackupPart, _)]), "{parts:?}");
 }
 
 #[test]

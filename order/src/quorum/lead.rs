@@ -287,7 +287,11 @@ impl Quorum {
         let packet = Append { view, round, before, stable: *stable, rank, asks: true, entries };
         Quorum::send(to, &Packet::Append(packet), out);
         if let Some(needs) = needs {
-            Quorum::send(to, &Packet::Lost { view, needs }, out);
+            // One that is being removed leads until that is stable, and may need the receiver's disk for it.
+            let lists = [self.lists.newest(), self.lists.at(self.stable)];
+            let own = lists.into_iter().find_map(|list| list.get(self.me));
+            let address = own.map_or(String::new(), |own| own.address.clone());
+            Quorum::send(to, &Packet::Lost { view, needs, address }, out);
         }
     }
 

@@ -352,12 +352,12 @@ impl Quorum {
             Packet::Learns { view } => self.learns(now, from, view, out),
             Packet::AskEnd { view, process } => self.say_end(from, view, process, out),
             Packet::End { view, process, end } => self.end_said(from, (view, process), end, out),
-            Packet::Lost { view, needs } => {
+            Packet::Lost { view, needs, address } => {
                 let is_leader = view == self.promise.view && self.followed.leader == Some(from);
                 // The leader may not know yet what is here.
                 if is_leader && needs > self.stable {
                     self.followed.lost_before = Some(needs);
-                    out.push(Output::Lost);
+                    out.push(Output::Lost(view, address));
                 }
             }
         }
