@@ -129,6 +129,12 @@ impl From<Isolation> for Options {
     }
 }
 
+impl From<Freshness> for Options {
+    fn from(freshness: Freshness) -> Options {
+        Options { freshness, ..Options::default() }
+    }
+}
+
 impl Options {
     pub(crate) fn until(&self, port: &dyn Port) -> Option<Now> {
         self.timeout.map(|timeout| port.now().plus(timeout))
