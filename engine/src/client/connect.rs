@@ -75,7 +75,7 @@ impl Client {
             return;
         }
         if self.seems_silent(now) {
-            self.peer.given_up += 1;
+            self.peer.silences += 1;
             return self.disconnected("the server has been silent for too long".into());
         }
         // Even while messages arrive: a server that sends all the time must receive messages from us, too.
@@ -155,10 +155,9 @@ impl Client {
         let first = self.peer.link == LinkState::Greeting && self.history.view == ViewId::NONE;
         self.disconnected(e.to_string());
         if first {
-            self.peer.given_up += 1;
             // The peer at that address has never been our server: trying it again would not help, but another
             // may be one.
-            if !self.peer.has_others || self.peer.given_up >= crate::limits::STRANGERS_MAX {
+            if !self.peer.has_others || self.peer.servers.met_stranger() >= crate::limits::STRANGERS_MAX {
                 self.peer.link = LinkState::Refused(e);
             }
         }
@@ -291,7 +290,7 @@ impl Client {
             }
         }
         if self.history.view != w.view {
-            self.peer.given_up = 0;
+            self.peer.silences = 0;
         }
         self.peer.servers.learn(w.servers);
         self.peer.servers.found();

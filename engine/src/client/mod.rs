@@ -151,9 +151,9 @@ struct Peer {
     /// Set if the greeting could not name all cached pages, so that none of them may be kept.
     begins_anew: bool,
     keepalive_us: u64,
-    /// There are other servers to try, and so many were given up in this view, silent or no servers.
+    /// There are other servers to try, and so many were given up in this view because they were silent.
     has_others: bool,
-    given_up: u32,
+    silences: u32,
     /// Bytes that one transaction may have there.
     transaction_bytes_max: usize,
     last_heard: Now,
@@ -229,7 +229,7 @@ impl Client {
                 begins_anew: false,
                 keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
                 has_others: false,
-                given_up: 0,
+                silences: 0,
                 transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
                 last_heard: Now(0),
                 last_asked: Now(0),
@@ -335,7 +335,7 @@ impl Client {
     /// The time that a server has for an answer where others can be tried; twice as long after each that was
     /// given up in vain.
     fn haste_us(&self, first_us: u64) -> Option<u64> {
-        let haste_us = first_us << self.peer.given_up.min(limits::HASTE_DOUBLINGS);
+        let haste_us = first_us << self.peer.silences.min(limits::HASTE_DOUBLINGS);
         self.peer.has_others.then(|| haste_us.min(self.peer.keepalive_us))
     }
 

@@ -204,7 +204,8 @@ impl Server {
     pub fn deadline(&self) -> Option<Now> {
         let waits = sooner(self.sequencer.deadline(), self.sessions.waiting_until());
         let handed = match self.condition.drain {
-            Drain::Handing(until) => Some(until),
+            Drain::Handing(until) if until > self.now => Some(until),
+            Drain::Handing(_) if self.end == End::Working => Some(self.now),
             _ => None,
         };
         if self.end == End::Recovering {

@@ -146,9 +146,6 @@ fn be_present(address: &Address, greeting: &[u8], ended: OwnedFd, give_back: &Se
 
 fn connect(address: &Address, greeting: &[u8], patience: Duration) -> std::io::Result<OwnedFd> {
     let stream = address.connect(patience)?;
-    if let Address::Tcp(_) = address {
-        set_tcp_user_timeout(&stream, UNANSWERED_MAX_MS)?;
-    }
     // A stream is a stream: what the socket is of makes no difference to a write.
     let mut stream = UnixStream::from(stream);
     stream.write_all(greeting)?;
@@ -164,8 +161,9 @@ const DIALS_MAX: usize = 64;
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const CONNECT_MIN: Duration = Duration::from_millis(40);
 
-/// Time for which the other machine may leave bytes unanswered until the connection counts as ended, in
-/// milliseconds. After a longer cut, TCP would wait as long again before it sends anew.
+/// Time for which the other machine may leave bytes unanswered, or the other process may read none of many,
+/// until the connection to a member counts as ended, in milliseconds. After a longer cut, TCP would wait as
+/// long again before it sends anew.
 const UNANSWERED_MAX_MS: u32 = 400;
 
 /// The wait for the next connection. A network that drops what it is sent is tried anew after a short time,
@@ -185,7 +183,13 @@ impl Patience {
     fn connect(&mut self, address: &Address, greeting: &[u8]) -> std::io::Result<OwnedFd> {
         let begun = Instant::now();
         let is_long = self.failed % LONG_EVERY == LONG_EVERY - 1;
-        let connected = connect(address, greeting, if is_long { CONNECT_MAX } else { self.usual });
+        let wait = if is_long { CONNECT_MAX } else { self.usual };
+        let connected = connect(address, greeting, wait).and_then(|stream| {
+            if let Address::Tcp(_) = address {
+                set_tcp_user_timeout(&stream, UNANSWERED_MAX_MS)?;
+            }
+            Ok(stream)
+        });
         self.failed = if connected.is_ok() { 0 } else { self.failed.wrapping_add(1) };
         if connected.is_ok() {
             self.usual = (begun.elapsed() * USUAL_TIMES).clamp(CONNECT_MIN, CONNECT_MAX);
