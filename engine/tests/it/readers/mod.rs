@@ -321,7 +321,7 @@ fn worlds_keep_sessions_and_count_once() {
 }
 
 #[test]
-fn newcomer_at_member_cut_off_reads_what_that_has() {
+fn newcomer_at_lone_member_reads_stale() {
     let (world, near, reader) = with_reader(8);
     assert_eq!(add(&world, reader), Ok(1));
     assert_eq!(count(&world, reader, options(Isolation::Strict, Freshness::Recent)), Ok(1));

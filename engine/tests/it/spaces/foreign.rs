@@ -2,8 +2,8 @@
 //! Adya's graphs in histories of lists that are appended to.
 //!
 //! Version n of an object is the list of 1 to n. Causal consistency of transactions forbids the cycles of
-//! reads, writes and sessions with at most one edge from a read to the next version; two of them, as in a long
-//! fork, are allowed.
+//! reads, writes and sessions with at most one edge from a read to the next version. Two of them, as in a
+//! long fork, are allowed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -43,7 +43,7 @@ fn heal(world: &World) {
 fn populate(world: &World) {
     let leads = world.with(|w| w.leader()).unwrap();
     [None, Some((leads + 1) % 3), Some((leads + 2) % 3)].into_iter().for_each(|home| _ = world.client(home));
-    world.with(|w| w.is_lax = true);
+    world.with(|w| w.early = Some(0));
 }
 
 pub fn play(seed: u64, is_causal: bool) -> Played {
@@ -69,6 +69,6 @@ pub fn play(seed: u64, is_causal: bool) -> Played {
     }
     worlds.iter().for_each(heal);
     judged.end(Options { isolation: Isolation::Strict, ..options(20_000) });
-    let early = worlds.iter().map(|world| world.with(|w| w.early)).sum();
+    let early = worlds.iter().map(|world| world.with(|w| w.early.unwrap_or(0))).sum();
     Played::of(judged, early)
 }

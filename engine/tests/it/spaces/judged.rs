@@ -77,7 +77,7 @@ pub struct Judged<'w> {
 }
 
 impl<'w> Judged<'w> {
-    /// With these clients of each reader, in sessions or without. All transactions have these settings.
+    /// Begins with the clients of each reader, in sessions or without. All transactions have these settings.
     pub fn new(ports: Vec<Ports<'w>>, is_causal: bool, options: Options) -> Judged<'w> {
         let make = |space: usize| {
             let name = |i| format!("o{i}");
