@@ -50,7 +50,10 @@ pub struct Bench {
     /// Suite group: seconds beside busy processes in which no member may be suspected; --quick takes 10
     #[arg(long, value_name = "N", default_value_t = 600)]
     pub quiet_seconds: u64,
-    /// Suites load, rpc and group: only this row, such as greedy or shm.spin;
+    /// Suite flex, row anomalies: rounds that are written at least while two spaces are read by each way
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rounds: u64,
+    /// Suites load, rpc, group and flex: only this row, such as greedy or shm.spin;
     /// rpc also has `instructions`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,

@@ -1,5 +1,5 @@
-//! Readers of two spaces beside copies on their host. The host is cut off from the groups of both spaces, whose
-//! leaders are killed meanwhile.
+//! Readers of two spaces beside copies on their host, which is cut off from the groups of both spaces while
+//! the leaders of these are killed.
 
 use std::path::Path;
 use std::process::Command;

@@ -264,7 +264,8 @@ impl Client {
             self.peer.link = LinkState::Refused(Error::Schema(what));
             return;
         }
-        if w.watermark < self.reader.watermark() && !self.history.is_foreign {
+        let is_behind = w.watermark < self.reader.watermark() && !dropped(Rule::BehindWelcomed);
+        if is_behind && !self.history.is_foreign {
             self.peer.link = LinkState::Down("the server is behind what this client has heard of".into());
             return;
         }
