@@ -50,6 +50,9 @@ pub struct Bench {
     /// Suite group: seconds beside busy processes in which no member may be suspected; --quick takes 10
     #[arg(long, value_name = "N", default_value_t = 600)]
     pub quiet_seconds: u64,
+    /// Suite group: bytes of the space that an empty member joins; --quick takes 64M at most
+    #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "1G")]
+    pub space: usize,
     /// Suites load, rpc and group: only this row, such as greedy or shm.spin;
     /// rpc also has `instructions`; may be given several times
     #[arg(long, value_name = "ROW")]

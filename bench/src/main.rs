@@ -76,6 +76,8 @@ struct Options {
     connections: usize,
     /// Seconds in which nothing may be suspected, in suite `group`.
     quiet_seconds: u64,
+    /// Bytes of the space that an empty member joins, in suite `group`.
+    space_bytes: usize,
     /// Which rows to measure, in suites `load`, `rpc` and `group`; all if none is named.
     only: Vec<String>,
 }
@@ -131,6 +133,7 @@ fn bench(args: args::Bench) -> Outcome {
         dir: args.dir,
         connections: args.connections,
         quiet_seconds: args.quiet_seconds,
+        space_bytes: args.space,
         only: args.only,
     };
     for (variable, child) in CHILDREN {
