@@ -53,6 +53,9 @@ pub struct Bench {
     /// Suite flex, row anomalies: rounds that are written at least while two spaces are read by each way
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rounds: u64,
+    /// Suite group: bytes of the space that an empty member joins; --quick takes 64M at most
+    #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "1G")]
+    pub space: usize,
     /// Suites load, rpc, group and flex: only this row, such as greedy or shm.spin;
     /// rpc also has `instructions`; may be given several times
     #[arg(long, value_name = "ROW")]

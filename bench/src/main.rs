@@ -78,6 +78,8 @@ struct Options {
     quiet_seconds: u64,
     /// Rounds that are written while each way reads, in row `anomalies` of suite `flex`.
     rounds: u64,
+    /// Bytes of the space that an empty member joins, in suite `group`.
+    space_bytes: usize,
     /// Which rows to measure, in suites `load`, `rpc`, `group` and `flex`; all if none is named.
     only: Vec<String>,
 }
@@ -134,6 +136,7 @@ fn bench(args: args::Bench) -> Outcome {
         connections: args.connections,
         quiet_seconds: args.quiet_seconds,
         rounds: args.rounds,
+        space_bytes: args.space,
         only: args.only,
     };
     for (variable, child) in CHILDREN {

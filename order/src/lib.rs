@@ -69,6 +69,8 @@ pub enum Input<'a> {
     Ready(bool),
     /// This member is to lead instead. If it has not come about in a while, this node leads on.
     MoveLead(MemberId),
+    /// This one leads no longer; it may lead again at once.
+    StandDown,
     /// Does this node still lead? The answer proves leadership at a moment after this input.
     Confirm(u64),
     /// Time passed.

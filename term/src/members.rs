@@ -173,41 +173,51 @@ impl Members {
         Ok(ended)
     }
 
-    /// Kills a member for good and wipes its directory. Takes it off the list, lets a new member with an empty
-    /// directory join at its place, and waits until that votes.
+    /// Takes a member out, lets a new one with an empty directory join at its place, and waits until that
+    /// votes.
     ///
     /// # Errors
-    /// If that does not come about within a minute.
+    /// If that does not come about within some minutes.
     pub fn replace(&mut self, i: usize) -> Result<Joined, Failure> {
+        self.take_out(i)?;
+        self.join(i)
+    }
+
+    /// Kills a member for good, wipes its directory, and takes it off the list.
+    ///
+    /// # Errors
+    /// If that does not come about within some minutes.
+    pub fn take_out(&mut self, i: usize) -> Result<(), Failure> {
         let old = inspect(self.dir(i))?.member;
         self.kill(i)?;
         std::fs::remove_dir_all(self.dir(i))?;
-        let others = addresses((0..self.len()).filter(|at| *at != i).map(|at| self.address(at)))?;
-        let end = Instant::now() + REPLACED_MAX;
-        patiently(end, || match members(&others)?.iter().any(|(id, ..)| *id == old) {
+        let others = self.others(i)?;
+        patiently(|| match members(&others)?.iter().any(|(id, ..)| *id == old) {
             true => change(&others, Change::Remove, &old.to_string()).map(drop),
             false => Ok(()),
-        })?;
-        self.join(i, &others, end)
+        })
+    }
+
+    fn others(&self, i: usize) -> Result<Addresses, Failure> {
+        addresses((0..self.len()).filter(|at| *at != i).map(|at| self.address(at)))
     }
 
     /// Lets a new member join at a place of which the directory is empty, and waits until it votes.
     ///
     /// # Errors
-    /// If that does not come about until `end`.
-    pub fn join(&mut self, i: usize, others: &Addresses, end: Instant) -> Result<Joined, Failure> {
-        let begun = Instant::now();
+    /// If that does not come about within some minutes.
+    pub fn join(&mut self, i: usize) -> Result<Joined, Failure> {
+        let (begun, others) = (Instant::now(), self.others(i)?);
         let (dir, address) = &self.places[i];
-        let me =
-            patiently(end, || join(dir, others, address).map_err(|e| Error::Unavailable(e.to_string())))?;
+        let me = patiently(|| join(dir, &others, address).map_err(|e| Error::Unavailable(e.to_string())))?;
         self.start_one(i)?;
         let mut is_copied = false;
-        patiently(end, || {
+        patiently(|| {
             let found =
                 self.lag_of(me).ok_or_else(|| Error::Unavailable("the group does not know it".into()))?;
             is_copied |= found == Lag::Lost;
             match found {
-                Lag::Entries(0..=LAG_MAX) => change(others, Change::Vote, &me.to_string()).map(drop),
+                Lag::Entries(0..=LAG_MAX) => change(&others, Change::Vote, &me.to_string()).map(drop),
                 _ => Err(Error::Unavailable(format!("the member that joined lags: {found:?}"))),
             }
         })?;
@@ -297,7 +307,8 @@ fn addresses<'a>(of: impl Iterator<Item = &'a Address>) -> Result<Addresses, Fai
 }
 
 /// Asks a group again and again, until it does what it is asked for.
-fn patiently<T>(end: Instant, mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Failure> {
+fn patiently<T>(mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Failure> {
+    let end = Instant::now() + REPLACED_MAX;
     loop {
         match ask() {
             Err(Error::Unavailable(_) | Error::Timeout(_)) if Instant::now() < end => {
@@ -350,8 +361,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Entries that a member may lack to be made to vote.
 const LAG_MAX: u64 = 1_000;
-/// Time for a member to be replaced.
-const REPLACED_MAX: Duration = Duration::from_secs(60);
+/// Time for a step of a member's replacement: a copy of a large space takes a while.
+const REPLACED_MAX: Duration = Duration::from_secs(180);
 /// The file of the members' addresses, beside their directories.
 const ADDRESSES_NAME: &str = "addresses";
 /// A restart with the longest log takes a few seconds.

@@ -131,6 +131,8 @@ Rule {
     CountsChangedAreStored,
     InstalledUptoNow,
     BackupForgetsReplaced,
+    TransferBetweenPieces,
+    PagesBelievedBeyondLog,
     PendingShown,
     PiecesNotKept,
     TentativeInstalled,

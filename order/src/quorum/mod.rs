@@ -470,6 +470,7 @@ impl Sequencer for Quorum {
             Input::Found(from, entries) => self.found(now, from, entries, out),
             Input::Gone(member) => self.gone(now, member),
             Input::MoveLead(to) => self.move_lead(now, to, out),
+            Input::StandDown => self.stand_down(now, out),
             Input::Confirm(id) => self.confirm(now, id, out),
             Input::Ready(is_ready) => self.is_ready = is_ready,
             Input::Time => {}

@@ -5,14 +5,16 @@
 //! adopted is whole, and its log is what is promised.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tercel_engine::server::{Conn, Input};
 use tercel_testkit::node::disk::Disk;
 use tercel_testkit::taken::Taken;
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{EntryId, ViewId};
+use tercel_wire::id::{EntryId, PageId, Stamp, ViewId};
 use tercel_wire::log::LogId;
 use tercel_wire::message::Transfer as Request;
+use tercel_wire::page::Page;
 
 use super::group::letter;
 use super::{Event, Phase, SPACE, World};
@@ -143,6 +145,11 @@ impl World {
             Ok(made) => made,
             Err(why) => return self.blame(format!("a copy: {why}")),
         };
+        let stamp = |(page, bytes): (&PageId, &Arc<Vec<u8>>)| Page::parse(bytes, *page).map(|it| it.stamp());
+        let last = taken.transfer.map_or(Stamp::ZERO, |begun| begun.stamp);
+        if let Some(youngest) = disk.pages.iter().filter_map(|page| stamp(page).ok()).find(|it| *it > last) {
+            return self.blame(format!("a copy has a log up to {last}, and a page of {youngest}"));
+        }
         let promised = self.oracle.ledger(end.position);
         let first = promised.end().0 - entries.len() as u64;
         if promised.end() != end.position || promised.from(first) != entries {
