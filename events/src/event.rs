@@ -49,6 +49,20 @@ pub enum Kind<M = ()> {
     Posted(M),
 }
 
+/// The order in which sources report, if several have something to report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Priority {
+    /// Before all others.
+    Urgent,
+    /// Before the usual ones.
+    High,
+    /// As any source that nothing else was said of.
+    #[default]
+    Usual,
+    /// After all others.
+    Low,
+}
+
 /// The operations for which a watched descriptor may be ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {

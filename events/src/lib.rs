@@ -78,7 +78,7 @@
 //! # The rooms
 //!
 //! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (which
-//! source has which slot), `list` (pending, once each), `stream` and `listener` (bytes and connections),
+//! source has which slot), `list` (pending, once each), `ready` (the same by priority), `stream` and `listener` (bytes and connections),
 //! `buffer` (leases), `timer` (the wheel), `wake` (other threads), `sys` (the two backends and their
 //! contract), `datagrams` (a socket of them, beside the queue), `shm` (a channel to another process of the host; it stands beside the queue, which knows only
 //! its bell), `sync` (the atomics that loom replaces).
@@ -96,6 +96,7 @@ mod event;
 mod list;
 mod listener;
 mod queue;
+mod ready;
 pub mod shm;
 mod slots;
 mod stream;
@@ -109,7 +110,7 @@ mod wake;
 pub use buffer::Lease;
 pub use config::{Backend, Config, OpenError};
 pub use datagrams::{DatagramSocket, Datagrams};
-pub use event::{CloseReason, Counters, Event, Kind, ListenerState, Readiness};
+pub use event::{CloseReason, Counters, Event, Kind, ListenerState, Priority, Readiness};
 pub use queue::{DeclareError, EventQueue, SendError, Watch};
 pub use token::Token;
 pub use wake::{Handle, PostError};

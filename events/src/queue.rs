@@ -15,9 +15,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::buffer::Pool;
 use crate::config::{Backend, Config, OpenError};
-use crate::event::{Counters, Event, ListenerState, Readiness};
+use crate::event::{Counters, Event, ListenerState, Priority, Readiness};
 use crate::list::SlotList;
 use crate::listener::Listener;
+use crate::ready::Ready;
 use crate::slots::{Slot, Slots, Source};
 use crate::stream::{SPARES_MAX, Stream};
 use crate::sys::{HINTS_MAX, Hint, Interest, Poller};
@@ -36,7 +37,7 @@ pub struct EventQueue<M: Send = ()> {
     pub(crate) config: Config,
     pub(crate) poller: Poller,
     pub(crate) slots: Slots,
-    pub(crate) ready: SlotList,
+    pub(crate) ready: Ready,
     /// Streams that had bytes when no buffer was free.
     pub(crate) starved: SlotList,
     /// Streams with bytes queued since the last flush, or newly writable.
@@ -78,7 +79,7 @@ impl<M: Send> EventQueue<M> {
         Ok(EventQueue {
             poller,
             slots,
-            ready: SlotList::new(slots_max),
+            ready: Ready::new(slots_max),
             starved: SlotList::new(slots_max),
             dirty: SlotList::new(slots_max),
             due: SlotList::new(slots_max),
@@ -213,6 +214,18 @@ impl<M: Send> EventQueue<M> {
     /// Gives a source another key, from its next event on.
     pub fn set_key(&mut self, token: Token, key: u64) -> bool {
         self.live_mut(token).map(|slot| slot.key = key).is_some()
+    }
+
+    /// Gives a source another priority, from its next event on: what can be received, accepted or written is
+    /// reported in the order of priorities. Of the lower levels that wait each is given one event for about
+    /// sixteen of the higher ones, so none of them stands still. A stream that was accepted has the usual one.
+    /// Messages, deadlines and the sources still take turns. Says whether the token named a source.
+    pub fn set_priority(&mut self, token: Token, priority: Priority) -> bool {
+        let declared = self.live(token).is_some_and(|slot| !matches!(slot.source, Source::Mailbox));
+        if declared {
+            self.ready.set_priority(token.slot(), priority);
+        }
+        declared
     }
 
     /// The descriptor of a source, say to read from a watched pipe or to ask for an address.

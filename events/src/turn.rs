@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::event::{Event, ListenerState};
+use crate::event::{Event, ListenerState, Priority};
 use crate::queue::{EventQueue, TICK};
 use crate::slots::Source;
 use crate::sys::{Hint, Interest};
@@ -310,7 +310,9 @@ impl<M: Send> EventQueue<M> {
 
     /// Takes a source out of every list, out of the backend and out of its slot, and closes its descriptor.
     pub(crate) fn release(&mut self, number: u32) {
-        for list in [&mut self.ready, &mut self.starved, &mut self.dirty, &mut self.due, &mut self.resting] {
+        self.ready.remove(number);
+        self.ready.set_priority(number, Priority::Usual);
+        for list in [&mut self.starved, &mut self.dirty, &mut self.due, &mut self.resting] {
             list.remove(number);
         }
         self.wheel.remove(number);

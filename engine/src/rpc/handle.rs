@@ -155,6 +155,7 @@ impl<'c, T: Object> Handle<'c, T> {
             takes_nothing: stub.takes().is_empty(),
             object: Some(object),
             timeout: self.timeout,
+            waits: true,
         };
         // If it did not come to its end it is called as an operation, whose answer says all there is to be
         // said.

@@ -5,6 +5,8 @@ use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 
+use tercel_wire::interface::Interface;
+use tercel_wire::message::ResponseEnd;
 use tercel_wire::record::Encoder;
 
 use super::Called;
@@ -12,12 +14,13 @@ use super::calling::{Calling, give_up};
 use super::service::{Reads, ServiceHandle, read_answer};
 use super::services::ServiceInterface;
 use crate::error::Error;
-use crate::txn::UnderWay;
+use crate::txn::{Expressed, UnderWay};
 
 /// A service whose procedures are called without waiting. Made by [`ServiceHandle::pipelined`]: its calls give
 /// a [`Pending`] each.
 ///
-/// Calls leave together: when a thread of the client waits, when some kilobytes have gathered, or some
+/// In shared memory each call leaves at once. By a socket they leave together: when a thread of the client
+/// waits, when some kilobytes have gathered, or some
 /// milliseconds later. They are executed in any order. A client has 256 calls under way at most: one more
 /// waits until another one was answered and taken.
 pub struct Pipelined<'c, S: ?Sized> {
@@ -45,22 +48,43 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
         reads: Reads<R, E>,
     ) -> Result<Pending<'c, R, E>, Error> {
         let slow = self.handle.wait_if_slow(method)?;
+        let read = |interface: &Interface, end: ResponseEnd<'_>| {
+            read_answer(&interface.methods[method], end, &reads.gives, &reads.fails)
+        };
+        let (expressed, called) = self.handle.express(method, &put, &read, false)?;
+        if let (Expressed::Answered, Some(called)) = (&expressed, called) {
+            return Ok(Pending(State::Answered(called)));
+        }
         let calling = self.handle.gathered(method, &put)?;
-        let (mut under_way, mut ended) = (None, None);
-        calling.drive(&mut |caller, now| {
-            ended = caller.request(now, &calling.requested(), &mut under_way);
-            (ended.is_some() || under_way.is_some()).then_some(())
-        })?;
-        match (ended, under_way) {
-            (Some(Err(e)), _) => Err(e),
-            (_, under_way) => Ok(Pending { calling, under_way, method, reads, _slow: slow }),
+        let mut under_way = match expressed {
+            Expressed::UnderWay(under_way, _) => Some(under_way),
+            _ => None,
+        };
+        let mut ended = None;
+        if under_way.is_none() {
+            calling.drive(&mut |caller, now| {
+                ended = caller.request(now, &calling.requested(), &mut under_way);
+                (ended.is_some() || under_way.is_some()).then_some(())
+            })?;
+        }
+        match ended {
+            Some(Err(e)) => Err(e),
+            _ => Ok(Pending(State::UnderWay(Sent { calling, under_way, method, reads, _slow: slow }))),
         }
     }
 }
 
 /// A call under way. It is cancelled when it is dropped.
 #[must_use = "a call that is dropped is cancelled"]
-pub struct Pending<'c, R, E = Infallible> {
+pub struct Pending<'c, R, E = Infallible>(State<'c, R, E>);
+
+enum State<'c, R, E> {
+    /// Its answer came at once.
+    Answered(Called<R, E>),
+    UnderWay(Sent<'c, R, E>),
+}
+
+struct Sent<'c, R, E> {
     calling: Calling<'c>,
     under_way: Option<UnderWay>,
     method: usize,
@@ -73,16 +97,20 @@ impl<R, E> Pending<'_, R, E> {
     ///
     /// # Errors
     /// As those of a call that was waited for at once, see [`ServiceHandle`].
-    pub fn wait(mut self) -> Called<R, E> {
-        let answer = self.calling.answer(self.under_way.take())?;
-        let (method, reads) = (self.method, &self.reads);
-        self.calling.read(answer, |interface, end| {
+    pub fn wait(self) -> Called<R, E> {
+        let mut sent = match self.0 {
+            State::Answered(called) => return called,
+            State::UnderWay(sent) => sent,
+        };
+        let answer = sent.calling.answer(sent.under_way.take())?;
+        let (method, reads) = (sent.method, &sent.reads);
+        sent.calling.read(answer, |interface, end| {
             read_answer(&interface.methods[method], end, &reads.gives, &reads.fails)
         })
     }
 }
 
-impl<R, E> Drop for Pending<'_, R, E> {
+impl<R, E> Drop for Sent<'_, R, E> {
     fn drop(&mut self) {
         if let Some(UnderWay { name, .. }) = self.under_way.take() {
             give_up(self.calling.port, name, &Error::Timeout(None));
@@ -92,6 +120,9 @@ impl<R, E> Drop for Pending<'_, R, E> {
 
 impl<R, E> fmt::Debug for Pending<'_, R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").field("method", &self.method).finish_non_exhaustive()
+        f.write_str(match self.0 {
+            State::Answered(_) => "Pending(answered)",
+            State::UnderWay(_) => "Pending(under way)",
+        })
     }
 }

@@ -95,21 +95,31 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         let read = |interface: &Interface, end: ResponseEnd<'_>| {
             read_answer(&interface.methods[method], end, &gives, &fails)
         };
-        let takes = &S::SCHEMA.methods[method].takes;
-        let takes_nothing = takes.is_empty();
         let _waits = self.wait_if_slow(method)?;
-        let asked =
-            ExpressAsked { schema: S::SCHEMA, method, takes_nothing, object: None, timeout: self.timeout };
-        let by_line = |interface: &Interface, end: ResponseEnd<'_>| Some(read(interface, end));
-        let mut express = Shorter { takes, put: &put, read: by_line, ended: None };
-        let expressed = match &self.port {
-            Ok(port) => port.express(&asked, &mut express),
-            Err(e) => return Err(e.clone().into()),
-        };
-        match (expressed, express.ended) {
+        match self.express(method, &put, &read, true)? {
             (Expressed::Answered, Some(ended)) => ended,
             (expressed, _) => self.call_slowly(method, expressed, &put, &read),
         }
+    }
+
+    /// Calls a procedure the shorter way, if there is one now. If it does not wait, that gives what is known
+    /// after a short look.
+    #[inline(always)]
+    pub(super) fn express<R, E>(
+        &self,
+        method: usize,
+        put: &dyn Fn(&mut Encoder<'_>),
+        read: &impl Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>,
+        waits: bool,
+    ) -> Result<(Expressed, Option<Called<R, E>>), Error> {
+        let takes = &S::SCHEMA.methods[method].takes;
+        let takes_nothing = takes.is_empty();
+        let timeout = self.timeout;
+        let asked = ExpressAsked { schema: S::SCHEMA, method, takes_nothing, object: None, timeout, waits };
+        let by_line = |interface: &Interface, end: ResponseEnd<'_>| Some(read(interface, end));
+        let mut express = Shorter { takes, put, read: by_line, ended: None };
+        let expressed = self.port.clone()?.express(&asked, &mut express);
+        Ok((expressed, express.ended))
     }
 
     /// Calls a procedure the longer way, or waits there for what was sent by the shorter one.

@@ -25,6 +25,8 @@ pub struct ExpressAsked {
     pub object: Option<(&'static str, Oref, Stamp)>,
     /// Time for which the caller waits; none is as long as the client does.
     pub timeout: Option<Duration>,
+    /// Its caller waits. Otherwise a look that needs no clock is enough.
+    pub waits: bool,
 }
 
 /// The arguments of such a call, and the receiver of its answer.

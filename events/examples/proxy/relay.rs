@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
-use tercel_events::{Event, EventQueue, Kind, Token, Watch};
+use tercel_events::{Event, EventQueue, Kind, Priority, Token, Watch};
 
 use crate::http::{self, Asked, Body, Refusal, Request};
 use crate::slab::Slab;
@@ -134,6 +134,8 @@ impl Proxy {
         let mut queue = EventQueue::open(of_queue).map_err(io::Error::other)?;
         rustix::net::listen(&listener, BACKLOG)?;
         let listener = queue.declare_listener(listener, 0).map_err(io::Error::other)?;
+        // Connections that are served come before new ones: a flood of those is shed at the door.
+        queue.set_priority(listener, Priority::Low);
         Ok(Proxy {
             queue,
             batch: Vec::new(),

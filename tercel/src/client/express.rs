@@ -357,7 +357,11 @@ impl Shared {
     ) -> Expressed {
         // A slow procedure answers by message, and the loop of a server cannot wait for itself.
         let is_plain = asked.object.is_some() || asked.schema.methods[asked.method].mode == Mode::Plain;
-        if !is_plain || !serving::is_no_loop() || !self.may_send_packets(conn, socket, packets, reader) {
+        if !is_plain
+            || !asked.waits
+            || !serving::is_no_loop()
+            || !self.may_send_packets(conn, socket, packets, reader)
+        {
             return Expressed::No;
         }
         let Some(by) = &mut packets.now else { return Expressed::No };
@@ -494,6 +498,7 @@ impl Shared {
                 let mut lines = shared.lines();
                 let is_there = lines.is_there_soon()
                     || (reader.buffer.is_empty()
+                        && asked.waits
                         && serving::is_no_loop()
                         && lines.wait(&mut deadline, patience()));
                 if !is_there && reader.buffer.is_empty() {
