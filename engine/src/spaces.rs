@@ -53,20 +53,29 @@ impl Drop for Amid<'_> {
 
 /// Settings of transactions, of which all together wait until one moment.
 #[derive(Clone, Copy)]
-struct Within {
+struct Within<'s> {
     options: Options,
-    until: Option<Now>,
+    /// The moment, by the clock of one of the spaces: each begins when its client does.
+    until: Option<(&'s dyn Port, Now)>,
 }
 
-impl Within {
-    fn begin(options: Options, port: &dyn Port) -> Within {
-        Within { options, until: options.until(port) }
+impl<'s> Within<'s> {
+    fn begin(options: Options, port: &'s dyn Port) -> Within<'s> {
+        Within { options, until: options.until(port).map(|until| (port, until)) }
+    }
+
+    fn left_us(&self) -> Option<u64> {
+        self.until.map(|(port, until)| until.since_us(port.now()))
+    }
+
+    /// The moment by the clock of another space.
+    fn until(&self, port: &dyn Port) -> Option<Now> {
+        self.left_us().map(|us| port.now().plus_us(us))
     }
 
     /// The settings of one that begins now, in a state that has what a token says.
-    fn left(&self, port: &dyn Port, at_least: Option<Token>) -> Options {
-        let timeout = self.until.map(|until| Duration::from_micros(until.since_us(port.now())));
-        Options { at_least, timeout, ..self.options }
+    fn left(&self, at_least: Option<Token>) -> Options {
+        Options { at_least, timeout: self.left_us().map(Duration::from_micros), ..self.options }
     }
 }
 
@@ -81,7 +90,7 @@ pub struct InSpace<'a, 's> {
 /// in another.
 pub struct Cut<'a> {
     session: &'a Session<'a>,
-    within: Within,
+    within: Within<'a>,
     /// The states that it needs at least.
     needs: RefCell<Vector>,
     transactions: Vec<OnceCell<Tx<'a>>>,
@@ -164,7 +173,7 @@ impl<'s> Session<'s> {
         }
         let mut failed = None;
         for at in (0..self.spaces.len()).filter(|at| self.ids.borrow()[*at].is_none()) {
-            match self.id(at, &Within::begin(Options::default(), self.spaces[at].1)) {
+            match self.id(at, &Within::begin(crate::txn::Freshness::Stale.into(), self.spaces[at].1)) {
                 Ok(id) if id == far.space() => return Ok(at),
                 Ok(_) => {}
                 Err(e) => failed = Some(e),
@@ -187,7 +196,7 @@ impl<'s> Session<'s> {
     /// seen more than 64 spaces.
     pub fn token(&self) -> Result<Vector, Error> {
         let _amid = self.enter()?;
-        self.close(None, None)?;
+        self.close(None, &Within { options: Options::default(), until: None })?;
         let seen = self.seen.borrow();
         passed_on(&seen, "a token names")?;
         Ok(seen.clone())
@@ -228,7 +237,7 @@ impl<'s> Session<'s> {
     }
 
     /// Has a space rest on what was seen of the others.
-    fn depend(&self, at: usize, id: SpaceId, until: Option<Now>) -> Result<(), Error> {
+    fn depend(&self, at: usize, id: SpaceId, within: &Within<'_>) -> Result<(), Error> {
         let (of, others) = &mut self.others.borrow_mut()[at];
         if *of != self.changes.get() {
             *others = self.seen.borrow().clone().without(id);
@@ -238,7 +247,7 @@ impl<'s> Session<'s> {
             return Ok(());
         }
         passed_on(others, "a space rests on")?;
-        self.drive(at, until, |home| home.depend(others))
+        self.drive(at, within, |home| home.depend(others))
     }
 
     /// A state of a space was read or made.
@@ -248,7 +257,7 @@ impl<'s> Session<'s> {
     }
 
     /// Joins what spaces rest on in the states that were seen of them: of all but the one that is used next.
-    fn close(&self, but: Option<usize>, until: Option<Now>) -> Result<(), Error> {
+    fn close(&self, but: Option<usize>, within: &Within<'_>) -> Result<(), Error> {
         let open = |(at, token): (usize, &Option<Token>)| Some((at, (*token)?)).filter(|_| Some(at) != but);
         loop {
             let next = self.open.borrow().iter().enumerate().find_map(open);
@@ -256,16 +265,16 @@ impl<'s> Session<'s> {
             let mut seen = self.seen.borrow().clone();
             seen.join(&Vector::of(token));
             if !dropped(Rule::DependenciesNotJoined) {
-                seen.join(&self.dependencies(at, token.stamp, until)?);
+                seen.join(&self.dependencies(at, token.stamp, within)?);
             }
             self.see(seen)?;
             self.open.borrow_mut()[at] = None;
         }
     }
 
-    fn dependencies(&self, at: usize, stamp: Stamp, until: Option<Now>) -> Result<Vector, Error> {
+    fn dependencies(&self, at: usize, stamp: Stamp, within: &Within<'_>) -> Result<Vector, Error> {
         let mut on = Vector::default();
-        self.drive(at, until, |home| {
+        self.drive(at, within, |home| {
             on = home.dependencies(stamp)?;
             Some(Ok(()))
         })?;
@@ -273,12 +282,12 @@ impl<'s> Session<'s> {
     }
 
     /// The space of that number, which is known once its server has been reached.
-    fn id(&self, at: usize, within: &Within) -> Result<SpaceId, Error> {
+    fn id(&self, at: usize, within: &Within<'_>) -> Result<SpaceId, Error> {
         if let Some(id) = self.ids.borrow()[at] {
             return Ok(id);
         }
         let port = self.spaces[at].1;
-        let id = Tx::begin(port, within.left(port, None))?.as_of().token.space;
+        let id = Tx::begin(port, within.left(None))?.as_of().token.space;
         self.ids.borrow_mut()[at] = Some(id);
         Ok(id)
     }
@@ -286,11 +295,11 @@ impl<'s> Session<'s> {
     fn drive(
         &self,
         at: usize,
-        until: Option<Now>,
+        within: &Within<'_>,
         mut step: impl FnMut(&mut dyn txn::Home) -> Option<Result<(), Error>>,
     ) -> Result<(), Error> {
         let mut result = Ok(());
-        self.spaces[at].1.drive(until, &mut |home, _| match step(home) {
+        self.spaces[at].1.drive(within.until(self.spaces[at].1), &mut |home, _| match step(home) {
             None => Step::Wait,
             Some(end) => {
                 result = end;
@@ -322,9 +331,9 @@ impl<'s> Session<'s> {
     ) -> Result<R, Error> {
         let _amid = self.enter()?;
         let options = options.into();
-        let until = self.spaces.first().and_then(|(_, port)| options.until(*port));
+        let until = self.spaces.first().and_then(|(_, port)| Some((*port as _, options.until(*port)?)));
         let within = Within { options, until };
-        self.close(None, until)?;
+        self.close(None, &within)?;
         let needs = RefCell::new(self.seen.borrow().clone());
         options.at_least.iter().for_each(|token| needs.borrow_mut().join(&Vector::of(*token)));
         for attempt in 0..limits::RUN_ATTEMPTS_MAX {
@@ -372,7 +381,7 @@ impl InSpace<'_, '_> {
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
         let (id, within) = self.prepare()?;
-        self.session.depend(self.at, id, within.until)?;
+        self.session.depend(self.at, id, &within)?;
         self.attempt(id, &within, body, &mut |token| self.session.saw(self.at, token))
     }
 
@@ -395,21 +404,21 @@ impl InSpace<'_, '_> {
         })
     }
 
-    fn prepare(&self) -> Result<(SpaceId, Within), Error> {
+    fn prepare(&self) -> Result<(SpaceId, Within<'_>), Error> {
         let within = Within::begin(self.options, self.session.spaces[self.at].1);
-        self.session.close(Some(self.at), within.until)?;
+        self.session.close(Some(self.at), &within)?;
         Ok((self.session.id(self.at, &within)?, within))
     }
 
     fn attempt<R>(
         &self,
         id: SpaceId,
-        within: &Within,
+        within: &Within<'_>,
         body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
         saw: &mut dyn FnMut(Token),
     ) -> Result<R, Error> {
         let port = self.session.spaces[self.at].1;
-        txn::run_seen(port, within.left(port, self.at_least(id)), body, saw)
+        txn::run_seen(port, within.left(self.at_least(id)), body, saw)
     }
 
     /// The state that its transactions need: of what was seen, of what was read last, and of what was asked
@@ -446,7 +455,7 @@ impl<'a> Cut<'a> {
             // The spaces that were read before may rest on this one, and on more of it if their states moved.
             self.join_needs()?;
             let at_least = self.needs.borrow().token(id);
-            let tx = Tx::begin(port, self.within.left(port, at_least))?;
+            let tx = Tx::begin(port, self.within.left(at_least))?;
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.
             self.join_needs()?;
@@ -464,7 +473,7 @@ impl<'a> Cut<'a> {
     fn join_needs(&self) -> Result<(), Error> {
         for (at, token) in self.tokens()? {
             if self.noted[at].get() != Some(token.stamp) {
-                let on = self.session.dependencies(at, token.stamp, self.within.until)?;
+                let on = self.session.dependencies(at, token.stamp, &self.within)?;
                 self.needs.borrow_mut().join(&on);
                 self.noted[at].set(Some(token.stamp));
             }
@@ -501,7 +510,7 @@ impl<'a> Cut<'a> {
         let need = needs.token(token.space).filter(|need| need.view != token.view);
         let Some(at_least) = need else { return Ok(()) };
         let port = self.session.spaces[at].1;
-        Tx::begin(port, self.within.left(port, Some(at_least))).map(|_| ())
+        Tx::begin(port, self.within.left(Some(at_least))).map(|_| ())
     }
 }
 
@@ -520,4 +529,43 @@ fn passed_on(seen: &Vector, by: &str) -> Result<(), Error> {
 fn writes(by: &str) -> Error {
     let text = format!("{by} only reads: write in one space, with `session.space(NAME)?.run(..)`");
     Error::Invalid(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::txn::{Home, Step};
+
+    /// A port of which nothing but the clock is there.
+    struct Clock(Now);
+
+    impl Port for Clock {
+        fn now(&self) -> Now {
+            self.0
+        }
+
+        fn drive(
+            &self,
+            _until: Option<Now>,
+            _step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+        ) -> Result<(), Error> {
+            unreachable!("nothing is asked")
+        }
+
+        fn back_off(&self, _us: u64) {}
+
+        fn pause(&self) {}
+    }
+
+    #[test]
+    fn moment_is_the_same_by_other_clocks() {
+        let (early, late) = (Clock(Now(60_000_000)), Clock(Now(10)));
+        let options = Options { timeout: Some(Duration::from_millis(500)), ..Options::default() };
+        for (begun, other) in [(&early, &late), (&late, &early)] {
+            let within = Within::begin(options, begun);
+            assert_eq!(within.until(other), Some(other.0.plus_us(500_000)));
+            assert_eq!(within.left(None).timeout, Some(Duration::from_millis(500)));
+        }
+        assert_eq!(Within::begin(Options::default(), &early).until(&late), None);
+    }
 }
