@@ -251,11 +251,11 @@ impl Server {
         true
     }
 
-    /// Says whether another member is known to lead, or has had its time for it. One that stops as soon as it
+    /// Says whether another member is known to lead, has had its time for it, or none is there. One that stops as soon as it
     /// is deposed would take with it the vote that the next leader may need.
     pub(super) fn is_handed_over(&self, until: Now) -> bool {
         let leads = |group: order::quorum::Status| group.leader.is_some_and(|leader| leader != group.me);
-        until <= self.now || self.sequencer.status().is_some_and(leads)
+        until <= self.now || !self.is_connected(None) || self.sequencer.status().is_some_and(leads)
     }
 
     /// The other members that vote and were heard a moment ago, in the order of their identities; none if
@@ -265,11 +265,18 @@ impl Server {
             return Vec::new();
         };
         let may_lead = |other: &Other| {
-            group.members.votes(other.id) && !other.is_lost && self.now.since_us(other.heard) <= HEARD_US
+            let is_heard = !other.is_lost && self.now.since_us(other.heard) <= HEARD_US;
+            group.members.votes(other.id) && is_heard && self.is_connected(Some(other.id))
         };
         let mut able: Vec<Other> = group.others.iter().copied().filter(may_lead).collect();
         able.sort_unstable_by_key(|other| other.id);
         able
+    }
+
+    /// Says whether the process of a member, or of any, is there as far as its connections tell.
+    fn is_connected(&self, member: Option<MemberId>) -> bool {
+        let mut all = self.membership.iter().flat_map(|group| group.connected.values());
+        all.any(|(id, _)| member.is_none_or(|member| member == *id))
     }
 
     fn turn_away(&mut self, conn: Conn, why: &str, out: &mut Effects) {

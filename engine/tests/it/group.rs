@@ -70,10 +70,19 @@ impl First {
     /// It leads, and the second follows.
     fn leading() -> First {
         let mut first = First::of(&[true, true], 0, true);
+        first.join(Conn(70));
         while !first.server.is_leading() {
             first.is_answered(true);
         }
         first
+    }
+
+    /// The second connects.
+    fn join(&mut self, conn: Conn) {
+        let join = Join { group: 7, space: SpaceId(1), member: LEADER, start: 1, version: MEMBERS_VERSION };
+        let mut body = Vec::new();
+        join.encode(&mut body);
+        self.ask(conn, Kind::Join, &body);
     }
 
     /// A while passes, and the second votes as it is asked to; perhaps it has what it is sent.
@@ -364,15 +373,21 @@ fn leader_that_drains_hands_the_lead_over() {
 }
 
 #[test]
+fn leader_waits_for_nobody_when_others_ended() {
+    let mut first = First::leading();
+    first.input(Input::Drain);
+    assert_eq!((first.health().0, first.server.is_drained()), (HealthState::Serving, false));
+    first.input(Input::Disconnected(Conn(70)));
+    assert_eq!((first.health().0, first.server.is_drained()), (HealthState::Draining, true));
+}
+
+#[test]
 fn connection_of_before_a_cut_is_closed() {
     let mut first = First::following();
     let (old, new) = (Conn(71), Conn(72));
     let mut closed = Vec::new();
     for conn in [old, new] {
-        let join = Join { group: 7, space: SpaceId(1), member: LEADER, start: 1, version: MEMBERS_VERSION };
-        let mut body = Vec::new();
-        join.encode(&mut body);
-        first.ask(conn, Kind::Join, &body);
+        first.join(conn);
         let (packet, mut out) = (first.beat().encode(), Effects::default());
         first.server.handle(first.now, Input::Frame(conn, Header::new(Kind::Packet, 0), &packet), &mut out);
         closed.extend(out.list.iter().filter_map(|effect| match effect {
