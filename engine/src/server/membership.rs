@@ -188,7 +188,7 @@ impl Server {
         }
     }
 
-    /// The log of the leader of a view, who is at this address, does not reach back to what this member lacks.
+    /// The log of a view's leader, who is at this address, does not reach back to what this member lacks.
     pub(super) fn lost(&mut self, view: ViewId, leader: String, out: &mut Effects) {
         let now = self.now;
         let Some(group) = &mut self.membership else { return };

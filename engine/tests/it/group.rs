@@ -342,7 +342,7 @@ fn copy_is_given_before_view_is_stable() {
 }
 
 #[test]
-fn leader_stands_down_where_only_lost_member_could_help() {
+fn leader_stands_down_for_copy_that_waits() {
     let mut first = First::of(&[true, true], 10, true);
     while !first.server.is_leading() {
         first.is_answered(true);
