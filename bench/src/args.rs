@@ -90,8 +90,8 @@ pub struct Soak {
     /// after half the time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas)]
     pub replicas: usize,
-    /// Every so many seconds, else 10, a member is killed for good and its directory wiped; it is removed, and a
-    /// new one joins at its place. Members are then killed and stopped beside that only with --kill-every
+    /// Every so many seconds, else 10, a member is killed for good and its directory wiped; it is removed,
+    /// and a new one joins at its place. Only with --kill-every are members also killed and stopped
     #[arg(long, value_name = "S", value_parser = kill_seconds, num_args = 0..=1, require_equals = true,
         default_missing_value = "10")]
     pub replace: Option<f64>,

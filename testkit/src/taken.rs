@@ -109,7 +109,7 @@ impl Taken {
         self.ended.is_some() || self.refused.is_some()
     }
 
-    /// Makes of a whole copy the disk of a member. Gives with it the entries of its log, and the last of them.
+    /// Makes of a whole copy the disk of a member. Gives with it the entries of its log, and the last one.
     ///
     /// # Errors
     /// In what it is not whole.

@@ -44,8 +44,8 @@ pub enum Kind {
     Stop,
     /// The link of its host loses packets, or lets few pass.
     Link(Link),
-    /// SIGKILL, its directory is wiped, and a new member is made to vote at its place; set if that took a copy
-    /// of the space.
+    /// SIGKILL, its directory is wiped, and a new member is made to vote at its place; set if that took a
+    /// copy of the space.
     Replace(bool),
 }
 

@@ -90,7 +90,7 @@ fn members_take_copies_and_last_is_rescued() {
 }
 
 #[test]
-fn member_follows_leader_that_came_while_it_was_away() {
+fn member_follows_leader_that_came_meanwhile() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let [a, b, c, d] = [free(), free(), free(), free()];

@@ -202,7 +202,7 @@ impl Server {
         }
     }
 
-    /// The log of the leader of a view, who is at this address, does not reach back to what this member lacks.
+    /// The log of a view's leader, who is at this address, does not reach back to what this member lacks.
     pub(super) fn lost(&mut self, view: ViewId, leader: String, out: &mut Effects) {
         let now = self.now;
         let Some(group) = &mut self.membership else { return };
@@ -300,4 +300,4 @@ pub(super) const REMOVED: &str = "this member was removed from its group, which 
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 4;
+pub const MEMBERS_VERSION: u16 = 5;

@@ -390,8 +390,8 @@ impl Sessions {
     }
 }
 
-/// What this leader has ordered may become stable by no other disk than that of a member which waits for a
-/// copy, and the copy waits for it. Entries that a new view keeps are not applied before they are stable.
+/// Leads no longer if what was ordered can become stable by no other disk than that of a member which waits
+/// for a copy, and the copy waits for it. What a new view keeps is not applied before it is stable.
 fn stand_down_if_stuck(cx: &mut Cx<'_>) {
     let Some(group) = cx.sequencer.status() else { return };
     let is_able = |id: MemberId| {

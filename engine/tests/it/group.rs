@@ -3,7 +3,7 @@
 use tercel_engine::limits::GREETING_WAIT_US;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::packet::{Append, Contents, Packet};
-use tercel_engine::order::quorum::{Config, Quorum, Start};
+use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::server::{
     Conn, Effect, Effects, Input, MEMBERS_VERSION, Membership, Recovery, Server, ServerConfig,
 };
@@ -97,7 +97,11 @@ impl First {
         for packet in asked {
             let answer = match packet {
                 Packet::Ask { number, .. } => Packet::May { number, is_granted: true, promised: 0 },
-                Packet::Vote { view, .. } => Packet::Voted { view, is_sure: true, log: Contents::default() },
+                Packet::Vote { view, end } => {
+                    let runs = vec![Run { view: end.view, last: end.position }];
+                    let log = Contents { stable: end.position, runs: if has { runs } else { Vec::new() } };
+                    Packet::Voted { view, is_sure: true, log }
+                }
                 Packet::Append(Append { view, round, before, entries, .. }) => {
                     let durable = LogPosition(before.position.0 + entries.len() as u64);
                     Packet::Acked { view, round, durable }
@@ -346,6 +350,29 @@ fn copy_is_given_before_view_is_stable() {
     // Nobody has greeted.
     let parts = first.ask(A, Kind::BackupNext, &[]);
     assert!(matches!(parts[..], [(A, Kind::BackupPart, _)]), "{parts:?}");
+}
+
+#[test]
+fn leader_stands_down_for_copy_that_waits() {
+    let mut first = First::of(&[true, true], 10, true);
+    while !first.server.is_leading() {
+        first.is_answered(true);
+    }
+    // From here on the second has nothing, and answers all the same.
+    let view = first.server.view();
+    let answer = Packet::Missing { view, round: u64::MAX, log: Contents::default() };
+    first.packet(&answer);
+    first.asked_to(Regrouping::Learn, 3);
+    let mut body = Vec::new();
+    Transfer { group: 7, member: LEADER }.encode(&mut body);
+    assert_eq!(first.ask(A, Kind::Transfer, &body), []);
+    let mut led_ms = 0;
+    while first.server.is_leading() && led_ms < 5_000 {
+        led_ms += 50;
+        first.pass(50_000);
+        first.packet(&answer);
+    }
+    assert!((1_000..1_200).contains(&led_ms), "it led for {led_ms} ms");
 }
 
 #[test]

@@ -57,7 +57,6 @@ pub(crate) struct World {
     comparison: compare::Comparison,
     backup_client: backup::BackupClient,
     operator: changes::Operator,
-    transfers: transfer::Transfers,
     net: Net,
     random: Random,
     actors: Vec<ActorState>,
@@ -171,7 +170,6 @@ impl World {
             comparison: compare::Comparison::default(),
             backup_client: backup::BackupClient::default(),
             operator: changes::Operator::default(),
-            transfers: transfer::Transfers::default(),
             net: Net::default(),
             random,
             actors: (0..actors).map(|_| ActorState::default()).collect(),
@@ -359,7 +357,7 @@ impl World {
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
             Event::Transfer(n) => {
-                self.transfers.ends(*n)?.iter().map(|n| self.nodes[*n].busy_until()).max().unwrap_or(0)
+                self.net.transfers.ends(*n)?.iter().map(|n| self.nodes[*n].busy_until()).max().unwrap_or(0)
             }
             Event::Disk(..) | Event::Restart(_) | Event::Operator => return None,
         };

@@ -283,14 +283,14 @@ impl World {
     fn perform_one(&mut self, n: usize, effect: Effect) {
         match effect {
             Effect::Send(conn, bytes) if self.backup_client.takes(conn, &bytes) => {}
-            Effect::Send(conn, bytes) if self.transfers.takes(conn, &bytes) => {}
+            Effect::Send(conn, bytes) if self.net.transfers.takes(conn, &bytes) => {}
             Effect::Send(conn, bytes) => {
                 if self.nodes[n].running.as_ref().is_some_and(|r| r.host.is_up(conn)) {
                     self.send(conn, Arrival::Bytes(bytes), false);
                 }
             }
             Effect::Close(conn) => {
-                self.transfers.closed(n, Some(conn));
+                self.net.transfers.closed(n, Some(conn));
                 self.close(n, conn);
             }
             Effect::Append(position, ref entry) => {
@@ -384,7 +384,7 @@ impl World {
                 self.say(format_args!("{}       is deposed", letter(n)));
                 self.record.counts.depositions += 1;
                 self.forget_backup(n);
-                self.transfers.closed(n, None);
+                self.net.transfers.closed(n, None);
                 self.nodes[n].carry_out(effect);
             }
         }

@@ -1,8 +1,8 @@
 //! Copies of the space, for members that the log of the leader no longer reaches back for.
 //!
-//! A copy comes part by part over a connection of its own, while the group goes on. It breaks off when an end
-//! of it ends or the leader leads no longer, and is begun anew with whoever leads then. The invariant: what is
-//! adopted is whole, and its log is what is promised.
+//! A copy comes part by part over a connection of its own, while the group goes on. It breaks off when an
+//! end of it ends or the leader leads no longer, and is begun anew with whoever leads then. The invariant:
+//! what is adopted is whole, and its log is what is promised.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,12 +69,12 @@ impl World {
     /// A node takes a copy from the leader, unless it takes one.
     pub(super) fn begin_transfer(&mut self, n: usize, view: ViewId, leader: &str) {
         let giver = (0..self.nodes.len()).find(|giver| letter(*giver).to_string() == leader);
-        let Some(giver) = giver.filter(|_| !self.transfers.all.contains_key(&n)) else { return };
-        self.transfers.begun += 1;
-        let conn = Conn(1 << 42 | self.transfers.begun);
+        let Some(giver) = giver.filter(|_| !self.net.transfers.all.contains_key(&n)) else { return };
+        self.net.transfers.begun += 1;
+        let conn = Conn(1 << 42 | self.net.transfers.begun);
         let (taker, giver) = ((n, self.nodes[n].life), (giver, self.nodes[giver].life));
         let (is_closed, call, taken) = (false, 0, Taken::default());
-        self.transfers.all.insert(n, Transfer { view, conn, taker, giver, is_closed, call, taken });
+        self.net.transfers.all.insert(n, Transfer { view, conn, taker, giver, is_closed, call, taken });
         self.say(format_args!("{}       takes a copy from {leader}", letter(n)));
         self.transfer_soon(n);
     }
@@ -86,7 +86,7 @@ impl World {
 
     /// The turn of a node that takes a copy.
     pub(super) fn transfer_turn(&mut self, n: usize) {
-        let Some(transfer) = self.transfers.all.get_mut(&n) else { return };
+        let Some(transfer) = self.net.transfers.all.get_mut(&n) else { return };
         let (conn, taker, giver) = (transfer.conn, transfer.taker, transfer.giver);
         let heard = transfer.taken.hear();
         let is_closed = transfer.is_closed || transfer.taken.refused.is_some();
@@ -98,7 +98,7 @@ impl World {
             self.leave_transfer(n);
         } else if is_closed || !self.is_of_life(giver.0, giver.1) {
             self.record.counts.group.broken += 1;
-            let refused = self.transfers.all.get(&n).and_then(|transfer| transfer.taken.refused.as_ref());
+            let refused = self.net.transfers.all.get(&n).and_then(|transfer| transfer.taken.refused.as_ref());
             let why = refused.map_or("an end of it has ended".into(), |refused| refused.text.clone());
             self.say(format_args!("{}       has a copy that broke off: {why}", letter(n)));
             self.leave_transfer(n);
@@ -112,7 +112,7 @@ impl World {
                 Request { group: 1, member: self.nodes[n].id }.encode(&mut body);
                 self.say_to_giver(n, Kind::Transfer, &body);
             } else if is_asking {
-                self.transfers.all.get_mut(&n).into_iter().for_each(|transfer| transfer.taken.asked += 1);
+                self.net.transfers.all.get_mut(&n).into_iter().for_each(|transfer| transfer.taken.asked += 1);
                 self.say_to_giver(n, Kind::BackupNext, &[]);
             }
             self.transfer_soon(n);
@@ -120,7 +120,7 @@ impl World {
     }
 
     fn say_to_giver(&mut self, n: usize, kind: Kind, body: &[u8]) {
-        let Some(transfer) = self.transfers.all.get_mut(&n) else { return };
+        let Some(transfer) = self.net.transfers.all.get_mut(&n) else { return };
         transfer.call += 1;
         let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, transfer.call) };
         let (conn, (giver, _)) = (transfer.conn, transfer.giver);
@@ -128,7 +128,7 @@ impl World {
     }
 
     fn leave_transfer(&mut self, n: usize) -> Option<Transfer> {
-        let transfer = self.transfers.all.remove(&n)?;
+        let transfer = self.net.transfers.all.remove(&n)?;
         let (giver, life) = transfer.giver;
         if !transfer.is_closed && self.is_of_life(giver, life) {
             self.node_takes(giver, Input::Disconnected(transfer.conn));
@@ -155,14 +155,14 @@ impl World {
         if promised.end() != end.position || promised.from(first) != entries {
             return self.blame(format!("a copy has a log up to {}, which is not promised", end.position));
         }
-        self.transfers.made = Some((disk, end));
+        self.net.transfers.made = Some((disk, end));
         self.node_takes(n, Input::Copied(view, end));
-        self.transfers.made = None;
+        self.net.transfers.made = None;
     }
 
     /// The copy takes the place of what the node has.
     pub(super) fn adopt(&mut self, n: usize) {
-        let Some((mut disk, end)) = self.transfers.made.take() else {
+        let Some((mut disk, end)) = self.net.transfers.made.take() else {
             return self.blame(format!("{} adopts a copy that is not there", letter(n)));
         };
         // What it has beyond that must be of a view that is over.

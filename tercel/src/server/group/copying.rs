@@ -229,7 +229,7 @@ impl Made {
     }
 }
 
-/// A connection to the leader, without a greeting: that may need this member's disk before it welcomes anyone.
+/// A connection to the leader, without a greeting: it may need this member's disk before it welcomes anyone.
 struct Source {
     stream: UnixStream,
     deframer: Deframer,

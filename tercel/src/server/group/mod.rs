@@ -134,8 +134,8 @@ impl Group {
         }
     }
 
-    /// Takes what a member says over the connection to it: refusals, and packets of one that does not know yet
-    /// where this one is. Gives the last refusal, and the packets.
+    /// Takes what a member says over the connection to it: refusals, and packets of one that does not know
+    /// yet where this one is. Gives the last refusal, and the packets.
     pub(crate) fn heard(&mut self, stream: Token, bytes: &[u8]) -> Option<Heard> {
         let (id, peer) = self.peers.iter_mut().find(|(_, peer)| peer.stream == Some(stream))?;
         peer.deframer.push(bytes);
