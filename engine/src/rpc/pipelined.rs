@@ -69,7 +69,10 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
         }
         match ended {
             Some(Err(e)) => Err(e),
-            _ => Ok(Pending(State::UnderWay(Sent { calling, under_way, method, reads, _slow: slow }))),
+            _ => {
+                let sent = Sent { calling, under_way, method, reads, _slow: slow };
+                Ok(Pending(State::UnderWay(Box::new(sent))))
+            }
         }
     }
 }
@@ -81,7 +84,7 @@ pub struct Pending<'c, R, E = Infallible>(State<'c, R, E>);
 enum State<'c, R, E> {
     /// Its answer came at once.
     Answered(Called<R, E>),
-    UnderWay(Sent<'c, R, E>),
+    UnderWay(Box<Sent<'c, R, E>>),
 }
 
 struct Sent<'c, R, E> {
