@@ -2,7 +2,8 @@
 //!
 //! Strict, with an ageing rule: the first source of the highest level that has one is next, and a level that
 //! was passed over so often that it is old comes before it. So a source waits at most [`AGE`] events for each
-//! that stands before it in its level, and for each lower level that is old too. No step looks at all sources.
+//! that stands before it in its level, and one more for each lower level that is old too. No step looks at
+//! all sources.
 
 use crate::event::Priority;
 use crate::list::SlotList;
