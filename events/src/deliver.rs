@@ -23,8 +23,8 @@ impl<M: Send> EventQueue<M> {
         while batch.len() < array_max && bytes < self.config.batch_bytes_max && idle < CLASSES {
             // Most often sources are alone, and have no turns to take.
             let are_alone = self.due.is_empty() && self.mailbox.is_empty();
-            let event = match self.turn {
-                _ if are_alone => self.next_ready(),
+            let turn = if are_alone { CLASSES } else { self.turn };
+            let event = match turn {
                 0 => self.next_message(),
                 1 => self.next_due(),
                 _ => self.next_ready(),
@@ -85,6 +85,7 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
+    #[inline]
     fn next_of_stream(&mut self, number: u32) -> Option<Kind<M>> {
         let Slot { seen, failed, source: Source::Stream(stream), .. } = self.slots.at(number) else {
             return None;

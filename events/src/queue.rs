@@ -217,9 +217,9 @@ impl<M: Send> EventQueue<M> {
     }
 
     /// Gives a source another priority, from its next event on: what can be received, accepted or written is
-    /// reported in the order of priorities. Of the lower levels that wait each is given one event for about
-    /// sixteen of the higher ones, so none of them stands still. A stream that was accepted has the usual one.
-    /// Messages, deadlines and the sources still take turns. Says whether the token named a source.
+    /// reported in the order of priorities. Each lower level that waits is given one event for about sixteen
+    /// of the higher ones, so none stands still. A stream that was accepted has the usual priority. Messages,
+    /// deadlines and the sources still take turns. Says whether the token named a source.
     pub fn set_priority(&mut self, token: Token, priority: Priority) -> bool {
         let declared = self.live(token).is_some_and(|slot| !matches!(slot.source, Source::Mailbox));
         if declared {

@@ -2,7 +2,8 @@
 //!
 //! Strict, with an ageing rule: the first source of the highest level that has one is next, and a level that
 //! was passed over so often that it is old comes before it. So a source waits at most [`AGE`] events for each
-//! that stands before it in its level, and for each lower level that is old too. No step looks at all sources.
+//! that stands before it in its level, and one more for each lower level that is old too. No step looks at
+//! all sources.
 
 use crate::event::Priority;
 use crate::list::SlotList;
@@ -29,10 +30,12 @@ impl Ready {
         self.levels[USUAL].is_empty() && self.unusual == 0
     }
 
+    #[inline]
     pub(crate) fn push_back(&mut self, slot: u32) {
         self.push(slot, SlotList::push_back);
     }
 
+    #[inline]
     pub(crate) fn push_front(&mut self, slot: u32) {
         self.push(slot, SlotList::push_front);
     }
@@ -78,17 +81,20 @@ impl Ready {
         }
     }
 
+    #[inline]
     fn level(&self, slot: u32) -> usize {
         self.level_of.get(slot as usize).map_or(USUAL, |level| usize::from(*level))
     }
 
+    #[inline]
     fn push(&mut self, slot: u32, join: impl Fn(&mut SlotList, u32)) {
         let level = self.level(slot);
+        if level == USUAL {
+            return join(&mut self.levels[USUAL], slot);
+        }
         let before = self.levels[level].len();
         join(&mut self.levels[level], slot);
-        if level != USUAL {
-            self.unusual += self.levels[level].len() - before;
-        }
+        self.unusual += self.levels[level].len() - before;
     }
 }
 

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 use rig::{PATIENCE, Rig, pattern, reset, tcp_pair};
 use tercel_events::shm::{self, Channel, Spin, Waited};
 use tercel_events::{
-    CloseReason, Config, DeclareError, Kind, ListenerState, PostError, Priority, Readiness, SendError, Token,
-    Watch,
+    CloseReason, Config, DeclareError, Kind, ListenerState, PostError, Readiness, SendError, Token, Watch,
 };
 
 /// Makes three tests of each story, one for each backend, and one for a queue that looks before it sleeps.
@@ -54,8 +53,6 @@ on_both_backends! {
     slots_come_back_without_a_turn,
     a_batch_is_never_larger_than_asked_and_the_rest_is_kept,
     one_busy_stream_does_not_keep_the_others_out,
-    sources_report_in_the_order_of_priorities,
-    busy_urgent_stream_lets_low_ones_through,
     a_post_is_delivered_while_a_stream_is_busy,
     timers_fire_in_order_and_not_before_their_time,
     a_revoked_timer_does_not_fire,
@@ -409,48 +406,6 @@ fn one_busy_stream_does_not_keep_the_others_out(mut rig: Rig) {
     rig.queue.declare_stream(other_far, 2).unwrap();
     let keys = [rig.next().key, rig.next().key, rig.next().key];
     assert!(keys.contains(&2), "{keys:?}");
-}
-
-fn sources_report_in_the_order_of_priorities(mut rig: Rig) {
-    let levels = [Priority::Low, Priority::Usual, Priority::High, Priority::Urgent];
-    let mut nears = Vec::new();
-    for key in 0..8 {
-        let (mut near, far) = tcp_pair();
-        near.write_all(b"x").unwrap();
-        let token = rig.queue.declare_stream(far, key).unwrap();
-        assert!(rig.queue.set_priority(token, levels[key as usize % 4]));
-        nears.push((near, token));
-    }
-    let mut keys = Vec::new();
-    while keys.len() < 8 {
-        rig.each(8, |_, event| keys.push(event.key));
-    }
-    assert_eq!(keys.iter().map(|key| key % 4).collect::<Vec<_>>(), [3, 3, 2, 2, 1, 1, 0, 0]);
-    // A slot's next tenant has the usual one.
-    let (_, last) = nears.pop().unwrap();
-    assert!(rig.queue.revoke(last) && !rig.queue.set_priority(last, Priority::Urgent));
-}
-
-fn busy_urgent_stream_lets_low_ones_through(mut rig: Rig) {
-    let (mut near, far) = tcp_pair();
-    let busy = rig.queue.declare_stream(far, 1).unwrap();
-    rig.queue.set_priority(busy, Priority::Urgent);
-    let (mut other, other_far) = tcp_pair();
-    other.write_all(b"me too").unwrap();
-    let low = rig.queue.declare_stream(other_far, 2).unwrap();
-    rig.queue.set_priority(low, Priority::Low);
-    // It is ready at each turn.
-    near.set_nonblocking(true).unwrap();
-    let (mut before, end) = (0, Instant::now() + PATIENCE);
-    loop {
-        _ = near.write(&[0; 4096]);
-        let event = rig.next();
-        if event.key == 2 {
-            break;
-        }
-        before += 1;
-        assert!(before <= 40 && Instant::now() < end, "{before} events came before");
-    }
 }
 
 fn a_post_is_delivered_while_a_stream_is_busy(mut rig: Rig) {

@@ -84,7 +84,7 @@ fn row(
 /// A relay of TCP, and of datagrams at the same port. Its threads end with the process.
 struct Relay {
     address: Address,
-    /// Of 100,000 datagrams.
+    /// Losses among 100,000 datagrams.
     lost: Arc<AtomicU64>,
     /// The bytes of clients' datagrams that were taken.
     bytes: Arc<AtomicU64>,
@@ -158,7 +158,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream) {
 
 /// The shares of datagrams that are lost: their names, and the number of 100,000.
 const SHARES: [(&str, u64); 3] = [("0.1pct", 100), ("1pct", 1_000), ("5pct", 5_000)];
-/// What an Ethernet takes of a datagram.
+/// Bytes of a datagram that an Ethernet takes.
 const PACKET_BYTES: usize = 1_472;
 /// Room in a socket of the relay for what two ends may have under way.
 const BUFFER_BYTES: usize = 4 << 20;

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::fmt;
-use std::marker::PhantomData;
 
 use tercel_wire::interface::Interface;
 use tercel_wire::message::ResponseEnd;
@@ -16,7 +15,7 @@ use super::services::ServiceInterface;
 use crate::error::Error;
 use crate::txn::{Expressed, UnderWay};
 
-/// A service whose procedures are called without waiting. Made by [`ServiceHandle::pipelined`]: its calls give
+/// A service whose procedures are called without waiting, made by [`ServiceHandle::pipelined`]. Its calls give
 /// a [`Pending`] each.
 ///
 /// In shared memory each call leaves at once. By a socket they leave together: when a thread of the client
@@ -25,18 +24,17 @@ use crate::txn::{Expressed, UnderWay};
 /// waits until another one was answered and taken.
 pub struct Pipelined<'c, S: ?Sized> {
     handle: ServiceHandle<'c, S>,
-    of: PhantomData<fn(&S)>,
 }
 
 impl<S: ?Sized> Clone for Pipelined<'_, S> {
     fn clone(&self) -> Self {
-        Pipelined { handle: self.handle.clone(), of: PhantomData }
+        Pipelined { handle: self.handle.clone() }
     }
 }
 
 impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
     pub(super) fn new(handle: ServiceHandle<'c, S>) -> Pipelined<'c, S> {
-        Pipelined { handle, of: PhantomData }
+        Pipelined { handle }
     }
 
     /// Begins a call of a procedure. For derived code.
@@ -69,7 +67,10 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
         }
         match ended {
             Some(Err(e)) => Err(e),
-            _ => Ok(Pending(State::UnderWay(Sent { calling, under_way, method, reads, _slow: slow }))),
+            _ => {
+                let sent = Sent { calling, under_way, method, reads, _slow: slow };
+                Ok(Pending(State::UnderWay(Box::new(sent))))
+            }
         }
     }
 }
@@ -81,7 +82,7 @@ pub struct Pending<'c, R, E = Infallible>(State<'c, R, E>);
 enum State<'c, R, E> {
     /// Its answer came at once.
     Answered(Called<R, E>),
-    UnderWay(Sent<'c, R, E>),
+    UnderWay(Box<Sent<'c, R, E>>),
 }
 
 struct Sent<'c, R, E> {

@@ -720,7 +720,7 @@ impl Shared {
     }
 
     /// Calls `step` with the machine locked, again after everything that happens, until it says
-    /// [`Step::Done`]. If it says so, fewer bytes than `gathers` stay for what is sent next, or for the driver.
+    /// [`Step::Done`]. Then fewer bytes than `gathers` stay for what is sent next, or for the driver.
     ///
     /// # Errors
     /// `Timeout` at `until`, or after the client's timeout if there is none; `Unavailable` if the client is
