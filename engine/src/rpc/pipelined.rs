@@ -15,8 +15,8 @@ use super::services::ServiceInterface;
 use crate::error::Error;
 use crate::txn::{Expressed, UnderWay};
 
-/// A service whose procedures are called without waiting, made by [`ServiceHandle::pipelined`]. Its calls give
-/// a [`Pending`] each.
+/// A service whose procedures are called without waiting, made by [`ServiceHandle::pipelined`]. Its calls
+/// give a [`Pending`] each.
 ///
 /// In shared memory each call leaves at once. By a socket they leave together: when a thread of the client
 /// waits, when some kilobytes have gathered, or some

@@ -251,8 +251,8 @@ impl Server {
         true
     }
 
-    /// Says whether another member is known to lead, has had its time for it, or none is there. One that stops as soon as it
-    /// is deposed would take with it the vote that the next leader may need.
+    /// Says whether another member is known to lead, has had its time for it, or none is there. One that
+    /// stops as soon as it is deposed would take with it the vote that the next leader may need.
     pub(super) fn is_handed_over(&self, until: Now) -> bool {
         let leads = |group: order::quorum::Status| group.leader.is_some_and(|leader| leader != group.me);
         until <= self.now || !self.is_connected(None) || self.sequencer.status().is_some_and(leads)
