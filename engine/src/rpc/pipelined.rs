@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::convert::Infallible;
-use std::fmt;
 
 use tercel_wire::interface::Interface;
 use tercel_wire::message::ResponseEnd;
@@ -15,8 +14,8 @@ use super::services::ServiceInterface;
 use crate::error::Error;
 use crate::txn::{Expressed, UnderWay};
 
-/// A service whose procedures are called without waiting, made by [`ServiceHandle::pipelined`]. Its calls
-/// give a [`Pending`] each.
+/// A service whose procedures are called without waiting, made by [`ServiceHandle::pipelined`]. Each call
+/// gives a [`Pending`].
 ///
 /// In shared memory each call leaves at once. By a socket they leave together: when a thread of the client
 /// waits, when some kilobytes have gathered, or some
@@ -24,12 +23,6 @@ use crate::txn::{Expressed, UnderWay};
 /// waits until another one was answered and taken.
 pub struct Pipelined<'c, S: ?Sized> {
     handle: ServiceHandle<'c, S>,
-}
-
-impl<S: ?Sized> Clone for Pipelined<'_, S> {
-    fn clone(&self) -> Self {
-        Pipelined { handle: self.handle.clone() }
-    }
 }
 
 impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
@@ -116,14 +109,5 @@ impl<R, E> Drop for Sent<'_, R, E> {
         if let Some(UnderWay { name, .. }) = self.under_way.take() {
             give_up(self.calling.port, name, &Error::Timeout(None));
         }
-    }
-}
-
-impl<R, E> fmt::Debug for Pending<'_, R, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            State::Answered(_) => "Pending(answered)",
-            State::UnderWay(_) => "Pending(under way)",
-        })
     }
 }
