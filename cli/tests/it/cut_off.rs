@@ -1,5 +1,5 @@
-//! Readers of two spaces beside copies on their host, which is cut off from the groups of both spaces while
-//! the leaders of these are killed.
+//! Readers of two spaces at a copy of each, on hosts that are cut off from the groups of the spaces: both
+//! while leaders are killed, and then that of the causes alone.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,13 +23,16 @@ struct Count {
 const SPACES: [&str; 2] = ["causes", "effects"];
 const MEMBERS: usize = 3;
 const READERS: usize = 2;
-/// The host of the readers and of the copies.
+/// The host of the readers and of the copy of the causes; that of the effects has the next one.
 const NEAR: usize = MEMBERS;
 const KEEPALIVE: Duration = Duration::from_millis(400);
 /// Two keepalives, a third of a second, and room for a busy machine.
 const FAILS_WITHIN: Duration = Duration::from_millis(3_000);
 
-/// The time for which the copies are cut off.
+/// The time after which a writer waits for readers no longer.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// The time for which both copies are cut off.
 fn cut_for() -> Duration {
     let seconds = std::env::var("TERCEL_TEST_CUT_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(3))
@@ -52,8 +55,9 @@ struct Group {
 }
 
 impl Group {
-    fn start(hosts: &Hosts, dir: &Path, name: &str, port: u16) -> Group {
-        let at = |host: usize| format!("10.77.{}.2:{port}", host + 1);
+    fn start(hosts: &Hosts, dir: &Path, space: usize) -> Group {
+        let (name, near) = (SPACES[space], NEAR + space);
+        let at = |host: usize| format!("10.77.{}.2:{}", host + 1, 7117 + space);
         let ats: Vec<String> = (0..MEMBERS).map(at).collect();
         let path = |what: &str| dir.join(format!("{name}-{what}")).display().to_string();
         let data: Vec<String> = (0..MEMBERS).map(|i| path(&i.to_string())).collect();
@@ -63,7 +67,7 @@ impl Group {
         let members =
             (0..MEMBERS).map(|i| Some(Serving::of(serve(hosts, i, &data[i], &ats[i]), 0))).collect();
         let socket = path("socket");
-        let mut copy = serve(hosts, NEAR, &path("near"), &at(NEAR));
+        let mut copy = serve(hosts, near, &path("near"), &at(near));
         copy.args(["--listen", &format!("unix:{socket}"), "--follow", &ats.join(",")]);
         let place = Place { all: ats.join(",").parse().unwrap(), socket: Address::Unix(socket.into()) };
         Group { data, ats, members, place, _copy: Serving::of(copy, 1) }
@@ -138,16 +142,19 @@ fn read(session: &Session<'_>, space: &str, root: &str, options: impl Into<Optio
 /// The course of a run, told to all of its threads.
 #[derive(Default)]
 struct Course {
-    is_cut: AtomicBool,
+    /// By space, whether its copy is cut off.
+    cut: [AtomicBool; 2],
     is_over: AtomicBool,
     /// Rounds that were acknowledged.
     written: AtomicU64,
-    /// Readers that write no more.
-    ready: AtomicU64,
-    /// Causal reads while the copies were cut off.
-    reads: AtomicU64,
-    /// Strict and bounded reads that have failed by then.
-    refused: AtomicU64,
+    /// By reader, the rounds that it has seen in both spaces, once it writes no more.
+    shown: [AtomicU64; READERS],
+    /// By reader, causal reads while both copies were cut off.
+    reads: [AtomicU64; READERS],
+    /// By reader, causal reads that failed because the causes alone were cut off.
+    lacked: [AtomicU64; READERS],
+    /// By kind, strict and bounded reads that have failed at a copy that was cut off.
+    refused: [AtomicU64; 3],
 }
 
 impl Course {
@@ -155,9 +162,22 @@ impl Course {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    fn is_cut(&self) -> bool {
-        self.is_cut.load(Ordering::SeqCst)
+    fn cut(&self) -> [bool; 2] {
+        self.cut.each_ref().map(|is_cut| is_cut.load(Ordering::SeqCst))
     }
+
+    /// Runs `body` while the copies of these spaces are cut off.
+    fn cut_off(&self, hosts: &Hosts, spaces: &[usize], body: impl FnOnce()) {
+        spaces.iter().for_each(|space| hosts.set(NEAR + space, Link::Cut).unwrap());
+        spaces.iter().for_each(|space| self.cut[*space].store(true, Ordering::SeqCst));
+        body();
+        spaces.iter().for_each(|space| self.cut[*space].store(false, Ordering::SeqCst));
+        spaces.iter().for_each(|space| hosts.set(NEAR + space, Link::Whole).unwrap());
+    }
+}
+
+fn is_each(counts: &[AtomicU64], at_least: u64) -> bool {
+    counts.iter().all(|count| count.load(Ordering::SeqCst) >= at_least)
 }
 
 /// Ends the threads of a run, also if a test fails.
@@ -197,36 +217,48 @@ fn reads_on(course: &Course, places: &[Place; 2], reader: usize) {
             assert_eq!(add(&session, space, &root, Options::default()), Ok(n));
         }
         seen.1 = n;
-        looks(&session, &mut seen, &root);
+        looks(&session, &mut seen, &root).unwrap();
     }
-    course.ready.fetch_add(1, Ordering::SeqCst);
     let mut has_moved = false;
     while !course.is_over() {
-        let (begun, was_cut) = (Instant::now(), course.is_cut());
-        looks(&session, &mut seen, &root);
-        if was_cut && course.is_cut() {
-            assert!(begun.elapsed() < FAILS_WITHIN, "causal reads take {:?}", begun.elapsed());
-            course.reads.fetch_add(1, Ordering::SeqCst);
-            if !std::mem::replace(&mut has_moved, true) {
-                moves(places, &session.token().unwrap().to_string(), &mut seen, &root);
+        let (begun, cut) = (Instant::now(), course.cut());
+        let looked = looks(&session, &mut seen, &root);
+        let (took, is_same) = (begun.elapsed(), cut == course.cut());
+        assert!(!is_same || cut == [false; 2] || took < FAILS_WITHIN, "causal reads take {took:?}");
+        match looked {
+            Ok(()) if is_same && cut == [true; 2] => {
+                course.reads[reader].fetch_add(1, Ordering::SeqCst);
+                if !std::mem::replace(&mut has_moved, true) {
+                    moves(places, &session.token().unwrap().to_string(), &mut seen, &root);
+                }
             }
+            Ok(()) => course.shown[reader].store(seen.0[0].min(seen.0[1]), Ordering::SeqCst),
+            // Both copies have what the session has seen, until one goes on without the other.
+            Err(Error::Unavailable(_) | Error::Timeout(_)) if !is_same || cut != [true; 2] => {
+                let lacked = is_same && cut == [true, false] && seen.0[1] > seen.0[0];
+                course.lacked[reader].fetch_add(u64::from(lacked), Ordering::SeqCst);
+            }
+            Err(error) => panic!("{error}"),
         }
     }
-    comes_back(&spaces, &session, course);
+    let written = [course.written.load(Ordering::SeqCst); 2];
+    until(|| (looks(&session, &mut seen, &root).is_ok() && seen.0 == written).then_some(()));
+    has_all(&session, course);
 }
 
 /// Reads both spaces, and its own writes, however old the caches are.
-fn looks(session: &Session<'_>, seen: &mut Seen, own: &str) {
-    let read = |space, root: &str| read(session, space, root, Freshness::Stale).unwrap();
-    let effect = read("effects", "count");
-    seen.both([read("causes", "count"), effect]);
-    let cut = session.read_with(Freshness::Stale, |cut| {
+fn looks(session: &Session<'_>, seen: &mut Seen, own: &str) -> Result<(), Error> {
+    let read = |space, root: &str| read(session, space, root, Freshness::Stale);
+    let effect = read("effects", "count")?;
+    seen.one(1, effect);
+    seen.both([read("causes", "count")?, effect]);
+    seen.both(session.read_with(Freshness::Stale, |cut| {
         Ok([count(cut.space("causes")?, "count")?, count(cut.space("effects")?, "count")?])
-    });
-    seen.both(cut.unwrap());
-    let own = SPACES.map(|space| read(space, own));
+    })?);
+    let own = [read(SPACES[0], own)?, read(SPACES[1], own)?];
     assert!(own[0] >= seen.1 && own == [own[0]; 2], "of its own writes it reads {own:?}");
     seen.1 = own[0];
+    Ok(())
 }
 
 /// Goes on with a token in a process that has nothing in its caches yet, at the copies too.
@@ -234,7 +266,7 @@ fn moves(places: &[Place; 2], token: &str, seen: &mut Seen, own: &str) {
     let spaces = near(places);
     let session = spaces.session().unwrap();
     session.absorb(&token.parse().unwrap()).unwrap();
-    looks(&session, seen, own);
+    looks(&session, seen, own).unwrap();
 }
 
 /// Asks for what a copy that is cut off cannot know.
@@ -244,34 +276,33 @@ fn asks_too_much(course: &Course, places: &[Place; 2]) {
     let mut seen = Seen::default();
     let bounded = |ms| Options::from(Freshness::Bounded(Duration::from_millis(ms)));
     let timeout = Some(Duration::from_millis(500));
+    const BOUNDED: usize = 1;
     let asked = [Isolation::Strict.into(), bounded(50), Options { timeout, ..bounded(0) }];
     while !course.is_over() {
-        for (space, options) in (0..2).flat_map(|space| asked.map(|options| (space, options))) {
-            let (begun, was_cut) = (Instant::now(), course.is_cut());
+        for (space, kind) in (0..2).flat_map(|space| (0..3).map(move |kind| (space, kind))) {
+            let (begun, was_cut) = (Instant::now(), course.cut()[space]);
+            let (options, least) = (asked[kind], course.written.load(Ordering::SeqCst));
             let read = read(&session, SPACES[space], "count", options);
             let took = begun.elapsed();
             match read {
                 Ok(count) => {
                     seen.one(space, count);
-                    assert!(!was_cut || !course.is_cut() || took < KEEPALIVE, "who told of {count}?");
+                    assert!(kind == BOUNDED || count >= least, "{count} is older than {least}");
+                    let may_know = kind == BOUNDED && took < KEEPALIVE;
+                    assert!(may_know || !was_cut || !course.cut()[space], "who told of {count}?");
                 }
                 Err(Error::Unavailable(_) | Error::Timeout(_)) => {
                     assert!(took < FAILS_WITHIN, "it fails after {took:?}");
-                    course.refused.fetch_add(u64::from(was_cut), Ordering::SeqCst);
+                    course.refused[kind].fetch_add(u64::from(was_cut), Ordering::SeqCst);
                 }
                 Err(error) => panic!("{error}"),
             }
         }
     }
-    comes_back(&spaces, &session, course);
+    has_all(&session, course);
 }
 
-/// A session sees all that was written, and reads at its copies.
-fn comes_back(spaces: &Spaces, session: &Session<'_>, course: &Course) {
-    has_all(session, course);
-    until(|| is_near(spaces).then_some(()));
-}
-
+/// A session sees all that was written.
 fn has_all(session: &Session<'_>, course: &Course) {
     for space in SPACES {
         let counted = until(|| read(session, space, "count", Isolation::Strict).ok());
@@ -283,8 +314,9 @@ fn has_all(session: &Session<'_>, course: &Course) {
 const OWN: u64 = 30;
 
 fn rounds(session: &Session<'_>, course: &Course, is_over: impl Fn(u64) -> bool) {
-    let mut n = course.written.load(Ordering::SeqCst);
+    let (begun, mut n) = (Instant::now(), course.written.load(Ordering::SeqCst));
     while !is_over(n) {
+        assert!(begun.elapsed() < WITHIN + cut_for(), "readers are not served: {:?}", course.shown);
         n += 1;
         for space in SPACES {
             let added = add(session, space, "count", Options::default());
@@ -297,7 +329,7 @@ fn rounds(session: &Session<'_>, course: &Course, is_over: impl Fn(u64) -> bool)
 #[test]
 fn readers_beside_cut_off_copies_read_causally() {
     // The thread stays on the host of the writer.
-    thread::spawn(|| match Hosts::new(MEMBERS + 1) {
+    thread::spawn(|| match Hosts::new(MEMBERS + 2) {
         Ok(hosts) => run(&hosts),
         Err(e) => println!("left out: no hosts can be made: {}", e.what),
     })
@@ -307,7 +339,7 @@ fn readers_beside_cut_off_copies_read_causally() {
 
 fn run(hosts: &Hosts) {
     let dir = tempfile::tempdir().unwrap();
-    let mut groups = [0, 1].map(|i| Group::start(hosts, dir.path(), SPACES[i], 7117 + i as u16));
+    let mut groups = [0, 1].map(|space| Group::start(hosts, dir.path(), space));
     let places = groups.each_ref().map(|group| group.place.clone());
     let spaces = connect(&places, false);
     let session = spaces.session().unwrap();
@@ -322,31 +354,36 @@ fn run(hosts: &Hosts) {
         let places = &places;
         (0..READERS).for_each(|i| _ = scope.spawn(move || on_host(&|| reads_on(course, places, i))));
         scope.spawn(move || on_host(&|| asks_too_much(course, places)));
-        let is_ready = || course.ready.load(Ordering::SeqCst) >= READERS as u64;
-        rounds(&session, course, |_| is_ready());
+        rounds(&session, course, |_| is_each(&course.shown, 1));
         // The copies have both, else the one that has an effect could have it without its cause for as long.
         has_all(&near(places).session().unwrap(), course);
-        hosts.set(NEAR, Link::Cut).unwrap();
-        let begun = Instant::now();
-        course.is_cut.store(true, Ordering::SeqCst);
-        for group in &mut groups {
-            let killed = group.kill_leader();
-            let n = course.written.load(Ordering::SeqCst);
-            rounds(&session, course, |now| now > n + 20);
-            group.serve_again(hosts, killed);
-        }
-        rounds(&session, course, |_| begun.elapsed() >= cut_for());
-        course.is_cut.store(false, Ordering::SeqCst);
-        hosts.set(NEAR, Link::Whole).unwrap();
+        course.cut_off(hosts, &[0, 1], || {
+            let begun = Instant::now();
+            for group in &mut groups {
+                let killed = group.kill_leader();
+                let n = course.written.load(Ordering::SeqCst);
+                rounds(&session, course, |now| now > n + 20);
+                group.serve_again(hosts, killed);
+            }
+            rounds(&session, course, |_| begun.elapsed() >= cut_for() && is_each(&course.refused, 2));
+        });
+        catch_up(&session, course);
+        course.cut_off(hosts, &[0], || rounds(&session, course, |_| is_each(&course.lacked, 2)));
+        catch_up(&session, course);
         drop(ends);
     });
-    let [reads, refused] = [&course.reads, &course.refused].map(|count| count.load(Ordering::SeqCst));
-    println!("cut off: {reads} causal reads, {refused} others refused");
-    assert!(reads >= 100 && refused >= 5);
+    assert!(is_each(&course.reads, 50), "{:?}", course.reads);
+    println!("cut off: {:?} are refused, {:?} lack causes", course.refused, course.lacked);
     let written = course.written.load(Ordering::SeqCst);
     for space in SPACES {
         assert_eq!(read(&session, space, "count", Isolation::Strict), Ok(written));
     }
+}
+
+/// Writes on while the copies catch up, each for itself, until the readers have seen what was written before.
+fn catch_up(session: &Session<'_>, course: &Course) {
+    let written = course.written.load(Ordering::SeqCst);
+    rounds(session, course, |_| is_each(&course.shown, written));
 }
 
 /// The counters of the writer and of each reader.
