@@ -50,7 +50,13 @@ pub struct Bench {
     /// Suite group: seconds beside busy processes in which no member may be suspected; --quick takes 10
     #[arg(long, value_name = "N", default_value_t = 600)]
     pub quiet_seconds: u64,
-    /// Suites load, rpc and group: only this row, such as greedy or shm.spin;
+    /// Suite flex, row anomalies: rounds that are written at least while two spaces are read by each way
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rounds: u64,
+    /// Suite group: bytes of the space that an empty member joins; --quick takes 64M at most
+    #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "1G")]
+    pub space: usize,
+    /// Suites load, rpc, group and flex: only this row, such as greedy or shm.spin;
     /// rpc also has `instructions`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
@@ -63,6 +69,7 @@ pub struct Bench {
   tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
   tercel soak --seconds 60 --fill 64M --mob 4M     servers install all the time
   tercel soak --seconds 60 --replicas 3            a group: members are killed and stopped by turns
+  tercel soak --seconds 120 --replicas 3 --replace --fill 64M --mob 4M     members are replaced, by copies
 
 When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
 That takes about a second for every 20,000 transactions: some 5 s after 20 s of work.
@@ -83,6 +90,11 @@ pub struct Soak {
     /// after half the time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas)]
     pub replicas: usize,
+    /// Every so many seconds, else 10, a member is killed for good and its directory wiped; it is removed,
+    /// and a new one joins at its place. Only with --kill-every are members also killed and stopped
+    #[arg(long, value_name = "S", value_parser = kill_seconds, num_args = 0..=1, require_equals = true,
+        default_missing_value = "10")]
+    pub replace: Option<f64>,
     /// Give each server a host: a network namespace whose link is cut by turns, too. It takes the superuser,
     /// or `unshare --user --map-root-user` in front
     #[arg(long)]

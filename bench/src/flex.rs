@@ -127,38 +127,61 @@ fn answer(mut stream: impl Read + Write) {
 const CALL_BYTES: usize = 64 + 28 + 12;
 const ANSWER_BYTES: usize = 64 + 20 + 16;
 
+/// The rows that `--only` names: here each is several.
+pub fn names() -> Vec<String> {
+    ROWS.map(String::from).into()
+}
+
+const ROWS: [&str; 4] = ["cached", "anomalies", "replica", "remote"];
+
 /// Measures.
 ///
 /// # Errors
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
+    let is_wanted = |row: &str| options.only.is_empty() || options.only.iter().any(|only| only == row);
     let scratch = Scratch::new(options.dir.as_deref(), "flex")?;
     let mut rows = Vec::new();
-    options.say("calls on the cached copy, in an open transaction");
     let dir = scratch.join("cached");
     std::fs::create_dir_all(&dir).map_err(failed)?;
     let at_hand = Ends::begin(&dir)?;
     let backend = at_hand.server.backend().to_owned();
-    let client = at_hand.client(Road::Tcp)?;
-    rows.push(cached(options, &client)?);
-    options.say("a session over two spaces");
-    rows.extend(causal(options, client, &scratch.join("other"))?);
+    if is_wanted("cached") {
+        options.say("calls on the cached copy, in an open transaction");
+        let client = at_hand.client(Road::Tcp)?;
+        rows.push(cached(options, &client)?);
+        options.say("a session over two spaces");
+        rows.extend(causal(options, client, &scratch.join("other"))?);
+    }
     drop(at_hand);
-    options.say("effects without their causes, by three ways to read two spaces");
-    rows.extend(anomalies(options, &scratch.join("anomalies"))?);
-    options.say("a copy near its readers");
-    rows.extend(near::rows(options, &scratch.join("near"))?);
+    if is_wanted("anomalies") {
+        options.say("effects without their causes, by three ways to read two spaces");
+        rows.extend(anomalies(options, &scratch.join("anomalies"))?);
+    }
+    if is_wanted("replica") {
+        options.say("a copy near its readers");
+        rows.extend(near::rows(options, &scratch.join("near"))?);
+    }
+    if is_wanted("remote") {
+        rows.extend(remote(options, &scratch)?);
+    }
+    Ok(Report { suite: "flex", commit: COMMIT, machine: Machine::here(&backend), rows })
+}
+
+/// Calls at the server, by each road, with both ends on one processor and on two.
+fn remote(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
     let processors = placed::processors();
     let (first, last) = (processors[0], processors[processors.len() - 1]);
     for road in [Road::Tcp, Road::Unix] {
         options.say(&format!("calls at the server, {}", road.name()));
-        rows.extend(at_server(options, &scratch, road, (first, first), "")?);
+        rows.extend(at_server(options, scratch, road, (first, first), "")?);
         if first != last {
-            let two = at_server(options, &scratch, road, (first, last), ".two")?;
+            let two = at_server(options, scratch, road, (first, last), ".two")?;
             rows.extend(two.into_iter().take(1));
         }
     }
-    Ok(Report { suite: "flex", commit: COMMIT, machine: Machine::here(&backend), rows })
+    Ok(rows)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -300,15 +323,18 @@ fn causal(options: &Options, client: Client, other: &Path) -> Result<Vec<Row>, S
 /// Counts what a reader sees without its cause.
 fn anomalies(options: &Options, dir: &Path) -> Result<Vec<Row>, String> {
     let (reads, within) = if options.quick { (READS_QUICK, READING_QUICK) } else { (READS, READING) };
-    let found = anomalies::measure(dir, reads, within).map_err(failed)?;
-    options.say(&format!("{} rounds were written meanwhile", found.written));
+    let least = anomalies::Least { reads, within, rounds: options.rounds };
+    let found = anomalies::measure(dir, least).map_err(failed)?;
     let row = |way: &str, of: anomalies::Counts| {
         Row::new(format!("flex.anomalies.{way}"), of.anomalies as f64, "reads", of.reads)
     };
     Ok(vec![
         row("ttl", found.ttl).note("a cache of values that are at most 5 ms old"),
         row("stale", found.stale).note("each space as the client's cache has it"),
-        row("session", found.session).note("in a session over both spaces; must be 0"),
+        row("session", found.session).note(format!(
+            "in a session over both spaces; must be 0; {} rounds were written meanwhile",
+            found.written
+        )),
     ])
 }
 

@@ -76,7 +76,11 @@ struct Options {
     connections: usize,
     /// Seconds in which nothing may be suspected, in suite `group`.
     quiet_seconds: u64,
-    /// Which rows to measure, in suites `load`, `rpc` and `group`; all if none is named.
+    /// Rounds that are written while each way reads, in row `anomalies` of suite `flex`.
+    rounds: u64,
+    /// Bytes of the space that an empty member joins, in suite `group`.
+    space_bytes: usize,
+    /// Which rows to measure, in suites `load`, `rpc`, `group` and `flex`; all if none is named.
     only: Vec<String>,
 }
 
@@ -131,6 +135,8 @@ fn bench(args: args::Bench) -> Outcome {
         dir: args.dir,
         connections: args.connections,
         quiet_seconds: args.quiet_seconds,
+        rounds: args.rounds,
+        space_bytes: args.space,
         only: args.only,
     };
     for (variable, child) in CHILDREN {
@@ -170,9 +176,10 @@ fn check_rows(suite: Suite, only: &[String]) -> Result<(), Failure> {
         Suite::Load => ("load", load::names()),
         Suite::Rpc => ("rpc", rpc::names()),
         Suite::Group => ("group", group::names()),
+        Suite::Flex => ("flex", flex::names()),
         _ if only.is_empty() => return Ok(()),
         _ => {
-            return Err(Failure::new("only the suites load, rpc and group have rows to choose from")
+            return Err(Failure::new("only the suites load, rpc, group and flex have rows to choose from")
                 .next("leave --only out, or say `tercel bench load`")
                 .code(2));
         }

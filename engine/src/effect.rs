@@ -129,7 +129,7 @@ pub enum Input<'a> {
     RefusedBy(MemberId, String),
     /// The process of another member has ended, or seems to have.
     Gone(MemberId),
-    /// A copy of the space is whole: it was begun in this view, and its log ends with this entry.
+    /// A copy of the space is whole: it was asked for in this view, and its log ends with this entry.
     Copied(ViewId, EntryId),
     /// This member is to lead instead.
     MoveLead(MemberId),
@@ -239,9 +239,9 @@ pub enum Effect {
     /// The log has everything again that it may have lost: that is to be remembered durably.
     Sure,
     /// The leader's log no longer has what this member lacks: the host takes a copy of the space from the
-    /// leader, who is at this address, into a place of its own, unless it is at that. The end is told by
-    /// [`Input::Copied`].
-    Copy(String),
+    /// leader of this view, who is at this address, into a place of its own, unless it is at that. The end is
+    /// told by [`Input::Copied`].
+    Copy(ViewId, String),
     /// The copy is this member's from now on: once this is durable, the process ends, and the next one opens
     /// the copy's pages and log in place of its own.
     Adopt,
@@ -302,6 +302,8 @@ impl Checkpoint {
 pub struct Effects {
     /// In order.
     pub list: Vec<Effect>,
+    /// Room for what the sequencer says in a step.
+    pub(crate) said: Vec<crate::order::Output>,
 }
 
 impl Effects {

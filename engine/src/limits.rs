@@ -158,6 +158,10 @@ pub const GREETED_US: u64 = 40_000;
 /// The number of times that these are doubled, each time after a server was given up that still led.
 pub const HASTE_DOUBLINGS: u32 = 6;
 
+/// Attempts at the first greeting that are answered by nonsense until a client with several addresses gives
+/// up: none of them seems to be a server's.
+pub const STRANGERS_MAX: u32 = 12;
+
 /// Time for which a session may hold up that pages are given out again while it is busy, in microseconds: a
 /// transaction of 128 MB takes nine minutes to arrive at two megabits a second. One that is not busy has two
 /// keepalives.

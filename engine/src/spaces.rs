@@ -10,6 +10,7 @@
 //! on in that state. Only the states of `Session::open` are not joined yet.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::time::Duration;
 
 use tercel_wire::far::Far;
 use tercel_wire::id::{SpaceId, Stamp};
@@ -20,7 +21,8 @@ use crate::error::Error;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::object::{Obj, Object};
-use crate::txn::{self, Freshness, Options, Port, Step, Tx};
+use crate::time::Now;
+use crate::txn::{self, Options, Port, Step, Tx};
 
 /// One course of events over several spaces: what it does later sees all that it saw and did before, in every
 /// space. A session is used by one thread at a time; others have sessions of their own, and hand
@@ -49,6 +51,34 @@ impl Drop for Amid<'_> {
     }
 }
 
+/// Settings of transactions, of which all together wait until one moment.
+#[derive(Clone, Copy)]
+struct Within<'s> {
+    options: Options,
+    /// The moment, by the clock of one of the spaces: each begins when its client does.
+    until: Option<(&'s dyn Port, Now)>,
+}
+
+impl<'s> Within<'s> {
+    fn begin(options: Options, port: &'s dyn Port) -> Within<'s> {
+        Within { options, until: options.until(port).map(|until| (port, until)) }
+    }
+
+    fn left_us(&self) -> Option<u64> {
+        self.until.map(|(port, until)| until.since_us(port.now()))
+    }
+
+    /// The moment by the clock of another space.
+    fn until(&self, port: &dyn Port) -> Option<Now> {
+        self.left_us().map(|us| port.now().plus_us(us))
+    }
+
+    /// The settings of one that begins now, in a state that has what a token says.
+    fn left(&self, at_least: Option<Token>) -> Options {
+        Options { at_least, timeout: self.left_us().map(Duration::from_micros), ..self.options }
+    }
+}
+
 /// A space as a session sees it.
 pub struct InSpace<'a, 's> {
     session: &'a Session<'s>,
@@ -60,6 +90,7 @@ pub struct InSpace<'a, 's> {
 /// in another.
 pub struct Cut<'a> {
     session: &'a Session<'a>,
+    within: Within<'a>,
     /// The states that it needs at least.
     needs: RefCell<Vector>,
     transactions: Vec<OnceCell<Tx<'a>>>,
@@ -142,7 +173,7 @@ impl<'s> Session<'s> {
         }
         let mut failed = None;
         for at in (0..self.spaces.len()).filter(|at| self.ids.borrow()[*at].is_none()) {
-            match self.id(at, &Options::default()) {
+            match self.id(at, &Within::begin(crate::txn::Freshness::Stale.into(), self.spaces[at].1)) {
                 Ok(id) if id == far.space() => return Ok(at),
                 Ok(_) => {}
                 Err(e) => failed = Some(e),
@@ -165,7 +196,7 @@ impl<'s> Session<'s> {
     /// seen more than 64 spaces.
     pub fn token(&self) -> Result<Vector, Error> {
         let _amid = self.enter()?;
-        self.close(None)?;
+        self.close(None, &Within { options: Options::default(), until: None })?;
         let seen = self.seen.borrow();
         passed_on(&seen, "a token names")?;
         Ok(seen.clone())
@@ -206,7 +237,7 @@ impl<'s> Session<'s> {
     }
 
     /// Has a space rest on what was seen of the others.
-    fn depend(&self, at: usize, id: SpaceId, options: &Options) -> Result<(), Error> {
+    fn depend(&self, at: usize, id: SpaceId, within: &Within<'_>) -> Result<(), Error> {
         let (of, others) = &mut self.others.borrow_mut()[at];
         if *of != self.changes.get() {
             *others = self.seen.borrow().clone().without(id);
@@ -216,7 +247,7 @@ impl<'s> Session<'s> {
             return Ok(());
         }
         passed_on(others, "a space rests on")?;
-        self.drive(at, options, |home| home.depend(others))
+        self.drive(at, within, |home| home.depend(others))
     }
 
     /// A state of a space was read or made.
@@ -226,7 +257,7 @@ impl<'s> Session<'s> {
     }
 
     /// Joins what spaces rest on in the states that were seen of them: of all but the one that is used next.
-    fn close(&self, but: Option<usize>) -> Result<(), Error> {
+    fn close(&self, but: Option<usize>, within: &Within<'_>) -> Result<(), Error> {
         let open = |(at, token): (usize, &Option<Token>)| Some((at, (*token)?)).filter(|_| Some(at) != but);
         loop {
             let next = self.open.borrow().iter().enumerate().find_map(open);
@@ -234,16 +265,16 @@ impl<'s> Session<'s> {
             let mut seen = self.seen.borrow().clone();
             seen.join(&Vector::of(token));
             if !dropped(Rule::DependenciesNotJoined) {
-                seen.join(&self.dependencies(at, token.stamp)?);
+                seen.join(&self.dependencies(at, token.stamp, within)?);
             }
             self.see(seen)?;
             self.open.borrow_mut()[at] = None;
         }
     }
 
-    fn dependencies(&self, at: usize, stamp: Stamp) -> Result<Vector, Error> {
+    fn dependencies(&self, at: usize, stamp: Stamp, within: &Within<'_>) -> Result<Vector, Error> {
         let mut on = Vector::default();
-        self.drive(at, &Options::default(), |home| {
+        self.drive(at, within, |home| {
             on = home.dependencies(stamp)?;
             Some(Ok(()))
         })?;
@@ -251,11 +282,12 @@ impl<'s> Session<'s> {
     }
 
     /// The space of that number, which is known once its server has been reached.
-    fn id(&self, at: usize, options: &Options) -> Result<SpaceId, Error> {
+    fn id(&self, at: usize, within: &Within<'_>) -> Result<SpaceId, Error> {
         if let Some(id) = self.ids.borrow()[at] {
             return Ok(id);
         }
-        let id = Tx::begin(self.spaces[at].1, *options)?.as_of().token.space;
+        let port = self.spaces[at].1;
+        let id = Tx::begin(port, within.left(None))?.as_of().token.space;
         self.ids.borrow_mut()[at] = Some(id);
         Ok(id)
     }
@@ -263,12 +295,11 @@ impl<'s> Session<'s> {
     fn drive(
         &self,
         at: usize,
-        options: &Options,
+        within: &Within<'_>,
         mut step: impl FnMut(&mut dyn txn::Home) -> Option<Result<(), Error>>,
     ) -> Result<(), Error> {
-        let port = self.spaces[at].1;
         let mut result = Ok(());
-        port.drive(options.until(port), &mut |home, _| match step(home) {
+        self.spaces[at].1.drive(within.until(self.spaces[at].1), &mut |home, _| match step(home) {
             None => Step::Wait,
             Some(end) => {
                 result = end;
@@ -284,14 +315,32 @@ impl<'s> Session<'s> {
     /// # Errors
     /// The error that `body` returned on states that go together; `Invalid` if it writes; `Conflict` after
     /// many attempts; and as a transaction in each of the spaces.
-    pub fn read<R>(&self, mut body: impl FnMut(&Cut<'_>) -> Result<R, Error>) -> Result<R, Error> {
+    pub fn read<R>(&self, body: impl FnMut(&Cut<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        self.read_with(Options::default(), body)
+    }
+
+    /// [`Session::read`] with isolation, freshness and time-out of the transactions in all spaces. The time
+    /// counts from now and over all attempts.
+    ///
+    /// # Errors
+    /// As [`Session::read`].
+    pub fn read_with<R>(
+        &self,
+        options: impl Into<Options>,
+        mut body: impl FnMut(&Cut<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let _amid = self.enter()?;
-        self.close(None)?;
+        let options = options.into();
+        let until = self.spaces.first().and_then(|(_, port)| Some((*port as _, options.until(*port)?)));
+        let within = Within { options, until };
+        self.close(None, &within)?;
         let needs = RefCell::new(self.seen.borrow().clone());
+        options.at_least.iter().for_each(|token| needs.borrow_mut().join(&Vector::of(*token)));
         for attempt in 0..limits::RUN_ATTEMPTS_MAX {
             let transactions = self.spaces.iter().map(|_| OnceCell::new()).collect();
             let noted = vec![Cell::new(None); self.spaces.len()];
-            let cut = Cut { session: self, needs: RefCell::new(needs.borrow().clone()), transactions, noted };
+            let needed = RefCell::new(needs.borrow().clone());
+            let cut = Cut { session: self, within, needs: needed, transactions, noted };
             let returned = body(&cut);
             let (tokens, together) = cut.judge()?;
             // A body that saw states which hold no longer may have failed for that alone.
@@ -313,8 +362,8 @@ impl<'s> Session<'s> {
 const BACK_OFF_US: u64 = 50;
 
 impl InSpace<'_, '_> {
-    /// Chooses isolation, freshness and time-out of its transactions, as for one space. What the session has
-    /// seen is the least state in any case.
+    /// Chooses isolation, freshness and time-out of its transactions, as for one space: [`Options`], or the
+    /// isolation or the freshness alone. What the session has seen is the least state in any case.
     #[must_use]
     pub fn with(mut self, options: impl Into<Options>) -> Self {
         self.options = options.into();
@@ -331,9 +380,9 @@ impl InSpace<'_, '_> {
     /// back to a state before one that the session has seen.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
-        let id = self.prepare()?;
-        self.session.depend(self.at, id, &self.options)?;
-        self.attempt(id, body, &mut |token| self.session.saw(self.at, token))
+        let (id, within) = self.prepare()?;
+        self.session.depend(self.at, id, &within)?;
+        self.attempt(id, &within, body, &mut |token| self.session.saw(self.at, token))
     }
 
     /// Runs `body` in a transaction of this space that sees all that the session has seen, and is not to
@@ -343,31 +392,33 @@ impl InSpace<'_, '_> {
     /// `Invalid` if it writes; else as [`InSpace::run`].
     pub fn read<R>(&self, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
-        let id = self.prepare()?;
+        let (id, within) = self.prepare()?;
         let body = |tx: &Tx<'_>| {
             let value = body(tx)?;
             if tx.is_read_only() { Ok(value) } else { Err(writes("`read`")) }
         };
-        self.attempt(id, body, &mut |token| {
+        self.attempt(id, &within, body, &mut |token| {
             if !dropped(Rule::ReadNotSeen) {
                 self.session.saw(self.at, token);
             }
         })
     }
 
-    fn prepare(&self) -> Result<SpaceId, Error> {
-        self.session.close(Some(self.at))?;
-        self.session.id(self.at, &self.options)
+    fn prepare(&self) -> Result<(SpaceId, Within<'_>), Error> {
+        let within = Within::begin(self.options, self.session.spaces[self.at].1);
+        self.session.close(Some(self.at), &within)?;
+        Ok((self.session.id(self.at, &within)?, within))
     }
 
     fn attempt<R>(
         &self,
         id: SpaceId,
+        within: &Within<'_>,
         body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
         saw: &mut dyn FnMut(Token),
     ) -> Result<R, Error> {
-        let options = Options { at_least: self.at_least(id), ..self.options };
-        txn::run_seen(self.session.spaces[self.at].1, options, body, saw)
+        let port = self.session.spaces[self.at].1;
+        txn::run_seen(port, within.left(self.at_least(id)), body, saw)
     }
 
     /// The state that its transactions need: of what was seen, of what was read last, and of what was asked
@@ -399,12 +450,12 @@ impl<'a> Cut<'a> {
     fn at(&self, at: usize) -> Result<&Tx<'a>, Error> {
         let cell = &self.transactions[at];
         if cell.get().is_none() {
-            let options = Options { freshness: Freshness::default(), ..Options::default() };
-            let id = self.session.id(at, &options)?;
+            let port = self.session.spaces[at].1;
+            let id = self.session.id(at, &self.within)?;
             // The spaces that were read before may rest on this one, and on more of it if their states moved.
             self.join_needs()?;
             let at_least = self.needs.borrow().token(id);
-            let tx = Tx::begin(self.session.spaces[at].1, Options { at_least, ..options })?;
+            let tx = Tx::begin(port, self.within.left(at_least))?;
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.
             self.join_needs()?;
@@ -422,7 +473,7 @@ impl<'a> Cut<'a> {
     fn join_needs(&self) -> Result<(), Error> {
         for (at, token) in self.tokens()? {
             if self.noted[at].get() != Some(token.stamp) {
-                let on = self.session.dependencies(at, token.stamp)?;
+                let on = self.session.dependencies(at, token.stamp, &self.within)?;
                 self.needs.borrow_mut().join(&on);
                 self.noted[at].set(Some(token.stamp));
             }
@@ -458,8 +509,8 @@ impl<'a> Cut<'a> {
     fn is_of_history(&self, at: usize, token: Token, needs: &Vector) -> Result<(), Error> {
         let need = needs.token(token.space).filter(|need| need.view != token.view);
         let Some(at_least) = need else { return Ok(()) };
-        let options = Options { at_least: Some(at_least), ..Options::default() };
-        Tx::begin(self.session.spaces[at].1, options).map(|_| ())
+        let port = self.session.spaces[at].1;
+        Tx::begin(port, self.within.left(Some(at_least))).map(|_| ())
     }
 }
 
@@ -478,4 +529,43 @@ fn passed_on(seen: &Vector, by: &str) -> Result<(), Error> {
 fn writes(by: &str) -> Error {
     let text = format!("{by} only reads: write in one space, with `session.space(NAME)?.run(..)`");
     Error::Invalid(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::txn::{Home, Step};
+
+    /// A port of which nothing but the clock is there.
+    struct Clock(Now);
+
+    impl Port for Clock {
+        fn now(&self) -> Now {
+            self.0
+        }
+
+        fn drive(
+            &self,
+            _until: Option<Now>,
+            _step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+        ) -> Result<(), Error> {
+            unreachable!("nothing is asked")
+        }
+
+        fn back_off(&self, _us: u64) {}
+
+        fn pause(&self) {}
+    }
+
+    #[test]
+    fn moment_is_the_same_by_other_clocks() {
+        let (early, late) = (Clock(Now(60_000_000)), Clock(Now(10)));
+        let options = Options { timeout: Some(Duration::from_millis(500)), ..Options::default() };
+        for (begun, other) in [(&early, &late), (&late, &early)] {
+            let within = Within::begin(options, begun);
+            assert_eq!(within.until(other), Some(other.0.plus_us(500_000)));
+            assert_eq!(within.left(None).timeout, Some(Duration::from_millis(500)));
+        }
+        assert_eq!(Within::begin(Options::default(), &early).until(&late), None);
+    }
 }

@@ -69,6 +69,8 @@ pub enum Input<'a> {
     Ready(bool),
     /// This member is to lead instead. If it has not come about in a while, this node leads on.
     MoveLead(MemberId),
+    /// This one leads no longer; it may lead again at once.
+    StandDown,
     /// Does this node still lead? The answer proves leadership at a moment after this input.
     Confirm(u64),
     /// Time passed.
@@ -106,8 +108,8 @@ pub enum Output {
     /// Other members no longer need the log before this position.
     KeepFrom(LogPosition),
     /// The leader's log no longer has what this one lacks, which takes a copy of the space instead. It is
-    /// said again with each of the leader's heartbeats.
-    Lost,
+    /// said again with each of the leader's heartbeats, with its view and where it is reached.
+    Lost(ViewId, String),
 }
 
 /// The beginning of a view, at its leader.

@@ -55,6 +55,7 @@ impl Sequencer for Solo {
             | Input::Gone(_)
             | Input::Ready(_)
             | Input::MoveLead(_)
+            | Input::StandDown
             | Input::Time => {}
         }
     }

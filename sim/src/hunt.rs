@@ -227,6 +227,18 @@ pub const VARIANTS: &[Variant] = &[
     ),
     engine(EngineRule::BackupUnsynced, "12: a backup tells a stamp that is not durable", 20, None),
     engine(
+        EngineRule::TransferBetweenPieces,
+        "a copy for a member has the log from the middle of a large transaction on",
+        60,
+        Some(copied),
+    ),
+    engine(
+        EngineRule::PagesBelievedBeyondLog,
+        "a copy for a member has pages younger than its log",
+        60,
+        Some(copied),
+    ),
+    engine(
         EngineRule::PendingShown,
         "what a large transaction has placed is shown before it is ordered",
         20,
@@ -732,6 +744,17 @@ fn storing_group(plan: &mut Plan) {
     plan.log = LogBounds { segment_bytes: 1_024, bytes_max: 4_096 };
     plan.sync_us = 1000;
     plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+}
+
+/// Members come and go, and take copies while much is stored, amid large transactions.
+fn copied(plan: &mut Plan) {
+    storing_group(plan);
+    plan.small = true;
+    plan.mix[9] = 3;
+    plan.mob_bytes = 4 << 20;
+    plan.group = plan.group.map(|group| GroupPlan { spares: 2, strays_one_in: 0, ..group });
+    let kinds = [FaultKind::MemberComes, FaultKind::MemberGoes, FaultKind::MemberWiped];
+    dense(plan, 100, &kinds);
 }
 
 /// A group whose clients' requests come twice, the second time when leaders have changed.

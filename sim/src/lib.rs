@@ -29,7 +29,7 @@
 //! |---|---|
 //! | [`plan`] | what a seed draws |
 //! | `scheduler`, `port` | the baton, and waiting as letting the world go on |
-//! | `world` | the queue of events; `node`, `start`, `turn`, `client`, `inside`, `net`, `fault`, `copy`; `group`, `changes`, `votes`; `oracle`, `conditions` and `compare`, which look on. Disk, log and clock of a node are `tercel-testkit`'s |
+//! | `world` | the queue of events; `node`, `start`, `turn`, `client`, `inside`, `net`, `fault`, `copy`; `group`, `changes`, `transfer`, `votes`; `oracle`, `conditions` and `compare`, which look on. Disk, log and clock of a node are `tercel-testkit`'s |
 //! | [`lossy`] | worlds of another kind: calls of services over links that lose single messages |
 //! | `slow` | a slow call with streams, as worlds of both kinds run it |
 //! | [`workload`] | what the clients do |

@@ -135,7 +135,7 @@ pub fn summary(c: &Counts) -> String {
             "{} commits, {} read-only, {} aborted, {} unknown; {} ends of the server, {} depositions, {} torn logs, {} damaged logs ",
             "refused;\n{} installs, {} checkpoints, {} backups, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
             "{} events, {} switches\n",
-            "groups: {} views, {} votes, {} cuts, {} of {} packets lost, {} handed over, {} unsure starts, {} changes of members; {} digests and {} pages ",
+            "groups: {} views, {} votes, {} cuts, {} of {} packets lost, {} handed over, {} unsure starts, {} changes of members, {} copies adopted and {} broken off; {} digests and {} pages ",
             "compared\ncollections: {} freed {} objects in {} pieces, {} were given up; {} calls wrote, {} of services returned\nthe loop: {} turns from the run queue, {} connections backpressured, {} ended for room\n{} faults: {}"
         ),
         c.commits,
@@ -164,6 +164,8 @@ pub fn summary(c: &Counts) -> String {
         c.group.handed,
         c.group.unsure,
         c.group.changes,
+        c.group.transfers,
+        c.group.broken,
         c.digests_compared,
         c.pages_compared,
         c.collected.ended,

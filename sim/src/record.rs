@@ -130,6 +130,10 @@ pub struct GroupCounts {
     pub unsure: u64,
     /// Lists of members that became stable.
     pub changes: u64,
+    /// Copies that members adopted, and those that broke off.
+    pub transfers: u64,
+    /// See `transfers`.
+    pub broken: u64,
 }
 
 /// The decisions of a server's scheduler.
@@ -159,6 +163,7 @@ impl Counts {
         add!(self, other: commits, calls.methods, calls.services, inside, reads, aborts, unknown, crashes, depositions);
         add!(self, other: torn, damage_found, installs, checkpoints, backups, digests_compared, pages_compared);
         add!(self, other: group.views, group.votes, group.cuts, group.packets, group.lost, group.handed, group.unsure, group.changes);
+        add!(self, other: group.transfers, group.broken);
         add!(self, other: schedule.turns, schedule.backpressured, schedule.ended_for_room);
         add!(self, other: collected.ended, collected.pieces, collected.objects, collected.given_up);
         add!(self, other: connections, revocations, forwards, switches, events, told, full, corrupt);

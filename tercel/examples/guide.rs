@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tercel::collections::{Map, Vector};
 use tercel::{
-    Callback, Called, Client, ClientConfig, Context, Error, Failure, Far, Input, Isolation, List, Obj,
-    Object, Output, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
+    Callback, Called, Client, ClientConfig, Context, Error, Failure, Far, Freshness, Input, Isolation, List,
+    Obj, Object, Options, Output, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
 };
 
 #[derive(Object)]
@@ -385,6 +385,12 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     // What the session has seen, for another process or another session.
     let token = session.token()?.to_string();
     spaces.session()?.absorb(&token.parse()?)?;
+
+    // As old as the caches are, also while servers are gone; never an effect without its cause all the same.
+    reader.space("letters")?.with(Freshness::Stale).read(letter)?;
+    let timeout = Some(Duration::from_millis(200));
+    let quick = Options { freshness: Freshness::Stale, timeout, ..Options::default() };
+    reader.read_with(quick, |cut| account(cut.space("accounts")?))?;
 
     let ann = session
         .space("accounts")?

@@ -218,7 +218,7 @@ pub use tercel_engine::rpc::{
 };
 pub use tercel_engine::server::SpaceWarning;
 pub use tercel_engine::spaces::{Cut, InSpace, Session};
-pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Tx};
+pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Options, Tx};
 pub use tercel_engine::{Error, object};
 pub use tercel_events::Backend;
 pub use tercel_heap::{HacParams, Policy, Stats as CacheStats};

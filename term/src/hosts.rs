@@ -65,9 +65,7 @@ impl Hosts {
             );
             host.ip(&own)?;
         }
-        let clients = File::open(format!("/proc/{}/ns/net", hosts[0].0.id()))?;
-        move_into_link_name_space(clients.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(std::io::Error::from)?;
+        hosts[0].enter()?;
         Ok(Hosts { router, hosts })
     }
 
@@ -119,6 +117,16 @@ impl Host {
         let mut command = Command::new("unshare");
         command.args(["--net", "sh", "-c", "echo listening on nothing; exec cat"]);
         OwnProcess::start(command).map(Host)
+    }
+
+    /// Moves this thread to it, with all threads that it begins.
+    ///
+    /// # Errors
+    /// If the system does not let this process do that.
+    pub fn enter(&self) -> Result<(), Failure> {
+        let space = File::open(format!("/proc/{}/ns/net", self.0.id()))?;
+        move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|e| std::io::Error::from(e).into())
     }
 
     /// The command line that begins a program on it.

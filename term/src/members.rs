@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tercel::group::{form, inspect};
+use serde_json::Value;
+use tercel::group::{Change, MemberId, change, form, inspect, join, members, status_of};
 use tercel::tools::wire::frame::{self, Header, Kind};
 use tercel::tools::wire::message::{FromServer, HealthState};
-use tercel::{Address, Addresses};
+use tercel::{Address, Addresses, Error};
 
 use crate::fail::Failure;
 use crate::hosts::Hosts;
@@ -78,16 +79,19 @@ impl Members {
             let other = format!("{} has not the directories of {n} members", dir.display());
             return Err(Failure::new(other).next("go on with as many members as it was made for"));
         }
+        let listed = dir.join(ADDRESSES_NAME);
         if n > 1 && data(0).exists() {
-            for (dir, address) in &mut places {
-                let found = inspect(dir)?;
-                let own = found.members.into_iter().find(|(id, ..)| *id == found.member);
-                let at = own.ok_or_else(|| Failure::new(format!("{} is of no group", dir.display())))?.2;
+            // A member that joined does not know of its place from its directory alone.
+            let known = std::fs::read_to_string(listed)?;
+            for ((_, address), at) in places.iter_mut().zip(known.lines()) {
                 *address = at.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))?;
             }
         } else if n > 1 {
             let new = places.iter().map(|(dir, at)| Ok((dir.as_path(), front(at)?)));
-            form(&new.collect::<Result<Vec<_>, Failure>>()?)?;
+            let new = new.collect::<Result<Vec<_>, Failure>>()?;
+            form(&new)?;
+            let lines: String = new.iter().map(|(_, at)| format!("{at}\n")).collect();
+            std::fs::write(listed, lines)?;
         }
         Ok(Members { servers: places.iter().map(|_| None).collect(), places, more: Vec::new(), hosts: None })
     }
@@ -122,8 +126,7 @@ impl Members {
     /// # Errors
     /// Never: each of them is one.
     pub fn addresses(&self) -> Result<Addresses, Failure> {
-        let all: Vec<String> = self.places.iter().map(|(_, at)| at.to_string()).collect();
-        all.join(",").parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
+        addresses(self.places.iter().map(|(_, at)| at))
     }
 
     /// The process of a member that runs.
@@ -168,6 +171,69 @@ impl Members {
         let ended = begun.elapsed();
         self.start_one(i)?;
         Ok(ended)
+    }
+
+    /// Takes a member out, lets a new one with an empty directory join at its place, and waits until that
+    /// votes.
+    ///
+    /// # Errors
+    /// If that does not come about within some minutes.
+    pub fn replace(&mut self, i: usize) -> Result<Joined, Failure> {
+        self.take_out(i)?;
+        self.join(i)
+    }
+
+    /// Kills a member for good, wipes its directory, and takes it off the list.
+    ///
+    /// # Errors
+    /// If that does not come about within some minutes.
+    pub fn take_out(&mut self, i: usize) -> Result<(), Failure> {
+        let old = inspect(self.dir(i))?.member;
+        self.kill(i)?;
+        std::fs::remove_dir_all(self.dir(i))?;
+        let others = self.others(i)?;
+        patiently(|| match members(&others)?.iter().any(|(id, ..)| *id == old) {
+            true => change(&others, Change::Remove, &old.to_string()).map(drop),
+            false => Ok(()),
+        })
+    }
+
+    fn others(&self, i: usize) -> Result<Addresses, Failure> {
+        addresses((0..self.len()).filter(|at| *at != i).map(|at| self.address(at)))
+    }
+
+    /// Lets a new member join at a place of which the directory is empty, and waits until it votes.
+    ///
+    /// # Errors
+    /// If that does not come about within some minutes.
+    pub fn join(&mut self, i: usize) -> Result<Joined, Failure> {
+        let (begun, others) = (Instant::now(), self.others(i)?);
+        let (dir, address) = &self.places[i];
+        let me = patiently(|| join(dir, &others, address).map_err(|e| Error::Unavailable(e.to_string())))?;
+        self.start_one(i)?;
+        let mut is_copied = false;
+        patiently(|| {
+            let found =
+                self.lag_of(me).ok_or_else(|| Error::Unavailable("the group does not know it".into()))?;
+            is_copied |= found == Lag::Lost;
+            match found {
+                Lag::Entries(0..=LAG_MAX) => change(&others, Change::Vote, &me.to_string()).map(drop),
+                _ => Err(Error::Unavailable(format!("the member that joined lags: {found:?}"))),
+            }
+        })?;
+        Ok(Joined { is_copied, took: begun.elapsed() })
+    }
+
+    /// The lag of a member, as the leader knows it.
+    fn lag_of(&self, member: MemberId) -> Option<Lag> {
+        let status = status_of(&self.places[self.leader()?].1, ANSWER_MAX).ok()?;
+        let status: Value = serde_json::from_str(&status).ok()?;
+        let members = status["group"]["members"].as_array()?;
+        let found = members.iter().find(|one| one["member"] == member.to_string().as_str())?;
+        match found["lost"] == true {
+            true => Some(Lag::Lost),
+            false => found["lag"].as_u64().map(Lag::Entries),
+        }
     }
 
     /// Stops all threads of a member, or lets them go on: it is there, and does nothing.
@@ -217,6 +283,42 @@ impl Members {
     }
 }
 
+/// A new member's way into its group.
+#[derive(Debug, Clone, Copy)]
+pub struct Joined {
+    /// It took a copy of the space, for the log did not reach back.
+    pub is_copied: bool,
+    /// From its begin until it votes.
+    pub took: Duration,
+}
+
+/// The state of a member's log beside the leader's.
+#[derive(Debug, PartialEq, Eq)]
+enum Lag {
+    /// It lacks so many entries.
+    Entries(u64),
+    /// The leader's log does not reach back for it.
+    Lost,
+}
+
+fn addresses<'a>(of: impl Iterator<Item = &'a Address>) -> Result<Addresses, Failure> {
+    let all: Vec<String> = of.map(Address::to_string).collect();
+    all.join(",").parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
+}
+
+/// Asks a group again and again, until it does what it is asked for.
+fn patiently<T>(mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Failure> {
+    let end = Instant::now() + REPLACED_MAX;
+    loop {
+        match ask() {
+            Err(Error::Unavailable(_) | Error::Timeout(_)) if Instant::now() < end => {
+                std::thread::sleep(ASK_EVERY);
+            }
+            answer => return Ok(answer?),
+        }
+    }
+}
+
 /// Addresses of this machine that no other group takes, and no connection: those begin at 127.0.0.1.
 fn loopback() -> impl Fn(usize) -> Result<Address, Failure> {
     static GROUPS: AtomicU8 = AtomicU8::new(0);
@@ -255,5 +357,13 @@ fn leads(address: &Address) -> Option<bool> {
 /// A server answers from its memory; one that is stopped does not.
 const ANSWER_MAX: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Time between two questions to a group that does not do at once what it is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+/// Entries that a member may lack to be made to vote.
+const LAG_MAX: u64 = 1_000;
+/// Time for a step of a member's replacement: a copy of a large space takes a while.
+const REPLACED_MAX: Duration = Duration::from_secs(180);
+/// The file of the members' addresses, beside their directories.
+const ADDRESSES_NAME: &str = "addresses";
 /// A restart with the longest log takes a few seconds.
 const SETTLED_MAX: Duration = Duration::from_secs(30);

@@ -1,17 +1,23 @@
-//! A backup as its taker has it so far, and whether it is what the log says.
+//! A backup, or a copy for a member, as its taker has it so far, and whether it is what the log says.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tercel_engine::order::Sealed;
-use tercel_engine::server::{Recovery, ServerConfig};
-use tercel_wire::cursor::le32;
+use tercel_engine::order::quorum::packet::entries;
+use tercel_engine::replica::saved::Saved;
+use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
+use tercel_wire::cursor::{Reader, le32};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClientId, PageId, SpaceId};
-use tercel_wire::message::{BackupBegun, BackupPart, Hello, Refused};
+use tercel_wire::id::{ClientId, EntryId, LogPosition, PageId, SpaceId, Stamp};
+use tercel_wire::log::LogId;
+use tercel_wire::message::{BackupBegun, BackupPart, Hello, Refused, TransferBegun};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use crate::SPACE;
+use crate::node::disk::Disk;
+use crate::node::log::Log;
 
 /// The messages that have come on the connection of a taker, read.
 #[derive(Default)]
@@ -26,8 +32,11 @@ pub struct Taken {
     pub refused: Option<Refused>,
     /// The server's status, if it was asked for.
     pub status: String,
+    /// The server's message that a copy for a member has begun, once it has come.
+    pub transfer: Option<TransferBegun>,
     deframer: Deframer,
     state: Vec<u8>,
+    entries: Vec<Sealed>,
     pages: BTreeMap<PageId, Vec<u8>>,
 }
 
@@ -61,6 +70,9 @@ impl Taken {
         while let Some((header, body)) = self.deframer.next_frame().map_err(|e| e.to_string())? {
             match header.kind {
                 Kind::BackupBegun => self.begun = Some(BackupBegun::decode(body).map_err(|e| e.to_string())?),
+                Kind::TransferBegun => {
+                    self.transfer = Some(TransferBegun::decode(body).map_err(|e| e.to_string())?);
+                }
                 Kind::BackupPart => {
                     self.asked -= 1;
                     match BackupPart::decode(body).map_err(|e| e.to_string())? {
@@ -75,7 +87,12 @@ impl Taken {
                                 self.pages.insert(id, bytes.to_vec());
                             }
                         }
-                        BackupPart::Log(_) => return Err("a backup has no log".into()),
+                        BackupPart::Log(bytes) => {
+                            let of = self.transfer.ok_or("a backup has no log")?;
+                            let before = self.entries.last().map_or(of.before_view, |last| last.view);
+                            let came = entries(&mut Reader::new(bytes), of.view, before);
+                            self.entries.extend(came.map_err(|e| e.to_string())?);
+                        }
                         BackupPart::End { pages } => self.ended = Some(pages),
                     }
                 }
@@ -90,6 +107,35 @@ impl Taken {
     /// Says whether nothing more comes.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.refused.is_some()
+    }
+
+    /// Makes of a whole copy the disk of a member. Gives with it the entries of its log, and the last one.
+    ///
+    /// # Errors
+    /// In what it is not whole.
+    pub fn made(&self, log: LogId, segment_bytes: u32) -> Result<(Disk, &[Sealed], EntryId), String> {
+        let of = self.transfer.ok_or("it ended before it began")?;
+        let (stamp, view) = (Stamp(of.replay_from.0 - 1), of.before_view);
+        let before = EntryId { view, position: LogPosition(of.before) };
+        let is_next = |(i, e): (usize, &Sealed)| e.stamp.0 == of.replay_from.0 + i as u64;
+        let end = self.entries.last().map_or(stamp, |last| last.stamp);
+        if !self.entries.iter().enumerate().all(is_next) || end != of.stamp {
+            return Err(format!("its log is not that of {} to {}", of.replay_from, of.stamp));
+        }
+        let state = Saved::parse(&self.state).map_err(|e| e.to_string())?;
+        if self.ended != Some(self.pages.len() as u64) || self.state.len() != of.state_bytes as usize {
+            return Err("it has not all that was sent".into());
+        }
+        let mut disk = Disk::default();
+        Log::create_behind(&mut disk, log, (stamp, before), segment_bytes);
+        let mut made = Log::open(&mut disk, log.space, Stamp(u64::MAX), segment_bytes)?.log;
+        let (records, last) = made.encode(&self.entries);
+        made.append(&mut disk, &records)?;
+        made.stable = last.position;
+        made.close(&mut disk);
+        disk.pages = self.pages.iter().map(|(page, bytes)| (*page, Arc::new(bytes.clone()))).collect();
+        disk.checkpoint = Some(Checkpoint { applied: of.stamp, replay_from: of.replay_from, state });
+        Ok((disk, &self.entries, last.id()))
     }
 
     /// Compares it with the whole log, which goes as far as its stamp or further.

@@ -9,6 +9,7 @@
 //! | `ends` | a member that is killed or stopped, and what a client and the other members notice |
 //! | `rejoin` | a member that was away, until it has everything again |
 //! | `rolling` | members that are restarted one after the other, under 64 clients |
+//! | `transfer` | an empty member that takes a copy of a large space, beside clients |
 //! | `relay` | a link between members that tells when the sender has ended |
 
 mod commit;
@@ -16,6 +17,7 @@ mod ends;
 mod rejoin;
 mod relay;
 mod rolling;
+mod transfer;
 
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
@@ -29,7 +31,7 @@ const MEMBERS: usize = 3;
 /// A row's name, and what measures it.
 type Measure = fn(&Options, &Scratch) -> Result<Vec<Row>, String>;
 
-const ROWS: [(&str, Measure); 13] = [
+const ROWS: [(&str, Measure); 14] = [
     ("commit.one.1k", commit::one),
     ("commit.group64", commit::many),
     ("call.1k", commit::call),
@@ -42,6 +44,7 @@ const ROWS: [(&str, Measure); 13] = [
     ("rejoin.exit", rejoin::after_exit),
     ("rejoin.cut", rejoin::after_cut),
     ("rolling", rolling::restarts),
+    ("transfer", transfer::joins),
     ("false_suspicions", ends::false_suspicions),
 ];
 

@@ -29,6 +29,13 @@ pub struct Fault {
     pub log_bytes: u64,
 }
 
+/// Times from one fault to the next.
+#[derive(Clone, Copy)]
+pub struct Every {
+    pub fault: Duration,
+    pub replace: Duration,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// SIGKILL.
@@ -37,6 +44,9 @@ pub enum Kind {
     Stop,
     /// The link of its host loses packets, or lets few pass.
     Link(Link),
+    /// SIGKILL, its directory is wiped, and a new member is made to vote at its place; set if that took a
+    /// copy of the space.
+    Replace(bool),
 }
 
 impl Fault {
@@ -59,6 +69,7 @@ impl fmt::Display for Fault {
             Kind::Link(Link::CutOut) => "cut, one way out",
             Kind::Link(Link::Slow) => "behind a slow link",
             Kind::Link(_) => "cut",
+            Kind::Replace(_) => "replaced",
         };
         write!(f, "{} {what}", if self.leads { "leader" } else { "follower" })
     }
@@ -68,38 +79,45 @@ impl fmt::Display for Fault {
 /// what the servers did before they were killed.
 pub fn make(
     args: &args::Soak,
-    every: Duration,
+    every: Every,
     shared: &Shared,
     members: &mut Members,
     term: &Term,
 ) -> Result<(Vec<Fault>, Done), Failure> {
     let bar = term.bar(args.seconds, BAR, "soak");
     let end = Duration::from_secs(args.seconds);
-    let (mut faults, mut done) = (Vec::new(), Done::default());
+    let (mut faults, mut done) = (Vec::<Fault>::new(), Done::default());
     let (addresses, mut next) = (members.addresses()?, every);
     let is_possible = |(kind, _): &(Kind, bool)| members.hosts().is_some() || !matches!(kind, Kind::Link(_));
     let turns: Vec<(Kind, bool)> = TURNS.into_iter().filter(is_possible).collect();
     while shared.begun.elapsed() < end {
-        let until = next.min(end).saturating_sub(shared.begun.elapsed());
+        let due = next.fault.min(next.replace);
+        let until = due.min(end).saturating_sub(shared.begun.elapsed());
         thread::sleep(until.min(BAR_STEP));
         bar.set_position(shared.begun.elapsed().as_secs());
-        if shared.begun.elapsed() < next {
+        if shared.begun.elapsed() < due {
             continue;
         }
-        next += every;
         // A server that does not answer now may have done something; it is only not counted.
         done = done + client(&addresses).map_or(Done::default(), |client| Done::by(&client));
-        let (kind, leads) = match members.len() {
-            1 => (Kind::Kill, true),
-            _ => turns[faults.len() % turns.len()],
+        let is_replace = |fault: &&Fault| matches!(fault.kind, Kind::Replace(_));
+        let (replaced, others) = (faults.iter().filter(is_replace).count(), faults.len());
+        let others = others - replaced;
+        let (kind, leads, turn) = if next.replace == due {
+            next.replace += every.replace;
+            (Kind::Replace(false), replaced.is_multiple_of(2), replaced / 2)
+        } else {
+            next.fault += every.fault;
+            let (kind, leads) = turns[others % turns.len()];
+            if members.len() == 1 { (Kind::Kill, true, 0) } else { (kind, leads, others / turns.len()) }
         };
         let leader = members.leader();
-        let others: Vec<usize> = (0..members.len()).filter(|i| Some(*i) != leader).collect();
+        let followers: Vec<usize> = (0..members.len()).filter(|i| Some(*i) != leader).collect();
         let met = match leader {
             Some(leader) if leads => leader,
-            _ => others[faults.len() / turns.len() % others.len()],
+            _ => followers[turn % followers.len()],
         };
-        let away = if members.len() == 1 { Duration::ZERO } else { every / 2 };
+        let away = if members.len() == 1 { Duration::ZERO } else { every.fault / 2 };
         let leads = leader == Some(met);
         faults.push(one((kind, leads), met, away, shared, members)?);
     }
@@ -118,16 +136,24 @@ fn one(
     members: &mut Members,
 ) -> Result<Fault, Failure> {
     let (log_bytes, begun_us) = (log_bytes(members.dir(met)), shared.now_us());
+    if let Kind::Replace(_) = kind {
+        // Of the others none may be away.
+        members.settled()?;
+        let kind = Kind::Replace(members.replace(met)?.is_copied);
+        return Ok(Fault { kind, leads, begun_us, over_us: shared.now_us(), log_bytes });
+    }
     match kind {
         Kind::Kill => drop(members.kill(met)?),
         Kind::Stop => members.freeze(met, true),
         Kind::Link(link) => set(members, met, link)?,
+        Kind::Replace(_) => {}
     }
     thread::sleep(away);
     match kind {
         Kind::Kill => members.start_one(met)?,
         Kind::Stop => members.freeze(met, false),
         Kind::Link(_) => set(members, met, Link::Whole)?,
+        Kind::Replace(_) => {}
     }
     Ok(Fault { kind, leads, begun_us, over_us: shared.now_us(), log_bytes })
 }

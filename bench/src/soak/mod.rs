@@ -38,6 +38,7 @@ use tercel_term::{Term, count, tell};
 use tercel_verify::{History, Kind, PROPERTIES, View};
 
 use crate::args;
+use faults::Every;
 use proxy::Proxy;
 use report::Run;
 use space::Space;
@@ -126,10 +127,11 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     bar.finish_and_clear();
     let mut history = History {
         about: format!(
-            "tercel soak --seconds {} --clients {} --kill-every {} --seed {}",
+            "tercel soak --seconds {} --clients {} --kill-every {}{} --seed {}",
             args.seconds,
             args.clients,
-            every.as_secs_f64(),
+            every.fault.as_secs_f64(),
+            args.replace.map_or(String::new(), |every| format!(" --replace={every}")),
             args.seed
         ),
         ..History::default()
@@ -173,19 +175,32 @@ fn cannot_write(path: &Path, e: &std::io::Error) -> Failure {
         .next("name another file with --history")
 }
 
-/// The time from one kill to the next, short enough for one.
-fn between_kills(args: &args::Soak) -> Result<Duration, Failure> {
+/// The times from one kill or replacement to the next, short enough for one.
+fn between_kills(args: &args::Soak) -> Result<Every, Failure> {
     let seconds = args.seconds as f64;
-    match args.kill_every {
-        Some(every) if every > seconds => Err(Failure::new(format!(
-            "a soak of {seconds} s that kills the server every {every} s never does, and proves nothing"
-        ))
-        .next("give a longer time with --seconds, or a shorter one with --kill-every")
-        .code(2)),
-        Some(every) => Ok(Duration::from_secs_f64(every)),
-        None => Ok(Duration::from_secs_f64(KILL_EVERY.min(seconds / 2.0))),
+    if args.replace.is_some() && args.replicas == 1 {
+        return Err(Failure::new("a server alone has nobody from whom another could take its place")
+            .next("have a group with --replicas 3")
+            .code(2));
     }
+    for (every, name) in [(args.kill_every, "--kill-every"), (args.replace, "--replace")] {
+        if let Some(every) = every.filter(|every| *every > seconds) {
+            return Err(Failure::new(format!(
+                "a soak of {seconds} s that kills the server every {every} s never does, and proves nothing"
+            ))
+            .next(format!("give a longer time with --seconds, or a shorter one with {name}"))
+            .code(2));
+        }
+    }
+    let otherwise = if args.replace.is_some() { NEVER } else { KILL_EVERY.min(seconds / 2.0) };
+    Ok(Every {
+        fault: Duration::from_secs_f64(args.kill_every.unwrap_or(otherwise)),
+        replace: Duration::from_secs_f64(args.replace.unwrap_or(NEVER)),
+    })
 }
+
+/// Seconds that no soak has.
+const NEVER: f64 = 1e9;
 
 /// Seconds between two kills, unless the command line says otherwise.
 const KILL_EVERY: f64 = 2.0;

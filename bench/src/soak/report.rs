@@ -22,8 +22,8 @@ pub struct Run {
     /// Servers of the group, and the views that began meanwhile.
     replicas: usize,
     views: u64,
-    kills: usize,
-    cuts: u64,
+    #[serde(flatten)]
+    met: Met,
     #[serde(flatten)]
     done: Done,
     /// Commits that wrote something and were acknowledged.
@@ -56,6 +56,16 @@ pub struct Run {
     appended: Vec<u64>,
     #[serde(skip)]
     perhaps: Vec<u64>,
+}
+
+/// The trouble of a run.
+#[derive(Serialize)]
+struct Met {
+    kills: usize,
+    /// Members that were replaced, and those of the new ones that took a copy of the space.
+    replaced: usize,
+    copied: usize,
+    cuts: u64,
 }
 
 /// The longest times of a run.
@@ -110,8 +120,12 @@ impl Run {
             clients: args.clients,
             replicas: args.replicas,
             views,
-            kills: faults.iter().filter(|fault| fault.kind == Kind::Kill).count(),
-            cuts,
+            met: Met {
+                kills: faults.iter().filter(|fault| fault.kind == Kind::Kill).count(),
+                replaced: faults.iter().filter(|fault| matches!(fault.kind, Kind::Replace(_))).count(),
+                copied: faults.iter().filter(|fault| fault.kind == Kind::Replace(true)).count(),
+                cuts,
+            },
             done,
             acknowledged: 0,
             lost: 0,
@@ -243,8 +257,8 @@ impl Run {
             term.bold("soak"),
             self.seconds,
             count(self.clients as u64, "client", "clients"),
-            count(self.kills as u64, "kill", "kills"),
-            count(self.cuts, "cut connection", "cut connections"),
+            count(self.met.kills as u64, "kill", "kills"),
+            count(self.met.cuts, "cut connection", "cut connections"),
             count(self.done.pages_installed, "page installed", "pages installed")
         );
         tell!(
@@ -276,6 +290,10 @@ impl Run {
                 worst.worst_restart_ms,
                 worst.worst_request_ms
             );
+        }
+        if self.met.replaced > 0 {
+            let replaced = count(self.met.replaced as u64, "member replaced", "members replaced");
+            tell!("  {replaced}, {} by a copy of the space", self.met.copied);
         }
         for Gap { fault, times, median_ms, worst_ms } in &self.gaps {
             tell!("    {fault:<26} {median_ms:>6.0} ms, at most {worst_ms:.0} ms ({times} times)");

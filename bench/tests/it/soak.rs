@@ -72,6 +72,27 @@ fn killed_and_cut_members_lose_nothing() {
 }
 
 #[test]
+fn replaced_members_take_copies_and_lose_nothing() {
+    let soak = |args: &[&str]| {
+        let group = ["soak", "--seconds", "7", "--clients", "4", "--json", "--replace=2", "--replicas"];
+        Command::new(program()).args(group).args(args).output().unwrap()
+    };
+    // The log does not reach back any more, for pages are installed all the time.
+    let output = soak(&["3", "--fill", "32M", "--mob", "4M"]);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    let run: serde_json::Value = serde_json::from_str(&told).unwrap();
+    for none in ["lost", "duplicated", "violations", "kills"] {
+        assert_eq!(run[none], 0, "{told}");
+    }
+    assert!(run["replaced"].as_u64() >= Some(2) && run["copied"].as_u64() >= Some(1), "{told}");
+    assert!(run["views"].as_u64() >= Some(1) && run["acknowledged"].as_u64() > Some(100), "{told}");
+    let refused = soak(&["1"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("--replicas 3"), "{said}");
+}
+
+#[test]
 fn a_soak_says_when_it_begins_to_judge_and_its_help_how_long_that_takes() {
     let soak = |args: &[&str]| {
         let output = Command::new(program()).arg("soak").args(args).output().unwrap();

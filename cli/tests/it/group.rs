@@ -90,6 +90,41 @@ fn members_take_copies_and_last_is_rescued() {
 }
 
 #[test]
+fn member_follows_leader_that_came_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let [a, b, c, d] = [free(), free(), free(), free()];
+    let add = |member: &str| {
+        until(|| tercel(&["group", "add", member, "--server", &a]).status.success().then_some(()));
+    };
+    out(&tercel(&["group", "init", "--data", &at(dir, "a"), "--advertise", &a]));
+    let first = Serving::start_with(&at(dir, "a"), &["--listen", &a]);
+    let _second = Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a]);
+    let third = Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a]);
+    add(&b);
+    add(&c);
+    drop(third);
+    let _fourth = Serving::joins(&at(dir, "d"), &["--listen", &d, "--join", &a]);
+    add(&d);
+    let leads = || status(&d)["leader"] == d.as_str();
+    until(|| {
+        let _ = tercel(&["group", "move-leader", &d, "--server", &a]);
+        leads().then_some(())
+    });
+    out(&tercel(&["group", "remove", &a, "--server", &d]));
+    drop(first);
+    // Its list has the first and the second. It hears the fourth, and answers.
+    let _third = Serving::start_with(&at(dir, "c"), &["--listen", &c]);
+    let lag = || {
+        let now = status(&d);
+        let of = |member: &Value| (member["address"] == c.as_str()).then(|| member["lag"].as_u64()).flatten();
+        now["members"].as_array().and_then(|all| all.iter().find_map(of))
+    };
+    until(|| (lag() == Some(0)).then_some(()));
+    assert!(leads());
+}
+
+#[test]
 fn joining_a_server_that_is_alone_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let alone = Serving::start(&at(dir.path(), "alone"));

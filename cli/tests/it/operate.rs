@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tercel::{Client, Object, Ref};
 
-use crate::common::{Serving, err, free, in_one_line, lags, leader, out, tercel, until};
+use crate::common::{Serving, err, free, group_status, in_one_line, lags, leader, out, tercel, until};
 
 fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib").join(name)
@@ -202,7 +202,13 @@ fn rolling_restart_loses_and_fails_nothing() {
             terminate(servers[i].0.id());
             assert!(servers[i].0.wait().unwrap().success());
             if leads_before == ats[i] {
-                until(|| (leader(&all) != ats[i]).then_some(()));
+                // Who leads next was handed the lead, and did not find that nobody led.
+                let why = until(|| {
+                    let group = group_status(&all)?;
+                    let is_next = group["leads"] == true && group["leader"] != ats[i].as_str();
+                    is_next.then(|| group["why"].to_string())
+                });
+                assert!(why.contains("handed"), "{why}");
             }
             servers[i] = Serving::start_with(&data[i], &["--listen", &ats[i]]);
             // The next goes only when this one lacks nothing.

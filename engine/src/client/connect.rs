@@ -155,8 +155,11 @@ impl Client {
         let first = self.peer.link == LinkState::Greeting && self.history.view == ViewId::NONE;
         self.disconnected(e.to_string());
         if first {
-            // The peer at that address has never been our server; trying again would not help.
-            self.peer.link = LinkState::Refused(e);
+            // The peer at that address has never been our server: trying it again would not help, but another
+            // may be one.
+            if !self.peer.has_others || self.peer.servers.met_stranger() >= crate::limits::STRANGERS_MAX {
+                self.peer.link = LinkState::Refused(e);
+            }
         }
     }
 
@@ -261,7 +264,8 @@ impl Client {
             self.peer.link = LinkState::Refused(Error::Schema(what));
             return;
         }
-        if w.watermark < self.reader.watermark() && !self.history.is_foreign {
+        let is_behind = w.watermark < self.reader.watermark() && !dropped(Rule::BehindWelcomed);
+        if is_behind && !self.history.is_foreign {
             self.peer.link = LinkState::Down("the server is behind what this client has heard of".into());
             return;
         }

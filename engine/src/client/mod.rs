@@ -614,6 +614,23 @@ mod tests {
     }
 
     #[test]
+    fn one_of_several_may_be_no_server() {
+        let tries = |has_others| {
+            let mut client = Client::connected_for_test();
+            client.peer.link = LinkState::Down("it begins".into());
+            if has_others {
+                client.has_others();
+            }
+            (0..).find(|_| {
+                client.handle(Now(0), Input::Connected);
+                client.handle(Now(0), Input::Bytes(&[b'x'; 64]));
+                !client.wants_connection()
+            })
+        };
+        assert_eq!((tries(false), tries(true)), (Some(0), Some(limits::STRANGERS_MAX as usize - 1)));
+    }
+
+    #[test]
     fn server_after_a_silent_one_has_more_time() {
         let mut client = asking();
         client.has_others();

@@ -28,6 +28,8 @@ pub struct Servers {
     /// Why none did before that pause.
     unreachable: Option<String>,
     pauses: Pauses,
+    /// Greetings that were answered by nonsense, until a server welcomes the client.
+    strangers: u32,
     /// Any member will do, and the first that was named is the best.
     pub(super) reads_anywhere: bool,
 }
@@ -73,6 +75,7 @@ impl Servers {
             is_any_there: false,
             unreachable: None,
             pauses: Pauses::new(seed),
+            strangers: 0,
             reads_anywhere: false,
         }
     }
@@ -102,6 +105,13 @@ impl Servers {
         self.home = self.tried.last().cloned().unwrap_or_default();
         self.forget_tried();
         self.unreachable = None;
+        self.strangers = 0;
+    }
+
+    /// A greeting was answered by nonsense. Gives how many were.
+    pub(super) fn met_stranger(&mut self) -> u32 {
+        self.strangers += 1;
+        self.strangers
     }
 
     /// The server has refused the identity of the client and takes another: it is tried next, because a

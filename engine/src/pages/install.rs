@@ -257,7 +257,11 @@ impl Pages {
     /// The first entry whose writes the pages may lack that are stored, or on their way to the store.
     pub(crate) fn replay_from(&self, replica: &Replica) -> Stamp {
         let next = replica.stamp.next();
-        self.log_needed(replica, &[]).map_or(next, |needed| needed.min(next))
+        let needed = match dropped(Rule::TransferBetweenPieces) {
+            true => self.mob.oldest(&[], self.visible),
+            false => self.log_needed(replica, &[]),
+        };
+        needed.map_or(next, |needed| needed.min(next))
     }
 
     /// Says whether the log must become shorter, and a checkpoint with these pages would shorten it by much.

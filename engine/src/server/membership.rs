@@ -5,8 +5,9 @@
 //! member's is [`Server::join`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tercel_wire::frame::Header;
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{EntryId, MemberId, SpaceId, ViewId};
 use tercel_wire::message::{FromClient, Join, Refusal};
 
@@ -26,8 +27,13 @@ pub struct Membership {
     pub me: MemberId,
     /// The member at each connection, and the number of its process's start.
     connected: BTreeMap<Conn, (MemberId, u64)>,
+    /// Connections over which packets came: the newest of each member.
+    talking: BTreeMap<MemberId, Conn>,
     /// The number of each member's last start.
     starts: BTreeMap<MemberId, u64>,
+    /// The connections of members that are not on the list here, which may be an old one: the host does not
+    /// know where they are, and they are answered there.
+    unlisted: BTreeMap<MemberId, Conn>,
     /// Set if the list that its directory was made with has it.
     is_listed: bool,
     /// Set once a list without it is stable.
@@ -43,12 +49,14 @@ pub struct Membership {
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        let (connected, starts) = (BTreeMap::new(), BTreeMap::new());
+        let (connected, talking, starts, unlisted) = Default::default();
         Membership {
             group,
             me,
             connected,
+            talking,
             starts,
+            unlisted,
             is_listed: true,
             is_removed: false,
             refused: None,
@@ -74,6 +82,16 @@ impl Membership {
 
     pub(super) fn is_removed(&self) -> bool {
         self.is_removed
+    }
+
+    /// A packet came over a connection: gives the member, and the connection that it took the place of. The
+    /// end of that one is no hint: it comes when the network is whole again.
+    fn talks(&mut self, conn: Conn) -> Option<(MemberId, Option<Conn>)> {
+        let of = *self.connected.get(&conn)?;
+        let last = self.talking.insert(of.0, conn).filter(|last| *last != conn);
+        let over = last.filter(|last| self.connected.get(last) == Some(&of));
+        over.iter().for_each(|over| _ = self.connected.remove(over));
+        Some((of.0, over))
     }
 
     /// Refuses a member that is none, or is not the one that it says.
@@ -124,11 +142,12 @@ impl Server {
         match FromClient::decode(header.kind, body) {
             Ok(FromClient::Join(join)) => self.join(conn, &join, out),
             Ok(FromClient::Packet(packet)) => {
-                let from = self.membership.as_ref().and_then(|group| group.connected.get(&conn).copied());
-                match from {
-                    Some((from, _)) => {
-                        self.sequence(order::Input::Packet(from, packet.bytes), out);
+                let group = self.membership.as_mut();
+                match group.and_then(|group| group.talks(conn)) {
+                    Some((from, over)) => {
+                        out.list.extend(over.map(Effect::Close));
                         self.note_stranger(conn, from, out);
+                        self.sequence(order::Input::Packet(from, packet.bytes), out);
                     }
                     None => self.turn_away(conn, "the connection is no member's", out),
                 }
@@ -140,9 +159,20 @@ impl Server {
 
     /// Tells a member that is not on the list so. It is heard all the same: the list here may be an old one.
     fn note_stranger(&mut self, conn: Conn, from: MemberId, out: &mut Effects) {
-        if self.sequencer.status().is_some_and(|group| group.members.get(from).is_none()) {
+        let is_listed = self.sequencer.status().is_none_or(|group| group.members.get(from).is_some());
+        let unlisted = self.membership.iter_mut().map(|group| &mut group.unlisted);
+        unlisted.for_each(|all| _ = if is_listed { all.remove(&from) } else { all.insert(from, conn) });
+        if !is_listed {
             let text = "it is not on the list of the group: it was removed, or has just come";
             self.sessions(out, |s, cx| s.refuse(conn, text, cx));
+        }
+    }
+
+    /// Sends a packet to another member.
+    pub(super) fn say(&self, to: MemberId, packet: Arc<Vec<u8>>, out: &mut Effects) {
+        match self.membership.as_ref().and_then(|group| group.unlisted.get(&to)) {
+            Some(conn) => out.send(*conn, Header::new(Kind::Packet, 0), [&packet, &[]]),
+            None => out.push(Effect::Packet(to, packet)),
         }
     }
 
@@ -166,27 +196,29 @@ impl Server {
     pub(super) fn member_left(&mut self, conn: Conn, out: &mut Effects) {
         let Some(membership) = &mut self.membership else { return };
         let Some((member, start)) = membership.connected.remove(&conn) else { return };
+        membership.unlisted.retain(|_, of| *of != conn);
         if membership.starts.get(&member) == Some(&start) {
             self.sequence(order::Input::Gone(member), out);
         }
     }
 
-    /// The leader's log does not reach back to what this member lacks.
-    pub(super) fn lost(&mut self, out: &mut Effects) {
+    /// The log of a view's leader, who is at this address, does not reach back to what this member lacks.
+    pub(super) fn lost(&mut self, view: ViewId, leader: String, out: &mut Effects) {
         let now = self.now;
-        let (Some(group), Some(leader)) = (&mut self.membership, self.sequencer.leader()) else { return };
+        let Some(group) = &mut self.membership else { return };
         if group.copies.is_none_or(|last| now.since_us(last) >= COPY_AGAIN_US) {
             group.copies = Some(now);
-            out.push(Effect::Copy(leader.address.clone()));
+            out.push(Effect::Copy(view, leader));
         }
     }
 
     /// A copy is whole. It takes the place of what is here if it has everything that this member has
-    /// acknowledged: the copy was begun behind that, in a view above which none was promised since.
+    /// acknowledged: it ends behind that, and no view was promised since it was asked for, nor does its log
+    /// have a newer one.
     pub(super) fn copied(&mut self, view: ViewId, end: EntryId, out: &mut Effects) {
         let Some(status) = self.sequencer.status() else { return };
         let is_newer = (end.view.number, end.position) > (status.end.view.number, status.end.position);
-        if status.view == view && is_newer {
+        if status.view == view && end.view.number <= view.number && is_newer {
             self.end = End::Replaced;
             self.sessions.end_all(out);
             out.push(Effect::Adopt);
@@ -219,11 +251,11 @@ impl Server {
         true
     }
 
-    /// Says whether another member is known to lead, or has had its time for it. One that stops as soon as it
-    /// is deposed would take with it the vote that the next leader may need.
+    /// Says whether another member is known to lead, has had its time for it, or none is there. One that
+    /// stops as soon as it is deposed would take with it the vote that the next leader may need.
     pub(super) fn is_handed_over(&self, until: Now) -> bool {
         let leads = |group: order::quorum::Status| group.leader.is_some_and(|leader| leader != group.me);
-        until <= self.now || self.sequencer.status().is_some_and(leads)
+        until <= self.now || !self.is_connected(None) || self.sequencer.status().is_some_and(leads)
     }
 
     /// The other members that vote and were heard a moment ago, in the order of their identities; none if
@@ -233,11 +265,18 @@ impl Server {
             return Vec::new();
         };
         let may_lead = |other: &Other| {
-            group.members.votes(other.id) && !other.is_lost && self.now.since_us(other.heard) <= HEARD_US
+            let is_heard = !other.is_lost && self.now.since_us(other.heard) <= HEARD_US;
+            group.members.votes(other.id) && is_heard && self.is_connected(Some(other.id))
         };
         let mut able: Vec<Other> = group.others.iter().copied().filter(may_lead).collect();
         able.sort_unstable_by_key(|other| other.id);
         able
+    }
+
+    /// Says whether the process of a member, or of any, is there as far as its connections tell.
+    fn is_connected(&self, member: Option<MemberId>) -> bool {
+        let mut all = self.membership.iter().flat_map(|group| group.connected.values());
+        all.any(|(id, _)| member.is_none_or(|member| member == *id))
     }
 
     fn turn_away(&mut self, conn: Conn, why: &str, out: &mut Effects) {
@@ -261,4 +300,4 @@ pub(super) const REMOVED: &str = "this member was removed from its group, which 
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 4;
+pub const MEMBERS_VERSION: u16 = 5;

@@ -73,6 +73,14 @@ pub struct Server {
     pub(crate) now: Now,
 }
 
+/// The earlier of two moments, as far as there are any.
+fn sooner(a: Option<Now>, b: Option<Now>) -> Option<Now> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// A request that came by a shorter way than as a message.
 #[derive(Debug)]
 pub struct Express<'a> {
@@ -194,13 +202,14 @@ impl Server {
 
     /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
-        let waits = [self.sequencer.deadline(), self.sessions.waiting_until()].into_iter().flatten().min();
+        let waits = sooner(self.sequencer.deadline(), self.sessions.waiting_until());
         let handed = match self.condition.drain {
-            Drain::Handing(until) => Some(until),
+            Drain::Handing(until) if until > self.now => Some(until),
+            Drain::Handing(_) if self.end == End::Working => Some(self.now),
             _ => None,
         };
         if self.end == End::Recovering {
-            return waits.into_iter().chain(handed).min();
+            return sooner(waits, handed);
         }
         let leads = self.leader.as_ref();
         let has_work = match leads {
@@ -212,7 +221,7 @@ impl Server {
             return Some(self.now);
         }
         let absent = leads.and_then(|l| l.deadline());
-        [waits, self.sessions.deadline(), absent, handed].into_iter().flatten().min()
+        sooner(sooner(waits, self.sessions.deadline()), sooner(absent, handed))
     }
 
     fn is_answered(&self, view: ViewId) -> bool {
@@ -225,7 +234,7 @@ impl Server {
         out: &mut Effects,
         f: impl FnOnce(&mut Sessions, &mut Cx<'_>) -> R,
     ) -> R {
-        let mut said = Vec::new();
+        let mut said = std::mem::take(&mut out.said);
         let mut cx = Cx {
             now: self.now,
             space: self.space,
@@ -251,16 +260,16 @@ impl Server {
 
     /// Tells the sequencer something.
     pub(crate) fn sequence(&mut self, input: order::Input<'_>, out: &mut Effects) {
-        let mut said = Vec::new();
+        let mut said = std::mem::take(&mut out.said);
         self.sequencer.handle(self.now, input, &mut said);
         self.said(said, out);
     }
 
     /// Does what the sequencer says.
-    fn said(&mut self, said: Vec<Output>, out: &mut Effects) {
-        for output in said {
+    fn said(&mut self, mut said: Vec<Output>, out: &mut Effects) {
+        for output in said.drain(..) {
             match output {
-                Output::Send(to, bytes) => out.push(Effect::Packet(to, bytes)),
+                Output::Send(to, bytes) => self.say(to, bytes, out),
                 Output::Append(position, entry) => {
                     self.suffix.append(position, &entry, self.leader.is_some());
                     self.condition.unwritten_since.get_or_insert(self.now);
@@ -288,10 +297,11 @@ impl Server {
                 Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
                 Output::KeepFrom(position) => self.sessions.keep_log_from(position, out),
                 Output::Sure => out.push(Effect::Sure),
-                Output::Lost => self.lost(out),
+                Output::Lost(view, leader) => self.lost(view, leader, out),
                 Output::Members(members) => out.push(Effect::Members(members)),
             }
         }
+        out.said = said;
     }
 
     /// This node leads no more. Only a leader has applied entries that may be lost.

@@ -19,19 +19,21 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{EntryId, LogPosition, PageId, Stamp};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, Stamp};
 use tercel_wire::message::{
     BACKUP_PAGES_MAX, BackupBegun, BackupPart, FromServer, Refusal, Transfer, TransferBegun,
 };
 use tercel_wire::page::{PAGE_BYTES, Page};
 
+use super::regroup::HEARD_US;
 use super::{Cx, Sessions};
-use crate::effect::{Effect, Effects};
+use crate::effect::{Conn, Effect, Effects};
 use crate::leader::Asked;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::order::Sealed;
+use crate::order::quorum::Other;
 use crate::order::quorum::packet::put_entries;
+use crate::order::{self, Sealed};
 use crate::pages::has_objects;
 use crate::replica::saved::Saved;
 use crate::time::Now;
@@ -108,14 +110,23 @@ impl Backups {
     pub(super) fn stamp(&self) -> Option<Stamp> {
         self.current.as_ref().map(|b| b.begun.stamp)
     }
+
+    /// Says whether a taker waits for an answer: it is not silent.
+    pub(super) fn owe(&self, conn: Conn) -> bool {
+        self.current.as_ref().is_some_and(|b| b.asked.conn == conn && (!b.is_told || !b.wanted.is_empty()))
+    }
 }
+
+/// Time for which a copy waits until all is stable that it has, in microseconds.
+const COPY_WAIT_US: u64 = 1_000_000;
 
 /// Pages of a part: they are read one after the other, and a fetch that comes meanwhile waits for them.
 const PART_PAGES: u32 = 16;
 const _: () = assert!(PART_PAGES as usize <= BACKUP_PAGES_MAX);
 
 impl Sessions {
-    /// Begins a copy for a member.
+    /// Begins a copy for a member. A leader gives it before its view's own entry is stable: for that it may
+    /// need the member. All that is applied by then is stable.
     pub(super) fn transfer(&mut self, asked: Asked, of: &Transfer, cx: &mut Cx<'_>) {
         let Some(status) = cx.sequencer.status().filter(|_| of.group == cx.group) else {
             return cx.refuse(asked, Refusal::Denied, "this server is not of that group");
@@ -126,6 +137,10 @@ impl Sessions {
                 of.member
             );
             return cx.refuse(asked, Refusal::Denied, text);
+        }
+        if status.leader != Some(status.me) || cx.is_recovering {
+            let text = "this member does not lead the group: a copy is taken from the one that does";
+            return cx.refuse(asked, Refusal::Unavailable, text);
         }
         let replay_from = cx.pages.replay_from(cx.replica).min(cx.pages.visible().next());
         let Some(before) = cx.sequencer.entry_of(Stamp(replay_from.0 - 1)) else {
@@ -268,6 +283,8 @@ impl Sessions {
                 Some(log) => FromServer::TransferBegun(log.begun(&begun)),
             };
             cx.answer(asked, &answer);
+        } else if backup.log.is_some() && !is_visible && cx.now.since_us(backup.looked) > COPY_WAIT_US {
+            stand_down_if_stuck(cx);
         }
         self.send_parts(cx);
     }
@@ -286,6 +303,10 @@ impl Sessions {
                 b.state_sent = 0;
                 b.is_reading = true;
                 let count = PART_PAGES.min(b.begun.pages_end - b.next);
+                if b.log.is_some() && dropped(Rule::PagesBelievedBeyondLog) {
+                    // As the pages are by now.
+                    cx.out.push(Effect::Pin(cx.joined, b.pin));
+                }
                 return cx.out.push(Effect::ReadPinned { view: cx.joined, pin: b.pin, from, count });
             } else if let Some(log) = b.log.as_mut().filter(|log| !log.is_sent) {
                 // It is read as far as this node's disk has it.
@@ -366,6 +387,19 @@ impl Sessions {
         cx.pages.mob.thaw();
         cx.out.push(Effect::Unpin(backup.pin));
         self.lead(cx, |leader, work| leader.unstall(work));
+    }
+}
+
+/// Leads no longer if what was ordered can become stable by no other disk than that of a member which waits
+/// for a copy, and the copy waits for it. What a new view keeps is not applied before it is stable.
+fn stand_down_if_stuck(cx: &mut Cx<'_>) {
+    let Some(group) = cx.sequencer.status() else { return };
+    let is_able = |id: MemberId| {
+        let is_fed = |other: &Other| !other.is_lost && cx.now.since_us(other.heard) <= HEARD_US;
+        id == group.me || group.others.iter().any(|other| other.id == id && is_fed(other))
+    };
+    if group.members.voters().filter(|id| is_able(*id)).count() < group.members.quorum() {
+        cx.sequencer.handle(cx.now, order::Input::StandDown, cx.said);
     }
 }
 

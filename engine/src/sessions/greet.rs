@@ -102,7 +102,7 @@ impl Sessions {
         {
             return self.turn_away(conn, reason, &text, cx);
         }
-        if reads_here && is_behind(&hello, cx) {
+        if reads_here && is_behind(&hello, cx) && !dropped(Rule::BehindWelcomed) {
             return self.await_state(conn, hello, cx);
         }
         if cx.replica.may_be_evicted(hello.client, hello.connection) {

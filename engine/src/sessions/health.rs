@@ -56,9 +56,9 @@ impl Condition {
         Condition { drain, disk_full: self.disk_full, relieved: self.relieved, ..Condition::new(now) }
     }
 
-    /// New calls are refused from now on.
+    /// New calls are refused from now on, or from when the lead is handed over.
     pub(crate) fn refuse_calls(&mut self) {
-        if matches!(self.drain, Drain::Open | Drain::Handing(_)) {
+        if self.drain == Drain::Open {
             self.drain = Drain::Draining;
         }
     }

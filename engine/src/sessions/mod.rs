@@ -372,7 +372,7 @@ impl Sessions {
         if cx.now.since_us(self.ticks.all) >= silence / 8 {
             self.ticks.all = cx.now;
             let heard = self.all.iter().filter(|(_, s)| cx.now.since_us(s.heard) > silence);
-            silent.extend(heard.map(|(conn, _)| *conn));
+            silent.extend(heard.map(|(conn, _)| *conn).filter(|conn| !self.backups.owe(*conn)));
         }
         // A client with nothing in its cache receives the watermark with the replies to its requests.
         let visible = cx.pages.visible();

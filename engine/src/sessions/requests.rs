@@ -30,6 +30,9 @@ impl Sessions {
             Ok(FromClient::AskHealth(_)) => return self.health(asked, cx),
             Ok(FromClient::Stat(_)) => return self.answer_status(asked, None, cx),
             Ok(FromClient::Regroup(regroup)) => return self.regroup(asked, &regroup, cx),
+            // The leader may need the member's disk before it can welcome anyone.
+            Ok(FromClient::Transfer(transfer)) => return self.transfer(asked, &transfer, cx),
+            Ok(FromClient::BackupNext(_)) if client.is_none() => return self.backup_next(asked, cx),
             Ok(message) => message,
         };
         let Some(client) = client else {
@@ -51,6 +54,7 @@ impl Sessions {
             | FromClient::AskHealth(_)
             | FromClient::Stat(_)
             | FromClient::Regroup(_)
+            | FromClient::Transfer(_)
             | FromClient::Ack(_) => {}
             // The server takes these itself.
             FromClient::Join(_) | FromClient::Packet(_) => {}
@@ -88,7 +92,6 @@ impl Sessions {
                 self.answer_status(asked, ticket, cx);
             }
             FromClient::Backup(_) => self.backup(asked, None, cx),
-            FromClient::Transfer(transfer) => self.transfer(asked, &transfer, cx),
             FromClient::BackupNext(_) => self.backup_next(asked, cx),
             FromClient::Bye(_) => {
                 self.pass_bye(conn, header, cx);

@@ -121,8 +121,9 @@ pub struct Begun {
     pub scope: Scope,
     /// Bytes that it may write.
     pub bytes_max: usize,
-    /// Everything acknowledged before this moment is in its state.
-    pub as_of: Now,
+    /// Everything acknowledged before this moment is in its state. None if no server has said how far the
+    /// space was.
+    pub as_of: Option<Now>,
     /// The state, to pass on.
     pub token: Token,
 }
@@ -132,7 +133,8 @@ pub struct Begun {
 pub struct AsOf {
     /// The state.
     pub token: Token,
-    /// Everything that was acknowledged longer ago than this is in it.
+    /// Everything that was acknowledged longer ago than this is in it: [`Duration::MAX`] for what a stale
+    /// transaction reads at a member that is cut off, if no server has said how far the space was.
     pub age: Duration,
 }
 

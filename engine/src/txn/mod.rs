@@ -141,6 +141,12 @@ impl From<Isolation> for Options {
     }
 }
 
+impl From<Freshness> for Options {
+    fn from(freshness: Freshness) -> Options {
+        Options { freshness, ..Options::default() }
+    }
+}
+
 impl Options {
     pub(crate) fn until(&self, port: &dyn Port) -> Option<Now> {
         self.timeout.map(|timeout| port.now().plus(timeout))
@@ -160,7 +166,7 @@ pub struct Tx<'c> {
     /// The moment at which its calls wait no longer.
     until: Option<Now>,
     /// Everything acknowledged before this moment is in the state that it began with.
-    as_of: Now,
+    as_of: Option<Now>,
     /// The state that it began with.
     began_at: Token,
     /// Bytes in the write set that the server's bound on a transaction allows.
@@ -249,7 +255,8 @@ impl<'c> Tx<'c> {
     /// The state that it began with, and the most that it can be old by now. Since then the transaction may
     /// have taken over a newer state, if what it had read was the same there.
     pub fn as_of(&self) -> AsOf {
-        AsOf { token: self.began_at, age: Duration::from_micros(self.port.now().since_us(self.as_of)) }
+        let age = |as_of| Duration::from_micros(self.port.now().since_us(as_of));
+        AsOf { token: self.began_at, age: self.as_of.map_or(Duration::MAX, age) }
     }
 
     /// The state that it reads, to pass on.

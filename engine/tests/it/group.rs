@@ -3,13 +3,17 @@
 use tercel_engine::limits::GREETING_WAIT_US;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::packet::{Append, Contents, Packet};
-use tercel_engine::order::quorum::{Config, Quorum, Start};
-use tercel_engine::server::{Conn, Effect, Effects, Input, Membership, Recovery, Server, ServerConfig};
+use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
+use tercel_engine::server::{
+    Conn, Effect, Effects, Input, MEMBERS_VERSION, Membership, Recovery, Server, ServerConfig,
+};
 use tercel_engine::time::Now;
 use tercel_testkit::hand::{A, B};
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, split};
 use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId, Written};
-use tercel_wire::message::{Health, HealthState, Hello, Refusal, Refused, Regroup, Regrouping, Welcome};
+use tercel_wire::message::{
+    Health, HealthState, Hello, Join, Refusal, Refused, Regroup, Regrouping, Transfer, TransferBegun, Welcome,
+};
 
 const LEADER: MemberId = MemberId(2);
 const VIEW: ViewId = ViewId::new(1, 9);
@@ -66,24 +70,46 @@ impl First {
     /// It leads, and the second follows.
     fn leading() -> First {
         let mut first = First::of(&[true, true], 0, true);
+        first.join(Conn(70));
         while !first.server.is_leading() {
-            first.pass(50_000);
-            for packet in std::mem::take(&mut first.packets) {
-                let answer = match packet {
-                    Packet::Ask { number, .. } => Packet::May { number, is_granted: true, promised: 0 },
-                    Packet::Vote { view, .. } => {
-                        Packet::Voted { view, is_sure: true, log: Contents::default() }
-                    }
-                    Packet::Append(Append { view, round, before, entries, .. }) => {
-                        let durable = LogPosition(before.position.0 + entries.len() as u64);
-                        Packet::Acked { view, round, durable }
-                    }
-                    _ => continue,
-                };
-                first.packet(&answer);
-            }
+            first.is_answered(true);
         }
         first
+    }
+
+    /// The second connects.
+    fn join(&mut self, conn: Conn) {
+        let join = Join { group: 7, space: SpaceId(1), member: LEADER, start: 1, version: MEMBERS_VERSION };
+        let mut body = Vec::new();
+        join.encode(&mut body);
+        self.ask(conn, Kind::Join, &body);
+    }
+
+    /// A while passes, and the second votes as it is asked to; perhaps it has what it is sent.
+    fn is_answered(&mut self, has: bool) {
+        self.pass(50_000);
+        let (asked, others): (Vec<Packet>, Vec<Packet>) =
+            std::mem::take(&mut self.packets).into_iter().partition(|packet| match packet {
+                Packet::Append(_) => has,
+                _ => true,
+            });
+        self.packets = others;
+        for packet in asked {
+            let answer = match packet {
+                Packet::Ask { number, .. } => Packet::May { number, is_granted: true, promised: 0 },
+                Packet::Vote { view, end } => {
+                    let runs = vec![Run { view: end.view, last: end.position }];
+                    let log = Contents { stable: end.position, runs: if has { runs } else { Vec::new() } };
+                    Packet::Voted { view, is_sure: true, log }
+                }
+                Packet::Append(Append { view, round, before, entries, .. }) => {
+                    let durable = LogPosition(before.position.0 + entries.len() as u64);
+                    Packet::Acked { view, round, durable }
+                }
+                _ => continue,
+            };
+            self.packet(&answer);
+        }
     }
 
     fn beat(&self) -> Packet {
@@ -124,7 +150,8 @@ impl First {
                     }
                     Effect::Save(number, _) => Input::Saved(number),
                     Effect::Append(position, _) => Input::Written(0, position),
-                    Effect::Copy(_) | Effect::Adopt => {
+                    Effect::Pin(view, pin) => Input::Pinned(view, pin, Ok(())),
+                    Effect::Copy(..) | Effect::Adopt => {
                         self.copies.push(effect);
                         continue;
                     }
@@ -235,10 +262,16 @@ fn follower_says_whom_it_follows() {
     assert_eq!((refused.reason, &refused.servers[0]), (Refusal::NotLeader, &"m2:1".to_string()));
 }
 
+/// The word of the second member, which leads, or of the first to the second.
+fn lost(view: ViewId, needs: u64) -> Packet {
+    let address = if view == VIEW { "m2:1" } else { "m1:1" };
+    Packet::Lost { view, needs: LogPosition(needs), address: address.into() }
+}
+
 #[test]
 fn member_says_that_it_is_lost_or_unsure() {
     let mut first = First::following();
-    first.packet(&Packet::Lost { view: VIEW, needs: LogPosition(500) });
+    first.packet(&lost(VIEW, 500));
     let (state, reason) = first.health();
     assert_eq!(state, HealthState::NotLeading);
     assert!(reason.contains("needs entry 500") && reason.contains("takes a copy"), "{reason}");
@@ -253,15 +286,15 @@ fn member_says_that_it_is_lost_or_unsure() {
 #[test]
 fn member_that_log_passed_by_asks_for_copies() {
     let mut first = First::following();
-    let lost = Packet::Lost { view: VIEW, needs: LogPosition(1) };
-    (0..3).for_each(|_| _ = first.packet(&lost));
-    assert!(matches!(first.copies[..], [Effect::Copy(_)]), "{:?}", first.copies);
+    let word = lost(VIEW, 1);
+    (0..3).for_each(|_| _ = first.packet(&word));
+    assert!(matches!(first.copies[..], [Effect::Copy(VIEW, _)]), "{:?}", first.copies);
     first.now = first.now.plus_us(1_000_000);
-    first.packet(&lost);
+    first.packet(&word);
     assert_eq!(first.copies.len(), 2);
     // The leader believes that it lacks what is here.
     first.now = first.now.plus_us(1_000_000);
-    first.packet(&Packet::Lost { view: VIEW, needs: LogPosition(0) });
+    first.packet(&lost(VIEW, 0));
     assert_eq!(first.copies.len(), 2);
 }
 
@@ -289,12 +322,57 @@ fn leader_tells_member_that_it_is_lost() {
     first.packet(&Packet::Missing { view, round: u64::MAX, log: Contents::default() });
     first.packets.clear();
     first.pass(Config::default().heartbeat_us);
-    let lost = Packet::Lost { view, needs: LogPosition(1) };
-    assert!(first.packets.contains(&lost), "{:?}", first.packets);
+    let word = lost(view, 1);
+    assert!(first.packets.contains(&word), "{:?}", first.packets);
     let said = first.ask(A, Kind::Stat, &[]);
     let status = String::from_utf8(said[0].2.clone()).unwrap();
     assert!(status.contains("\"lost\":true"), "{status}");
     assert!(first.regroup(Regrouping::Vote, 2).text.contains("does not reach back"));
+}
+
+#[test]
+fn copy_is_given_before_view_is_stable() {
+    let mut first = First::of(&[true, true], 0, true);
+    let ask = |first: &mut First, group: u64| {
+        let mut body = Vec::new();
+        Transfer { group, member: LEADER }.encode(&mut body);
+        first.ask(A, Kind::Transfer, &body)
+    };
+    assert!(refused(&ask(&mut first, 8)).text.contains("not of that group"));
+    assert!(refused(&ask(&mut first, 7)).text.contains("does not lead"));
+    // The second grants its vote, and has nothing of what it is sent.
+    while !first.packets.iter().any(|packet| matches!(packet, Packet::Append(_))) {
+        first.is_answered(false);
+    }
+    assert!(!first.server.is_leading());
+    let [(A, Kind::TransferBegun, body)] = &ask(&mut first, 7)[..] else { panic!("no copy begins") };
+    assert_eq!(TransferBegun::decode(body).unwrap().stamp, Stamp::ZERO);
+    // Nobody has greeted.
+    let parts = first.ask(A, Kind::BackupNext, &[]);
+    assert!(matches!(parts[..], [(A, Kind::BackupPart, _)]), "{parts:?}");
+}
+
+#[test]
+fn leader_stands_down_for_copy_that_waits() {
+    let mut first = First::of(&[true, true], 10, true);
+    while !first.server.is_leading() {
+        first.is_answered(true);
+    }
+    // From here on the second has nothing, and answers all the same.
+    let view = first.server.view();
+    let answer = Packet::Missing { view, round: u64::MAX, log: Contents::default() };
+    first.packet(&answer);
+    first.asked_to(Regrouping::Learn, 3);
+    let mut body = Vec::new();
+    Transfer { group: 7, member: LEADER }.encode(&mut body);
+    assert_eq!(first.ask(A, Kind::Transfer, &body), []);
+    let mut led_ms = 0;
+    while first.server.is_leading() && led_ms < 5_000 {
+        led_ms += 50;
+        first.pass(50_000);
+        first.packet(&answer);
+    }
+    assert!((1_000..1_200).contains(&led_ms), "it led for {led_ms} ms");
 }
 
 #[test]
@@ -319,6 +397,40 @@ fn leader_that_drains_hands_the_lead_over() {
         entries: vec![],
     }));
     assert!(!first.server.is_leading() && first.server.is_drained());
+}
+
+#[test]
+fn leader_waits_for_nobody_when_others_ended() {
+    let mut first = First::leading();
+    first.input(Input::Drain);
+    assert_eq!((first.health().0, first.server.is_drained()), (HealthState::Serving, false));
+    first.input(Input::Disconnected(Conn(70)));
+    assert_eq!((first.health().0, first.server.is_drained()), (HealthState::Draining, true));
+}
+
+#[test]
+fn connection_of_before_a_cut_is_closed() {
+    let mut first = First::following();
+    let (old, new) = (Conn(71), Conn(72));
+    let mut closed = Vec::new();
+    for conn in [old, new] {
+        first.join(conn);
+        let (packet, mut out) = (first.beat().encode(), Effects::default());
+        first.server.handle(first.now, Input::Frame(conn, Header::new(Kind::Packet, 0), &packet), &mut out);
+        closed.extend(out.list.iter().filter_map(|effect| match effect {
+            Effect::Close(conn) => Some(*conn),
+            _ => None,
+        }));
+        first.perform(out);
+    }
+    assert_eq!(closed, [old]);
+    let asks = |first: &First| first.packets.iter().any(|packet| matches!(packet, Packet::Ask { .. }));
+    first.input(Input::Disconnected(old));
+    first.pass(1_000);
+    assert!(!asks(&first), "the leader is still there");
+    first.input(Input::Disconnected(new));
+    first.pass(1_000);
+    assert!(asks(&first));
 }
 
 #[test]

@@ -131,6 +131,8 @@ Rule {
     CountsChangedAreStored,
     InstalledUptoNow,
     BackupForgetsReplaced,
+    TransferBetweenPieces,
+    PagesBelievedBeyondLog,
     PendingShown,
     PiecesNotKept,
     TentativeInstalled,
@@ -162,6 +164,8 @@ Rule {
     DependenciesNotJoined,
     CutNotChecked,
     ExportIsNoRoot,
+    TokenNotWaitedFor,
+    BehindWelcomed,
     // Readers at members that follow.
     AnswerBeforeApplied,
     ReuseForgetsReaders,
@@ -203,6 +207,8 @@ impl Rule {
         Rule::DependenciesNotJoined,
         Rule::CutNotChecked,
         Rule::ExportIsNoRoot,
+        Rule::TokenNotWaitedFor,
+        Rule::BehindWelcomed,
     ];
 
     /// The rules of readers at members that follow: tests of `tercel-engine` notice them.

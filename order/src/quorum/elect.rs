@@ -269,7 +269,7 @@ impl Quorum {
     /// while it asks, and the view's own leader knows that nobody was told that they are there.
     fn is_behind(&self, from: MemberId, end: EntryId) -> bool {
         let ours = self.tail.end();
-        let is_handed = self.handed == Some((from, ours.view)) && end.view == ours.view;
+        let is_handed = self.promise.handed == Some((from, ours.view)) && end.view == ours.view;
         let is_enough = end.position >= self.stable || dropped(Rule::HandedBelowStable);
         (end.view.number, end.position) >= (ours.view.number, ours.position) || is_handed && is_enough
     }

@@ -287,7 +287,11 @@ impl Quorum {
         let packet = Append { view, round, before, stable: *stable, rank, asks: true, entries };
         Quorum::send(to, &Packet::Append(packet), out);
         if let Some(needs) = needs {
-            Quorum::send(to, &Packet::Lost { view, needs }, out);
+            // One that is being removed leads until that is stable, and may need the receiver's disk for it.
+            let lists = [self.lists.newest(), self.lists.at(self.stable)];
+            let own = lists.into_iter().find_map(|list| list.get(self.me));
+            let address = own.map_or(String::new(), |own| own.address.clone());
+            Quorum::send(to, &Packet::Lost { view, needs, address }, out);
         }
     }
 
@@ -431,7 +435,7 @@ impl Quorum {
         let is_it = leading.handing.is_some_and(|(member, _)| member == to);
         if is_it && leading.others.get(&to).is_some_and(|other| other.next > self.tail.end().position) {
             Quorum::send(to, &Packet::TakeOver { view: leading.view }, out);
-            self.handed = Some((to, leading.view));
+            self.promise.handed = Some((to, leading.view));
         }
     }
 
@@ -440,7 +444,7 @@ impl Quorum {
         let Role::Leading(leading) = &self.role else { return };
         if let Some(best) = leading.best(self.lists.newest()) {
             Quorum::send(best, &Packet::TakeOver { view: leading.view }, out);
-            self.handed = Some((best, leading.view));
+            self.promise.handed = Some((best, leading.view));
         }
         self.stand_down(now, out);
     }

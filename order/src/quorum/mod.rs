@@ -123,8 +123,6 @@ pub struct Quorum {
     has_told_members: bool,
     role: Role,
     followed: Followed,
-    /// The member that was last told to take the lead over, and the view in which this one led.
-    handed: Option<(MemberId, ViewId)>,
     /// The highest number of a view that anyone has told of.
     heard_number: u32,
     counts: Counts,
@@ -140,6 +138,8 @@ struct Promise {
     saved: u64,
     /// Who waits for a promise, by its number.
     owed: Option<(u64, MemberId)>,
+    /// The member that was last told to take the lead over, and the view in which this one led.
+    handed: Option<(MemberId, ViewId)>,
     /// Why this member last wanted a view of its own.
     why: Why,
 }
@@ -236,7 +236,14 @@ impl Quorum {
             config,
             me,
             random: Random::new(seed),
-            promise: Promise { view: promised, number: 0, saved: 0, owed: None, why: Why::NoLeader },
+            promise: Promise {
+                view: promised,
+                number: 0,
+                saved: 0,
+                owed: None,
+                handed: None,
+                why: Why::NoLeader,
+            },
             tail: Tail::new(begins, runs, stable_stamp),
             lists: Lists::new(stable, members),
             stable,
@@ -247,7 +254,6 @@ impl Quorum {
             has_told_members: false,
             role: Role::Following,
             followed: Followed::nobody(now),
-            handed: None,
             heard_number: promised.number,
             counts: Counts::default(),
         };
@@ -346,12 +352,12 @@ impl Quorum {
             Packet::Learns { view } => self.learns(now, from, view, out),
             Packet::AskEnd { view, process } => self.say_end(from, view, process, out),
             Packet::End { view, process, end } => self.end_said(from, (view, process), end, out),
-            Packet::Lost { view, needs } => {
+            Packet::Lost { view, needs, address } => {
                 let is_leader = view == self.promise.view && self.followed.leader == Some(from);
                 // The leader may not know yet what is here.
                 if is_leader && needs > self.stable {
                     self.followed.lost_before = Some(needs);
-                    out.push(Output::Lost);
+                    out.push(Output::Lost(view, address));
                 }
             }
         }
@@ -464,6 +470,7 @@ impl Sequencer for Quorum {
             Input::Found(from, entries) => self.found(now, from, entries, out),
             Input::Gone(member) => self.gone(now, member),
             Input::MoveLead(to) => self.move_lead(now, to, out),
+            Input::StandDown => self.stand_down(now, out),
             Input::Confirm(id) => self.confirm(now, id, out),
             Input::Ready(is_ready) => self.is_ready = is_ready,
             Input::Time => {}

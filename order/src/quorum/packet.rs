@@ -81,6 +81,8 @@ pub enum Packet {
         view: ViewId,
         /// The position of the entry that the receiver needs next.
         needs: LogPosition,
+        /// Where the leader is reached: the receiver's list may be older than it.
+        address: String,
     },
     /// Asks the leader for the end of its log: the sender's own may have lost entries.
     AskEnd {
@@ -201,10 +203,11 @@ impl Packet {
                 out.put_u8(kind::TAKE_OVER);
                 view.encode(out);
             }
-            Packet::Lost { view, needs } => {
+            Packet::Lost { view, needs, address } => {
                 out.put_u8(kind::LOST);
                 view.encode(out);
                 out.put_u64(needs.0);
+                out.put_bytes(address.as_bytes());
             }
             Packet::AskEnd { view, process } => {
                 out.put_u8(kind::ASK_END);
@@ -259,7 +262,10 @@ impl Packet {
             }
             kind::HIGHER => Packet::Higher { view: ViewId::decode(r)? },
             kind::TAKE_OVER => Packet::TakeOver { view: ViewId::decode(r)? },
-            kind::LOST => Packet::Lost { view: ViewId::decode(r)?, needs: LogPosition(r.u64()?) },
+            kind::LOST => {
+                let (view, needs) = (ViewId::decode(r)?, LogPosition(r.u64()?));
+                Packet::Lost { view, needs, address: r.str("address")?.to_owned() }
+            }
             kind::ASK_END => Packet::AskEnd { view: ViewId::decode(r)?, process: r.u64()? },
             kind::END => {
                 Packet::End { view: ViewId::decode(r)?, process: r.u64()?, end: LogPosition(r.u64()?) }
@@ -412,7 +418,7 @@ mod tests {
             Packet::Missing { view: VIEW, round: 5, log },
             Packet::Higher { view: VIEW },
             Packet::TakeOver { view: VIEW },
-            Packet::Lost { view: VIEW, needs: LogPosition(7) },
+            Packet::Lost { view: VIEW, needs: LogPosition(7), address: "a:7117".into() },
             Packet::AskEnd { view: VIEW, process: 11 },
             Packet::End { view: VIEW, process: 11, end: LogPosition(12) },
             Packet::Learns { view: VIEW },

@@ -47,6 +47,9 @@ impl ClientProcess {
             .expect("the arena is as large as the configuration says");
         let seed = plan.seed.wrapping_mul(1_000).wrapping_add(number) ^ random.next_u64();
         let mut machine = Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer);
+        if plan.nodes() > 1 {
+            machine.has_others();
+        }
         machine.set_servers((0..plan.nodes()).map(|n| letter(n).to_string()).collect());
         ClientProcess {
             machine,

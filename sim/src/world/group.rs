@@ -23,6 +23,8 @@ pub(super) struct Nature {
     pub mob_bytes: usize,
     pub images_bytes: usize,
     pub log: LogBounds,
+    /// Bytes of the log beyond which nothing of it is kept for other members.
+    pub kept_bytes_max: u64,
     pub sync_us: u64,
     /// The time of an install, in syncs.
     pub install_syncs: u64,
@@ -36,6 +38,11 @@ impl Nature {
             mob_bytes: plan.mob_bytes,
             images_bytes: plan.server.images_bytes,
             log: plan.log,
+            // Who has missed more takes a copy. Where members do not change there are none.
+            kept_bytes_max: match plan.spares() {
+                0 => u64::MAX,
+                _ => u64::from(plan.log.segment_bytes) << (plan.seed % 3),
+            },
             sync_us: plan.sync_us,
             install_syncs: INSTALL_SYNCS,
             pace: plan.pace,

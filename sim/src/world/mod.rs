@@ -20,6 +20,7 @@ mod node;
 mod oracle;
 mod slow;
 mod start;
+mod transfer;
 mod turn;
 mod votes;
 
@@ -115,6 +116,8 @@ enum Event {
     Backup,
     /// The operator of the group looks at it.
     Operator,
+    /// A node that takes a copy looks at what came.
+    Transfer(usize),
     /// A member gets a packet of another, or a node hears that a member's process has ended.
     Packet(MemberId, MemberId, Arc<Vec<u8>>),
     Gone(usize, MemberId),
@@ -139,7 +142,10 @@ impl Event {
     /// Says whether it is counted. Faults are due by the number of events, and do not depend on the loop's
     /// turns or on what members say to each other.
     fn is_counted(&self) -> bool {
-        !matches!(self, Event::Turn(..) | Event::Operator | Event::Packet(..) | Event::Gone(..))
+        !matches!(
+            self,
+            Event::Turn(..) | Event::Operator | Event::Transfer(_) | Event::Packet(..) | Event::Gone(..)
+        )
     }
 }
 
@@ -350,6 +356,9 @@ impl World {
             Event::Packet(to, ..) => self.nodes[self.node_of(*to)?].busy_until(),
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
+            Event::Transfer(n) => {
+                self.net.transfers.ends(*n)?.iter().map(|n| self.nodes[*n].busy_until()).max().unwrap_or(0)
+            }
             Event::Disk(..) | Event::Restart(_) | Event::Operator => return None,
         };
         (until > self.time).then_some(until)
@@ -382,6 +391,7 @@ impl World {
             Event::Restart(n) => self.start_node(n),
             Event::Backup => self.backup_turn(),
             Event::Operator => self.operator_turn(),
+            Event::Transfer(n) => self.transfer_turn(n),
             Event::Packet(to, from, bytes) => {
                 if let Some(n) = self.node_of(to) {
                     self.node_takes(n, Input::Packet(from, &bytes));

@@ -10,12 +10,14 @@ use std::collections::BTreeMap;
 use tercel_engine::server::Conn;
 
 use super::group::MemberLinks;
+use super::transfer::Transfers;
 
 /// All connections that anything may still arrive on.
 #[derive(Default)]
 pub(super) struct Net {
     pub links: BTreeMap<Conn, Link>,
     pub members: MemberLinks,
+    pub transfers: Transfers,
     last: u64,
 }
 

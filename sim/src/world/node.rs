@@ -283,12 +283,16 @@ impl World {
     fn perform_one(&mut self, n: usize, effect: Effect) {
         match effect {
             Effect::Send(conn, bytes) if self.backup_client.takes(conn, &bytes) => {}
+            Effect::Send(conn, bytes) if self.net.transfers.takes(conn, &bytes) => {}
             Effect::Send(conn, bytes) => {
                 if self.nodes[n].running.as_ref().is_some_and(|r| r.host.is_up(conn)) {
                     self.send(conn, Arrival::Bytes(bytes), false);
                 }
             }
-            Effect::Close(conn) => self.close(n, conn),
+            Effect::Close(conn) => {
+                self.net.transfers.closed(n, Some(conn));
+                self.close(n, conn);
+            }
             Effect::Append(position, ref entry) => {
                 let end = self.nodes[n].running.as_ref().map(|running| running.end().next());
                 if end != Some(position) {
@@ -329,7 +333,8 @@ impl World {
             // All of them are nodes, and packets need no connection.
             Effect::Members(_) => {}
             Effect::Datagrams(..) => self.blame("a client of this world has no datagrams".into()),
-            Effect::Copy(_) | Effect::Adopt => self.blame(format!("node {n} takes a copy of the space")),
+            Effect::Copy(view, leader) => self.begin_transfer(n, view, &leader),
+            Effect::Adopt => self.adopt(n),
             Effect::Connect(..) => self.blame("a client of this world reads at the leader".into()),
             Effect::Joined(..) => self.blame("a member greets over a connection".into()),
             Effect::Run(view, job) => self.run_slow(n, view, job),
@@ -368,8 +373,6 @@ impl World {
                 let upto = if further { self.oracle.promised.next() } else { stamp };
                 self.nodes[n].carry_out(Effect::Truncate(upto));
             }
-            // A member that comes is fed from the beginning.
-            Effect::KeepFrom(_) if self.plan.spares() > 0 => {}
             Effect::Sure => {
                 self.nodes[n].has_lost = false;
                 self.nodes[n].carry_out(effect);
@@ -381,6 +384,7 @@ impl World {
                 self.say(format_args!("{}       is deposed", letter(n)));
                 self.record.counts.depositions += 1;
                 self.forget_backup(n);
+                self.net.transfers.closed(n, None);
                 self.nodes[n].carry_out(effect);
             }
         }

@@ -71,6 +71,11 @@ impl Ledger {
         self.entries.get((position.0 as usize).checked_sub(1)?)
     }
 
+    /// The entries above the first so many.
+    pub(super) fn from(&self, first: u64) -> &[Sealed] {
+        &self.entries[first as usize..]
+    }
+
     /// The entries above a position, up to another.
     pub(super) fn between(&self, above: LogPosition, upto: LogPosition) -> &[Sealed] {
         let upto = (upto.0 as usize).min(self.entries.len());
@@ -209,6 +214,14 @@ impl Oracle {
     /// The position of the last entry.
     pub(super) fn end(&self) -> LogPosition {
         LogPosition(self.entries.len() as u64)
+    }
+
+    /// The log of a node that has what is promised up to a position, and no more.
+    pub(super) fn ledger(&self, upto: LogPosition) -> Ledger {
+        let entries = self.entries[..self.entries.len().min(upto.0 as usize)].to_vec();
+        let lists = (1..).zip(&entries).filter_map(|(at, entry)| Some((LogPosition(at), list_of(entry)?)));
+        let (lists, end) = (lists.collect(), LogPosition(entries.len() as u64));
+        Ledger { entries, durable: end, promised: end, lists }
     }
 
     /// Every entry that was promised, in order.

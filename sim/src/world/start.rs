@@ -156,7 +156,7 @@ impl World {
     ) -> Result<Effects, Failed> {
         let (now, host) = (self.nodes[n].clock.now(self.time), self.host(n));
         let seed = self.dice(n).next_u64();
-        let Process { node, ledger, votes, .. } = &mut self.nodes[n];
+        let Process { node, nature, ledger, votes, .. } = &mut self.nodes[n];
         let remembered =
             votes.open(opened.log.last().view).map_err(|e| wrong(&format!("its votes: {e:?}")))?;
         let applied = node.disk.checkpoint.as_ref().map_or(Stamp::ZERO, |c| c.applied);
@@ -194,6 +194,7 @@ impl World {
         let order = Box::new(Quorum::new(config, order, seed, now));
         let joined = ViewId::new(recovery.view().number, remembered.start as u32);
         (opened.log.stable, opened.log.keep) = (stable, LogPosition::ZERO);
+        opened.log.kept_bytes_max = nature.kept_bytes_max;
         let end = opened.log.last().position;
         let begun = node.begin_with(recovery, opened.log, (now, joined), order, host).map_err(Failed::Wrong);
         if let Some(machine) = node.machine_mut().filter(|_| self.plan.spares() > 0) {

@@ -7,7 +7,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +38,15 @@ pub struct Counts {
     pub reads: u64,
 }
 
+/// The least of each way.
+#[derive(Debug, Clone, Copy)]
+pub struct Least {
+    pub reads: u64,
+    pub within: Duration,
+    /// Rounds that are written meanwhile.
+    pub rounds: u64,
+}
+
 /// The reads by each way, and the rounds that were written meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
@@ -55,11 +64,11 @@ const AWAY: Duration = Duration::from_millis(2);
 /// Age of a value in the cache with a time to live.
 const TTL: Duration = Duration::from_millis(5);
 
-/// Reads so often by each way, and for so long, with servers of directories in `dir`.
+/// Reads so much by each way, with servers of directories in `dir`.
 ///
 /// # Errors
 /// Those of servers and clients.
-pub fn measure(dir: &Path, reads: u64, within: Duration) -> Result<Measured, Box<dyn std::error::Error>> {
+pub fn measure(dir: &Path, least: Least) -> Result<Measured, Box<dyn std::error::Error>> {
     let serve = |name: &str| Server::builder(dir.join(name)).listen("127.0.0.1:0").start();
     let servers = [serve(ACCOUNTS)?, serve(DOCUMENTS)?];
     let [accounts, documents] = servers.each_ref().map(|server| server.addresses()[0].to_string());
@@ -75,19 +84,27 @@ pub fn measure(dir: &Path, reads: u64, within: Duration) -> Result<Measured, Box
         Ok(document)
     })?;
     drop(session);
-    let is_over = AtomicBool::new(false);
+    let (is_over, written) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
-        let writer = scope.spawn(|| write(&writes, document, &is_over));
-        let found = connect(&far).and_then(|spaces| by_ways(&spaces, document, reads, within));
+        let writer = scope.spawn(|| write(&writes, document, &is_over, &written));
+        let found = connect(&far).and_then(|spaces| {
+            let rounds = || if writer.is_finished() { u64::MAX } else { written.load(Ordering::Relaxed) };
+            by_ways(&spaces, document, least, &rounds)
+        });
         is_over.store(true, Ordering::Relaxed);
-        let written = writer.join().map_err(|_| "the writer panicked")??;
+        writer.join().map_err(|_| "the writer panicked")??;
         let [ttl, stale, session] = found?;
-        Ok(Measured { written, ttl, stale, session })
+        Ok(Measured { written: written.load(Ordering::Relaxed), ttl, stale, session })
     })
 }
 
-/// Takes access away, and only then writes, until it is over; gives how often.
-fn write(spaces: &Spaces, document: Ref<Document>, is_over: &AtomicBool) -> Result<u64, Error> {
+/// Takes access away, and only then writes, until it is over; counts how often.
+fn write(
+    spaces: &Spaces,
+    document: Ref<Document>,
+    is_over: &AtomicBool,
+    written: &AtomicU64,
+) -> Result<(), Error> {
     let session = spaces.session()?;
     let reader = session.space(DOCUMENTS)?.read(|tx| Ok(tx.get(document)?.reader()))?;
     let mut round = 0;
@@ -95,33 +112,34 @@ fn write(spaces: &Spaces, document: Ref<Document>, is_over: &AtomicBool) -> Resu
         round += 1;
         session.space_of(reader)?.run(|tx| tx.get_far(reader)?.edit()?.set_taken(round))?;
         session.space(DOCUMENTS)?.run(|tx| tx.edit(document)?.set_written(round))?;
+        written.store(round, Ordering::Relaxed);
     }
-    Ok(round)
+    Ok(())
 }
 
 fn by_ways(
     spaces: &Spaces,
     document: Ref<Document>,
-    reads: u64,
-    within: Duration,
+    least: Least,
+    rounds: &dyn Fn() -> u64,
 ) -> Result<[Counts; 3], Error> {
     let client = |name| spaces.client(name).ok_or_else(|| Error::Invalid(format!("no client of {name}")));
     let (accounts, documents) = (client(ACCOUNTS)?, client(DOCUMENTS)?);
     let written = |tx: &Tx<'_>| tx.get(document).map(|document| (document.written(), document.reader()));
     let taken = |reader| move |tx: &Tx<'_>| Ok(tx.get_far::<Account>(reader)?.taken());
     let (mut of_access, mut of_document) = (Aged::default(), Aged::default());
-    let ttl = count(reads, within, || {
+    let ttl = count(least, rounds, || {
         let newest = documents.transaction().bounded(Duration::ZERO);
         let (document, reader) = of_document.get(|| newest.run(written))?;
         let newest = accounts.transaction().bounded(Duration::ZERO);
         Ok((document, of_access.get(|| newest.run(taken(reader)))?))
     })?;
-    let stale = count(reads, within, || {
+    let stale = count(least, rounds, || {
         let (document, reader) = documents.transaction().stale().run(written)?;
         Ok((document, accounts.transaction().stale().run(taken(reader))?))
     })?;
     let session = spaces.session()?;
-    let causal = count(reads, within, || {
+    let causal = count(least, rounds, || {
         let (document, reader) = session.space(DOCUMENTS)?.read(written)?;
         Ok((document, session.follow(reader, |account| Ok(account.taken()))?))
     })?;
@@ -130,12 +148,13 @@ fn by_ways(
 
 /// Counts the pairs of document and access that do not go together, and all.
 fn count(
-    reads: u64,
-    within: Duration,
+    least: Least,
+    rounds: &dyn Fn() -> u64,
     mut read: impl FnMut() -> Result<(u64, u64), Error>,
 ) -> Result<Counts, Error> {
     let (begun, mut counts) = (Instant::now(), Counts { anomalies: 0, reads: 0 });
-    while counts.reads < reads || begun.elapsed() < within {
+    let end = rounds().saturating_add(least.rounds);
+    while counts.reads < least.reads || begun.elapsed() < least.within || rounds() < end {
         let (document, access) = read()?;
         counts.anomalies += u64::from(access < document);
         counts.reads += 1;

@@ -10,9 +10,12 @@ mod anomalies;
 
 use std::time::Duration;
 
+use anomalies::Least;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-permissions-{}", std::process::id()));
-    let found = anomalies::measure(&dir, 1_000, Duration::from_millis(300));
+    let found =
+        anomalies::measure(&dir, Least { reads: 1_000, within: Duration::from_millis(300), rounds: 0 });
     std::fs::remove_dir_all(&dir)?;
     let found = found?;
     println!(

@@ -114,6 +114,9 @@ impl Datagrams {
 
     /// Takes packets that have come, and serves the calls that are whole.
     pub(super) fn serve(&mut self, now: Now, calls: &mut dyn Calls) {
+        if !self.is_ready() {
+            return;
+        }
         let Datagrams { sockets, named, buffer } = self;
         let begun = Instant::now();
         for at in sockets.iter_mut().filter(|at| at.is_ready) {

@@ -345,12 +345,16 @@ impl Loop {
             Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
                 self.rung(core, now, conn);
             }
-            // A member says over its own connection what it has to say; here it only refuses.
+            // A member says over its own connection what it has to say; here it refuses, or answers one whose
+            // address it does not know.
             Kind::Received(lease) if event.key == PEER_KEY => {
                 let heard = self.group.as_mut().and_then(|group| group.heard(event.token, &lease));
-                if let Some((member, text)) = heard {
-                    self.journal.refused(member, &text);
-                    core.take(now, Input::RefusedBy(member, text));
+                if let Some((member, refused, packets)) = heard {
+                    packets.iter().for_each(|packet| core.take(now, Input::Packet(member, packet)));
+                    if let Some(text) = refused {
+                        self.journal.refused(member, &text);
+                        core.take(now, Input::RefusedBy(member, text));
+                    }
                 }
             }
             Kind::Received(lease) => {
@@ -751,7 +755,7 @@ impl Loop {
             | Effect::Save(..)
             | Effect::ReadLog(..)
             | Effect::Members(_)
-            | Effect::Copy(_)
+            | Effect::Copy(..)
             | Effect::Recover(_) => self.perform_in_group(core, effect),
         }
     }
@@ -831,9 +835,9 @@ impl Loop {
                     self.failed = Some(format!("it cannot connect to other members: {error}"));
                 }
             }
-            Effect::Copy(leader) => {
+            Effect::Copy(view, leader) => {
                 self.journal.copy_begins(&leader);
-                if let Err(error) = group.copy(&leader) {
+                if let Err(error) = group.copy(view, &leader) {
                     self.failed = Some(format!("it cannot take a copy of the space: {error}"));
                 }
             }

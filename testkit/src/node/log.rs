@@ -33,6 +33,8 @@ pub struct Log {
     pub stable: LogPosition,
     /// Segments with records from there on are kept for other members. One of a group sets it.
     pub keep: LogPosition,
+    /// The oldest of those go nevertheless while all take more than so many bytes.
+    pub kept_bytes_max: u64,
 }
 
 /// The result of an opening.
@@ -68,8 +70,19 @@ impl Opened {
 impl Log {
     /// Makes the log of a new space.
     pub fn create(disk: &mut Disk, space: SpaceId, salt: u64, segment_bytes: u32) {
+        Log::create_behind(disk, LogId { space, salt }, (Stamp::ZERO, EntryId::default()), segment_bytes);
+    }
+
+    /// Makes a log that begins behind an entry and its stamp.
+    pub fn create_behind(
+        disk: &mut Disk,
+        log: LogId,
+        (stamp, EntryId { view, position }): (Stamp, EntryId),
+        segment_bytes: u32,
+    ) {
         disk.create(1, segment_bytes);
-        let header = SegmentHeader::first(LogId { space, salt }, Stamp::ZERO, segment_bytes);
+        let header = SegmentHeader::first(log, stamp, segment_bytes);
+        let header = SegmentHeader { before: Last { view, position, ..header.before }, ..header };
         disk.write(1, 0, &header.encode());
         disk.sync();
     }
@@ -134,8 +147,13 @@ impl Log {
         let tail =
             tail.ok_or_else(|| format!("the record at {position}, behind which to cut, cannot be read"))?;
         let Ok(()) = erase(log, tail.offset, last, &mut Cut(disk));
-        let Log { stable, keep, .. } = *self;
-        *self = Log { stable, keep, ..Log::open(disk, log.space, Stamp(u64::MAX), self.segment_bytes)?.log };
+        let Log { stable, keep, kept_bytes_max, .. } = *self;
+        *self = Log {
+            stable,
+            keep,
+            kept_bytes_max,
+            ..Log::open(disk, log.space, Stamp(u64::MAX), self.segment_bytes)?.log
+        };
         Ok(())
     }
 
@@ -208,8 +226,9 @@ impl Log {
     /// Lets whole segments of which every record is below `stamp` go, unless they are kept for others; does
     /// nothing while something is not synced.
     pub fn truncate_below(&mut self, disk: &mut Disk, stamp: Stamp) {
+        let is_kept = |log: &Log, at| at >= log.keep && log.bytes(Stamp::ZERO) <= log.kept_bytes_max;
         while self.synced
-            && self.used.get(1).is_some_and(|(_, before, at)| *before < stamp && *at < self.keep)
+            && self.used.get(1).is_some_and(|(_, before, at)| *before < stamp && !is_kept(self, *at))
             && let Some((gone, ..)) = self.used.pop_front()
         {
             disk.remove(gone);
@@ -315,5 +334,6 @@ fn repair(disk: &mut Disk, numbers: &[u64], tail: Tail, segment_bytes: u32) -> R
         vouched: tail.synced,
         stable: STABLE_ALONE,
         keep: STABLE_ALONE,
+        kept_bytes_max: u64::MAX,
     })
 }

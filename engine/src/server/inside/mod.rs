@@ -183,7 +183,7 @@ impl Home for Inside<'_> {
         Some(scope.map(|scope| Begun {
             scope,
             bytes_max: self.local.config.write_bytes_max,
-            as_of,
+            as_of: Some(as_of),
             token: self.token(visible),
         }))
     }

@@ -22,6 +22,7 @@ pub(in crate::sessions) fn way(message: &FromClient<'_>) -> Way {
         | FromClient::Regroup(_)
         | FromClient::Join(_)
         | FromClient::Packet(_)
+        | FromClient::Transfer(_)
         | FromClient::Ack(_)
         | FromClient::Fetch(_)
         | FromClient::Unsubscribe(_)
@@ -46,7 +47,7 @@ pub(in crate::sessions) fn way(message: &FromClient<'_>) -> Way {
         | FromClient::InputEnd(_)
         | FromClient::OutputCredit(_)
         | FromClient::Collect(_) => Way::Leader,
-        FromClient::Backup(_) | FromClient::BackupNext(_) | FromClient::Transfer(_) => {
+        FromClient::Backup(_) | FromClient::BackupNext(_) => {
             Way::Refused("a backup is taken from the leader of the group: connect there for it")
         }
     }

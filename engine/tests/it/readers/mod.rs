@@ -1,7 +1,7 @@
 //! Clients that read at members which follow: what they see, how often their operations are executed, and
 //! what the leader knows of them.
 
-mod world;
+pub mod world;
 
 use std::time::Duration;
 
@@ -318,4 +318,37 @@ fn add_within(world: &World, client: usize, timeout: Option<Duration>) -> Result
 #[test]
 fn worlds_keep_sessions_and_count_once() {
     (0..100).for_each(run_world);
+}
+
+#[test]
+fn newcomer_at_lone_member_reads_stale() {
+    let (world, near, reader) = with_reader(8);
+    assert_eq!(add(&world, reader), Ok(1));
+    assert_eq!(count(&world, reader, options(Isolation::Strict, Freshness::Recent)), Ok(1));
+    world.with(|w| w.apart = [near].into());
+    world.pass(1_000_000);
+    let newcomer = world.client(Some(near));
+    let read = |tx: &Tx<'_>| Ok((count_in(tx)?, tx.as_of().age));
+    let stale = options(Isolation::Serializable, Freshness::Stale);
+    assert_eq!(txn::run(&world.port(newcomer), stale, read), Ok((1, Duration::MAX)));
+    let refused = count(&world, newcomer, Options::default());
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+}
+
+/// For builds with `--cfg tercel_mutants`, as the step `worlds` of `.ci/run` makes one.
+#[cfg(tercel_mutants)]
+#[test]
+fn dropped_rules_of_readers_are_noticed() {
+    use tercel_engine::mutant::{Rule, drop_rule};
+
+    let tests: [(Rule, fn()); 2] = [
+        (Rule::AnswerBeforeApplied, worlds_keep_sessions_and_count_once),
+        (Rule::ReuseForgetsReaders, reader_behind_places_given_out_begins_anew),
+    ];
+    assert_eq!(tests.map(|(rule, _)| rule), Rule::OF_READERS);
+    for (rule, test) in tests {
+        drop_rule(Some(rule));
+        assert!(std::panic::catch_unwind(test).is_err(), "{rule:?} is not noticed");
+    }
+    drop_rule(None);
 }

@@ -1,23 +1,25 @@
 //! A group of servers with clients at any of them, in which what is under way arrives in any order that its
 //! channels allow: one channel for each direction between two ends, and one for each disk.
 
-use std::cell::RefCell;
+#![allow(clippy::disallowed_types, reason = "the ports of a session are shared between threads")]
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tercel_engine::Error;
 use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::order::quorum::{Config, Quorum, Start};
+use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Effect, Effects, Input, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
+use tercel_testkit::SPACE;
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
 use tercel_wire::deframer::Deframer;
-use tercel_wire::id::{EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, MemberId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::FromServer;
 
 /// The end of a channel.
@@ -39,18 +41,22 @@ enum Item {
     Word(Input<'static>),
     Sync,
     Recover(LogPosition),
+    ReadLog(LogPosition, usize),
 }
 
 pub struct World {
-    inner: RefCell<Inner>,
+    inner: Mutex<Inner>,
 }
 
 pub struct Inner {
     random: Random,
+    seed: u64,
     now: u64,
     pub nodes: Vec<Node>,
+    /// The view that each member has promised last.
+    promised: [ViewId; 3],
     pub clients: Vec<Client>,
-    homes: Vec<Option<(usize, Conn)>>,
+    ends: Vec<ClientEnd>,
     /// Items on their way to each end.
     channels: BTreeMap<End, VecDeque<Item>>,
     /// The other end of each connection of a member.
@@ -61,23 +67,40 @@ pub struct Inner {
     pub apart: BTreeSet<usize>,
     pub held: BTreeSet<End>,
     config: ServerConfig,
-    /// The stamp up to which the stream has come on a client's connection.
-    streamed: Vec<Stamp>,
-    frames: Vec<Deframer>,
-    /// The pause of each client before it connects: to where, and until when.
-    connecting: Vec<Option<(usize, u64)>>,
+    /// Messages of members that follow which came before what they are of, if these are only counted.
+    pub early: Option<u32>,
+}
+
+/// A client's end of its connection.
+#[derive(Default)]
+struct ClientEnd {
+    /// The member at which it is.
+    home: Option<(usize, Conn)>,
+    /// The stamp up to which the stream has come.
+    streamed: Stamp,
+    frames: Deframer,
+    /// The pause before it connects: to where, and until when.
+    connecting: Option<(usize, u64)>,
 }
 
 impl World {
     /// Three members.
     pub fn new(seed: u64, config: ServerConfig) -> World {
-        let nodes = (0..3).map(|n| Node::new(Clock::new(1_000, 0), n, 64 << 10)).collect();
+        World::of_space(SPACE, seed, config)
+    }
+
+    pub fn of_space(space: SpaceId, seed: u64, config: ServerConfig) -> World {
+        let node = |n| Node::of_space(space, Clock::new(1_000, 0), n, 64 << 10);
+        let nodes = (0..3).map(node).collect();
         let mut inner = Inner {
             random: Random::new(seed),
+            seed,
             now: 1_000_000,
             nodes,
+            promised: [ViewId::NONE; 3],
+            early: None,
             clients: Vec::new(),
-            homes: Vec::new(),
+            ends: Vec::new(),
             channels: BTreeMap::new(),
             peers: BTreeMap::new(),
             deframers: BTreeMap::new(),
@@ -85,27 +108,28 @@ impl World {
             apart: BTreeSet::new(),
             held: BTreeSet::new(),
             config,
-            streamed: Vec::new(),
-            frames: Vec::new(),
-            connecting: Vec::new(),
         };
-        (0..3).for_each(|n| inner.begin(n, seed));
-        let world = World { inner: RefCell::new(inner) };
+        (0..3).for_each(|n| inner.begin(n));
+        let world = World { inner: Mutex::new(inner) };
         world.until(|inner| inner.leader().is_some());
         world
     }
 
     pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
-        f(&mut self.inner.borrow_mut())
+        f(&mut self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap()
     }
 
     /// Goes on until something holds.
     pub fn until(&self, is: impl Fn(&mut Inner) -> bool) {
         for _ in 0..STEPS_MAX {
-            if is(&mut self.inner.borrow_mut()) {
+            if is(&mut self.lock()) {
                 return;
             }
-            self.inner.borrow_mut().step();
+            self.lock().step();
         }
         panic!("it does not happen");
     }
@@ -117,12 +141,12 @@ impl World {
     }
 
     pub fn steps(&self, n: usize) {
-        (0..n).for_each(|_| self.inner.borrow_mut().step());
+        (0..n).for_each(|_| self.lock().step());
     }
 
     /// Adds a client that reads at a member, or at the leader.
     pub fn client(&self, at: Option<usize>) -> usize {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.lock();
         let config = HeapConfig { budget_bytes: 512 << 10, ..HeapConfig::default() };
         let memory = Boxed::new(arena_bytes(&config).unwrap());
         let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
@@ -136,10 +160,7 @@ impl World {
         }
         client.set_servers(names);
         inner.clients.push(client);
-        inner.homes.push(None);
-        inner.streamed.push(Stamp::ZERO);
-        inner.frames.push(Deframer::default());
-        inner.connecting.push(None);
+        inner.ends.push(ClientEnd::default());
         i
     }
 
@@ -155,27 +176,71 @@ pub fn name(n: usize) -> String {
 
 const STEPS_MAX: usize = 100_000;
 
+/// The time that a call waits which has none of its own.
+const PATIENCE_US: u64 = 30_000_000;
+
 impl Inner {
-    fn begin(&mut self, n: usize, seed: u64) {
+    /// A member begins, or comes back with what its disk has.
+    fn begin(&mut self, n: usize) {
         let member = |i: usize| Member { id: MemberId(i as u64 + 1), votes: true, address: name(i) };
+        let now = Now(self.now);
+        let node = &mut self.nodes[n];
+        let seed = self.seed ^ n as u64 ^ u64::from(node.life) << 8;
+        let checkpoint = node.disk.checkpoint.as_ref();
+        let applied = checkpoint.map_or(Stamp::ZERO, |checkpoint| checkpoint.applied);
+        let mut recovery = node.recovery(self.config.clone(), checkpoint).unwrap();
+        let mut opened = node.open(recovery.replay_from()).unwrap();
+        let first = opened.log.last().position.0 + 1 - opened.records.len() as u64;
+        let is_applied = opened.records.iter().take_while(|e| e.stamp <= applied).count() as u64;
+        let stable = opened.stable.max(LogPosition(first + is_applied - 1));
+        for (at, e) in (first..).zip(opened.records) {
+            match LogPosition(at) <= stable {
+                true => recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap(),
+                false => recovery.keep(e),
+            }
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for (view, last) in opened.runs {
+            let last = last.min(stable);
+            if last > runs.last().map_or(opened.begins.position, |run| run.last) {
+                runs.push(Run { view, last });
+            }
+        }
         let start = Start {
             me: MemberId(n as u64 + 1),
-            promised: ViewId::NONE,
-            begins: EntryId::default(),
-            runs: Vec::new(),
-            stable: LogPosition(0),
-            stable_stamp: Stamp::ZERO,
+            promised: self.promised[n],
+            begins: opened.begins,
+            runs,
+            stable,
+            stable_stamp: recovery.stamp(),
             members: Members::new((0..3).map(member).collect()).unwrap(),
-            suffix: Vec::new(),
-            is_sure: true,
+            suffix: recovery.kept(),
+            is_sure: opened.is_sure,
         };
-        let order = Box::new(Quorum::new(Config::default(), start, seed ^ n as u64, Now(self.now)));
-        let node = &mut self.nodes[n];
-        let recovery = node.recovery(self.config.clone(), None).unwrap();
-        let opened = node.open(Stamp::ZERO).unwrap();
-        let joined = ViewId::new(0, 1);
-        let out = node.begin_with(recovery, opened.log, (Now(self.now), joined), order, ()).unwrap();
+        let order = Box::new(Quorum::new(Config::default(), start, seed, now));
+        (opened.log.stable, opened.log.keep) = (stable, LogPosition(0));
+        node.life += 1;
+        let joined = ViewId::new(recovery.view().number, node.life);
+        let out = node.begin_with(recovery, opened.log, (now, joined), order, ()).unwrap();
         self.perform(n, out);
+    }
+
+    /// The process of a member ends, and with it what was not written.
+    pub fn stop(&mut self, n: usize) {
+        self.nodes[n].running = None;
+        let is_its = |end: &End| matches!(end, End::At(m, _) | End::Member(m, _) | End::Disk(m) if *m == n);
+        self.channels.retain(|end, _| !is_its(end));
+        self.deframers.retain(|(m, _), _| *m != n);
+        for ((m, conn), peer) in self.peers.extract_if(.., |(m, _), _| *m == n).collect::<Vec<_>>() {
+            if self.is_there(peer, m, conn) {
+                self.push(peer, Item::Close);
+            }
+        }
+    }
+
+    /// Those that were stopped come back.
+    pub fn start(&mut self) {
+        (0..3).for_each(|n| _ = (!self.nodes[n].is_up()).then(|| self.begin(n)));
     }
 
     pub fn leader(&self) -> Option<usize> {
@@ -186,7 +251,7 @@ impl Inner {
 
     /// The member at which a client is.
     pub fn home(&self, client: usize) -> Option<usize> {
-        self.homes[client].map(|(n, _)| n)
+        self.ends[client].home.map(|(n, _)| n)
     }
 
     /// The status of a client's server, once it has come.
@@ -200,16 +265,16 @@ impl Inner {
     pub fn state(&self) -> String {
         let of_node = |n: &Node| n.machine().map(|m| (m.is_leading(), m.view(), m.visible()));
         let of_client =
-            |(client, home): (&Client, &Option<_>)| format!("{home:?} {}", client.why_unavailable());
+            |(client, end): (&Client, &ClientEnd)| format!("{:?} {}", end.home, client.why_unavailable());
         let nodes: Vec<_> = self.nodes.iter().map(of_node).collect();
-        let clients: Vec<_> = self.clients.iter().zip(&self.homes).map(of_client).collect();
+        let clients: Vec<_> = self.clients.iter().zip(&self.ends).map(of_client).collect();
         let waiting: Vec<_> = self.channels.iter().map(|(end, items)| (end, items.len())).collect();
         format!("{nodes:?} {clients:?} {waiting:?}")
     }
 
     /// Cuts a connection, as both ends find out.
     pub fn cut(&mut self, client: usize) {
-        if let Some((n, conn)) = self.homes[client] {
+        if let Some((n, conn)) = self.ends[client].home {
             self.push(End::At(n, conn), Item::Close);
             self.push(End::Client(client), Item::Close);
         }
@@ -256,7 +321,7 @@ impl Inner {
                     let to = (0..3).find(|n| name(*n) == address).unwrap();
                     self.conn_last += 1;
                     let there = Conn(self.conn_last);
-                    if self.is_apart(n, to) {
+                    if self.is_apart(n, to) || !self.nodes[to].is_up() {
                         self.push(End::At(n, conn), Item::Close);
                         continue;
                     }
@@ -264,17 +329,21 @@ impl Inner {
                 }
                 Effect::Packet(to, bytes) => {
                     let to = to.0 as usize - 1;
-                    if !self.is_apart(n, to) {
+                    if !self.is_apart(n, to) && self.nodes[to].is_up() {
                         self.push(End::Member(to, n), Item::Packet(bytes));
                     }
                 }
-                Effect::Save(number, _) => self.push(End::Disk(n), Item::Word(Input::Saved(number))),
+                Effect::Save(number, view) => {
+                    self.promised[n] = view;
+                    self.push(End::Disk(n), Item::Word(Input::Saved(number)));
+                }
                 Effect::Append(..) => {
                     self.nodes[n].carry_out(effect);
                     self.push(End::Disk(n), Item::Sync);
                 }
                 Effect::Recover(upto) => self.push(End::Disk(n), Item::Recover(upto)),
-                Effect::Members(_) | Effect::Joined(..) | Effect::ReadLog(..) => {}
+                Effect::ReadLog(from, bytes) => self.push(End::Disk(n), Item::ReadLog(from, bytes)),
+                Effect::Members(_) | Effect::Joined(..) => {}
                 effect => {
                     let word = self.nodes[n].carry_out(effect);
                     word.into_iter().for_each(|word| self.push(End::Disk(n), Item::Word(word)));
@@ -285,7 +354,7 @@ impl Inner {
 
     /// Says whether the other end has not left this connection.
     fn is_there(&self, peer: End, n: usize, conn: Conn) -> bool {
-        !matches!(peer, End::Client(i) if self.homes[i] != Some((n, conn)))
+        !matches!(peer, End::Client(i) if self.ends[i].home != Some((n, conn)))
     }
 
     fn is_apart(&self, a: usize, b: usize) -> bool {
@@ -343,10 +412,24 @@ impl Inner {
                 }
                 Item::Word(word) => self.take(n, word),
                 Item::Recover(upto) => self.recover(n, upto),
+                Item::ReadLog(from, bytes_max) => self.read_log(n, from, bytes_max),
                 _ => {}
             },
         }
         (0..self.clients.len()).for_each(|i| self.after_client(i));
+    }
+
+    /// A member reads its log for one that lags.
+    fn read_log(&mut self, n: usize, from: LogPosition, bytes_max: usize) {
+        let opened = self.nodes[n].open(Stamp::ZERO).unwrap();
+        let first = opened.log.last().position.0 + 1 - opened.records.len() as u64;
+        let (mut bytes, skipped) = (0, from.0.saturating_sub(first) as usize);
+        let found = opened.records.into_iter().skip(skipped).take_while(|e| {
+            let is_first = bytes == 0;
+            bytes += 1 + e.payload.len();
+            from.0 >= first && (is_first || bytes <= bytes_max)
+        });
+        self.take(n, Input::FoundLog(from, found.collect()));
     }
 
     fn recover(&mut self, n: usize, upto: LogPosition) {
@@ -389,7 +472,7 @@ impl Inner {
 
     fn arrives_at_client(&mut self, i: usize, item: Item) {
         let now = Now(self.now);
-        if self.homes[i].is_none() {
+        if self.ends[i].home.is_none() {
             return;
         }
         match item {
@@ -408,24 +491,29 @@ impl Inner {
     /// Messages of a member that follows come behind the stream up to their stamps.
     fn look(&mut self, i: usize, bytes: &[u8]) {
         let follows = self.home(i) != self.leader();
-        self.frames[i].push(bytes);
-        while let Some((header, body)) = self.frames[i].next_frame().unwrap() {
+        let ClientEnd { streamed, frames, .. } = &mut self.ends[i];
+        frames.push(bytes);
+        while let Some((header, body)) = frames.next_frame().unwrap() {
             match FromServer::decode(header.kind, body).unwrap() {
-                FromServer::Welcome(welcome) => self.streamed[i] = welcome.watermark,
-                FromServer::Stream(stream) => self.streamed[i] = stream.to,
+                FromServer::Welcome(welcome) => *streamed = welcome.watermark,
+                FromServer::Stream(stream) => *streamed = stream.to,
                 // These are of no state.
                 FromServer::Refused(_) | FromServer::Dependencies(_) | FromServer::Classes(_) => {}
                 message => {
-                    let streamed = self.streamed[i];
-                    let is_early = follows && header.stamp > streamed;
-                    assert!(!is_early, "{:?} of {} behind {streamed}", message.kind(), header.stamp);
+                    let is_early = follows && header.stamp > *streamed;
+                    match &mut self.early {
+                        Some(early) => *early += u32::from(is_early),
+                        None => {
+                            assert!(!is_early, "{:?} of {} behind {streamed}", message.kind(), header.stamp)
+                        }
+                    }
                 }
             }
         }
     }
 
     fn lose(&mut self, i: usize) {
-        if let Some((n, conn)) = self.homes[i].take() {
+        if let Some((n, conn)) = self.ends[i].home.take() {
             self.push(End::At(n, conn), Item::Close);
             self.channels.remove(&End::Client(i));
             self.clients[i].handle(Now(self.now), ClientInput::Disconnected("it is gone".into()));
@@ -435,30 +523,33 @@ impl Inner {
     /// Does what a client's machine wants done.
     pub fn after_client(&mut self, i: usize) {
         let bytes = std::mem::take(self.clients[i].outgoing());
-        if let Some((n, conn)) = self.homes[i].filter(|_| !bytes.is_empty()) {
+        if let Some((n, conn)) = self.ends[i].home.filter(|_| !bytes.is_empty()) {
             self.push(End::At(n, conn), Item::Bytes(bytes));
         }
-        if self.homes[i].is_some() && self.clients[i].wants_close() {
+        if self.ends[i].home.is_some() && self.clients[i].wants_close() {
             self.lose(i);
         }
-        if self.homes[i].is_some() || !self.clients[i].wants_connection() {
+        if self.ends[i].home.is_some() || !self.clients[i].wants_connection() {
             return;
         }
-        let (n, at) = match self.connecting[i] {
+        let (n, at) = match self.ends[i].connecting {
             Some(next) => next,
             None => {
                 let (at, pause_us) = self.clients[i].next_server();
                 let n = (0..3).find(|n| name(*n) == at).unwrap();
-                *self.connecting[i].insert((n, self.now + pause_us))
+                *self.ends[i].connecting.insert((n, self.now + pause_us))
             }
         };
         if at <= self.now {
-            self.connecting[i] = None;
+            self.ends[i].connecting = None;
+            if !self.nodes[n].is_up() {
+                return self.clients[i].server_unreachable("it has ended".into());
+            }
             self.conn_last += 1;
             let conn = Conn(self.conn_last);
-            self.homes[i] = Some((n, conn));
+            self.ends[i].home = Some((n, conn));
             self.join(End::Client(i), End::At(n, conn));
-            self.frames[i] = Deframer::default();
+            self.ends[i].frames = Deframer::default();
             self.clients[i].handle(Now(self.now), ClientInput::Connected);
             self.after_client(i);
         }
@@ -489,7 +580,7 @@ pub struct Thread<'w> {
 
 impl Port for Thread<'_> {
     fn now(&self) -> Now {
-        Now(self.world.inner.borrow().now)
+        Now(self.world.lock().now)
     }
 
     fn drive(
@@ -497,30 +588,31 @@ impl Port for Thread<'_> {
         until: Option<Now>,
         step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
     ) -> Result<(), Error> {
+        let until = until.unwrap_or(self.now().plus_us(PATIENCE_US));
         for _ in 0..STEPS_MAX {
             {
-                let inner = &mut *self.world.inner.borrow_mut();
+                let inner = &mut *self.world.lock();
                 let now = Now(inner.now);
                 let done = step(&mut inner.clients[self.client], now) == Step::Done;
                 inner.after_client(self.client);
                 if done {
                     return Ok(());
                 }
-                if until.is_some_and(|until| until <= now) {
+                if until <= now {
                     return Err(Error::Timeout(None));
                 }
                 inner.step();
             }
         }
-        let inner = self.world.inner.borrow();
+        let inner = self.world.lock();
         panic!("client {} waits: {}", self.client, inner.state());
     }
 
     fn back_off(&self, _: u64) {
-        self.world.inner.borrow_mut().step();
+        self.world.lock().step();
     }
 
     fn pause(&self) {
-        self.world.inner.borrow_mut().step();
+        self.world.lock().step();
     }
 }

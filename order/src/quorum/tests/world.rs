@@ -694,7 +694,7 @@ impl World {
                 }
             }
             Output::Sure => self.nodes[i].disk.is_damaged = false,
-            Output::KeepFrom(_) | Output::Members(_) | Output::Lost => {}
+            Output::KeepFrom(_) | Output::Members(_) | Output::Lost(..) => {}
         }
         Ok(())
     }

@@ -21,15 +21,15 @@ use tercel_engine::replica::saved::Saved;
 use tercel_events::Handle;
 use tercel_wire::cursor::{DecodeError, Reader, le32};
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::frame::{self, Header, Kind};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::log::{self, Last, encode_record};
-use tercel_wire::message::{BackupPart, Hello, Refused, Transfer, TransferBegun, Welcome};
+use tercel_wire::message::{BackupPart, Refused, Transfer, TransferBegun};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use crate::address::Address;
 use crate::disk::DiskError;
-use crate::disk::dir::{DataDir, LOG_NAME, Purpose, Space, random_u64, today};
+use crate::disk::dir::{DataDir, LOG_NAME, Purpose, Space, today};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig};
 use crate::disk::pages::{PageBatch, PageStore, Parts, RedbPages};
@@ -40,6 +40,7 @@ use crate::server::store::post;
 /// Takes copies, one at a time.
 pub(super) struct Copying {
     dir: PathBuf,
+    space: SpaceId,
     of: Transfer,
     is_under_way: Arc<AtomicBool>,
     /// Set when the server stops: a copy breaks off.
@@ -48,24 +49,25 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    pub(super) fn new(dir: &Path, group: u64, member: MemberId) -> Copying {
+    pub(super) fn new(dir: &Path, space: SpaceId, group: u64, member: MemberId) -> Copying {
         let (of, is_under_way, is_stopping) = (Transfer { group, member }, Arc::default(), Arc::default());
-        Copying { dir: dir.into(), of, is_under_way, is_stopping, thread: None }
+        Copying { dir: dir.into(), space, of, is_under_way, is_stopping, thread: None }
     }
 
-    /// Begins a copy, unless one is under way.
-    pub(super) fn begin(&mut self, leader: &str, handle: &Handle<Post>) -> std::io::Result<()> {
+    /// Begins a copy from the leader of a view, unless one is under way.
+    pub(super) fn begin(&mut self, view: ViewId, leader: &str, handle: &Handle<Post>) -> std::io::Result<()> {
         // One that cannot be reached so is told of where it was added.
         let Ok(leader) = leader.parse::<Address>() else { return Ok(()) };
         if self.is_under_way.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
         let (dir, of, handle) = (self.dir.clone(), self.of.clone(), handle.clone());
+        let space = Space { id: self.space, page_bytes: PAGE_BYTES as u32, created: today(), view_first: 0 };
         let (is_under_way, is_stopping) = (self.is_under_way.clone(), self.is_stopping.clone());
         self.spawn(move || {
             let copied = caught(|| {
                 DataDir::drop_copy(&dir)?;
-                copy((&leader, is_stopping), &of, &DataDir::copy_of(&dir))
+                copy((&leader, is_stopping), &of, &DataDir::copy_of(&dir), &space)
             });
             if !matches!(copied, Ok(Ok(_))) {
                 // The next attempt, or opening, tries again.
@@ -75,7 +77,7 @@ impl Copying {
             let is_whole = matches!(copied, Ok(Ok(_)));
             let copied = copied.and_then(|copied| copied.map_err(|why| why.to_string()));
             let failed = |why| (of.member, format!("the copy broke off: {why}"));
-            post(&handle, Post::Copied(copied.map_err(failed)));
+            post(&handle, Post::Copied(copied.map(|end| (view, end)).map_err(failed)));
             is_under_way.fetch_and(is_whole, Ordering::SeqCst);
         })
     }
@@ -111,14 +113,14 @@ impl Drop for Copying {
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// Takes a copy into the directory `dir`. Gives the view in which it was begun, and the last entry of its
-/// log.
+/// Takes a copy of the space into the directory `dir`. Gives the last entry of its log.
 fn copy(
     (leader, is_stopping): (&Address, Arc<AtomicBool>),
     of: &Transfer,
     dir: &Path,
-) -> Result<(ViewId, EntryId), Failed> {
-    let (mut source, space) = Source::greet(leader, is_stopping)?;
+    space: &Space,
+) -> Result<EntryId, Failed> {
+    let mut source = Source::connect(leader, is_stopping)?;
     source.ask(Kind::Transfer, |body| of.encode(body))?;
     let begun = source.answer(Kind::TransferBegun, TransferBegun::decode)?;
     let before = EntryId { view: begun.before_view, position: LogPosition(begun.before) };
@@ -135,8 +137,8 @@ fn copy(
         end = made.take(&mut source)?;
         Ok(())
     };
-    DataDir::create_copy(dir, Purpose::Copy, &space, (stamp_before, before), segment_bytes, fill)?;
-    Ok((begun.view, end))
+    DataDir::create_copy(dir, Purpose::Copy, space, (stamp_before, before), segment_bytes, fill)?;
+    Ok(end)
 }
 
 /// The copy as far as it is made.
@@ -165,10 +167,7 @@ impl Made {
                 }
                 BackupPart::Pages { pages, .. } => self.add_pages(pages)?,
                 BackupPart::Log(bytes) => self.add_entries(bytes)?,
-                BackupPart::End { pages } => {
-                    let _ = source.ask(Kind::Bye, |_| ());
-                    return self.finish(pages);
-                }
+                BackupPart::End { pages } => return self.finish(pages),
             }
             source.ask(Kind::BackupNext, |_| ())?;
         }
@@ -230,7 +229,7 @@ impl Made {
     }
 }
 
-/// A session with the leader.
+/// A connection to the leader, without a greeting: it may need this member's disk before it welcomes anyone.
 struct Source {
     stream: UnixStream,
     deframer: Deframer,
@@ -240,28 +239,13 @@ struct Source {
 }
 
 impl Source {
-    fn greet(leader: &Address, is_stopping: Arc<AtomicBool>) -> Result<(Source, Space), Failed> {
+    fn connect(leader: &Address, is_stopping: Arc<AtomicBool>) -> Result<Source, Failed> {
         // A stream is a stream: what the socket is of makes no difference to reads and writes.
         let stream = UnixStream::from(leader.connect(CONNECT_MAX)?);
         stream.set_read_timeout(Some(GLANCE))?;
         stream.set_write_timeout(Some(ANSWER_MAX))?;
         let (deframer, buffer) = (Deframer::default(), vec![0; 256 << 10]);
-        let mut source = Source { stream, deframer, buffer, call: 0, is_stopping };
-        let hello = Hello {
-            client: ClientId(random_u64(Path::new("a client"))?),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
-        source.ask(Kind::Hello, |body| hello.encode(body))?;
-        let Welcome { space: id, page_bytes, .. } = source.answer(Kind::Welcome, Welcome::decode)?;
-        if usize::from(page_bytes) != PAGE_BYTES {
-            return Err("its pages are of another size".into());
-        }
-        Ok((source, Space { id, page_bytes: PAGE_BYTES as u32, created: today(), view_first: 0 }))
+        Ok(Source { stream, deframer, buffer, call: 0, is_stopping })
     }
 
     fn ask(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> Result<(), Failed> {
@@ -328,28 +312,13 @@ mod tests {
     use std::time::Duration;
     use tercel_events::{Config as EventsConfig, EventQueue};
 
-    /// A leader that greets, says that a copy begins, and then nothing; or it ends the connection.
+    /// A leader that says that a copy begins, and then nothing; or it ends the connection.
     fn leader(ends: bool) -> (Address, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::from(listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let (mut welcome, mut begun, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
-            let hello = Welcome {
-                version: WIRE_VERSION,
-                space: SpaceId(7),
-                view: ViewId::new(1, 1),
-                watermark: Stamp(9),
-                resumed: false,
-                places: false,
-                keepalive_ms: 1_000,
-                credit: 1,
-                credit_bytes: 1,
-                transaction_bytes_max: 1,
-                page_bytes: PAGE_BYTES as u16,
-                servers: Vec::new(),
-            };
-            hello.encode(&mut welcome);
+            let (mut begun, mut bytes) = (Vec::new(), Vec::new());
             let transfer = TransferBegun {
                 stamp: Stamp(9),
                 view: ViewId::new(1, 1),
@@ -360,9 +329,7 @@ mod tests {
                 before: 4,
             };
             transfer.encode(&mut begun);
-            for (call, kind, body) in [(1, Kind::Welcome, &welcome), (2, Kind::TransferBegun, &begun)] {
-                frame::encode(Header::new(kind, call), body, &mut bytes);
-            }
+            frame::encode(Header::new(Kind::TransferBegun, 1), &begun, &mut bytes);
             stream.write_all(&bytes).unwrap();
             // It reads until the member ends, or it ends itself when it was asked for a part.
             let mut buffer = [0; 4096];
@@ -375,16 +342,16 @@ mod tests {
     fn copy_that_breaks_off_is_removed() {
         let parent = tempfile::tempdir().unwrap();
         let queue: EventQueue<Post> = EventQueue::open(EventsConfig::default()).unwrap();
-        let mut copying = Copying::new(parent.path(), 1, MemberId(2));
+        let mut copying = Copying::new(parent.path(), SpaceId(7), 1, MemberId(2));
         let copy = DataDir::copy_of(parent.path());
         let (address, thread) = leader(true);
-        copying.begin(&address.to_string(), &queue.handle()).unwrap();
+        copying.begin(ViewId::new(1, 1), &address.to_string(), &queue.handle()).unwrap();
         copying.join();
         thread.join().unwrap();
         assert!(!copy.exists() && !copying.is_under_way.load(Ordering::SeqCst));
         // A copy that has begun ends with the server, and does not wait for its leader.
         let (address, thread) = leader(false);
-        copying.begin(&address.to_string(), &queue.handle()).unwrap();
+        copying.begin(ViewId::new(1, 1), &address.to_string(), &queue.handle()).unwrap();
         while !copy.exists() {
             std::thread::yield_now();
         }

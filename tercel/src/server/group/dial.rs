@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::pipe::PipeFlags;
 use tercel_engine::server::Conn;
 use tercel_events::Handle;
@@ -86,7 +87,7 @@ pub(super) fn connect_once(
     let under_way = dials.clone();
     let dial = move || {
         let address = leader.parse::<Address>().ok();
-        let stream = address.and_then(|address| connect(&address, &[]).ok());
+        let stream = address.and_then(|address| connect(&address, &[], CONNECT_MAX).ok());
         post(&handle, Post::Reached(conn, stream));
         drop(under_way);
     };
@@ -100,10 +101,10 @@ impl Drop for Dialer {
 }
 
 fn dial(to: MemberId, address: &Address, greeting: &[u8], asked: &Receiver<()>, handle: &Handle<Post>) {
-    let mut pause = Pause::default();
+    let (mut pause, mut patience) = (Pause::default(), Patience::default());
     loop {
         let begun = Instant::now();
-        if let Ok(stream) = connect(address, greeting) {
+        if let Ok(stream) = patience.connect(address, greeting) {
             post(handle, Post::Dialed(to, stream));
             if asked.recv().is_err() {
                 return;
@@ -129,10 +130,10 @@ fn be_present(address: &Address, greeting: &[u8], ended: OwnedFd, give_back: &Se
         let is_waited = rustix::io::retry_on_intr(|| poll(&mut fds, wait.as_ref()));
         is_waited.is_err() || !fds[0].revents().is_empty()
     };
-    let mut pause = Pause::default();
+    let (mut pause, mut patience) = (Pause::default(), Patience::default());
     loop {
         let begun = Instant::now();
-        if let Ok(stream) = connect(address, greeting)
+        if let Ok(stream) = patience.connect(address, greeting)
             && has_ended(Some(&stream), None)
         {
             return;
@@ -143,8 +144,8 @@ fn be_present(address: &Address, greeting: &[u8], ended: OwnedFd, give_back: &Se
     }
 }
 
-fn connect(address: &Address, greeting: &[u8]) -> std::io::Result<OwnedFd> {
-    let stream = address.connect(CONNECT_MAX)?;
+fn connect(address: &Address, greeting: &[u8], patience: Duration) -> std::io::Result<OwnedFd> {
+    let stream = address.connect(patience)?;
     // A stream is a stream: what the socket is of makes no difference to a write.
     let mut stream = UnixStream::from(stream);
     stream.write_all(greeting)?;
@@ -158,6 +159,50 @@ const DIALS_MAX: usize = 64;
 
 /// The wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
+const CONNECT_MIN: Duration = Duration::from_millis(40);
+
+/// Time for which the other machine may leave bytes unanswered, or the other process may read none of many,
+/// until the connection to a member counts as ended, in milliseconds. After a longer cut, TCP would wait as
+/// long again before it sends anew.
+const UNANSWERED_MAX_MS: u32 = 400;
+
+/// The wait for the next connection. A network that drops what it is sent is tried anew after a short time,
+/// for TCP itself would send its first packet again after a second; now and then there is more time.
+struct Patience {
+    usual: Duration,
+    failed: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { usual: CONNECT_MIN, failed: 0 }
+    }
+}
+
+impl Patience {
+    fn connect(&mut self, address: &Address, greeting: &[u8]) -> std::io::Result<OwnedFd> {
+        let begun = Instant::now();
+        let is_long = self.failed % LONG_EVERY == LONG_EVERY - 1;
+        let wait = if is_long { CONNECT_MAX } else { self.usual };
+        let connected = connect(address, greeting, wait).and_then(|stream| {
+            if let Address::Tcp(_) = address {
+                set_tcp_user_timeout(&stream, UNANSWERED_MAX_MS)?;
+            }
+            Ok(stream)
+        });
+        self.failed = if connected.is_ok() { 0 } else { self.failed.wrapping_add(1) };
+        if connected.is_ok() {
+            self.usual = (begun.elapsed() * USUAL_TIMES).clamp(CONNECT_MIN, CONNECT_MAX);
+        }
+        connected
+    }
+}
+
+/// One attempt of so many has the longest time.
+const LONG_EVERY: u32 = 16;
+
+/// An attempt has so many times the time that the last connection took.
+const USUAL_TIMES: u32 = 8;
 
 /// The pause before the next attempt: a member that is back is found within this time.
 #[derive(Default)]

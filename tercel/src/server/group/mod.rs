@@ -92,7 +92,7 @@ impl Group {
         let join = Join { group, space, member, start, version: MEMBERS_VERSION };
         let saver = Saver::start(votes, handle.clone())?;
         let reading = Reading::start(log.clone(), space, handle.clone())?;
-        let copying = Copying::new(dir, group, member);
+        let copying = Copying::new(dir, space, group, member);
         let peers = BTreeMap::new();
         let (upstreams, dials) = (HashMap::new(), Arc::default());
         Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle, upstreams, dials })
@@ -134,16 +134,20 @@ impl Group {
         }
     }
 
-    /// Takes what a member says over the connection to it: refusals alone. Gives the last.
-    pub(crate) fn heard(&mut self, stream: Token, bytes: &[u8]) -> Option<(MemberId, String)> {
+    /// Takes what a member says over the connection to it: refusals, and packets of one that does not know
+    /// yet where this one is. Gives the last refusal, and the packets.
+    pub(crate) fn heard(&mut self, stream: Token, bytes: &[u8]) -> Option<Heard> {
         let (id, peer) = self.peers.iter_mut().find(|(_, peer)| peer.stream == Some(stream))?;
         peer.deframer.push(bytes);
-        let mut last = None;
+        let (mut last, mut packets) = (None, Vec::new());
         while let Ok(Some((header, body))) = peer.deframer.next_frame() {
-            let refused = (header.kind == Kind::Refused).then(|| Refused::decode(body).ok()).flatten();
-            last = refused.map(|refused| (*id, refused.text)).or(last);
+            match header.kind {
+                Kind::Refused => last = Refused::decode(body).ok().map(|refused| refused.text).or(last),
+                Kind::Packet => packets.push(body.to_vec()),
+                _ => {}
+            }
         }
-        last
+        Some((*id, last, packets))
     }
 
     /// A connection has ended. Gives the member to which it was one.
@@ -216,9 +220,9 @@ impl Group {
         }))
     }
 
-    /// Takes a copy of the space from the leader.
-    pub(crate) fn copy(&mut self, leader: &str) -> std::io::Result<()> {
-        self.copying.begin(leader, &self.handle)
+    /// Takes a copy of the space from the leader of a view.
+    pub(crate) fn copy(&mut self, view: ViewId, leader: &str) -> std::io::Result<()> {
+        self.copying.begin(view, leader, &self.handle)
     }
 
     /// The copy that was made is not adopted.
@@ -231,6 +235,9 @@ impl Group {
         self.saver.save(number, view);
     }
 }
+
+/// A member, its last words of refusal, and packets.
+pub(crate) type Heard = (MemberId, Option<String>, Vec<Vec<u8>>);
 
 /// The work of recovering a replica from the pages.
 pub(crate) type Recovering = Box<dyn FnOnce(&dyn PageRead) + Send>;

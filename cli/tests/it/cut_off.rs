@@ -1,0 +1,365 @@
+//! Readers of two spaces beside copies on their host, which is cut off from the groups of both spaces while
+//! the leaders of these are killed.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tercel::{
+    Address, Addresses, Client, ClientConfig, Error, Freshness, Isolation, Object, Options, ReadFrom,
+    Session, Spaces, Transport, Tx,
+};
+use tercel_term::hosts::{Hosts, Link};
+
+use crate::common::{Serving, leader, out, tercel, until};
+
+#[derive(Object)]
+struct Count {
+    count: u64,
+}
+
+const SPACES: [&str; 2] = ["causes", "effects"];
+const MEMBERS: usize = 3;
+const READERS: usize = 2;
+/// The host of the readers and of the copies.
+const NEAR: usize = MEMBERS;
+const KEEPALIVE: Duration = Duration::from_millis(400);
+/// Two keepalives, a third of a second, and room for a busy machine.
+const FAILS_WITHIN: Duration = Duration::from_millis(3_000);
+
+/// The time for which the copies are cut off.
+fn cut_for() -> Duration {
+    let seconds = std::env::var("TERCEL_TEST_CUT_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(3))
+}
+
+/// The addresses of the members of a space, and the socket of its copy.
+#[derive(Clone)]
+struct Place {
+    all: Addresses,
+    socket: Address,
+}
+
+/// The group of a space, its members on hosts of their own, and the copy near the readers.
+struct Group {
+    data: Vec<String>,
+    ats: Vec<String>,
+    members: Vec<Option<Serving>>,
+    place: Place,
+    _copy: Serving,
+}
+
+impl Group {
+    fn start(hosts: &Hosts, dir: &Path, name: &str, port: u16) -> Group {
+        let at = |host: usize| format!("10.77.{}.2:{port}", host + 1);
+        let ats: Vec<String> = (0..MEMBERS).map(at).collect();
+        let path = |what: &str| dir.join(format!("{name}-{what}")).display().to_string();
+        let data: Vec<String> = (0..MEMBERS).map(|i| path(&i.to_string())).collect();
+        let pairs = data.iter().zip(&ats).map(|(data, at)| format!("{data}={at}"));
+        let form: Vec<String> = ["group", "form"].map(String::from).into_iter().chain(pairs).collect();
+        out(&tercel(&form.iter().map(String::as_str).collect::<Vec<_>>()));
+        let members =
+            (0..MEMBERS).map(|i| Some(Serving::of(serve(hosts, i, &data[i], &ats[i]), 0))).collect();
+        let socket = path("socket");
+        let mut copy = serve(hosts, NEAR, &path("near"), &at(NEAR));
+        copy.args(["--listen", &format!("unix:{socket}"), "--follow", &ats.join(",")]);
+        let place = Place { all: ats.join(",").parse().unwrap(), socket: Address::Unix(socket.into()) };
+        Group { data, ats, members, place, _copy: Serving::of(copy, 1) }
+    }
+
+    /// Kills the member that leads, and gives its number.
+    fn kill_leader(&mut self) -> usize {
+        let at = leader(&self.ats.join(","));
+        let leads = self.ats.iter().position(|other| *other == at).unwrap();
+        self.members[leads] = None;
+        leads
+    }
+
+    fn serve_again(&mut self, hosts: &Hosts, member: usize) {
+        let command = serve(hosts, member, &self.data[member], &self.ats[member]);
+        self.members[member] = Some(Serving::of(command, 0));
+    }
+}
+
+fn serve(hosts: &Hosts, host: usize, data: &str, at: &str) -> Command {
+    let keepalive = KEEPALIVE.as_millis().to_string();
+    let mut command = hosts.of(host).command(env!("CARGO_BIN_EXE_tercel"));
+    command.args([
+        "serve",
+        "--data",
+        data,
+        "--listen",
+        at,
+        "--allow-plain-remote",
+        "--keepalive",
+        &keepalive,
+    ]);
+    command
+}
+
+/// Clients of both spaces, at the leaders or at the copies.
+fn connect(places: &[Place; 2], is_near: bool) -> Spaces {
+    places.iter().zip(SPACES).fold(Spaces::new(), |spaces, (place, name)| {
+        let read_from = if is_near { ReadFrom::Address(place.socket.clone()) } else { ReadFrom::Leader };
+        let config = ClientConfig { read_from, ..ClientConfig::default() };
+        spaces.with(name, Client::connect_with(place.all.clone(), config).unwrap())
+    })
+}
+
+/// Clients at the copies, once these have a state to show.
+fn near(places: &[Place; 2]) -> Spaces {
+    until(|| Some(connect(places, true)).filter(is_near))
+}
+
+fn is_near(spaces: &Spaces) -> bool {
+    let at_copy = |name| spaces.client(name).unwrap().transport() == Some(Transport::SharedMemory);
+    SPACES.into_iter().all(at_copy)
+}
+
+fn count(tx: &Tx<'_>, root: &str) -> Result<u64, Error> {
+    Ok(tx.get_root::<Count>(root)?.count())
+}
+
+/// Counts on in a space; gives the count after that.
+fn add(session: &Session<'_>, space: &str, root: &str, options: Options) -> Result<u64, Error> {
+    session.space(space)?.with(options).run(|tx| {
+        let counter = tx.get_root::<Count>(root)?;
+        counter.edit()?.set_count(counter.count() + 1)?;
+        Ok(counter.count() + 1)
+    })
+}
+
+fn read(session: &Session<'_>, space: &str, root: &str, options: impl Into<Options>) -> Result<u64, Error> {
+    session.space(space)?.with(options).read(|tx| count(tx, root))
+}
+
+/// The course of a run, told to all of its threads.
+#[derive(Default)]
+struct Course {
+    is_cut: AtomicBool,
+    is_over: AtomicBool,
+    /// Rounds that were acknowledged.
+    written: AtomicU64,
+    /// Readers that write no more.
+    ready: AtomicU64,
+    /// Causal reads while the copies were cut off.
+    reads: AtomicU64,
+    /// Strict and bounded reads that have failed by then.
+    refused: AtomicU64,
+}
+
+impl Course {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::SeqCst)
+    }
+}
+
+/// Ends the threads of a run, also if a test fails.
+struct Ends<'a>(&'a Course);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The newest counts of both spaces that a session has seen, and that of its own objects.
+#[derive(Default)]
+struct Seen([u64; 2], u64);
+
+impl Seen {
+    /// Both counts were read, the effect's first or in one cut.
+    fn both(&mut self, [cause, effect]: [u64; 2]) {
+        assert!(cause >= effect, "effect {effect} without its cause, which is at {cause}");
+        self.one(0, cause);
+        self.one(1, effect);
+    }
+
+    fn one(&mut self, space: usize, count: u64) {
+        assert!(count >= self.0[space], "{} go back from {} to {count}", SPACES[space], self.0[space]);
+        self.0[space] = count;
+    }
+}
+
+/// Writes objects of its own, and then reads causally without a pause.
+fn reads_on(course: &Course, places: &[Place; 2], reader: usize) {
+    let spaces = near(places);
+    let session = spaces.session().unwrap();
+    let (mut seen, root) = (Seen::default(), own(reader));
+    for n in 1..=OWN {
+        for space in SPACES {
+            assert_eq!(add(&session, space, &root, Options::default()), Ok(n));
+        }
+        seen.1 = n;
+        looks(&session, &mut seen, &root);
+    }
+    course.ready.fetch_add(1, Ordering::SeqCst);
+    let mut has_moved = false;
+    while !course.is_over() {
+        let (begun, was_cut) = (Instant::now(), course.is_cut());
+        looks(&session, &mut seen, &root);
+        if was_cut && course.is_cut() {
+            assert!(begun.elapsed() < FAILS_WITHIN, "causal reads take {:?}", begun.elapsed());
+            course.reads.fetch_add(1, Ordering::SeqCst);
+            if !std::mem::replace(&mut has_moved, true) {
+                moves(places, &session.token().unwrap().to_string(), &mut seen, &root);
+            }
+        }
+    }
+    comes_back(&spaces, &session, course);
+}
+
+/// Reads both spaces, and its own writes, however old the caches are.
+fn looks(session: &Session<'_>, seen: &mut Seen, own: &str) {
+    let read = |space, root: &str| read(session, space, root, Freshness::Stale).unwrap();
+    let effect = read("effects", "count");
+    seen.both([read("causes", "count"), effect]);
+    let cut = session.read_with(Freshness::Stale, |cut| {
+        Ok([count(cut.space("causes")?, "count")?, count(cut.space("effects")?, "count")?])
+    });
+    seen.both(cut.unwrap());
+    let own = SPACES.map(|space| read(space, own));
+    assert!(own[0] >= seen.1 && own == [own[0]; 2], "of its own writes it reads {own:?}");
+    seen.1 = own[0];
+}
+
+/// Goes on with a token in a process that has nothing in its caches yet, at the copies too.
+fn moves(places: &[Place; 2], token: &str, seen: &mut Seen, own: &str) {
+    let spaces = near(places);
+    let session = spaces.session().unwrap();
+    session.absorb(&token.parse().unwrap()).unwrap();
+    looks(&session, seen, own);
+}
+
+/// Asks for what a copy that is cut off cannot know.
+fn asks_too_much(course: &Course, places: &[Place; 2]) {
+    let spaces = near(places);
+    let session = spaces.session().unwrap();
+    let mut seen = Seen::default();
+    let bounded = |ms| Options::from(Freshness::Bounded(Duration::from_millis(ms)));
+    let timeout = Some(Duration::from_millis(500));
+    let asked = [Isolation::Strict.into(), bounded(50), Options { timeout, ..bounded(0) }];
+    while !course.is_over() {
+        for (space, options) in (0..2).flat_map(|space| asked.map(|options| (space, options))) {
+            let (begun, was_cut) = (Instant::now(), course.is_cut());
+            let read = read(&session, SPACES[space], "count", options);
+            let took = begun.elapsed();
+            match read {
+                Ok(count) => {
+                    seen.one(space, count);
+                    assert!(!was_cut || !course.is_cut() || took < KEEPALIVE, "who told of {count}?");
+                }
+                Err(Error::Unavailable(_) | Error::Timeout(_)) => {
+                    assert!(took < FAILS_WITHIN, "it fails after {took:?}");
+                    course.refused.fetch_add(u64::from(was_cut), Ordering::SeqCst);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    comes_back(&spaces, &session, course);
+}
+
+/// A session sees all that was written, and reads at its copies.
+fn comes_back(spaces: &Spaces, session: &Session<'_>, course: &Course) {
+    has_all(session, course);
+    until(|| is_near(spaces).then_some(()));
+}
+
+fn has_all(session: &Session<'_>, course: &Course) {
+    for space in SPACES {
+        let counted = until(|| read(session, space, "count", Isolation::Strict).ok());
+        assert_eq!(counted, course.written.load(Ordering::SeqCst));
+    }
+}
+
+/// Rounds of a reader before the copies are cut off.
+const OWN: u64 = 30;
+
+fn rounds(session: &Session<'_>, course: &Course, is_over: impl Fn(u64) -> bool) {
+    let mut n = course.written.load(Ordering::SeqCst);
+    while !is_over(n) {
+        n += 1;
+        for space in SPACES {
+            let added = add(session, space, "count", Options::default());
+            assert_eq!(added, Ok(n), "an acknowledged commit is lost, or one is there twice");
+        }
+        course.written.store(n, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn readers_beside_cut_off_copies_read_causally() {
+    // The thread stays on the host of the writer.
+    thread::spawn(|| match Hosts::new(MEMBERS + 1) {
+        Ok(hosts) => run(&hosts),
+        Err(e) => println!("left out: no hosts can be made: {}", e.what),
+    })
+    .join()
+    .unwrap();
+}
+
+fn run(hosts: &Hosts) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut groups = [0, 1].map(|i| Group::start(hosts, dir.path(), SPACES[i], 7117 + i as u16));
+    let places = groups.each_ref().map(|group| group.place.clone());
+    let spaces = connect(&places, false);
+    let session = spaces.session().unwrap();
+    make(&session);
+    let course = &Course::default();
+    thread::scope(|scope| {
+        let ends = Ends(course);
+        let on_host = |reads: &dyn Fn()| {
+            hosts.of(NEAR).enter().unwrap();
+            reads();
+        };
+        let places = &places;
+        (0..READERS).for_each(|i| _ = scope.spawn(move || on_host(&|| reads_on(course, places, i))));
+        scope.spawn(move || on_host(&|| asks_too_much(course, places)));
+        let is_ready = || course.ready.load(Ordering::SeqCst) >= READERS as u64;
+        rounds(&session, course, |_| is_ready());
+        // The copies have both, else the one that has an effect could have it without its cause for as long.
+        has_all(&near(places).session().unwrap(), course);
+        hosts.set(NEAR, Link::Cut).unwrap();
+        let begun = Instant::now();
+        course.is_cut.store(true, Ordering::SeqCst);
+        for group in &mut groups {
+            let killed = group.kill_leader();
+            let n = course.written.load(Ordering::SeqCst);
+            rounds(&session, course, |now| now > n + 20);
+            group.serve_again(hosts, killed);
+        }
+        rounds(&session, course, |_| begun.elapsed() >= cut_for());
+        course.is_cut.store(false, Ordering::SeqCst);
+        hosts.set(NEAR, Link::Whole).unwrap();
+        drop(ends);
+    });
+    let [reads, refused] = [&course.reads, &course.refused].map(|count| count.load(Ordering::SeqCst));
+    println!("cut off: {reads} causal reads, {refused} others refused");
+    assert!(reads >= 100 && refused >= 5);
+    let written = course.written.load(Ordering::SeqCst);
+    for space in SPACES {
+        assert_eq!(read(&session, space, "count", Isolation::Strict), Ok(written));
+    }
+}
+
+/// The counters of the writer and of each reader.
+fn make(session: &Session<'_>) {
+    let roots: Vec<String> = (0..READERS).map(own).chain(["count".into()]).collect();
+    for space in SPACES {
+        let make = |tx: &Tx<'_>| {
+            roots.iter().try_for_each(|root| tx.set_root(root, tx.create(&Count { count: 0 })?))
+        };
+        session.space(space).unwrap().run(make).unwrap();
+    }
+}
+
+fn own(reader: usize) -> String {
+    format!("own {reader}")
+}
