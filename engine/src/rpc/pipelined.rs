@@ -88,8 +88,8 @@ impl<R, E> Pending<'_, R, E> {
     /// Waits until the procedure has ended, and gives its result.
     ///
     /// # Errors
-    /// As those of a call that was waited for at once, see [`ServiceHandle`]. Where that one is `Full` because
-    /// its server would have no thread left, this one was begun: it is `Unknown`, unless its answer is there.
+    /// As those of a call that was waited for at once, see [`ServiceHandle`]. But where its server would have
+    /// no thread left, that one is `Full`; this one was begun and is `Unknown`, unless its answer is there.
     pub fn wait(self) -> Called<R, E> {
         let mut sent = match self.0 {
             State::Answered(called) => return called,

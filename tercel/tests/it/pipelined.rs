@@ -135,7 +135,7 @@ fn begun_call_runs_though_no_thread_waits() {
 }
 
 #[test]
-fn begun_calls_go_on_over_restarts_and_count_once_at_most() {
+fn begun_calls_over_restarts_run_once_at_most() {
     for by in [1, 2] {
         let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
         let mut server = serve(dir.path(), &desk);
