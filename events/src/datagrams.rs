@@ -9,7 +9,9 @@ use std::io;
 use std::mem::size_of;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, sendto};
 
@@ -18,7 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, sendto};
 pub struct DatagramSocket {
     socket: UdpSocket,
     /// The kernel divides what is sent.
-    divides: bool,
+    divides: AtomicBool,
 }
 
 /// Datagrams of one sender, one behind the other.
@@ -48,7 +50,7 @@ impl DatagramSocket {
                 unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, option, at.cast(), bytes) };
             set == 0
         };
-        let divides = set(libc::UDP_SEGMENT, 0);
+        let divides = set(libc::UDP_SEGMENT, 0).into();
         set(libc::UDP_GRO, 1);
         DatagramSocket { socket, divides }
     }
@@ -67,20 +69,35 @@ impl DatagramSocket {
     /// the peer of a connected socket if no other one is named.
     ///
     /// # Errors
-    /// As the system says; some of them may have been sent.
+    /// The first one of the system. One datagram's error keeps none of the others from being sent, unless it
+    /// is that there is no room.
     pub fn send(&self, bytes: &[u8], size: usize, to: Option<SocketAddr>) -> io::Result<()> {
-        let is_one = bytes.len() <= size;
-        if !is_one && self.divides && self.send_divided(bytes, size, to).is_ok() {
-            return Ok(());
+        if bytes.len() > size && self.divides.load(Ordering::Relaxed) {
+            match self.send_divided(bytes, size, to) {
+                Ok(()) => return Ok(()),
+                Err(e) => self.divides_not(&e),
+            }
         }
         // Of a size that this kernel does not divide, or one is too large for the network.
-        bytes.chunks(size.max(1)).try_for_each(|one| {
-            match to {
+        let mut first = Ok(());
+        for one in bytes.chunks(size.max(1)) {
+            let sent = match to {
                 Some(to) => sendto(self.socket.as_fd(), one, SendFlags::DONTWAIT, &to),
                 None => rustix::net::send(self.socket.as_fd(), one, SendFlags::DONTWAIT),
-            }?;
-            Ok(())
-        })
+            };
+            first = first.and(sent.map(drop).map_err(io::Error::from));
+            if sent == Err(Errno::WOULDBLOCK) {
+                break;
+            }
+        }
+        first
+    }
+
+    /// Divided datagrams were not taken. `EIO` is constant: the route cannot divide.
+    fn divides_not(&self, e: &io::Error) {
+        if e.raw_os_error() == Some(libc::EIO) {
+            self.divides.store(false, Ordering::Relaxed);
+        }
     }
 
     fn send_divided(&self, bytes: &[u8], size: usize, to: Option<SocketAddr>) -> io::Result<()> {
@@ -193,16 +210,30 @@ mod tests {
     #[test]
     fn datagrams_of_one_size_come_back_apart() {
         let bytes: Vec<u8> = (0..40_500_u32).map(|n| (n / 1_000) as u8).collect();
-        for divides in [true, false] {
-            let [mut a, b] = pair();
-            a.divides &= divides;
+        let [a, b] = pair();
+        // The second time as after a device has refused to divide.
+        for refused in [libc::EMSGSIZE, libc::EIO] {
+            a.divides_not(&io::Error::from_raw_os_error(refused));
+            let divides = a.divides.load(Ordering::Relaxed);
+            assert!(!divides || refused == libc::EMSGSIZE);
             for to in [None, Some(b.socket().local_addr().unwrap())] {
                 a.send(&bytes, 1_000, to).unwrap();
                 let (all, receives) = received(&b, bytes.len());
                 assert!(all.iter().map(Vec::as_slice).eq(bytes.chunks(1_000)));
-                assert!(receives == if a.divides { 1 } else { all.len() }, "{receives} receives");
+                assert!(receives == if divides { 1 } else { all.len() }, "{receives} receives");
             }
         }
+    }
+
+    #[test]
+    fn datagram_behind_too_large_one_is_sent() {
+        let [a, b] = pair();
+        // IP takes no datagram of that size.
+        let refused = a.send(&[7; 65_530], 65_520, None).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
+        let mut buffer = [0; 100];
+        let came = b.receive(RecvFlags::DONTWAIT, &mut buffer).unwrap();
+        assert_eq!(came.iter().collect::<Vec<_>>(), [[7; 10]]);
     }
 
     #[test]

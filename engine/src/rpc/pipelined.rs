@@ -1,6 +1,5 @@
 //! Calls that are begun now and waited for later: one thread has several under way.
 
-use std::any::Any;
 use std::convert::Infallible;
 
 use tercel_wire::interface::Interface;
@@ -18,9 +17,8 @@ use crate::txn::{Expressed, UnderWay};
 /// gives a [`Pending`].
 ///
 /// In shared memory each call leaves at once. By a socket they leave together: when a thread of the client
-/// waits, when some kilobytes have gathered, or some
-/// milliseconds later. They are executed in any order. A client has 256 calls under way at most: one more
-/// waits until another one was answered and taken.
+/// waits, when some kilobytes have gathered, or some milliseconds later. They are executed in any order. A
+/// client has 256 calls under way at most: one more waits until another one was answered and taken.
 pub struct Pipelined<'c, S: ?Sized> {
     handle: ServiceHandle<'c, S>,
 }
@@ -38,7 +36,6 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
         put: impl Fn(&mut Encoder<'_>),
         reads: Reads<R, E>,
     ) -> Result<Pending<'c, R, E>, Error> {
-        let slow = self.handle.wait_if_slow(method)?;
         let read = |interface: &Interface, end: ResponseEnd<'_>| {
             read_answer(&interface.methods[method], end, &reads.gives, &reads.fails)
         };
@@ -61,7 +58,8 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
         match ended {
             Some(Err(e)) => Err(e),
             _ => {
-                let sent = Sent { calling, under_way, method, reads, _slow: slow };
+                let is_slow = S::SCHEMA.methods[method].mode.is_slow();
+                let sent = Sent { calling, under_way, method, is_slow, reads };
                 Ok(Pending(State::UnderWay(Box::new(sent))))
             }
         }
@@ -82,21 +80,30 @@ struct Sent<'c, R, E> {
     calling: Calling<'c>,
     under_way: Option<UnderWay>,
     method: usize,
+    is_slow: bool,
     reads: Reads<R, E>,
-    _slow: Option<Box<dyn Any>>,
 }
 
 impl<R, E> Pending<'_, R, E> {
     /// Waits until the procedure has ended, and gives its result.
     ///
     /// # Errors
-    /// As those of a call that was waited for at once, see [`ServiceHandle`].
+    /// As those of a call that was waited for at once, see [`ServiceHandle`]. But where its server would have
+    /// no thread left, that one is `Full`; this one was begun and is `Unknown`, unless its answer is there.
     pub fn wait(self) -> Called<R, E> {
         let mut sent = match self.0 {
             State::Answered(called) => return called,
             State::UnderWay(sent) => sent,
         };
-        let answer = sent.calling.answer(sent.under_way.take())?;
+        let port = sent.calling.port;
+        let waits = if sent.is_slow { port.wait_for_slow() } else { Ok(None) };
+        if waits.is_err() {
+            sent.calling.until = Some(port.now());
+        }
+        let answer = match (sent.calling.answer(sent.under_way.take()), waits) {
+            (Err(Error::Unknown(_)), Err(why)) => return Err(Error::Unknown(why.to_string()).into()),
+            (answer, _) => answer?,
+        };
         let (method, reads) = (sent.method, &sent.reads);
         sent.calling.read(answer, |interface, end| {
             read_answer(&interface.methods[method], end, &reads.gives, &reads.fails)

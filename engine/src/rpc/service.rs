@@ -68,7 +68,9 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         ServiceHandle { timeout, ..self }
     }
 
-    /// The same, whose calls are begun without waiting for their end.
+    /// The same, whose calls are begun without waiting for their end. If the connection ends,
+    /// [`Pending::wait`](super::Pending::wait) alone sends a call again. An answer that is not taken is kept
+    /// whole: up to 256 of them, each of up to 64 MiB.
     pub fn pipelined(self) -> Pipelined<'c, S> {
         Pipelined::new(self)
     }

@@ -6,13 +6,14 @@ use std::fs;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tercel::tools::wire::frame::Kind;
 use tercel::tools::wire::message::Item;
 use tercel::{Bytes, Called, Client, Context, Input, Output, Server, ServiceHandle, Streaming, service};
 use tercel_testkit::stranger::Stranger;
+
+use crate::common::await_that;
 
 #[service]
 trait Crowd {
@@ -126,14 +127,6 @@ const RESTS: u32 = 20;
 fn is_asleep(thread: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.starts_with('S')
-}
-
-fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        thread::yield_now();
-    }
 }
 
 /// Long enough for a call that has a thread, and far shorter than the callers' time.

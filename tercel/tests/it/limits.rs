@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{self, Counter, counter};
+use crate::common::{self, Counter, await_that, counter};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tercel::{
     Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig, ServerError, Tx, embedded,
@@ -31,14 +31,6 @@ fn number(client: &Client, name: &str) -> u64 {
     let status = client.server_status().unwrap();
     let (_, value) = status.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name}: {status}"));
     value.split([',', '}']).next().unwrap().parse().unwrap()
-}
-
-/// Waits for something to become so.
-fn await_that(what: &str, mut so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !so() {
-        assert!(Instant::now() < end, "{what}: it did not become so");
-    }
 }
 
 fn change(client: &Client, r: Ref<Counter>) -> Result<(), Error> {

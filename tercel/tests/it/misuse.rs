@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tercel::{
-    Called, Client, ClientConfig, Context, Error, Failure, Freshness, Isolation, Output, Ref, Server,
-    ServerConfig, Text, Tx, embedded_with, service,
+    Called, Client, ClientConfig, Context, Error, Failure, Freshness, Isolation, Output, Pending, Ref,
+    Server, ServerConfig, Text, Tx, embedded_with, service,
 };
 
 use crate::common::Counter;
@@ -26,6 +26,9 @@ trait Nested {
     /// Calls a slow procedure of the same server.
     #[slow]
     fn call_slowly(&self) -> u64;
+    /// Has six of them under way.
+    #[slow]
+    fn call_six_slowly(&self) -> u64;
     /// Begins a stream.
     #[slow]
     fn words(&self, out: &Output<Text>) -> u64;
@@ -62,6 +65,12 @@ impl Nested for MyNested {
 
     fn call_slowly(&self, _: &Context<'_>) -> Called<u64> {
         self.own().client.service::<dyn Nested>().count_slowly()
+    }
+
+    fn call_six_slowly(&self, _: &Context<'_>) -> Called<u64> {
+        let calls = self.own().client.service::<dyn Nested>().pipelined();
+        let begun = (0..6).map(|_| calls.count_slowly()).collect::<Result<Vec<_>, _>>()?;
+        begun.into_iter().map(Pending::wait).sum()
     }
 
     fn words(&self, _: &Context<'_>, out: &Output<Text>) -> Called<u64> {
@@ -119,11 +128,16 @@ fn slow_procedures_that_call_slow_ones_leave_a_thread() {
             Err(e) => assert!(e.to_string().contains("raise `workers`"), "{e}"),
         }
     }
+    // A thread waits once, for as many as it has begun.
+    assert_eq!(client.service::<dyn Nested>().call_six_slowly(), Ok(30));
     let dir = tempfile::tempdir().unwrap();
     let server = nested(&dir, 1, "127.0.0.1:0");
     let client = Client::connect(&server.addresses()[0]).unwrap();
-    let refused = client.service::<dyn Nested>().call_slowly().unwrap_err();
-    assert!(refused.to_string().contains("raise `workers`"), "{refused}");
+    let service = client.service::<dyn Nested>();
+    for refused in [service.call_slowly(), service.call_six_slowly()] {
+        let refused = refused.unwrap_err();
+        assert!(refused.to_string().contains("raise `workers`"), "{refused}");
+    }
 }
 
 #[test]

@@ -1,20 +1,25 @@
 //! Calls that are begun without waiting: several of one thread are under way at once.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tercel::{Bytes, Called, Client, ClientConfig, Context, Error, Failure, Server, service};
+use tercel::{Bytes, Called, Client, ClientConfig, Context, Error, Failure, Pending, Server, service};
+
+use crate::common::await_that;
 
 #[service]
 trait Desk {
-    /// Counts a call, and gives the number that it was given.
+    /// Notes the number that it was given, and gives it back.
     fn number(&self, n: u64) -> u64;
     /// Returns the bytes given.
     fn echo(&self, bytes: &[u8]) -> Bytes;
     /// Fails with the number that it was given.
     fn fail(&self, n: u64) -> Result<(), u64>;
+    /// Waits until so many have begun here.
+    #[slow]
+    fn meet(&self, n: u64) -> u64;
     /// Sleeps until it is cancelled, and counts that.
     #[slow]
     fn sleep(&self) -> u64;
@@ -22,13 +27,29 @@ trait Desk {
 
 #[derive(Clone, Default)]
 struct MyDesk {
-    counted: Arc<AtomicU64>,
+    noted: Arc<Mutex<Vec<u64>>>,
+    begun: Arc<AtomicU64>,
     cancelled: Arc<AtomicU64>,
+}
+
+impl MyDesk {
+    fn noted(&self) -> usize {
+        self.noted.lock().unwrap().len()
+    }
+
+    /// Begins, and waits until so many have, unless it is cancelled.
+    fn begin(&self, cx: &Context<'_>, n: u64) -> u64 {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        while self.begun.load(Ordering::SeqCst) < n && !cx.is_cancelled() {
+            std::thread::yield_now();
+        }
+        n
+    }
 }
 
 impl Desk for MyDesk {
     fn number(&self, _: &Context<'_>, n: u64) -> Called<u64> {
-        self.counted.fetch_add(1, Ordering::SeqCst);
+        self.noted.lock().unwrap().push(n);
         Ok(n)
     }
 
@@ -40,10 +61,12 @@ impl Desk for MyDesk {
         Err(Failure::Method(n))
     }
 
+    fn meet(&self, cx: &Context<'_>, n: u64) -> Called<u64> {
+        Ok(self.begin(cx, n))
+    }
+
     fn sleep(&self, cx: &Context<'_>) -> Called<u64> {
-        while !cx.is_cancelled() {
-            std::thread::yield_now();
-        }
+        self.begin(cx, u64::MAX);
         self.cancelled.fetch_add(1, Ordering::SeqCst);
         Ok(0)
     }
@@ -69,16 +92,18 @@ fn clients(server: &Server) -> Vec<Client> {
 fn calls_of_one_thread_are_under_way_together() {
     let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
     let server = serve(dir.path(), &desk);
-    for client in clients(&server) {
+    for (client, all) in clients(&server).into_iter().zip([4, 8, 12]) {
         let calls = client.service::<dyn Desk>().pipelined();
-        let before = desk.counted.load(Ordering::SeqCst);
+        let meeting = [(); 4].map(|()| calls.meet(all).unwrap());
+        assert_eq!(meeting.map(|pending| pending.wait().unwrap()), [all; 4]);
+        let before = desk.noted();
         for round in 0..50 {
             let pending: Vec<_> = (0..64).map(|n| calls.number(64 * round + n).unwrap()).collect();
             for (n, pending) in pending.into_iter().enumerate() {
                 assert_eq!(pending.wait().unwrap(), 64 * round + n as u64);
             }
         }
-        assert_eq!(desk.counted.load(Ordering::SeqCst) - before, 64 * 50);
+        assert_eq!(desk.noted() - before, 64 * 50);
         let large = vec![7; 300_000];
         let (echo, fail) = (calls.echo(&large).unwrap(), calls.fail(3).unwrap());
         // In another order, and beside calls that are waited for at once.
@@ -94,16 +119,55 @@ fn begun_call_runs_though_no_thread_waits() {
     let server = serve(dir.path(), &desk);
     for client in clients(&server) {
         let calls = client.service::<dyn Desk>().pipelined();
-        for n in 1..=20 {
-            let before = desk.counted.load(Ordering::SeqCst);
+        let leaves_at_once = |n: u64| {
+            // By then the driver sleeps, for 200 ms if nothing wakes it; no condition shows that.
+            std::thread::sleep(Duration::from_millis(70));
+            let (before, begun) = (desk.noted(), Instant::now());
             let pending = calls.number(n).unwrap();
-            let end = Instant::now() + Duration::from_secs(10);
-            while desk.counted.load(Ordering::SeqCst) == before {
-                assert!(Instant::now() < end, "the call does not leave");
-                std::thread::yield_now();
-            }
+            await_that("it has left", || desk.noted() > before);
+            let took = begun.elapsed();
             assert_eq!(pending.wait().unwrap(), n);
+            took < Duration::from_millis(100)
+        };
+        // Most of them: a busy machine may hold some up.
+        assert!((0..9).filter(|n| leaves_at_once(*n)).count() > 4, "begun calls leave late");
+    }
+}
+
+#[test]
+fn begun_calls_over_restarts_run_once_at_most() {
+    for by in [1, 2] {
+        let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
+        let mut server = serve(dir.path(), &desk);
+        let client = clients(&server).remove(by);
+        let calls = client.service::<dyn Desk>().pipelined();
+        let (mut executed, mut unknown, slept) = (vec![], vec![], || desk.begun.load(Ordering::SeqCst));
+        for round in 0..6 {
+            // Some rounds end at once, some while four calls run.
+            let (before, sleepers) = (slept(), round % 2 * 4);
+            let asleep: Vec<_> = (0..sleepers).map(|_| calls.sleep().unwrap()).collect();
+            let begun: Vec<_> =
+                (60 * round..60 * (round + 1)).map(|n| (n, calls.number(n).unwrap())).collect();
+            await_that("they run", || slept() == before + sleepers);
+            server.stop().unwrap();
+            server = serve(dir.path(), &desk);
+            for (n, pending) in begun {
+                match pending.wait() {
+                    Ok(noted) => executed.push(noted),
+                    Err(Failure::Space(Error::Unknown(_))) => unknown.push(n),
+                    // Not executed.
+                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(_))) => {}
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            asleep.into_iter().map(Pending::wait).for_each(drop);
+            assert_eq!(slept(), before + sleepers, "one was executed twice");
         }
+        let mut noted = desk.noted.lock().unwrap().clone();
+        noted.sort_unstable();
+        assert!(noted.is_sorted_by(|a, b| a < b), "one was executed twice: {noted:?}");
+        noted.retain(|n| !unknown.contains(n));
+        assert_eq!(noted, executed);
     }
 }
 
@@ -113,19 +177,15 @@ fn dropped_call_is_cancelled_and_frees_its_place() {
     let server = serve(dir.path(), &desk);
     let client = clients(&server).remove(0);
     let calls = client.service::<dyn Desk>().pipelined();
-    drop((calls.sleep().unwrap(), calls.sleep().unwrap()));
-    let end = Instant::now() + Duration::from_secs(10);
+    let asleep = calls.sleep().unwrap();
+    await_that("it runs", || desk.begun.load(Ordering::SeqCst) == 1);
+    assert_eq!(desk.cancelled.load(Ordering::SeqCst), 0);
+    drop(asleep);
+    await_that("it is told", || desk.cancelled.load(Ordering::SeqCst) == 1);
     // A call that was not begun by then is never begun.
-    for n in 0..1_000 {
-        drop(calls.number(n).unwrap());
-        assert!(Instant::now() < end);
-    }
+    (0..1_000).for_each(|n| drop(calls.number(n).unwrap()));
     assert_eq!(calls.number(1).unwrap().wait().unwrap(), 1);
     let late = client.service::<dyn Desk>().within(Duration::from_millis(50)).pipelined();
     let begun = late.sleep().unwrap();
     assert!(matches!(begun.wait(), Err(Failure::Space(Error::Unknown(_)))));
-    while desk.cancelled.load(Ordering::SeqCst) == 0 {
-        assert!(Instant::now() < end, "no call was cancelled");
-        std::thread::yield_now();
-    }
 }

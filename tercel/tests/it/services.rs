@@ -10,6 +10,7 @@ use tercel::{
     ServerConfig, Text, embedded_with, service,
 };
 
+use crate::common::await_that;
 use crate::common::relay::Relay;
 
 #[service]
@@ -225,15 +226,6 @@ fn office_with(kind: &str, workers: usize, change: impl FnOnce(ClientConfig) -> 
 
 fn office(kind: &str) -> Office {
     office_with(kind, 2, |config| config)
-}
-
-/// Waits until it is so.
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        thread::yield_now();
-    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use tercel::{
 };
 use tercel_testkit::stranger::Stranger;
 
+use crate::common::await_that;
 use crate::common::relay::Relay;
 
 #[service]
@@ -229,15 +230,6 @@ fn office(kind: &str) -> Office {
     let server = server.start().unwrap();
     let client = Client::connect_with(server.addresses()[0].clone(), config).unwrap();
     Office { client, server: Some(server), seen, _dir: dir }
-}
-
-/// Waits until it is so.
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        thread::yield_now();
-    }
 }
 
 /// More than what a procedure ever sends of items of so many bytes that its caller does not read, and less

@@ -5,6 +5,7 @@ pub mod datagrams;
 pub mod relay;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use tercel::{Address, Client, Object, Ref, Server, ServerConfig, Text};
 
@@ -18,6 +19,15 @@ pub struct Counter {
 pub fn serve(dir: &Path) -> Server {
     let listen = vec![Address::Tcp("127.0.0.1:0".into())];
     Server::start(ServerConfig { listen, ..ServerConfig::new(dir) }).unwrap()
+}
+
+/// Waits until it is so, for a minute at most.
+pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "not so: {what}");
+        std::thread::yield_now();
+    }
 }
 
 /// A counter at zero, under a name.
