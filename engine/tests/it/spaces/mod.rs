@@ -596,7 +596,11 @@ fn dropped_rules_of_spaces_are_noticed() {
     let rules = Rule::OF_SPACES.iter().chain(&[Rule::AnswerBeforeApplied]);
     for rule in rules.filter(|rule| **rule != Rule::DependenciesForgotten) {
         drop_rule(Some(*rule));
-        let is_noticed = |play: fn(u64, bool) -> Played| (0..WORLDS_MAX).find(|n| !play(*n, true).is_clean());
+        // A world may also fail one of its own assertions: somebody reads nothing in the end, say.
+        let is_clean = |play: fn(u64, bool) -> Played, n| {
+            std::panic::catch_unwind(|| play(n, true).is_clean()).unwrap_or(false)
+        };
+        let is_noticed = |play| (0..WORLDS_MAX).find(|n| !is_clean(play, *n));
         let caught = [is_noticed(play), is_noticed(groups::play)];
         println!("{rule:?} is noticed in world {caught:?}");
         missed.extend((caught == [None, None]).then_some(*rule));
