@@ -238,9 +238,9 @@ pub enum Effect {
     Truncate(Stamp),
     /// The log has everything again that it may have lost: that is to be remembered durably.
     Sure,
-    /// The leader's log no longer has what this member lacks: the host takes a copy of the space from the
-    /// leader of this view, who is at this address, into a place of its own, unless it is at that. The end is
-    /// told by [`Input::Copied`].
+    /// The log of this view's leader, at this address, no longer has what this member lacks: the host takes a
+    /// copy of the space from there into a place of its own, unless a copy is under way.
+    /// [`Input::Copied`] tells its end.
     Copy(ViewId, String),
     /// The copy is this member's from now on: once this is durable, the process ends, and the next one opens
     /// the copy's pages and log in place of its own.

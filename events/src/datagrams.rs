@@ -78,7 +78,7 @@ impl DatagramSocket {
                 Err(e) => self.divides_not(&e),
             }
         }
-        // Of a size that this kernel does not divide, or one is too large for the network.
+        // This kernel does not divide that size, or one datagram is too large for the network.
         let mut first = Ok(());
         for one in bytes.chunks(size.max(1)) {
             let sent = match to {

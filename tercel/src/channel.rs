@@ -313,7 +313,7 @@ impl End {
     }
 
     /// The same; a long call stays where it is, for as long as it is looked at.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn next_in_place<'r, 'l>(
         self,
         receiver: &'r mut Receiver,

@@ -70,7 +70,7 @@ fn row(
     let rounds = rounds(options) / 2;
     let pairs = alternate(rounds, || (block.borrow_mut())(0), || (block.borrow_mut())(of_100_000))?;
     let calls = (2 * rounds + 1) * CALLS;
-    // What is not relayed in datagrams went by TCP.
+    // The share that the relay has passed on: the rest went by TCP.
     let share = (relay.bytes.load(Ordering::Relaxed) - bytes) as f64 / (calls * LARGE) as f64;
     let note = format!(
         "nearly a mebibyte a call, through a relay that takes packets up to 1,472 bytes; {calls} calls, each executed once; \

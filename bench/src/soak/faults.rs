@@ -137,7 +137,7 @@ fn one(
 ) -> Result<Fault, Failure> {
     let (log_bytes, begun_us) = (log_bytes(members.dir(met)), shared.now_us());
     if let Kind::Replace(_) = kind {
-        // Of the others none may be away.
+        // A quorum needs all others while one is replaced.
         members.settled()?;
         let kind = Kind::Replace(members.replace(met)?.is_copied);
         return Ok(Fault { kind, leads, begun_us, over_us: shared.now_us(), log_bytes });

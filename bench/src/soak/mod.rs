@@ -125,17 +125,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     let views = view_of(&last) - view;
     drop(last);
     bar.finish_and_clear();
-    let mut history = History {
-        about: format!(
-            "tercel soak --seconds {} --clients {} --kill-every {}{} --seed {}",
-            args.seconds,
-            args.clients,
-            every.fault.as_secs_f64(),
-            args.replace.map_or(String::new(), |every| format!(" --replace={every}")),
-            args.seed
-        ),
-        ..History::default()
-    };
+    let mut history = History { about: command_line(args, &every), ..History::default() };
     history.views.push(View {
         viewer: "a fresh client".into(),
         kind: Kind::Server,
@@ -175,6 +165,21 @@ fn cannot_write(path: &Path, e: &std::io::Error) -> Failure {
         .next("name another file with --history")
 }
 
+/// The command that runs this soak again.
+fn command_line(args: &args::Soak, every: &Every) -> String {
+    let mut line = format!("tercel soak --seconds {} --clients {}", args.seconds, args.clients);
+    let optional = [
+        (every.fault.as_secs_f64() < NEVER).then(|| format!(" --kill-every {}", every.fault.as_secs_f64())),
+        (args.replicas > 1).then(|| format!(" --replicas {}", args.replicas)),
+        args.replace.map(|every| format!(" --replace={every}")),
+        args.hosts.then(|| " --hosts".into()),
+        (args.fill > 0).then(|| format!(" --fill {}", args.fill)),
+        args.mob.map(|bytes| format!(" --mob {bytes}")),
+    ];
+    line.extend(optional.into_iter().flatten());
+    line + &format!(" --seed {}", args.seed)
+}
+
 /// The times from one kill or replacement to the next, short enough for one.
 fn between_kills(args: &args::Soak) -> Result<Every, Failure> {
     let seconds = args.seconds as f64;
@@ -183,10 +188,14 @@ fn between_kills(args: &args::Soak) -> Result<Every, Failure> {
             .next("have a group with --replicas 3")
             .code(2));
     }
-    for (every, name) in [(args.kill_every, "--kill-every"), (args.replace, "--replace")] {
+    let kinds = [
+        (args.kill_every, "kills the server", "--kill-every"),
+        (args.replace, "replaces a member", "--replace"),
+    ];
+    for (every, does, name) in kinds {
         if let Some(every) = every.filter(|every| *every > seconds) {
             return Err(Failure::new(format!(
-                "a soak of {seconds} s that kills the server every {every} s never does, and proves nothing"
+                "a soak of {seconds} s that {does} every {every} s never does, and proves nothing"
             ))
             .next(format!("give a longer time with --seconds, or a shorter one with {name}"))
             .code(2));

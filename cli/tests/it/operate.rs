@@ -202,7 +202,7 @@ fn rolling_restart_loses_and_fails_nothing() {
             terminate(servers[i].0.id());
             assert!(servers[i].0.wait().unwrap().success());
             if leads_before == ats[i] {
-                // Who leads next was handed the lead, and did not find that nobody led.
+                // The next leader was handed the lead: it did not find out that nobody led.
                 let why = until(|| {
                     let group = group_status(&all)?;
                     let is_next = group["leads"] == true && group["leader"] != ats[i].as_str();

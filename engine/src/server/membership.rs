@@ -197,12 +197,13 @@ impl Server {
         let Some(membership) = &mut self.membership else { return };
         let Some((member, start)) = membership.connected.remove(&conn) else { return };
         membership.unlisted.retain(|_, of| *of != conn);
+        membership.talking.retain(|_, of| *of != conn);
         if membership.starts.get(&member) == Some(&start) {
             self.sequence(order::Input::Gone(member), out);
         }
     }
 
-    /// The log of a view's leader, who is at this address, does not reach back to what this member lacks.
+    /// The log of a view's leader, at this address, does not reach back to what this member lacks.
     pub(super) fn lost(&mut self, view: ViewId, leader: String, out: &mut Effects) {
         let now = self.now;
         let Some(group) = &mut self.membership else { return };

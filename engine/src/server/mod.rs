@@ -73,14 +73,6 @@ pub struct Server {
     pub(crate) now: Now,
 }
 
-/// The earlier of two moments, as far as there are any.
-fn sooner(a: Option<Now>, b: Option<Now>) -> Option<Now> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}
-
 /// A request that came by a shorter way than as a message.
 #[derive(Debug)]
 pub struct Express<'a> {
@@ -723,5 +715,13 @@ impl Server {
     /// more of what it is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.bytes()
+    }
+}
+
+/// The earlier of two moments, as far as there are any.
+fn sooner(a: Option<Now>, b: Option<Now>) -> Option<Now> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }

@@ -38,7 +38,7 @@ impl Nature {
             mob_bytes: plan.mob_bytes,
             images_bytes: plan.server.images_bytes,
             log: plan.log,
-            // Who has missed more takes a copy. Where members do not change there are none.
+            // A member that lacks more takes a copy. Without spare nodes all of the log is kept.
             kept_bytes_max: match plan.spares() {
                 0 => u64::MAX,
                 _ => u64::from(plan.log.segment_bytes) << (plan.seed % 3),

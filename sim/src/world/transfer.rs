@@ -1,8 +1,8 @@
 //! Copies of the space, for members that the log of the leader no longer reaches back for.
 //!
-//! A copy comes part by part over a connection of its own, while the group goes on. It breaks off when an
-//! end of it ends or the leader leads no longer, and is begun anew with whoever leads then. The invariant:
-//! what is adopted is whole, and its log is what is promised.
+//! A copy comes part by part over a connection of its own, while the group goes on. It breaks off when giver
+//! or taker ends or the giver leads no longer, and the taker begins another with the next leader. The
+//! invariant: an adopted copy is whole, and its log is what is promised.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ impl World {
         let Some((mut disk, end)) = self.net.transfers.made.take() else {
             return self.blame(format!("{} adopts a copy that is not there", letter(n)));
         };
-        // What it has beyond that must be of a view that is over.
+        // Entries of its own beyond that must be of a view that is over.
         let (next, own) = (end.position.next(), &self.nodes[n].ledger);
         if own.at(next).is_some_and(|entry| self.oracle.ledger(next).at(next) == Some(entry)) {
             return self.blame(format!("{} adopts a copy that lacks what it has, and is stable", letter(n)));

@@ -81,6 +81,7 @@ fn no_world_shows_anything_wrong() {
         FaultKind::OF_CHANGES.iter().all(|kind| c.faults.get(kind).is_some_and(|n| *n > seeds / 50));
     assert!(changed && c.group.votes > seeds && c.group.changes > seeds, "{:?} {:?}", c.group, c.faults);
     assert!(c.group.handed > seeds && c.group.lost > 10 * seeds && c.group.unsure > seeds, "{:?}", c.group);
+    assert!(c.group.transfers > seeds / 20 && c.group.broken > seeds / 40, "{:?}", c.group);
     assert!(c.digests_compared > 100 * seeds && c.pages_compared > 30 * seeds);
     assert!(c.schedule.turns > 20 * seeds && c.schedule.backpressured > 3 * seeds);
 }

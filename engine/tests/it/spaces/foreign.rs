@@ -20,7 +20,7 @@ fn encode(history: &[Done]) -> String {
     let events = || history.iter().flat_map(|done| &done.events);
     let written: BTreeSet<_> = events().filter(|e| e.2).map(|e| (e.0, e.1)).collect();
     let newest = events().map(|(object, version, _)| (*object, *version));
-    // Of these nobody has heard the outcome, and somebody has read them or a later one.
+    // Versions of unknown outcome that were read, or whose successor was.
     let unheard: BTreeSet<_> =
         newest.flat_map(|(object, version)| (1..=version).map(move |n| (object, n))).collect();
     let unheard = unheard.difference(&written).map(|(object, n)| vec![(*object, *n, true)]);

@@ -596,7 +596,7 @@ fn dropped_rules_of_spaces_are_noticed() {
     let rules = Rule::OF_SPACES.iter().chain(&[Rule::AnswerBeforeApplied]);
     for rule in rules.filter(|rule| **rule != Rule::DependenciesForgotten) {
         drop_rule(Some(*rule));
-        // A world may also fail one of its own assertions: somebody reads nothing in the end, say.
+        // A world notices a rule also by an assertion of its own: each reader reads in the end, say.
         let is_clean = |play: fn(u64, bool) -> Played, n| {
             std::panic::catch_unwind(|| play(n, true).is_clean()).unwrap_or(false)
         };
