@@ -7,6 +7,7 @@
 //! | `soak` | work on a server that is killed again and again |
 //! | `report`, `blocks` | what is said, and how two things are compared |
 //! | `page`, `figure` | the report as a page to look at, and the founding paper's figures on it |
+//! | `numbers` | every suite, and the document that their rows become |
 //! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
@@ -39,6 +40,7 @@ mod load;
 mod lru;
 mod native;
 mod near;
+mod numbers;
 mod objects;
 mod oo7;
 mod page;
@@ -123,6 +125,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Flex => flex::run(options),
         Suite::Proxy => proxy::run(options),
         Suite::Rpc => rpc::run(options),
+        Suite::All => Err("all suites make no one report; numbers::run measures them one by one".into()),
     }
 }
 
@@ -146,6 +149,9 @@ fn bench(args: args::Bench) -> Outcome {
     }
     check_rows(suite, &options.only)?;
     tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
+    if suite == Suite::All {
+        return all(&options, args.write.as_deref());
+    }
     // Before minutes are spent on what could not be written.
     if let Some(dir) = page {
         std::fs::create_dir_all(dir).map_err(|e| not_written(dir, &e))?;
@@ -168,6 +174,30 @@ fn bench(args: args::Bench) -> Outcome {
     let text = if args.json { report.json().map_err(Failure::new)? } else { report.table(columns()) };
     say!("{text}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measures every suite and writes the document, or prints it.
+fn all(options: &Options, file: Option<&Path>) -> Outcome {
+    let not_written = |file: &Path, e| {
+        Failure::new(format!("cannot write {}: {e}", file.display())).next("name another file with --write")
+    };
+    let before = match file.map(|file| (file, std::fs::read_to_string(file))) {
+        Some((_, Ok(before))) => before,
+        // Before minutes are spent on what could not be written.
+        Some((file, Err(_))) => {
+            std::fs::write(file, "").map_err(|e| not_written(file, e)).map(|()| String::new())?
+        }
+        None => String::new(),
+    };
+    let (text, failed) = numbers::run(options, &before).map_err(Failure::new)?;
+    match file {
+        Some(file) => std::fs::write(file, text).map_err(|e| not_written(file, e))?,
+        None => say!("{text}"),
+    }
+    match failed {
+        0 => Ok(ExitCode::SUCCESS),
+        n => Err(Failure::new(format!("{n} suites could not be measured")).next("the document says why")),
+    }
 }
 
 /// Refuses names of rows that the suite does not have, before anything is made or measured.
