@@ -33,7 +33,8 @@ pub struct Bench {
     /// The suite to measure
     #[arg(value_enum)]
     pub suite: Suite,
-    /// Suite all: write the document here; what this file has after its line about that stays
+    /// Suite all: write the document here, and the picture cost.svg beside it; the part of the file that is
+    /// kept by hand stays
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "report"])]
     pub write: Option<PathBuf>,
     /// Print one JSON object

@@ -7,6 +7,7 @@
 //! | `soak` | work on a server that is killed again and again |
 //! | `report`, `blocks` | what is said, and how two things are compared |
 //! | `page`, `figure` | the report as a page to look at, and the founding paper's figures on it |
+//! | `cost` | a read's cost by where it runs, as a picture |
 //! | `numbers` | every suite, and the document that their rows become |
 //! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
@@ -30,6 +31,7 @@ mod blocks;
 mod callgrind;
 mod churn;
 mod commit;
+mod cost;
 mod events;
 mod figure;
 mod flex;
@@ -189,12 +191,18 @@ fn all(options: &Options, file: Option<&Path>) -> Outcome {
         }
         None => String::new(),
     };
-    let (text, failed) = numbers::run(options, &before).map_err(Failure::new)?;
+    let numbers = numbers::run(options, &before).map_err(Failure::new)?;
     match file {
-        Some(file) => std::fs::write(file, text).map_err(|e| not_written(file, e))?,
-        None => say!("{text}"),
+        Some(file) => {
+            std::fs::write(file, numbers.document).map_err(|e| not_written(file, e))?;
+            let beside = file.with_file_name("cost.svg");
+            if let Some(picture) = numbers.picture {
+                std::fs::write(&beside, picture).map_err(|e| not_written(&beside, e))?;
+            }
+        }
+        None => say!("{}", numbers.document),
     }
-    match failed {
+    match numbers.failed {
         0 => Ok(ExitCode::SUCCESS),
         n => Err(Failure::new(format!("{n} suites could not be measured")).next("the document says why")),
     }

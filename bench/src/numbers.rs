@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use super::cost::picture;
 use super::report::number;
 use super::{COMMIT, Options};
 
@@ -94,12 +95,20 @@ struct Done {
     report: Result<Value, String>,
 }
 
-/// Measures every suite, and gives the document with the number of suites that failed. `before` is the
-/// document as it stands: its part that is kept by hand stays.
+/// Everything measured, for people to look at.
+pub struct Numbers {
+    pub document: String,
+    /// A read's cost by where it runs, as SVG.
+    pub picture: Option<String>,
+    /// Suites that could not be measured.
+    pub failed: usize,
+}
+
+/// Measures every suite. `before` is the document as it stands: its part that is kept by hand stays.
 ///
 /// # Errors
 /// A sentence: this program cannot be run again.
-pub fn run(options: &Options, before: &str) -> Result<(String, usize), String> {
+pub fn run(options: &Options, before: &str) -> Result<Numbers, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut all = Vec::new();
     for (i, asked) in SUITES.into_iter().enumerate() {
@@ -111,7 +120,24 @@ pub fn run(options: &Options, before: &str) -> Result<(String, usize), String> {
         all.push(Done { asked, report });
     }
     let failed = all.iter().filter(|done| done.report.is_err()).count();
-    Ok((document(&all, before), failed))
+    let picture = picture(|id| nanoseconds(rows(&all).find(|row| row["id"] == id)?));
+    Ok(Numbers { document: document(&all, before), picture, failed })
+}
+
+/// The rows of all suites.
+fn rows(all: &[Done]) -> impl Iterator<Item = &Value> {
+    all.iter().filter_map(|done| done.report.as_ref().ok()?["rows"].as_array()).flatten()
+}
+
+/// The value of a row, if it is a time.
+fn nanoseconds(row: &Value) -> Option<f64> {
+    let unit = match row["unit"].as_str()? {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        _ => return None,
+    };
+    row["value"].as_f64().map(|value| value * unit)
 }
 
 /// Measures a suite in a process of its own, which leaves nothing behind for the next.
@@ -133,10 +159,7 @@ fn measure(program: &Path, asked: &[&str], options: &Options) -> Result<Value, S
 
 fn document(all: &[Done], before: &str) -> String {
     let (targets, mut misses) = (targets(), Vec::new());
-    let is_measured = |id: &str| {
-        let rows = all.iter().filter_map(|done| done.report.as_ref().ok()?["rows"].as_array()).flatten();
-        rows.into_iter().any(|row| row["id"] == id)
-    };
+    let is_measured = |id: &str| rows(all).any(|row| row["id"] == id);
     let mut out = format!("{HEAD}\nTaken on {} at {COMMIT}.\n", today());
     for Done { asked, report } in all {
         let _ = writeln!(out, "\n## {}\n", asked.join(" "));
