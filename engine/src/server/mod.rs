@@ -25,7 +25,7 @@ use tercel_wire::message::{Refusal, Request};
 
 pub use crate::effect::{
     Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
-    ServerStats, SpaceWarning, store,
+    ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;
