@@ -11,7 +11,7 @@ use tercel_engine::server::{
 };
 use tercel_engine::time::Now;
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{
@@ -180,15 +180,7 @@ impl Hand {
 
     /// Greets on a connection that is open.
     pub fn hello(&mut self, conn: Conn, client: u64, connection: u64) -> Said {
-        let hello = Hello {
-            client: ClientId(client),
-            connection,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
+        let hello = Hello { connection, ..Hello::new(ClientId(client)) };
         self.send(conn, Kind::Hello, |o| hello.encode(o))
     }
 

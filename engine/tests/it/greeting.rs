@@ -3,7 +3,7 @@
 use crate::world::hand::{A, B, Hand, Said, Work, object, refused};
 use tercel_engine::order::Sealed;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
-use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Hello, Refusal, Resume, Stream, Welcome, Write};
 
@@ -22,15 +22,7 @@ fn next(log: &[Sealed]) -> Hand {
 
 fn resume(h: &mut Hand, conn: Conn, client: u64, resume: Resume) -> Said {
     h.input(Input::Connected(conn));
-    let hello = Hello {
-        client: ClientId(client),
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SpaceId(0),
-        resume: Some(resume),
-        via: None,
-    };
+    let hello = Hello { resume: Some(resume), ..Hello::new(ClientId(client)) };
     h.send(conn, Kind::Hello, |o| hello.encode(o))
 }
 

@@ -179,7 +179,7 @@ fn large_transactions_and_many_at_once_are_bounded_as_those_of_clients() {
 fn client_by_the_name_of_the_servers_own_session_is_refused() {
     use tercel_engine::server::Conn;
     use tercel_wire::deframer::Deframer;
-    use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+    use tercel_wire::frame::{Header, Kind};
     use tercel_wire::message::Hello;
     let w = world(1);
     let p = w.indoors();
@@ -197,16 +197,8 @@ fn client_by_the_name_of_the_servers_own_session_is_refused() {
     inner.heard.insert(conn, Vec::new());
     inner.server_takes(Input::Connected(conn));
     let mut body = Vec::new();
-    Hello {
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: world::SPACE,
-        client: name.expect("an operation of the server's own"),
-        connection: 1,
-        resume: None,
-        via: None,
-    }
-    .encode(&mut body);
+    Hello { space: world::SPACE, ..Hello::new(name.expect("an operation of the server's own")) }
+        .encode(&mut body);
     let header = Header { body_bytes: body.len() as u32, ..Header::new(Kind::Hello, 0) };
     inner.server_takes(Input::Frame(conn, header, &body));
     let mut heard = Deframer::default();
