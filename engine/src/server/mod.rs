@@ -30,7 +30,7 @@ pub use crate::effect::{
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;
 pub use membership::{MEMBERS_VERSION, Membership};
-pub use recover::{Recovery, RecoveryError};
+pub use recover::{LogEnds, Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader};
 use crate::limits;
