@@ -38,7 +38,7 @@ struct Thing {
     others: List<Ref<Thing>>,
 }
 
-/// What strangers call on things.
+/// Methods that strangers call on things.
 #[interface(crate = "tercel_engine")]
 trait Countable {
     #[read]
@@ -56,7 +56,7 @@ impl Countable for Thing {
     }
 }
 
-/// What strangers call. The first argument of each procedure names the call that it runs for, see [`named`].
+/// Procedures that strangers call. The first argument of each procedure names the call that it runs for, see [`named`].
 #[service(crate = "tercel_engine")]
 trait Bell {
     fn ring(&self, name: u64, text: &str) -> u64;
@@ -114,7 +114,7 @@ fn begin(cx: &Context<'_>, name: u64) {
     }
 }
 
-/// What may be begun again is forgotten.
+/// Drops the notes of calls that may be begun again.
 fn forget_begun(client: ClientId) {
     BEGUN.with_borrow_mut(|begun| begun.retain(|(of, _)| *of != client));
 }
@@ -402,7 +402,13 @@ fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Res
             };
             let (client, connection) = (ClientId(u.int_in_range(0..=2)?), u.int_in_range(0..=3)?);
             let space = SpaceId(*u.choose(&[0, 77, 5])?);
-            Hello { connection, space, resume, via: *u.choose(&[None, Some(Via::Any), Some(Via::Replica)])?, ..Hello::new(client) }
+            Hello {
+                connection,
+                space,
+                resume,
+                via: *u.choose(&[None, Some(Via::Any), Some(Via::Replica)])?,
+                ..Hello::new(client)
+            }
             .encode(&mut body);
             Kind::Hello
         }
