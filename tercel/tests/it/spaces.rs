@@ -102,3 +102,20 @@ fn effects_never_come_before_causes_through_restarts() {
     });
     assert!(cuts.into_inner() > 10);
 }
+
+#[test]
+fn one_space_has_one_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let _servers = (serve(dir, "causes"), serve(dir, "effects"));
+    let at = socket(dir, "causes").to_string();
+    let twice = Spaces::connect([("causes", at.as_str()), ("causes", at.as_str())]).err();
+    assert!(matches!(&twice, Some(Error::Invalid(why)) if why.contains("`causes`")), "{twice:?}");
+
+    let twins = Spaces::connect([("causes", at.as_str()), ("effects", at.as_str())]).unwrap();
+    let session = twins.session().unwrap();
+    make(&session, "causes");
+    let twin = session.space("effects").unwrap().read(|_| Ok(()));
+    let Err(Error::Invalid(why)) = twin else { panic!("{twin:?}") };
+    assert!(why.contains("`causes` and `effects`"), "{why}");
+}
