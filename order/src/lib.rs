@@ -137,6 +137,10 @@ pub trait Sequencer: Send + std::fmt::Debug {
     fn status(&self) -> Option<Status> {
         None
     }
+    /// The newest list of the group's members; none of a sequencer that is alone.
+    fn members(&self) -> Option<&Members> {
+        None
+    }
     /// Everything up to here is stable, as far as it knows; only of a sequencer that may be deposed.
     fn stable(&self) -> LogPosition {
         LogPosition::ZERO

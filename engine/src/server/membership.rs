@@ -159,7 +159,7 @@ impl Server {
 
     /// Tells a member that is not on the list so. It is heard all the same: the list here may be an old one.
     fn note_stranger(&mut self, conn: Conn, from: MemberId, out: &mut Effects) {
-        let is_listed = self.sequencer.status().is_none_or(|group| group.members.get(from).is_some());
+        let is_listed = self.sequencer.members().is_none_or(|members| members.get(from).is_some());
         let unlisted = self.membership.iter_mut().map(|group| &mut group.unlisted);
         unlisted.for_each(|all| _ = if is_listed { all.remove(&from) } else { all.insert(from, conn) });
         if !is_listed {

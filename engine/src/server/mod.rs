@@ -246,7 +246,11 @@ impl Server {
             out,
         };
         let result = f(&mut self.sessions, &mut cx);
-        self.said(said, out);
+        // Most often the sequencer has said nothing.
+        match said.is_empty() {
+            true => out.said = said,
+            false => self.said(said, out),
+        }
         result
     }
 

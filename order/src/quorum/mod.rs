@@ -441,6 +441,10 @@ impl Sequencer for Quorum {
         Some(Quorum::status(self))
     }
 
+    fn members(&self) -> Option<&Members> {
+        Some(self.lists.newest())
+    }
+
     fn stable(&self) -> LogPosition {
         self.stable
     }
