@@ -9,7 +9,7 @@ use tercel_wire::id::{EntryId, LogPosition, MemberId, ViewId};
 
 use super::follow::RANK_AS_BEFORE;
 use super::members::{Member, Members};
-use super::packet::{Append, Contents, Packet, entry_bytes};
+use super::packet::{Append, Contents, Packet, Vote, entry_bytes};
 use super::tail::{Tail, up_to};
 use super::{Config, Other, Quorum, Role};
 use crate::{Lead, Output, Sealed};
@@ -150,13 +150,13 @@ impl Quorum {
         now: Now,
         view: ViewId,
         is_unsure: bool,
-        votes: BTreeMap<MemberId, (bool, Contents)>,
+        votes: BTreeMap<MemberId, Vote>,
         out: &mut Vec<Output>,
     ) {
         let first = self.tail.end().position.next();
         let others = self.lists.newest().iter().filter(|member| member.id != self.me);
         let others = others.map(|Member { id, .. }| {
-            let next = votes.get(id).map_or(first, |(_, log)| self.tail.common(log).next());
+            let next = votes.get(id).map_or(first, |vote| self.tail.common(&vote.log).next());
             (*id, Progress::new(next, now))
         });
         let leading = Leading {
@@ -370,7 +370,7 @@ impl Quorum {
             false => self.lists.newest(),
         };
         let disks = |id| match id == self.me {
-            true => self.written.position,
+            true => self.durable(),
             false => leading.others.get(&id).map_or(LogPosition::ZERO, |other| other.durable),
         };
         let upto = quorum_has(members, disks);

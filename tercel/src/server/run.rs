@@ -828,7 +828,7 @@ impl Loop {
                     core.take(now, Input::Disconnected(conn));
                 }
             }
-            Effect::Save(number, view) => group.save(number, view),
+            Effect::Save(number, view, electorate) => group.save(number, (view, electorate)),
             Effect::ReadLog(from, bytes) => group.read_log(from, bytes, self.records.written),
             Effect::Members(members) => {
                 if let Err(error) = group.members(&members, &mut self.queue) {

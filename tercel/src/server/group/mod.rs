@@ -42,7 +42,7 @@ use crate::disk::dir::{DataDir, Purpose, Space, random_u64};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{self, LogConfig};
 use crate::disk::pages::PageRead;
-use crate::disk::votes::Votes;
+use crate::disk::votes::{Promised, Votes};
 use crate::server::{Post, ServerError};
 use copying::Copying;
 use dial::Dialer;
@@ -230,9 +230,9 @@ impl Group {
         self.copying.is_over()
     }
 
-    /// Remembers a promise.
-    pub(crate) fn save(&self, number: u64, view: ViewId) {
-        self.saver.save(number, view);
+    /// Remembers a promise and an electorate.
+    pub(crate) fn save(&self, number: u64, promised: Promised) {
+        self.saver.save(number, promised);
     }
 }
 
@@ -302,7 +302,7 @@ pub struct Inspected {
     pub starts: u64,
     /// The view that it has promised to take part in: it takes part in no lower one.
     pub promised: u32,
-    /// The members when it joined: identity, whether it votes, address.
+    /// The members, by the newest list that it has remembered: identity, whether it votes, address.
     pub members: Vec<(MemberId, bool, String)>,
 }
 
@@ -318,7 +318,10 @@ pub fn inspect(dir: &Path) -> Result<Inspected, ServerError> {
         member: found.me,
         starts: found.start,
         promised: found.promised.number,
-        members: found.members.iter().map(of).collect(),
+        members: match &found.electorate {
+            Some(electorate) => electorate.iter().map(of).collect(),
+            None => found.members.iter().map(of).collect(),
+        },
     })
 }
 

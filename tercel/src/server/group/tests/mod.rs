@@ -415,6 +415,9 @@ fn group_of_one_grows_and_loses_its_first() {
     group.servers[0].take().unwrap().stop().unwrap();
     add(&client);
     assert_eq!(count(&client), 23);
+    // The newest list is remembered, not the one that it began with.
+    let known = inspect(&group.members[0].0).unwrap().members;
+    assert_eq!(known.iter().filter(|(_, votes, _)| *votes).count(), 3);
     // All of them start anew by the lines that they joined with, when nobody answers yet.
     (1..3).for_each(|i| group.servers[i].take().unwrap().stop().unwrap());
     for i in 1..3 {
