@@ -242,7 +242,9 @@ impl Quorum {
 
     /// A member's process seems to have ended.
     pub(super) fn gone(&mut self, now: Now, member: MemberId) {
-        if self.followed.leader == Some(member) {
+        if let Role::Leading(leading) = &mut self.role {
+            leading.gone(member);
+        } else if self.followed.leader == Some(member) {
             self.followed.gone.get_or_insert(now);
         }
     }

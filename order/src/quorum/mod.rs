@@ -229,6 +229,8 @@ pub struct Other {
     pub round_trip_us: Option<u64>,
     /// Set if the leader's log no longer has what it needs.
     pub is_lost: bool,
+    /// Set if its process seems to have ended.
+    pub is_gone: bool,
 }
 
 impl Quorum {

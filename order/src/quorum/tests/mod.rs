@@ -267,6 +267,23 @@ fn leader_that_ends_is_replaced_at_once() {
 }
 
 #[test]
+fn leader_knows_of_ended_member_until_it_answers() {
+    let (mut world, leader) = quiet(1);
+    let other = world.others(leader)[0];
+    let is_gone = |world: &World| {
+        let others = world.status(leader).unwrap().others;
+        others.iter().find(|it| it.id == other).unwrap().is_gone
+    };
+    assert!(!is_gone(&world));
+    world.end(other);
+    assert!(is_gone(&world));
+    world.pass(world.deadline_us());
+    assert!(is_gone(&world));
+    world.begin(other);
+    world.until(|world| (!is_gone(world)).then_some(()));
+}
+
+#[test]
 fn leader_left_alone_answers_what_was_asked_before() {
     let (mut world, leader) = begun(Plan { asks: false, ..Plan::quiet(1, 2) });
     let other = world.others(leader)[0];
