@@ -20,7 +20,7 @@ use tercel_wire::log::Last;
 
 use super::datagrams::Datagrams;
 use super::door::{Door, Giver, Offered};
-use super::group::Group;
+use super::group::{Group, end_if_unanswered};
 use super::inside::{Core, Inside};
 use super::journal::{self, Journal};
 use super::records::Records;
@@ -749,7 +749,14 @@ impl Loop {
                 }
             }
             Effect::Adopt => self.stopping.adopts = true,
-            Effect::Joined(conn, _) => self.scheduler.favour(conn),
+            Effect::Joined(conn, _) => {
+                self.scheduler.favour(conn);
+                if let Some(Peer::Socket(token)) = self.conns.get(&conn)
+                    && let Some(stream) = self.queue.fd(*token)
+                {
+                    end_if_unanswered(stream);
+                }
+            }
             Effect::Packet(..)
             | Effect::Connect(..)
             | Effect::Save(..)

@@ -46,6 +46,7 @@ use crate::disk::votes::{Promised, Votes};
 use crate::server::{Post, ServerError};
 use copying::Copying;
 use dial::Dialer;
+pub(super) use dial::end_if_unanswered;
 pub use operate::{Change, Listed, change, health_of, join, members, status_of};
 use reading::Reading;
 pub use rescue::{Ends, log_ends, rescue};
