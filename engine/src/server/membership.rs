@@ -15,7 +15,6 @@ use super::{End, Server};
 use crate::effect::{Conn, Effect, Effects};
 use crate::order;
 use crate::order::quorum::{HAND_OVER_US, Other};
-use crate::sessions::regroup::HEARD_US;
 use crate::time::Now;
 
 /// A server's place in a group, and the members that are connected to it.
@@ -266,8 +265,8 @@ impl Server {
             return Vec::new();
         };
         let may_lead = |other: &Other| {
-            let is_heard = !other.is_lost && self.now.since_us(other.heard) <= HEARD_US;
-            group.members.votes(other.id) && is_heard && self.is_connected(Some(other.id))
+            let is_fed = !other.is_lost && other.is_there(self.now);
+            group.members.votes(other.id) && is_fed && self.is_connected(Some(other.id))
         };
         let mut able: Vec<Other> = group.others.iter().copied().filter(may_lead).collect();
         able.sort_unstable_by_key(|other| other.id);
@@ -301,4 +300,4 @@ pub(super) const REMOVED: &str = "this member was removed from its group, which 
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 5;
+pub const MEMBERS_VERSION: u16 = 6;

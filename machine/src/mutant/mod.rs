@@ -155,7 +155,7 @@ Rule {
     StaleWritten,
     OlderVoteSlot,
     SureByFirstMatch,
-    LearnersNotAsked,
+    ListNotSaved,
     HandedBelowStable,
     // Sessions over several spaces, and exports.
     ReadNotSeen,
@@ -194,7 +194,7 @@ impl Rule {
         Rule::StaleWritten,
         Rule::OlderVoteSlot,
         Rule::SureByFirstMatch,
-        Rule::LearnersNotAsked,
+        Rule::ListNotSaved,
         Rule::HandedBelowStable,
     ];
 

@@ -186,6 +186,7 @@ impl World {
             stable,
             stable_stamp: recovery.stamp(),
             members: recovery.members().unwrap_or(&remembered.members).clone(),
+            electorate: remembered.electorate.clone(),
             suffix: recovery.kept(),
             is_sure: opened.is_sure,
         };

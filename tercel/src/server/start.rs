@@ -252,6 +252,7 @@ fn member(
         stable: opened.stable,
         stable_stamp: recovery.stamp(),
         members: recovery.members().unwrap_or(&remembered.members).clone(),
+        electorate: remembered.electorate.clone(),
         suffix: recovery.kept(),
         is_sure: opened.is_sure,
     };

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tercel::{Address, Error, Object, Ref, Server, Session, Spaces, Tx};
+use tercel_testkit::ends::Ends;
 
 #[derive(Object)]
 struct Count {
@@ -60,6 +61,7 @@ fn effects_never_come_before_causes_through_restarts() {
     let (is_over, written, cuts) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
+            let _ends = Ends(&is_over);
             let session = spaces.session().unwrap();
             for n in 1..=ROUNDS {
                 for (space, object) in [("causes", cause), ("effects", effect)] {
@@ -68,7 +70,6 @@ fn effects_never_come_before_causes_through_restarts() {
                 }
                 written.store(n, Ordering::Relaxed);
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         for _ in 0..2 {
             scope.spawn(|| {
@@ -93,7 +94,9 @@ fn effects_never_come_before_causes_through_restarts() {
             });
         }
         for n in 1..=RESTARTS {
-            while written.load(Ordering::Relaxed) < n * ROUNDS / (RESTARTS + 1) {
+            while written.load(Ordering::Relaxed) < n * ROUNDS / (RESTARTS + 1)
+                && !is_over.load(Ordering::Relaxed)
+            {
                 thread::yield_now();
             }
             effects.take().unwrap().stop().unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tercel_engine::Error;
 use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
-use tercel_engine::order::quorum::members::{Member, Members};
+use tercel_engine::order::quorum::members::{Electorate, Member, Members};
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Effect, Effects, Input, ServerConfig};
@@ -206,6 +206,7 @@ impl Inner {
                 runs.push(Run { view, last });
             }
         }
+        let members = Members::new((0..3).map(member).collect()).unwrap();
         let start = Start {
             me: MemberId(n as u64 + 1),
             promised: self.promised[n],
@@ -213,7 +214,8 @@ impl Inner {
             runs,
             stable,
             stable_stamp: recovery.stamp(),
-            members: Members::new((0..3).map(member).collect()).unwrap(),
+            electorate: Some(Electorate::of(&members)),
+            members,
             suffix: recovery.kept(),
             is_sure: opened.is_sure,
         };
@@ -333,7 +335,7 @@ impl Inner {
                         self.push(End::Member(to, n), Item::Packet(bytes));
                     }
                 }
-                Effect::Save(number, view) => {
+                Effect::Save(number, view, _) => {
                     self.promised[n] = view;
                     self.push(End::Disk(n), Item::Word(Input::Saved(number)));
                 }
