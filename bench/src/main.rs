@@ -20,7 +20,7 @@
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
-//! | `rpc` | suite `rpc`: calls between two processes, by the bare means under them, and without each part of the short way |
+//! | `rpc` | suite `rpc`: calls between two processes, beside the bare means under them |
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 

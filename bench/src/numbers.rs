@@ -1,7 +1,7 @@
 //! `tercel bench all`: every suite in a process of its own, and the document that their rows become.
 //!
-//! The document has a table a suite, with one row a line, all of one build on one machine. The targets stand in
-//! `targets.txt`, with the cause where a row is known to miss.
+//! The document has a table a suite, with one row a line, all of one build on one machine. The targets stand
+//! in `targets.txt`, with the cause where a row is known to miss.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+use tercel_machine::time::date_of_day;
 
 use super::cost::picture;
 use super::report::number;
@@ -89,7 +90,7 @@ fn targets() -> Vec<Target<'static>> {
     lines.map(|line| Target::parse(line).unwrap_or_else(|| panic!("no target: {line}"))).collect()
 }
 
-/// What became of a suite: its report, or the reason for which it has none.
+/// A suite that was measured, or the reason for which it was not.
 struct Done {
     asked: &'static [&'static str],
     report: Result<Value, String>,
@@ -239,23 +240,10 @@ fn ratio(row: &Value) -> String {
     }
 }
 
-/// The day, in the calendar of the world's time: years begin in March here, so that the leap day is their last
-/// (H. Hinnant, *chrono-compatible low-level date algorithms*, `civil_from_days`).
+/// Today's date.
 fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    date(seconds / 86_400)
-}
-
-/// The date of a day, counted from 1970-01-01.
-fn date(days: u64) -> String {
-    let from_march = days + 719_468;
-    let (era, of_era) = (from_march / 146_097, from_march % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    format!("{:04}-{month:02}-{day:02}", era * 400 + year + later)
+    date_of_day(seconds / 86_400)
 }
 
 const COLUMNS: &str = "| row | value | limit | ratio (95 %) | target |\n|---|---|---|---|---|";
@@ -278,12 +266,6 @@ mod tests {
         let targets = targets();
         assert!(targets.len() > 50);
         assert!(targets.iter().all(|target| ["ratio", "value", "p99"].contains(&target.field)));
-    }
-
-    #[test]
-    fn days_become_dates() {
-        let days = [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_783, "2026-11-26")];
-        assert!(days.iter().all(|&(day, expected)| date(day) == expected));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tercel_wire::message::Refusal;
 
 use crate::limits;
 use crate::order::Sealed;
-use crate::order::quorum::members::Members;
+use crate::order::quorum::members::{Electorate, Members};
 use crate::replica::saved::Saved;
 use crate::rpc::streams::{Said, Violation};
 use crate::rpc::{Job, JobDone, JobId, Offers, Services};
@@ -226,8 +226,8 @@ pub enum Effect {
     /// of the log has the number of cuts that were asked for before it, and [`Input::Written`] names that. A
     /// cut that is done is reported by [`Input::Written`], too.
     Cut(LogPosition),
-    /// Remember durably, with this number, that this view is promised.
-    Save(u64, ViewId),
+    /// Remember durably, with this number, that this view is promised, and this electorate.
+    Save(u64, ViewId, Option<Electorate>),
     /// Read entries of the log from this position on, up to so many bytes.
     ReadLog(LogPosition, usize),
     /// Other members need the log from this position on, whatever [`Effect::Truncate`] says.

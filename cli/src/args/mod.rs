@@ -65,7 +65,7 @@ impl Args {
             | Command::Demo(_)
             | Command::Check(_)
             | Command::Restore(_)
-            | Command::Group(_) => {
+            | Command::Group(Group::Init(_) | Group::Form(_) | Group::Inspect(_) | Group::Rescue(_)) => {
                 return Ok(self);
             }
             Command::Bench(_) | Command::Soak(_) => return Ok(self),

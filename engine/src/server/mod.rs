@@ -246,7 +246,11 @@ impl Server {
             out,
         };
         let result = f(&mut self.sessions, &mut cx);
-        self.said(said, out);
+        // Most often the sequencer has said nothing.
+        match said.is_empty() {
+            true => out.said = said,
+            false => self.said(said, out),
+        }
         result
     }
 
@@ -285,7 +289,7 @@ impl Server {
                 Output::Confirmed(number, stamp) => {
                     self.sessions(out, |s, cx| s.confirmed(number, stamp, cx));
                 }
-                Output::Save(number, view) => out.push(Effect::Save(number, view)),
+                Output::Save(number, view, electorate) => out.push(Effect::Save(number, view, electorate)),
                 Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
                 Output::KeepFrom(position) => self.sessions.keep_log_from(position, out),
                 Output::Sure => out.push(Effect::Sure),

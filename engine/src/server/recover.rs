@@ -194,6 +194,7 @@ impl Recovery {
             stable: log.stable,
             stable_stamp: self.stamp(),
             members: self.members().unwrap_or(&of.members).clone(),
+            electorate: of.electorate.clone(),
             suffix: self.kept(),
             is_sure: log.is_sure,
         }

@@ -149,7 +149,7 @@ impl Sessions {
 
     /// A client greets a server that does not lead: it is told of the leader, or waits until there is one.
     fn await_leader(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
-        if cx.sequencer.status().is_none() {
+        if cx.sequencer.members().is_none() {
             return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
         }
         if !self.has_room_for(&hello) {

@@ -124,7 +124,7 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
                     of.member
                 ));
             }
-            if other.is_none_or(|other| now.since_us(other.heard) > HEARD_US) {
+            if other.is_none_or(|other| !other.is_there(now)) {
                 return later(format!("member {} does not answer: start it before it is to vote", of.member));
             }
             let lacks = group.stable.0 - other.map_or(0, |other| other.durable.0.min(group.stable.0));
@@ -151,7 +151,7 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
         }
         (Regrouping::Lead, Some(_)) => {
             let other = group.others.iter().find(|other| other.id == of.member);
-            return match other.is_some_and(|other| now.since_us(other.heard) <= HEARD_US) {
+            return match other.is_some_and(|other| other.is_there(now)) {
                 true => Ok(Change::Lead(of.member)),
                 false => later(format!("member {} does not answer, so it cannot lead now", of.member)),
             };
@@ -167,7 +167,7 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
     };
     let is_heard = |id: &MemberId| {
         let mut others = group.others.iter();
-        *id == group.me || others.any(|other| other.id == *id && now.since_us(other.heard) <= HEARD_US)
+        *id == group.me || others.any(|other| other.id == *id && other.is_there(now))
     };
     let (heard, needed) = (list.voters().filter(is_heard).count(), list.quorum());
     if heard < needed && of.step != Regrouping::Learn {
@@ -182,9 +182,6 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
 /// Entries that a member may lack that is to vote: what some milliseconds of commits are. With fewer it holds
 /// up no quorum for long.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
-
-/// A member is there that was heard so long ago at most: many heartbeats.
-pub(crate) const HEARD_US: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -204,6 +201,7 @@ mod tests {
             heard: Now(9_000_000),
             round_trip_us: None,
             is_lost: false,
+            is_gone: false,
         };
         Status {
             me: MemberId(1),
@@ -272,6 +270,11 @@ mod tests {
         of.is_changing = false;
         of.others.iter_mut().for_each(|other| other.heard = Now(1_000_000));
         assert!(why(&of, Regrouping::Remove, 2).contains("2 must answer and 1 do"));
+        of = group(&[true, true, true]);
+        of.others[1].is_gone = true;
+        assert!(why(&of, Regrouping::Remove, 2).contains("2 must answer and 1 do"));
+        assert!(asked(&of, Regrouping::Remove, 3, "").is_ok());
+        of.others[0].is_gone = true;
         // A member that has yet to be heard of may be made known.
         assert!(matches!(asked(&of, Regrouping::Learn, 9, "new:1"), Ok(Change::List(_))));
     }

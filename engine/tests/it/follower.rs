@@ -150,6 +150,7 @@ impl Fed {
             stable_stamp: recovery.stamp(),
             members: Members::new(members.iter().map(member).collect()).unwrap(),
             suffix: recovery.kept(),
+            electorate: None,
             is_sure: true,
         };
         let order = Box::new(Quorum::new(Config::default(), start, 7, Now(0)));
@@ -185,7 +186,7 @@ impl Fed {
                         self.acked = durable.0;
                     }
                 }
-                Effect::Save(number, _) => self.take(Input::Saved(number)),
+                Effect::Save(number, ..) => self.take(Input::Saved(number)),
                 Effect::Members(_) | Effect::Send(..) => {}
                 Effect::Install { .. } if self.installs_left == 0 => {}
                 deed => {

@@ -2,7 +2,7 @@
 
 use tercel_engine::limits::GREETING_WAIT_US;
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::order::quorum::packet::{Append, Contents, Packet};
+use tercel_engine::order::quorum::packet::{Append, Contents, Packet, Vote};
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::server::{
     Conn, Effect, Effects, Input, MEMBERS_VERSION, Membership, Recovery, Server, ServerConfig,
@@ -48,6 +48,7 @@ impl First {
             stable_stamp: Stamp::ZERO,
             members: Members::new(votes.iter().enumerate().map(member).collect()).unwrap(),
             suffix: Vec::new(),
+            electorate: None,
             is_sure,
         };
         let order = Box::new(Quorum::new(Config::default(), start, 7, Now(0)));
@@ -100,7 +101,7 @@ impl First {
                 Packet::Vote { view, end } => {
                     let runs = vec![Run { view: end.view, last: end.position }];
                     let log = Contents { stable: end.position, runs: if has { runs } else { Vec::new() } };
-                    Packet::Voted { view, is_sure: true, log }
+                    Packet::Voted { view, vote: Vote { is_sure: true, log, electorate: None } }
                 }
                 Packet::Append(Append { view, round, before, entries, .. }) => {
                     let durable = LogPosition(before.position.0 + entries.len() as u64);
@@ -148,7 +149,7 @@ impl First {
                         self.packets.push(Packet::decode(&packet).unwrap());
                         continue;
                     }
-                    Effect::Save(number, _) => Input::Saved(number),
+                    Effect::Save(number, ..) => Input::Saved(number),
                     Effect::Append(position, _) => Input::Written(0, position),
                     Effect::Pin(view, pin) => Input::Pinned(view, pin, Ok(())),
                     Effect::Copy(..) | Effect::Adopt => {

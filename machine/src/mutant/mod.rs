@@ -266,7 +266,7 @@ OF_GROUPS {
     StaleWritten,
     OlderVoteSlot,
     SureByFirstMatch,
-    LearnersNotAsked,
+    ListNotSaved,
     HandedBelowStable,
 }
 /// The rules of sessions over several spaces, and of exports: worlds of `tercel-engine`'s tests notice them.

@@ -210,7 +210,7 @@ impl Quorum {
     /// Tells the leader what the own disk has of its log.
     fn acknowledge(&self, leader: MemberId, round: u64, out: &mut Vec<Output>) {
         let matched = self.followed.matched;
-        let durable = if dropped(Rule::AckBeforeSync) { matched } else { self.written.position.min(matched) };
+        let durable = if dropped(Rule::AckBeforeSync) { matched } else { self.durable().min(matched) };
         Quorum::send(leader, &Packet::Acked { view: self.promise.view, round, durable }, out);
     }
 
@@ -223,13 +223,18 @@ impl Quorum {
         let has_moved = position > self.written.position;
         self.written.position = self.written.position.max(position);
         self.become_sure_if_refilled(out);
-        match (&mut self.role, self.followed.leader) {
-            (Role::Leading(leading), _) => {
-                if has_moved {
-                    leading.disk_moved = now;
-                }
-                self.advance(now, out);
-            }
+        if let Role::Leading(leading) = &mut self.role
+            && has_moved
+        {
+            leading.disk_moved = now;
+        }
+        self.report_disk(now, out);
+    }
+
+    /// The own disk may have more that counts.
+    pub(super) fn report_disk(&mut self, now: Now, out: &mut Vec<Output>) {
+        match (&self.role, self.followed.leader) {
+            (Role::Leading(_), _) => self.advance(now, out),
             (_, Some(leader)) => self.acknowledge(leader, self.followed.round, out),
             (_, None) => {}
         }
@@ -237,7 +242,9 @@ impl Quorum {
 
     /// A member's process seems to have ended.
     pub(super) fn gone(&mut self, now: Now, member: MemberId) {
-        if self.followed.leader == Some(member) {
+        if let Role::Leading(leading) = &mut self.role {
+            leading.gone(member);
+        } else if self.followed.leader == Some(member) {
             self.followed.gone.get_or_insert(now);
         }
     }

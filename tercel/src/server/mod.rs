@@ -592,10 +592,15 @@ impl Server {
     }
 
     fn join(&mut self) -> Result<(), ServerError> {
-        match self.thread.take().map(|t| t.join()) {
-            Some(Ok(result)) => result,
-            Some(Err(panic)) => Err(ServerError::Stopped(crate::panics::sentence("tercel-server", &*panic))),
-            None => Ok(()),
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        if thread.thread().id() == std::thread::current().id() {
+            let text =
+                "its own loop cannot wait for its end: it ends when the procedure or method has returned";
+            return Err(ServerError::Stopped(text.into()));
+        }
+        match thread.join() {
+            Ok(result) => result,
+            Err(panic) => Err(ServerError::Stopped(crate::panics::sentence("tercel-server", &*panic))),
         }
     }
 

@@ -20,7 +20,7 @@ use tercel_wire::log::Last;
 
 use super::datagrams::Datagrams;
 use super::door::{Door, Giver, Offered};
-use super::group::Group;
+use super::group::{Group, end_if_unanswered};
 use super::inside::{Core, Inside};
 use super::journal::{self, Journal};
 use super::records::Records;
@@ -749,7 +749,14 @@ impl Loop {
                 }
             }
             Effect::Adopt => self.stopping.adopts = true,
-            Effect::Joined(conn, _) => self.scheduler.favour(conn),
+            Effect::Joined(conn, _) => {
+                self.scheduler.favour(conn);
+                if let Some(Peer::Socket(token)) = self.conns.get(&conn)
+                    && let Some(stream) = self.queue.fd(*token)
+                {
+                    end_if_unanswered(stream);
+                }
+            }
             Effect::Packet(..)
             | Effect::Connect(..)
             | Effect::Save(..)
@@ -828,7 +835,7 @@ impl Loop {
                     core.take(now, Input::Disconnected(conn));
                 }
             }
-            Effect::Save(number, view) => group.save(number, view),
+            Effect::Save(number, view, electorate) => group.save(number, (view, electorate)),
             Effect::ReadLog(from, bytes) => group.read_log(from, bytes, self.records.written),
             Effect::Members(members) => {
                 if let Err(error) = group.members(&members, &mut self.queue) {

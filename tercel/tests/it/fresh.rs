@@ -13,6 +13,7 @@ use crate::common::{counter, serve};
 use tercel::{
     Address, Client, ClientConfig, Error, Freshness, Isolation, Server, ServerConfig, SpaceId, Token,
 };
+use tercel_testkit::ends::Ends;
 
 const SERVE: &str = "TERCEL_TEST_SERVE_FRESH";
 const KEEPALIVE: Duration = Duration::from_millis(400);
@@ -103,6 +104,7 @@ fn stale_readers_go_on_through_a_kill() {
     let over = AtomicBool::new(false);
     let outage = KEEPALIVE * 5;
     let (of_stale, of_recent, killed, restarted, _server) = std::thread::scope(|s| {
+        let ends = Ends(&over);
         let of_stale = s.spawn(|| {
             read_until(&over, || {
                 stale.transaction().stale().run(|tx| {
@@ -129,7 +131,7 @@ fn stale_readers_go_on_through_a_kill() {
             let newer = client.transaction().at_least(token).timeout(Duration::from_secs(20));
             assert_eq!(newer.run(|tx| Ok(tx.get(c)?.count())), Ok(1));
         }
-        over.store(true, Ordering::SeqCst);
+        drop(ends);
         (of_stale.join().unwrap(), of_recent.join().unwrap(), killed, restarted, server)
     });
     assert_eq!(of_stale.errors, 0);

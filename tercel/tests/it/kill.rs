@@ -14,6 +14,7 @@ use tercel::{
     Address, Called, Client, ClientConfig, Context, Error, Failure, Input, List, Obj, Object, OpId, Output,
     Ref, Server, ServerConfig, ServiceHandle, Tx, interface, service,
 };
+use tercel_testkit::ends::Ends;
 
 const SERVE: &str = "TERCEL_TEST_SERVE";
 const THREADS: usize = 4;
@@ -33,6 +34,7 @@ fn a_killed_server_keeps_what_it_acknowledged() {
     let (acknowledged, over) = (AtomicU64::new(0), AtomicBool::new(false));
     // The last server is handed out: what is asked below needs one.
     let (outcomes, _server): (Vec<(u64, Vec<OpId>)>, Killed) = std::thread::scope(|s| {
+        let ends = Ends(&over);
         let threads: Vec<_> = counters
             .iter()
             .map(|r| {
@@ -50,7 +52,7 @@ fn a_killed_server_keeps_what_it_acknowledged() {
             server = Killed::start(dir.path());
             check(dir.path(), &counters, acknowledged.load(Ordering::SeqCst));
         }
-        over.store(true, Ordering::SeqCst);
+        drop(ends);
         (threads.into_iter().map(|t| t.join().unwrap()).collect(), server)
     });
     for (r, (done, unknown)) in counters.iter().zip(outcomes) {
@@ -117,6 +119,7 @@ fn calls_of_a_killed_servers_services_are_executed_once_at_most() {
     let counters = [0, 1].map(|i| counter(&clients[i], &format!("c{i}")));
     let (certain, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (outcomes, _server) = std::thread::scope(|s| {
+        let ends = Ends(&over);
         let calling = [0, 1].map(|i| {
             let (client, r, certain, over) = (&clients[i], counters[i], &certain, &over);
             s.spawn(move || calls(client, r, certain, over))
@@ -130,7 +133,7 @@ fn calls_of_a_killed_servers_services_are_executed_once_at_most() {
             drop(server);
             server = Killed::start(dir.path());
         }
-        over.store(true, Ordering::SeqCst);
+        drop(ends);
         (calling.map(|c| c.join().unwrap()), server)
     });
     let reader = connect(dir.path());

@@ -13,6 +13,7 @@ use tercel::tools::wire::id::{ClientId, OpId, PageId};
 use tercel::tools::wire::message::{Commit, Fetch, Limit, Outcome, Part, Refusal, Refused, Verdict};
 use tercel::tools::wire::page::PAGE_BYTES;
 use tercel::{Address, Bound, Bytes, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig};
+use tercel_testkit::ends::Ends;
 use tercel_testkit::stranger::Stranger;
 
 #[derive(Object, Debug, Clone, PartialEq)]
@@ -104,6 +105,7 @@ impl Other {
         let over = AtomicBool::new(false);
         let before = self.goes_on();
         std::thread::scope(|scope| {
+            let ends = Ends(&over);
             let goes_on = scope.spawn(|| {
                 let mut n = 0;
                 while !over.load(Ordering::Relaxed) || n < before + 2 {
@@ -112,7 +114,7 @@ impl Other {
                 n
             });
             let result = what();
-            over.store(true, Ordering::Relaxed);
+            drop(ends);
             assert!(goes_on.join().unwrap() > before + 1);
             result
         })

@@ -16,6 +16,7 @@ use tercel::{
     Server, ServiceHandle, SharedMemory, Transport, Tx, ViewId, service,
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, SendError, pass};
+use tercel_testkit::ends::Ends;
 
 use crate::common::counter;
 use crate::common::relay::Relay;
@@ -248,6 +249,7 @@ fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
     let client = connect(&dir);
     let is_over = AtomicBool::new(false);
     let (certain, unknown) = thread::scope(|scope| {
+        let ends = Ends(&is_over);
         let calling = scope.spawn(|| {
             let counts = client.service::<dyn Counts>();
             let (mut certain, mut unknown) = (0, 0);
@@ -272,7 +274,7 @@ fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
             server.take().unwrap().stop().unwrap();
             server = Some(serve_counts(&dir, &counted));
         }
-        is_over.store(true, Ordering::SeqCst);
+        drop(ends);
         calling.join().unwrap()
     });
     let executed = counted.load(Ordering::SeqCst);
@@ -392,6 +394,7 @@ fn caller_is_told_in_time_whatever_else_arrives() {
     let r = counter(&client, "n");
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let ends = Ends(&is_over);
         scope.spawn(|| {
             let mut n = 0;
             while !is_over.load(Ordering::SeqCst) {
@@ -409,7 +412,7 @@ fn caller_is_told_in_time_whatever_else_arrives() {
             assert!(took >= Duration::from_millis(ms), "{took:?} of {ms} ms");
             assert!(took < Duration::from_millis(ms + 2_000), "{took:?} of {ms} ms");
         }
-        is_over.store(true, Ordering::SeqCst);
+        drop(ends);
     });
     server.stop().unwrap();
 }

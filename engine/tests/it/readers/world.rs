@@ -200,14 +200,8 @@ impl Inner {
                 false => recovery.keep(e),
             }
         }
-        let remembered = Remembered {
-            sequence: 0,
-            group: 0,
-            me: MemberId(n as u64 + 1),
-            start: 0,
-            promised: self.promised[n],
-            members: Members::new((0..3).map(member).collect()).unwrap(),
-        };
+        let members = Members::new((0..3).map(member).collect()).unwrap();
+        let remembered = Remembered::new(0, (MemberId(n as u64 + 1), self.promised[n]), members);
         let ends = LogEnds { begins: opened.begins, runs: &opened.runs, stable, is_sure: opened.is_sure };
         let start = recovery.start(&remembered, ends);
         let order = Box::new(Quorum::new(Config::default(), start, seed, now));
@@ -326,7 +320,7 @@ impl Inner {
                         self.push(End::Member(to, n), Item::Packet(bytes));
                     }
                 }
-                Effect::Save(number, view) => {
+                Effect::Save(number, view, _) => {
                     self.promised[n] = view;
                     self.push(End::Disk(n), Item::Word(Input::Saved(number)));
                 }
