@@ -55,13 +55,13 @@ pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
         median(sum.depositions)
     );
     let shortest = |plan: &Plan| if shrinks { shrink(plan, SHRINK_RUNS_MAX) } else { plan.clone() };
-    tell_failed(&sum.failed, |plan| plan.rule, shortest);
+    print_failed(&sum.failed, |plan| plan.rule, shortest);
     println!("{} violations in {} of {} worlds", sum.violations, sum.failed.len(), plans.len());
     sum.failed.is_empty()
 }
 
 /// Prints the failures, each with the command that runs its shortest plan again.
-pub fn tell_failed<P: Display + Clone>(
+pub fn print_failed<P: Display + Clone>(
     failed: &[(P, String)],
     rule: impl Fn(&P) -> Option<Rule>,
     shortest: impl Fn(&P) -> P,
@@ -79,17 +79,17 @@ pub fn hunt_all(rule: Option<Rule>, worlds: u64) -> bool {
     let chosen = |v: &&Variant| rule.is_none_or(|r| v.rule == r);
     let variants: Vec<&Variant> = VARIANTS.iter().filter(chosen).collect();
     let all = Mutex::new(true);
-    let tell = |caught: bool, line: String| {
+    let note = |caught: bool, line: String| {
         println!("{line}");
         *unpoison(all.lock()) &= caught;
     };
     side_by_side(&variants, 2, |v| {
         let caught = hunt(v, worlds);
-        tell(caught.is_some(), line(v, caught.as_ref()));
+        note(caught.is_some(), line(v, caught.as_ref()));
     });
     for r in lossy::hunt::RULES.iter().filter(|r| rule.is_none_or(|rule| **r == rule)) {
         let caught = lossy::hunt::hunt(*r, worlds);
-        tell(caught.is_some(), lossy::hunt::line(*r, caught.as_ref()));
+        note(caught.is_some(), lossy::hunt::line(*r, caught.as_ref()));
     }
     IMPOSSIBLE.iter().for_each(|(rule, why)| println!("cannot be dropped: {rule}: {why}"));
     unpoison(all.into_inner())

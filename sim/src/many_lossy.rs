@@ -9,7 +9,7 @@ use tercel_sim::lossy::hunt::shrink;
 use tercel_sim::lossy::plan::LossyPlan;
 use tercel_sim::lossy::{Counts, run};
 
-use crate::many::tell_failed;
+use crate::many::print_failed;
 
 /// Runs one and prints what happens in it; whether nothing was wrong.
 pub fn one(plan: &LossyPlan, trace: bool) -> bool {
@@ -36,7 +36,7 @@ pub fn run_all(plans: &[LossyPlan], jobs: Option<usize>, shrinks: bool) -> bool 
     println!("{} worlds in {:.1} s on {jobs} threads", plans.len(), begun.elapsed().as_secs_f64());
     println!("{}", summary(&counts));
     let shortest = |plan: &LossyPlan| if shrinks { shrink(plan) } else { plan.clone() };
-    tell_failed(&failed, |plan| plan.rule, shortest);
+    print_failed(&failed, |plan| plan.rule, shortest);
     println!("violations in {} of {} worlds", failed.len(), plans.len());
     failed.is_empty()
 }

@@ -266,11 +266,7 @@ impl Hand {
     /// # Panics
     /// If these cannot be replayed.
     pub fn next(&self, records: usize) -> Hand {
-        let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-        for e in &self.log[..records] {
-            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-        }
-        Hand::greeted(recovery, self.log[..records].to_vec())
+        Hand::greeted(recovery(&self.log[..records]), self.log[..records].to_vec())
     }
 
     /// Says whether the server wants to go on at once.
@@ -344,6 +340,18 @@ impl Hand {
         let page = (!reply.bytes.is_empty()).then(|| Page::parse(reply.bytes, oref.page()).unwrap())?;
         page.object(oref.slot()).map(|o| o[4])
     }
+}
+
+/// The state that this log gives.
+///
+/// # Panics
+/// If it cannot be replayed.
+pub fn recovery(log: &[Sealed]) -> Recovery {
+    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
+    for e in log {
+        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
+    }
+    recovery
 }
 
 impl Default for Hand {

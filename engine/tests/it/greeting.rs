@@ -1,6 +1,6 @@
 //! Greetings by hand: how long one may hold the server up, and which histories a client may go on in.
 
-use crate::world::hand::{A, B, Hand, Said, Work, object, refused};
+use crate::world::hand::{A, B, Hand, Said, Work, object, recovery, refused};
 use tercel_engine::order::Sealed;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
 use tercel_wire::frame::Kind;
@@ -9,15 +9,6 @@ use tercel_wire::message::{Hello, Refusal, Resume, Stream, Welcome, Write};
 
 fn begun() -> Hand {
     Hand::of(Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap(), Vec::new())
-}
-
-/// The next server, which finds these records.
-fn next(log: &[Sealed]) -> Hand {
-    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-    for e in log {
-        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-    }
-    Hand::of(recovery, log.to_vec())
 }
 
 fn resume(h: &mut Hand, conn: Conn, client: u64, resume: Resume) -> Said {
@@ -84,7 +75,7 @@ fn client_that_heard_of_what_was_not_kept_is_told_by_watermark_or_heard() {
         (beyond, Stamp::ZERO, false),
         (end, end, false),
     ] {
-        let mut h = next(&log);
+        let mut h = Hand::of(recovery(&log), log.clone());
         // The new history comes to the same stamps, which prove nothing.
         h.greet(A, 5, 2);
         (0..10).for_each(|_| _ = h.lease(A, 1));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, refused};
+use crate::world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, recovery, refused};
 use tercel_engine::limits::{CLIENTS_MAX, CREDIT, LEASED_UNUSED_MAX, REVOKING_MAX};
 use tercel_engine::server::{Conn, Input, LogRoom, Recovery, ServerConfig, Unread};
 use tercel_engine::time::Now;
@@ -147,11 +147,7 @@ fn what_was_said_not_to_be_executed_never_will_be() {
 #[test]
 fn old_operations_never_execute_foreign_ones_are_unknown() {
     let first = Hand::new();
-    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-    for e in &first.log {
-        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-    }
-    let mut h = Hand::of(recovery, first.log.clone());
+    let mut h = Hand::of(recovery(&first.log), first.log.clone());
     h.greet(B, 5, 2);
     let (class, page) = (h.define(B), h.lease(B, 1)[0]);
     let object = object(class, 1);
