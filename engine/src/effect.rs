@@ -333,6 +333,8 @@ impl Checkpoint {
 pub struct Effects {
     /// In order.
     pub list: Vec<Effect>,
+    /// The empty buffer of the next message: one that was sent, if the host has such.
+    pub spare: Vec<u8>,
     /// Room for what the sequencer says in a step.
     pub(crate) said: Vec<crate::order::Output>,
 }
@@ -350,7 +352,7 @@ impl Effects {
         {
             return frame::encode_parts(header, body, bytes);
         }
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut self.spare);
         frame::encode_parts(header, body, &mut bytes);
         self.push(Effect::Send(conn, bytes));
     }
@@ -368,10 +370,11 @@ impl Effects {
         {
             return frame::encode_if(header, write, bytes);
         }
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut self.spare);
         let is_sent = frame::encode_if(header, write, &mut bytes);
-        if is_sent {
-            self.push(Effect::Send(conn, bytes));
+        match is_sent {
+            true => self.push(Effect::Send(conn, bytes)),
+            false => self.spare = bytes,
         }
         is_sent
     }

@@ -634,9 +634,10 @@ impl Server {
         }
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
         let services = &self.config.services;
+        // Others are given copies of the request: it stays in registers for the shortest way.
         let lent = match &shared {
             None => None,
-            Some((shared, bytes)) => match services.lend(&request, body, (shared, *bytes)) {
+            Some((shared, bytes)) => match services.lend(&{ request }, body, (shared, *bytes)) {
                 Some(lent) if request.object.is_none() => Some(lent),
                 _ => return false,
             },
@@ -652,7 +653,7 @@ impl Server {
             // It is queued with the other operations, as a message.
             Some(_) if request.slot.is_some() => false,
             Some(_) => {
-                self.run_reading(now, client, &request, local, response.bytes(), out);
+                self.run_reading(now, client, &{ request }, local, response.bytes(), out);
                 true
             }
         }
