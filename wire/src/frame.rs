@@ -170,7 +170,7 @@ impl Header {
     }
 }
 
-/// The CRC-32 of bytes. What the processor can do is found out once: that takes as long as the sum of a header.
+/// The CRC-32 of bytes. The hasher asks the processor once, which takes as long as the sum of a header.
 fn sum_of(bytes: &[u8]) -> u32 {
     static EMPTY: LazyLock<crc32fast::Hasher> = LazyLock::new(crc32fast::Hasher::new);
     let mut sum = EMPTY.clone();

@@ -1,9 +1,9 @@
 //! Calls by a socket, the shorter way: a caller that finds the connection free sends its request itself, and
 //! reads the answer where it was received.
 //!
-//! The machine is left out of a call that returns at once, alone on the connection. Whatever else arrives goes to
-//! the machine, and the call with it, under its name. The invariant: a thread reads an answer itself only where a
-//! message begins (`Reader::is_amid`), and leaves the connection where one ends, or tells the machine.
+//! The machine is left out of a call that returns at once, alone on the connection. Whatever else arrives
+//! goes to the machine, and the call with it, under its name. The invariant: a thread reads an answer itself
+//! only where a message begins (`Reader::is_amid`), and the machine hears of all that is not that answer.
 
 use std::io;
 use std::sync::{Arc, TryLockError};
@@ -51,26 +51,21 @@ impl Shared {
             return Expressed::No;
         }
         self.count_express();
-        let mut waited = Duration::ZERO;
-        if !reader.is_amid {
-            match conn.wait_and_receive(READ_MAX, &mut reader.buffer) {
-                Ok(true) => match receive_rest(conn, &mut reader.buffer) {
-                    Ok(()) => {
-                        if let Some(end) = returned(&reader.buffer, id)
-                            && self.heard_beside(conn, &end, &mut calls.acknowledged)
-                        {
-                            call.answered(&calls.bound[at].binding.interface, end);
-                            calls.spare.empty(&mut reader.buffer, RECEIVE_BYTES);
-                            return Expressed::Answered;
-                        }
-                        self.read(conn, reader, Ok(true));
-                    }
-                    Err(e) => self.read(conn, reader, Err(e)),
-                },
-                Ok(false) => waited = READ_MAX,
-                Err(e) => self.read(conn, reader, Err(e)),
-            }
+        if reader.is_amid {
+            // More came while the request was sent.
+            return self.give_over((calls, at), id, (Duration::ZERO, false));
         }
+        let received = conn.wait_and_receive(READ_MAX, &mut reader.buffer);
+        let received = received.and_then(|came| receive_rest(conn, &mut reader.buffer).map(|()| came));
+        if let (Ok(true), Some(end)) = (&received, returned(&reader.buffer, id))
+            && self.heard_beside(conn, &end, &mut calls.acknowledged)
+        {
+            call.answered(&calls.bound[at].binding.interface, end);
+            calls.spare.empty(&mut reader.buffer, RECEIVE_BYTES);
+            return Expressed::Answered;
+        }
+        let waited = if matches!(received, Ok(false)) { READ_MAX } else { Duration::ZERO };
+        self.read(conn, reader, received);
         self.give_over((calls, at), id, (waited, false))
     }
 
@@ -113,8 +108,8 @@ fn returned(received: &[u8], id: CallId) -> Option<ResponseEnd<'_>> {
     (header.kind == Kind::Response && rest.is_empty()).then_some(ResponseEnd::Returned(stamp, payload))
 }
 
-/// Receives what is missing of a response, if one was received in part: straight to where it is read. What does
-/// not come in time is left out.
+/// Receives the rest of a response that came in part: straight to where it is read. What does not come in
+/// time is left out.
 fn receive_rest(conn: &ServerConnection, received: &mut Vec<u8>) -> io::Result<()> {
     let Some(head) = received.first_chunk::<FRAME_BYTES>() else { return Ok(()) };
     let Some(bytes) = missing(head, received.len()) else { return Ok(()) };

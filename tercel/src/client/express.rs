@@ -35,7 +35,7 @@ pub(super) struct ByLine {
     /// The generation of the connection.
     generation: u64,
     conn: Arc<ServerConnection>,
-    /// Of requests that are sent as messages.
+    /// The header of requests that are sent as messages.
     header: Header,
     calls: Calls,
     packets: Datagrams,

@@ -275,8 +275,8 @@ pub struct Stats {
     pub client: ClientStats,
     /// Frames, objects, replacement.
     pub cache: CacheStats,
-    /// Calls that went the shortest way there is, past the queue of messages: in a line of shared memory, in a
-    /// datagram, or as a message that their caller sent and whose answer it received.
+    /// Calls that went the shortest way there is, past the queue of messages: in a line of shared memory, in
+    /// a datagram, or as a message that their caller sent and whose answer it received.
     pub calls_by_lines: u64,
 }
 

@@ -48,7 +48,8 @@ fn calls_by_lines_come_behind_what_their_thread_sent_and_between_messages() {
         let client = Client::connect_with(server.addresses()[0].clone(), config).unwrap();
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // Messages that do not fit into the memory at once, so that their sender waits in the middle of them.
+            // Messages that do not fit into the memory at once, so that their sender waits in the middle of
+            // them.
             scope.spawn(|| {
                 let marks = client.service::<dyn Marks>();
                 let large: Vec<u8> = (0..900_000_u32).map(|i| (i * 7) as u8).collect();
