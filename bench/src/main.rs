@@ -11,7 +11,7 @@
 //! | `numbers` | every suite, and the document that their rows become |
 //! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
-//! | `hop` | the instructions of a hop in it |
+//! | `hop`, `threads` | the instructions of a hop in it, and two threads beside one |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
@@ -55,6 +55,7 @@ mod rpc;
 mod scratch;
 mod soak;
 mod stale;
+mod threads;
 mod traversals;
 
 use std::ffi::OsStr;

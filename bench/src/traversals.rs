@@ -24,6 +24,7 @@ use super::objects;
 use super::oo7::Spec;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
+use super::threads;
 use super::{COMMIT, Options};
 
 /// Measures.
@@ -108,6 +109,7 @@ impl Database {
         .run(&client, rounds)?;
         rows.push(t6.row(format!("oo7.t6.hot.{}", self.size), PAPER_T6_HOT));
         if self.spec == Spec::SMALL {
+            rows.push(threads::row(&client, &index, self.spec.parts(), rounds)?);
             rows.push(Row::new("oo7.t1.visited", t1.tally.visits as f64, "parts", 1));
             rows.push(Row::new("oo7.t6.visited", t6.tally.visits as f64, "parts", 1));
         }

@@ -21,11 +21,13 @@ use crate::sync::{AtomicU32, Ordering};
 /// stay below 100 KiB.
 pub const TYPES_MAX: usize = 1024;
 
+const _: () = assert!(TYPES_MAX as u32 * FRAME_WORDS <= 1 << 30, "a number and a place fit into a word");
+
 /// A class that cached objects can be of.
 ///
 /// A cached object names its type by a number in two bytes, and so does a reference within a frame. A hit
-/// compares that number and nothing else, so two types with one number could be mistaken for each other. Implemented by `#[derive(Object)]` and by
-/// [`crate::typed`].
+/// compares that number and nothing else, so two types with one number could be mistaken for each other.
+/// Implemented by `#[derive(Object)]` and by [`crate::typed`].
 ///
 /// # Safety
 /// `index` gives the same static at every call, and no other type's `index` ever gives that one.

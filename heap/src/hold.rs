@@ -1,5 +1,5 @@
-//! What keeps the object of a view in its place: the view's scope, which holds the frame until it ends, or
-//! a count that the view itself has raised.
+//! The way in which a view's object is kept in its place: by the view's scope, which holds the frame until
+//! it ends, or by a count that the view itself has raised.
 //!
 //! The two are told apart by a bit of one pointer, so that a view held by its scope costs no access of
 //! memory, neither when it is made nor when it is dropped.
@@ -24,13 +24,13 @@ const COUNTED: usize = 1;
 const _: () = assert!(align_of::<Cell>() > COUNTED && align_of::<AtomicU64>() > COUNTED);
 
 impl<'s> Hold<'s> {
-    /// Of an object whose frame, with these marks, the scope holds.
+    /// That of an object whose frame, with these marks, the scope holds.
     #[inline(always)]
     pub(crate) fn by_scope(marks: Marks<'s>) -> Hold<'s> {
         Hold { at: marks.first.cast(), cell: PhantomData }
     }
 
-    /// Of an object outside of the arena that lives as long as the scope. No word of it leads to a mark.
+    /// That of an object outside of the arena that lives as long as the scope. No word of it leads to a mark.
     pub(crate) fn by_owner() -> Hold<'s> {
         Hold { at: NonNull::<AtomicU64>::dangling().cast(), cell: PhantomData }
     }

@@ -4,7 +4,7 @@
 //! | race | the reader | the writer |
 //! |---|---|---|
 //! | pin and evict | [`pin`], light fence, entry again | [`close`], heavy fence, [`is_pinned`] |
-//! | hold and evict | as above once; then [`load`] of any entry into the frame, until [`release`] | the same |
+//! | hold and evict | the same once; then [`load`] of any entry, until [`release`] | the same |
 //! | swizzle and compact | [`load`] of the word, then of the entry | [`publish`] the entry, then the word |
 //! | hit and invalidate | [`usable`], then [`unmoved`] | [`set_flag`], then [`advance`] |
 //! | hit and trust | [`usable`], then [`unmoved`] | [`advance`], then [`trust`] |

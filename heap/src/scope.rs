@@ -6,9 +6,10 @@
 //!
 //! All scopes together hold half of the cache at most. One that would hold more, or that misses in a cache
 //! which is more than half full, *counts* from then on: each view pins its frame as long as it lives, so that
-//! a scan of more pages than the cache has lets go of those behind it. A reference that a program kept is also compared with the birth of its page; a word of an
-//! object needs no such check. If a check fails, the answer is [`Lookup::Slow`]; the caller then takes the
-//! writer's lock.
+//! a scan of more pages than the cache has lets go of those behind it.
+//!
+//! A reference that a program kept is also compared with the birth of its page; a word of an object needs no
+//! such check. If a check fails, the answer is [`Lookup::Slow`]; the caller then takes the writer's lock.
 //!
 //! The invariants: every object that a scope gave a view of is marked in it, or its reference is kept in its
 //! slot, until the scope is reset or dropped. While a scope does not count, it holds exactly the frames in
@@ -155,11 +156,11 @@ impl Scope {
         unsafe { &*cell }
     }
 
-    /// The marks of a frame; empty ones, to be left alone, if it has no block.
+    /// The marks of a cell's `block`; empty ones, to be left alone, if it has none.
     #[inline(always)]
-    fn marks(&self, cell: &Cell) -> Marks<'_> {
+    fn marks(&self, block: usize) -> Marks<'_> {
         // SAFETY: the words have room for every block that a cell can have.
-        let first = unsafe { self.words.byte_add(cell.marks()) };
+        let first = unsafe { self.words.byte_add(block) };
         // SAFETY: a place in a boxed slice is not null.
         let first = unsafe { NonNull::new_unchecked(first.cast_mut()) };
         // SAFETY: a block begins there; see the type.
@@ -372,15 +373,6 @@ impl Scope {
         self.keep(cell, entry, arena_offset.0).then(|| (unsafe { self.header(arena_offset) }, cell))
     }
 
-    /// The same, for a scope that does not count, if it holds the frame: the object, and the marks there.
-    #[inline(always)]
-    fn held_entry(&self, handle: u32) -> Option<(Object<'_>, Marks<'_>)> {
-        let (_, arena_offset, cell) = self.entry(handle)?;
-        // SAFETY: a scope that does not count holds each frame with a block of marks. So if there is one, the
-        // frame was held before the entry was loaded, which then leads to a header there.
-        (cell.marks() != 0).then(|| (unsafe { self.header(arena_offset) }, self.marks(cell)))
-    }
-
     /// The entry of a handle, where it leads, and the cell of that frame.
     #[inline(always)]
     fn entry(&self, handle: u32) -> Option<(&AtomicU32, ArenaOffset, &Cell)> {
@@ -495,12 +487,12 @@ impl Scope {
             return None;
         }
         let is_held = self.is_held(cell);
-        Some((object, if is_held { Hold::by_scope(self.marks(cell)) } else { Hold::counted(cell) }))
+        Some((object, if is_held { Hold::by_scope(self.marks(cell.marks())) } else { Hold::counted(cell) }))
     }
 
     fn is_right(&self, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
         // SAFETY: the place is below a frame's words.
-        if unsafe { self.marks(cell).has(object.place()) } {
+        if unsafe { self.marks(cell.marks()).has(object.place()) } {
             let is_plain = self.expected.get() != u64::MAX;
             return object.class().load(Ordering::Relaxed) == number
                 && (is_plain || late(self, object, true, clean));
@@ -515,7 +507,7 @@ impl Scope {
             }
             self.hold();
         }
-        first(self, object, self.marks(cell), number, clean)
+        first(self, object, self.marks(cell.marks()), number, clean)
     }
 
     /// The copy of an object in this scope, in a heap without frames; `None` if there is none, it is not a
@@ -554,39 +546,47 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     let span = scope.span.get();
     // What is left of a word that leads along its own frame to a `T`. Any other leaves more.
     let place = word ^ T::index().near();
-    let (object, marks) = if place < span {
+    if place < span {
         // SAFETY: the holder has a word that the writer has swizzled, so it is in the arena. A scope with a
         // span has never counted views, so it holds that frame.
         let marks = unsafe { hold.marks() };
         // SAFETY: the word is that of a same-frame reference of the holder.
         let object = unsafe { near(frame, place) };
         // SAFETY: a span is at most a frame's words.
-        if unsafe { marks.has(place) } {
-            return Lookup::Hit(View::new(object, hold, scope));
-        }
-        (object, marks)
-    } else if (word ^ HANDLE) / (HANDLES_MAX / FRAME_WORDS) < span
-        && let Some((object, marks)) = scope.held_entry(word)
+        let is_marked = unsafe { marks.has(place) };
+        return match is_marked || first(scope, object, marks, T::index().number(), CLEAN) {
+            true => Lookup::Hit(View::new(object, hold, scope)),
+            false => Lookup::Slow,
+        };
+    }
+    if (word ^ HANDLE) / (HANDLES_MAX / FRAME_WORDS) < span
+        && let Some((_, arena_offset, cell)) = scope.entry(word)
     {
+        let (block, number) = (cell.marks(), T::index().number());
+        let marks = scope.marks(block);
         // SAFETY: the place is below a frame's words.
-        if unsafe { marks.has(object.place()) } {
-            return match object.class().load(Ordering::Relaxed) == T::index().number() {
+        let is_marked = unsafe { marks.has(arena_offset.cell()) };
+        // A frame without a block has empty marks, so the common case needs one test.
+        if is_marked || block != 0 {
+            // SAFETY: the scope holds each frame with a block. So this one was held before the entry was
+            // loaded, which then leads to a header there.
+            let object = unsafe { scope.header(arena_offset) };
+            let is_hit = match is_marked {
+                true => object.class().load(Ordering::Relaxed) == number,
+                false => first(scope, object, marks, number, CLEAN),
+            };
+            return match is_hit {
                 true => Lookup::Hit(View::new(object, Hold::by_scope(marks), scope)),
                 false => Lookup::Slow,
             };
         }
-        (object, marks)
-    } else if word < HANDLE {
+    }
+    if word < HANDLE {
         return if word == 0 { Lookup::Null } else { Lookup::Slow };
-    } else {
-        return match scope.roundabout(frame, word, T::index().number(), CLEAN) {
-            Some((object, hold)) => Lookup::Hit(View::new(object, hold, scope)),
-            None => Lookup::Slow,
-        };
-    };
-    match first(scope, object, marks, T::index().number(), CLEAN) {
-        true => Lookup::Hit(View::new(object, Hold::by_scope(marks), scope)),
-        false => Lookup::Slow,
+    }
+    match scope.roundabout(frame, word, T::index().number(), CLEAN) {
+        Some((object, hold)) => Lookup::Hit(View::new(object, hold, scope)),
+        None => Lookup::Slow,
     }
 }
 

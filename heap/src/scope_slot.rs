@@ -1,5 +1,5 @@
-//! The state of one open scope: a pin count for every frame, the scope's own pin included, a mark for every object that was read, and the
-//! references of objects that were read and have left their place since.
+//! The state of one open scope: a pin count for every frame, the scope's own pin included, a mark for every
+//! object that was read, and the references of objects that were read and have left their place since.
 //!
 //! Pins and marks are written by the scope's own thread with plain stores. The writer reads them, and clears
 //! the marks of a frame that it takes, only when it knows that the frame is not pinned and cannot be. The
@@ -310,8 +310,10 @@ mod tests {
             return false;
         }
         let marks = NonNull::from(&slot.words[cell.marks() / 8]);
-        // SAFETY: the slot is alive, and the place is one of a frame.
-        unsafe { Marks::new(marks).set(place, true) };
+        // SAFETY: the block begins there, and the slot is alive.
+        let marks = unsafe { Marks::new(marks) };
+        // SAFETY: the place is one of a frame, which the test does not take.
+        unsafe { marks.set(place, true) };
         true
     }
 

@@ -130,8 +130,8 @@ impl Shared {
         self.classes().get(&id).cloned()
     }
 
-    /// Frames that one more scope may hold until it ends, a few at once; 0 while all scopes together hold half
-    /// of the cache.
+    /// Frames that one more scope may hold until it ends, a few at once; 0 while all scopes together hold
+    /// half of the cache.
     pub(crate) fn grant_holds(&self) -> u32 {
         let left = |now: u32| (self.frames.len() as u32 / 2).saturating_sub(now).div_ceil(8).min(HOLDS_GRANT);
         let grant = |now| Some(now + left(now));

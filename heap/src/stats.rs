@@ -50,6 +50,6 @@ pub struct Stats {
     pub flagged: u64,
     /// Heavy fences.
     pub fences: u64,
-    /// Victims left alone because a view pinned them.
+    /// Victims left alone because a view pinned them or a scope held them.
     pub pinned: u64,
 }

@@ -151,11 +151,11 @@ struct Gone {
     is_lost: bool,
 }
 
-/// No frame can be freed: views pin too many, or the cache is too small. The caller must let go of views and
-/// try again, or give up.
+/// No frame can be freed: views pin too many, open scopes hold them, or the cache is too small. The caller
+/// must let go of views and try again, or give up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "the cache is full and {pinned} of the frames tried are pinned by views: drop some, or enlarge the cache"
+    "the cache is full and {pinned} of the frames tried are pinned by views or open scopes: drop some, or enlarge the cache"
 )]
 pub struct Full {
     /// Frames that could not be taken because of pins.

@@ -33,7 +33,7 @@ fn pass(w: &mut World, pages: std::ops::RangeInclusive<u32>) {
 }
 
 #[test]
-fn held_frame_outlives_its_views_until_the_scope_ends() {
+fn held_frame_stays_until_its_scope_ends() {
     let mut w = world();
     let mut scope = w.reader.scope().unwrap();
     drop(w.get(&scope, oref(1, 0)).unwrap());
@@ -116,7 +116,7 @@ fn view_of_before_stays_when_the_scope_counts() {
 }
 
 #[test]
-fn word_swizzled_for_one_type_hits_for_no_other() {
+fn word_of_one_type_hits_for_no_other() {
     let mut w = world();
     // Within the frame, and through a handle.
     w.server.put(oref(1, 0), Kept::Plain, Node::new(1, "", oref(1, 1), &[oref(2, 0)]));
