@@ -1,5 +1,5 @@
-//! The container file that is shipped: built and run where a program for that can be had, else its steps one by
-//! one in a directory that is the root of what they run.
+//! The container file that is shipped: built and run where a program for that can be had, else its steps, in
+//! a directory that is the root of what they run.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::common::{Serving, free, tercel, until};
 const FILE: &str = include_str!("../../../contrib/Containerfile");
 
 /// The arguments of the steps of a kind.
-fn steps<'a>(kind: &'a str) -> impl Iterator<Item = &'a str> {
+fn steps(kind: &str) -> impl Iterator<Item = &str> {
     FILE.lines().filter_map(move |line| line.strip_prefix(kind)?.strip_prefix(' '))
 }
 

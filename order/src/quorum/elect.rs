@@ -251,13 +251,13 @@ impl Quorum {
     ///
     /// Voters are those of all lists that may count: the newest of the own log, and those of the electorates
     /// that the voters remember, this one included. No stable list is missed. A quorum of its voters has
-    /// remembered it before they acknowledged it; that quorum meets every quorum of the list before, so among
-    /// the voters of that one somebody tells it, or an electorate of a younger one. A younger list was ordered
-    /// when the one before was stable, and an electorate has the voters of both. A voter that has acknowledged
-    /// no list by which it votes made nothing stable: its log may be longer than the candidate's.
+    /// remembered it before they acknowledged it. That quorum meets every quorum of the list before, so among
+    /// the voters of that one somebody tells it, or an electorate of a younger one. A younger list was
+    /// ordered when the one before was stable, and an electorate has the voters of both. A voter that has
+    /// acknowledged no list by which it votes made nothing stable, so its log may be longer than this one.
     ///
-    /// A voter that remembers none may vote by any list, and one that acknowledged entries with a log that may
-    /// lack lists may have overwritten one: then all members have to answer.
+    /// A voter that remembers none may vote by any list. One that acknowledged entries with a log that may
+    /// lack lists may have overwritten one. Then all members have to answer.
     fn count_votes(&mut self, now: Now, out: &mut Vec<Output>) {
         let members = self.lists.newest();
         let Role::Candidate(candidate) = &self.role else { return };
@@ -282,8 +282,8 @@ impl Quorum {
         }
     }
 
-    /// Says whether a quorum of a list has acknowledged it and votes. Then those that voted by the list before
-    /// alone made nothing stable elsewhere since: they needed one of these, who would have had to cut the list.
+    /// Says whether a quorum of a list has acknowledged it and votes. Then those that voted by the list
+    /// before alone made nothing stable elsewhere since: they needed one of these, and it would have cut that.
     fn is_acknowledged(&self, list: &Electorate, votes: &BTreeMap<MemberId, Vote>) -> bool {
         let has_it = |id: &MemberId| {
             let of_list = |vote: &Vote| {

@@ -114,8 +114,8 @@ fn decode_list(r: &mut Reader<'_>) -> Result<Vec<Member>, DecodeError> {
 
 const MEMBER_BYTES_MIN: usize = 13;
 
-/// The members that may vote, by the lists that a member has acknowledged. It is remembered beside the promise,
-/// so it outlives a log that loses its end.
+/// The members that may vote, by the lists that a member has acknowledged. It is remembered beside the
+/// promise, so it outlives a log that loses its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Electorate {
     /// The entry of the newest list, or a later one up to which there is no other.
@@ -219,7 +219,7 @@ pub(super) struct Lists {
     pub(super) saving: Option<u64>,
     /// Lists up to here are in the remembered electorate, durably.
     covered: LogPosition,
-    /// What is remembered has a list that was cut above this position.
+    /// The remembered electorate has a list that was cut above this position.
     reverts: Option<LogPosition>,
     /// The youngest electorate that another member told.
     pub(super) told: Option<Electorate>,
@@ -251,12 +251,12 @@ impl Lists {
         }
     }
 
-    /// What is remembered is durable, and names the newest list.
+    /// The remembered electorate is durable, and names the newest list.
     pub(super) fn cover(&mut self) {
         (self.saving, self.covered, self.reverts) = (None, self.newest_at(), None);
     }
 
-    /// What is remembered says as much as the log up to there; nothing behind that is acknowledged.
+    /// The remembered electorate says as much as the log up to there; nothing behind that is acknowledged.
     pub(super) fn remembered_upto(&self) -> Option<LogPosition> {
         let uncovered = self.all.iter().map(|(at, _)| *at).find(|at| *at > self.covered);
         uncovered.map(|at| LogPosition(at.0 - 1)).into_iter().chain(self.reverts).min()
