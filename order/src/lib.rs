@@ -58,7 +58,7 @@ pub enum Input<'a> {
     /// This node's disk has the log up to a position, as it was after so many cuts ([`Output::Cut`]). A
     /// report from before a cut does not vouch for what refilled the position; another follows the cut.
     Written(u32, LogPosition),
-    /// What was to be remembered with this number ([`Output::Save`]), and with every earlier one, is durable.
+    /// The promise and the electorate with this number ([`Output::Save`]), and earlier ones, are durable.
     Saved(u64),
     /// The answer to [`Output::Read`]: entries from that position on, as many as were asked for; none if the
     /// log begins later.

@@ -1,4 +1,4 @@
-//! The end of a test's threads, also where the test fails: a scope waits for them before it passes a panic on.
+//! The end of a test's threads, also where it fails: a scope waits for them before it passes a panic on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

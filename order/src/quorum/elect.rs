@@ -7,7 +7,7 @@ use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, MemberId, ViewId};
 
 use super::follow::Followed;
-use super::members::{Electorate, Members};
+use super::members::Electorate;
 use super::packet::{Contents, Packet, Vote};
 use super::{Quorum, Role, Why};
 use crate::Output;
@@ -249,14 +249,15 @@ impl Quorum {
     /// have acknowledged more than it still has: it counts only when every voter has answered, and then
     /// entries may be lost.
     ///
-    /// Voters are those of all lists that may count: those of the own log from the stable one on, and those
-    /// of the electorates that the voters remember. No stable list is missed. A quorum of its voters has
-    /// remembered it before they acknowledged it; that quorum meets every quorum of the list before, so among
-    /// the voters of that one somebody tells it, or an electorate of a younger one. A younger list was ordered
-    /// when the one before was stable, and an electorate has the voters of both. A voter that has acknowledged
-    /// no list by which it votes made nothing stable: its log may be longer than the candidate's.
+    /// Voters are those of all lists that may count: the newest of the own log, and those of the electorates
+    /// that the voters remember, this one included. No stable list is missed. A quorum of its voters has
+    /// remembered it before they acknowledged it. That quorum meets every quorum of the list before, so among
+    /// the voters of that one somebody tells it, or an electorate of a younger one. A younger list was
+    /// ordered when the one before was stable, and an electorate has the voters of both. A voter that has
+    /// acknowledged no list by which it votes made nothing stable, so its log may be longer than this one.
     ///
-    /// A voter that remembers none may vote by any list: then all members have to answer.
+    /// A voter that remembers none may vote by any list. One that acknowledged entries with a log that may
+    /// lack lists may have overwritten one. Then all members have to answer.
     fn count_votes(&mut self, now: Now, out: &mut Vec<Output>) {
         let members = self.lists.newest();
         let Role::Candidate(candidate) = &self.role else { return };
@@ -266,16 +267,34 @@ impl Quorum {
         let is_sure = self.unsure.is_none() && sure >= members.quorum();
         let has = |id: MemberId| votes.contains_key(&id) || candidate.learn.contains_key(&id);
         let of_votes = || votes.values().map(|vote| vote.electorate.as_ref());
-        let told = of_votes().flatten().chain(candidate.learn.values());
-        let told = self.younger_voters(told).map(|member| member.id);
-        let is_known = of_votes().all(|it| it.is_some()) || members.iter().all(|member| has(member.id));
-        let of_log = self.lists.may_count().flat_map(Members::voters);
-        let have_voted = of_log.chain(told).all(has);
+        let told = || of_votes().flatten().chain(candidate.learn.values());
+        let younger = self.younger_voters(told()).map(|voter| voter.id);
+        let is_settled = |it: Option<&Electorate>| it.is_some_and(|it| it.is_settled);
+        let is_known = of_votes().all(is_settled) || members.iter().all(|member| has(member.id));
+        let youngest = told().max_by_key(|told| (told.at.view.number, told.at.position));
+        let have_voted = members.voters().chain(younger).all(has)
+            || youngest
+                .is_some_and(|list| self.is_acknowledged(list, votes) && list.newest_voters().all(has));
         let has_all = candidate.saving.is_none() && is_known && have_voted;
         if is_sure || has_all || dropped(Rule::UnsureCounts) && of_voters().count() >= members.quorum() {
             let (view, votes) = (candidate.view, candidate.votes.clone());
             self.lead(now, view, !is_sure, votes, out);
         }
+    }
+
+    /// Says whether a quorum of a list has acknowledged it and votes. Then those that voted by the list
+    /// before alone made nothing stable elsewhere since: they needed one of these, and it would have cut that.
+    fn is_acknowledged(&self, list: &Electorate, votes: &BTreeMap<MemberId, Vote>) -> bool {
+        let has_it = |id: &MemberId| {
+            let of_list = |vote: &Vote| {
+                let own = vote.electorate.as_ref().filter(|own| own.at == list.at);
+                let is_in_log = vote.log.has(list.at) || *id == self.me && self.tail.has(list.at);
+                own.is_some_and(|own| own.is_settled || is_in_log)
+            };
+            votes.get(id).is_some_and(of_list)
+        };
+        let voters = list.newest_voters().count();
+        list.newest_voters().filter(has_it).count() > voters / 2
     }
 
     /// The leader hands the lead over: everything that it has is here.

@@ -81,6 +81,7 @@ impl Quorum {
         if append.rank != RANK_AS_BEFORE {
             followed.rank = append.rank;
         }
+        self.unsettle(out);
         self.ask_end(now, from, out);
         // Everything stable is in every leader's log.
         let is_here = append.before.position <= self.stable || self.tail.has(append.before);

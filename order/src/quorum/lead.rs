@@ -186,6 +186,7 @@ impl Quorum {
         };
         self.role = Role::Leading(Box::new(leading));
         self.counts.led += 1;
+        self.unsettle(out);
         out.push(Output::Leading(Lead { view, kept: self.tail.end_stamp(), is_unsure }));
         self.send_entries(now, out);
     }

@@ -114,35 +114,44 @@ fn decode_list(r: &mut Reader<'_>) -> Result<Vec<Member>, DecodeError> {
 
 const MEMBER_BYTES_MIN: usize = 13;
 
-/// The members that may vote, by the lists that a member has acknowledged: those of its newest list, and what
-/// the list before has more. It is remembered beside the promise, so it outlives a log that loses its end.
+/// The members that may vote, by the lists that a member has acknowledged. It is remembered beside the
+/// promise, so it outlives a log that loses its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Electorate {
     /// The entry of the newest list, or a later one up to which there is no other.
     pub at: EntryId,
-    /// By identity; those that only learn are there for people.
-    members: Vec<Member>,
+    /// That list, by identity.
+    newest: Vec<Member>,
+    /// Others that voted by the list before, unless the newest is known to be stable.
+    before: Vec<Member>,
+    /// Not set if something was acknowledged with a log that may have lost lists.
+    pub(super) is_settled: bool,
 }
 
 impl Electorate {
     /// The electorate of a member that has acknowledged nothing, and joined by this list.
     pub fn of(members: &Members) -> Electorate {
-        Electorate { at: EntryId::default(), members: members.0.clone() }
+        let newest = members.0.clone();
+        Electorate { at: EntryId::default(), newest, before: Vec::new(), is_settled: true }
     }
 
-    /// All that it names, by identity.
-    pub fn iter(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter()
+    /// The members of the newest list, by identity.
+    pub fn newest(&self) -> &[Member] {
+        &self.newest
     }
 
-    /// The identities of those that may vote.
-    pub fn voters(&self) -> impl Iterator<Item = MemberId> + '_ {
-        self.members.iter().filter(|member| member.votes).map(|member| member.id)
+    pub(super) fn newest_voters(&self) -> impl Iterator<Item = MemberId> + '_ {
+        self.newest.iter().filter(|member| member.votes).map(|member| member.id)
+    }
+
+    /// All that may vote.
+    pub(super) fn voters(&self) -> impl Iterator<Item = &Member> {
+        self.newest.iter().filter(|member| member.votes).chain(&self.before)
     }
 
     /// Says whether a member may vote.
     pub(super) fn votes(&self, id: MemberId) -> bool {
-        self.voters().any(|voter| voter == id)
+        self.voters().any(|voter| voter.id == id)
     }
 
     /// Says whether its newest list is younger than an entry.
@@ -150,51 +159,46 @@ impl Electorate {
         (self.at.view.number, self.at.position) > (than.view.number, than.position)
     }
 
-    /// What is remembered, and what a log adds that may lack an end.
-    pub(super) fn grown_by(self, log: Electorate) -> Option<Electorate> {
-        match log.is_younger(self.at) {
-            true => log.with(&self.members),
-            false => self.with(&log.members),
-        }
-    }
-
-    /// Adds those of another that vote. `None` if they are too many to be remembered.
-    pub(super) fn with(mut self, other: &[Member]) -> Option<Electorate> {
-        for voter in other.iter().filter(|member| member.votes) {
-            match self.members.binary_search_by_key(&voter.id, |member| member.id) {
-                Ok(at) => self.members[at].votes = true,
-                Err(at) => self.members.insert(at, voter.clone()),
+    /// Adds voters. `None` if they are too many to be remembered.
+    pub(super) fn with<'a>(mut self, voters: impl Iterator<Item = &'a Member>) -> Option<Electorate> {
+        for voter in voters {
+            if !self.votes(voter.id) {
+                self.before.push(voter.clone());
             }
         }
-        if self.members.len() > ELECTORATE_MAX {
-            self.members.retain(|member| member.votes);
+        self.before.sort_by_key(|voter| voter.id);
+        if self.newest.len() + self.before.len() > ELECTORATE_MAX {
+            self.newest.retain(|member| member.votes);
         }
-        (self.members.len() <= ELECTORATE_MAX).then_some(self)
+        (self.newest.len() + self.before.len() <= ELECTORATE_MAX).then_some(self)
     }
 
-    /// Appends one, or that none is known, with at most 7,455 bytes.
+    /// Appends one, or that none is known, with at most 7,460 bytes.
     pub(super) fn encode_known(one: Option<&Electorate>, out: &mut Vec<u8>) {
-        out.put_u8(one.is_some().into());
+        out.put_u8(one.map_or(0, |one| if one.is_settled { 1 } else { 2 }));
         if let Some(one) = one {
             one.at.view.encode(out);
             out.put_u64(one.at.position.0);
-            encode_list(&one.members, out);
+            encode_list(&one.newest, out);
+            encode_list(&one.before, out);
         }
     }
 
     /// Reads one, if one is known.
     pub(super) fn decode_known(r: &mut Reader<'_>) -> Result<Option<Electorate>, DecodeError> {
-        match r.u8()? {
+        let is_settled = match r.u8()? {
             0 => return Ok(None),
-            1 => {}
+            1 => true,
+            2 => false,
             _ => return Err(DecodeError::BadField("electorate")),
-        }
+        };
         let at = EntryId { view: ViewId::decode(r)?, position: LogPosition(r.u64()?) };
-        let members = decode_list(r)?;
-        let is_ordered = members.windows(2).all(|pair| pair[0].id < pair[1].id);
-        let are_short = members.iter().all(|member| member.address.len() <= ADDRESS_BYTES_MAX);
-        match is_ordered && are_short && members.len() <= ELECTORATE_MAX {
-            true => Ok(Some(Electorate { at, members })),
+        let (newest, before) = (decode_list(r)?, decode_list(r)?);
+        let is_ordered = |list: &[Member]| list.windows(2).all(|pair| pair[0].id < pair[1].id);
+        let are_short = newest.iter().chain(&before).all(|member| member.address.len() <= ADDRESS_BYTES_MAX);
+        let fits = are_short && newest.len() + before.len() <= ELECTORATE_MAX;
+        match is_ordered(&newest) && is_ordered(&before) && fits {
+            true => Ok(Some(Electorate { at, newest, before, is_settled })),
             false => Err(DecodeError::BadField("electorate")),
         }
     }
@@ -215,6 +219,8 @@ pub(super) struct Lists {
     pub(super) saving: Option<u64>,
     /// Lists up to here are in the remembered electorate, durably.
     covered: LogPosition,
+    /// The remembered electorate has a list that was cut above this position.
+    reverts: Option<LogPosition>,
     /// The youngest electorate that another member told.
     pub(super) told: Option<Electorate>,
 }
@@ -223,7 +229,7 @@ impl Lists {
     /// Begins with the list that counts up to a position.
     pub(super) fn new(at: LogPosition, members: Members, kept: Option<Electorate>) -> Lists {
         let (all, covered) = (VecDeque::from([(at, members)]), LogPosition::ZERO);
-        Lists { all, joined: None, kept, saving: None, covered, told: None }
+        Lists { all, joined: None, kept, saving: None, covered, reverts: None, told: None }
     }
 
     /// The position of the list that counts at what is stable, or of a later entry.
@@ -233,8 +239,8 @@ impl Lists {
 
     /// The electorate by the lists of a log, whose newest list is this entry.
     pub(super) fn electorate(&self, at: EntryId) -> Option<Electorate> {
-        let before = self.all.iter().rev().nth(1).map_or(&[][..], |(_, members)| &members.0);
-        Electorate { at, ..Electorate::of(self.newest()) }.with(before)
+        let before = self.all.iter().rev().nth(1).into_iter().flat_map(|(_, members)| members.iter());
+        Electorate { at, ..Electorate::of(self.newest()) }.with(before.filter(|member| member.votes))
     }
 
     /// Another member tells its electorate.
@@ -245,14 +251,15 @@ impl Lists {
         }
     }
 
-    /// What is remembered is durable, and names the newest list.
+    /// The remembered electorate is durable, and names the newest list.
     pub(super) fn cover(&mut self) {
-        (self.saving, self.covered) = (None, self.newest_at());
+        (self.saving, self.covered, self.reverts) = (None, self.newest_at(), None);
     }
 
-    /// The first list that is not remembered yet.
-    pub(super) fn first_uncovered(&self) -> Option<LogPosition> {
-        self.all.iter().map(|(at, _)| *at).find(|at| *at > self.covered)
+    /// The remembered electorate says as much as the log up to there; nothing behind that is acknowledged.
+    pub(super) fn remembered_upto(&self) -> Option<LogPosition> {
+        let uncovered = self.all.iter().map(|(at, _)| *at).find(|at| *at > self.covered);
+        uncovered.map(|at| LogPosition(at.0 - 1)).into_iter().chain(self.reverts).min()
     }
 
     /// The list that counts: the newest.
@@ -271,11 +278,6 @@ impl Lists {
         &found.unwrap_or(&self.all[0]).1
     }
 
-    /// The newest stable list, and those after that.
-    pub(super) fn may_count(&self) -> impl Iterator<Item = &Members> {
-        self.all.iter().map(|(_, members)| members)
-    }
-
     /// A list was appended.
     pub(super) fn push(&mut self, at: LogPosition, members: Members) {
         self.all.push_back((at, members));
@@ -285,6 +287,7 @@ impl Lists {
     pub(super) fn cut(&mut self, above: LogPosition) {
         while self.all.len() > 1 && self.newest_at() > above {
             self.all.pop_back();
+            self.reverts = Some(self.reverts.map_or(above, |reverts| reverts.min(above)));
         }
         self.covered = self.covered.min(above);
     }
@@ -335,18 +338,20 @@ mod tests {
         assert!(!three.is_next_to(&members(&[(1, true), (2, true), (4, true)]).unwrap()));
     }
 
+    fn voters(of: &Electorate) -> Vec<u64> {
+        of.voters().map(|voter| voter.id.0).collect()
+    }
+
     #[test]
     fn electorate_has_voters_of_list_before() {
         let [before, newest] = [&[(1, true), (2, true), (3, true)], &[(1, true), (2, false), (4, true)]];
         let mut lists = Lists::new(LogPosition(3), members(before).unwrap(), None);
         lists.push(LogPosition(5), members(newest).unwrap());
         let at = EntryId { view: ViewId::new(2, 1), position: LogPosition(5) };
-        let electorate = lists.electorate(at).unwrap();
-        assert_eq!(electorate.voters().map(|id| id.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(voters(&lists.electorate(at).unwrap()), [1, 4, 2, 3]);
         lists.stable(LogPosition(5));
         let electorate = lists.electorate(at).unwrap();
-        assert_eq!(electorate.voters().map(|id| id.0).collect::<Vec<_>>(), [1, 4]);
-        assert_eq!(electorate.iter().count(), 3);
+        assert_eq!((voters(&electorate), electorate.newest().len()), (vec![1, 4], 3));
     }
 
     #[test]
@@ -355,9 +360,9 @@ mod tests {
             let list: Vec<_> = (first..first + 16).map(|id| (id, id < first + 7)).collect();
             Electorate::of(&members(&list).unwrap())
         };
-        let both = of(1).with(&of(101).members).unwrap();
-        assert_eq!((both.iter().count(), both.voters().count()), (14, 14));
-        assert_eq!(both.with(&of(201).members), None);
+        let both = of(1).with(of(101).voters()).unwrap();
+        assert_eq!((both.newest().len(), both.voters().count()), (7, 14));
+        assert_eq!(both.with(of(201).voters()), None);
     }
 
     #[test]

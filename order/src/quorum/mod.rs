@@ -339,7 +339,7 @@ impl Quorum {
     ) -> impl Iterator<Item = &'a Member> {
         let stable = self.entry_at(self.lists.stable_at());
         let younger = of.filter(move |electorate| electorate.is_younger(stable));
-        younger.flat_map(Electorate::iter).filter(|member| member.votes)
+        younger.flat_map(Electorate::voters)
     }
 
     fn entry_at(&self, position: LogPosition) -> EntryId {
@@ -347,20 +347,21 @@ impl Quorum {
     }
 
     /// Remembers who may vote by the lists of the log. While the log may lack entries that were acknowledged,
-    /// it may lack lists, so what is remembered only grows.
+    /// it may lack lists, so an older one takes no place.
     fn keep_electorate(&mut self, out: &mut Vec<Output>) {
         let of_log = self.lists.electorate(self.entry_at(self.lists.newest_at()));
         let lists = &mut self.lists;
         let wanted = match (self.unsure, lists.kept.clone(), of_log) {
             (None, _, of_log) => of_log,
-            (Some(_), Some(kept), Some(of_log)) => kept.grown_by(of_log),
-            (Some(_), ..) => None,
+            (Some(_), Some(kept), Some(mut of_log)) if of_log.is_younger(kept.at) => {
+                of_log.is_settled = kept.is_settled;
+                Some(of_log)
+            }
+            (Some(_), kept, _) => kept,
         };
         if wanted != lists.kept && !dropped(Rule::ListNotSaved) {
             lists.kept = wanted;
-            self.promise.number += 1;
-            lists.saving = Some(self.promise.number);
-            self.save(out);
+            self.save_electorate(out);
         } else if lists.saving.is_none() {
             lists.cover();
         }
@@ -373,8 +374,25 @@ impl Quorum {
 
     /// The position up to which the own disk has the log and, of its lists, the electorate.
     fn durable(&self) -> LogPosition {
-        let before = self.lists.first_uncovered().map(|at| LogPosition(at.0.saturating_sub(1)));
-        before.map_or(self.written.position, |before| before.min(self.written.position))
+        if self.unsure.is_some() && self.lists.saving.is_some() {
+            return LogPosition::ZERO;
+        }
+        let remembered = self.lists.remembered_upto();
+        remembered.map_or(self.written.position, |upto| upto.min(self.written.position))
+    }
+
+    /// Remembers, before it acknowledges anything, that what is remembered may not be the newest.
+    fn unsettle(&mut self, out: &mut Vec<Output>) {
+        if let Some(kept) = self.lists.kept.as_mut().filter(|kept| self.unsure.is_some() && kept.is_settled) {
+            kept.is_settled = false;
+            self.save_electorate(out);
+        }
+    }
+
+    fn save_electorate(&mut self, out: &mut Vec<Output>) {
+        self.promise.number += 1;
+        self.lists.saving = Some(self.promise.number);
+        self.save(out);
     }
 
     fn packet(&mut self, now: Now, from: MemberId, bytes: &[u8], out: &mut Vec<Output>) {

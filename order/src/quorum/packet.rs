@@ -326,6 +326,12 @@ impl Append {
 }
 
 impl Contents {
+    /// Says whether the log has an entry, as far as it is told.
+    pub(super) fn has(&self, entry: EntryId) -> bool {
+        let run = self.runs.iter().find(|run| run.last >= entry.position);
+        run.is_some_and(|run| run.view == entry.view)
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.stable.0);
         out.put_u32(self.runs.len() as u32);

@@ -190,10 +190,8 @@ impl Patience {
         let begun = Instant::now();
         let is_long = self.failed % LONG_EVERY == LONG_EVERY - 1;
         let wait = if is_long { CONNECT_MAX } else { self.usual };
-        let connected = connect(address, greeting, wait).and_then(|stream| {
-            end_if_unanswered(stream.as_fd());
-            Ok(stream)
-        });
+        let connected = connect(address, greeting, wait);
+        connected.iter().for_each(|stream| end_if_unanswered(stream.as_fd()));
         self.failed = if connected.is_ok() { 0 } else { self.failed.wrapping_add(1) };
         if connected.is_ok() {
             self.usual = (begun.elapsed() * USUAL_TIMES).clamp(CONNECT_MIN, CONNECT_MAX);

@@ -320,7 +320,7 @@ pub fn inspect(dir: &Path) -> Result<Inspected, ServerError> {
         starts: found.start,
         promised: found.promised.number,
         members: match &found.electorate {
-            Some(electorate) => electorate.iter().map(of).collect(),
+            Some(electorate) => electorate.newest().iter().map(of).collect(),
             None => found.members.iter().map(of).collect(),
         },
     })
