@@ -306,6 +306,11 @@ impl Client {
         self.peer.link.is_connected() && now >= self.silent_at()
     }
 
+    /// Its server may have told of other ones to try. A reader that named its copy alone stays with that.
+    pub fn note_others(&mut self) {
+        self.peer.has_others |= self.knows_several() && !self.peer.servers.reads_anywhere;
+    }
+
     /// There are other servers to try: one that owes an answer is given up soon.
     pub fn has_others(&mut self) {
         self.peer.has_others = true;
@@ -340,7 +345,7 @@ impl Client {
     /// given up in vain.
     fn haste_us(&self, first_us: u64) -> Option<u64> {
         let haste_us = first_us << self.peer.silences.min(limits::HASTE_DOUBLINGS);
-        (self.peer.has_others || self.knows_several()).then(|| haste_us.min(self.peer.keepalive_us))
+        self.peer.has_others.then(|| haste_us.min(self.peer.keepalive_us))
     }
 
     /// Says whether a connection should be made (again). A client that found another history at the address
@@ -624,6 +629,7 @@ mod tests {
     fn silent_member_is_given_up_by_client_that_was_told_of_others() {
         let mut client = asking();
         client.peer.servers.learn(vec!["a:1".into(), "b:1".into()]);
+        client.note_others();
         client.handle(Now(1_000_000), Input::Time);
         assert_eq!(client.deadline(), Some(Now(1_000_000 + limits::HASTE_US)));
         // Welcomed, and its classes are read again.

@@ -190,11 +190,9 @@ impl Sessions {
     /// that they have waited long enough.
     pub(crate) fn greet_waiting(&mut self, cx: &mut Cx<'_>) {
         self.greet_behind(cx);
-        // A leader that was not heard of late may be the one that the client has just given up. Without a
-        // quorum none may come.
-        let is_known = cx.leader.is_some()
-            || cx.sequencer.leader().is_some() && cx.sequencer.is_heard(cx.now)
-            || unled_s(cx).is_some();
+        // A leader that was not heard of late may be the one that the client has just given up.
+        let is_known =
+            cx.leader.is_some() || cx.sequencer.leader().is_some() && cx.sequencer.is_heard(cx.now);
         while let Some(Waiting { conn, hello, .. }) =
             self.greetings.waiting.pop_front_if(|waiting| is_known || waiting.until <= cx.now)
         {

@@ -648,6 +648,7 @@ impl Shared {
         let why = machine.wants_close().then(|| machine.why_unavailable());
         if matches!(machine.availability(), Some(Ok(()))) {
             machine.settled();
+            machine.note_others();
         }
         let conn = machine.conn.clone();
         self.flush(machine, None);
