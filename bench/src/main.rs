@@ -11,6 +11,7 @@
 //! | `numbers` | every suite, and the document that their rows become |
 //! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
+//! | `hop` | the instructions of a hop in it |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
@@ -37,6 +38,7 @@ mod figure;
 mod flex;
 mod graph;
 mod group;
+mod hop;
 mod idle;
 mod load;
 mod lru;
@@ -238,11 +240,12 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 9] = [
+const CHILDREN: [(&str, Part); 10] = [
     (commit::ROLE, commit::child),
     (events::ROLE, events::child),
     (flex::ROLE, flex::child),
     (group::ROLE, group::child),
+    (hop::ROLE, hop::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
     (proxy::ROLE, proxy::child),

@@ -16,6 +16,8 @@ use tercel::tools::wire::page::PAGE_BYTES;
 use tercel::{Client, ClientConfig, Error, HacParams, Policy, ServerConfig, Tx};
 
 use super::blocks::{Pairs, alternate};
+use super::callgrind;
+use super::hop;
 use super::lru;
 use super::native::{Arena, ArenaIndex, ArenaPointers, Tally, Visited};
 use super::objects;
@@ -34,6 +36,13 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let mut database = Database::build(Spec::SMALL, "small", &scratch, options)?;
     let backend = database.backend.clone();
     database.hot(options, &mut rows)?;
+    match callgrind::is_here() {
+        true => {
+            options.say("instructions of a hop, by valgrind");
+            rows.push(hop::row(&scratch.join("small"), &scratch.join(""))?);
+        }
+        false => options.say("instructions of a hop: not counted, for valgrind is not installed"),
+    }
     if !options.quick {
         drop(database);
         database = Database::build(Spec::MEDIUM, "medium", &scratch, options)?;
@@ -62,7 +71,7 @@ impl Database {
     ) -> Result<Database, String> {
         options.say(&format!("building the {size} database: {} objects", spec.objects()));
         let server = ServerConfig::new(scratch.join(size));
-        let client = open(&server, HOT_BYTES, hac(), true)?;
+        let client = open_hot(&server)?;
         let built = objects::build(&client, spec, SEED, &mut |_| {}).map_err(failed)?;
         let backend = client.server().map_or(String::new(), |s| s.backend().to_string());
         client.close().map_err(failed)?;
@@ -72,7 +81,7 @@ impl Database {
     /// Everything in the cache.
     fn hot(&self, options: &Options, rows: &mut Vec<Row>) -> Result<(), String> {
         options.say(&format!("hot traversals of the {} database", self.size));
-        let client = open(&self.server, HOT_BYTES, hac(), true)?;
+        let client = open_hot(&self.server)?;
         let index = ArenaIndex::new(self.spec, SEED);
         let arena = Arena::new(&index);
         let pointers = ArenaPointers::new(&arena, &index);
@@ -110,7 +119,7 @@ impl Database {
         options.say(&format!("cold traversals of the {} database", self.size));
         let mut visited = Visited::new(self.spec.parts());
         let mut cold = |update: bool| -> Result<f64, String> {
-            let client = open(&self.server, HOT_BYTES, hac(), true)?;
+            let client = open_hot(&self.server)?;
             let begin = Instant::now();
             client
                 .run(|tx| if update { objects::t2b(tx, &mut visited) } else { objects::t1(tx, &mut visited) })
@@ -301,16 +310,25 @@ fn open(
     tercel::embedded_with(server.clone(), config).map_err(failed)
 }
 
+/// A client with room for everything.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn open_hot(server: &ServerConfig) -> Result<Client, String> {
+    open(server, HOT_BYTES, hac(), true)
+}
+
 fn hac() -> Policy {
     Policy::Hac(HacParams::default())
 }
 
-fn failed(e: impl std::fmt::Display) -> String {
+/// The sentence of an error.
+pub fn failed(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
 /// The seed of every database that is built.
-const SEED: u64 = 1;
+pub const SEED: u64 = 1;
 
 /// Room for the medium database, the handles of its objects and the marks of a traversal.
 const HOT_BYTES: usize = 128 << 20;

@@ -184,6 +184,12 @@ impl<'a> Object<'a> {
         unsafe { NonNull::new_unchecked(frame) }
     }
 
+    /// Words from its frame's beginning to its header, for an object in the arena.
+    #[inline(always)]
+    pub(crate) fn place(self) -> u32 {
+        (self.ptr.addr().get() / 4) as u32 % FRAME_WORDS
+    }
+
     /// The class as stored; once valid, the type number.
     #[inline(always)]
     pub(crate) fn class(self) -> &'a AtomicU16 {

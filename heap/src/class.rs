@@ -5,7 +5,6 @@
 //! that type's layout.
 
 use std::marker::PhantomData;
-use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tercel_lock::unpoison;
@@ -14,8 +13,9 @@ use tercel_wire::layout::{self, Body as _, Layout, NONE_AT, SPILLED, padded};
 use tercel_wire::record::{Class, HEADER_BYTES};
 use tercel_wire::schema::{Schema, Type};
 
-use crate::arena::Object;
-use crate::sync::Ordering;
+use crate::arena::{FRAME_WORDS, Object};
+use crate::swizzle::{NEAR, near_word};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Types of a process, which all its caches number alike: a program has hundreds, and the tables of this size
 /// stay below 100 KiB.
@@ -23,8 +23,8 @@ pub const TYPES_MAX: usize = 1024;
 
 /// A class that cached objects can be of.
 ///
-/// A cached object names its type by a number in two bytes, and a hit compares that number and nothing else,
-/// so two types with one number could be mistaken for each other. Implemented by `#[derive(Object)]` and by
+/// A cached object names its type by a number in two bytes, and so does a reference within a frame. A hit
+/// compares that number and nothing else, so two types with one number could be mistaken for each other. Implemented by `#[derive(Object)]` and by
 /// [`crate::typed`].
 ///
 /// # Safety
@@ -34,20 +34,27 @@ pub unsafe trait Typed: Class {
     fn index() -> &'static TypeIndex;
 }
 
-/// The number of a type in this process. See [`Typed`].
+/// The number of a type in this process, in the form of a same-frame word to place 0. See [`Typed`].
 #[derive(Debug)]
-pub struct TypeIndex(AtomicU16);
+pub struct TypeIndex(AtomicU32);
 
 impl TypeIndex {
     /// Not numbered yet.
     #[allow(clippy::new_without_default, reason = "only ever a static")]
     pub const fn new() -> TypeIndex {
-        TypeIndex(AtomicU16::new(0))
+        TypeIndex(AtomicU32::new(NEAR))
     }
 
     /// The number; 0, which is no cached object's, before there is one.
     #[inline(always)]
     pub(crate) fn number(&self) -> u16 {
+        (self.near() / FRAME_WORDS) as u16
+    }
+
+    /// The word of a same-frame reference to an object of this type at place 0. Before there is a number, no
+    /// word of any object differs from it by a place only.
+    #[inline(always)]
+    pub(crate) fn near(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -57,7 +64,7 @@ impl TypeIndex {
         let mut last = unpoison(LAST.lock());
         if self.number() == 0 && (*last as usize) < TYPES_MAX - 1 {
             *last += 1;
-            self.0.store(*last, Ordering::Relaxed);
+            self.0.store(near_word(*last, 0), Ordering::Relaxed);
         }
         self.number()
     }

@@ -25,8 +25,8 @@ use crate::memory::{Boxed, SeqCst};
 use crate::page_table::PageTable;
 use crate::protocol::at_stamp;
 use crate::scope::{Reader, Scope};
-use crate::shared::Shared;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::shared::{Ends, Shared};
+use crate::sync::{AtomicU64, Ordering};
 use crate::table::Table;
 
 /// A heap without frames: it binds types and copies objects into scopes.
@@ -76,8 +76,7 @@ impl Copier {
             pool: Mutex::new((0..scopes_max as u32).rev().collect()),
             strong: true,
             fence: Box::new(SeqCst),
-            moved_bytes: AtomicUsize::new(0),
-            ended: AtomicU64::new(0),
+            ends: Ends::default(),
             recency: None,
         });
         for (id, layout) in tercel_wire::class::built_in() {

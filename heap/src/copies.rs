@@ -18,17 +18,14 @@ use tercel_wire::id::{Oref, Stamp};
 use crate::bindings::Made;
 use crate::chunks::{Chunks, HeaderPtr};
 use crate::class::Typed;
+use crate::hold::Hold;
 use crate::mutant::{Rule, dropped};
-use crate::protocol::pin_again;
 use crate::scope::Scope;
-use crate::scope_slot::Cell;
 use crate::view::View;
 
 /// The copies of one scope, and the references that were found to name nothing.
 pub(crate) struct Copies {
     inner: RefCell<Inner>,
-    /// Pins of all copies: the count is never read, since copies go with the scope.
-    cell: Cell,
     bytes_max: usize,
 }
 
@@ -115,7 +112,7 @@ const ABSENT_BYTES: usize = 16;
 impl Copies {
     /// None, with room for so many bytes.
     pub(crate) fn new(bytes_max: usize) -> Copies {
-        Copies { inner: RefCell::default(), cell: Cell::default(), bytes_max }
+        Copies { inner: RefCell::default(), bytes_max }
     }
 
     /// Keeps a copy of an object that has none; `false` if there is no room.
@@ -156,9 +153,8 @@ impl Copies {
         // SAFETY: chunks are cleared and dropped by `&mut` only, after `'s`, which borrows them.
         let object = unsafe { copy.header.object() };
         // The view's promise: the object passed the check of the type whose number it has, which is `T`'s,
-        // and is never changed.
-        pin_again(&self.cell.pins);
-        Some(View::new(object, &self.cell, scope))
+        // and is never changed. It goes with the scope, and no word of it leads to a mark.
+        Some(View::new(object, Hold::by_owner(), scope))
     }
 
     /// The record that a copy was converted from.
@@ -195,7 +191,6 @@ impl Copies {
         absent.shrink_to(KEPT_ENTRIES);
         chunks.clear();
         *bytes = 0;
-        self.cell = Cell::default();
     }
 }
 

@@ -23,7 +23,7 @@
 //! | `protocol`, `sync` | the steps that threads take at the same time |
 //! | `class` | which bytes of a type are references, and which types are bound |
 //! | `table`, `hints`, `page_table` | handles, where references were last found, which frame a page is in |
-//! | `scope_slot`, `scope`, `view`, `write_set` | pins and marks, the hit path, what a program reads, what it has changed |
+//! | `scope_slot`, `scope`, `hold`, `view`, `write_set` | pins and marks, the hit path, what keeps a view, what a program reads, what it has changed |
 //! | `version`, `chunks`, `copies`, `copier` | objects outside of the arena; a heap without frames, whose owner has the pages |
 //! | `writer` | one file a transition: `resolve`, `install`, `flag`, `keep`, `replace` |
 #![cfg(not(loom))]
@@ -39,6 +39,7 @@ mod config;
 mod copier;
 mod copies;
 mod hints;
+mod hold;
 mod memory;
 mod page;
 mod page_table;

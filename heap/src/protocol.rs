@@ -4,6 +4,7 @@
 //! | race | the reader | the writer |
 //! |---|---|---|
 //! | pin and evict | [`pin`], light fence, entry again | [`close`], heavy fence, [`is_pinned`] |
+//! | hold and evict | as above once; then [`load`] of any entry into the frame, until [`release`] | the same |
 //! | swizzle and compact | [`load`] of the word, then of the entry | [`publish`] the entry, then the word |
 //! | hit and invalidate | [`usable`], then [`unmoved`] | [`set_flag`], then [`advance`] |
 //! | hit and trust | [`usable`], then [`unmoved`] | [`advance`], then [`trust`] |
@@ -64,7 +65,13 @@ pub(crate) fn unpin(count: &AtomicU32) {
     count.store(count.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Release);
 }
 
-/// Says whether a scope holds a pin; asked after [`close`] and the heavy fence.
+/// Gives back all pins of a frame, the scope's own included, when the scope ends.
+#[inline]
+pub(crate) fn release(count: &AtomicU32) {
+    count.store(0, Ordering::Release);
+}
+
+/// Says whether a scope or a view has a pin; asked after [`close`] and the heavy fence.
 #[inline]
 pub(crate) fn is_pinned(count: &AtomicU32) -> bool {
     count.load(Ordering::Acquire) != 0

@@ -1,13 +1,18 @@
 //! The hit path: a transaction's read side, on one thread, with loads and plain stores only.
 //!
-//! A hit pins the object's frame, sees that the copy is valid, current and of the wanted type, leaves usage
-//! and mark, and compares the watermark with the snapshot last. At a copy that is marked already it only asks
-//! for the type. A reference that a program kept is also compared with the birth of its page; a word of an
+//! The first hit in a frame pins it, and the scope holds that pin until it ends. The first hit on an object
+//! sees that the copy is valid, current and of the wanted type, leaves usage and mark, and compares the
+//! watermark with the snapshot last. Any other hit asks for mark and type alone, and writes nothing.
+//!
+//! All scopes together hold half of the cache at most. One that would hold more, or that misses in a cache
+//! which is more than half full, *counts* from then on: each view pins its frame as long as it lives, so that
+//! a scan of more pages than the cache has lets go of those behind it. A reference that a program kept is also compared with the birth of its page; a word of an
 //! object needs no such check. If a check fails, the answer is [`Lookup::Slow`]; the caller then takes the
 //! writer's lock.
 //!
-//! The invariant: every object that a scope gave a view of is marked in it, or its reference is kept in its
-//! slot, until the scope is reset or dropped.
+//! The invariants: every object that a scope gave a view of is marked in it, or its reference is kept in its
+//! slot, until the scope is reset or dropped. While a scope does not count, it holds exactly the frames in
+//! which it has a block of marks.
 
 use std::cell;
 use std::marker::PhantomData;
@@ -20,12 +25,13 @@ use tercel_wire::record::{Class, Ref};
 use crate::arena::{ArenaOffset, FRAME_WORDS, Object, USED};
 use crate::class::Typed;
 use crate::copies::LentCopies;
+use crate::hold::Hold;
 use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{BUSY, load, pin, pin_again, stamp_of, unmoved, unpin, usable, watermark};
-use crate::scope_slot::{Cell, MarkResult, ScopeSlot, WORD_BITS, mark_of};
+use crate::scope_slot::{Cell, Marks, ScopeSlot};
 use crate::shared::Shared;
-use crate::swizzle::{HANDLE, NEAR};
+use crate::swizzle::{HANDLE, HANDLES_MAX, NEAR};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, light};
 use crate::view::{RefView, View};
 
@@ -55,8 +61,8 @@ impl Reader {
             expected: cell::Cell::new(0),
             moment: cell::Cell::new(0),
             overlaid: cell::Cell::new(false),
-            near_from: cell::Cell::new(NEVER),
-            handle_from: cell::Cell::new(NEVER),
+            span: cell::Cell::new(0),
+            holds: Holds::default(),
             number,
             shared: self.shared.clone(),
             copies: None,
@@ -95,11 +101,10 @@ pub struct Scope {
     /// The watermark of the state that was read from.
     moment: cell::Cell<u64>,
     overlaid: cell::Cell<bool>,
-    /// From this on a word leads along its own frame, and from the other on through a handle. Both are
-    /// [`NEVER`] while a hit is more than a hit, so that hits need not ask for that: with private copies, or
-    /// where they leave their time. The other also where readers pay for the fence.
-    near_from: cell::Cell<u32>,
-    handle_from: cell::Cell<u32>,
+    /// A frame's words; 0 while a hit is more than a hit, so that hits need not ask for that: with private
+    /// copies, where they leave their time, and where views are counted.
+    span: cell::Cell<u32>,
+    holds: Holds,
     number: u32,
     pub(crate) shared: Arc<Shared>,
     /// The copies that were read, where there are no frames.
@@ -107,16 +112,29 @@ pub struct Scope {
     not_send: PhantomData<*const ()>,
 }
 
+/// The frames that a scope may hold.
+#[derive(Default)]
+struct Holds {
+    /// It holds no further one: views pin their frames.
+    is_counting: cell::Cell<bool>,
+    granted: cell::Cell<u32>,
+    left: cell::Cell<u32>,
+}
+
 impl Scope {
     fn begin(&self) {
         self.overlaid.set(false);
+        // For the order in which whole pages are forgotten, only views hold them.
+        self.holds.is_counting.set(self.shared.recency.is_some());
         self.adopt(self.watermark());
     }
 
     fn end(&self) {
         let bytes = self.slot().clear();
-        self.shared.moved_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.shared.ended.fetch_add(1, Ordering::Release);
+        self.shared.return_holds(self.holds.granted.take());
+        self.holds.left.set(0);
+        self.shared.ends.moved_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.ends.ended.fetch_add(1, Ordering::Release);
     }
 
     #[inline(always)]
@@ -137,16 +155,15 @@ impl Scope {
         unsafe { &*cell }
     }
 
-    /// Says whether this transaction has been at the object at a place of a pinned frame, as [`mark_of`]
-    /// wants it.
+    /// The marks of a frame; empty ones, to be left alone, if it has no block.
     #[inline(always)]
-    fn is_marked(&self, cell: &Cell, place: usize) -> bool {
-        let (at, bit) = mark_of(place);
-        // SAFETY: the words have room for every block that a cell can have, and `at` is inside a block.
-        let word = unsafe { self.words.byte_add(cell.marks() + at) };
-        // SAFETY: see the type.
-        let word = unsafe { &*word };
-        word.load(Ordering::Relaxed) >> (bit % WORD_BITS) & 1 != 0
+    fn marks(&self, cell: &Cell) -> Marks<'_> {
+        // SAFETY: the words have room for every block that a cell can have.
+        let first = unsafe { self.words.byte_add(cell.marks()) };
+        // SAFETY: a place in a boxed slice is not null.
+        let first = unsafe { NonNull::new_unchecked(first.cast_mut()) };
+        // SAFETY: a block begins there; see the type.
+        unsafe { Marks::new(first) }
     }
 
     /// Says whether the watermark is still the one that hits expect; asked last.
@@ -184,8 +201,7 @@ impl Scope {
 
     fn expect(&self) {
         let busy = self.shared.recency.is_some() || self.overlaid.get();
-        self.near_from.set(if busy { NEVER } else { NEAR });
-        self.handle_from.set(if busy || self.shared.strong { NEVER } else { HANDLE });
+        self.span.set(if busy || self.holds.is_counting.get() { 0 } else { FRAME_WORDS });
         self.expected.set(if busy { u64::MAX } else { self.moment.get() });
     }
 
@@ -236,13 +252,13 @@ impl Scope {
     #[inline(always)]
     pub fn follow<'s, T: Typed>(&'s self, holder: &View<'s, impl Class>, at: usize) -> Lookup<View<'s, T>> {
         let word = load(holder.reference(at));
-        along::<T, false>(holder.scope, holder.object.frame(), holder.cell, word)
+        along::<T, false>(holder.scope, holder.object.frame(), holder.hold, word)
     }
 
     /// [`Scope::follow`] past the write set.
     #[inline]
     pub fn follow_clean<'s, T: Typed>(&'s self, ref_view: &RefView<'_, 's>) -> Lookup<View<'s, T>> {
-        along::<T, true>(ref_view.scope, ref_view.object.frame(), ref_view.cell, load(ref_view.word))
+        along::<T, true>(ref_view.scope, ref_view.object.frame(), ref_view.hold, load(ref_view.word))
     }
 
     /// The object that a token names, if it is where its hint or this cache's own say.
@@ -263,14 +279,13 @@ impl Scope {
             return Lookup::Null;
         }
         let Some((object, cell)) = self.enter(r.oref(), r.hint(), r.stamp()) else { return Lookup::Slow };
-        if self.is_right(object, cell, T::index().number(), CLEAN) {
-            return Lookup::Hit(View::new(object, cell, self));
+        match self.settle(object, cell, T::index().number(), CLEAN) {
+            Some((object, hold)) => Lookup::Hit(View::new(object, hold, self)),
+            None => Lookup::Slow,
         }
-        unpin(&cell.pins);
-        Lookup::Slow
     }
 
-    /// The object of a reference that was read at `stamp`, its frame pinned. It may still be one that was
+    /// The object of a reference that was read at `stamp`, its frame kept. It may still be one that was
     /// never checked.
     fn enter(&self, oref: Oref, hint: u32, stamp: Stamp) -> Option<(Object<'_>, &Cell)> {
         if hint & AT_HOME != 0
@@ -285,7 +300,7 @@ impl Scope {
             if usable(object.flags()) {
                 return Some((object, cell));
             }
-            unpin(&cell.pins);
+            self.leave(cell);
         }
         self.enter_entry(oref, hint, stamp)
     }
@@ -301,18 +316,18 @@ impl Scope {
         }
         // SAFETY: there is a tag for every frame and no more.
         let cell = unsafe { self.cell(frame) };
-        if !pin(&cell.pins, tag, page, shared.strong) {
+        if !self.keep(cell, tag, page) {
             return None;
         }
-        // The page was published after its birth, so this is the birth of the page that is pinned.
+        // The page was published after its birth, so this is the birth of the page that is kept.
         if stamp.0 < frame_tag.birth.load(Ordering::Relaxed) && !dropped(Rule::TokenWithoutBirth) {
-            unpin(&cell.pins);
+            self.leave(cell);
             return None;
         }
         match page::extent(shared, frame, oref.slot()) {
             Some((arena_offset, _)) => Some((shared.arena.object(arena_offset), cell)),
             None => {
-                unpin(&cell.pins);
+                self.leave(cell);
                 None
             }
         }
@@ -329,14 +344,14 @@ impl Scope {
         let table = &self.shared.table;
         let handle = if hint != 0 && hint & AT_HOME == 0 { hint } else { self.shared.hints.get(oref) };
         let found = match handle != 0 && handle < table.len() && table.oref(handle) == oref {
-            true => self.enter_handle(handle, self.shared.strong).map(|(object, cell, _)| (object, cell)),
+            true => self.enter_handle(handle),
             false => None,
         };
         gets.store(before.wrapping_add(2), Ordering::Release);
         let (_, cell) = found?;
         // A copy outside its page does not say its page's birth; the writer knows it.
         if self.may_be_reborn(stamp) {
-            unpin(&cell.pins);
+            self.leave(cell);
             return None;
         }
         found
@@ -348,9 +363,27 @@ impl Scope {
     }
 
     /// Where the entry of a handle leads. The handle is one that a word had, tag and all, or that was seen to
-    /// be below the table's length. `strong`: whether readers pay for the fence.
+    /// be below the table's length.
+    #[inline]
+    fn enter_handle(&self, handle: u32) -> Option<(Object<'_>, &Cell)> {
+        let (entry, arena_offset, cell) = self.entry(handle)?;
+        // SAFETY: the entry leads to a header, and the frame is kept since before it was seen to lead there
+        // still.
+        self.keep(cell, entry, arena_offset.0).then(|| (unsafe { self.header(arena_offset) }, cell))
+    }
+
+    /// The same, for a scope that does not count, if it holds the frame: the object, and the marks there.
     #[inline(always)]
-    fn enter_handle(&self, handle: u32, strong: bool) -> Option<(Object<'_>, &Cell, ArenaOffset)> {
+    fn held_entry(&self, handle: u32) -> Option<(Object<'_>, Marks<'_>)> {
+        let (_, arena_offset, cell) = self.entry(handle)?;
+        // SAFETY: a scope that does not count holds each frame with a block of marks. So if there is one, the
+        // frame was held before the entry was loaded, which then leads to a header there.
+        (cell.marks() != 0).then(|| (unsafe { self.header(arena_offset) }, self.marks(cell)))
+    }
+
+    /// The entry of a handle, where it leads, and the cell of that frame.
+    #[inline(always)]
+    fn entry(&self, handle: u32) -> Option<(&AtomicU32, ArenaOffset, &Cell)> {
         // The shift that makes an index of words one of bytes also takes the tag off.
         // SAFETY: handles have 30 bits, and in words and where the caller checked they are below the table's
         // length.
@@ -364,25 +397,125 @@ impl Scope {
         }
         let arena_offset = ArenaOffset(seen);
         // SAFETY: the writer leads entries to places in the arena only.
-        let cell = unsafe { self.cell(arena_offset.frame()) };
-        if !pin(&cell.pins, entry, seen, strong) {
-            return None;
-        }
-        // SAFETY: as above.
-        let header = unsafe { self.base.add(arena_offset.0 as usize * 4) };
-        // SAFETY: the entry led to a header, and the frame is pinned since before it was seen to lead there
-        // still.
-        Some((unsafe { Object::new(header) }, cell, arena_offset))
+        Some((entry, arena_offset, unsafe { self.cell(arena_offset.frame()) }))
     }
 
-    /// Says whether a hit on an object of a pinned frame is right, with every check made.
-    #[inline(never)]
-    fn is_right(&self, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
-        if !self.is_marked(cell, place(object)) {
-            return first(self, object, cell, number, clean);
+    /// # Safety
+    /// An object begins there, in a frame that is kept.
+    #[inline(always)]
+    unsafe fn header(&self, arena_offset: ArenaOffset) -> Object<'_> {
+        // SAFETY: the caller names a place in the arena.
+        let header = unsafe { self.base.add(arena_offset.0 as usize * 4) };
+        // SAFETY: as the caller promises.
+        unsafe { Object::new(header) }
+    }
+
+    /// Keeps the frame that `source`, an entry or a tag, was just `seen` to lead to: by what the scope holds,
+    /// or by one more pin. `false`, and nothing is kept, if it leads there no more.
+    ///
+    /// In a frame that is held nothing has to be looked at again. What leads there led there since it was
+    /// held, for the writer closes all ways before it takes a frame, and takes none that is held.
+    #[inline]
+    fn keep(&self, cell: &Cell, source: &AtomicU32, seen: u32) -> bool {
+        self.is_held(cell) || pin(&cell.pins, source, seen, self.shared.strong)
+    }
+
+    /// Gives back what [`Scope::keep`] has added.
+    #[inline]
+    fn leave(&self, cell: &Cell) {
+        if !self.is_held(cell) {
+            unpin(&cell.pins);
         }
-        let is_plain = self.near_from.get() != NEVER;
-        object.class().load(Ordering::Relaxed) == number && (is_plain || late(self, object, true, clean))
+    }
+
+    /// Says whether the frame stays until the scope ends, and views of it need no pin.
+    #[inline]
+    fn is_held(&self, cell: &Cell) -> bool {
+        !self.holds.is_counting.get() && cell.marks() != 0
+    }
+
+    /// From now on each view pins its frame, and no further frame is held: for a program that goes through
+    /// more than the cache has and knows it. What is held already stays so until the scope ends.
+    pub fn count_views(&self) {
+        self.holds.is_counting.set(true);
+        self.expect();
+    }
+
+    /// A frame that was just pinned got its block of marks: the pin becomes the scope's, if it may hold one
+    /// more, or that of a view.
+    fn hold(&self) {
+        if self.holds.is_counting.get() {
+            return;
+        }
+        if self.holds.left.get() == 0 {
+            let more = self.shared.grant_holds();
+            self.holds.granted.set(self.holds.granted.get() + more);
+            self.holds.left.set(more);
+        }
+        match self.holds.left.get().checked_sub(1) {
+            Some(left) => self.holds.left.set(left),
+            None => self.count_views(),
+        }
+    }
+
+    /// Along a near word or a handle, where a hit is more than a hit or the first one.
+    #[inline(never)]
+    fn roundabout(
+        &self,
+        frame: NonNull<u8>,
+        word: u32,
+        number: u16,
+        clean: bool,
+    ) -> Option<(Object<'_>, Hold<'_>)> {
+        if word < NEAR {
+            let (object, cell) = self.enter_handle(word)?;
+            return self.settle(object, cell, number, clean);
+        }
+        // SAFETY: the caller has a view of an object of that frame with the word.
+        let object = unsafe { near(frame, word % FRAME_WORDS) };
+        // SAFETY: such objects are in the arena.
+        let cell = unsafe { self.cell(self.shared.arena.arena_offset(object).frame()) };
+        if !self.is_held(cell) {
+            pin_again(&cell.pins);
+        }
+        self.settle(object, cell, number, clean)
+    }
+
+    /// At an object of a frame that is kept: what keeps its view there, if a hit is right, with every check
+    /// made.
+    fn settle<'s>(
+        &'s self,
+        object: Object<'s>,
+        cell: &'s Cell,
+        number: u16,
+        clean: bool,
+    ) -> Option<(Object<'s>, Hold<'s>)> {
+        if !self.is_right(object, cell, number, clean) {
+            self.leave(cell);
+            return None;
+        }
+        let is_held = self.is_held(cell);
+        Some((object, if is_held { Hold::by_scope(self.marks(cell)) } else { Hold::counted(cell) }))
+    }
+
+    fn is_right(&self, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
+        // SAFETY: the place is below a frame's words.
+        if unsafe { self.marks(cell).has(object.place()) } {
+            let is_plain = self.expected.get() != u64::MAX;
+            return object.class().load(Ordering::Relaxed) == number
+                && (is_plain || late(self, object, true, clean));
+        }
+        if cell.marks() == 0 {
+            if !is_usable(object, number) {
+                return false;
+            }
+            let frame = self.shared.arena.arena_offset(object).frame();
+            if !self.slot().take_block(cell, frame) {
+                return false;
+            }
+            self.hold();
+        }
+        first(self, object, self.marks(cell), number, clean)
     }
 
     /// The copy of an object in this scope, in a heap without frames; `None` if there is none, it is not a
@@ -405,144 +538,96 @@ impl Drop for Scope {
     }
 }
 
-/// Along a word of an object in a pinned frame that begins at `frame`.
+/// Along a word of an object that `hold` keeps in its place, in the frame that begins at `frame`.
+///
+/// A scope with a span holds every frame that it has been at, so neither end of the way is pinned. A copy
+/// that it has marked there was seen to be valid, not obsolete and of its snapshot, and was then left a sign
+/// of use. A copy is never changed, so nothing of that is asked again, not even the watermark: if the copy
+/// became obsolete since, it still is what the transaction has read.
 #[inline(always)]
 pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     scope: &'s Scope,
     frame: NonNull<u8>,
-    held: &'s Cell,
+    hold: Hold<'s>,
     word: u32,
 ) -> Lookup<View<'s, T>> {
-    if word >= scope.near_from.get() {
-        return arrive::<T, CLEAN>(scope, near(frame, held, word), held, near_place(word));
-    }
-    if word >= scope.handle_from.get() {
-        return match scope.enter_handle(word, false) {
-            Some((object, cell, arena_offset)) => {
-                arrive::<T, CLEAN>(scope, object, cell, arena_offset.0 as usize)
-            }
+    let span = scope.span.get();
+    // What is left of a word that leads along its own frame to a `T`. Any other leaves more.
+    let place = word ^ T::index().near();
+    let (object, marks) = if place < span {
+        // SAFETY: the holder has a word that the writer has swizzled, so it is in the arena. A scope with a
+        // span has never counted views, so it holds that frame.
+        let marks = unsafe { hold.marks() };
+        // SAFETY: the word is that of a same-frame reference of the holder.
+        let object = unsafe { near(frame, place) };
+        // SAFETY: a span is at most a frame's words.
+        if unsafe { marks.has(place) } {
+            return Lookup::Hit(View::new(object, hold, scope));
+        }
+        (object, marks)
+    } else if (word ^ HANDLE) / (HANDLES_MAX / FRAME_WORDS) < span
+        && let Some((object, marks)) = scope.held_entry(word)
+    {
+        // SAFETY: the place is below a frame's words.
+        if unsafe { marks.has(object.place()) } {
+            return match object.class().load(Ordering::Relaxed) == T::index().number() {
+                true => Lookup::Hit(View::new(object, Hold::by_scope(marks), scope)),
+                false => Lookup::Slow,
+            };
+        }
+        (object, marks)
+    } else if word < HANDLE {
+        return if word == 0 { Lookup::Null } else { Lookup::Slow };
+    } else {
+        return match scope.roundabout(frame, word, T::index().number(), CLEAN) {
+            Some((object, hold)) => Lookup::Hit(View::new(object, hold, scope)),
             None => Lookup::Slow,
         };
+    };
+    match first(scope, object, marks, T::index().number(), CLEAN) {
+        true => Lookup::Hit(View::new(object, Hold::by_scope(marks), scope)),
+        false => Lookup::Slow,
     }
-    if word >= HANDLE {
-        return match roundabout(scope, frame, held, word, T::index().number(), CLEAN) {
-            Some((object, cell)) => Lookup::Hit(View::new(object, cell, scope)),
-            None => Lookup::Slow,
-        };
-    }
-    if word == 0 { Lookup::Null } else { Lookup::Slow }
 }
 
-/// Where a same-frame word of an object in a pinned frame leads; the frame is pinned once more.
+/// Where a same-frame word leads, to `place` words from the frame's beginning.
+///
+/// # Safety
+/// An object of that frame has the word, and is kept in its place for `'s`.
 #[inline(always)]
-fn near<'s>(frame: NonNull<u8>, held: &'s Cell, word: u32) -> Object<'s> {
-    pin_again(&held.pins);
-    // SAFETY: the offset is below the frame's size.
-    let header = unsafe { frame.add(near_place(word) * 4) };
-    // SAFETY: a same-frame word was written by the writer and leads to a header of the holder's own frame,
-    // which stays what it is while the holder is pinned.
+unsafe fn near<'s>(frame: NonNull<u8>, place: u32) -> Object<'s> {
+    // SAFETY: the writer made the word, so that a header of its holder's own frame begins there.
+    let header = unsafe { frame.add(place as usize * 4) };
+    // SAFETY: the frame stays what it is while the holder is kept in its place.
     unsafe { Object::new(header) }
 }
 
-/// Words from the frame's beginning to the header that a same-frame word leads to.
+/// Says whether it was checked, is not obsolete, and is of the type of that number.
 #[inline(always)]
-fn near_place(word: u32) -> usize {
-    (word % FRAME_WORDS) as usize
-}
-
-/// Words to an object's header from where address 0 would be, at which a frame could begin.
-fn place(object: Object<'_>) -> usize {
-    object.ptr().addr().get() / 4
-}
-
-/// Along a near word or a handle, where a hit is more than a hit.
-#[cold]
-#[inline(never)]
-fn roundabout<'s>(
-    scope: &'s Scope,
-    frame: NonNull<u8>,
-    held: &'s Cell,
-    word: u32,
-    number: u16,
-    clean: bool,
-) -> Option<(Object<'s>, &'s Cell)> {
-    let (object, cell) = match word >= NEAR {
-        true => (near(frame, held, word), held),
-        false => {
-            let (object, cell, _) = scope.enter_handle(word, scope.shared.strong)?;
-            (object, cell)
-        }
-    };
-    if scope.is_right(object, cell, number, clean) {
-        return Some((object, cell));
-    }
-    unpin(&cell.pins);
-    None
-}
-
-/// At an object of a pinned frame, at its `place` as [`mark_of`] wants it, where a hit is only a hit. The pin
-/// becomes the view's, or is given back.
-///
-/// One that this transaction has marked was seen to be valid, not obsolete and of its snapshot, and was then
-/// left a sign of use. It is the same copy, and a copy is never changed, so nothing of that is asked again,
-/// not even the watermark: if the copy became obsolete since, it still is what the transaction has read.
-#[inline(always)]
-fn arrive<'s, T: Typed, const CLEAN: bool>(
-    scope: &'s Scope,
-    object: Object<'s>,
-    cell: &'s Cell,
-    place: usize,
-) -> Lookup<View<'s, T>> {
-    let hit = match scope.is_marked(cell, place) {
-        true => is::<T>(object),
-        false => first(scope, object, cell, T::index().number(), CLEAN),
-    };
-    if hit {
-        Lookup::Hit(View::new(object, cell, scope))
-    } else {
-        unpin(&cell.pins);
-        Lookup::Slow
-    }
-}
-
-/// Says whether a valid object is a `T`.
-#[inline(always)]
-fn is<T: Typed>(object: Object<'_>) -> bool {
-    object.class().load(Ordering::Relaxed) == T::index().number()
-}
-
-/// The first time that this transaction is at a place.
-#[inline(never)]
-fn first(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
+fn is_usable(object: Object<'_>, number: u16) -> bool {
     // In this order: before it is valid, a header has its class where later its type's number stands.
-    if !usable(object.flags()) || object.class().load(Ordering::Relaxed) != number {
+    usable(object.flags()) && object.class().load(Ordering::Relaxed) == number
+}
+
+/// The first time that this transaction is at an object of a frame that is kept and has these marks.
+#[inline(never)]
+fn first(scope: &Scope, object: Object<'_>, marks: Marks<'_>, number: u16, clean: bool) -> bool {
+    if !is_usable(object, number) {
         return false;
     }
     let usage = object.usage().load(Ordering::Relaxed);
     if usage & USED == 0 {
         object.usage().store(usage | USED, Ordering::Relaxed);
     }
-    match scope.slot().mark(cell, place(object)) {
-        MarkResult::NoBlock => first_of_frame(scope, object, cell, number, clean),
-        MarkResult::Fresh if scope.is_unmoved() => true,
-        mark => {
-            let is_hit = late(scope, object, mark == MarkResult::Already, clean);
-            if !is_hit && mark == MarkResult::Fresh {
-                // It was not read: a mark would make the next attempt take it for an object of the snapshot.
-                scope.slot().unmark(cell, place(object));
-            }
-            is_hit
-        }
+    // SAFETY: the place is below a frame's words, and the caller names the frame's own marks.
+    unsafe { marks.set(object.place(), true) };
+    if scope.is_unmoved() || late(scope, object, false, clean) {
+        return true;
     }
-}
-
-/// The first time that this transaction is at any object of a frame. Apart from [`first`], which it calls
-/// again, so that nothing of that is kept over a call.
-#[cold]
-#[inline(never)]
-fn first_of_frame(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
-    let frame = scope.shared.arena.arena_offset(object).frame();
-    scope.slot().take_block(cell, frame) && first(scope, object, cell, number, clean)
+    // It was not read: a mark would make the next attempt take it for an object of the snapshot.
+    // SAFETY: as above.
+    unsafe { marks.set(object.place(), false) };
+    false
 }
 
 /// The other reasons for an unexpected watermark: the transaction has private copies, this cache keeps times
@@ -565,9 +650,6 @@ fn late(scope: &Scope, object: Object<'_>, already: bool, clean: bool) -> bool {
     }
     true
 }
-
-/// A value that no word of an object has.
-const NEVER: u32 = u32::MAX;
 
 /// In a hint: the object was in its own page, whose frame the other bits name.
 pub(crate) const AT_HOME: u32 = 1 << 31;

@@ -1,10 +1,12 @@
-//! The state of one open scope: a pin count for every frame, a mark for every object that was read, and the
+//! The state of one open scope: a pin count for every frame, the scope's own pin included, a mark for every object that was read, and the
 //! references of objects that were read and have left their place since.
 //!
 //! Pins and marks are written by the scope's own thread with plain stores. The writer reads them, and clears
 //! the marks of a frame that it takes, only when it knows that the frame is not pinned and cannot be. The
 //! lock is for what both sides change: the set of moved references, and the clearing of a scope that closes.
 
+use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard};
 
 use hashbrown::HashSet;
@@ -13,13 +15,14 @@ use tercel_lock::unpoison;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
 
 use crate::arena::{ARENA_BYTES_MAX, ArenaOffset, FRAME_BYTES, FRAME_WORDS};
+use crate::protocol::release;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::zeroed::{Zero, zeroed};
 
 /// Words of a block: a bit for each word of a frame, so that even two headers without bodies have one each.
 const BLOCK_WORDS: usize = FRAME_WORDS as usize / WORD_BITS;
 /// Marks of a word.
-pub(crate) const WORD_BITS: usize = u64::BITS as usize;
+const WORD_BITS: usize = u64::BITS as usize;
 /// Bytes that a granted block costs, its tag and its place in the list of returned ones included.
 pub(crate) const BLOCK_BYTES: usize = MARK_BYTES + 4 + 4;
 /// Bytes of a block's marks.
@@ -45,18 +48,57 @@ pub(crate) struct Cell {
 // SAFETY: two atomics of zeros.
 unsafe impl Zero for Cell {}
 
-/// The answer to a mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MarkResult {
-    /// It is new.
-    Fresh,
-    /// It was there.
-    Already,
-    /// Its frame has no block yet.
-    NoBlock,
+/// The marks of one frame: a bit for each place, in words from the frame's beginning.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks<'s> {
+    pub(crate) first: NonNull<AtomicU64>,
+    slot: PhantomData<&'s ScopeSlot>,
 }
 
-/// One of the places that scopes are opened at.
+impl Marks<'_> {
+    /// # Safety
+    /// A block of a slot begins at `first`, and the slot lives as long as this.
+    #[inline(always)]
+    pub(crate) unsafe fn new(first: NonNull<AtomicU64>) -> Self {
+        Marks { first, slot: PhantomData }
+    }
+
+    /// Says whether the object at `place` was read.
+    ///
+    /// # Safety
+    /// `place` is below [`FRAME_WORDS`], and these are the marks of a block.
+    #[inline(always)]
+    pub(crate) unsafe fn has(self, place: u32) -> bool {
+        // SAFETY: as the caller promises.
+        let word = unsafe { self.word(place) };
+        word.load(Ordering::Relaxed) >> (place as usize % WORD_BITS) & 1 != 0
+    }
+
+    /// Notes that the object at `place` was read, or takes that back.
+    ///
+    /// # Safety
+    /// As [`Marks::has`]; and the frame is kept and has these marks, so that the writer leaves them alone.
+    #[inline(always)]
+    pub(crate) unsafe fn set(self, place: u32, is_read: bool) {
+        // SAFETY: as the caller promises.
+        let word = unsafe { self.word(place) };
+        let (old, bit) = (word.load(Ordering::Relaxed), 1 << (place as usize % WORD_BITS));
+        word.store(if is_read { old | bit } else { old & !bit }, Ordering::Relaxed);
+    }
+
+    /// # Safety
+    /// As [`Marks::has`].
+    #[inline(always)]
+    unsafe fn word(&self, place: u32) -> &AtomicU64 {
+        // SAFETY: a block has a bit for every word of a frame.
+        let word = unsafe { self.first.add(place as usize / WORD_BITS) };
+        // SAFETY: the words of a slot outlive this, and are touched as these atomics only.
+        unsafe { word.as_ref() }
+    }
+}
+
+/// One of the places that scopes are opened at. In lines of its own, for its thread writes in it.
+#[repr(align(128))]
 pub(crate) struct ScopeSlot {
     cells: Box<[Cell]>,
     words: Box<[AtomicU64]>,
@@ -109,13 +151,6 @@ impl Cell {
     }
 }
 
-/// Where the mark of a header is: the byte where its word begins within the block, and the bit, which counts
-/// modulo 64. The header's place is counted in words, from its frame's beginning or from any other's.
-#[inline(always)]
-pub(crate) fn mark_of(place: usize) -> (usize, usize) {
-    (place / WORD_BITS % BLOCK_WORDS * 8, place)
-}
-
 impl ScopeSlot {
     pub(crate) fn new(frames: usize) -> ScopeSlot {
         ScopeSlot {
@@ -146,27 +181,6 @@ impl ScopeSlot {
     /// The words of all blocks; they never move.
     pub(crate) fn words(&self) -> *const AtomicU64 {
         self.words.as_ptr()
-    }
-
-    /// Notes that the object at a place of a pinned frame, as [`mark_of`] wants it, was read.
-    #[inline(always)]
-    pub(crate) fn mark(&self, cell: &Cell, place: usize) -> MarkResult {
-        if cell.marks() == 0 {
-            return MarkResult::NoBlock;
-        }
-        let (at, bit) = mark_of(place);
-        let word = &self.words[(cell.marks() + at) / 8];
-        let old = word.load(Ordering::Relaxed);
-        let new = old | 1 << (bit % WORD_BITS);
-        word.store(new, Ordering::Relaxed);
-        if old == new { MarkResult::Already } else { MarkResult::Fresh }
-    }
-
-    /// Takes back the mark that [`ScopeSlot::mark`] just left in a frame that is still pinned.
-    pub(crate) fn unmark(&self, cell: &Cell, place: usize) {
-        let (at, bit) = mark_of(place);
-        let word = &self.words[(cell.marks() + at) / 8];
-        word.store(word.load(Ordering::Relaxed) & !(1 << (bit % WORD_BITS)), Ordering::Relaxed);
     }
 
     /// Gives a block to a frame that has none; `false` if there is none left, and then the writer can grant
@@ -270,7 +284,7 @@ impl ScopeSlot {
                 self.clear_block(b);
                 let cell = self.cell(frame);
                 cell.marks.store(0, Ordering::Relaxed);
-                cell.pins.store(0, Ordering::Release);
+                release(&cell.pins);
             }
         }
         self.next.store(0, Ordering::Relaxed);
@@ -288,32 +302,33 @@ impl ScopeSlot {
 mod tests {
     use super::*;
 
-    fn mark(slot: &ScopeSlot, at: u32) -> MarkResult {
-        let frame = ArenaOffset(at).frame();
+    /// Marks a place, in words from the arena's beginning; `false` if its frame gets no block.
+    fn mark(slot: &ScopeSlot, at: u32) -> bool {
+        let (frame, place) = (at / FRAME_WORDS, at % FRAME_WORDS);
         let cell = slot.cell(frame);
-        match slot.mark(cell, at as usize) {
-            MarkResult::NoBlock if slot.take_block(cell, frame) => slot.mark(cell, at as usize),
-            mark => mark,
+        if cell.marks() == 0 && !slot.take_block(cell, frame) {
+            return false;
         }
+        let marks = NonNull::from(&slot.words[cell.marks() / 8]);
+        // SAFETY: the slot is alive, and the place is one of a frame.
+        unsafe { Marks::new(marks).set(place, true) };
+        true
     }
 
     #[test]
     fn marks_come_back_until_the_scope_clears_them() {
         let slot = ScopeSlot::new(4);
         let mark = |at: u32| mark(&slot, at);
-        assert_eq!(mark(10), MarkResult::NoBlock);
+        assert!(!mark(10));
         slot.grant(2);
-        assert_eq!(
-            [mark(10), mark(11), mark(10), mark(2048 + 2047)],
-            [MarkResult::Fresh, MarkResult::Fresh, MarkResult::Already, MarkResult::Fresh]
-        );
-        assert_eq!(mark(3 * 2048 + 8), MarkResult::NoBlock);
+        assert_eq!([mark(10), mark(11), mark(10), mark(2048 + 2047)], [true; 4]);
+        assert!(!mark(3 * 2048 + 8));
         let mut seen = vec![];
         slot.marks(|s| seen.push(s.0));
         assert_eq!(seen, [10, 11, 4095]);
         slot.clear();
         slot.marks(|_| panic!("nothing is marked any more"));
-        assert_eq!(mark(3 * 2048 + 8), MarkResult::Fresh);
+        assert!(mark(3 * 2048 + 8));
     }
 
     #[test]
@@ -324,7 +339,7 @@ mod tests {
         let mut seen = vec![];
         slot.take_marks(&mut slot.kept(), 0, |_, s| seen.push(s.0));
         assert_eq!((seen, slot.has_room()), (vec![8], true));
-        assert_eq!(mark(&slot, 2048 + 9), MarkResult::Fresh);
+        assert!(mark(&slot, 2048 + 9));
         let mut seen = vec![];
         slot.marks(|s| seen.push(s.0));
         assert_eq!(seen, [2057]);

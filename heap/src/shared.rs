@@ -39,12 +39,21 @@ pub(crate) struct Shared {
     pub(crate) fence: Box<dyn Fence>,
     /// Set if readers pay for the fence.
     pub(crate) strong: bool,
+    pub(crate) ends: Ends,
+    /// Whole pages, least recently used first: hits must then leave their time.
+    pub(crate) recency: Option<Recency>,
+}
+
+/// Counts that every scope writes when it ends: in a line of their own, for hits read the rest.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Ends {
     /// Bytes of all scopes' sets of moved references.
     pub(crate) moved_bytes: AtomicUsize,
     /// Read sets that have ended.
     pub(crate) ended: AtomicU64,
-    /// Whole pages, least recently used first: hits must then leave their time.
-    pub(crate) recency: Option<Recency>,
+    /// Frames that open scopes may hold.
+    holds: AtomicU32,
 }
 
 /// The facts that readers may know about a frame that they have pinned.
@@ -93,6 +102,9 @@ impl Recency {
     }
 }
 
+/// Frames granted to a scope at once, at most: most transactions touch fewer.
+const HOLDS_GRANT: u32 = 16;
+
 impl Shared {
     /// The slot of a number, made at its first use.
     pub(crate) fn slot(&self, n: u32) -> &ScopeSlot {
@@ -116,6 +128,19 @@ impl Shared {
     /// The layout of a defined class.
     pub(crate) fn layout(&self, id: ClassId) -> Option<Arc<Layout>> {
         self.classes().get(&id).cloned()
+    }
+
+    /// Frames that one more scope may hold until it ends, a few at once; 0 while all scopes together hold half
+    /// of the cache.
+    pub(crate) fn grant_holds(&self) -> u32 {
+        let left = |now: u32| (self.frames.len() as u32 / 2).saturating_sub(now).div_ceil(8).min(HOLDS_GRANT);
+        let grant = |now| Some(now + left(now));
+        self.ends.holds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grant).map_or(0, left)
+    }
+
+    /// Takes grants back from a scope that ends.
+    pub(crate) fn return_holds(&self, holds: u32) {
+        self.ends.holds.fetch_sub(holds, Ordering::Relaxed);
     }
 
     /// A page of this birth is about to be reached. Whatever makes it reachable is published after this.

@@ -9,6 +9,7 @@ use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::record::HEADER_BYTES;
 
 use crate::arena::Object;
+use crate::hold::Hold;
 use crate::protocol::{is_pinned, pin_again};
 use crate::scope::Scope;
 use crate::scope_slot::Cell;
@@ -42,7 +43,7 @@ impl Held {
         // SAFETY: the version does not move, and the caller keeps it as long as the view pins it.
         let version: &'s Version = unsafe { self.0.as_ref() };
         pin_again(&version.cell.pins);
-        View::new(version.object(), &version.cell, scope)
+        View::new(version.object(), Hold::counted(&version.cell), scope)
     }
 }
 

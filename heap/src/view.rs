@@ -5,8 +5,8 @@
 //! variable part is looked up in the descriptors. Wrong offsets panic: they are the program's mistake, not
 //! the data's.
 //!
-//! The invariant: the object passed the check of `T`'s layout, and its frame (or private copy) is pinned as
-//! long as the view lives.
+//! The invariant: the object passed the check of `T`'s layout, and its frame (or private copy) is held by the
+//! scope or pinned by the view as long as the view lives.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -19,26 +19,26 @@ use tercel_wire::record::{Class, Fixed};
 
 use crate::arena::{CONVERTED, Object};
 use crate::class::{Body, Kinds, Region, Typed, region, used};
+use crate::hold::Hold;
 use crate::page;
-use crate::protocol::{load, pin_again, unpin};
+use crate::protocol::load;
 use crate::scope::{AT_HOME, Lookup, Scope, along};
-use crate::scope_slot::Cell;
 use crate::swizzle::Word;
 use crate::sync::{AtomicU32, Ordering};
 
-/// A view of an object of class `T`. A clone pins again; a drop unpins.
+/// A view of an object of class `T`. Where its scope counts views, a clone pins again and a drop unpins.
 pub struct View<'s, T> {
     pub(crate) object: Object<'s>,
-    pub(crate) cell: &'s Cell,
+    pub(crate) hold: Hold<'s>,
     pub(crate) scope: &'s Scope,
     class: PhantomData<*const T>,
 }
 
 impl<'s, T> View<'s, T> {
-    /// Takes over a pin.
+    /// Takes over a hold.
     #[inline(always)]
-    pub(crate) fn new(object: Object<'s>, cell: &'s Cell, scope: &'s Scope) -> View<'s, T> {
-        View { object, cell, scope, class: PhantomData }
+    pub(crate) fn new(object: Object<'s>, hold: Hold<'s>, scope: &'s Scope) -> View<'s, T> {
+        View { object, hold, scope, class: PhantomData }
     }
 
     /// The same view, of the scope that another view of that scope names. A caller that holds both then keeps
@@ -50,7 +50,7 @@ impl<'s, T> View<'s, T> {
     pub fn beside<U>(self, other: &View<'s, U>) -> View<'s, T> {
         assert!(std::ptr::eq(self.scope, other.scope), "two views of one transaction");
         let view = ManuallyDrop::new(self);
-        View::new(view.object, view.cell, other.scope)
+        View::new(view.object, view.hold, other.scope)
     }
 
     /// Says whether it shows a private copy.
@@ -239,8 +239,8 @@ impl<'s, T: Class> View<'s, T> {
         // SAFETY: the elements of a list of references that stands in the checked body, or none at its
         // beginning.
         let words = unsafe { self.object.words(at, len) };
-        let View { object, cell, scope, .. } = *self;
-        Items { scope, frame: object.frame(), cell, words: words.iter(), view: PhantomData }
+        let View { object, hold, scope, .. } = *self;
+        Items { scope, frame: object.frame(), hold, words: words.iter(), view: PhantomData }
     }
 
     /// The object that the reference at `at` names, and the handle where it was last found, or 0.
@@ -249,15 +249,6 @@ impl<'s, T: Class> View<'s, T> {
     /// If no reference stands there.
     pub fn word(&self, at: usize) -> (Oref, u32) {
         self.ref_view(at).target()
-    }
-
-    /// The object that element `i` names, in the list of references whose descriptor is at `list`, as
-    /// [`View::word`]; `None` if the list is in chunks or has no such element.
-    ///
-    /// # Panics
-    /// If no list of references stands there.
-    pub fn word_item(&self, list: usize, i: usize) -> Option<(Oref, u32)> {
-        self.ref_view_item(list, i).map(|ref_view| ref_view.target())
     }
 
     /// The reference at `at`, for the slow ways along it, which then need not ask again what stands there.
@@ -278,8 +269,8 @@ impl<'s, T: Class> View<'s, T> {
     }
 
     fn ref_view_at<'v>(&self, word: &'v AtomicU32) -> RefView<'v, 's> {
-        let View { object, cell, scope, .. } = *self;
-        RefView { word, object, cell, scope }
+        let View { object, hold, scope, .. } = *self;
+        RefView { word, object, hold, scope }
     }
 
     /// The whole object as it would be stored: the class that this program writes, flags and usage 0,
@@ -333,7 +324,7 @@ impl<'s, T: Class> View<'s, T> {
 pub struct RefView<'v, 's> {
     pub(crate) word: &'v AtomicU32,
     pub(crate) object: Object<'s>,
-    pub(crate) cell: &'s Cell,
+    pub(crate) hold: Hold<'s>,
     pub(crate) scope: &'s Scope,
 }
 
@@ -365,8 +356,8 @@ impl<'a, 's, T> Lent<'a, 's, T> {
     /// Lends a view.
     #[inline(always)]
     pub fn new(view: &'a View<'s, T>) -> Lent<'a, 's, T> {
-        let View { object, cell, scope, .. } = *view;
-        Lent { view: ManuallyDrop::new(View::new(object, cell, scope)), kept: PhantomData }
+        let View { object, hold, scope, .. } = *view;
+        Lent { view: ManuallyDrop::new(View::new(object, hold, scope)), kept: PhantomData }
     }
 }
 
@@ -394,8 +385,8 @@ impl<'a, 's, T: Class> Lent<'a, 's, T> {
 impl<T> Clone for Lent<'_, '_, T> {
     #[inline(always)]
     fn clone(&self) -> Self {
-        let View { object, cell, scope, .. } = *self.view;
-        Lent { view: ManuallyDrop::new(View::new(object, cell, scope)), kept: PhantomData }
+        let View { object, hold, scope, .. } = *self.view;
+        Lent { view: ManuallyDrop::new(View::new(object, hold, scope)), kept: PhantomData }
     }
 }
 
@@ -412,7 +403,7 @@ impl<'s, T> Deref for Lent<'_, 's, T> {
 pub struct Items<'a, 's, T> {
     scope: &'s Scope,
     frame: NonNull<u8>,
-    cell: &'s Cell,
+    hold: Hold<'s>,
     words: std::slice::Iter<'a, AtomicU32>,
     view: PhantomData<&'a View<'s, T>>,
 }
@@ -444,7 +435,7 @@ impl<'a, 's, T> Items<'a, 's, T> {
     #[inline(always)]
     pub fn nth<U: Typed>(&mut self, i: usize) -> Option<Lookup<View<'s, U>>> {
         let word = if i == 0 { self.words.next() } else { self.words.nth(i) };
-        word.map(|word| along::<U, false>(self.scope, self.frame, self.cell, load(word)))
+        word.map(|word| along::<U, false>(self.scope, self.frame, self.hold, load(word)))
     }
 }
 
@@ -456,14 +447,13 @@ impl<T> std::fmt::Debug for View<'_, T> {
 
 impl<T> Clone for View<'_, T> {
     fn clone(&self) -> Self {
-        pin_again(&self.cell.pins);
-        View::new(self.object, self.cell, self.scope)
+        View::new(self.object, self.hold.again(), self.scope)
     }
 }
 
 impl<T> Drop for View<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        unpin(&self.cell.pins);
+        self.hold.leave();
     }
 }

@@ -1,4 +1,4 @@
-//! Every interleaving of the five races, with the very functions that the cache calls.
+//! Every interleaving of the races, with the very functions that the cache calls.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p tercel-heap --test loom`. Each race is told once in the
 //! order that the cache keeps; where an order is what keeps it, a model with another one shows that it would
@@ -87,6 +87,83 @@ fn asking_for_pins_before_closing_would_be_caught() {
         }
         reader.join().unwrap();
     });
+}
+
+/// A frame that two entries lead into: what a scope holds by the one, it reads by the other.
+struct HeldFrame {
+    first: Frame,
+    second: AtomicU32,
+}
+
+impl HeldFrame {
+    /// A first touch, which looks at its entry again or does not; then a hit by the other entry, with no pin
+    /// and no second look, before the scope ends or after it.
+    fn read(&self, looks_again: bool, ends_late: bool) {
+        let Frame { pins, entry, bytes } = &self.first;
+        let seen = load(entry);
+        if seen == 0 || seen & BUSY != 0 {
+            return;
+        }
+        match looks_again {
+            true if !pin(pins, entry, seen, true) => return,
+            true => {}
+            false => pin_again(pins),
+        }
+        if !ends_late {
+            release(pins);
+        }
+        let seen = load(&self.second);
+        if seen != 0 && seen & BUSY == 0 {
+            let expected = if seen == 5 { 50 } else { 60 };
+            // SAFETY: the scope holds the frame, so the writer leaves it alone; that is what the model tests.
+            bytes.with(|b| assert_eq!(unsafe { *b }, expected));
+        }
+        release(pins);
+    }
+
+    fn evict(&self) {
+        let Frame { pins, entry, .. } = &self.first;
+        close(entry);
+        close(&self.second);
+        fence(Ordering::SeqCst);
+        if is_pinned(pins) {
+            publish(&self.second, 5);
+            publish(entry, 5);
+        } else {
+            publish(&self.second, 0);
+            self.first.reuse();
+            publish(&self.second, 6);
+        }
+    }
+}
+
+fn held(looks_again: bool, ends_late: bool, scopes: usize) {
+    loom::model(move || {
+        let f = Arc::new(HeldFrame { first: Frame::new(), second: AtomicU32::new(5) });
+        let reader = {
+            let f = f.clone();
+            thread::spawn(move || (0..scopes).for_each(|_| f.read(looks_again, ends_late)))
+        };
+        f.evict();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn held_frame_is_read_without_another_pin() {
+    held(true, true, 2);
+}
+
+#[test]
+#[should_panic]
+fn holding_without_a_second_look_would_be_caught() {
+    held(false, true, 1);
+}
+
+#[test]
+#[should_panic]
+fn reading_after_the_release_would_be_caught() {
+    held(true, false, 1);
 }
 
 /// A word that is swizzled while its holder is read, and the entry it then names, which named another object

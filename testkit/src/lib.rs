@@ -11,6 +11,8 @@
 //! | [`ends`] | the end of a test's threads, also where the test fails |
 //! | [`node`] | a server's machine with its log, its store and its clock, for every host that tests have |
 //! | [`hand`] | a server alone, to which a test writes each message itself |
+//! | [`nowhere`] | a place that keeps no object |
+//! | [`process`] | the output of a program, and conditions that become true |
 //! | [`stranger`] | a client's end of a real connection, on which a test writes each message itself |
 //! | [`taken`] | a backup as its taker has it |
 //! | [`things`] | objects to count and to grow |
@@ -21,6 +23,8 @@
 pub mod ends;
 pub mod hand;
 pub mod node;
+pub mod nowhere;
+pub mod process;
 pub mod stranger;
 pub mod taken;
 pub mod things;

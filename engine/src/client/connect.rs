@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind};
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 use tercel_wire::vector::{VECTOR_MAX, Vector};
@@ -41,13 +41,11 @@ impl Client {
         let resume =
             resume.map(|r| if self.peer.begins_anew { Resume { pages: Vec::new(), ..r } } else { r });
         let hello = Hello {
-            client: self.id,
             connection: self.peer.connection,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
             space: self.config.space,
             resume,
             via: self.peer.servers.reads_anywhere.then_some(Via::Any),
+            ..Hello::new(self.id)
         };
         let mut body = Vec::new();
         hello.encode(&mut body);

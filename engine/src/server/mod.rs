@@ -25,12 +25,12 @@ use tercel_wire::message::{Refusal, Request};
 
 pub use crate::effect::{
     Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
-    ServerStats, SpaceWarning, store,
+    ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;
 pub use membership::{MEMBERS_VERSION, Membership};
-pub use recover::{Recovery, RecoveryError};
+pub use recover::{LogEnds, Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader};
 use crate::limits;
@@ -639,9 +639,10 @@ impl Server {
         }
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
         let services = &self.config.services;
+        // Others are given copies of the request: it stays in registers for the shortest way.
         let lent = match &shared {
             None => None,
-            Some((shared, bytes)) => match services.lend(&request, body, (shared, *bytes)) {
+            Some((shared, bytes)) => match services.lend(&{ request }, body, (shared, *bytes)) {
                 Some(lent) if request.object.is_none() => Some(lent),
                 _ => return false,
             },
@@ -657,7 +658,7 @@ impl Server {
             // It is queued with the other operations, as a message.
             Some(_) if request.slot.is_some() => false,
             Some(_) => {
-                self.run_reading(now, client, &request, local, response.bytes(), out);
+                self.run_reading(now, client, &{ request }, local, response.bytes(), out);
                 true
             }
         }

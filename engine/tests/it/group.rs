@@ -9,7 +9,7 @@ use tercel_engine::server::{
 };
 use tercel_engine::time::Now;
 use tercel_testkit::hand::{A, B};
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, split};
+use tercel_wire::frame::{Header, Kind, split};
 use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId, Written};
 use tercel_wire::message::{
     Health, HealthState, Hello, Join, Refusal, Refused, Regroup, Regrouping, Transfer, TransferBegun, Welcome,
@@ -171,17 +171,8 @@ impl First {
     }
 
     fn greet(&mut self, conn: Conn) -> Said {
-        let hello = Hello {
-            client: ClientId(conn.0),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
         let mut body = Vec::new();
-        hello.encode(&mut body);
+        Hello::new(ClientId(conn.0)).encode(&mut body);
         self.ask(conn, Kind::Hello, &body)
     }
 

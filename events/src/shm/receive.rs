@@ -117,7 +117,8 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Corrupt`]: the peer wrote what it never writes.
-    #[inline]
+    // Not a call of its own: it is most of the work for a short message.
+    #[inline(always)]
     pub fn receive_into(&mut self, copy: &mut LineCopy) -> Result<Received<'_>, Corrupt> {
         self.release()?;
         let Some(word) = self.look()? else {

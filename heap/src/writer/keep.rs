@@ -11,7 +11,7 @@ use crate::arena::{ArenaOffset, CONVERTED, FORWARDED, FRAME_WORDS, USED};
 use crate::bindings::Made;
 use crate::protocol::{INVALID, VALID, publish};
 use crate::scope_slot::Moved;
-use crate::swizzle::Word;
+use crate::swizzle::{Word, handle_word};
 use crate::sync::Ordering;
 
 impl Writer {
@@ -171,7 +171,7 @@ impl Writer {
             let word = match self.index.find(&self.shared.table, oref) {
                 Some(h) => {
                     self.index.name(h);
-                    Word::Handle(h).raw()
+                    handle_word(h)
                 }
                 None => oref.raw(),
             };
@@ -310,14 +310,14 @@ pub(super) fn keep_reference(
     let before = moved.allocation_size();
     if moved.len() == moved.capacity() {
         // Growing has the old table and one of twice its size at once.
-        let peak = shared.moved_bytes.load(Ordering::Relaxed) + before * 2 + 128;
+        let peak = shared.ends.moved_bytes.load(Ordering::Relaxed) + before * 2 + 128;
         if peak > bytes_max {
             *moved = Moved::default();
-            shared.moved_bytes.fetch_sub(before, Ordering::Relaxed);
+            shared.ends.moved_bytes.fetch_sub(before, Ordering::Relaxed);
             return false;
         }
         moved.reserve(1);
-        shared.moved_bytes.fetch_add(moved.allocation_size() - before, Ordering::Relaxed);
+        shared.ends.moved_bytes.fetch_add(moved.allocation_size() - before, Ordering::Relaxed);
     }
     moved.insert(oref.raw());
     true

@@ -44,10 +44,10 @@ use crate::page_table::PageTable;
 use crate::protocol::{INVALID, VALID, advance, at_stamp, in_next_history, stamp_of, watermark};
 use crate::scope::{Reader, Scope};
 use crate::scope_slot::{BLOCK_BYTES, ScopeSlot, names_page};
-use crate::shared::{FrameTag, Recency, Shared};
+use crate::shared::{Ends, FrameTag, Recency, Shared};
 use crate::stats::Stats;
 use crate::swizzle::Word;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Index, Table};
 use replace::Replacer;
 
@@ -76,8 +76,7 @@ pub fn heap(
         pool: Mutex::new((0..config.scopes_max as u32).rev().collect()),
         strong: !fence.is_process_wide(),
         fence,
-        moved_bytes: AtomicUsize::new(0),
-        ended: AtomicU64::new(0),
+        ends: Ends::default(),
         recency: config.policy.wants_recency().then(|| Recency::new(plan.frames)),
     });
     let mut writer = Writer {
@@ -331,7 +330,7 @@ impl Writer {
     /// then: until it is reported, a page costs bytes of the budget, and the cache would shrink for pages
     /// that it does not hold.
     pub fn dropped(&mut self, out: &mut Vec<PageId>) {
-        let ended = self.shared.ended.load(Ordering::Acquire);
+        let ended = self.shared.ends.ended.load(Ordering::Acquire);
         if ended != std::mem::replace(&mut self.ended, ended) {
             // A read set that named pages is gone: those that waited for it are looked at again.
             self.gone.pending.append(&mut self.gone.parked);
@@ -429,7 +428,7 @@ impl Writer {
     /// Makes room for what scopes may read and lose until this is called again, and gives back what they need
     /// no more.
     fn moved_room(&mut self) -> Result<(), Full> {
-        let used = self.shared.moved_bytes.load(Ordering::Relaxed);
+        let used = self.shared.ends.moved_bytes.load(Ordering::Relaxed);
         // A set that grows has its old table and one of twice its size at once; a new one begins with a small
         // table.
         let wanted = (used * 3 + self.plan.moved_spare).min(self.plan.moved_bytes_max);

@@ -16,7 +16,7 @@ use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{INVALID, VALID, publish, set_flag};
 use crate::scope::Scope;
-use crate::swizzle::Word;
+use crate::swizzle::{Word, handle_word, near_word};
 use crate::sync::Ordering;
 use crate::view::RefView;
 
@@ -73,6 +73,12 @@ impl Writer {
         if let Err(full) = self.prepare(scope) {
             return Resolved::Full(full);
         }
+        let resolved = self.resolve_word(ref_view, key);
+        self.heed_miss(scope, &resolved);
+        resolved
+    }
+
+    fn resolve_word(&mut self, ref_view: &RefView<'_, '_>, key: TypeKey) -> Resolved {
         let word = Word::read(ref_view.word.load(Ordering::Relaxed));
         if !self.shared.arena.holds(ref_view.object) {
             return match word {
@@ -87,7 +93,7 @@ impl Writer {
             Word::Stored(oref) => {
                 match self.near(frame, oref, key) {
                     Some(Ok(arena_offset)) => {
-                        publish(ref_view.word, Word::Near(arena_offset.offset() as u32).raw());
+                        publish(ref_view.word, near_word(key.number, arena_offset.offset() as u32));
                         self.stats.swizzled += 1;
                         return Resolved::Ready { hint: 0 };
                     }
@@ -111,7 +117,7 @@ impl Writer {
         if let Resolved::Ready { hint } = found {
             // The count is there before the word is, so the handle outlives every reader of the word.
             self.index.name(hint);
-            publish(ref_view.word, Word::Handle(hint).raw());
+            publish(ref_view.word, handle_word(hint));
             self.stats.swizzled += 1;
         }
         found
@@ -134,9 +140,18 @@ impl Writer {
                 if let Resolved::Ready { hint } = found {
                     self.shared.hints.put(oref, hint);
                 }
+                self.heed_miss(scope, &found);
                 found
             }
             Err(full) => Resolved::Full(full),
+        }
+    }
+
+    /// Once a scope has missed in a cache that is more than half full, it holds no further frame: the pages
+    /// that it waits for need them, and beside a wait the count of views is nothing.
+    fn heed_miss(&self, scope: &Scope, found: &Resolved) {
+        if matches!(found, Resolved::Miss { .. }) && self.free.len() < self.frames.len() / 2 {
+            scope.count_views();
         }
     }
 

@@ -8,6 +8,7 @@ mod common;
 mod births;
 mod copies;
 mod exact;
+mod holds;
 mod hops;
 mod model;
 mod policy;

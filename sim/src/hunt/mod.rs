@@ -10,6 +10,8 @@ mod tune;
 
 pub use table::{IMPOSSIBLE, VARIANTS};
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::plan::{FaultKind, GroupPlan, Plan};
 use crate::rule::{EngineRule, Rule};
 use crate::run::run;
@@ -19,8 +21,6 @@ use crate::run::run;
 pub struct Variant {
     /// The rule.
     pub rule: Rule,
-    /// The mistake, in a sentence.
-    pub says: &'static str,
     /// Within how many worlds it must be noticed.
     pub worlds_max: u64,
     /// Makes worlds in which the race happens; none if any world does.
@@ -40,11 +40,27 @@ pub struct Catch {
 
 /// Looks for a world that notices.
 pub fn hunt(variant: &Variant, worlds: u64) -> Option<Catch> {
-    (0..worlds).find_map(|seed| {
-        let plan = plan(variant, seed);
-        let what = run(&plan, false).blames.into_iter().next()?;
-        Some(Catch { seed, worlds: seed + 1, what })
-    })
+    find(worlds, |seed| run(&plan(variant, seed), false).blames)
+}
+
+/// Looks for a seed whose world finds something wrong.
+pub(crate) fn find(worlds: u64, blames: impl Fn(u64) -> Vec<String>) -> Option<Catch> {
+    let caught = |seed| Some(Catch { seed, worlds: seed + 1, what: blames(seed).into_iter().next()? });
+    (0..worlds).find_map(caught)
+}
+
+/// Runs `each` for all items, in their order, on so many threads.
+pub fn side_by_side<T: Sync>(items: &[T], threads: usize, each: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    each(item);
+                }
+            });
+        }
+    });
 }
 
 /// A world for a variant.
@@ -96,12 +112,16 @@ fn is_hunted_alone(rule: Rule) -> bool {
     }
 }
 
-/// A line of the table.
+/// A line of the table, for a variant that was hunted.
 pub fn line(variant: &Variant, caught: Option<&Catch>) -> String {
-    let tuned = if variant.tune.is_some() { "tuned" } else { "any" };
-    let name = variant.rule.name();
+    line_of(variant.rule, if variant.tune.is_some() { "tuned" } else { "any" }, caught)
+}
+
+/// A line about a rule that was hunted in worlds of this kind.
+pub(crate) fn line_of(rule: Rule, kind: &str, caught: Option<&Catch>) -> String {
+    let (name, says) = (rule.name(), rule.says());
     match caught {
-        Some(c) => format!("{name:26} {tuned:5} {:4}  {}; noticed: {}", c.worlds, variant.says, c.what),
-        None => format!("{name:26} {tuned:5}  NOT  {}", variant.says),
+        Some(c) => format!("{name:26} {kind:5} {:4}  {says} Noticed: {}", c.worlds, c.what),
+        None => format!("{name:26} {kind:5}  NOT  {says}"),
     }
 }

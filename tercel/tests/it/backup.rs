@@ -17,8 +17,8 @@ use tercel::backup::{BackupError, Source, Taken, backup, restore, verify};
 use tercel::check::{CheckError, check, repair};
 use tercel::tools::disk::dir::{DataDir, NewSpace};
 use tercel::tools::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
-use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel::tools::wire::id::{ClientId, PageId, SpaceId};
+use tercel::tools::wire::frame::{self, Header, Kind};
+use tercel::tools::wire::id::{ClientId, PageId};
 use tercel::tools::wire::message::{Hello, Refusal};
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig};
 use tercel_testkit::ends::Ends;
@@ -372,17 +372,8 @@ fn a_client_that_begins_a_backup_and_falls_silent_holds_nothing_up() {
     let client = connect(dir.path());
     let c = counter(&client, "c");
     let mut silent = std::os::unix::net::UnixStream::connect(dir.path().join("socket")).unwrap();
-    let hello = Hello {
-        client: ClientId(9),
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SpaceId(0),
-        resume: None,
-        via: None,
-    };
     let (mut body, mut bytes) = (Vec::new(), Vec::new());
-    hello.encode(&mut body);
+    Hello::new(ClientId(9)).encode(&mut body);
     frame::encode(Header::new(Kind::Hello, 1), &body, &mut bytes);
     frame::encode(Header::new(Kind::Backup, 2), &[], &mut bytes);
     silent.write_all(&bytes).unwrap();

@@ -5,17 +5,17 @@
 //! instead of testing.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{counter, serve};
+use crate::common::{Killed, counter, serve};
 use tercel::{
     Address, Client, ClientConfig, Error, Freshness, Isolation, Server, ServerConfig, SpaceId, Token,
 };
 use tercel_testkit::ends::Ends;
 
 const SERVE: &str = "TERCEL_TEST_SERVE_FRESH";
+const SERVED: (&str, &str) = ("fresh::stale_readers_go_on_through_a_kill", SERVE);
 const KEEPALIVE: Duration = Duration::from_millis(400);
 
 fn socket(dir: &Path) -> Address {
@@ -30,25 +30,6 @@ fn connect(dir: &Path) -> Client {
             Err(Error::Unavailable(_)) if Instant::now() < end => std::thread::yield_now(),
             Err(e) => panic!("{e}"),
         }
-    }
-}
-
-/// A server in a process of its own, killed at the end.
-struct Killed(Child);
-
-impl Killed {
-    fn start(dir: &Path) -> Killed {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "fresh::stale_readers_go_on_through_a_kill", "--nocapture"]);
-        command.env(SERVE, dir).stdout(Stdio::null()).stdin(Stdio::null());
-        Killed(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
     }
 }
 
@@ -98,7 +79,7 @@ fn stale_readers_go_on_through_a_kill() {
         return Server::start(config).unwrap().wait().unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
-    let server = Killed::start(dir.path());
+    let server = Killed::start(dir.path(), SERVED);
     let (stale, recent) = (connect(dir.path()), connect(dir.path()));
     let c = counter(&stale, "c");
     let over = AtomicBool::new(false);
@@ -118,7 +99,7 @@ fn stale_readers_go_on_through_a_kill() {
         drop(server);
         let killed = Instant::now();
         std::thread::sleep(outage);
-        let server = Killed::start(dir.path());
+        let server = Killed::start(dir.path(), SERVED);
         // Both have come back when they see what is committed now.
         let writer = connect(dir.path());
         let restarted = Instant::now();

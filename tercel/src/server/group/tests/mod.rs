@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 mod readers;
 
+use tercel_testkit::process::until;
+
 use super::*;
 use crate::{Addresses, Bytes, Client, HealthState, Ref, Server, ServerConfig};
 
@@ -123,17 +125,6 @@ fn free() -> Address {
         if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
             return Address::from(listener.local_addr().unwrap());
         }
-    }
-}
-
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "it did not happen");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,0 +1,221 @@
+//! Frames that a scope holds until it ends, and views that are counted beyond that.
+
+use crate::common::*;
+use std::collections::BTreeSet;
+use tercel_heap::*;
+use tercel_machine::random::Random;
+use tercel_wire::id::{Oref, PageId, SpaceId, Stamp};
+use tercel_wire::layout::Var;
+use tercel_wire::page::{Page, PageBuilder};
+
+/// Pages of one object each, far more than the cache has frames.
+const PAGES: u32 = 200;
+
+fn world() -> World {
+    let mut w = World::new(small(Policy::Hac(HacParams::default())));
+    for p in 1..=PAGES {
+        w.server.put(oref(p, 0), Kept::Plain, Node::new(p.into(), "", oref(p % PAGES + 1, 0), &[]));
+    }
+    w
+}
+
+fn is_cached(w: &World, page: u32) -> bool {
+    w.writer.is_cached(PageId::new(page).unwrap())
+}
+
+/// Reads through `pages`, each in a transaction of its own.
+fn pass(w: &mut World, pages: std::ops::RangeInclusive<u32>) {
+    let mut scope = w.reader.scope().unwrap();
+    for p in pages {
+        w.get(&scope, oref(p, 0)).unwrap();
+        scope.reset();
+    }
+}
+
+#[test]
+fn held_frame_outlives_its_views_until_the_scope_ends() {
+    let mut w = world();
+    let mut scope = w.reader.scope().unwrap();
+    drop(w.get(&scope, oref(1, 0)).unwrap());
+    pass(&mut w, 2..=PAGES);
+    assert!(w.writer.stats().taken > 100 && is_cached(&w, 1));
+    assert_eq!(w.read_set(&scope), BTreeSet::from([oref(1, 0)]));
+    scope.reset();
+    pass(&mut w, 2..=PAGES);
+    assert!(!is_cached(&w, 1));
+    w.writer.verify().unwrap();
+}
+
+#[test]
+fn scope_that_misses_in_a_full_cache_counts() {
+    let mut w = world();
+    pass(&mut w, 1..=PAGES);
+    let scope = w.reader.scope().unwrap();
+    let first = w.get(&scope, oref(1, 0)).unwrap();
+    pass(&mut w, 2..=PAGES);
+    assert!(is_cached(&w, 1), "a view pins it");
+    drop(first);
+    pass(&mut w, 2..=PAGES);
+    assert!(!is_cached(&w, 1), "no view pins it");
+    w.writer.verify().unwrap();
+}
+
+#[test]
+fn counting_by_hand_lets_go_behind_a_scan() {
+    let mut w = world();
+    let scope = w.reader.scope().unwrap();
+    scope.count_views();
+    drop(w.get(&scope, oref(1, 0)).unwrap());
+    pass(&mut w, 2..=PAGES);
+    assert!(!is_cached(&w, 1) && scope.has_moved(oref(1, 0)));
+}
+
+/// Scopes that hold all that they may leave half of the cache to others, and all get through.
+#[test]
+fn scopes_together_hold_half_of_the_cache() {
+    let mut w = world();
+    let frames = w.writer.stats().frames;
+    pass(&mut w, 1..=frames / 2);
+    let scopes: Vec<Scope> = (0..3).map(|_| w.reader.scope().unwrap()).collect();
+    let cached: Vec<u32> = (1..=frames / 2).filter(|&p| is_cached(&w, p)).collect();
+    // Each holds others, all that there are together.
+    for (scope, pages) in scopes.iter().zip(cached.chunks(cached.len().div_ceil(3))) {
+        pages.iter().for_each(|&p| drop(w.get(scope, oref(p, 0)).unwrap()));
+    }
+    pass(&mut w, 1..=PAGES);
+    let held = cached.iter().filter(|&&p| is_cached(&w, p)).count();
+    assert!(held >= cached.len() / 2, "{held} of {} are held", cached.len());
+    for scope in &scopes {
+        let mut v = w.get(scope, oref(1, 0)).unwrap();
+        for _ in 0..PAGES {
+            v = w.follow(scope, &v, NEXT).unwrap().unwrap();
+        }
+    }
+    w.writer.verify().unwrap();
+    drop(scopes);
+    pass(&mut w, 100..=PAGES);
+    assert!(!cached.iter().any(|&p| is_cached(&w, p)), "grants and holds end with their scopes");
+}
+
+/// A view made before the scope counts, and one made after it, of one frame.
+#[test]
+fn view_of_before_stays_when_the_scope_counts() {
+    let mut w = world();
+    let scope = w.reader.scope().unwrap();
+    let before = w.get(&scope, oref(1, 0)).unwrap();
+    scope.count_views();
+    let after = w.get(&scope, oref(1, 0)).unwrap();
+    let next = w.follow(&scope, &before, NEXT).unwrap().unwrap();
+    drop((after.clone(), after));
+    pass(&mut w, 3..=PAGES);
+    assert!(is_cached(&w, 1) && is_cached(&w, 2));
+    drop(next);
+    pass(&mut w, 3..=PAGES);
+    assert!(is_cached(&w, 1) && !is_cached(&w, 2));
+    assert_eq!(before.fixed::<u64>(ID), 1);
+}
+
+#[test]
+fn word_swizzled_for_one_type_hits_for_no_other() {
+    let mut w = world();
+    // Within the frame, and through a handle.
+    w.server.put(oref(1, 0), Kept::Plain, Node::new(1, "", oref(1, 1), &[oref(2, 0)]));
+    w.server.put(oref(1, 1), Kept::Plain, Node::new(11, "", Oref::NULL, &[]));
+    let scope = w.reader.scope().unwrap();
+    let v = w.get(&scope, oref(1, 0)).unwrap();
+    let Var::Here { at, len: 1 } = v.var(KIDS) else { panic!() };
+    for at in [NEXT, at] {
+        w.follow(&scope, &v, at).unwrap().unwrap();
+        assert!(matches!(scope.follow::<Node>(&v, at), Lookup::Hit(_)));
+        assert!(matches!(scope.follow::<Other>(&v, at), Lookup::Slow));
+        let found = w.writer.resolve(&scope, &v.ref_view(at), TypeKey::of::<Other>());
+        assert_eq!(found, Resolved::WrongClass { found: NODE });
+        assert!(matches!(scope.follow::<Other>(&v, at), Lookup::Slow));
+    }
+}
+
+/// A page with some of its bytes changed, half of them to words that look swizzled.
+fn hostile(rng: &mut Random) -> Vec<u8> {
+    let mut b = PageBuilder::new(Vec::new(), PageId::new(1).unwrap(), SpaceId(1));
+    for slot in 0..20 {
+        let any = |rng: &mut Random| oref(1 + rng.below(2) as u32, rng.below(24) as u16);
+        let kids: Vec<Oref> = (0..rng.below(5)).map(|_| any(rng)).collect();
+        let name = "n".repeat(rng.below(40) as usize);
+        assert!(b.push(slot, &Node::new(slot.into(), &name, any(rng), &kids).object()));
+    }
+    let mut bytes = b.finish(Stamp(0));
+    for _ in 0..1 + rng.below(6) {
+        // Behind the header, which `install` takes as checked.
+        let at = 32 + rng.below(bytes.len() as u64 / 4 - 8) as usize * 4;
+        let word = match rng.below(2) {
+            0 => (0b10 + rng.below(2) as u32) << 30 | rng.below(1 << 30) as u32,
+            _ => rng.below(1 << 16) as u32,
+        };
+        bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// The frame that all bytes of a view are in.
+fn frame_of(v: &View<'_, Node>) -> usize {
+    let mut parts = vec![v.bytes(ID, 8)];
+    if let Some(text) = v.text_at(NAME) {
+        parts.push(text.as_bytes());
+    }
+    let ends = parts.iter().filter(|p| !p.is_empty()).flat_map(|p| {
+        let range = p.as_ptr_range();
+        [range.start.addr(), range.end.addr() - 1]
+    });
+    let frames: BTreeSet<usize> = ends.map(|at| at / FRAME_BYTES).collect();
+    assert_eq!(frames.len(), 1, "a view is within one frame");
+    frames.into_iter().next().unwrap()
+}
+
+/// Run with the address sanitizer too (`.ci/sanitize`).
+#[test]
+fn hostile_pages_are_read_within_their_frames() {
+    let (mut installed, mut refused, mut hops) = (0, 0, 0);
+    for seed in 0..400 {
+        let mut rng = Random::new(seed);
+        let mut w = World::new(small(Policy::Hac(HacParams::default())));
+        let bytes = hostile(&mut rng);
+        let id = PageId::new(1).unwrap();
+        let Ok(page) = Page::trusted(&bytes, id) else { continue };
+        if w.writer.install(&page, Stamp(0), &[]).is_err() {
+            continue;
+        }
+        installed += 1;
+        let scope = w.reader.scope().unwrap();
+        let key = TypeKey::of::<Node>();
+        for _ in 0..2 {
+            for slot in 0..24 {
+                let o = oref(1, slot);
+                let hint = match w.writer.lookup(&scope, o, Stamp::MAX, key) {
+                    Resolved::Ready { hint } => hint,
+                    _ => {
+                        refused += 1;
+                        continue;
+                    }
+                };
+                let Lookup::Hit(v) = scope.get(tercel_wire::record::Ref::<Node>::with_hint(o, hint)) else {
+                    continue;
+                };
+                let frame = frame_of(&v);
+                let kids = match v.var(KIDS) {
+                    Var::Here { at, len } => (0..len).map(|i| at + 4 * i).collect(),
+                    _ => vec![],
+                };
+                for at in std::iter::once(NEXT).chain(kids) {
+                    let _ = w.writer.resolve(&scope, &v.ref_view(at), key);
+                    if let Lookup::Hit(to) = scope.follow::<Node>(&v, at) {
+                        assert_eq!(frame_of(&to), frame, "only one page is here");
+                        assert_eq!(to.oref(), v.word(at).0);
+                        hops += 1;
+                    }
+                }
+            }
+        }
+        w.writer.verify().unwrap();
+    }
+    assert!(installed > 100 && refused > 100 && hops > 1000, "{installed} {refused} {hops}");
+}
