@@ -134,6 +134,10 @@ pub trait Sequencer: Send + std::fmt::Debug {
     fn is_heard(&self, _now: Now) -> bool {
         true
     }
+    /// The time since a leader was heard, in microseconds; none while one is heard, or it leads itself.
+    fn unled_us(&self, _now: Now) -> Option<u64> {
+        None
+    }
     /// The state of the group, for people; none of a sequencer that is alone.
     fn status(&self) -> Option<Status> {
         None

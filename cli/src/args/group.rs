@@ -88,7 +88,9 @@ pub struct OfGroup {
 #[command(after_help = "Example:
   tercel group status --server a:7117,b:7117 --json
 
-The lag of a member is the number of entries that the leader's log has and the member's disk does not.")]
+The lag of a member is the number of entries that the leader's log has and the member's disk does not.
+
+Exit codes: 0 a member leads; 75 none does, or none answers; 1 it is no group.")]
 pub struct GroupStatus {
     /// Print JSON
     #[arg(long)]
@@ -100,7 +102,11 @@ pub struct GroupStatus {
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "Members are changed one at a time, and a command returns once its change is on the disks of a quorum. \
-With three members that vote, any one may be lost, with five any two; two tolerate no loss, and four no more than three."
+With three members that vote, any one may be lost, with five any two; two tolerate no loss, and four no more than three.
+
+A member that is to be added is served with `tercel serve --join` before.
+
+Exit codes: 0 done; 75 it cannot be done now, or no member leads: try again later; 1 it cannot be done."
 )]
 pub struct OneMember {
     /// The member: its address, or its identity as `tercel group status` shows it

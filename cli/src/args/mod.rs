@@ -507,7 +507,7 @@ pub struct Inspect {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
-  tercel call 12.3 seen                             a method of an object
+  tercel call 12.3 seen                             a method of an object that has it
   tercel call 12.3 set_advisory 7                   with its one argument
   tercel call Desk letters '\"Annie\"'                a text has quotes in JSON
   tercel call purse pay '[null, 5]'                 with arguments in order
@@ -538,9 +538,9 @@ pub struct Call {
     pub args: Option<String>,
     /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
     /// that in TERCEL_SERVER, else 127.0.0.1:7117
-    #[arg(long, value_name = "ADDR", alias = "server")]
+    #[arg(long, value_name = "ADDR", visible_alias = "server")]
     pub addr: Option<Addresses>,
-    /// Time to wait for the answer, such as 500ms or 2s; else 30 s
+    /// Time to wait for a connection and the answer, such as 500ms or 2s; else 30 s, of which 5 s for a connection
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub within: Option<Duration>,
     /// Print JSON

@@ -151,7 +151,7 @@ impl Client {
     /// The peer broke the protocol: no further byte of this connection counts.
     fn fail(&mut self, e: Error) {
         let first = self.peer.link == LinkState::Greeting && self.history.view == ViewId::NONE;
-        self.disconnected(e.to_string());
+        self.disconnected(e.clone().words());
         if first {
             // The peer at that address has never been our server: trying it again would not help, but another
             // may be one.
@@ -267,6 +267,16 @@ impl Client {
             self.peer.link = LinkState::Down("the server is behind what this client has heard of".into());
             return;
         }
+        let alone = self.peer.servers.check_alone(w.space, &w.servers);
+        if let Some(at) = alone.err().filter(|_| self.history.view == ViewId::NONE) {
+            // It may be a member whose directory was lost: what is written there goes to another space.
+            let why = format!(
+                "{at} is served by a server of no group, and was named with others; name it alone, or serve it with --join"
+            );
+            self.peer.turned_away = Some(why.clone());
+            return self.disconnected(why);
+        }
+        self.peer.turned_away = None;
         self.history.space = w.space;
         self.config.space = w.space;
         if !w.places {
@@ -345,10 +355,13 @@ impl Client {
             }
             // Without a call it is the connection that is refused.
             _ if call != 0 => return self.refused_call(call, error),
-            Refusal::Unavailable | Refusal::Full(_) => self.disconnected(error.to_string()),
-            Refusal::NotLeader => {
-                self.peer.servers.sent_on(r.servers);
-                self.disconnected(error.to_string());
+            Refusal::Unavailable | Refusal::Full(_) | Refusal::NotLeader => {
+                if r.reason == Refusal::NotLeader {
+                    self.peer.servers.sent_on(r.servers);
+                }
+                let why = error.words();
+                self.peer.turned_away = Some(why.clone());
+                self.disconnected(why);
             }
             _ => self.peer.link = LinkState::Refused(error),
         }

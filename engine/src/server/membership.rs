@@ -99,9 +99,6 @@ impl Membership {
         if group != self.group || join.space != space {
             return Err(format!("this server is of group {:016x}, and not of {group:016x}", self.group));
         }
-        if member == self.me {
-            return Err(format!("member {member} is this server itself: two processes have its identity"));
-        }
         if version != MEMBERS_VERSION {
             return Err(format!("members of this group speak version {MEMBERS_VERSION}, and not {version}"));
         }
@@ -179,6 +176,10 @@ impl Server {
         let Some(membership) = &mut self.membership else {
             return self.turn_away(conn, "this server is of no group", out);
         };
+        if join.member == membership.me {
+            // It has connected to itself: a list has another member, that was here before, at its address.
+            return out.push(Effect::Close(conn));
+        }
         if let Err(why) = membership.check(join, self.space) {
             return self.turn_away(conn, &why, out);
         }

@@ -575,6 +575,11 @@ impl Server {
         self.leader.as_ref().map_or(self.replica.view(), |leader| leader.view())
     }
 
+    /// The time since a leader of its group was heard, in microseconds; none while one is, or it leads.
+    pub fn unled_us(&self) -> Option<u64> {
+        self.sequencer.unled_us(self.now)
+    }
+
     /// Says whether it leads, and clients are answered.
     pub fn is_leading(&self) -> bool {
         self.leader.is_some()

@@ -95,8 +95,13 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
             if of.address.is_empty() || !of.address.bytes().all(is_plain) {
                 return denied(format!("{:?} is no address of a member: write HOST:PORT", of.address));
             }
-            if members.iter().any(|member| member.address == of.address && member.id != of.member) {
-                return denied(format!("{} is the address of another member: name your own", of.address));
+            let is_others = |member: &&Member| member.address == of.address && member.id != of.member;
+            if let Some(other) = members.iter().find(is_others) {
+                return denied(format!(
+                    "{} is the address of another member, {}; name one of its own with --advertise or, if that member is lost, \
+                     run `tercel group remove {}` before",
+                    of.address, other.id, other.id
+                ));
             }
             match at.map(|at| &mut members[at]) {
                 Some(member) if member.address == of.address => return Ok(Change::Nothing),
@@ -114,9 +119,15 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
                 of.member
             ));
         }
-        (Regrouping::Vote, Some(at)) if members[at].votes => return Ok(Change::Nothing),
+        (Regrouping::Vote, Some(_)) if of.member == group.me => return Ok(Change::Nothing),
         (Regrouping::Vote, Some(at)) => {
             let other = group.others.iter().find(|other| other.id == of.member);
+            if members[at].votes {
+                return match other.is_some_and(|other| other.is_there(now)) {
+                    true => Ok(Change::Nothing),
+                    false => later(format!("member {} votes already, and is silent; start it", of.member)),
+                };
+            }
             if other.is_some_and(|other| other.is_lost) {
                 return later(format!(
                     "the leader's log does not reach back to what member {} lacks, so it takes a copy of the space: try again \
@@ -251,9 +262,11 @@ mod tests {
     #[test]
     fn change_that_cannot_be_is_refused_with_reason() {
         let mut of = group(&[true, true, false]);
+        of.others[0].is_gone = true;
+        assert!(why(&of, Regrouping::Vote, 2).contains("votes already, and is silent"));
         assert!(why(&of, Regrouping::Vote, 9).contains("no member of this group"));
         assert!(why(&of, Regrouping::Lead, 3).contains("does not vote"));
-        assert!(asked(&of, Regrouping::Learn, 9, "m1:1").unwrap_err().1.contains("another member"));
+        assert!(asked(&of, Regrouping::Learn, 9, "m1:1").unwrap_err().1.contains("tercel group remove"));
         assert!(asked(&of, Regrouping::Learn, 9, "a:1,b:1").unwrap_err().1.contains("no address"));
         assert!(why(&group(&[true, false]), Regrouping::Remove, 1).contains("only member that votes"));
         of.others[1].durable = LogPosition(3_000);

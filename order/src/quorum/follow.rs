@@ -15,6 +15,8 @@ pub(super) struct Followed {
     pub(super) leader: Option<MemberId>,
     /// When it was heard last.
     pub(super) heard: Now,
+    /// The same for people, who want to know it of a late process, too; since then none is known otherwise.
+    pub(super) said: Now,
     /// When its process seemed to end.
     pub(super) gone: Option<Now>,
     /// The place among those that ask for votes when it is gone.
@@ -39,6 +41,7 @@ impl Followed {
         Followed {
             leader: None,
             heard: now,
+            said: now,
             gone: None,
             rank: 0,
             matched: LogPosition::ZERO,
@@ -75,7 +78,7 @@ impl Quorum {
         }
         let round = append.round;
         let followed = &mut self.followed;
-        (followed.leader, followed.heard, followed.gone) = (Some(from), now, None);
+        (followed.leader, followed.heard, followed.said, followed.gone) = (Some(from), now, now, None);
         (followed.attempts, followed.ask_after) = (0, now);
         followed.round = followed.round.max(round);
         if append.rank != RANK_AS_BEFORE {

@@ -11,7 +11,7 @@ use super::follow::RANK_AS_BEFORE;
 use super::members::{Member, Members};
 use super::packet::{Append, Contents, Packet, Vote, entry_bytes};
 use super::tail::{Tail, up_to};
-use super::{Config, Other, Quorum, Role};
+use super::{Config, HEARD_US, Other, Quorum, Role};
 use crate::{Lead, Output, Sealed};
 
 /// The leader of a view.
@@ -564,9 +564,6 @@ impl Other {
         !self.is_gone && now.since_us(self.heard) <= HEARD_US
     }
 }
-
-/// A member is there that was heard so long ago at most: many heartbeats.
-const HEARD_US: u64 = 1_000_000;
 
 /// Time for another member to take the lead over, and for the own disk to get on, in microseconds.
 pub const HAND_OVER_US: u64 = 1_000_000;

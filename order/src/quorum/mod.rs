@@ -495,6 +495,9 @@ impl Quorum {
     }
 }
 
+/// A member is there that was heard so long ago at most, in microseconds: many heartbeats.
+pub const HEARD_US: u64 = 1_000_000;
+
 /// A leader that is there sends something in as many intervals.
 const BEATS_MISSED: u64 = 3;
 
@@ -506,6 +509,13 @@ impl Sequencer for Quorum {
 
     fn is_heard(&self, now: Now) -> bool {
         now.since_us(self.followed.heard) <= BEATS_MISSED * self.config.heartbeat_us
+    }
+
+    fn unled_us(&self, now: Now) -> Option<u64> {
+        let Followed { leader, gone, said, .. } = self.followed;
+        let silent_us = now.since_us(said);
+        let is_led = leader.is_some() && gone.is_none() && silent_us <= HEARD_US;
+        (!is_led && !matches!(self.role, Role::Leading(_))).then_some(silent_us)
     }
 
     fn status(&self) -> Option<Status> {

@@ -176,7 +176,7 @@ pub(super) const SENDER_BYTES_MAX: usize = 64 << 10;
 const GATHERED_BYTES: usize = 16 << 10;
 /// Durations above this are for ever: the clock has no moment at an arbitrary distance from now.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// The longest time for the first connection.
+/// The longest time for the first connection, where calls do not wait for less.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
 
 /// The pauses of threads that are about to report that the server is gone.
@@ -553,7 +553,7 @@ impl Shared {
 
     /// Waits until the first connection stands.
     pub(super) fn wait_connected(&self) -> Result<(), Error> {
-        let end = Instant::now() + FIRST_CONNECT;
+        let end = Instant::now() + FIRST_CONNECT.min(self.timeout());
         loop {
             let (seen, conn) = {
                 let machine = self.machine();
@@ -651,6 +651,7 @@ impl Shared {
         let why = machine.wants_close().then(|| machine.why_unavailable());
         if matches!(machine.availability(), Some(Ok(()))) {
             machine.settled();
+            machine.note_others();
         }
         let conn = machine.conn.clone();
         self.flush(machine, None);
