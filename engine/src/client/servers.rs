@@ -32,6 +32,8 @@ pub struct Servers {
     pauses: Pauses,
     /// Greetings that were answered by nonsense, until a server welcomes the client.
     strangers: u32,
+    /// The words of the server that turned the client away last, until one welcomes it.
+    pub(super) turned_away: Option<String>,
     /// Servers of no group that were met since a member was, and the space of each.
     alone: Vec<(String, SpaceId)>,
     /// Any member will do, and the first that was named is the best.
@@ -80,6 +82,7 @@ impl Servers {
             unreachable: None,
             pauses: Pauses::new(seed),
             strangers: 0,
+            turned_away: None,
             alone: Vec::new(),
             reads_anywhere: false,
         }
@@ -112,6 +115,7 @@ impl Servers {
         self.unreachable = None;
         self.strangers = 0;
         self.alone.clear();
+        self.turned_away = None;
     }
 
     /// Checks that a server of this space, which tells of these members, may be the one that was named. One
