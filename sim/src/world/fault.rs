@@ -252,7 +252,7 @@ impl World {
     pub(super) fn read_page(&mut self, n: usize, page: PageId) -> Result<Option<Vec<u8>>, Unread> {
         let process = &mut self.nodes[n];
         if std::mem::take(&mut process.armed.read_fails) {
-            process.armed.excuses_stop = true;
+            (process.armed.excuses_stop, self.record.excuses_chunks) = (true, true);
             return Err(Unread::Refused("a read failed".into()));
         }
         let mut found = process.disk.pages.get(&page).map(|bytes| bytes.to_vec());
