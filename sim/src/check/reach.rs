@@ -27,7 +27,7 @@ pub(crate) fn check(world: &World) -> Vec<String> {
     compare(&state, &mob, world.excuses_damage() || world.record.excuses_chunks)
 }
 
-/// Chunks of a released tree stay where they are if a page of it could not be read when they were to be freed.
+/// Chunks of a released tree stay where they are if a page of it could not be read then.
 fn compare(state: &Replica, mob: &Mob, excuses_chunks: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     let Reached { objects, empty } = reach(state, mob);
