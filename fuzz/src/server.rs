@@ -56,7 +56,8 @@ impl Countable for Thing {
     }
 }
 
-/// Procedures that strangers call. The first argument of each names the call that it runs for, see [`named`].
+/// Procedures that strangers call. The first argument of each names the call that it runs for, see
+/// [`named`].
 #[service(crate = "tercel_engine")]
 trait Bell {
     fn ring(&self, name: u64, text: &str) -> u64;

@@ -540,7 +540,8 @@ pub struct Call {
     /// that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", visible_alias = "server")]
     pub addr: Option<Addresses>,
-    /// Time to wait for a connection and the answer, such as 500ms or 2s; else 30 s, of which 5 s for a connection
+    /// Time to wait for a connection and the answer, such as 500ms or 2s; else 30 s, of which 5 s for the
+    /// connection
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub within: Option<Duration>,
     /// Print JSON

@@ -282,8 +282,8 @@ impl Quorum {
         }
     }
 
-    /// Says whether a quorum of a list has acknowledged it and votes. Then those that voted by the list
-    /// before alone made nothing stable elsewhere since: they needed one of these, and it would have cut that.
+    /// Says whether a quorum of a list has acknowledged it and votes. Then those that voted by the list before
+    /// alone made nothing stable elsewhere since: they needed one of these, which would have cut that.
     fn is_acknowledged(&self, list: &Electorate, votes: &BTreeMap<MemberId, Vote>) -> bool {
         let has_it = |id: &MemberId| {
             let of_list = |vote: &Vote| {
