@@ -273,10 +273,10 @@ impl Client {
             let why = format!(
                 "{at} is served by a server of no group, and was named with others; name it alone, or serve it with --join"
             );
-            self.peer.turned_away = Some(why.clone());
+            self.peer.servers.turned_away = Some(why.clone());
             return self.disconnected(why);
         }
-        self.peer.turned_away = None;
+        self.peer.servers.turned_away = None;
         self.history.space = w.space;
         self.config.space = w.space;
         if !w.places {
@@ -360,7 +360,7 @@ impl Client {
                     self.peer.servers.sent_on(r.servers);
                 }
                 let why = error.words();
-                self.peer.turned_away = Some(why.clone());
+                self.peer.servers.turned_away = Some(why.clone());
                 self.disconnected(why);
             }
             _ => self.peer.link = LinkState::Refused(error),

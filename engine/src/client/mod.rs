@@ -148,8 +148,6 @@ struct Peer {
     down_since: Option<Now>,
     /// Why the server turned this client away, until it is welcomed.
     refusal: Option<Error>,
-    /// The words of the server that turned this client away last, for now, until one welcomes it.
-    turned_away: Option<String>,
     /// Set if the greeting could not name all cached pages, so that none of them may be kept.
     begins_anew: bool,
     keepalive_us: u64,
@@ -228,7 +226,6 @@ impl Client {
                 connection: 0,
                 down_since: None,
                 refusal: None,
-                turned_away: None,
                 begins_anew: false,
                 keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
                 has_others: false,
@@ -380,7 +377,7 @@ impl Client {
             LinkState::Refused(e) => e.to_string(),
             LinkState::Greeting | LinkState::Checking => {
                 let none = || "the server does not answer the greeting".into();
-                self.peer.turned_away.clone().unwrap_or_else(none)
+                self.peer.servers.turned_away.clone().unwrap_or_else(none)
             }
             LinkState::Up => "the server does not answer".into(),
         }

@@ -36,6 +36,8 @@ pub struct Servers {
     alone: Vec<(String, SpaceId)>,
     /// Any member will do, and the first that was named is the best.
     pub(super) reads_anywhere: bool,
+    /// The words of the one that turned this client away last, for now, until one welcomes it.
+    pub(super) turned_away: Option<String>,
 }
 
 /// Pauses between attempts. They grow, and each is cut by up to half at random: the clients of a server that
@@ -82,6 +84,7 @@ impl Servers {
             strangers: 0,
             alone: Vec::new(),
             reads_anywhere: false,
+            turned_away: None,
         }
     }
 
