@@ -81,8 +81,8 @@ impl Shared {
             call.answered(&calls.bound[at].binding.interface, end);
             return Expressed::Answered;
         }
-        // The clock was not read for a quick call. A wait that ended early counts as none: the call may take so
-        // much longer, and is not given up too soon.
+        // The clock was not read for a quick call. A wait that ended early counts as none: the call may take
+        // so much longer, and is not given up too soon.
         let waited = match received {
             Ok(false) if reader.slow_since.is_none() => READ_MAX,
             _ => reader.slowly(),

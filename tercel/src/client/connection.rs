@@ -641,6 +641,19 @@ mod tests {
     }
 
     #[test]
+    fn long_message_is_given_memory_in_large_steps() {
+        let (conn, mut server) = pair();
+        let (mut buffer, mut sizes) = (Vec::new(), 0);
+        while buffer.len() < 6 << 20 {
+            std::io::Write::write_all(&mut server, &[1; 64 << 10]).unwrap();
+            let before = buffer.capacity();
+            assert!(conn.receive_more(&mut buffer, 64 << 20).unwrap());
+            sizes += usize::from(buffer.capacity() != before);
+        }
+        assert_eq!(sizes, 2);
+    }
+
+    #[test]
     fn a_wait_for_bytes_ends_when_the_connection_is_cut() {
         let (conn, _silent) = pair();
         std::thread::scope(|scope| {

@@ -134,8 +134,8 @@ fn as_many_calls_begin_as_a_server_takes() {
     }
 }
 
-/// A relay to a server at TCP. While it is slow, it passes the beginning of what the server says, and then one
-/// byte at a time.
+/// A relay to a server at TCP. While it is slow, it passes the beginning of what the server says, and then
+/// one byte at a time.
 fn slow_relay(server: &Address, is_slow: Arc<AtomicBool>) -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (at, server) = (listener.local_addr().unwrap(), server.to_string());
