@@ -20,7 +20,7 @@ use crate::list::SlotList;
 use crate::listener::Listener;
 use crate::ready::Ready;
 use crate::slots::{Slot, Slots, Source};
-use crate::stream::{SPARES_MAX, Stream};
+use crate::stream::{self, SPARES_MAX, Stream};
 use crate::sys::{HINTS_MAX, Hint, Interest, Poller};
 use crate::timer::Wheel;
 use crate::token::Token;
@@ -327,7 +327,9 @@ impl<M: Send> EventQueue<M> {
             };
             let queued = stream.outgoing.bytes;
             if queued == 0 || queued.saturating_add(bytes.len()) <= bytes_max {
-                stream.outgoing.push(bytes);
+                if let Some(unused) = stream.outgoing.push(bytes) {
+                    stream::keep(unused, &mut self.spare);
+                }
                 self.dirty.push_back(slot);
                 return Ok(());
             }

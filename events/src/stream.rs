@@ -94,11 +94,24 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn push(&mut self, part: Vec<u8>) {
-        if !part.is_empty() {
-            self.bytes += part.len();
-            self.parts.push_back(part);
+    /// Queues a part. Gives its buffer back if the bytes went to the free memory of the last part: parts that
+    /// wait take not much more memory than they have bytes.
+    pub(crate) fn push(&mut self, mut part: Vec<u8>) -> Option<Vec<u8>> {
+        if part.is_empty() {
+            return Some(part);
         }
+        self.bytes += part.len();
+        if let Some(last) = self.parts.back_mut() {
+            if part.len() <= COPIED_BYTES_MAX && part.len() <= last.capacity() - last.len() {
+                last.extend_from_slice(&part);
+                return Some(part);
+            }
+            if part.capacity() / 4 > part.len() {
+                part.shrink_to_fit();
+            }
+        }
+        self.parts.push_back(part);
+        None
     }
 
     /// Drops everything unsent.
@@ -135,15 +148,19 @@ impl Outgoing {
             && self.sent >= first.len()
         {
             self.sent -= first.len();
-            if let Some(mut part) = self.parts.pop_front()
-                && spare.len() < SPARES_MAX
-                && part.capacity() <= SPARE_BYTES_MAX
-            {
-                part.clear();
-                spare.push(part);
+            if let Some(part) = self.parts.pop_front() {
+                keep(part, spare);
             }
         }
         self.offered
+    }
+}
+
+/// Keeps a buffer for reuse, if that is worth its memory.
+pub(crate) fn keep(mut buffer: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
+    if spare.len() < SPARES_MAX && (1..=SPARE_BYTES_MAX).contains(&buffer.capacity()) {
+        buffer.clear();
+        spare.push(buffer);
     }
 }
 
@@ -153,5 +170,49 @@ const PARTS_MAX: usize = 32;
 /// Sent buffers kept for reuse: one for each event of a large batch.
 pub(crate) const SPARES_MAX: usize = 256;
 
+/// A longer part is not copied to the end of the one before it: small replies are the many.
+const COPIED_BYTES_MAX: usize = 4 * 1024;
+
 /// A larger buffer is freed, so that a burst of large messages does not stay in memory.
 const SPARE_BYTES_MAX: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn parts_for_a_silent_reader_take_few_more_bytes() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let (mut stream, mut spare, mut said) = (Stream::new(here.into()), Vec::new(), Vec::new());
+        let mut send = |stream: &mut Stream, bytes: usize| {
+            let mut part = Vec::with_capacity(SPARE_BYTES_MAX);
+            part.resize(bytes, said.len() as u8);
+            said.extend_from_slice(&part);
+            stream.outgoing.push(part)
+        };
+        while !stream.blocked {
+            send(&mut stream, SPARE_BYTES_MAX);
+            stream.flush(&mut spare).unwrap();
+        }
+        for _ in 0..1_000 {
+            let unused = send(&mut stream, 100);
+            assert!(unused.is_none_or(|buffer| buffer.capacity() == SPARE_BYTES_MAX));
+            send(&mut stream, COPIED_BYTES_MAX + 1);
+        }
+        let taken: usize = stream.outgoing.parts.iter().map(Vec::capacity).sum();
+        assert!(taken <= 4 * stream.outgoing.bytes, "{taken} for {}", stream.outgoing.bytes);
+        let mut heard = Vec::new();
+        while heard.len() < said.len() {
+            stream.flush(&mut spare).unwrap();
+            let at = heard.len();
+            heard.resize(at + SPARE_BYTES_MAX, 0);
+            let bytes = there.read(&mut heard[at..]).unwrap();
+            heard.truncate(at + bytes);
+        }
+        assert!(heard == said, "in order");
+        assert!(spare.len() <= SPARES_MAX);
+    }
+}

@@ -507,7 +507,7 @@ pub struct Inspect {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
-  tercel call 12.3 seen                             a method of an object that has it
+  tercel call 12.3 seen                             a method of an object
   tercel call 12.3 set_advisory 7                   with its one argument
   tercel call Desk letters '\"Annie\"'                a text has quotes in JSON
   tercel call purse pay '[null, 5]'                 with arguments in order

@@ -68,7 +68,7 @@ pub enum Input<'a> {
     Disconnected(String),
     /// Bytes arrived on it.
     Bytes(&'a [u8]),
-    /// The server has taken bytes that had to wait for it.
+    /// The server has taken bytes that had to wait for it, or has sent some that the host reads itself.
     Taken,
     /// Time passed, and what arrived on the connection up to now was taken in: silence is judged by it.
     Time,

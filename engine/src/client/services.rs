@@ -90,6 +90,11 @@ impl Client {
         self.requests.slots.lend(table, self.requests.connection)
     }
 
+    /// Says whether a call finds no slot now.
+    pub fn lacks_slots(&self) -> bool {
+        self.requests.slots.are_taken()
+    }
+
     /// The header of requests that the host frames itself, on this connection.
     pub fn request_header(&mut self) -> Header {
         self.header(Kind::Request, 0)

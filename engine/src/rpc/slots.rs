@@ -182,6 +182,11 @@ impl Slots {
         }
     }
 
+    /// Says whether all slots are taken.
+    pub fn are_taken(&self) -> bool {
+        self.slots.len() >= self.credit as usize && self.free.iter().all(|slot| *slot >= self.credit)
+    }
+
     fn take(&mut self) -> Option<u16> {
         Some(match self.free.iter().rposition(|slot| *slot < self.credit) {
             Some(at) => self.free.swap_remove(at),

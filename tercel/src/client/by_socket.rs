@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::{Arc, TryLockError};
-use std::time::Duration;
+use std::time::Instant;
 
 use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed};
 use tercel_wire::frame::{self, FRAME_BYTES, Header, Kind};
@@ -15,7 +15,7 @@ use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::Mode;
 use tercel_wire::message::{HEAD_BYTES, Response, ResponseEnd};
 
-use super::connection::{READ_MAX, RECEIVE_BYTES, ServerConnection};
+use super::connection::{READ_MAX, RECEIVE_BYTES, ServerConnection, or_nothing};
 use super::drive::{Reader, SENDER_BYTES_MAX, Shared};
 use super::express::Calls;
 use crate::serving;
@@ -36,6 +36,23 @@ impl Shared {
         if !is_plain || !is_patient || reader.is_amid || !serving::is_no_loop() {
             return Expressed::No;
         }
+        let called = self.send_and_receive((conn, header), reader, (calls, at), (asked, call));
+        // However it went, what a large call needed is not kept for small ones.
+        calls.spare.empty(&mut reader.buffer, RECEIVE_BYTES);
+        if calls.body.capacity() > SENDER_BYTES_MAX {
+            calls.body_spare.empty(&mut calls.body, SENDER_BYTES_MAX);
+        }
+        called
+    }
+
+    #[inline(always)]
+    fn send_and_receive(
+        &self,
+        (conn, header): (&Arc<ServerConnection>, &Header),
+        reader: &mut Reader,
+        (calls, at): (&mut Calls, usize),
+        (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
+    ) -> Expressed {
         let Some((id, head, left_us, rest)) = self.name_call((calls, at), &mut 0, (asked, call)) else {
             return Expressed::No;
         };
@@ -47,26 +64,52 @@ impl Shared {
                 call.put_rest(&mut |bytes| out.extend_from_slice(bytes));
             }
         };
+        (reader.has_read, reader.slow_since) = (false, None);
         if !self.send_request(conn, reader, (header, HEAD_BYTES + calls.body.len() + rest), put) {
             return Expressed::No;
         }
         self.count_express();
-        if reader.is_amid {
-            // More came while the request was sent.
-            return self.give_over((calls, at), id, (Duration::ZERO, false));
+        if reader.has_read {
+            // More came while the request was sent: perhaps the answer, or a part of it.
+            return self.give_over((calls, at), id, (reader.slowly(), false));
         }
-        let received = conn.wait_and_receive(READ_MAX, &mut reader.buffer);
-        let received = received.and_then(|came| receive_rest(conn, &mut reader.buffer).map(|()| came));
+        let received = conn.wait_and_receive_once(READ_MAX, &mut reader.buffer);
+        let received = received.and_then(|came| self.receive_rest(conn, reader).map(|()| came));
         if let (Ok(true), Some(end)) = (&received, returned(&reader.buffer, id))
             && self.heard_beside(conn, &end, &mut calls.acknowledged)
         {
             call.answered(&calls.bound[at].binding.interface, end);
-            calls.spare.empty(&mut reader.buffer, RECEIVE_BYTES);
             return Expressed::Answered;
         }
-        let waited = if matches!(received, Ok(false)) { READ_MAX } else { Duration::ZERO };
-        self.read(conn, reader, received);
+        // The clock was not read for a quick call. A wait that ended early counts as none: the call may take
+        // so much longer, and is not given up too soon.
+        let waited = match received {
+            Ok(false) if reader.slow_since.is_none() => READ_MAX,
+            _ => reader.slowly(),
+        };
+        self.read(conn, reader, or_nothing(received));
         self.give_over((calls, at), id, (waited, false))
+    }
+
+    /// Receives the rest of a response that came in part: straight to where it is read. What does not come in
+    /// time is left out, however slowly it comes: meanwhile no thread looks at anything else.
+    fn receive_rest(&self, conn: &Arc<ServerConnection>, reader: &mut Reader) -> io::Result<()> {
+        let received = &mut reader.buffer;
+        let Some(head) = received.first_chunk::<FRAME_BYTES>() else { return Ok(()) };
+        let Some(bytes) = missing(head, received.len()) else { return Ok(()) };
+        let end = received.len() + bytes;
+        let begun = Instant::now();
+        reader.slow_since.get_or_insert(begun);
+        while received.len() < end && begun.elapsed() < READ_MAX {
+            match conn.receive_more(received, end - received.len()) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.heard(conn);
+        Ok(())
     }
 
     /// Sends a request, whose body `put` appends. Says whether it may have been sent: it was not if another
@@ -106,16 +149,6 @@ fn returned(received: &[u8], id: CallId) -> Option<ResponseEnd<'_>> {
     let (header, body, rest) = frame::split(received).ok()??;
     let (stamp, payload): (Stamp, _) = Response::returned(body, id)?;
     (header.kind == Kind::Response && rest.is_empty()).then_some(ResponseEnd::Returned(stamp, payload))
-}
-
-/// Receives the rest of a response that came in part: straight to where it is read. What does not come in
-/// time is left out.
-fn receive_rest(conn: &ServerConnection, received: &mut Vec<u8>) -> io::Result<()> {
-    let Some(head) = received.first_chunk::<FRAME_BYTES>() else { return Ok(()) };
-    let Some(bytes) = missing(head, received.len()) else { return Ok(()) };
-    let end = received.len() + bytes;
-    while received.len() < end && conn.receive_more(received, end - received.len())? {}
-    Ok(())
 }
 
 /// Counts the missing bytes of a response; none of any other message, and of one that is whole.

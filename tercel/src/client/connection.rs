@@ -300,8 +300,13 @@ impl ServerConnection {
     }
 
     /// Waits for bytes and takes them, in one system call if the wait may be [`READ_MAX`]. Answers as
-    /// [`ServerConnection::receive`]; only [`ServerConnection::cut`] ends it before its time.
+    /// [`ServerConnection::receive`]; only [`ServerConnection::cut`] and signals end it before its time.
     pub(crate) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        or_nothing(self.wait_and_receive_once(timeout, buffer))
+    }
+
+    /// The same; of a socket, a wait of [`READ_MAX`] that a signal ends fails with `Interrupted`.
+    pub(crate) fn wait_and_receive_once(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
             ServerConnection::Socket(socket, _, spin, _) if timeout >= READ_MAX => {
                 if !spin.is_zero() {
@@ -321,11 +326,14 @@ impl ServerConnection {
         }
     }
 
-    /// Waits for more bytes as [`ServerConnection::wait_and_receive`] does, and appends them: of a socket, at
-    /// least one and about so many at most. None came if that says so.
+    /// Waits for more bytes as [`ServerConnection::wait_and_receive_once`] does, and appends them: of a
+    /// socket, at least one and about so many at most. None came if that says so.
     pub(crate) fn receive_more(&self, buffer: &mut Vec<u8>, bytes: usize) -> io::Result<bool> {
         let ServerConnection::Socket(socket, ..) = self else { return Ok(false) };
-        buffer.reserve_exact(bytes.min(RESERVED_MAX));
+        // What is there already moves when more is reserved, so that is done in large steps.
+        if buffer.capacity() - buffer.len() < bytes.min(RECEIVE_BYTES) {
+            buffer.reserve_exact(bytes.min(RESERVED_MAX));
+        }
         received(rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::empty()))
     }
 
@@ -358,7 +366,7 @@ impl ServerConnection {
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             },
             ServerConnection::Shared(shared) => shared.receive(buffer),
-            ServerConnection::Socket(socket, ..) => take(socket, RecvFlags::DONTWAIT, buffer),
+            ServerConnection::Socket(socket, ..) => or_nothing(take(socket, RecvFlags::DONTWAIT, buffer)),
         }
     }
 }
@@ -568,8 +576,16 @@ fn received(result: Result<(usize, usize), rustix::io::Errno>) -> io::Result<boo
     match result {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(_) => Ok(true),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
+        Err(rustix::io::Errno::AGAIN) => Ok(false),
         Err(e) => Err(e.into()),
+    }
+}
+
+/// Takes a receive that a signal has interrupted for one that brought nothing.
+pub(super) fn or_nothing(received: io::Result<bool>) -> io::Result<bool> {
+    match received {
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+        received => received,
     }
 }
 
@@ -622,6 +638,19 @@ mod tests {
         let error = conn.send(&vec![0; 256 << 20]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("stopped taking"), "{error}");
+    }
+
+    #[test]
+    fn long_message_is_given_memory_in_large_steps() {
+        let (conn, mut server) = pair();
+        let (mut buffer, mut sizes) = (Vec::new(), 0);
+        while buffer.len() < 6 << 20 {
+            std::io::Write::write_all(&mut server, &[1; 64 << 10]).unwrap();
+            let before = buffer.capacity();
+            assert!(conn.receive_more(&mut buffer, 64 << 20).unwrap());
+            sizes += usize::from(buffer.capacity() != before);
+        }
+        assert_eq!(sizes, 2);
     }
 
     #[test]

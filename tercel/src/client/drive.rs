@@ -151,6 +151,18 @@ pub(super) struct Reader {
     pub(super) buffer: Vec<u8>,
     /// The machine has a message in part: what arrives next is the rest of it.
     pub(super) is_amid: bool,
+    /// The machine was given bytes, since the thread that has the baton last cleared this.
+    pub(super) has_read: bool,
+    /// The moment since which that thread has been at something that takes long, for callers that do not read
+    /// the clock otherwise. Cleared in the same way.
+    pub(super) slow_since: Option<Instant>,
+}
+
+impl Reader {
+    /// Returns the time for which the thread has been at something that takes long.
+    pub(super) fn slowly(&self) -> Duration {
+        self.slow_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
 }
 
 /// Time for which the driver at first leaves the connection to the threads that use it. It thus does not
@@ -351,6 +363,9 @@ impl Shared {
     ) -> io::Result<()> {
         let mut took = Instant::now();
         let mut moved = took;
+        if let Some(reader) = reader.as_deref_mut() {
+            reader.slow_since.get_or_insert(took);
+        }
         while !bytes.is_empty() {
             if reader.is_none() && taken.is_none() {
                 *taken = match self.baton.try_lock() {
@@ -376,15 +391,20 @@ impl Shared {
             let now = Instant::now();
             if n > 0 {
                 (took, moved) = (now, now);
-                let mut machine = self.machine();
-                if machine.is_current(conn) {
-                    machine.handle(self.now(), Input::Taken);
-                }
+                self.heard(conn);
             } else if now - moved > CONNECT_TIMEOUT || now - took > self.timeout().max(CONNECT_TIMEOUT) {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped taking bytes"));
             }
         }
         Ok(())
+    }
+
+    /// Tells the machine that its server lives, which is seen by bytes that the machine is not given.
+    pub(super) fn heard(&self, conn: &Arc<ServerConnection>) {
+        let mut machine = self.machine();
+        if machine.is_current(conn) {
+            machine.handle(self.now(), Input::Taken);
+        }
     }
 
     /// Looks for news from a server that seems silent. Without news, it gives the machine the time. The
@@ -495,7 +515,7 @@ impl Shared {
                 let now = self.now();
                 self.looked.store(now.0, Ordering::Relaxed);
                 machine.handle(now, Input::Bytes(&reader.buffer));
-                reader.is_amid = machine.is_amid_message();
+                (reader.is_amid, reader.has_read) = (machine.is_amid_message(), true);
                 self.happen(&machine);
                 let close = machine.wants_close().then(|| machine.why_unavailable());
                 self.flush(machine, Some(reader));
@@ -521,7 +541,7 @@ impl Shared {
             match self.baton.try_lock() {
                 Ok(mut baton) => {
                     // The previous holder of the baton may have read just what this thread waits for.
-                    if nothing_happened() {
+                    if nothing_happened() && !self.give_lane_if_needed(&mut baton) {
                         let received = conn.wait_and_receive(left, &mut baton.reader.buffer);
                         match received {
                             Ok(false) => self.judge(conn, &mut baton.reader),

@@ -64,8 +64,9 @@ pub(super) struct Calls {
     /// The rest of a request after its head, and room for arrivals.
     pub(super) body: Vec<u8>,
     room: Room,
-    /// For what large answers need.
+    /// For what large answers need, and large requests.
     pub(super) spare: Spare,
+    pub(super) body_spare: Spare,
 }
 
 /// The time limit of the last call; 0 microseconds for a call whose time is over.
@@ -255,6 +256,20 @@ impl Shared {
             // An answer that comes yet has another sequence than is waited for.
             None => Expressed::No,
         }
+    }
+
+    /// Gives the slot that is lent back to the machine if a call there may wait for one, as when many are
+    /// begun before any is waited for. Says whether it did.
+    pub(super) fn give_lane_if_needed(&self, baton: &mut Baton) -> bool {
+        let Some(calls) = baton.express.as_mut().map(|express| &mut express.calls) else { return false };
+        if calls.lane.is_none() {
+            return false;
+        }
+        let mut machine = self.machine();
+        let Some(lane) = calls.lane.take_if(|_| machine.lacks_slots()) else { return false };
+        machine.take_lane_back(lane, false);
+        self.happen(&machine);
+        true
     }
 
     /// Has the baton bring what is needed for a call on the connection of now, if that is known. Gives the

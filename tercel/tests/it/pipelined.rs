@@ -1,11 +1,15 @@
 //! Calls that are begun without waiting: several of one thread are under way at once.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tercel::{Bytes, Called, Client, ClientConfig, Context, Error, Failure, Pending, Server, service};
+use tercel::{
+    Address, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Pending, Server, service,
+};
 
 use crate::common::await_that;
 
@@ -72,11 +76,11 @@ impl Desk for MyDesk {
     }
 }
 
-/// A server at three addresses.
+/// A server at several addresses.
 fn serve(dir: &Path, desk: &MyDesk) -> Server {
     let builder = Server::builder(dir.join("space")).listen("udp:127.0.0.1:0");
     let builder = builder.listen(format!("unix:{}", dir.join("sock").display()));
-    builder.service(Desk::serve(desk.clone())).start().unwrap()
+    builder.listen("127.0.0.1:0").service(Desk::serve(desk.clone())).start().unwrap()
 }
 
 /// Clients by datagrams, in shared memory, and by a socket of the host.
@@ -111,6 +115,78 @@ fn calls_of_one_thread_are_under_way_together() {
         assert!(matches!(fail.wait(), Err(Failure::Method(3))));
         assert!(echo.wait().unwrap().0 == large);
     }
+}
+
+#[test]
+fn as_many_calls_begin_as_a_server_takes() {
+    let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
+    let server = serve(dir.path(), &desk);
+    let tcp = Client::connect(server.addresses()[2].clone()).unwrap();
+    for client in clients(&server).into_iter().chain([tcp]) {
+        let calls = client.service::<dyn Desk>().within(Duration::from_secs(10)).pipelined();
+        for _ in 0..3 {
+            // A call that is waited for is numbered by its caller, in a slot of its own.
+            assert_eq!(client.service::<dyn Desk>().number(9).unwrap(), 9);
+            let pending: Vec<_> = (0..256).map(|n| calls.number(n).unwrap()).collect();
+            let numbers: Vec<_> = pending.into_iter().map(|pending| pending.wait().unwrap()).collect();
+            assert!(numbers.into_iter().eq(0..256));
+        }
+    }
+}
+
+/// A relay to a server at TCP. While it is slow, it passes the beginning of what the server says, and then
+/// one byte at a time.
+fn slow_relay(server: &Address, is_slow: Arc<AtomicBool>) -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, server) = (listener.local_addr().unwrap(), server.to_string());
+    std::thread::spawn(move || {
+        for here in listener.incoming() {
+            let (mut here, mut there) = (here.unwrap(), TcpStream::connect(&server).unwrap());
+            here.set_nodelay(true).unwrap();
+            let (mut from, mut to) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let is_slow = is_slow.clone();
+            std::thread::spawn(move || -> std::io::Result<()> {
+                let mut bytes = vec![0; 64 << 10];
+                loop {
+                    let count = there.read(&mut bytes)?;
+                    let whole = if is_slow.load(Ordering::SeqCst) { count.min(64) } else { count };
+                    here.write_all(&bytes[..whole])?;
+                    for byte in &bytes[whole..count] {
+                        if is_slow.load(Ordering::SeqCst) {
+                            std::thread::sleep(Duration::from_millis(10));
+                        }
+                        here.write_all(&[*byte])?;
+                    }
+                    if count == 0 {
+                        return here.shutdown(Shutdown::Both);
+                    }
+                }
+            });
+        }
+    });
+    Address::Tcp(at.to_string())
+}
+
+#[test]
+fn caller_of_a_server_that_trickles_returns_in_time() {
+    let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
+    let (server, is_slow) = (serve(dir.path(), &desk), Arc::new(AtomicBool::new(false)));
+    let client = Client::connect(slow_relay(&server.addresses()[2], is_slow.clone())).unwrap();
+    let desk = client.service::<dyn Desk>();
+    // Large answers at the usual pace, by the shorter way.
+    let large = vec![7; 300_000];
+    (0..5).for_each(|_| assert!(desk.echo(&large).unwrap().0 == large));
+    is_slow.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    let late = desk.clone().within(Duration::from_millis(300)).echo(&large);
+    let took = begun.elapsed();
+    assert!(late.is_err(), "300 kB came byte by byte");
+    assert!((300..2_000).contains(&took.as_millis()), "it took {took:?}");
+    // The rest comes to the machine, and the connection goes on.
+    is_slow.store(false, Ordering::SeqCst);
+    assert!(desk.echo(&large).unwrap().0 == large);
+    assert_eq!(client.stats().client.connections, 1);
 }
 
 #[test]
