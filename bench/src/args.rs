@@ -27,11 +27,16 @@ pub enum Command {
   tercel bench commit --json
   tercel bench idle --connections 10000
   tercel bench load --quick --only greedy --only flood
-  tercel bench rpc --only shm.spin --report ./report")]
+  tercel bench rpc --only shm.spin --report ./report
+  tercel bench all --quick --write numbers.md")]
 pub struct Bench {
     /// The suite to measure
     #[arg(value_enum)]
     pub suite: Suite,
+    /// Suite all: write the document here, and the picture cost.svg beside it; the part of the file that is
+    /// kept by hand stays
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "report"])]
+    pub write: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -149,6 +154,8 @@ pub enum Suite {
     Proxy,
     /// Calls to a server of this machine, by bare trips over the same road
     Rpc,
+    /// Every suite in turn, as one document: a quarter of an hour with --quick
+    All,
 }
 
 /// Parses the number of bytes that a soak fills the store with.

@@ -11,13 +11,13 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel::tools::wire::id::{ClientId, PageId, SpaceId};
-use tercel::tools::wire::message::Hello;
+use tercel::tools::wire::frame::{self, Header, Kind};
+use tercel::tools::wire::id::{ClientId, PageId};
 use tercel::{Address, Client, ClientConfig};
 use tercel_term::process::{OwnProcess, raise_descriptors};
 
 use super::blocks::{alternate, median, percentile};
+use super::load::raw::hello;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options, placed};
@@ -167,18 +167,8 @@ pub fn child(role: &OsStr) -> Result<(), String> {
 fn greet(address: &str, id: u64) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    let hello = Hello {
-        client: ClientId(id),
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SpaceId(0),
-        resume: None,
-        via: None,
-    };
-    let (mut body, mut bytes) = (Vec::new(), Vec::new());
-    hello.encode(&mut body);
-    frame::encode(Header::new(Kind::Hello, 1), &body, &mut bytes);
+    let mut bytes = Vec::new();
+    hello(ClientId(id), &mut bytes);
     stream.write_all(&bytes)?;
     let mut answer = [0; 512];
     let n = stream.read(&mut answer)?;

@@ -7,6 +7,8 @@
 //! | `soak` | work on a server that is killed again and again |
 //! | `report`, `blocks` | what is said, and how two things are compared |
 //! | `page`, `figure` | the report as a page to look at, and the founding paper's figures on it |
+//! | `cost` | a read's cost by where it runs, as a picture |
+//! | `numbers` | every suite, and the document that their rows become |
 //! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
 //! | `hop`, `threads` | the instructions of a hop in it, and two threads beside one |
@@ -19,7 +21,7 @@
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
-//! | `rpc` | suite `rpc`: calls between two processes, by the bare means under them, and without each part of the short way |
+//! | `rpc` | suite `rpc`: calls between two processes, beside the bare means under them |
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
@@ -30,6 +32,7 @@ mod blocks;
 mod callgrind;
 mod churn;
 mod commit;
+mod cost;
 mod events;
 mod figure;
 mod flex;
@@ -41,6 +44,7 @@ mod load;
 mod lru;
 mod native;
 mod near;
+mod numbers;
 mod objects;
 mod oo7;
 mod page;
@@ -126,6 +130,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Flex => flex::run(options),
         Suite::Proxy => proxy::run(options),
         Suite::Rpc => rpc::run(options),
+        Suite::All => Err("all suites make no one report; numbers::run measures them one by one".into()),
     }
 }
 
@@ -149,6 +154,9 @@ fn bench(args: args::Bench) -> Outcome {
     }
     check_rows(suite, &options.only)?;
     tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
+    if suite == Suite::All {
+        return all(&options, args.write.as_deref());
+    }
     // Before minutes are spent on what could not be written.
     if let Some(dir) = page {
         std::fs::create_dir_all(dir).map_err(|e| not_written(dir, &e))?;
@@ -171,6 +179,36 @@ fn bench(args: args::Bench) -> Outcome {
     let text = if args.json { report.json().map_err(Failure::new)? } else { report.table(columns()) };
     say!("{text}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measures every suite and writes the document, or prints it.
+fn all(options: &Options, file: Option<&Path>) -> Outcome {
+    let not_written = |file: &Path, e| {
+        Failure::new(format!("cannot write {}: {e}", file.display())).next("name another file with --write")
+    };
+    let before = match file.map(|file| (file, std::fs::read_to_string(file))) {
+        Some((_, Ok(before))) => before,
+        // Before minutes are spent on what could not be written.
+        Some((file, Err(_))) => {
+            std::fs::write(file, "").map_err(|e| not_written(file, e)).map(|()| String::new())?
+        }
+        None => String::new(),
+    };
+    let numbers = numbers::run(options, &before).map_err(Failure::new)?;
+    match file {
+        Some(file) => {
+            std::fs::write(file, numbers.document).map_err(|e| not_written(file, e))?;
+            let beside = file.with_file_name("cost.svg");
+            if let Some(picture) = numbers.picture {
+                std::fs::write(&beside, picture).map_err(|e| not_written(&beside, e))?;
+            }
+        }
+        None => say!("{}", numbers.document),
+    }
+    match numbers.failed {
+        0 => Ok(ExitCode::SUCCESS),
+        n => Err(Failure::new(format!("{n} suites could not be measured")).next("the document says why")),
+    }
 }
 
 /// Refuses names of rows that the suite does not have, before anything is made or measured.

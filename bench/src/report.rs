@@ -320,7 +320,7 @@ fn detail(row: &Row) -> String {
 }
 
 /// Three or four digits that matter; counts whole.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value {
         v if v == v.trunc() && v.abs() < 1e15 => format!("{v}"),
         v if v.abs() >= 1000.0 => format!("{v:.0}"),

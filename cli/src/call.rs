@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tercel::tools::wire::datum::{self, Datum};
@@ -41,7 +42,9 @@ impl From<Failure> for Unended {
 }
 
 fn call(args: &args::Call) -> Result<ExitCode, Unended> {
-    let client = space::open_server(args.addr.as_ref(), OPTION)?;
+    let timeout = args.within.unwrap_or(ClientConfig::default().timeout);
+    let begun = Instant::now();
+    let client = space::open_server(args.addr.as_ref(), OPTION, timeout)?;
     let failed = |e| Failure::at_server(e, OPTION);
     let offered = tercel::tools::interfaces(&client).map_err(failed)?;
     let target = Target::find(&client, offered, &args.name)?;
@@ -49,7 +52,7 @@ fn call(args: &args::Call) -> Result<ExitCode, Unended> {
     let of = &interface.methods[method];
     let takes = arguments(of, args.args.as_deref())?;
     let object = target.object.unwrap_or(Oref::NULL);
-    let timeout = args.within.unwrap_or(ClientConfig::default().timeout);
+    let timeout = timeout.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
     let call = Described { interface, method, object, timeout, takes: &takes };
     let reply = tercel::tools::call(&client, &call).map_err(refused)?;
     let executed = |failure| Unended { failure, executed: "yes" };

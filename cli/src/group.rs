@@ -59,7 +59,11 @@ fn refused(error: Error) -> Failure {
         Error::Unavailable(text) | Error::Denied(text) => text,
         error => error.to_string(),
     };
-    Failure::of_sentence(&text).code(code)
+    let failure = Failure::of_sentence(&text).code(code);
+    match failure.next.is_none() && text.contains("does not answer: ") {
+        true => failure.next("name the other members with --server ADDR,ADDR, or start this one"),
+        false => failure,
+    }
 }
 
 /// As `tercel backup`: later.
@@ -78,49 +82,94 @@ fn listed(members: &Listed) {
     }
 }
 
-/// The status of the leader; of another member if it knows of none.
+/// The status of the leader of the newest view; of another member if none leads.
 fn status(args: &args::GroupStatus) -> Outcome {
     let servers = servers(&args.of);
     let mut known: Vec<Address> = servers.iter().cloned().collect();
     let all = members(&servers).map_err(refused)?;
-    known.extend(all.iter().filter_map(|(.., address)| address.parse().ok()));
-    let mut best = None;
-    while let Some(address) = (!known.is_empty()).then(|| known.remove(0)) {
+    for address in all.iter().filter_map(|(.., address)| address.parse().ok()) {
+        if !known.contains(&address) {
+            known.push(address);
+        }
+    }
+    let (mut best, mut answering) = (None::<Value>, Vec::new());
+    for address in known {
         let Ok(text) = status_of(&address, PATIENCE) else { continue };
         let mut status: Value = serde_json::from_str(&text).unwrap_or_default();
         let group = status["group"].take();
-        if group["leads"] == true {
+        if group.is_null() {
+            continue;
+        }
+        answering.push(group["member"].clone());
+        let rank = |group: &Value| (group["leads"] == true, group["view"].as_u64());
+        let leads = group["leads"] == true;
+        if best.as_ref().is_none_or(|best| rank(&group) > rank(best)) {
             best = Some(group);
+        }
+        if leads {
             break;
         }
-        if !group.is_null() {
-            best.get_or_insert(group);
-        }
     }
-    let group = best.ok_or_else(|| Failure::new(format!("no member of a group answers at {servers}")))?;
+    let mut group = best.ok_or_else(|| Failure::new(format!("no member of a group answers at {servers}")))?;
+    let code = if group["leader"].is_null() { ExitCode::from(NOT_NOW) } else { ExitCode::SUCCESS };
+    if group["leads"] != true {
+        group["answering"] = answering.into();
+    }
     if args.json {
         say!("{group}");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     headline(&group).iter().for_each(|line| say!("{line}"));
-    for member in group["members"].as_array().into_iter().flatten() {
-        let number = |name: &str| member[name].as_u64().map_or("-".into(), tercel_term::thousands);
-        let role = match (member["leads"] == true, member["votes"] == true, member["lost"] == true) {
-            (.., true) => "takes a copy of the space: the log does not reach back",
-            (true, ..) => "leads",
-            (_, true, _) => "votes",
-            _ => "learns",
-        };
-        say!(
-            "  {}  {:<22} end {:>12}  lag {:>8}  round trip {:>8} us  {role}",
-            text(&member["member"]),
-            text(&member["address"]),
-            number("end"),
-            number("lag"),
-            number("round_trip_us"),
-        );
+    group["members"].as_array().into_iter().flatten().for_each(|of| row(of, &group["answering"]));
+    Ok(code)
+}
+
+/// Shows a member, as the leader knows it, or as one that answers if others were asked for want of a leader.
+fn row(member: &Value, answering: &Value) {
+    let number = |name: &str| member[name].as_u64().map_or("-".into(), tercel_term::thousands);
+    let silent_ms = member["silent_ms"].as_u64().filter(|ms| *ms >= SILENT_MS);
+    let is_absent = answering.as_array().is_some_and(|all| !all.contains(&member["member"]));
+    let is = |name: &str| member[name] == true;
+    let state = match (is("gone"), silent_ms) {
+        (true, _) => "; down".into(),
+        (_, Some(ms)) => format!("; silent for {} s", ms / 1_000),
+        _ if is_absent => "; does not answer".into(),
+        _ => String::new(),
+    };
+    let role = match is("lost") {
+        true => "takes a copy of the space: the log does not reach back",
+        false if is("leads") && !is_absent => "leads",
+        false if is("votes") => "votes",
+        false => "learns",
+    };
+    say!(
+        "  {}  {:<22} end {:>12}  lag {:>8}  round trip {:>8} us  {role}{state}",
+        text(&member["member"]),
+        text(&member["address"]),
+        number("end"),
+        number("lag"),
+        number("round_trip_us"),
+    );
+}
+
+/// A member that was heard so long ago is silent: as long as a leader has it count as one that is there.
+const SILENT_MS: u64 = 1_000;
+
+/// Why no member leads, as far as one knows and others answered.
+fn unled(group: &Value) -> String {
+    let mut words = "no member leads".to_string();
+    if let Some(led) = group["led"].as_str() {
+        let seconds = group["unled_ms"].as_u64().unwrap_or(0) / 1_000;
+        words.push_str(&format!(": {led} led view {}, silent for {seconds} s", group["view"]));
     }
-    Ok(ExitCode::SUCCESS)
+    let Some(answering) = group["answering"].as_array() else {
+        return words + ", as far as this one knows";
+    };
+    let members = group["members"].as_array().into_iter().flatten();
+    let voters: Vec<_> = members.filter(|member| member["votes"] == true).map(|of| &of["member"]).collect();
+    let (there, all) = (voters.iter().filter(|id| answering.contains(id)).count(), voters.len());
+    let quorum = if there > all / 2 { "a quorum answers" } else { "no quorum" };
+    format!("{words}; {quorum} ({there} of {all})")
 }
 
 fn text(value: &Value) -> &str {
@@ -133,7 +182,7 @@ pub fn headline(group: &Value) -> Vec<String> {
     let mut lines = vec![match (group["leads"] == true, group["leader"].is_null()) {
         (true, _) => format!("group {name}: {leader} leads view {view}, because {}", text(&group["why"])),
         (_, false) => format!("group {name}: {leader} leads view {view}, and this member follows"),
-        (_, true) => format!("group {name}: no member leads, as far as this one knows"),
+        (_, true) => format!("group {name}: {}", unled(group)),
     }];
     if group["lost"] == true {
         lines.push(

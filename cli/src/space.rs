@@ -69,8 +69,9 @@ fn client_config(space: &args::Space) -> ClientConfig {
 }
 
 /// Connects to a server, named by `option`, for a command that opens no directory.
-pub fn open_server(named: Option<&Addresses>, option: &str) -> Result<Client, Failure> {
-    connect(named, ClientConfig::default(), "server", |e| Failure::at_server(e, option))
+pub fn open_server(named: Option<&Addresses>, option: &str, timeout: Duration) -> Result<Client, Failure> {
+    let config = ClientConfig { timeout, ..ClientConfig::default() };
+    connect(named, config, "server", |e| Failure::at_server(e, option))
 }
 
 /// Connects to the server that was named, or to the usual one.

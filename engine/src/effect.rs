@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use tercel_wire::frame::{self, Header};
 use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, Stamp, ViewId};
+use tercel_wire::message::Refusal;
 
 use crate::limits;
 use crate::order::Sealed;
-use crate::order::quorum::members::Members;
+use crate::order::quorum::members::{Electorate, Members};
 use crate::replica::saved::Saved;
 use crate::rpc::streams::{Said, Violation};
 use crate::rpc::{Job, JobDone, JobId, Offers, Services};
@@ -107,6 +108,36 @@ impl Default for ServerConfig {
     }
 }
 
+/// The reasons why a page could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    /// Its bytes are damaged: a repair or a backup is needed.
+    #[error("{0}")]
+    Damaged(String),
+    /// The system or the store refuses to read, which tells nothing about the bytes: the operator looks at
+    /// the machine.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Unread {
+    /// The reason that a request for the page is refused with.
+    pub(crate) fn refusal(&self) -> Refusal {
+        match self {
+            Unread::Damaged(_) => Refusal::Corrupt,
+            Unread::Refused(_) => Refusal::Unavailable,
+        }
+    }
+
+    /// The text of the failure and the operator's next step.
+    pub(crate) fn with_next_step(&self) -> String {
+        match self {
+            Unread::Damaged(why) => format!("{why}; `tercel check --repair` restores what the log holds"),
+            Unread::Refused(why) => format!("{why}; nothing is known to be damaged"),
+        }
+    }
+}
+
 /// Something that happened to a server.
 #[derive(Debug)]
 pub enum Input<'a> {
@@ -141,7 +172,7 @@ pub enum Input<'a> {
     /// for; none if the log begins later.
     FoundLog(LogPosition, Vec<Sealed>),
     /// A page was read: its bytes, or none if the store has no such page.
-    Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
+    Read(ViewId, PageId, Result<Option<Vec<u8>>, Unread>),
     /// The store has completed [`Effect::Install`].
     Installed(ViewId),
     /// The host has done [`Effect::Pin`], or gives the reason why it cannot be done.
@@ -195,8 +226,8 @@ pub enum Effect {
     /// of the log has the number of cuts that were asked for before it, and [`Input::Written`] names that. A
     /// cut that is done is reported by [`Input::Written`], too.
     Cut(LogPosition),
-    /// Remember durably, with this number, that this view is promised.
-    Save(u64, ViewId),
+    /// Remember durably, with this number, that this view is promised, and this electorate.
+    Save(u64, ViewId, Option<Electorate>),
     /// Read entries of the log from this position on, up to so many bytes.
     ReadLog(LogPosition, usize),
     /// Other members need the log from this position on, whatever [`Effect::Truncate`] says.
@@ -302,6 +333,8 @@ impl Checkpoint {
 pub struct Effects {
     /// In order.
     pub list: Vec<Effect>,
+    /// The empty buffer of the next message: one that was sent, if the host has such.
+    pub spare: Vec<u8>,
     /// Room for what the sequencer says in a step.
     pub(crate) said: Vec<crate::order::Output>,
 }
@@ -319,7 +352,7 @@ impl Effects {
         {
             return frame::encode_parts(header, body, bytes);
         }
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut self.spare);
         frame::encode_parts(header, body, &mut bytes);
         self.push(Effect::Send(conn, bytes));
     }
@@ -337,10 +370,11 @@ impl Effects {
         {
             return frame::encode_if(header, write, bytes);
         }
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut self.spare);
         let is_sent = frame::encode_if(header, write, &mut bytes);
-        if is_sent {
-            self.push(Effect::Send(conn, bytes));
+        match is_sent {
+            true => self.push(Effect::Send(conn, bytes)),
+            false => self.spare = bytes,
         }
         is_sent
     }

@@ -318,6 +318,14 @@ impl Error {
         }
     }
 
+    /// Its sentence, of an error that is to become the reason of another one.
+    pub(crate) fn words(self) -> String {
+        match self {
+            Error::Unavailable(text) => text,
+            error => error.to_string(),
+        }
+    }
+
     /// The error of what the server refused for this reason, with what it said beside.
     pub(crate) fn refused(why: Refusal, text: &str) -> Error {
         let said = || text.to_string();

@@ -288,7 +288,12 @@ impl<'s> Session<'s> {
         }
         let port = self.spaces[at].1;
         let id = Tx::begin(port, within.left(None))?.as_of().token.space;
-        self.ids.borrow_mut()[at] = Some(id);
+        let mut ids = self.ids.borrow_mut();
+        if let Some(twin) = ids.iter().position(|other| *other == Some(id)) {
+            let [one, other] = [twin, at].map(|at| self.spaces[at].0);
+            return Err(Error::Invalid(format!("`{one}` and `{other}` are the same space: name it once")));
+        }
+        ids[at] = Some(id);
         Ok(id)
     }
 

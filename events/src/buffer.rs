@@ -64,6 +64,7 @@ impl fmt::Debug for Lease {
 }
 
 impl Drop for Lease {
+    #[inline]
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
         self.pool.free.borrow_mut().push(buffer);
@@ -84,6 +85,7 @@ impl Pool {
     }
 
     /// A buffer without bytes in it, if one is free.
+    #[inline]
     pub(crate) fn lease(self: &Rc<Self>) -> Option<Lease> {
         let buffer = self.free.borrow_mut().pop()?;
         Some(Lease { buffer, bytes: 0, pool: Rc::clone(self) })

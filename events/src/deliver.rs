@@ -13,6 +13,7 @@ use crate::queue::EventQueue;
 use crate::slots::{Seen, Slot, Source};
 use crate::stream::Stream;
 use crate::sys::Interest;
+use crate::token::Token;
 
 impl<M: Send> EventQueue<M> {
     /// Fills the batch: the mailbox, the deadlines and the sources take turns, one event each, so that none
@@ -74,7 +75,7 @@ impl<M: Send> EventQueue<M> {
             let Slot { key, source, .. } = self.slots.at(number);
             let key = *key;
             let kind = match source {
-                Source::Stream(_) => self.next_of_stream(number),
+                Source::Stream(_) => self.next_of_stream(token),
                 Source::Listener(_) => self.next_of_listener(number),
                 Source::Watch(_) => self.next_of_watch(number),
                 Source::Mailbox | Source::Timer | Source::Free(_) | Source::Zombie => None,
@@ -85,8 +86,10 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
-    #[inline]
-    fn next_of_stream(&mut self, number: u32) -> Option<Kind<M>> {
+    // Merged into the loop that makes events: what it gives would be moved twice more.
+    #[inline(always)]
+    fn next_of_stream(&mut self, token: Token) -> Option<Kind<M>> {
+        let number = token.slot();
         let Slot { seen, failed, source: Source::Stream(stream), .. } = self.slots.at(number) else {
             return None;
         };
@@ -120,7 +123,7 @@ impl<M: Send> EventQueue<M> {
                 } else {
                     seen.readable = false;
                 }
-                self.hot = Some(self.slots.token(number));
+                self.hot = Some(token);
                 Some(Kind::Received(lease))
             }
             (Ok(0) | Err(Errno::AGAIN), Some(error)) => Some(self.closed(number, error)),
@@ -152,7 +155,7 @@ impl<M: Send> EventQueue<M> {
         }
         let key = *key;
         seen.readable = true;
-        let kind = self.next_of_stream(number);
+        let kind = self.next_of_stream(token);
         self.early = kind.map(|kind| Event { token, key, kind });
         self.early.is_some()
     }

@@ -32,11 +32,13 @@ impl SlotList {
         self.len
     }
 
+    #[inline]
     pub(crate) fn contains(&self, slot: u32) -> bool {
         self.nodes.get(slot as usize).is_some_and(|link| link.next != ABSENT)
     }
 
     /// Joins at the end; a slot that already stands in the queue keeps its place.
+    #[inline]
     pub(crate) fn push_back(&mut self, slot: u32) {
         if !self.claim(slot) {
             return;
@@ -64,12 +66,17 @@ impl SlotList {
         self.head = slot;
     }
 
+    #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<u32> {
         let slot = self.head;
-        if slot == NONE {
-            return None;
+        let node = self.nodes.get_mut(slot as usize)?;
+        let next = std::mem::replace(&mut node.next, ABSENT);
+        self.head = next;
+        match next {
+            NONE => self.tail = NONE,
+            _ => self.nodes[next as usize].previous = NONE,
         }
-        self.remove(slot);
+        self.len -= 1;
         Some(slot)
     }
 
@@ -92,6 +99,7 @@ impl SlotList {
     }
 
     /// Makes room for a slot and counts it, unless it stands in the queue already.
+    #[inline]
     fn claim(&mut self, slot: u32) -> bool {
         if self.contains(slot) {
             return false;

@@ -41,6 +41,7 @@ impl Ready {
     }
 
     /// Takes out the source that is next.
+    #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<u32> {
         if self.unusual == 0 {
             return self.levels[USUAL].pop_front();

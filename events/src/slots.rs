@@ -128,6 +128,7 @@ impl Slots {
         self.slots.get(token.slot() as usize).filter(|slot| slot.is_named_by(token))
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, token: Token) -> Option<&mut Slot> {
         self.slots.get_mut(token.slot() as usize).filter(|slot| slot.is_named_by(token))
     }
@@ -138,10 +139,12 @@ impl Slots {
     }
 
     /// The slot with this number, which one of our own lists gave.
+    #[inline]
     pub(crate) fn at(&mut self, slot: u32) -> &mut Slot {
         &mut self.slots[slot as usize]
     }
 
+    #[inline]
     pub(crate) fn token(&self, slot: u32) -> Token {
         Token::new(slot, self.slots[slot as usize].generation)
     }

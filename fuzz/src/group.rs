@@ -30,7 +30,7 @@ fn votes(data: &[u8]) {
         let n = piece.len().min(body.len() - 16);
         body[16..16 + n].copy_from_slice(&piece[..n]);
         body[..8].copy_from_slice(b"tercelmb");
-        body[8] = 1;
+        body[8] = 2;
         sum.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
     }
     let Ok(found) = Remembered::read(&file, ViewId::NONE) else { return };

@@ -1,14 +1,14 @@
 //! The input of a starting server: a stored state and the entries of its log.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use tercel_engine::replica::Replica;
 use tercel_engine::replica::condemned::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement, kind};
 use tercel_engine::replica::saved::Saved;
-use tercel_engine::replica::version::{PendingStamp, VersionStamp};
-use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
 use tercel_engine::slots::Slots;
 use tercel_engine::time::Now;
+use tercel_testkit::nowhere::Nowhere;
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{CommitEffects, Hole, Write};
 use tercel_wire::page::PAGE_BYTES;
@@ -98,18 +98,6 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
     let mut out = Default::default();
     let _ = recovery.finish(Now(0), 1, LogPosition(log.len() as u64), &mut out);
     Ok(())
-}
-
-/// Ignores all objects, because this target does not look at them.
-struct Nowhere;
-
-impl Objects for Nowhere {
-    fn write(&mut self, _: Oref, _: Option<(Oref, Stamp)>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
-    fn free(&mut self, _: Oref, _: Stamp) {}
-    fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
-    fn retract(&mut self, _: Oref, _: &PendingStamp) {}
-    fn clear(&mut self, _: PageId, _: &Slots, _: &PendingStamp) {}
-    fn restore(&mut self, _: PageId, _: &PendingStamp) {}
 }
 
 /// A commit as it is staged.

@@ -38,7 +38,7 @@ struct Thing {
     others: List<Ref<Thing>>,
 }
 
-/// What strangers call on things.
+/// Methods that strangers call on things.
 #[interface(crate = "tercel_engine")]
 trait Countable {
     #[read]
@@ -56,7 +56,7 @@ impl Countable for Thing {
     }
 }
 
-/// What strangers call. The first argument of each procedure names the call that it runs for, see [`named`].
+/// Procedures that strangers call. The first argument of each procedure names the call that it runs for, see [`named`].
 #[service(crate = "tercel_engine")]
 trait Bell {
     fn ring(&self, name: u64, text: &str) -> u64;
@@ -114,7 +114,7 @@ fn begin(cx: &Context<'_>, name: u64) {
     }
 }
 
-/// What may be begun again is forgotten.
+/// Drops the notes of calls that may be begun again.
 fn forget_begun(client: ClientId) {
     BEGUN.with_borrow_mut(|begun| begun.retain(|(of, _)| *of != client));
 }
@@ -270,10 +270,8 @@ impl Strangers {
         }
         self.greeted += 1;
         let (client, connection) = (*u.choose(&CLIENTS)?, self.greeted);
-        let (version_min, version_max) = (WIRE_VERSION_MIN, WIRE_VERSION);
         let mut said = vec![(Kind::Hello, Vec::new()), (Kind::Bind, Vec::new()), (Kind::Bind, Vec::new())];
-        Hello { client, connection, version_min, version_max, space: SpaceId(0), resume: None, via: None }
-            .encode(&mut said[0].1);
+        Hello { connection, ..Hello::new(client) }.encode(&mut said[0].1);
         Bind { interface: interface(true) }.encode(&mut said[1].1);
         Bind { interface: interface(false) }.encode(&mut said[2].1);
         for (kind, body) in said {
@@ -405,13 +403,11 @@ fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Res
             let (client, connection) = (ClientId(u.int_in_range(0..=2)?), u.int_in_range(0..=3)?);
             let space = SpaceId(*u.choose(&[0, 77, 5])?);
             Hello {
-                client,
                 connection,
-                version_min: WIRE_VERSION_MIN,
-                version_max: WIRE_VERSION,
                 space,
                 resume,
                 via: *u.choose(&[None, Some(Via::Any), Some(Via::Replica)])?,
+                ..Hello::new(client)
             }
             .encode(&mut body);
             Kind::Hello

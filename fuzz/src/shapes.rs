@@ -4,20 +4,6 @@ use arbitrary::{Result, Unstructured};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::schema::Scalar;
 
-const SCALARS: [Scalar; 11] = [
-    Scalar::U8,
-    Scalar::U16,
-    Scalar::U32,
-    Scalar::U64,
-    Scalar::I8,
-    Scalar::I16,
-    Scalar::I32,
-    Scalar::I64,
-    Scalar::F32,
-    Scalar::F64,
-    Scalar::Bool,
-];
-
 /// A class of up to seven fields, admissible or not.
 pub fn layout(u: &mut Unstructured<'_>, depth: usize) -> Result<Layout> {
     Ok(Layout::new("C".into(), fields(u, depth)?))
@@ -64,8 +50,8 @@ fn grown(u: &mut Unstructured<'_>, shape: &Shape) -> Result<Shape> {
 fn shape(u: &mut Unstructured<'_>, depth: usize) -> Result<Shape> {
     let simple = if depth == 0 { 5 } else { 9 };
     Ok(match u.int_in_range(0..=simple)? {
-        0 => Shape::Scalar(*u.choose(&SCALARS)?),
-        1 => Shape::Array(*u.choose(&SCALARS)?, u.int_in_range(0..=5)?),
+        0 => Shape::Scalar(*u.choose(&Scalar::ALL)?),
+        1 => Shape::Array(*u.choose(&Scalar::ALL)?, u.int_in_range(0..=5)?),
         2 => Shape::Text,
         3 => Shape::Bytes,
         4 => Shape::Ref(u.choose(&["", "C", "D"])?.to_string()),

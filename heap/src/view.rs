@@ -251,15 +251,6 @@ impl<'s, T: Class> View<'s, T> {
         self.ref_view(at).target()
     }
 
-    /// The object that element `i` names, in the list of references whose descriptor is at `list`, as
-    /// [`View::word`]; `None` if the list is in chunks or has no such element.
-    ///
-    /// # Panics
-    /// If no list of references stands there.
-    pub fn word_item(&self, list: usize, i: usize) -> Option<(Oref, u32)> {
-        self.ref_view_item(list, i).map(|ref_view| ref_view.target())
-    }
-
     /// The reference at `at`, for the slow ways along it, which then need not ask again what stands there.
     ///
     /// # Panics

@@ -28,7 +28,7 @@ pub mod solo;
 use std::sync::Arc;
 
 use quorum::Status;
-use quorum::members::{Member, Members};
+use quorum::members::{Electorate, Member, Members};
 use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
 
@@ -58,7 +58,7 @@ pub enum Input<'a> {
     /// This node's disk has the log up to a position, as it was after so many cuts ([`Output::Cut`]). A
     /// report from before a cut does not vouch for what refilled the position; another follows the cut.
     Written(u32, LogPosition),
-    /// The promise with this number ([`Output::Save`]), and every earlier one, is durable.
+    /// The promise and the electorate with this number ([`Output::Save`]), and earlier ones, are durable.
     Saved(u64),
     /// The answer to [`Output::Read`]: entries from that position on, as many as were asked for; none if the
     /// log begins later.
@@ -82,8 +82,9 @@ pub enum Input<'a> {
 pub enum Output {
     /// Send this to another member.
     Send(MemberId, Arc<Vec<u8>>),
-    /// Remember durably that this view is promised, and answer [`Input::Saved`] with the number.
-    Save(u64, ViewId),
+    /// Remember durably that this view is promised, and this electorate, and answer [`Input::Saved`] with the
+    /// number.
+    Save(u64, ViewId, Option<Electorate>),
     /// Append this record to the log, at this position. At a node that does not lead it is kept beside, and
     /// applied once it is stable.
     Append(LogPosition, Sealed),
@@ -133,8 +134,16 @@ pub trait Sequencer: Send + std::fmt::Debug {
     fn is_heard(&self, _now: Now) -> bool {
         true
     }
+    /// The time since a leader was heard, in microseconds; none while one is heard, or it leads itself.
+    fn unled_us(&self, _now: Now) -> Option<u64> {
+        None
+    }
     /// The state of the group, for people; none of a sequencer that is alone.
     fn status(&self) -> Option<Status> {
+        None
+    }
+    /// The newest list of the group's members; none of a sequencer that is alone.
+    fn members(&self) -> Option<&Members> {
         None
     }
     /// Everything up to here is stable, as far as it knows; only of a sequencer that may be deposed.

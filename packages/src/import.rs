@@ -232,8 +232,7 @@ impl Watch {
             });
             match (reason.unwrap_or_else(|e| Some(e.to_string())), lost) {
                 (Some(why), None) => {
-                    let seconds = WATCH_GIVE_UP.as_secs();
-                    bar.suspend(|| eprintln!("lost the server ({why}); trying again for {seconds} s"));
+                    bar.suspend(|| eprintln!("lost the server ({why}); trying again"));
                     lost = Some(Instant::now());
                 }
                 (None, Some(since)) => {
@@ -252,9 +251,8 @@ impl Watch {
     }
 }
 
-/// Time between two looks at the connection, and the time after which a client gives up by default.
+/// Time between two looks at the connection.
 const WATCH_STEP: Duration = Duration::from_millis(500);
-const WATCH_GIVE_UP: Duration = Duration::from_secs(30);
 
 /// Reports a lost server by the state of the list, because the fate of one operation means nothing to the
 /// user of an import.

@@ -1,14 +1,14 @@
 //! Many worlds side by side, and what they did in numbers.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tercel_lock::unpoison;
 use tercel_sim::Plan;
-use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, Variant, hunt, line};
+use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, Variant, hunt, line, side_by_side};
 use tercel_sim::lossy;
 use tercel_sim::plan::FaultKind;
 use tercel_sim::record::Counts;
@@ -37,19 +37,10 @@ struct Sum {
 /// Runs all plans; whether nothing was wrong.
 pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
     let jobs = jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    let begun = Instant::now();
-    let next = AtomicUsize::new(0);
-    let sum = Mutex::new(Sum::default());
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let report = tercel_sim::run(plan, false);
-                    let mut sum = unpoison(sum.lock());
-                    sum.take(&report, plans.len());
-                }
-            });
-        }
+    let (begun, sum) = (Instant::now(), Mutex::new(Sum::default()));
+    side_by_side(plans, jobs, |plan| {
+        let report = tercel_sim::run(plan, false);
+        unpoison(sum.lock()).take(&report, plans.len());
     });
     let sum = unpoison(sum.into_inner());
     let seconds = begun.elapsed().as_secs_f64();
@@ -63,41 +54,45 @@ pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
         median(sum.collections),
         median(sum.depositions)
     );
-    for (i, (plan, what)) in sum.failed.iter().enumerate() {
-        let shortest = if shrinks && i < SHRUNK_MAX { shrink(plan, SHRINK_RUNS_MAX) } else { plan.clone() };
-        let build =
-            if matches!(plan.rule, Some(Rule::Engine(_))) { format!("{BUILD} ") } else { String::new() };
-        println!("FAILED: {what}\n  {build}cargo run --release -p tercel-sim -- {shortest}");
-    }
+    let shortest = |plan: &Plan| if shrinks { shrink(plan, SHRINK_RUNS_MAX) } else { plan.clone() };
+    print_failed(&sum.failed, |plan| plan.rule, shortest);
     println!("{} violations in {} of {} worlds", sum.violations, sum.failed.len(), plans.len());
     sum.failed.is_empty()
+}
+
+/// Prints the failures, each with the command that runs its shortest plan again.
+pub fn print_failed<P: Display + Clone>(
+    failed: &[(P, String)],
+    rule: impl Fn(&P) -> Option<Rule>,
+    shortest: impl Fn(&P) -> P,
+) {
+    for (i, (plan, what)) in failed.iter().enumerate() {
+        let shortest = if i < SHRUNK_MAX { shortest(plan) } else { plan.clone() };
+        let build =
+            if matches!(rule(plan), Some(Rule::Engine(_))) { format!("{BUILD} ") } else { String::new() };
+        println!("FAILED: {what}\n  {build}cargo run --release -p tercel-sim -- {shortest}");
+    }
 }
 
 /// Drops each rule, or that one; whether all were noticed.
 pub fn hunt_all(rule: Option<Rule>, worlds: u64) -> bool {
     let chosen = |v: &&Variant| rule.is_none_or(|r| v.rule == r);
     let variants: Vec<&Variant> = VARIANTS.iter().filter(chosen).collect();
-    let next = AtomicUsize::new(0);
     let all = Mutex::new(true);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some(v) = variants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let caught = hunt(v, worlds);
-                    println!("{}", line(v, caught.as_ref()));
-                    *unpoison(all.lock()) &= caught.is_some();
-                }
-            });
-        }
+    let note = |caught: bool, line: String| {
+        println!("{line}");
+        *unpoison(all.lock()) &= caught;
+    };
+    side_by_side(&variants, 2, |v| {
+        let caught = hunt(v, worlds);
+        note(caught.is_some(), line(v, caught.as_ref()));
     });
-    let mut all = unpoison(all.into_inner());
-    for v in lossy::hunt::VARIANTS.iter().filter(|v| rule.is_none_or(|r| v.rule == r)) {
-        let caught = lossy::hunt::hunt(v, worlds);
-        println!("{}", lossy::hunt::line(v, caught.as_ref()));
-        all &= caught.is_some();
+    for r in lossy::hunt::RULES.iter().filter(|r| rule.is_none_or(|rule| **r == rule)) {
+        let caught = lossy::hunt::hunt(*r, worlds);
+        note(caught.is_some(), lossy::hunt::line(*r, caught.as_ref()));
     }
     IMPOSSIBLE.iter().for_each(|(rule, why)| println!("cannot be dropped: {rule}: {why}"));
-    all
+    unpoison(all.into_inner())
 }
 
 impl Sum {

@@ -23,8 +23,10 @@ pub struct Record {
     pub(crate) tally: Tally,
     /// Transactions whose stamps only the log knows.
     pub(crate) unplaced: Vec<usize>,
-    /// A page may have been damaged on its way, or could not be read.
+    /// A page may have been damaged on its way.
     pub(crate) excuses_damage: bool,
+    /// A page could not be read: chunks of a released tree may stay where they are.
+    pub(crate) excuses_chunks: bool,
     /// Counters.
     pub counts: Counts,
 }

@@ -40,14 +40,9 @@ RunnerRule {
 }
 
 impl Rule {
-    /// All of them, with what they are called in command lines.
+    /// All of them but for those that have worlds of their own.
     pub fn all() -> Vec<Rule> {
-        // Worlds of their own have them.
-        let elsewhere =
-            [EngineRule::OF_GROUPS, EngineRule::OF_READERS, EngineRule::OF_SPACES, EngineRule::OF_DATAGRAMS]
-                .concat();
-        let engine = EngineRule::ALL.iter().filter(|rule| !elsewhere.contains(rule));
-        let engine = engine.map(|rule| Rule::Engine(*rule));
+        let engine = EngineRule::ALL.iter().map(|r| Rule::Engine(*r));
         let runner = RunnerRule::ALL.iter().map(|r| Rule::Runner(*r));
         engine.chain(runner).collect()
     }
@@ -71,6 +66,14 @@ impl Rule {
         match self {
             Rule::Engine(r) => format!("{r:?}"),
             Rule::Runner(r) => format!("{r:?}"),
+        }
+    }
+
+    /// The mistake, in a sentence.
+    pub fn says(self) -> &'static str {
+        match self {
+            Rule::Engine(r) => r.says(),
+            Rule::Runner(r) => r.says(),
         }
     }
 

@@ -297,7 +297,7 @@ impl End {
     }
 
     /// The next message, if there is one: a call in a line, or a piece of the stream, which is appended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next<'l>(
         self,
         receiver: &mut Receiver,
@@ -313,40 +313,43 @@ impl End {
     }
 
     /// The same; a long call stays where it is, for as long as it is looked at.
-    #[inline]
+    // Merged into the loops that look: the calls in between would take as long as a short message does.
+    #[inline(always)]
     pub(crate) fn next_in_place<'r, 'l>(
         self,
         receiver: &'r mut Receiver,
         room: &'l mut Room,
         into: &mut Vec<u8>,
     ) -> Result<Arrived<'r, 'l>, Corrupt> {
-        let received = receiver.receive_into(&mut room.line)?;
-        let line = room.line.bytes();
-        let is_call = line[0] == self.receives();
-        match received {
+        let Room { line, body } = room;
+        match receiver.receive_into(line)? {
             Received::Nothing => Ok(Arrived::Nothing),
-            Received::Line if is_call => {
-                let body = line[BODY_AT..].get(..line[1].into()).ok_or(Corrupt)?;
-                Ok(Arrived::Call(InLine { left_us: le32(line, 4), body }))
+            Received::Line => {
+                let line = line.bytes();
+                let body = line[BODY_AT..].get(..line[1].into()).filter(|_| line[0] == self.receives());
+                Ok(Arrived::Call(InLine { left_us: le32(line, 4), body: body.ok_or(Corrupt)? }))
             }
-            Received::Block(block) if is_call => {
-                let before = usize::from(line[1]);
-                let bytes = block.len().checked_sub(before).filter(|bytes| *bytes <= CALL_BODY_BYTES);
-                let bytes = bytes.ok_or(Corrupt)?;
-                Ok(Arrived::Large(Large {
-                    left_us: le32(line, 4),
-                    block,
-                    before,
-                    bytes,
-                    room: &mut room.body,
-                }))
-            }
-            Received::Block(block) if line[0] == PIECE && (1..=PIECE_BYTES).contains(&block.len()) => {
-                block.copy_to(into);
-                Ok(Arrived::Piece)
-            }
-            _ => Err(Corrupt),
+            Received::Block(block) => self.with_block(block, line.bytes(), body, into),
         }
+    }
+
+    /// The rest of [`End::next_in_place`], of a message with a block.
+    #[inline(never)]
+    fn with_block<'r, 'l>(
+        self,
+        block: Block<'r>,
+        line: &[u8; LINE_BYTES],
+        room: &'l mut Kept,
+        into: &mut Vec<u8>,
+    ) -> Result<Arrived<'r, 'l>, Corrupt> {
+        if line[0] == PIECE && (1..=PIECE_BYTES).contains(&block.len()) {
+            block.copy_to(into);
+            return Ok(Arrived::Piece);
+        }
+        let before = usize::from(line[1]);
+        let bytes = block.len().checked_sub(before).filter(|_| line[0] == self.receives());
+        let bytes = bytes.filter(|bytes| *bytes <= CALL_BODY_BYTES).ok_or(Corrupt)?;
+        Ok(Arrived::Large(Large { left_us: le32(line, 4), block, before, bytes, room }))
     }
 
     /// Appends a call as the message that it would have been.

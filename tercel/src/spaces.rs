@@ -61,11 +61,14 @@ impl Spaces {
     /// Connects to each of these, by name and address, as [`Client::connect`] does.
     ///
     /// # Errors
-    /// As [`Client::connect`].
+    /// `Invalid` if a name comes twice; as [`Client::connect`].
     pub fn connect<'a>(named: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Spaces, Error> {
-        named
-            .into_iter()
-            .try_fold(Spaces::new(), |spaces, (name, at)| Ok(spaces.with(name, Client::connect(at)?)))
+        named.into_iter().try_fold(Spaces::new(), |spaces, (name, at)| match spaces.client(name) {
+            Some(_) => {
+                Err(Error::Invalid(format!("two spaces are named `{name}`: give each a name of its own")))
+            }
+            None => Ok(spaces.with(name, Client::connect(at)?)),
+        })
     }
 
     /// Adds the space of a client. A name that is there already is of this client from now on.

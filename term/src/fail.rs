@@ -43,6 +43,9 @@ impl Failure {
     /// A failure from an error of a command that asks a server and opens no directory. `option` names the
     /// server, such as `--addr`.
     pub fn at_server(e: Error, option: &str) -> Failure {
+        if let Some(failure) = Failure::of_group(&e) {
+            return failure;
+        }
         let is_away = matches!(e, Error::Unavailable(_));
         let failure = Failure::from(e);
         match is_away {
@@ -51,6 +54,14 @@ impl Failure {
             )),
             false => failure,
         }
+    }
+
+    /// The failure where servers answered that serve nothing now, and said why and what to do.
+    fn of_group(e: &Error) -> Option<Failure> {
+        let text = e.to_string();
+        let known = [("; start the members", LATER), ("; name it alone", 1)];
+        let (_, code) = known.iter().find(|(next, _)| text.contains(next))?;
+        Some(Failure::of_sentence(&text).code(*code))
     }
 
     /// The same with a next step.
@@ -86,6 +97,9 @@ impl Failure {
 
 impl From<tercel::Error> for Failure {
     fn from(e: tercel::Error) -> Failure {
+        if let Some(failure) = Failure::of_group(&e) {
+            return failure;
+        }
         let next = match &e {
             tercel::Error::Conflict => Some("others change the same objects all the time: try again"),
             tercel::Error::Unavailable(_) => {
@@ -141,6 +155,7 @@ impl Failure {
                 Some("give less memory with --cache, such as --cache 1G")
             }
             ServerError::Disk(e) => of_disk(e),
+            ServerError::Join(_) => return Failure::of_sentence(&e.to_string()),
             _ => None,
         };
         let wrong_line = matches!(e, ServerError::TooLarge { .. });

@@ -76,10 +76,10 @@ fn drain_and_stop(stopper: &Stopper, within: Duration) {
         if !stopper.drain(silent) {
             let seconds = within.as_secs_f64();
             eprintln!(
-                "calls are under way: they have {seconds} s to end; a second signal stops the server at once"
+                "it ends within {seconds} s, once no call is under way and another member leads; a second signal stops it at once"
             );
             if !stopper.drain(within - silent) {
-                eprintln!("calls are broken off");
+                eprintln!("it ends now: calls that are under way are broken off");
             }
         }
     }

@@ -11,7 +11,7 @@ use tercel_engine::server::{
 };
 use tercel_engine::time::Now;
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{
@@ -180,15 +180,7 @@ impl Hand {
 
     /// Greets on a connection that is open.
     pub fn hello(&mut self, conn: Conn, client: u64, connection: u64) -> Said {
-        let hello = Hello {
-            client: ClientId(client),
-            connection,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
+        let hello = Hello { connection, ..Hello::new(ClientId(client)) };
         self.send(conn, Kind::Hello, |o| hello.encode(o))
     }
 
@@ -274,11 +266,7 @@ impl Hand {
     /// # Panics
     /// If these cannot be replayed.
     pub fn next(&self, records: usize) -> Hand {
-        let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-        for e in &self.log[..records] {
-            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-        }
-        Hand::greeted(recovery, self.log[..records].to_vec())
+        Hand::greeted(recovery(&self.log[..records]), self.log[..records].to_vec())
     }
 
     /// Says whether the server wants to go on at once.
@@ -352,6 +340,18 @@ impl Hand {
         let page = (!reply.bytes.is_empty()).then(|| Page::parse(reply.bytes, oref.page()).unwrap())?;
         page.object(oref.slot()).map(|o| o[4])
     }
+}
+
+/// The state that this log gives.
+///
+/// # Panics
+/// If it cannot be replayed.
+pub fn recovery(log: &[Sealed]) -> Recovery {
+    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
+    for e in log {
+        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
+    }
+    recovery
 }
 
 impl Default for Hand {

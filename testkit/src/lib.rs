@@ -8,8 +8,11 @@
 //! | module | what it has |
 //! |---|---|
 //! | the root | a world: a node, clients, and the links between them |
+//! | [`ends`] | the end of a test's threads, also where the test fails |
 //! | [`node`] | a server's machine with its log, its store and its clock, for every host that tests have |
 //! | [`hand`] | a server alone, to which a test writes each message itself |
+//! | [`nowhere`] | a place that keeps no object |
+//! | [`process`] | the output of a program, and conditions that become true |
 //! | [`stranger`] | a client's end of a real connection, on which a test writes each message itself |
 //! | [`taken`] | a backup as its taker has it |
 //! | [`things`] | objects to count and to grow |
@@ -17,8 +20,11 @@
 //! Only tests, fuzz targets and the simulator use this crate. Its functions panic where the engine does what
 //! it must not do.
 
+pub mod ends;
 pub mod hand;
 pub mod node;
+pub mod nowhere;
+pub mod process;
 pub mod stranger;
 pub mod taken;
 pub mod things;

@@ -3,11 +3,11 @@
 //! The invariant: a stranger sends what the test says and nothing else. It reads frames whole, and keeps what
 //! follows a frame for the next read.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
-use tercel_wire::id::{ClientId, SpaceId};
+use tercel_wire::frame::{Header, Kind, encode};
+use tercel_wire::id::{ClientId, ViewId};
 use tercel_wire::interface::{Interface, InterfaceSchema};
 use tercel_wire::message::{Bind, Bound, Hello, Item, Request};
 
@@ -15,6 +15,8 @@ use tercel_wire::message::{Bind, Bound, Hello, Item, Request};
 pub struct Stranger<S> {
     /// The connection, for bytes that are no messages.
     pub stream: S,
+    /// The view of the newest message.
+    pub view: ViewId,
     deframer: Deframer,
     next_call: u64,
 }
@@ -45,22 +47,13 @@ impl BoundService {
 impl<S: Read + Write> Stranger<S> {
     /// One that has said nothing yet.
     pub fn new(stream: S) -> Stranger<S> {
-        Stranger { stream, deframer: Deframer::default(), next_call: 0 }
+        Stranger { stream, view: ViewId::NONE, deframer: Deframer::default(), next_call: 0 }
     }
 
     /// One that the server has welcomed as this client.
     pub fn greet(stream: S, client: u64) -> Stranger<S> {
         let mut stranger = Stranger::new(stream);
-        let hello = Hello {
-            client: ClientId(client),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
-        stranger.send(Kind::Hello, |out| hello.encode(out));
+        stranger.send(Kind::Hello, |out| Hello::new(ClientId(client)).encode(out));
         stranger.read_to(Kind::Welcome);
         stranger
     }
@@ -77,14 +70,16 @@ impl<S: Read + Write> Stranger<S> {
     /// The next message; none at the end of the connection.
     ///
     /// # Panics
-    /// If the server sends what is no frame.
+    /// If the server sends what is no frame, or nothing for the time that the stream gives it.
     pub fn next_message(&mut self) -> Option<(Header, Vec<u8>)> {
         let mut buffer = [0; 4096];
         loop {
             if let Some((header, body)) = self.deframer.next_frame().expect("a server sends frames") {
+                self.view = header.view;
                 return Some((header, body.to_vec()));
             }
             match self.stream.read(&mut buffer) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => panic!("the server is silent"),
                 Ok(0) | Err(_) => return None,
                 Ok(read) => self.deframer.push(&buffer[..read]),
             }

@@ -9,8 +9,8 @@ use tercel_engine::replica::saved::Saved;
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
 use tercel_wire::cursor::{Reader, le32};
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClientId, EntryId, LogPosition, PageId, SpaceId, Stamp};
+use tercel_wire::frame::Kind;
+use tercel_wire::id::{ClientId, EntryId, LogPosition, PageId, Stamp};
 use tercel_wire::log::LogId;
 use tercel_wire::message::{BackupBegun, BackupPart, Hello, Refused, TransferBegun};
 use tercel_wire::page::{PAGE_BYTES, Page};
@@ -44,16 +44,7 @@ impl Taken {
     /// The greeting of a taker.
     pub fn hello(client: u64) -> Vec<u8> {
         let mut body = Vec::new();
-        let hello = Hello {
-            client: ClientId(client),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
-        hello.encode(&mut body);
+        Hello::new(ClientId(client)).encode(&mut body);
         body
     }
 

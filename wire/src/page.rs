@@ -15,7 +15,7 @@
 use thiserror::Error;
 
 use crate::cursor::{le16, le32, le64};
-use crate::id::{ClassId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp};
+use crate::id::{ClassId, PageId, SLOTS_MAX, SpaceId, Stamp};
 use crate::record::OBJECT_BYTES_MIN;
 
 /// Bytes of a page, all included. Stores that keep pages as values grow sharply at 8,192; the rest of a
@@ -231,7 +231,6 @@ pub fn class_of(object: &[u8]) -> ClassId {
 #[derive(Debug, Clone)]
 pub struct PageBuilder {
     bytes: Vec<u8>,
-    id: PageId,
     slots: u16,
     end: usize,
 }
@@ -246,7 +245,7 @@ impl PageBuilder {
         buffer[4..8].copy_from_slice(&id.get().to_le_bytes());
         buffer[8..12].copy_from_slice(&(PAGE_HEADER_BYTES as u32).to_le_bytes());
         buffer[SPACE_AT..SPACE_AT + 4].copy_from_slice(&(space.0 as u32).to_le_bytes());
-        PageBuilder { bytes: buffer, id, slots: 0, end: PAGE_HEADER_BYTES }
+        PageBuilder { bytes: buffer, slots: 0, end: PAGE_HEADER_BYTES }
     }
 
     /// The same page, of this birth.
@@ -290,11 +289,6 @@ impl PageBuilder {
     /// The next slot that [`PageBuilder::push`] would take.
     pub fn next_slot(&self) -> u16 {
         self.slots
-    }
-
-    /// The reference that the next object pushed at [`PageBuilder::next_slot`] has.
-    pub fn next_oref(&self) -> Option<Oref> {
-        Oref::new(self.id, self.slots)
     }
 
     /// The page, with stamp and checksum.

@@ -32,6 +32,21 @@ impl fmt::Display for Scalar {
 }
 
 impl Scalar {
+    /// All of them. The place of each, counted from 0, is its code.
+    pub const ALL: [Scalar; 11] = [
+        Scalar::U8,
+        Scalar::U16,
+        Scalar::U32,
+        Scalar::U64,
+        Scalar::I8,
+        Scalar::I16,
+        Scalar::I32,
+        Scalar::I64,
+        Scalar::F32,
+        Scalar::F64,
+        Scalar::Bool,
+    ];
+
     /// Bytes it takes.
     pub const fn size(self) -> usize {
         match self {

@@ -23,7 +23,8 @@ impl Spare {
         buffer.clear();
         self.uses = if is_needed { 0 } else { self.uses.saturating_add(1) };
         // A small buffer says nothing of the one that it takes turns with: it counts as a use all the same.
-        if self.uses >= USES_MAX || buffer.capacity() > BYTES_MAX {
+        let is_large = buffer.capacity() > kept_bytes;
+        if is_large && (self.uses >= USES_MAX || buffer.capacity() > BYTES_MAX) {
             buffer.shrink_to(kept_bytes);
         }
     }

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use thiserror::Error;
+
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::id::{SpaceId, Stamp, ViewId};
-use crate::token::{Token, TokenError};
+use crate::token::Token;
 
 /// Spaces in one vector, at most.
 pub const VECTOR_MAX: usize = 64;
@@ -231,26 +233,31 @@ impl fmt::Display for Vector {
     }
 }
 
-impl FromStr for Vector {
-    type Err = TokenError;
+/// The text is no vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a session's token is up to 64 tokens with commas between them: SPACE.NUMBER.INCARNATION.STAMP,...")]
+pub struct VectorError;
 
-    fn from_str(text: &str) -> Result<Vector, TokenError> {
+impl FromStr for Vector {
+    type Err = VectorError;
+
+    fn from_str(text: &str) -> Result<Vector, VectorError> {
         let mut vector = Vector::default();
         for part in text.split(',').filter(|_| !text.is_empty()) {
             let (token, done) = match part.bytes().filter(|b| *b == b'.').count() {
-                4 => part.rsplit_once('.').ok_or(TokenError)?,
+                4 => part.rsplit_once('.').ok_or(VectorError)?,
                 _ => (part, "0"),
             };
-            let token: Token = token.parse()?;
+            let token: Token = token.parse().map_err(|_| VectorError)?;
             let is_hex = (1..=16).contains(&done.len()) && done.bytes().all(|b| b.is_ascii_hexdigit());
-            let done = is_hex.then(|| u64::from_str_radix(done, 16)).ok_or(TokenError)?;
-            let done = Stamp(done.map_err(|_| TokenError)?);
+            let done = is_hex.then(|| u64::from_str_radix(done, 16)).ok_or(VectorError)?;
+            let done = Stamp(done.map_err(|_| VectorError)?);
             if token.stamp > STAMP_MAX || done > STAMP_MAX {
-                return Err(TokenError);
+                return Err(VectorError);
             }
             vector.add(token.space, Seen { done, ..Seen::at(token.view, token.stamp) });
         }
-        if vector.len() > VECTOR_MAX { Err(TokenError) } else { Ok(vector) }
+        if vector.len() > VECTOR_MAX { Err(VectorError) } else { Ok(vector) }
     }
 }
 
@@ -307,7 +314,7 @@ mod tests {
         assert_eq!(Vector::from_bytes(&beyond), Err(DecodeError::BadField("stamp")));
         assert_eq!(Vector::from_bytes(&[65]), Err(DecodeError::TooMany("spaces")));
         for text in [",", "1.2.3", "1.2.3.4,", "1.2.3.4.5.6", "1.2.3.4.x"] {
-            assert_eq!(text.parse::<Vector>(), Err(TokenError), "{text}");
+            assert_eq!(text.parse::<Vector>(), Err(VectorError), "{text}");
         }
         // A number in more bytes than it needs, and one beyond 64 bits.
         assert!(varint(&mut Reader::new(&[0x80, 0])).is_err());

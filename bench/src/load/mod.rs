@@ -15,7 +15,7 @@ mod antagonist;
 mod beside;
 mod bystander;
 mod others;
-mod raw;
+pub(crate) mod raw;
 pub mod share;
 mod sizes;
 mod switch;

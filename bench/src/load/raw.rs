@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use tercel::tools::wire::deframer::Deframer;
-use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel::tools::wire::id::{ClientId, PageId, SpaceId, Stamp};
+use tercel::tools::wire::frame::{self, Header, Kind};
+use tercel::tools::wire::id::{ClientId, PageId, Stamp};
 use tercel::tools::wire::message::{Fetch, Hello};
 
 /// A connection to the server that sends and receives plain frames.
@@ -78,17 +78,8 @@ impl Raw {
 
 /// A greeting.
 pub fn hello(client: ClientId, out: &mut Vec<u8>) {
-    let hello = Hello {
-        client,
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SpaceId(0),
-        resume: None,
-        via: None,
-    };
     let mut body = Vec::new();
-    hello.encode(&mut body);
+    Hello::new(client).encode(&mut body);
     frame::encode(Header::new(Kind::Hello, 1), &body, out);
 }
 

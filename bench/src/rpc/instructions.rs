@@ -15,8 +15,11 @@ use super::{
     failed,
 };
 
-/// The calls that are counted, by the names of their rows.
-const CALLS: [&str; 4] = ["null", "typed", "method", "1k"];
+/// The calls that are counted, by the names of their rows: in shared memory, and a null one by a socket.
+const CALLS: [&str; 5] = ["null.shm", "typed.shm", "method.shm", "1k.shm", "null.tcp"];
+
+/// The end of the names of calls by a socket.
+const SOCKET: &str = ".tcp";
 
 /// Counted calls: what comes before them, and is counted too, is below one in a thousand of them.
 const COUNT: u32 = 5_000;
@@ -24,6 +27,9 @@ const COUNT: u32 = 5_000;
 /// Functions whose instructions count, with all that they call; and those that wait, within them.
 const COUNTED: [&str; 2] = ["::counted_call", "::Channels::serve"];
 const WAITING: [&str; 2] = ["::Lines::is_there_soon", "::Lines::wait"];
+
+/// The same by a socket, where waiting is in the kernel.
+const COUNTED_BY_SOCKET: [&str; 2] = ["::counted_call", "::Loop::run"];
 
 /// The rows; none, said, where valgrind is not here.
 pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
@@ -34,7 +40,7 @@ pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, Str
     CALLS
         .iter()
         .map(|call| {
-            let id = format!("rpc.instructions.{call}.shm");
+            let id = format!("rpc.instructions.{call}");
             options.say(&format!("{id}, by valgrind"));
             let dir = scratch.join(&id);
             std::fs::create_dir_all(&dir).map_err(failed)?;
@@ -47,17 +53,26 @@ pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, Str
 
 fn count(call: &str, dir: &Path) -> Result<f64, String> {
     let counted = callgrind::run("rpc", ROLE, format!("count {call}\n{}", dir.display()), dir)?;
-    let [all, waiting] =
-        [COUNTED, WAITING].map(|functions| functions.map(|f| callgrind::instructions_of(&counted, f)));
-    if all.contains(&0) || waiting.contains(&0) {
+    let (all, waiting) = match call.ends_with(SOCKET) {
+        true => (&COUNTED_BY_SOCKET[..], &[][..]),
+        false => (&COUNTED[..], &WAITING[..]),
+    };
+    let sum = |functions: &[&str]| {
+        let each = functions.iter().map(|f| callgrind::instructions_of(&counted, f));
+        each.map(|n| (n > 0).then_some(n)).sum::<Option<u64>>()
+    };
+    let (Some(all), Some(waiting)) = (sum(all), sum(waiting)) else {
         return Err("valgrind does not know one of the functions that are counted".into());
-    }
-    Ok((all.iter().sum::<u64>() - waiting.iter().sum::<u64>()) as f64 / f64::from(COUNT))
+    };
+    Ok((all - waiting) as f64 / f64::from(COUNT))
 }
 
 /// Runs under valgrind: a server, and a client that calls.
 pub(super) fn counted(call: &str, dir: &Path) -> Result<(), String> {
-    let socket = format!("unix:{}", dir.join("sock").display());
+    let socket = match call.ends_with(SOCKET) {
+        true => "127.0.0.1:0".into(),
+        false => format!("unix:{}", dir.join("sock").display()),
+    };
     let server = Server::builder(dir.join("data"))
         .listen(&socket)
         .methods(Counter::METHODS)
@@ -67,7 +82,7 @@ pub(super) fn counted(call: &str, dir: &Path) -> Result<(), String> {
     let counter = client.run(|tx| tx.create(&Counter { count: 1 })).map_err(failed)?;
     let (service, handle) = (client.service::<dyn Procedures>(), client.handle(counter).remote());
     let large = vec![7; KIB];
-    let mut one: Box<dyn FnMut() -> Result<(), String>> = match call {
+    let mut one: Box<dyn FnMut() -> Result<(), String>> = match call.split_once('.').map_or(call, |c| c.0) {
         "null" => Box::new(|| service.null().map_err(failed)),
         "typed" => Box::new(|| service.add(2, 3).map(|_| ()).map_err(failed)),
         "1k" => Box::new(|| service.take(&large).map(|_| ()).map_err(failed)),

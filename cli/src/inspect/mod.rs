@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 use tercel::tools::wire::layout::{Layout, Shape, Var, var};
 use tercel::tools::wire::schema::Scalar;
-use tercel::{Any, Client, Far, Oref};
+use tercel::{Any, Client, ClientConfig, Far, Oref};
 use tercel_packages::model::CATALOG;
 use tercel_packages::query;
 use tercel_term::fail::{Failure, Outcome};
@@ -20,7 +20,8 @@ use crate::space;
 
 pub fn run(args: &args::Inspect) -> Outcome {
     if args.interfaces {
-        let client = space::open_server(args.space.server.as_ref(), "--server")?;
+        let client =
+            space::open_server(args.space.server.as_ref(), "--server", ClientConfig::default().timeout)?;
         interfaces::show(&client, args.json)?;
         space::close(client)?;
         return Ok(ExitCode::SUCCESS);

@@ -12,6 +12,7 @@ use tercel::{
     Session, Spaces, Transport, Tx,
 };
 use tercel_term::hosts::{Hosts, Link};
+use tercel_testkit::ends::Ends;
 
 use crate::common::{Serving, leader, out, tercel, until};
 
@@ -180,15 +181,6 @@ fn is_each(counts: &[AtomicU64], at_least: u64) -> bool {
     counts.iter().all(|count| count.load(Ordering::SeqCst) >= at_least)
 }
 
-/// Ends the threads of a run, also if a test fails.
-struct Ends<'a>(&'a Course);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.is_over.store(true, Ordering::SeqCst);
-    }
-}
-
 /// The newest counts of both spaces that a session has seen, and that of its own objects.
 #[derive(Default)]
 struct Seen([u64; 2], u64);
@@ -346,7 +338,7 @@ fn run(hosts: &Hosts) {
     make(&session);
     let course = &Course::default();
     thread::scope(|scope| {
-        let ends = Ends(course);
+        let ends = Ends(&course.is_over);
         let on_host = |reads: &dyn Fn()| {
             hosts.of(NEAR).enter().unwrap();
             reads();

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tercel::{Addresses, Bytes, Client, Object, Ref};
+use tercel_testkit::ends::Ends;
 
 use crate::common::{Serving, free, lags, leader, out, tercel, until};
 
@@ -96,13 +97,6 @@ fn commits_beside(fault: &[&str], is_leader: bool) -> Option<Duration> {
     let group = Group::start();
     let all: Addresses = group.all().parse().unwrap();
     let (is_over, count) = (AtomicBool::new(false), AtomicU64::new(0));
-    /// Lets the client end, also if the test fails.
-    struct Ends<'a>(&'a AtomicBool);
-    impl Drop for Ends<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let gap = thread::scope(|scope| {
         let ends = Ends(&is_over);
         let client = scope.spawn(|| {

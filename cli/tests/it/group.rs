@@ -1,6 +1,8 @@
 //! `tercel group` and what a member's directory refuses, by processes as an operator runs them.
 
+use std::fs::File;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -87,6 +89,7 @@ fn members_take_copies_and_last_is_rescued() {
     out(&tercel(&["query", "rdepends", "libc6", "--server", &serving.1]));
     let now = status(&c);
     assert_eq!(now["members"].as_array().map(Vec::len), Some(1), "{now}");
+    assert_eq!(now["unsure_view"], Value::Null, "nothing was damaged: {now}");
 }
 
 #[test]
@@ -122,6 +125,115 @@ fn member_follows_leader_that_came_meanwhile() {
     };
     until(|| (lag() == Some(0)).then_some(()));
     assert!(leads());
+}
+
+/// A group of three that all vote, of which the first leads.
+fn three(dir: &Path) -> ([String; 3], Vec<Serving>) {
+    let ats = [free(), free(), free()];
+    out(&tercel(&["group", "init", "--data", &at(dir, "0"), "--advertise", &ats[0]]));
+    let mut all = vec![logged(dir, "0", &["--listen", &ats[0]], 0)];
+    for (name, member) in [("1", &ats[1]), ("2", &ats[2])] {
+        all.push(logged(dir, name, &["--listen", member, "--join", &ats[0]], 1));
+        until(|| tercel(&["group", "add", member, "--server", &ats[0]]).status.success().then_some(()));
+    }
+    (ats, all)
+}
+
+/// A server whose log goes to a file beside its directory.
+fn logged(dir: &Path, name: &str, more: &[&str], lines_before: usize) -> Serving {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tercel"));
+    command.args(["serve", "--data", &at(dir, name)]).args(more);
+    command.stderr(File::create(dir.join(format!("{name}.log"))).unwrap());
+    Serving::of(command, lines_before)
+}
+
+fn log(dir: &Path, name: &str) -> String {
+    std::fs::read_to_string(dir.join(format!("{name}.log"))).unwrap()
+}
+
+#[test]
+fn group_without_quorum_names_no_leader() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (ats, mut servings) = three(dir);
+    let all = ats.join(",");
+    let said = |args: &[&str]| {
+        let asked = tercel(args);
+        let text = [asked.stdout, asked.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        (asked.status.code(), in_one_line(&text))
+    };
+    drop(servings.remove(2));
+    until(|| said(&["group", "status", "--server", &ats[0]]).1.contains("- us votes; down").then_some(()));
+    let (code, text) = said(&["group", "add", &ats[2], "--server", &ats[0]]);
+    assert!(code == Some(75) && text.contains("votes already, and is silent"), "{code:?} {text}");
+    drop(servings.remove(0));
+    let status = ["group", "status", "--server", &all];
+    until(|| (said(&status).0 == Some(75)).then_some(()));
+    let (_, text) = said(&status);
+    let led = format!("no member leads: {} led view", ats[0]);
+    assert!(text.contains(&led) && text.contains("no quorum (1 of 3)"), "{text}");
+    assert!(text.contains("votes; does not answer") && !text.contains("this member follows"), "{text}");
+    let (code, text) = said(&["group", "status", "--server", &ats[1], "--json"]);
+    assert!(code == Some(75) && text.contains("\"leader\":null"), "{text}");
+    assert!(said(&["stat", "--server", &ats[1]]).1.contains("as far as this one knows"));
+    assert_eq!(said(&["health", "--server", &ats[1]]).0, Some(75));
+    until(|| log(dir, "1").contains("WARN no member of the group leads").then_some(()));
+    for servers in [&ats[1], &all] {
+        let (code, text) = said(&["query", "depends", "libc6", "--server", servers]);
+        assert!(text.contains("next: start the members that are down"), "{text}");
+        assert_eq!((code, text.matches("not available").count()), (Some(75), 1), "{text}");
+    }
+    let (_, text) = said(&["group", "status", "--server", &ats[0]]);
+    assert!(text.contains("next: name the other members with --server"), "{text}");
+}
+
+#[test]
+fn lost_member_is_replaced_at_its_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (ats, mut servings) = three(dir);
+    drop(servings.remove(2));
+    let member = ["--listen", &ats[2], "--join", &ats[0]];
+    let again = tercel(&[&["serve", "--data", &at(dir, "new")], &member[..]].concat());
+    let said = in_one_line(&err(&again));
+    assert!(said.contains("next: name one of its own") && said.contains("group remove"), "{said}");
+    out(&tercel(&["group", "remove", &ats[2], "--server", &ats[0]]));
+    servings.push(logged(dir, "new", &member, 1));
+    until(|| tercel(&["group", "add", &ats[2], "--server", &ats[0]]).status.success().then_some(()));
+    let moved = out(&tercel(&["group", "move-leader", &ats[2], "--server", &ats[0]]));
+    assert!(moved.contains("leads"), "{moved}");
+    assert_eq!(status(&ats[2])["leads"], true, "it says so before it is so");
+    assert!(!log(dir, "new").contains("refused"), "{}", log(dir, "new"));
+}
+
+#[test]
+fn server_of_no_group_is_not_written_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let alone = Serving::start(&at(dir, "alone"));
+    let member = free();
+    out(&tercel(&["group", "init", "--data", &at(dir, "a"), "--advertise", &member]));
+    let serving = Serving::start_with(&at(dir, "a"), &["--listen", &member]);
+    let both = format!("{},{member}", alone.1);
+    out(&tercel(&["import", "debian", "--sample", "--server", &both]));
+    out(&tercel(&["query", "rdepends", "libc6", "--server", &member]));
+    assert!(!tercel(&["query", "rdepends", "libc6", "--server", &alone.1]).status.success());
+    drop(serving);
+    let said = in_one_line(&err(&tercel(&["import", "debian", "--sample", "--server", &both])));
+    assert!(said.contains("a server of no group") && said.contains("next: name it alone"), "{said}");
+}
+
+#[test]
+fn joining_with_another_space_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (member, space) = (free(), at(dir, "alone"));
+    drop(Serving::start(&space));
+    out(&tercel(&["group", "init", "--data", &at(dir, "a"), "--advertise", &member]));
+    let _serving = Serving::start_with(&at(dir, "a"), &["--listen", &member]);
+    let said =
+        in_one_line(&err(&tercel(&["serve", "--data", &space, "--listen", &free(), "--join", &member])));
+    assert!(said.contains("holds another space"), "{said}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 mod call;
 mod columns;
 mod commands;
+mod container;
 mod cut_off;
 mod demo;
 mod disks;

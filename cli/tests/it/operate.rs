@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::{Client, Object, Ref};
+use tercel_testkit::ends::Ends;
 
 use crate::common::{Serving, err, free, group_status, in_one_line, lags, leader, out, tercel, until};
 
@@ -148,15 +149,6 @@ struct Tally {
     commits: u64,
 }
 
-/// Ends the threads of a scope, also where the test fails: the scope waits for them.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// The guide's way: each member is ended with SIGTERM and started again, under clients that commit.
 #[test]
 fn rolling_restart_loses_and_fails_nothing() {
@@ -172,7 +164,7 @@ fn rolling_restart_loses_and_fails_nothing() {
     }
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _ends = Ends(&is_over);
+        let ends = Ends(&is_over);
         let clients: Vec<_> = (0..8)
             .map(|_| {
                 scope.spawn(|| {
@@ -214,7 +206,7 @@ fn rolling_restart_loses_and_fails_nothing() {
             // The next goes only when this one lacks nothing.
             until(|| lags(&all).filter(|lags| lags.iter().all(|lag| *lag <= 100)));
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(ends);
         let gaps: Vec<Duration> = clients.into_iter().map(|client| client.join().unwrap()).collect();
         println!("longest gap of a client: {:?}", gaps.iter().max());
     });

@@ -35,6 +35,25 @@ fn reads_then_commits(
     tx.commit().map(|_| ())
 }
 
+/// Runs a change under a snapshot, and something else of another transaction in its first attempt; gives the
+/// number of attempts beside what became of it.
+fn change_amid<R>(
+    client: &Client,
+    change: impl Fn(&tercel::Tx<'_>) -> Result<R, Error>,
+    amid: impl Fn() -> Result<(), Error>,
+) -> (u32, Result<R, Error>) {
+    let mut attempts = 0;
+    let outcome = client.transaction().isolation(Isolation::Snapshot).run(|tx| {
+        attempts += 1;
+        let changed = change(tx)?;
+        if attempts == 1 {
+            amid()?;
+        }
+        Ok(changed)
+    });
+    (attempts, outcome)
+}
+
 #[test]
 fn nothing_appears_in_a_range_that_was_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,19 +125,11 @@ fn no_change_is_lost_in_leaves_that_are_joined_under_snapshots() {
     for removed in 0..70 {
         for key in &left {
             let value = client.run(|tx| item(tx, *key + removed)).unwrap();
-            let mut attempts = 0;
-            client
-                .transaction()
-                .isolation(Isolation::Snapshot)
-                .run(|tx| {
-                    attempts += 1;
-                    map.insert(tx, *key, value)?;
-                    if attempts == 1 && key == &left[removed as usize % left.len()] {
-                        client.run(|inner| map.remove(inner, removed * 2))?;
-                    }
-                    Ok(())
-                })
-                .unwrap();
+            let amid = || match key == &left[removed as usize % left.len()] {
+                true => client.run(|inner| map.remove(inner, removed * 2).map(drop)),
+                false => Ok(()),
+            };
+            change_amid(&client, |tx| map.insert(tx, *key, value).map(drop), amid).1.unwrap();
             assert_eq!(client.run(|tx| map.get_ref(tx, *key)).unwrap(), Some(value), "{key} at {removed}");
         }
     }
@@ -139,20 +150,12 @@ fn no_change_is_lost_when_a_last_entry_goes_under_snapshots() {
                     Map::<u64, Item>::build_sorted(tx, (0..len).map(|i| (i, value)))
                 })
                 .unwrap();
-            let mut attempts = 0;
-            let value = client
-                .transaction()
-                .isolation(Isolation::Snapshot)
-                .run(|tx| {
-                    attempts += 1;
-                    let value = item(tx, 1)?;
-                    map.insert(tx, changed, value)?;
-                    if attempts == 1 {
-                        client.run(|inner| map.remove(inner, len - 1))?;
-                    }
-                    Ok(value)
-                })
-                .unwrap();
+            let insert = |tx: &tercel::Tx<'_>| {
+                let value = item(tx, 1)?;
+                map.insert(tx, changed, value).map(|_| value)
+            };
+            let remove = || client.run(|inner| map.remove(inner, len - 1).map(drop));
+            let value = change_amid(&client, insert, remove).1.unwrap();
             assert_eq!(client.run(|tx| map.get_ref(tx, changed)).unwrap(), Some(value), "{changed} of {len}");
         }
     }
@@ -171,16 +174,12 @@ fn no_change_is_lost_in_leaves_that_are_popped_under_snapshots() {
                 Vector::<Item>::build(tx, std::iter::repeat_n(value, len as usize))
             })
             .unwrap();
-        let mut attempts = 0;
-        let outcome = client.transaction().isolation(Isolation::Snapshot).run(|tx| {
-            attempts += 1;
+        let set = |tx: &tercel::Tx<'_>| {
             let value = item(tx, 245)?;
-            vector.set(tx, changed, value)?;
-            if attempts == 1 {
-                client.run(|inner| vector.pop_back(inner))?;
-            }
-            Ok(value)
-        });
+            vector.set(tx, changed, value).map(|_| value)
+        };
+        let (attempts, outcome) =
+            change_amid(&client, set, || client.run(|inner| vector.pop_back(inner).map(drop)));
         assert_eq!(attempts, 2);
         match outcome {
             Ok(value) => assert_eq!(client.run(|tx| vector.get_ref(tx, changed)).unwrap(), Some(value)),

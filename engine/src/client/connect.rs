@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind};
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 use tercel_wire::vector::{VECTOR_MAX, Vector};
@@ -41,13 +41,11 @@ impl Client {
         let resume =
             resume.map(|r| if self.peer.begins_anew { Resume { pages: Vec::new(), ..r } } else { r });
         let hello = Hello {
-            client: self.id,
             connection: self.peer.connection,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
             space: self.config.space,
             resume,
             via: self.peer.servers.reads_anywhere.then_some(Via::Any),
+            ..Hello::new(self.id)
         };
         let mut body = Vec::new();
         hello.encode(&mut body);
@@ -153,7 +151,7 @@ impl Client {
     /// The peer broke the protocol: no further byte of this connection counts.
     fn fail(&mut self, e: Error) {
         let first = self.peer.link == LinkState::Greeting && self.history.view == ViewId::NONE;
-        self.disconnected(e.to_string());
+        self.disconnected(e.clone().words());
         if first {
             // The peer at that address has never been our server: trying it again would not help, but another
             // may be one.
@@ -269,6 +267,16 @@ impl Client {
             self.peer.link = LinkState::Down("the server is behind what this client has heard of".into());
             return;
         }
+        let alone = self.peer.servers.check_alone(w.space, &w.servers);
+        if let Some(at) = alone.err().filter(|_| self.history.view == ViewId::NONE) {
+            // It may be a member whose directory was lost: what is written there goes to another space.
+            let why = format!(
+                "{at} is served by a server of no group, and was named with others; name it alone, or serve it with --join"
+            );
+            self.peer.turned_away = Some(why.clone());
+            return self.disconnected(why);
+        }
+        self.peer.turned_away = None;
         self.history.space = w.space;
         self.config.space = w.space;
         if !w.places {
@@ -347,10 +355,13 @@ impl Client {
             }
             // Without a call it is the connection that is refused.
             _ if call != 0 => return self.refused_call(call, error),
-            Refusal::Unavailable | Refusal::Full(_) => self.disconnected(error.to_string()),
-            Refusal::NotLeader => {
-                self.peer.servers.sent_on(r.servers);
-                self.disconnected(error.to_string());
+            Refusal::Unavailable | Refusal::Full(_) | Refusal::NotLeader => {
+                if r.reason == Refusal::NotLeader {
+                    self.peer.servers.sent_on(r.servers);
+                }
+                let why = error.words();
+                self.peer.turned_away = Some(why.clone());
+                self.disconnected(why);
             }
             _ => self.peer.link = LinkState::Refused(error),
         }

@@ -148,6 +148,8 @@ struct Peer {
     down_since: Option<Now>,
     /// Why the server turned this client away, until it is welcomed.
     refusal: Option<Error>,
+    /// The words of the server that turned this client away last, for now, until one welcomes it.
+    turned_away: Option<String>,
     /// Set if the greeting could not name all cached pages, so that none of them may be kept.
     begins_anew: bool,
     keepalive_us: u64,
@@ -226,6 +228,7 @@ impl Client {
                 connection: 0,
                 down_since: None,
                 refusal: None,
+                turned_away: None,
                 begins_anew: false,
                 keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
                 has_others: false,
@@ -303,6 +306,11 @@ impl Client {
         self.peer.link.is_connected() && now >= self.silent_at()
     }
 
+    /// Its server may have told of other ones to try. A reader that named its copy alone stays with that.
+    pub fn note_others(&mut self) {
+        self.peer.has_others |= self.knows_several() && !self.peer.servers.reads_anywhere;
+    }
+
     /// There are other servers to try: one that owes an answer is given up soon.
     pub fn has_others(&mut self) {
         self.peer.has_others = true;
@@ -320,6 +328,7 @@ impl Client {
             // It was asked since: a server answers from its memory.
             LinkState::Up if last_asked > last_heard => self.owed_haste_us().map(|us| last_asked.plus_us(us)),
             LinkState::Greeting => self.haste_us(limits::GREETED_US).map(|us| last_heard.plus_us(us)),
+            LinkState::Checking => self.haste_us(limits::HASTE_US).map(|us| last_heard.plus_us(us)),
             _ => None,
         };
         let in_time = last_heard.plus_us(2 * keepalive_us + 1);
@@ -369,7 +378,10 @@ impl Client {
         match &self.peer.link {
             LinkState::Down(why) => why.clone(),
             LinkState::Refused(e) => e.to_string(),
-            LinkState::Greeting | LinkState::Checking => "the server does not answer the greeting".into(),
+            LinkState::Greeting | LinkState::Checking => {
+                let none = || "the server does not answer the greeting".into();
+                self.peer.turned_away.clone().unwrap_or_else(none)
+            }
             LinkState::Up => "the server does not answer".into(),
         }
     }
@@ -611,6 +623,19 @@ mod tests {
             client.handle(Now(2_100_000), Input::Time);
             assert!(!client.seems_silent(Now(4_000_000)) && client.seems_silent(Now(4_000_001)));
         }
+    }
+
+    #[test]
+    fn silent_member_is_given_up_by_client_that_was_told_of_others() {
+        let mut client = asking();
+        client.peer.servers.learn(vec!["a:1".into(), "b:1".into()]);
+        client.note_others();
+        client.handle(Now(1_000_000), Input::Time);
+        assert_eq!(client.deadline(), Some(Now(1_000_000 + limits::HASTE_US)));
+        // Welcomed, and its classes are read again.
+        client.peer.link = LinkState::Checking;
+        client.peer.last_heard = Now(1_000_000);
+        assert!(client.seems_silent(Now(1_000_000 + limits::HASTE_US)));
     }
 
     #[test]

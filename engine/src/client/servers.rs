@@ -5,6 +5,8 @@
 //! server that did not answer, because it did not lead yet, is tried once more for each other that tells
 //! that it leads.
 
+use tercel_wire::id::SpaceId;
+
 use super::Client;
 use crate::random::Random;
 
@@ -30,6 +32,8 @@ pub struct Servers {
     pauses: Pauses,
     /// Greetings that were answered by nonsense, until a server welcomes the client.
     strangers: u32,
+    /// Servers of no group that were met since a member was, and the space of each.
+    alone: Vec<(String, SpaceId)>,
     /// Any member will do, and the first that was named is the best.
     pub(super) reads_anywhere: bool,
 }
@@ -76,6 +80,7 @@ impl Servers {
             unreachable: None,
             pauses: Pauses::new(seed),
             strangers: 0,
+            alone: Vec::new(),
             reads_anywhere: false,
         }
     }
@@ -106,6 +111,23 @@ impl Servers {
         self.forget_tried();
         self.unreachable = None;
         self.strangers = 0;
+        self.alone.clear();
+    }
+
+    /// Checks that a server of this space, which tells of these members, may be the one that was named. One
+    /// that is of no group may not be where others are named that are not the same.
+    ///
+    /// # Errors
+    /// Its address.
+    pub(super) fn check_alone(&mut self, space: SpaceId, members: &[String]) -> Result<(), String> {
+        if !members.is_empty() || self.named.len() < 2 {
+            return Ok(());
+        }
+        let at = self.tried.last().cloned().unwrap_or_default();
+        self.alone.retain(|(other, _)| *other != at && self.named.contains(other));
+        self.alone.push((at.clone(), space));
+        let is_everywhere = self.named.iter().all(|at| self.alone.contains(&(at.clone(), space)));
+        is_everywhere.then_some(()).ok_or(at)
     }
 
     /// A greeting was answered by nonsense. Gives how many were.
@@ -269,6 +291,19 @@ mod tests {
         servers.try_again();
         let next: Vec<String> = (0..3).map(|_| servers.try_next().0).collect();
         assert_eq!(next, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn server_of_no_group_is_passed_over() {
+        let mut servers = of(&["a", "b"]);
+        assert_eq!(servers.try_next().0, "a");
+        assert_eq!(servers.check_alone(SpaceId(7), &[]), Err("a".into()));
+        assert_eq!(servers.try_next().0, "b");
+        assert_eq!(servers.check_alone(SpaceId(8), &[]), Err("b".into()), "another space");
+        assert_eq!(servers.check_alone(SpaceId(8), &all(&["b"])), Ok(()), "a member");
+        assert_eq!(servers.try_next().0, "a");
+        assert_eq!(servers.check_alone(SpaceId(8), &[]), Ok(()), "one server at both");
+        assert_eq!(of(&["a"]).check_alone(SpaceId(7), &[]), Ok(()), "no other was named");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tercel_wire::cursor::DecodeError;
-use tercel_wire::frame::Kind;
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, Oref, Stamp};
 use tercel_wire::interface::InterfaceSchema;
 use tercel_wire::message::{
@@ -88,6 +88,16 @@ impl Client {
     pub fn lend_lane(&mut self) -> Option<Lane> {
         let table = self.requests.table?;
         self.requests.slots.lend(table, self.requests.connection)
+    }
+
+    /// The header of requests that the host frames itself, on this connection.
+    pub fn request_header(&mut self) -> Header {
+        self.header(Kind::Request, 0)
+    }
+
+    /// Says whether a message has come in part, so that the next bytes are the rest of it.
+    pub fn is_amid_message(&self) -> bool {
+        !self.peer.deframer.is_empty()
     }
 
     /// The body of the response to the last call of a lent slot, if it came as a message.
@@ -346,7 +356,7 @@ impl Caller for Client {
 
 #[cfg(test)]
 mod tests {
-    use tercel_wire::frame::{Header, encode, split};
+    use tercel_wire::frame::{encode, split};
     use tercel_wire::id::ViewId;
     use tercel_wire::message::{Hello, Item, Refusal, Refused, ResponseEnd};
 

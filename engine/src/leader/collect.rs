@@ -24,7 +24,7 @@ use super::census::{Counted, Counting};
 use super::marks::{Color, Marks};
 use super::own::trees_of;
 use super::{Leader, Work};
-use crate::effect::CollectConfig;
+use crate::effect::{CollectConfig, Unread};
 use crate::mutant::{self, Rule, dropped};
 use crate::pages::mob::forwarded;
 use crate::pages::reads::Waiter;
@@ -611,7 +611,7 @@ impl Leader {
 
     /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it
     /// leads to.
-    pub(crate) fn collect_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
+    pub(crate) fn collect_read(&mut self, page: PageId, failed: Option<&Unread>, work: &mut Work<'_>) {
         let Some(cycle) = self.reclaiming.collecting.cycle.as_mut().filter(|c| c.reading == Some(page))
         else {
             return;
@@ -623,9 +623,7 @@ impl Leader {
             // space.
             return work.pages.cool(page);
         };
-        let text = format!(
-            "a collection needs every page: {why}; `tercel check --repair` restores what the log holds"
-        );
+        let text = format!("a collection needs every page: {}", why.with_next_step());
         if let Some(cycle) = self.reclaiming.collecting.cycle.take() {
             self.take_back_dead(&cycle, work);
         }

@@ -14,6 +14,7 @@ use super::large::is_large;
 use super::own::Owned;
 use super::waiting::Parked;
 use super::{Asked, Leader, Work};
+use crate::effect::Unread;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::pages::reads::Waiter;
@@ -348,10 +349,10 @@ impl Leader {
         }
     }
 
-    /// A page that a commit waited for is damaged.
-    pub(crate) fn page_failed(&mut self, id: u64, why: &str, work: &mut Work<'_>) {
+    /// A page that a commit waited for cannot be read.
+    pub(crate) fn page_failed(&mut self, id: u64, why: &Unread, work: &mut Work<'_>) {
         let Some(parked) = self.waiting.take(id) else { return };
-        work.refuse(parked.asked, Refusal::Corrupt, why);
+        work.refuse(parked.asked, why.refusal(), why.to_string());
         self.not_executed(parked.asked, parked.op, Refusal::NotExecuted, work);
     }
 

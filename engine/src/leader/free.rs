@@ -115,14 +115,14 @@ impl Leader {
         }
     }
 
-    /// The page that freeing waited for is here, or is damaged: then what was released in it stays where it
-    /// is.
-    pub(crate) fn free_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
+    /// The page that freeing waited for is here, or cannot be read: then what was released in it stays where
+    /// it is.
+    pub(crate) fn free_read(&mut self, page: PageId, is_unread: bool, work: &mut Work<'_>) {
         if self.reclaiming.freeing.reading != Some(page) {
             return;
         }
         self.reclaiming.freeing.reading = None;
-        if failed.is_some() {
+        if is_unread {
             let released = &work.replica.released;
             let is_there = |root: &Oref| released.moved(*root).unwrap_or(*root).page() == page;
             let taken = released.iter().take_while(is_there).count();

@@ -22,6 +22,7 @@ use tercel_wire::message::{CommitEffects, Refusal, Write};
 use super::commit::{Body, check_object, missing_of};
 use super::place::Placing;
 use super::{Asked, Leader, Work};
+use crate::effect::Unread;
 use crate::mutant::{self, Rule, dropped};
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
@@ -359,14 +360,14 @@ impl Leader {
         }
     }
 
-    /// A page that it waited for is here, or damaged.
-    pub(crate) fn large_read(&mut self, id: u64, failed: Option<&str>, work: &mut Work<'_>) {
+    /// A page that it waited for is here, or cannot be read.
+    pub(crate) fn large_read(&mut self, id: u64, failed: Option<&Unread>, work: &mut Work<'_>) {
         let Some(large) = self.large.as_mut().filter(|l| l.id == id) else { return };
         large.pages.missing -= 1;
         if let Some(why) = failed {
             let (asked, op) = (large.asked, large.op);
             self.end_large();
-            work.refuse(asked, Refusal::Corrupt, why);
+            work.refuse(asked, why.refusal(), why.to_string());
             self.not_executed(asked, op, Refusal::NotExecuted, work);
         }
     }

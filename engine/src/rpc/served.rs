@@ -112,7 +112,9 @@ impl Served {
         slot.state = State::Running(None);
         let before = slot.kept.capacity();
         slot.kept.clear();
-        slot.kept.shrink_to(SPARE_BYTES);
+        if slot.kept.capacity() > SPARE_BYTES {
+            slot.kept.shrink_to(SPARE_BYTES);
+        }
         self.kept_bytes = self.kept_bytes - before + slot.kept.capacity();
         Arrival::New
     }
@@ -156,7 +158,9 @@ impl Served {
             return true;
         }
         if body.len() <= limits::KEPT_BYTES_MAX.min(room) {
-            slot.kept.reserve_exact(body.len());
+            if slot.kept.capacity() < body.len() {
+                slot.kept.reserve_exact(body.len());
+            }
             slot.kept.extend_from_slice(body);
             slot.state = State::Kept;
         } else {

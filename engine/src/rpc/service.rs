@@ -244,6 +244,7 @@ pub(super) fn read_answer<R, E>(
 }
 
 /// The stamp that a response names: what its caller reads from then on is not older.
+#[inline]
 pub fn stamp_of(end: &ResponseEnd<'_>) -> Stamp {
     match end {
         _ if dropped(Rule::CallForgetsStamp) => Stamp::ZERO,

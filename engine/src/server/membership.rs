@@ -15,7 +15,6 @@ use super::{End, Server};
 use crate::effect::{Conn, Effect, Effects};
 use crate::order;
 use crate::order::quorum::{HAND_OVER_US, Other};
-use crate::sessions::regroup::HEARD_US;
 use crate::time::Now;
 
 /// A server's place in a group, and the members that are connected to it.
@@ -100,9 +99,6 @@ impl Membership {
         if group != self.group || join.space != space {
             return Err(format!("this server is of group {:016x}, and not of {group:016x}", self.group));
         }
-        if member == self.me {
-            return Err(format!("member {member} is this server itself: two processes have its identity"));
-        }
         if version != MEMBERS_VERSION {
             return Err(format!("members of this group speak version {MEMBERS_VERSION}, and not {version}"));
         }
@@ -159,7 +155,7 @@ impl Server {
 
     /// Tells a member that is not on the list so. It is heard all the same: the list here may be an old one.
     fn note_stranger(&mut self, conn: Conn, from: MemberId, out: &mut Effects) {
-        let is_listed = self.sequencer.status().is_none_or(|group| group.members.get(from).is_some());
+        let is_listed = self.sequencer.members().is_none_or(|members| members.get(from).is_some());
         let unlisted = self.membership.iter_mut().map(|group| &mut group.unlisted);
         unlisted.for_each(|all| _ = if is_listed { all.remove(&from) } else { all.insert(from, conn) });
         if !is_listed {
@@ -180,6 +176,10 @@ impl Server {
         let Some(membership) = &mut self.membership else {
             return self.turn_away(conn, "this server is of no group", out);
         };
+        if join.member == membership.me {
+            // It has connected to itself: a list has another member, that was here before, at its address.
+            return out.push(Effect::Close(conn));
+        }
         if let Err(why) = membership.check(join, self.space) {
             return self.turn_away(conn, &why, out);
         }
@@ -266,8 +266,8 @@ impl Server {
             return Vec::new();
         };
         let may_lead = |other: &Other| {
-            let is_heard = !other.is_lost && self.now.since_us(other.heard) <= HEARD_US;
-            group.members.votes(other.id) && is_heard && self.is_connected(Some(other.id))
+            let is_fed = !other.is_lost && other.is_there(self.now);
+            group.members.votes(other.id) && is_fed && self.is_connected(Some(other.id))
         };
         let mut able: Vec<Other> = group.others.iter().copied().filter(may_lead).collect();
         able.sort_unstable_by_key(|other| other.id);
@@ -301,4 +301,4 @@ pub(super) const REMOVED: &str = "this member was removed from its group, which 
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 5;
+pub const MEMBERS_VERSION: u16 = 6;

@@ -25,12 +25,12 @@ use tercel_wire::message::{Refusal, Request};
 
 pub use crate::effect::{
     Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
-    ServerStats, SpaceWarning, store,
+    ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;
 pub use membership::{MEMBERS_VERSION, Membership};
-pub use recover::{Recovery, RecoveryError};
+pub use recover::{LogEnds, Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader};
 use crate::limits;
@@ -246,7 +246,11 @@ impl Server {
             out,
         };
         let result = f(&mut self.sessions, &mut cx);
-        self.said(said, out);
+        // Most often the sequencer has said nothing.
+        match said.is_empty() {
+            true => out.said = said,
+            false => self.said(said, out),
+        }
         result
     }
 
@@ -285,7 +289,7 @@ impl Server {
                 Output::Confirmed(number, stamp) => {
                     self.sessions(out, |s, cx| s.confirmed(number, stamp, cx));
                 }
-                Output::Save(number, view) => out.push(Effect::Save(number, view)),
+                Output::Save(number, view, electorate) => out.push(Effect::Save(number, view, electorate)),
                 Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
                 Output::KeepFrom(position) => self.sessions.keep_log_from(position, out),
                 Output::Sure => out.push(Effect::Sure),
@@ -571,6 +575,11 @@ impl Server {
         self.leader.as_ref().map_or(self.replica.view(), |leader| leader.view())
     }
 
+    /// The time since a leader of its group was heard, in microseconds; none while one is, or it leads.
+    pub fn unled_us(&self) -> Option<u64> {
+        self.sequencer.unled_us(self.now)
+    }
+
     /// Says whether it leads, and clients are answered.
     pub fn is_leading(&self) -> bool {
         self.leader.is_some()
@@ -630,9 +639,10 @@ impl Server {
         }
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
         let services = &self.config.services;
+        // Others are given copies of the request: it stays in registers for the shortest way.
         let lent = match &shared {
             None => None,
-            Some((shared, bytes)) => match services.lend(&request, body, (shared, *bytes)) {
+            Some((shared, bytes)) => match services.lend(&{ request }, body, (shared, *bytes)) {
                 Some(lent) if request.object.is_none() => Some(lent),
                 _ => return false,
             },
@@ -648,7 +658,7 @@ impl Server {
             // It is queued with the other operations, as a message.
             Some(_) if request.slot.is_some() => false,
             Some(_) => {
-                self.run_reading(now, client, &request, local, response.bytes(), out);
+                self.run_reading(now, client, &{ request }, local, response.bytes(), out);
                 true
             }
         }

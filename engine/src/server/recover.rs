@@ -9,11 +9,13 @@
 use std::collections::VecDeque;
 
 use tercel_wire::cursor::DecodeError;
-use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
+use tercel_wire::id::{EntryId, LogPosition, SpaceId, Stamp, ViewId, Written};
 use thiserror::Error;
 
 use crate::effect::{Checkpoint, Effects, ServerConfig};
 use crate::order::quorum::members::Members;
+use crate::order::quorum::remembered::Remembered;
+use crate::order::quorum::{Run, Start};
 use crate::order::solo::Solo;
 use crate::order::{Input, Lead, Sealed, Sequencer};
 use crate::pages::Pages;
@@ -70,6 +72,19 @@ pub struct Recovery {
     replay_from: Stamp,
     replayed: Stamp,
     stored_end: u32,
+}
+
+/// The findings of a host in the log of a member.
+#[derive(Debug, Clone, Copy)]
+pub struct LogEnds<'a> {
+    /// The entry before the first one.
+    pub begins: EntryId,
+    /// The last position of each view.
+    pub runs: &'a [(ViewId, LogPosition)],
+    /// Known to be stable.
+    pub stable: LogPosition,
+    /// Set if the log ends there; not if it ends in bytes that may have been entries.
+    pub is_sure: bool,
 }
 
 impl Recovery {
@@ -158,6 +173,31 @@ impl Recovery {
     /// The members of the group as of the last entry that was applied, if there were any.
     pub fn members(&self) -> Option<&Members> {
         self.replica.members.as_ref()
+    }
+
+    /// The start of the sequencer of a member that remembers this, over the log that was replayed up to
+    /// `stable` and kept from there.
+    pub fn start(&self, of: &Remembered, log: LogEnds<'_>) -> Start {
+        let (mut runs, mut before) = (Vec::new(), log.begins.position);
+        for (view, last) in log.runs {
+            let run = Run { view: *view, last: (*last).min(log.stable) };
+            if run.last > before {
+                before = run.last;
+                runs.push(run);
+            }
+        }
+        Start {
+            me: of.me,
+            promised: of.promised,
+            begins: log.begins,
+            runs,
+            stable: log.stable,
+            stable_stamp: self.stamp(),
+            members: self.members().unwrap_or(&of.members).clone(),
+            electorate: of.electorate.clone(),
+            suffix: self.kept(),
+            is_sure: log.is_sure,
+        }
     }
 
     /// The log that was replayed begins after this stamp.

@@ -25,7 +25,6 @@ use tercel_wire::message::{
 };
 use tercel_wire::page::{PAGE_BYTES, Page};
 
-use super::regroup::HEARD_US;
 use super::{Cx, Sessions};
 use crate::effect::{Conn, Effect, Effects};
 use crate::leader::Asked;
@@ -395,7 +394,7 @@ impl Sessions {
 fn stand_down_if_stuck(cx: &mut Cx<'_>) {
     let Some(group) = cx.sequencer.status() else { return };
     let is_able = |id: MemberId| {
-        let is_fed = |other: &Other| !other.is_lost && cx.now.since_us(other.heard) <= HEARD_US;
+        let is_fed = |other: &Other| !other.is_lost && other.is_there(cx.now);
         id == group.me || group.others.iter().any(|other| other.id == id && is_fed(other))
     };
     if group.members.voters().filter(|id| is_able(*id)).count() < group.members.quorum() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::message::{Fetch, PageReply, Refusal, Unchanged};
-use tercel_wire::page::Page;
+use tercel_wire::page::{Page, PageError};
 
 use super::{Cx, Sessions};
-use crate::effect::Effect;
+use crate::effect::{Effect, Unread};
 use crate::leader::Asked;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
@@ -62,7 +62,7 @@ impl Sessions {
     pub(crate) fn page_read(
         &mut self,
         page: PageId,
-        result: Result<Option<Vec<u8>>, String>,
+        result: Result<Option<Vec<u8>>, Unread>,
         cx: &mut Cx<'_>,
     ) {
         let waiters = match cx.pages.reads.done(page) {
@@ -73,16 +73,17 @@ impl Sessions {
         let checked = result.and_then(|bytes| match bytes {
             None => Ok(None),
             Some(bytes) => {
-                Page::parse(&bytes, page).map(|_| ()).map_err(|e| e.to_string()).map(|()| Some(bytes))
+                let damaged = |e: PageError| Unread::Damaged(e.to_string());
+                Page::parse(&bytes, page).map(|_| ()).map_err(damaged).map(|()| Some(bytes))
             }
         });
         let failed = checked.map(|bytes| cx.pages.keep_read(page, bytes.map(Arc::new))).err();
         for waiter in waiters {
-            self.go_on(waiter, failed.as_deref(), cx);
+            self.go_on(waiter, failed.as_ref(), cx);
         }
     }
 
-    fn go_on(&mut self, waiter: Waiter, failed: Option<&str>, cx: &mut Cx<'_>) {
+    fn go_on(&mut self, waiter: Waiter, failed: Option<&Unread>, cx: &mut Cx<'_>) {
         match (waiter, failed) {
             (Waiter::Fetch(conn, call, fetch), failed) => {
                 let Some(session) = self.all.get_mut(&conn) else { return };
@@ -90,7 +91,7 @@ impl Sessions {
                 let asked = Asked { conn, call };
                 match failed {
                     None => self.serve_or_wait(asked, fetch, cx),
-                    Some(e) => cx.refuse(asked, Refusal::Corrupt, e),
+                    Some(e) => cx.refuse(asked, e.refusal(), e.to_string()),
                 }
             }
             (Waiter::Commit(_, id), None) => self.lead(cx, |leader, work| leader.page_came(id, work)),
@@ -99,7 +100,7 @@ impl Sessions {
                 self.lead(cx, |leader, work| leader.large_read(id, failed, work))
             }
             (Waiter::Release(page), failed) => {
-                self.lead(cx, |leader, work| leader.free_read(page, failed, work));
+                self.lead(cx, |leader, work| leader.free_read(page, failed.is_some(), work));
             }
             (Waiter::Collect(page), failed) => {
                 self.lead(cx, |leader, work| leader.collect_read(page, failed, work));
@@ -107,12 +108,9 @@ impl Sessions {
             (Waiter::Inside(_, page), failed) => self.inside.page_read(page, failed),
             (Waiter::Install, None) => cx.pages.install_read(),
             (Waiter::Host, _) => {}
-            // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new
+            // A page that must be rewritten and cannot be read: stopping keeps the log, which has the new
             // objects.
-            (Waiter::Install, Some(e)) => {
-                let next = "`tercel check --repair` restores what the log holds";
-                cx.out.push(Effect::Stop(format!("{e}; {next}")));
-            }
+            (Waiter::Install, Some(e)) => cx.out.push(Effect::Stop(e.with_next_step())),
         }
     }
 }

@@ -22,7 +22,8 @@ use super::{Cx, Sessions, unasked};
 use crate::effect::Conn;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::order::quorum::Status;
+use crate::order::quorum::members::Member;
+use crate::order::quorum::{HEARD_US, Status};
 use crate::replica::answers::clients_max;
 use crate::time::Now;
 
@@ -149,7 +150,7 @@ impl Sessions {
 
     /// A client greets a server that does not lead: it is told of the leader, or waits until there is one.
     fn await_leader(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
-        if cx.sequencer.status().is_none() {
+        if cx.sequencer.members().is_none() {
             return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
         }
         if !self.has_room_for(&hello) {
@@ -333,11 +334,15 @@ fn is_behind(hello: &Hello, cx: &Cx<'_>) -> bool {
 
 /// The refusal of a member that does not lead.
 pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
-    let text = match cx.sequencer.leader() {
-        Some(leader) => format!("this member of the group does not lead, and {} does", leader.address),
-        None => "no member of the group leads now, as far as this one knows: try again".into(),
+    let text = match (leader(cx), unled_s(cx)) {
+        (Some(leader), _) => format!("this member of the group does not lead, and {} does", leader.address),
+        (None, Some(seconds)) => format!(
+            "no member of the group has led for {seconds} s, as without a quorum; start the members that are down: `tercel \
+             group status` tells which"
+        ),
+        (None, None) => "no member of the group leads now, as far as this one knows: try again".into(),
     };
-    let leader = cx.sequencer.leader().map(|leader| leader.id);
+    let leader = leader(cx).map(|leader| leader.id);
     let servers = cx.sequencer.status().map_or(Vec::new(), |group| {
         let mut servers = addresses(&group, |id| Some(id) == leader);
         servers.extend(addresses(&group, |id| Some(id) != leader && id != group.me));
@@ -345,6 +350,16 @@ pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
         servers
     });
     Refused { reason: Refusal::NotLeader, text, servers }
+}
+
+/// The other member that leads, if it was heard a moment ago.
+pub(super) fn leader<'a>(cx: &'a Cx<'_>) -> Option<&'a Member> {
+    cx.sequencer.leader().filter(|_| cx.sequencer.unled_us(cx.now).is_none())
+}
+
+/// Seconds for which no member has led, if that is longer than a change of views takes.
+fn unled_s(cx: &Cx<'_>) -> Option<u64> {
+    cx.sequencer.unled_us(cx.now).filter(|us| *us >= HEARD_US).map(|us| us / 1_000_000)
 }
 
 /// The addresses of all members.

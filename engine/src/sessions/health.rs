@@ -7,6 +7,7 @@
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{FromServer, Health, HealthState};
 
+use super::greet::leader;
 use super::{Cx, Sessions};
 use crate::leader::Asked;
 use crate::limits;
@@ -53,7 +54,8 @@ impl Condition {
             Drain::Ordered(_) => Drain::Draining,
             other => other,
         };
-        Condition { drain, disk_full: self.disk_full, relieved: self.relieved, ..Condition::new(now) }
+        let Condition { began, disk_full, relieved, .. } = self;
+        Condition { began, drain, disk_full, relieved, ..Condition::new(now) }
     }
 
     /// New calls are refused from now on, or from when the lead is handed over.
@@ -130,7 +132,7 @@ fn not_leading(cx: &Cx<'_>) -> (HealthState, String) {
         );
         return (HealthState::NotLeading, text);
     }
-    let Some(leader) = cx.sequencer.leader() else { return none() };
+    let Some(leader) = leader(cx) else { return none() };
     let at = &leader.address;
     if group.members.get(group.me).is_none() {
         let text = format!("member {} is not on the list of its group, which {at} leads", group.me);

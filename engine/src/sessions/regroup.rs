@@ -95,8 +95,13 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
             if of.address.is_empty() || !of.address.bytes().all(is_plain) {
                 return denied(format!("{:?} is no address of a member: write HOST:PORT", of.address));
             }
-            if members.iter().any(|member| member.address == of.address && member.id != of.member) {
-                return denied(format!("{} is the address of another member: name your own", of.address));
+            let is_others = |member: &&Member| member.address == of.address && member.id != of.member;
+            if let Some(other) = members.iter().find(is_others) {
+                return denied(format!(
+                    "{} is the address of another member, {}; name one of its own with --advertise or, if that member is lost, \
+                     run `tercel group remove {}` before",
+                    of.address, other.id, other.id
+                ));
             }
             match at.map(|at| &mut members[at]) {
                 Some(member) if member.address == of.address => return Ok(Change::Nothing),
@@ -114,9 +119,15 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
                 of.member
             ));
         }
-        (Regrouping::Vote, Some(at)) if members[at].votes => return Ok(Change::Nothing),
+        (Regrouping::Vote, Some(_)) if of.member == group.me => return Ok(Change::Nothing),
         (Regrouping::Vote, Some(at)) => {
             let other = group.others.iter().find(|other| other.id == of.member);
+            if members[at].votes {
+                return match other.is_some_and(|other| other.is_there(now)) {
+                    true => Ok(Change::Nothing),
+                    false => later(format!("member {} votes already, and is silent; start it", of.member)),
+                };
+            }
             if other.is_some_and(|other| other.is_lost) {
                 return later(format!(
                     "the leader's log does not reach back to what member {} lacks, so it takes a copy of the space: try again \
@@ -124,7 +135,7 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
                     of.member
                 ));
             }
-            if other.is_none_or(|other| now.since_us(other.heard) > HEARD_US) {
+            if other.is_none_or(|other| !other.is_there(now)) {
                 return later(format!("member {} does not answer: start it before it is to vote", of.member));
             }
             let lacks = group.stable.0 - other.map_or(0, |other| other.durable.0.min(group.stable.0));
@@ -151,7 +162,7 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
         }
         (Regrouping::Lead, Some(_)) => {
             let other = group.others.iter().find(|other| other.id == of.member);
-            return match other.is_some_and(|other| now.since_us(other.heard) <= HEARD_US) {
+            return match other.is_some_and(|other| other.is_there(now)) {
                 true => Ok(Change::Lead(of.member)),
                 false => later(format!("member {} does not answer, so it cannot lead now", of.member)),
             };
@@ -167,7 +178,7 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
     };
     let is_heard = |id: &MemberId| {
         let mut others = group.others.iter();
-        *id == group.me || others.any(|other| other.id == *id && now.since_us(other.heard) <= HEARD_US)
+        *id == group.me || others.any(|other| other.id == *id && other.is_there(now))
     };
     let (heard, needed) = (list.voters().filter(is_heard).count(), list.quorum());
     if heard < needed && of.step != Regrouping::Learn {
@@ -182,9 +193,6 @@ fn change(group: &Status, of: &Regroup, now: Now) -> Result<Change, Refused> {
 /// Entries that a member may lack that is to vote: what some milliseconds of commits are. With fewer it holds
 /// up no quorum for long.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
-
-/// A member is there that was heard so long ago at most: many heartbeats.
-pub(crate) const HEARD_US: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -204,6 +212,7 @@ mod tests {
             heard: Now(9_000_000),
             round_trip_us: None,
             is_lost: false,
+            is_gone: false,
         };
         Status {
             me: MemberId(1),
@@ -253,9 +262,11 @@ mod tests {
     #[test]
     fn change_that_cannot_be_is_refused_with_reason() {
         let mut of = group(&[true, true, false]);
+        of.others[0].is_gone = true;
+        assert!(why(&of, Regrouping::Vote, 2).contains("votes already, and is silent"));
         assert!(why(&of, Regrouping::Vote, 9).contains("no member of this group"));
         assert!(why(&of, Regrouping::Lead, 3).contains("does not vote"));
-        assert!(asked(&of, Regrouping::Learn, 9, "m1:1").unwrap_err().1.contains("another member"));
+        assert!(asked(&of, Regrouping::Learn, 9, "m1:1").unwrap_err().1.contains("tercel group remove"));
         assert!(asked(&of, Regrouping::Learn, 9, "a:1,b:1").unwrap_err().1.contains("no address"));
         assert!(why(&group(&[true, false]), Regrouping::Remove, 1).contains("only member that votes"));
         of.others[1].durable = LogPosition(3_000);
@@ -272,6 +283,11 @@ mod tests {
         of.is_changing = false;
         of.others.iter_mut().for_each(|other| other.heard = Now(1_000_000));
         assert!(why(&of, Regrouping::Remove, 2).contains("2 must answer and 1 do"));
+        of = group(&[true, true, true]);
+        of.others[1].is_gone = true;
+        assert!(why(&of, Regrouping::Remove, 2).contains("2 must answer and 1 do"));
+        assert!(asked(&of, Regrouping::Remove, 3, "").is_ok());
+        of.others[0].is_gone = true;
         // A member that has yet to be heard of may be made known.
         assert!(matches!(asked(&of, Regrouping::Learn, 9, "new:1"), Ok(Change::List(_))));
     }

@@ -5,6 +5,7 @@ use tercel_wire::page::PAGE_BYTES;
 
 use super::{Cx, Sessions};
 use crate::leader::{CollectStatus, Leader, Outlook};
+use crate::order::quorum::members::Member;
 use crate::order::quorum::{Status, Why};
 use crate::time::{Now, Times, in_words};
 
@@ -104,28 +105,32 @@ fn group_json(group: &Status, cx: &Cx<'_>) -> String {
         };
         let number = |n: Option<u64>| n.map_or("null".into(), |n| n.to_string());
         format!(
-            "{{\"member\":\"{}\",\"address\":\"{}\",\"votes\":{},\"leads\":{},\"end\":{},\"lag\":{},\"round_trip_us\":{},\"silent_ms\":{},\"lost\":{}}}",
+            "{{\"member\":\"{}\",\"address\":\"{}\",\"votes\":{},\"leads\":{},\"end\":{},\"lag\":{},\"round_trip_us\":{},\"silent_ms\":{},\"gone\":{},\"lost\":{}}}",
             member.id,
             member.address,
             member.votes,
             group.leader == Some(member.id),
             number(end),
             number(end.map(|end| group.end.position.0.saturating_sub(end))),
-            number(other.and_then(|other| other.round_trip_us)),
+            number(other.filter(|other| other.is_there(cx.now)).and_then(|other| other.round_trip_us)),
             number(other.map(|other| cx.now.since_us(other.heard) / 1_000)),
+            other.is_some_and(|other| other.is_gone),
             other.is_some_and(|other| other.is_lost)
         )
     });
     let members: Vec<String> = members.collect();
-    let leader = group.leader.and_then(|leader| group.members.get(leader));
+    let address = |of: &Member| format!("\"{}\"", of.address);
+    let led = group.leader.and_then(|leader| group.members.get(leader)).map_or("null".into(), address);
+    let unled_us = cx.sequencer.unled_us(cx.now);
+    let unled_ms = unled_us.map_or("null".into(), |us| (us / 1_000).to_string());
+    let leader = if unled_us.is_none() { &led } else { "null" };
     let unsure = cx.condition.unsure.map_or("null".into(), |(view, _)| view.number.to_string());
     format!(
-        "{{\"group\":\"{:016x}\",\"member\":\"{}\",\"view\":{},\"leads\":{},\"leader\":{},\"why\":\"{why}\",\"begins\":{},\"end\":{},\"stable\":{},\"sure\":{},\"lost\":{},\"unsure_view\":{unsure},\"members\":[{}]}}",
+        "{{\"group\":\"{:016x}\",\"member\":\"{}\",\"view\":{},\"leads\":{},\"leader\":{leader},\"led\":{led},\"unled_ms\":{unled_ms},\"why\":\"{why}\",\"begins\":{},\"end\":{},\"stable\":{},\"sure\":{},\"lost\":{},\"unsure_view\":{unsure},\"members\":[{}]}}",
         cx.group,
         group.me,
         group.view.number,
         cx.leader.is_some(),
-        leader.map_or("null".into(), |leader| format!("\"{}\"", leader.address)),
         group.begins,
         group.end.position,
         group.stable,

@@ -182,8 +182,8 @@ impl<'c> Tx<'c> {
             let _ = Tx::begin_until(self.port, &options, self.until)?;
         }
         Ok(Error::NotFound(format!(
-            "the export {far}: it was withdrawn, or this transaction begins before it; in the last case a session that \
-             absorbs the exporter's token sees it"
+            "the export {far}, which was withdrawn or is newer than this transaction (to rule the latter out, absorb the \
+             exporter's token in a session),"
         )))
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::world::hand::{A, B, Hand, Said, closed, refused};
 use tercel_engine::limits::{GREETED_PAGES_MAX, REVOKING_MAX};
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
-use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClientId, PageId, SpaceId};
 use tercel_wire::message::{Hello, Refusal, Resume, Stream, Unsubscribe};
 
@@ -100,13 +100,8 @@ fn pages_of_all_greetings_are_bounded_and_there_is_room_once_some_are_taken_in()
         let conn = Conn(client);
         h.input(Input::Connected(conn));
         let hello = Hello {
-            client: ClientId(client),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
             resume: Some(Resume { view, watermark, heard: watermark, pages: pages.clone() }),
-            via: None,
+            ..Hello::new(ClientId(client))
         };
         h.send(conn, Kind::Hello, |o| hello.encode(o))
     };

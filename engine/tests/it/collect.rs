@@ -234,62 +234,48 @@ fn kept_reference_to_an_object_that_was_freed_is_not_written() {
     verify(&w);
 }
 
-#[test]
-fn kept_reference_that_is_written_before_its_object_is_freed_is_judged_again() {
-    let w = world(2);
-    let kept = make(&w, 0, "kept", 1);
-    let (old, other) = (make(&w, 0, "old", 7), make(&w, 0, "other", 3));
-    w.run(1, |tx| Ok((tx.get(old)?.count(), tx.get(kept)?.count()))).unwrap();
-    w.run(0, |tx| tx.remove_root("old").map(|_| ())).unwrap();
-    let port = w.thread(1);
-    let open = Tx::begin(&port, Isolation::Serializable).unwrap();
-    open.edit(kept).unwrap().set_next(old).unwrap();
-    assert_eq!(number(&collect(&w), "objects"), 2);
-    // What it reads now is of the state behind the collection, and so its commit is.
-    assert_eq!(open.get(other).unwrap().count(), 3);
-    assert_eq!(open.commit().map(|_| ()), Err(Error::Conflict));
-    assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.next().is_null())), Ok(true));
-    verify(&w);
+/// The place where a transaction has a reference from whose object a collection then frees.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Origin {
+    /// It was kept since an earlier transaction.
+    Kept,
+    /// Another client read it, in a state that this transaction has not come to.
+    OtherClient,
+    /// Another transaction of this client read it, in the state that this one has too.
+    SameState,
 }
 
 #[test]
-fn reference_of_another_client_is_judged_in_the_state_that_the_transaction_moves_on_to() {
-    let w = world(2);
-    let kept = make(&w, 0, "kept", 1);
-    let (old, other) = (make(&w, 0, "old", 7), make(&w, 0, "other", 3));
-    w.run(1, |tx| Ok((tx.get(old)?.count(), tx.get(kept)?.count()))).unwrap();
-    let port = w.thread(1);
-    let open = Tx::begin(&port, Isolation::Serializable).unwrap();
-    // The other client read it in a state that this transaction has not come to.
-    w.run(0, |tx| set(tx, other, 4)).unwrap();
-    let of_other = w.run(0, |tx| Ok(tx.get(old)?.reference())).unwrap();
-    open.edit(kept).unwrap().set_next(of_other).unwrap();
-    w.run(0, |tx| tx.remove_root("old").map(|_| ())).unwrap();
-    assert_eq!(number(&collect(&w), "objects"), 2);
-    assert_eq!(open.get(other).unwrap().count(), 4);
-    assert_eq!(open.commit().map(|_| ()), Err(Error::Conflict));
-    assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.next().is_null())), Ok(true));
-    verify(&w);
-}
-
-#[test]
-fn reference_of_the_same_state_is_judged_in_the_state_that_the_transaction_moves_on_to() {
-    let w = world(2);
-    let kept = make(&w, 0, "kept", 1);
-    let (old, other) = (make(&w, 0, "old", 7), make(&w, 0, "other", 3));
-    w.run(1, |tx| Ok((tx.get(old)?.count(), tx.get(kept)?.count()))).unwrap();
-    let port = w.thread(1);
-    let [open, beside] = [0; 2].map(|_| Tx::begin(&port, Isolation::Serializable).unwrap());
-    // Another transaction of this client read it, in the state that this one has too.
-    let of_beside = beside.get(old).unwrap().reference();
-    open.edit(kept).unwrap().set_next(of_beside).unwrap();
-    w.run(0, |tx| set(tx, other, 4)).unwrap();
-    w.run(0, |tx| tx.remove_root("old").map(|_| ())).unwrap();
-    assert_eq!(number(&collect(&w), "objects"), 2);
-    assert_eq!(open.get(other).unwrap().count(), 4);
-    assert_eq!(open.commit().map(|_| ()), Err(Error::Conflict));
-    assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.next().is_null())), Ok(true));
-    verify(&w);
+fn written_reference_is_judged_where_transaction_moves_to() {
+    for origin in [Origin::Kept, Origin::OtherClient, Origin::SameState] {
+        let w = world(2);
+        let kept = make(&w, 0, "kept", 1);
+        let (old, other) = (make(&w, 0, "old", 7), make(&w, 0, "other", 3));
+        w.run(1, |tx| Ok((tx.get(old)?.count(), tx.get(kept)?.count()))).unwrap();
+        let port = w.thread(1);
+        let [open, beside] = [0; 2].map(|_| Tx::begin(&port, Isolation::Serializable).unwrap());
+        let change_other = || w.run(0, |tx| set(tx, other, 4)).unwrap();
+        let edited = open.edit(kept).unwrap();
+        match origin {
+            Origin::Kept => edited.set_next(old).unwrap(),
+            Origin::OtherClient => {
+                change_other();
+                edited.set_next(w.run(0, |tx| Ok(tx.get(old)?.reference())).unwrap()).unwrap();
+            }
+            Origin::SameState => {
+                edited.set_next(beside.get(old).unwrap().reference()).unwrap();
+                change_other();
+            }
+        }
+        w.run(0, |tx| tx.remove_root("old").map(|_| ())).unwrap();
+        assert_eq!(number(&collect(&w), "objects"), 2);
+        // What it reads now is of the state behind the collection, and so its commit is.
+        let expected = if origin == Origin::Kept { 3 } else { 4 };
+        assert_eq!(open.get(other).unwrap().count(), expected);
+        assert_eq!(open.commit().map(|_| ()), Err(Error::Conflict), "{origin:?}");
+        assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.next().is_null())), Ok(true), "{origin:?}");
+        verify(&w);
+    }
 }
 
 #[test]
@@ -458,30 +444,45 @@ fn linked(w: &World, n: usize) -> Vec<Ref<Thing>> {
     things
 }
 
+/// Objects with a root each, at a client that then turns to another page, and gives back those that are done
+/// with.
+fn left(w: &World) -> Vec<Ref<Thing>> {
+    let things = linked(w, 600);
+    w.run(0, |tx| {
+        let large = chain(tx, 400, 1_000)?;
+        tx.set_root("large", large)
+    })
+    .unwrap();
+    w.pass_ms(3_000);
+    things
+}
+
+/// An object, and its place among those that were made.
+type Numbered = (usize, Ref<Thing>);
+
+/// Has a collection free four of five objects; gives those that stay, and those that went.
+fn thin_out(w: &World, things: &[Ref<Thing>]) -> (Vec<Numbered>, Vec<Numbered>) {
+    let (stay, go): (Vec<_>, Vec<_>) = things.iter().copied().enumerate().partition(|(i, _)| i % 5 == 0);
+    for some in go.chunks(50) {
+        w.run(0, |tx| {
+            some.iter().try_for_each(|(_, r)| tx.remove_root(&format!("{}", r.oref())).map(|_| ()))
+        })
+        .unwrap();
+    }
+    collect(w);
+    w.pass_ms(3_000);
+    (stay, go)
+}
+
 #[test]
 fn room_beside_objects_that_stay_is_used_again_and_their_slots_are_not() {
     for cached in [true, false] {
         let w = world(2);
-        let things = linked(&w, 600);
-        // The client turns to another page, and gives back those that are done with.
-        w.run(0, |tx| {
-            let large = chain(tx, 400, 1_000)?;
-            tx.set_root("large", large)
-        })
-        .unwrap();
-        w.pass_ms(3_000);
+        let things = left(&w);
         if cached {
             things.iter().for_each(|r| _ = w.run(1, |tx| Ok(tx.get(*r)?.count())).unwrap());
         }
-        let (stay, go): (Vec<_>, Vec<_>) = things.iter().enumerate().partition(|(i, _)| i % 5 == 0);
-        for some in go.chunks(50) {
-            w.run(0, |tx| {
-                some.iter().try_for_each(|(_, r)| tx.remove_root(&format!("{}", r.oref())).map(|_| ()))
-            })
-            .unwrap();
-        }
-        collect(&w);
-        w.pass_ms(3_000);
+        let (stay, go) = thin_out(&w, &things);
         let (before, pages) = verify(&w);
         let made = linked(&w, 400);
         w.pass_ms(3_000);
@@ -492,45 +493,31 @@ fn room_beside_objects_that_stay_is_used_again_and_their_slots_are_not() {
         // Both clients tell them apart from what was there before.
         for client in 0..2 {
             for (i, r) in &stay {
-                assert_eq!(w.run(client, |tx| Ok(tx.get(**r)?.count())), Ok(*i as u64));
+                assert_eq!(w.run(client, |tx| Ok(tx.get(*r)?.count())), Ok(*i as u64));
             }
             for (i, r) in made.iter().enumerate() {
                 assert_eq!(w.run(client, |tx| Ok(tx.get(*r)?.count())), Ok(i as u64));
                 assert!(things.iter().all(|old| old.oref() != r.oref()), "{r:?} was another's place");
             }
             for (_, r) in &go {
-                assert!(is_gone(w.run(client, |tx| Ok(tx.get(**r)?.count()))), "{r:?}");
+                assert!(is_gone(w.run(client, |tx| Ok(tx.get(*r)?.count()))), "{r:?}");
             }
         }
         w.crash();
         w.restart();
         verify(&w);
-        stay.iter().for_each(|(i, r)| assert_eq!(count(&w, 1, **r), *i as u64));
+        stay.iter().for_each(|(i, r)| assert_eq!(count(&w, 1, *r), *i as u64));
     }
 }
 
 #[test]
 fn chunk_that_found_no_room_in_its_place_is_freed_with_its_tree() {
     let w = world(2);
-    let things = linked(&w, 600);
-    w.run(0, |tx| {
-        let large = chain(tx, 400, 1_000)?;
-        tx.set_root("large", large)
-    })
-    .unwrap();
-    w.pass_ms(3_000);
-    let (stay, go): (Vec<_>, Vec<_>) = things.iter().enumerate().partition(|(i, _)| i % 5 == 0);
-    for some in go.chunks(50) {
-        w.run(0, |tx| {
-            some.iter().try_for_each(|(_, r)| tx.remove_root(&format!("{}", r.oref())).map(|_| ()))
-        })
-        .unwrap();
-    }
-    collect(&w);
-    w.pass_ms(3_000);
+    let things = left(&w);
+    let (stay, _) = thin_out(&w, &things);
     // A client is granted room beside what stays, which then grows into it.
     let owners = linked(&w, 40);
-    stay.iter().for_each(|(_, r)| grow(&w, 1, **r, 400));
+    stay.iter().for_each(|(_, r)| grow(&w, 1, *r, 400));
     let before = objects(&w);
     owners.iter().for_each(|r| grow(&w, 0, *r, 30_000));
     w.pass_ms(3_000);

@@ -1,12 +1,11 @@
 //! A server reads its log and its store without a panic, whatever they hold.
 
+use crate::world::nowhere::Nowhere;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Grant, Head, Logged, Placement};
-use tercel_engine::replica::version::{PendingStamp, VersionStamp};
-use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
-use tercel_engine::slots::Slots;
 use tercel_wire::id::{
     ClassId, ClientId, LogPosition, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId,
 };
@@ -107,18 +106,6 @@ fn state_after(records: &[(u8, Vec<u8>)]) -> Replica {
         let _ = state.apply(Stamp(i), ViewId::new(i as u32, 7), &entry, &mut Nowhere);
     }
     state
-}
-
-/// Drops all objects: the test looks at ordered state only.
-struct Nowhere;
-
-impl Objects for Nowhere {
-    fn write(&mut self, _: Oref, _: Option<(Oref, Stamp)>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
-    fn free(&mut self, _: Oref, _: Stamp) {}
-    fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
-    fn retract(&mut self, _: Oref, _: &PendingStamp) {}
-    fn clear(&mut self, _: PageId, _: &Slots, _: &PendingStamp) {}
-    fn restore(&mut self, _: PageId, _: &PendingStamp) {}
 }
 
 proptest! {

@@ -2,13 +2,11 @@
 //! today's code and read by it.
 
 use crate::promise::Promises;
+use crate::world::nowhere::Nowhere;
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::replica::Objects;
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::condemned::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement};
-use tercel_engine::replica::version::{PendingStamp, VersionStamp};
-use tercel_engine::slots::Slots;
 use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{CommitEffects, Write};
@@ -173,16 +171,4 @@ fn keep(promised: &mut Promises, [head, rows]: [&str; 2], state: &Replica) -> Re
     let read = Replica::decode(&whole).unwrap();
     assert_eq!((read.encode(), read.save()), (whole, saved));
     read
-}
-
-/// Drops all objects: the test looks at ordered state only.
-struct Nowhere;
-
-impl Objects for Nowhere {
-    fn write(&mut self, _: Oref, _: Option<(Oref, Stamp)>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
-    fn free(&mut self, _: Oref, _: Stamp) {}
-    fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
-    fn retract(&mut self, _: Oref, _: &PendingStamp) {}
-    fn clear(&mut self, _: PageId, _: &Slots, _: &PendingStamp) {}
-    fn restore(&mut self, _: PageId, _: &PendingStamp) {}
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::world::hand::{A, B, Hand, Said, Work, closed, object, outcomes, refused};
+use crate::world::hand::{A, B, Hand, Said, Work, closed, object, outcomes, recovery, refused};
 use tercel_engine::limits::{GRANTED_MAX, LEASE_PAGES, LEASED_UNUSED_MAX};
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
@@ -25,14 +25,12 @@ fn with_pages_left(left: u32) -> Hand {
         Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![], holes: vec![] }),
         Entry::End(ClientId(1)),
     ];
-    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-    let view = ViewId::new(1, 7);
-    let mut log = Vec::new();
-    for (stamp, entry) in (1..).map(Stamp).zip(&entries) {
-        recovery.replay(view, stamp, entry.kind(), &entry.encode()).unwrap();
-        log.push(Sealed { stamp, view, kind: entry.kind(), payload: Arc::new(entry.encode()) });
-    }
-    Hand::of(recovery, log)
+    let seal = |(stamp, entry): (u64, &Entry<'_>)| {
+        let (kind, payload) = (entry.kind(), Arc::new(entry.encode()));
+        Sealed { stamp: Stamp(stamp), view: ViewId::new(1, 7), kind, payload }
+    };
+    let log: Vec<Sealed> = (1..).zip(&entries).map(seal).collect();
+    Hand::of(recovery(&log), log)
 }
 
 /// Takes all the pages that the server grants to this client, at most so many; says how many, and why not

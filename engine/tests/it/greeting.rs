@@ -1,9 +1,9 @@
 //! Greetings by hand: how long one may hold the server up, and which histories a client may go on in.
 
-use crate::world::hand::{A, B, Hand, Said, Work, object, refused};
+use crate::world::hand::{A, B, Hand, Said, Work, object, recovery, refused};
 use tercel_engine::order::Sealed;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
-use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Hello, Refusal, Resume, Stream, Welcome, Write};
 
@@ -11,26 +11,9 @@ fn begun() -> Hand {
     Hand::of(Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap(), Vec::new())
 }
 
-/// The next server, which finds these records.
-fn next(log: &[Sealed]) -> Hand {
-    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-    for e in log {
-        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-    }
-    Hand::of(recovery, log.to_vec())
-}
-
 fn resume(h: &mut Hand, conn: Conn, client: u64, resume: Resume) -> Said {
     h.input(Input::Connected(conn));
-    let hello = Hello {
-        client: ClientId(client),
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SpaceId(0),
-        resume: Some(resume),
-        via: None,
-    };
+    let hello = Hello { resume: Some(resume), ..Hello::new(ClientId(client)) };
     h.send(conn, Kind::Hello, |o| hello.encode(o))
 }
 
@@ -92,7 +75,7 @@ fn client_that_heard_of_what_was_not_kept_is_told_by_watermark_or_heard() {
         (beyond, Stamp::ZERO, false),
         (end, end, false),
     ] {
-        let mut h = next(&log);
+        let mut h = Hand::of(recovery(&log), log.clone());
         // The new history comes to the same stamps, which prove nothing.
         h.greet(A, 5, 2);
         (0..10).for_each(|_| _ = h.lease(A, 1));

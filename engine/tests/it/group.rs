@@ -2,14 +2,14 @@
 
 use tercel_engine::limits::GREETING_WAIT_US;
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::order::quorum::packet::{Append, Contents, Packet};
+use tercel_engine::order::quorum::packet::{Append, Contents, Packet, Vote};
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::server::{
     Conn, Effect, Effects, Input, MEMBERS_VERSION, Membership, Recovery, Server, ServerConfig,
 };
 use tercel_engine::time::Now;
 use tercel_testkit::hand::{A, B};
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, split};
+use tercel_wire::frame::{Header, Kind, split};
 use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId, Written};
 use tercel_wire::message::{
     Health, HealthState, Hello, Join, Refusal, Refused, Regroup, Regrouping, Transfer, TransferBegun, Welcome,
@@ -48,6 +48,7 @@ impl First {
             stable_stamp: Stamp::ZERO,
             members: Members::new(votes.iter().enumerate().map(member).collect()).unwrap(),
             suffix: Vec::new(),
+            electorate: None,
             is_sure,
         };
         let order = Box::new(Quorum::new(Config::default(), start, 7, Now(0)));
@@ -100,7 +101,7 @@ impl First {
                 Packet::Vote { view, end } => {
                     let runs = vec![Run { view: end.view, last: end.position }];
                     let log = Contents { stable: end.position, runs: if has { runs } else { Vec::new() } };
-                    Packet::Voted { view, is_sure: true, log }
+                    Packet::Voted { view, vote: Vote { is_sure: true, log, electorate: None } }
                 }
                 Packet::Append(Append { view, round, before, entries, .. }) => {
                     let durable = LogPosition(before.position.0 + entries.len() as u64);
@@ -148,7 +149,7 @@ impl First {
                         self.packets.push(Packet::decode(&packet).unwrap());
                         continue;
                     }
-                    Effect::Save(number, _) => Input::Saved(number),
+                    Effect::Save(number, ..) => Input::Saved(number),
                     Effect::Append(position, _) => Input::Written(0, position),
                     Effect::Pin(view, pin) => Input::Pinned(view, pin, Ok(())),
                     Effect::Copy(..) | Effect::Adopt => {
@@ -170,17 +171,8 @@ impl First {
     }
 
     fn greet(&mut self, conn: Conn) -> Said {
-        let hello = Hello {
-            client: ClientId(conn.0),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
         let mut body = Vec::new();
-        hello.encode(&mut body);
+        Hello::new(ClientId(conn.0)).encode(&mut body);
         self.ask(conn, Kind::Hello, &body)
     }
 

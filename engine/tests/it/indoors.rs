@@ -3,8 +3,7 @@
 use crate::world::things::{Thing, count, make, many, set, small, thing, world};
 use crate::world::{self, Indoors, World};
 use tercel_engine::error::Error;
-use tercel_engine::server::LocalConfig;
-use tercel_engine::server::{Input, ServerConfig};
+use tercel_engine::server::{Input, LocalConfig, ServerConfig, Unread};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Begin, Isolation, Options, Port, Step, Tx};
 use tercel_wire::id::Stamp;
@@ -86,7 +85,7 @@ fn pages_that_are_not_in_memory_are_waited_for_and_others_are_served_meanwhile()
 }
 
 #[test]
-fn page_that_cannot_be_read_is_an_error_inside_and_is_asked_for_anew() {
+fn unread_page_is_error_inside_and_asked_anew() {
     let w = World::new(1, 1, small());
     let all: Vec<Ref<Thing>> = (0..10).flat_map(|_| many(&w, 0, 10, 3_000)).collect();
     w.run_until_idle();
@@ -98,9 +97,14 @@ fn page_that_cannot_be_read_is_an_error_inside_and_is_asked_for_anew() {
     let missing = |r: &&Ref<Thing>| p.run(|tx| tx.get(**r).map(|o| o.count())) == Err(Error::Timeout(None));
     let r = *all.iter().find(missing).expect("a page that is not in memory");
     let view = w.lock().node.machine().unwrap().view();
-    w.lock().server_takes(Input::Read(view, r.oref().page(), Err("the disk".into())));
-    let read = p.run(|tx| tx.get(r).map(|o| o.count()));
-    assert_eq!(read.unwrap_err(), Error::Corrupt("the disk".into()));
+    let refused = (Unread::Refused("the disk".into()), Error::Unavailable("the disk".into()));
+    let damaged = (Unread::Damaged("the page".into()), Error::Corrupt("the page".into()));
+    for (unread, expected) in [refused, damaged] {
+        assert!(missing(&&r), "it is asked for anew");
+        w.lock().server_takes(Input::Read(view, r.oref().page(), Err(unread)));
+        let read = p.run(|tx| tx.get(r).map(|o| o.count()));
+        assert_eq!(read.unwrap_err(), expected);
+    }
     w.lock().hold.reads = false;
     assert!(inside(&p, r) < 10);
 }
@@ -175,7 +179,7 @@ fn large_transactions_and_many_at_once_are_bounded_as_those_of_clients() {
 fn client_by_the_name_of_the_servers_own_session_is_refused() {
     use tercel_engine::server::Conn;
     use tercel_wire::deframer::Deframer;
-    use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+    use tercel_wire::frame::{Header, Kind};
     use tercel_wire::message::Hello;
     let w = world(1);
     let p = w.indoors();
@@ -193,16 +197,8 @@ fn client_by_the_name_of_the_servers_own_session_is_refused() {
     inner.heard.insert(conn, Vec::new());
     inner.server_takes(Input::Connected(conn));
     let mut body = Vec::new();
-    Hello {
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: world::SPACE,
-        client: name.expect("an operation of the server's own"),
-        connection: 1,
-        resume: None,
-        via: None,
-    }
-    .encode(&mut body);
+    Hello { space: world::SPACE, ..Hello::new(name.expect("an operation of the server's own")) }
+        .encode(&mut body);
     let header = Header { body_bytes: body.len() as u32, ..Header::new(Kind::Hello, 0) };
     inner.server_takes(Input::Frame(conn, header, &body));
     let mut heard = Deframer::default();

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, refused};
+use crate::world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, recovery, refused};
 use tercel_engine::limits::{CLIENTS_MAX, CREDIT, LEASED_UNUSED_MAX, REVOKING_MAX};
-use tercel_engine::server::{Conn, Input, LogRoom, Recovery, ServerConfig};
+use tercel_engine::server::{Conn, Input, LogRoom, Recovery, ServerConfig, Unread};
 use tercel_engine::time::Now;
 use tercel_wire::class::FORWARD;
 use tercel_wire::frame::Kind;
@@ -51,6 +51,27 @@ fn page_without_waiters_is_still_updated() {
     let (_, _, _, body) = said.iter().find(|(_, k, ..)| *k == Kind::Page).expect("it is here");
     let reply = PageReply::decode(body).unwrap();
     assert_eq!(Page::parse(reply.bytes, page).unwrap().object(0), Some(&new[..]));
+}
+
+#[test]
+fn only_damage_is_refused_as_damage() {
+    let mut h = Hand::storing(ServerConfig::default(), 10);
+    let page = PageId::new(5).unwrap();
+    let write =
+        Write { oref: Oref::new(page, 0).unwrap(), new: false, object: &object(ClassId::FIRST_USER, 1) };
+    let damaged = (Unread::Damaged("the page".into()), (Refusal::Corrupt, "the page".to_string()));
+    let failed = (Unread::Refused("the disk".into()), (Refusal::Unavailable, "the disk".to_string()));
+    for (seq, (unread, expected)) in (1..).zip([failed, damaged]) {
+        assert_eq!(h.fetch(A, page, seq), []);
+        let change = Work { base: h.server.visible(), reads: vec![], writes: vec![write] };
+        assert_eq!(h.commit(B, op(6, seq), &change), []);
+        let said = h.input(Input::Read(h.view(), page, Err(unread)));
+        let refusals: Vec<_> = said.iter().filter(|(_, kind, ..)| *kind == Kind::Refused).collect();
+        let [fetch, commit] = refusals[..] else { panic!("{said:?}") };
+        assert_eq!((fetch.0, refused(&vec![fetch.clone()])), (A, Some(expected.clone())));
+        assert_eq!((commit.0, refused(&vec![commit.clone()])), (B, Some(expected)));
+        assert_eq!(outcomes(&said), [Err(Refusal::NotExecuted)]);
+    }
 }
 
 fn op(client: u64, seq: u64) -> OpId {
@@ -126,11 +147,7 @@ fn what_was_said_not_to_be_executed_never_will_be() {
 #[test]
 fn old_operations_never_execute_foreign_ones_are_unknown() {
     let first = Hand::new();
-    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-    for e in &first.log {
-        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-    }
-    let mut h = Hand::of(recovery, first.log.clone());
+    let mut h = Hand::of(recovery(&first.log), first.log.clone());
     h.greet(B, 5, 2);
     let (class, page) = (h.define(B), h.lease(B, 1)[0]);
     let object = object(class, 1);

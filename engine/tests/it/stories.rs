@@ -7,7 +7,7 @@ use tercel_engine::error::{Bound, Error};
 use tercel_engine::limits::{CLIENTS_MAX, LAST_WRITES_MAX};
 use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_engine::txn::{Isolation, Tx, try_run};
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OP_SLOTS_MAX, OpId};
 use tercel_wire::message::{Commit, CommitEffects, Hello, Refusal};
 use tercel_wire::page::PAGE_BYTES;
@@ -340,15 +340,7 @@ fn an_operation_of_a_client_that_was_silent_while_thousands_came_is_said_to_be_f
 /// A client that connects, commits and goes; its answers are not read.
 fn commit_as_another(w: &World, n: u64) {
     let (client, conn) = (ClientId(1_000_000 + n), Conn(1_000_000 + n));
-    let hello = Hello {
-        client,
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SPACE,
-        resume: None,
-        via: None,
-    };
+    let hello = Hello { space: SPACE, ..Hello::new(client) };
     let base = w.lock().node.machine().unwrap().visible();
     let view = w.lock().clients[0].view();
     let mut work = Vec::new();

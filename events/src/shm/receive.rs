@@ -117,15 +117,18 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Corrupt`]: the peer wrote what it never writes.
-    #[inline]
+    // Not a call of its own: it is most of the work for a short message.
+    #[inline(always)]
     pub fn receive_into(&mut self, copy: &mut LineCopy) -> Result<Received<'_>, Corrupt> {
         self.release()?;
         let Some(word) = self.look()? else {
             return Ok(Received::Nothing);
         };
-        let slot = &self.lane().slot(self.head).0;
-        copy.words[0] = word.to_le_bytes();
-        for (bytes, word) in copy.words.iter_mut().zip(slot).skip(1) {
+        let [_, words @ ..] = &self.lane().slot(self.head).0;
+        let [first, rest @ ..] = &mut copy.words;
+        *first = word.to_le_bytes();
+        // Of a known length, which makes it no loop.
+        for (bytes, word) in rest.iter_mut().zip(words) {
             *bytes = word.load(Ordering::Relaxed).to_le_bytes();
         }
         let bytes = if word & HAS_BLOCK == 0 { None } else { Some(self.lend()?) };

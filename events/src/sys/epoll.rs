@@ -88,8 +88,9 @@ impl Epoll {
         if !whole.is_zero() {
             self.ask(Some(whole))?;
         }
-        let rest = timeout.saturating_sub(begin.elapsed());
-        if !self.events.is_empty() || rest.is_zero() {
+        let is_over = !self.events.is_empty();
+        let rest = if is_over { Duration::ZERO } else { timeout.saturating_sub(begin.elapsed()) };
+        if rest.is_zero() {
             return Ok(());
         }
         let rest = Timespec::try_from(rest).ok();

@@ -17,132 +17,243 @@ pub use on::{bound, drop_rule, dropped, shrink_bounds};
 
 pub use crate::rules;
 
-/// Defines an enumeration of rules that can be dropped, and the list of them.
+/// Defines an enumeration of rules that can be dropped: the mistake of each in a sentence, the list of those
+/// that any world notices, and lists of others.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! rules {
-    ($(#[$about:meta])* $rules:ident { $($(#[$says:meta])* $rule:ident,)* }) => {
+    (
+        $(#[$about:meta])* $rules:ident { $($(#[doc = $says:literal])* $rule:ident,)* }
+        $($(#[$of:meta])* $list:ident { $($(#[doc = $mistake:literal])* $one:ident,)* })*
+    ) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum $rules { $($(#[$says])* $rule,)* }
+        pub enum $rules { $($(#[doc = $says])* $rule,)* $($($(#[doc = $mistake])* $one,)*)* }
 
         impl $rules {
-            /// All of them.
+            /// Those that are in no list of their own.
             pub const ALL: &[$rules] = &[$($rules::$rule),*];
+            $($(#[$of])* pub const $list: &[$rules] = &[$($rules::$one),*];)*
+
+            /// The mistake, in a sentence.
+            pub const fn says(self) -> &'static str {
+                match self {
+                    $($rules::$rule => concat!($($says),*).trim_ascii(),)*
+                    $($($rules::$one => concat!($($mistake),*).trim_ascii(),)*)*
+                }
+            }
         }
     };
 }
 
 rules! {
-/// A rule of cache, client, server or order that can be dropped, room by room. `tercel-sim` has the table of
-/// what they mean.
+/// A rule of cache, client, server or order that can be dropped, room by room. The text of each is
+/// the mistake.
 Rule {
     // The client's connections, fetches, stream.
+    /// 1: the watermark jumps over news that were lost.
     WatermarkJumps,
+    /// 1, 3: the watermark moves before the flags are set.
     WatermarkBeforeFlags,
+    /// 2: a page is installed before the watermark has reached its stamp.
     InstallBeforeWatermark,
+    /// 5: the base of a commit is the newest watermark, unchecked.
     BaseIsWatermark,
+    /// 9: a resumed session does not say which pages it has.
     ResumeWithoutPages,
+    /// 2: a fetch outlives its connection.
     FetchOutlivesConnection,
+    /// 9: an own commit does not flag for the other threads.
     OwnDoesNotFlag,
+    /// 9: own new versions are shown when they are sent.
     OwnShownAtSend,
+    /// 10: own new versions are cached for pages without a subscription.
     OwnUnsubscribed,
+    /// 10: a page is given up with its frame, though objects of it stay.
     UnsubscribeWithFrame,
+    /// 9: a session that cannot resume keeps its copies.
     NothingFlaggedAtNewStart,
+    /// 13: a strict transaction believes what was heard before it began.
     StrictBelievesEarlier,
+    /// 13: the age of a state is taken by the server's clock.
     BoundedByServerClock,
+    /// 13: a token is believed whatever history it is of.
     AtLeastOfAnyHistory,
+    /// 14: a watch keeps the first of several changes.
     WatchForgetsCoalesced,
     // The cache.
+    /// 3: a hit does not look at the watermark.
     NoCheckOnHit,
+    /// 10: a read set does not hold its pages.
     ReadSetDoesNotHold,
+    /// A flag does not follow an object that compaction moved.
     FlagAtHomeOnly,
+    /// 5: an object that was read and has left its place is not certified.
     ReadSetForgetsMoved,
+    /// 3: a scope that read a moved object is not doomed.
     NoScopeIsDoomed,
+    /// A kept reference is followed although the page of its object was given out again.
     TokenWithoutBirth,
     // Transactions.
+    /// 3: only the end of a read-only transaction looks at what it read.
     CheckAtEndOnly,
+    /// 11: a timeout is run again without asking.
     RetryWithoutResolve,
+    /// 11: an unknown outcome is run again.
     EvictedRetried,
+    /// 2: that there is nothing does not count as read.
     AbsenceIsNoRead,
+    /// A kept reference is written although what it names was freed since it was looked at.
     NamesJudgedOnce,
+    /// A kept reference is written although nothing is there, nor will this home make anything there.
     EndedPlaceNamed,
     // Ordered state.
+    /// 5: nothing is certified.
     NoCertification,
+    /// 5: only what is written is certified.
     WritesCertifiedOnly,
+    /// 6: below the floor an unknown object passes.
     NoFloor,
+    /// 6: the index of last writes is empty after a restart.
     RestartEmptyIndex,
+    /// 11: there is no table of operations.
     NoOperationTable,
+    /// 11: the table of operations is lost at a restart.
     VolatileOperationTable,
+    /// 11: a client that was forgotten goes on as if it were known.
     EvictedReturns,
+    /// 11: a client that has a session is forgotten.
     EvictsSessions,
+    /// 5: the part of a large transaction that the index has not yet taken in is not certified against.
     FreshNotCertified,
+    /// A transaction is not certified against what collections freed.
     FreesNotCertified,
     // What one leader decides and knows.
+    /// 6: commits in flight are not certified against.
     InFlightNotCertified,
+    /// 8: a commit is acknowledged before it is durable.
     ReplyUnsynced,
+    /// 11: "not executed" does not reject the id.
     ResolveDoesNotReject,
+    /// 11: an operation of a view before is executed.
     RejectedAcrossViews,
+    /// A view answers before its own entry is stable.
     AnswersBeforeView,
+    /// A returned place is given out before every session knows that it has returned.
     ReuseAtOnce,
+    /// 5: objects that a large transaction holds are written by others.
     HeldIgnored,
+    /// A collection does not look again at what was written after it was marked.
     MarkForgetsWrites,
+    /// A collection frees what was linked again while its pieces were ordered.
     CancelledFrees,
+    /// Objects that nothing leads to are freed before the time of grace is over.
     NoGrace,
+    /// A page is given out again although an object names a place there.
     NamedNotHeldBack,
+    /// A collection lets go of a page that was held back and is named still.
     UnheldThoughNamed,
+    /// An object takes the large value of another.
     TreesShared,
     // Sessions.
+    /// 9: own commits are left out of the stream.
     OwnNotInStream,
+    /// 9: a session resumes although the log no longer reaches so far back.
     ResumePastHorizon,
+    /// A client that has heard of what was lost resumes.
     ResumesOverLoss,
+    /// A leader that was deposed judges a client that has heard of a later view.
     HistoryOfHigherView,
+    /// 10: a full directory forgets a page and says nothing.
     SilentOverflow,
+    /// 10: giving a page up does not name the fetch.
     UnsubscribeWithoutNumber,
+    /// 12: a backup tells a stamp that is not durable.
     BackupUnsynced,
+    /// A connection whose frames wait for a turn is not put into the run queue.
     QueuedForgotten,
+    /// Frames that come while a connection waits are handled before those that are kept.
     QueuedOvertaken,
+    /// A connection is not read again although its client has read.
     BackpressuredForEver,
+    /// A client reads an older state than the answer to its call was of.
     CallForgetsStamp,
+    /// A call is run although its caller was told that it never will be.
     CallAfterCancel,
+    /// A call is answered before what it wrote is stable.
     CallAnsweredEarly,
+    /// A call that was refused is run again.
     CallSpendsNothing,
+    /// A call that comes twice is run twice.
     CallTwice,
     // Services.
+    /// A server forgets which call of a slot it had last.
     SlotForgotten,
+    /// A slow procedure is begun although its caller waits no longer.
     BeginsPastDeadline,
+    /// The slot of a call that was given up is never free again.
     CreditLeaks,
+    /// A call is sent again to a server that has forgotten its client.
     OtherTableBelieved,
+    /// More of a stream is sent than its window has room for.
     WindowIgnored,
+    /// A copy of an earlier call of a slot is taken for a new one.
     OldCopyAccepted,
+    /// A copy of a call that runs is answered as if that had ended.
     RunningAnswered,
+    /// A call that failed or was refused is begun by a copy of it.
     FailureForgotten,
+    /// A call that comes behind its cancellation is begun.
     CancelSpendsNothing,
+    /// A call that waits is begun although it was cancelled.
     CancelledBegun,
+    /// An older credit of a stream takes a newer one back.
     OlderCreditBelieved,
+    /// A call is answered by what comes late for an earlier one of its slot.
     LateAnswerBelieved,
     // Pages and the buffer of modified objects.
+    /// 8: a fetch shows what is not durable.
     FetchUnsynced,
+    /// 10: a copy whose subscription has ended is called unchanged without proof.
     UnchangedUnproved,
+    /// A page is stored without the stamp of its change.
     PageWithoutStamp,
+    /// An object that outgrew its page leaves no word where it went.
     ForwardLost,
+    /// A page read before it was stored anew is believed.
     ReadOvertakenByInstall,
+    /// A state is stored before the log holds it.
     CheckpointUnsynced,
+    /// Counts that changed while a checkpoint was stored are taken for stored.
     CountsChangedAreStored,
+    /// Versions that came while a page was stored are taken for stored.
     InstalledUptoNow,
+    /// 12: a version that a backup still needs is dropped when it is stored or replaced.
     BackupForgetsReplaced,
+    /// A copy for a member has the log from the middle of a large transaction on.
     TransferBetweenPieces,
+    /// A copy for a member has pages younger than its log.
     PagesBelievedBeyondLog,
+    /// Objects that a large transaction has placed are shown before it is ordered.
     PendingShown,
+    /// The log is cut above pieces of a transaction that it still needs.
     PiecesNotKept,
+    /// Commits that are not durable are stored in pages.
     TentativeInstalled,
     // The server, its recovery, the order.
+    /// 8: stream and watermark show what is not durable.
     StreamUnsynced,
+    /// An answer of the page store to a view before is believed.
     CreditsOldInstall,
+    /// The log's word to a view before is believed.
     CreditsOldWritten,
+    /// A follower leaves out an entry for which it has no room.
     FollowerSkips,
+    /// A new leader applies what its log keeps before the entry of its view is stable.
     KeptAppliedTentatively,
-    // The order of a group.
+}
+/// The rules that a group's sequencer keeps: the worlds of `tercel-order` notice them.
+OF_GROUPS {
     VoteBeforeDurable,
     TwoVotesANumber,
     UnsureCounts,
@@ -155,9 +266,11 @@ Rule {
     StaleWritten,
     OlderVoteSlot,
     SureByFirstMatch,
-    LearnersNotAsked,
+    ListNotSaved,
     HandedBelowStable,
-    // Sessions over several spaces, and exports.
+}
+/// The rules of sessions over several spaces, and of exports: worlds of `tercel-engine`'s tests notice them.
+OF_SPACES {
     ReadNotSeen,
     VectorNotCarried,
     DependenciesForgotten,
@@ -166,10 +279,14 @@ Rule {
     ExportIsNoRoot,
     TokenNotWaitedFor,
     BehindWelcomed,
-    // Readers at members that follow.
+}
+/// The rules of readers at members that follow: tests of `tercel-engine` notice them.
+OF_READERS {
     AnswerBeforeApplied,
     ReuseForgetsReaders,
-    // Calls over datagrams.
+}
+/// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.
+OF_DATAGRAMS {
     PieceOfAnyExchange,
     OldExchangeTaken,
     ReportBelieved,
@@ -177,50 +294,4 @@ Rule {
     AnswerForgotten,
     StrangerRemembered,
 }
-}
-
-impl Rule {
-    /// The rules that a group's sequencer keeps: the worlds of `tercel-order` notice them.
-    pub const OF_GROUPS: &[Rule] = &[
-        Rule::VoteBeforeDurable,
-        Rule::TwoVotesANumber,
-        Rule::UnsureCounts,
-        Rule::OlderViewCounted,
-        Rule::ListCountsWhenStable,
-        Rule::ConfirmWithoutRound,
-        Rule::GapCounts,
-        Rule::StableBeyondMatched,
-        Rule::AckBeforeSync,
-        Rule::StaleWritten,
-        Rule::OlderVoteSlot,
-        Rule::SureByFirstMatch,
-        Rule::LearnersNotAsked,
-        Rule::HandedBelowStable,
-    ];
-
-    /// The rules of sessions over several spaces, and of exports: the worlds of `tercel-engine`'s tests
-    /// notice them.
-    pub const OF_SPACES: &[Rule] = &[
-        Rule::ReadNotSeen,
-        Rule::VectorNotCarried,
-        Rule::DependenciesForgotten,
-        Rule::DependenciesNotJoined,
-        Rule::CutNotChecked,
-        Rule::ExportIsNoRoot,
-        Rule::TokenNotWaitedFor,
-        Rule::BehindWelcomed,
-    ];
-
-    /// The rules of readers at members that follow: tests of `tercel-engine` notice them.
-    pub const OF_READERS: &[Rule] = &[Rule::AnswerBeforeApplied, Rule::ReuseForgetsReaders];
-
-    /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.
-    pub const OF_DATAGRAMS: &[Rule] = &[
-        Rule::PieceOfAnyExchange,
-        Rule::OldExchangeTaken,
-        Rule::ReportBelieved,
-        Rule::AskWithoutPause,
-        Rule::AnswerForgotten,
-        Rule::StrangerRemembered,
-    ];
 }

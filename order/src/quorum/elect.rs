@@ -7,8 +7,8 @@ use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, MemberId, ViewId};
 
 use super::follow::Followed;
-use super::members::Member;
-use super::packet::{Contents, Packet};
+use super::members::Electorate;
+use super::packet::{Contents, Packet, Vote};
 use super::{Quorum, Role, Why};
 use crate::Output;
 
@@ -26,10 +26,9 @@ pub(super) struct Candidate {
     view: ViewId,
     /// The number under which its own promise is saved; none once that is durable.
     saving: Option<u64>,
-    /// The votes, each with the log of the member and whether that ends where it says.
-    votes: BTreeMap<MemberId, (bool, Contents)>,
-    /// Members that say that they vote by no list.
-    learn: BTreeSet<MemberId>,
+    votes: BTreeMap<MemberId, Vote>,
+    /// The electorates of members with longer logs, in which they themselves do not vote.
+    learn: BTreeMap<MemberId, Electorate>,
     pub(super) until: Now,
 }
 
@@ -78,7 +77,7 @@ impl Quorum {
         let until = now.plus_us(4 * self.config.stagger_us);
         self.role = Role::Asking(Asking { number, granted: BTreeSet::new(), until });
         let ask = Packet::Ask { number, end: self.tail.end(), is_handed };
-        self.send_to_members(&ask, |member| member.votes, out);
+        self.send_to_all(&ask, self.lists.newest().voters(), out);
         self.may(now, self.me, number, out);
     }
 
@@ -134,27 +133,35 @@ impl Quorum {
         let view = ViewId::new(number, incarnation);
         let until = now.plus_us(self.config.deadline_us + self.random.below(self.config.deadline_us));
         let saving = self.promise(view, out);
-        let (votes, learn) = (BTreeMap::new(), BTreeSet::new());
+        let (votes, learn) = (BTreeMap::new(), BTreeMap::new());
         self.role = Role::Candidate(Candidate { view, saving: Some(saving), votes, learn, until });
         if dropped(Rule::VoteBeforeDurable) {
             self.saved(now, saving, out);
         }
     }
 
-    /// Promises up to a number are durable, and can be told.
+    /// Promises and electorates up to a number are durable, and can be told.
     pub(super) fn saved(&mut self, now: Now, number: u64, out: &mut Vec<Output>) {
         self.promise.saved = self.promise.saved.max(number);
         if let Some((_, to)) = self.promise.owed.take_if(|(owed, _)| *owed <= number) {
             self.tell_promise(to, out);
         }
-        let (me, is_sure) = (self.me, self.unsure.is_none());
+        if self.lists.saving.is_some_and(|saving| saving <= number) {
+            self.lists.cover();
+            self.report_disk(now, out);
+        }
+        let vote = self.own_vote(Contents::default());
         let Role::Candidate(candidate) = &mut self.role else { return };
         if candidate.saving.take_if(|saving| *saving <= number).is_some() {
-            candidate.votes.insert(me, (is_sure, Contents::default()));
-            let view = candidate.view;
-            self.send_to_members(&Packet::Vote { view, end: self.tail.end() }, |_| true, out);
+            candidate.votes.insert(self.me, vote);
+            let packet = Packet::Vote { view: candidate.view, end: self.tail.end() };
+            self.send_to_all(&packet, self.connected().iter().map(|member| member.id), out);
             self.count_votes(now, out);
         }
+    }
+
+    fn own_vote(&self, log: Contents) -> Vote {
+        Vote { is_sure: self.unsure.is_none(), log, electorate: self.lists.kept.clone() }
     }
 
     /// Another member asks for a vote.
@@ -181,8 +188,8 @@ impl Quorum {
             return Quorum::send(from, &Packet::Higher { view: promised }, out);
         }
         if !self.is_behind(from, end) {
-            if !self.lists.may_count().any(|members| members.votes(self.me)) {
-                Quorum::send(from, &Packet::Learns { view }, out);
+            if let Some(electorate) = self.lists.kept.clone().filter(|kept| !kept.votes(self.me)) {
+                Quorum::send(from, &Packet::Learns { view, electorate }, out);
             }
             return;
         }
@@ -197,9 +204,8 @@ impl Quorum {
     }
 
     fn tell_promise(&self, to: MemberId, out: &mut Vec<Output>) {
-        let (view, is_sure, log) =
-            (self.promise.view, self.unsure.is_none(), self.tail.contents(self.stable));
-        Quorum::send(to, &Packet::Voted { view, is_sure, log }, out);
+        let vote = self.own_vote(self.tail.contents(self.stable));
+        Quorum::send(to, &Packet::Voted { view: self.promise.view, vote }, out);
     }
 
     /// A member has promised the view.
@@ -208,9 +214,10 @@ impl Quorum {
         now: Now,
         from: MemberId,
         view: ViewId,
-        vote: (bool, Contents),
+        vote: Vote,
         out: &mut Vec<Output>,
     ) {
+        self.lists.hear(vote.electorate.as_ref());
         if let Role::Candidate(candidate) = &mut self.role
             && candidate.view == view
             && candidate.saving.is_none()
@@ -220,37 +227,74 @@ impl Quorum {
         }
     }
 
-    /// A member has a longer log and votes by no list.
-    pub(super) fn learns(&mut self, now: Now, from: MemberId, view: ViewId, out: &mut Vec<Output>) {
+    /// A member has a longer log, and votes by no list that it has acknowledged.
+    pub(super) fn learns(
+        &mut self,
+        now: Now,
+        from: MemberId,
+        view: ViewId,
+        electorate: Electorate,
+        out: &mut Vec<Output>,
+    ) {
+        self.lists.hear(Some(&electorate));
         if let Role::Candidate(candidate) = &mut self.role
             && candidate.view == view
         {
-            candidate.learn.insert(from);
+            candidate.learn.insert(from, electorate);
             self.count_votes(now, out);
         }
     }
 
     /// Leads, if a quorum of members that are sure of their logs has promised. A member that is not sure may
-    /// have acknowledged more than it still has: it counts only when every member has answered, and then
-    /// entries may be lost. Also a member that learns has to answer: it may vote by a list that was lost, and
-    /// what it has acknowledged since may be stable. If it votes by no list that it knows, its log may be
-    /// longer than the candidate's.
+    /// have acknowledged more than it still has: it counts only when every voter has answered, and then
+    /// entries may be lost.
+    ///
+    /// Voters are those of all lists that may count: the newest of the own log, and those of the electorates
+    /// that the voters remember, this one included. No stable list is missed. A quorum of its voters has
+    /// remembered it before they acknowledged it. That quorum meets every quorum of the list before, so among
+    /// the voters of that one somebody tells it, or an electorate of a younger one. A younger list was
+    /// ordered when the one before was stable, and an electorate has the voters of both. A voter that has
+    /// acknowledged no list by which it votes made nothing stable, so its log may be longer than this one.
+    ///
+    /// A voter that remembers none may vote by any list. One that acknowledged entries with a log that may
+    /// lack lists may have overwritten one. Then all members have to answer.
     fn count_votes(&mut self, now: Now, out: &mut Vec<Output>) {
         let members = self.lists.newest();
         let Role::Candidate(candidate) = &self.role else { return };
-        let of_voters = || candidate.votes.iter().filter(|(id, _)| members.votes(**id));
-        let sure = of_voters().filter(|(_, (is_sure, _))| *is_sure).count();
+        let votes = &candidate.votes;
+        let of_voters = || votes.iter().filter(|(id, _)| members.votes(**id));
+        let sure = of_voters().filter(|(_, vote)| vote.is_sure).count();
         let is_sure = self.unsure.is_none() && sure >= members.quorum();
-        let Candidate { votes, learn, .. } = candidate;
-        let answers = |it: &Member| {
-            let learns = learn.contains(&it.id) || dropped(Rule::LearnersNotAsked);
-            votes.contains_key(&it.id) || !it.votes && learns
-        };
-        let has_all = members.iter().all(answers) && candidate.saving.is_none();
+        let has = |id: MemberId| votes.contains_key(&id) || candidate.learn.contains_key(&id);
+        let of_votes = || votes.values().map(|vote| vote.electorate.as_ref());
+        let told = || of_votes().flatten().chain(candidate.learn.values());
+        let younger = self.younger_voters(told()).map(|voter| voter.id);
+        let is_settled = |it: Option<&Electorate>| it.is_some_and(|it| it.is_settled);
+        let is_known = of_votes().all(is_settled) || members.iter().all(|member| has(member.id));
+        let youngest = told().max_by_key(|told| (told.at.view.number, told.at.position));
+        let have_voted = members.voters().chain(younger).all(has)
+            || youngest
+                .is_some_and(|list| self.is_acknowledged(list, votes) && list.newest_voters().all(has));
+        let has_all = candidate.saving.is_none() && is_known && have_voted;
         if is_sure || has_all || dropped(Rule::UnsureCounts) && of_voters().count() >= members.quorum() {
             let (view, votes) = (candidate.view, candidate.votes.clone());
             self.lead(now, view, !is_sure, votes, out);
         }
+    }
+
+    /// Says whether a quorum of a list has acknowledged it and votes. Then those that voted by the list
+    /// before alone made nothing stable elsewhere since: they needed one of these, and it would have cut that.
+    fn is_acknowledged(&self, list: &Electorate, votes: &BTreeMap<MemberId, Vote>) -> bool {
+        let has_it = |id: &MemberId| {
+            let of_list = |vote: &Vote| {
+                let own = vote.electorate.as_ref().filter(|own| own.at == list.at);
+                let is_in_log = vote.log.has(list.at) || *id == self.me && self.tail.has(list.at);
+                own.is_some_and(|own| own.is_settled || is_in_log)
+            };
+            votes.get(id).is_some_and(of_list)
+        };
+        let voters = list.newest_voters().count();
+        list.newest_voters().filter(has_it).count() > voters / 2
     }
 
     /// The leader hands the lead over: everything that it has is here.

@@ -15,6 +15,8 @@ pub(super) struct Followed {
     pub(super) leader: Option<MemberId>,
     /// When it was heard last.
     pub(super) heard: Now,
+    /// The same for people, who want to know it of a late process, too; since then none is known otherwise.
+    pub(super) said: Now,
     /// When its process seemed to end.
     pub(super) gone: Option<Now>,
     /// The place among those that ask for votes when it is gone.
@@ -39,6 +41,7 @@ impl Followed {
         Followed {
             leader: None,
             heard: now,
+            said: now,
             gone: None,
             rank: 0,
             matched: LogPosition::ZERO,
@@ -75,12 +78,13 @@ impl Quorum {
         }
         let round = append.round;
         let followed = &mut self.followed;
-        (followed.leader, followed.heard, followed.gone) = (Some(from), now, None);
+        (followed.leader, followed.heard, followed.said, followed.gone) = (Some(from), now, now, None);
         (followed.attempts, followed.ask_after) = (0, now);
         followed.round = followed.round.max(round);
         if append.rank != RANK_AS_BEFORE {
             followed.rank = append.rank;
         }
+        self.unsettle(out);
         self.ask_end(now, from, out);
         // Everything stable is in every leader's log.
         let is_here = append.before.position <= self.stable || self.tail.has(append.before);
@@ -210,7 +214,7 @@ impl Quorum {
     /// Tells the leader what the own disk has of its log.
     fn acknowledge(&self, leader: MemberId, round: u64, out: &mut Vec<Output>) {
         let matched = self.followed.matched;
-        let durable = if dropped(Rule::AckBeforeSync) { matched } else { self.written.position.min(matched) };
+        let durable = if dropped(Rule::AckBeforeSync) { matched } else { self.durable().min(matched) };
         Quorum::send(leader, &Packet::Acked { view: self.promise.view, round, durable }, out);
     }
 
@@ -223,13 +227,18 @@ impl Quorum {
         let has_moved = position > self.written.position;
         self.written.position = self.written.position.max(position);
         self.become_sure_if_refilled(out);
-        match (&mut self.role, self.followed.leader) {
-            (Role::Leading(leading), _) => {
-                if has_moved {
-                    leading.disk_moved = now;
-                }
-                self.advance(now, out);
-            }
+        if let Role::Leading(leading) = &mut self.role
+            && has_moved
+        {
+            leading.disk_moved = now;
+        }
+        self.report_disk(now, out);
+    }
+
+    /// The own disk may have more that counts.
+    pub(super) fn report_disk(&mut self, now: Now, out: &mut Vec<Output>) {
+        match (&self.role, self.followed.leader) {
+            (Role::Leading(_), _) => self.advance(now, out),
             (_, Some(leader)) => self.acknowledge(leader, self.followed.round, out),
             (_, None) => {}
         }
@@ -237,7 +246,9 @@ impl Quorum {
 
     /// A member's process seems to have ended.
     pub(super) fn gone(&mut self, now: Now, member: MemberId) {
-        if self.followed.leader == Some(member) {
+        if let Role::Leading(leading) = &mut self.role {
+            leading.gone(member);
+        } else if self.followed.leader == Some(member) {
             self.followed.gone.get_or_insert(now);
         }
     }

@@ -9,9 +9,9 @@ use tercel_wire::id::{EntryId, LogPosition, MemberId, ViewId};
 
 use super::follow::RANK_AS_BEFORE;
 use super::members::{Member, Members};
-use super::packet::{Append, Contents, Packet, entry_bytes};
+use super::packet::{Append, Contents, Packet, Vote, entry_bytes};
 use super::tail::{Tail, up_to};
-use super::{Config, Other, Quorum, Role};
+use super::{Config, HEARD_US, Other, Quorum, Role};
 use crate::{Lead, Output, Sealed};
 
 /// The leader of a view.
@@ -55,6 +55,8 @@ struct Progress {
     reading: Option<LogPosition>,
     /// The log no longer has what it needs.
     is_lost: bool,
+    /// Its process seemed to end when the newest packet was this one.
+    gone: Option<u64>,
     /// A packet that it is to answer at once, and when that was sent; the time that the last answer took.
     question: Option<(u64, Now)>,
     round_trip_us: Option<u64>,
@@ -73,6 +75,7 @@ impl Progress {
             flying_bytes: 0,
             reading: None,
             is_lost: false,
+            gone: None,
             question: None,
             round_trip_us: None,
         }
@@ -96,6 +99,8 @@ impl Progress {
     fn answers(&mut self, round: u64, now: Now) {
         self.heard = now;
         self.round = self.round.max(round);
+        // An answer to an earlier packet may come behind the end of its process.
+        self.gone.take_if(|gone| *gone < round);
         if let Some((_, asked)) = self.question.take_if(|(question, _)| *question <= round) {
             self.round_trip_us = Some(now.since_us(asked));
         }
@@ -112,7 +117,8 @@ impl Leading {
     pub(super) fn others(&self) -> impl Iterator<Item = Other> {
         self.others.iter().map(|(id, progress)| {
             let Progress { durable, heard, round_trip_us, is_lost, .. } = *progress;
-            Other { id: *id, durable, heard, round_trip_us, is_lost }
+            let is_gone = progress.gone.is_some();
+            Other { id: *id, durable, heard, round_trip_us, is_lost, is_gone }
         })
     }
 
@@ -138,6 +144,13 @@ impl Leading {
         heard.map(|heard| heard.plus_us(2 * config.deadline_us))
     }
 
+    /// A member's process seems to have ended.
+    pub(super) fn gone(&mut self, member: MemberId) {
+        if let Some(other) = self.others.get_mut(&member) {
+            other.gone = Some(self.round);
+        }
+    }
+
     pub(super) fn excuse(&mut self, excused: impl Fn(Now) -> Now) {
         self.others.values_mut().for_each(|other| other.heard = excused(other.heard));
     }
@@ -150,13 +163,13 @@ impl Quorum {
         now: Now,
         view: ViewId,
         is_unsure: bool,
-        votes: BTreeMap<MemberId, (bool, Contents)>,
+        votes: BTreeMap<MemberId, Vote>,
         out: &mut Vec<Output>,
     ) {
         let first = self.tail.end().position.next();
         let others = self.lists.newest().iter().filter(|member| member.id != self.me);
         let others = others.map(|Member { id, .. }| {
-            let next = votes.get(id).map_or(first, |(_, log)| self.tail.common(log).next());
+            let next = votes.get(id).map_or(first, |vote| self.tail.common(&vote.log).next());
             (*id, Progress::new(next, now))
         });
         let leading = Leading {
@@ -173,6 +186,7 @@ impl Quorum {
         };
         self.role = Role::Leading(Box::new(leading));
         self.counts.led += 1;
+        self.unsettle(out);
         out.push(Output::Leading(Lead { view, kept: self.tail.end_stamp(), is_unsure }));
         self.send_entries(now, out);
     }
@@ -370,7 +384,7 @@ impl Quorum {
             false => self.lists.newest(),
         };
         let disks = |id| match id == self.me {
-            true => self.written.position,
+            true => self.durable(),
             false => leading.others.get(&id).map_or(LogPosition::ZERO, |other| other.durable),
         };
         let upto = quorum_has(members, disks);
@@ -542,6 +556,13 @@ fn packet(
     *round += 1;
     let (before, rank) = (before(tail, from), RANK_AS_BEFORE);
     Packet::Append(Append { view, round: *round, before, stable, rank, asks: false, entries }).encode()
+}
+
+impl Other {
+    /// Says whether it was heard a moment ago, and its process has not ended since.
+    pub fn is_there(&self, now: Now) -> bool {
+        !self.is_gone && now.since_us(self.heard) <= HEARD_US
+    }
 }
 
 /// Time for another member to take the lead over, and for the own disk to get on, in microseconds.

@@ -31,6 +31,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use tercel_machine::mutant::{Rule, dropped};
 use tercel_machine::random::Random;
 use tercel_machine::time::Now;
 use tercel_wire::cursor::Reader;
@@ -41,7 +42,7 @@ use elect::{Asking, Candidate};
 use follow::Followed;
 pub use lead::HAND_OVER_US;
 use lead::Leading;
-use members::{Lists, Member, Members};
+use members::{Electorate, Lists, Member, Members};
 use packet::Packet;
 pub use tail::Run;
 use tail::Tail;
@@ -96,6 +97,8 @@ pub struct Start {
     pub stable_stamp: Stamp,
     /// The members as of there.
     pub members: Members,
+    /// The electorate that it remembers.
+    pub electorate: Option<Electorate>,
     /// The entries after that.
     pub suffix: Vec<Sealed>,
     /// Set if the log ends there; not if it ends in bytes that may have been entries.
@@ -226,12 +229,15 @@ pub struct Other {
     pub round_trip_us: Option<u64>,
     /// Set if the leader's log no longer has what it needs.
     pub is_lost: bool,
+    /// Set if its process seems to have ended.
+    pub is_gone: bool,
 }
 
 impl Quorum {
     /// A member's process begins.
     pub fn new(config: Config, start: Start, seed: u64, now: Now) -> Quorum {
-        let Start { me, promised, begins, runs, stable, stable_stamp, members, suffix, is_sure } = start;
+        let Start { me, promised, begins, runs, stable, stable_stamp, .. } = start;
+        let Start { members, electorate, suffix, is_sure, .. } = start;
         let mut quorum = Quorum {
             config,
             me,
@@ -245,7 +251,7 @@ impl Quorum {
                 why: Why::NoLeader,
             },
             tail: Tail::new(begins, runs, stable_stamp),
-            lists: Lists::new(stable, members),
+            lists: Lists::new(stable, members, electorate),
             stable,
             stable_stamp,
             written: Written { cuts: 0, position: stable },
@@ -310,17 +316,83 @@ impl Quorum {
     }
 
     /// The members that are to be connected: a member that the newest list lacks hears that this is stable,
-    /// and one that joins must reach those that feed it, although its log begins with lists of before them.
+    /// one that joins must reach those that feed it, although its log begins with lists of before them, and
+    /// a log that lost its end may lack members that vote.
     fn connected(&self) -> Members {
         let newest = self.lists.newest();
         let mut all: Vec<Member> = newest.iter().cloned().collect();
         let feeding = self.lists.joined.as_ref().filter(|_| newest.get(self.me).is_none());
-        for member in self.lists.at(self.stable).iter().chain(feeding.iter().flat_map(|all| all.iter())) {
+        let feeding = feeding.into_iter().flat_map(Members::iter);
+        let others = self.lists.at(self.stable).iter().chain(feeding);
+        for member in others.chain(self.younger_voters(self.lists.kept.iter().chain(&self.lists.told))) {
             if all.iter().all(|other| other.id != member.id) {
-                all.push(member.clone());
+                all.push(Member { votes: false, ..member.clone() });
             }
         }
         Members::new(all).unwrap_or_else(|| newest.clone())
+    }
+
+    /// The voters of electorates whose newest list is younger than what is stable here.
+    fn younger_voters<'a>(
+        &self,
+        of: impl Iterator<Item = &'a Electorate>,
+    ) -> impl Iterator<Item = &'a Member> {
+        let stable = self.entry_at(self.lists.stable_at());
+        let younger = of.filter(move |electorate| electorate.is_younger(stable));
+        younger.flat_map(Electorate::voters)
+    }
+
+    fn entry_at(&self, position: LogPosition) -> EntryId {
+        EntryId { view: self.tail.view_at(position).unwrap_or_default(), position }
+    }
+
+    /// Remembers who may vote by the lists of the log. While the log may lack entries that were acknowledged,
+    /// it may lack lists, so an older one takes no place.
+    fn keep_electorate(&mut self, out: &mut Vec<Output>) {
+        let of_log = self.lists.electorate(self.entry_at(self.lists.newest_at()));
+        let lists = &mut self.lists;
+        let wanted = match (self.unsure, lists.kept.clone(), of_log) {
+            (None, _, of_log) => of_log,
+            (Some(_), Some(kept), Some(mut of_log)) if of_log.is_younger(kept.at) => {
+                of_log.is_settled = kept.is_settled;
+                Some(of_log)
+            }
+            (Some(_), kept, _) => kept,
+        };
+        if wanted != lists.kept && !dropped(Rule::ListNotSaved) {
+            lists.kept = wanted;
+            self.save_electorate(out);
+        } else if lists.saving.is_none() {
+            lists.cover();
+        }
+    }
+
+    fn save(&self, out: &mut Vec<Output>) {
+        let Promise { number, view, .. } = self.promise;
+        out.push(Output::Save(number, view, self.lists.kept.clone()));
+    }
+
+    /// The position up to which the own disk has the log and, of its lists, the electorate.
+    fn durable(&self) -> LogPosition {
+        if self.unsure.is_some() && self.lists.saving.is_some() {
+            return LogPosition::ZERO;
+        }
+        let remembered = self.lists.remembered_upto();
+        remembered.map_or(self.written.position, |upto| upto.min(self.written.position))
+    }
+
+    /// Remembers, before it acknowledges anything, that what is remembered may not be the newest.
+    fn unsettle(&mut self, out: &mut Vec<Output>) {
+        if let Some(kept) = self.lists.kept.as_mut().filter(|kept| self.unsure.is_some() && kept.is_settled) {
+            kept.is_settled = false;
+            self.save_electorate(out);
+        }
+    }
+
+    fn save_electorate(&mut self, out: &mut Vec<Output>) {
+        self.promise.number += 1;
+        self.lists.saving = Some(self.promise.number);
+        self.save(out);
     }
 
     fn packet(&mut self, now: Now, from: MemberId, bytes: &[u8], out: &mut Vec<Output>) {
@@ -338,7 +410,7 @@ impl Quorum {
                 }
             }
             Packet::Vote { view, end } => self.vote(now, from, view, end, out),
-            Packet::Voted { view, is_sure, log } => self.voted(now, from, view, (is_sure, log), out),
+            Packet::Voted { view, vote } => self.voted(now, from, view, vote, out),
             Packet::Append(append) => self.append(now, from, append, out),
             Packet::Acked { view, round, durable } => self.acked(now, from, view, (round, durable), out),
             Packet::Missing { view, round, log } => self.missing(now, from, view, (round, &log), out),
@@ -349,7 +421,7 @@ impl Quorum {
                 }
             }
             Packet::TakeOver { view } => self.take_over(now, from, view, out),
-            Packet::Learns { view } => self.learns(now, from, view, out),
+            Packet::Learns { view, electorate } => self.learns(now, from, view, electorate, out),
             Packet::AskEnd { view, process } => self.say_end(from, view, process, out),
             Packet::End { view, process, end } => self.end_said(from, (view, process), end, out),
             Packet::Lost { view, needs, address } => {
@@ -373,7 +445,7 @@ impl Quorum {
         (self.promise.view, self.promise.owed) = (view, None);
         self.hear(view.number);
         self.promise.number += 1;
-        out.push(Output::Save(self.promise.number, view));
+        self.save(out);
         self.promise.number
     }
 
@@ -417,12 +489,14 @@ impl Quorum {
         out.push(Output::Send(to, Arc::new(packet.encode())));
     }
 
-    fn send_to_members(&self, packet: &Packet, which: impl Fn(&Member) -> bool, out: &mut Vec<Output>) {
+    fn send_to_all(&self, packet: &Packet, to: impl Iterator<Item = MemberId>, out: &mut Vec<Output>) {
         let bytes = Arc::new(packet.encode());
-        let others = self.lists.newest().iter().filter(|member| member.id != self.me && which(member));
-        out.extend(others.map(|member| Output::Send(member.id, bytes.clone())));
+        out.extend(to.filter(|id| *id != self.me).map(|id| Output::Send(id, bytes.clone())));
     }
 }
+
+/// A member is there that was heard so long ago at most, in microseconds: many heartbeats.
+pub const HEARD_US: u64 = 1_000_000;
 
 /// A leader that is there sends something in as many intervals.
 const BEATS_MISSED: u64 = 3;
@@ -437,8 +511,19 @@ impl Sequencer for Quorum {
         now.since_us(self.followed.heard) <= BEATS_MISSED * self.config.heartbeat_us
     }
 
+    fn unled_us(&self, now: Now) -> Option<u64> {
+        let Followed { leader, gone, said, .. } = self.followed;
+        let silent_us = now.since_us(said);
+        let is_led = leader.is_some() && gone.is_none() && silent_us <= HEARD_US;
+        (!is_led && !matches!(self.role, Role::Leading(_))).then_some(silent_us)
+    }
+
     fn status(&self) -> Option<Status> {
         Some(Quorum::status(self))
+    }
+
+    fn members(&self) -> Option<&Members> {
+        Some(self.lists.newest())
     }
 
     fn stable(&self) -> LogPosition {
@@ -459,7 +544,9 @@ impl Sequencer for Quorum {
         self.excuse_lateness(now);
         let list = |quorum: &Quorum| {
             let lists = &quorum.lists;
-            (lists.newest_at(), lists.newest_at() <= quorum.stable, quorum.written.cuts)
+            let told = lists.told.as_ref().map(|told| told.at);
+            let is_sure = quorum.unsure.is_none();
+            (lists.newest_at(), lists.newest_at() <= quorum.stable, quorum.written.cuts, told, is_sure)
         };
         let before = list(self);
         match input {
@@ -477,6 +564,7 @@ impl Sequencer for Quorum {
         }
         self.time(now, out);
         if before != list(self) || !std::mem::replace(&mut self.has_told_members, true) {
+            self.keep_electorate(out);
             out.push(Output::Members(self.connected()));
         }
     }

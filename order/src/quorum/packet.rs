@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{EntryId, LogPosition, Stamp, ViewId};
 
+use super::members::Electorate;
 use super::tail::Run;
 use crate::Sealed;
 
@@ -40,10 +41,8 @@ pub enum Packet {
     Voted {
         /// The view that is promised.
         view: ViewId,
-        /// Set if the sender's log ends where it says; not if it ends in damage.
-        is_sure: bool,
-        /// The contents of its log.
-        log: Contents,
+        /// The vote.
+        vote: Vote,
     },
     /// Entries of a view's leader, or none: it is there.
     Append(Append),
@@ -100,11 +99,25 @@ pub enum Packet {
         /// The end of the leader's log.
         end: LogPosition,
     },
-    /// The answer to [`Packet::Vote`] of a member whose log is longer, and that votes by no list.
+    /// The answer to [`Packet::Vote`] of a member whose log is longer, and that votes by no list that it has
+    /// acknowledged.
     Learns {
         /// The view of the candidate.
         view: ViewId,
+        /// The electorate that it remembers.
+        electorate: Electorate,
     },
+}
+
+/// A vote, and what its member knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vote {
+    /// Set if the member's log ends where it says; not if it ends in damage.
+    pub is_sure: bool,
+    /// The contents of its log.
+    pub log: Contents,
+    /// The electorate that it remembers.
+    pub electorate: Option<Electorate>,
 }
 
 /// Entries of a leader.
@@ -173,11 +186,10 @@ impl Packet {
                 view.encode(out);
                 put_entry_id(*end, out);
             }
-            Packet::Voted { view, is_sure, log } => {
+            Packet::Voted { view, vote } => {
                 out.put_u8(kind::VOTED);
                 view.encode(out);
-                out.put_u8((*is_sure).into());
-                log.encode(out);
+                vote.encode(out);
             }
             Packet::Append(append) => {
                 out.put_u8(kind::APPEND);
@@ -220,9 +232,10 @@ impl Packet {
                 out.put_u64(*process);
                 out.put_u64(end.0);
             }
-            Packet::Learns { view } => {
+            Packet::Learns { view, electorate } => {
                 out.put_u8(kind::LEARNS);
                 view.encode(out);
+                Electorate::encode_known(Some(electorate), out);
             }
         }
         std::mem::take(out)
@@ -248,11 +261,7 @@ impl Packet {
                 Packet::May { number: r.u32()?, is_granted: flag(r, "granted")?, promised: r.u32()? }
             }
             kind::VOTE => Packet::Vote { view: ViewId::decode(r)?, end: entry_id(r)? },
-            kind::VOTED => Packet::Voted {
-                view: ViewId::decode(r)?,
-                is_sure: flag(r, "sure")?,
-                log: Contents::decode(r)?,
-            },
+            kind::VOTED => Packet::Voted { view: ViewId::decode(r)?, vote: Vote::decode(r)? },
             kind::APPEND => Packet::Append(Append::decode(r)?),
             kind::ACKED => {
                 Packet::Acked { view: ViewId::decode(r)?, round: r.u64()?, durable: LogPosition(r.u64()?) }
@@ -270,11 +279,27 @@ impl Packet {
             kind::END => {
                 Packet::End { view: ViewId::decode(r)?, process: r.u64()?, end: LogPosition(r.u64()?) }
             }
-            kind::LEARNS => Packet::Learns { view: ViewId::decode(r)? },
+            kind::LEARNS => {
+                let (view, electorate) = (ViewId::decode(r)?, Electorate::decode_known(r)?);
+                Packet::Learns { view, electorate: electorate.ok_or(DecodeError::BadField("electorate"))? }
+            }
             _ => return Err(DecodeError::BadField("kind of packet")),
         };
         r.end()?;
         Ok(packet)
+    }
+}
+
+impl Vote {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.is_sure.into());
+        self.log.encode(out);
+        Electorate::encode_known(self.electorate.as_ref(), out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Vote, DecodeError> {
+        let (is_sure, log) = (flag(r, "sure")?, Contents::decode(r)?);
+        Ok(Vote { is_sure, log, electorate: Electorate::decode_known(r)? })
     }
 }
 
@@ -301,6 +326,12 @@ impl Append {
 }
 
 impl Contents {
+    /// Says whether the log has an entry, as far as it is told.
+    pub(super) fn has(&self, entry: EntryId) -> bool {
+        let run = self.runs.iter().find(|run| run.last >= entry.position);
+        run.is_some_and(|run| run.view == entry.view)
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.stable.0);
         out.put_u32(self.runs.len() as u32);
@@ -388,7 +419,9 @@ const RUN_BYTES: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use super::super::members::{Member, Members};
     use super::*;
+    use tercel_wire::id::MemberId;
 
     const VIEW: ViewId = ViewId::new(7, 70);
 
@@ -400,11 +433,17 @@ mod tests {
         let end = EntryId { view: ViewId::new(3, 30), position: LogPosition(9) };
         let run = |view, last| Run { view: ViewId::new(view, 1), last: LogPosition(last) };
         let log = Contents { stable: LogPosition(2), runs: vec![run(1, 4), run(3, 9)] };
+        let member = Member { id: MemberId(1), votes: true, address: "a:1".into() };
+        let members = Members::new(vec![member]).unwrap();
         vec![
             Packet::Ask { number: 7, end, is_handed: true },
             Packet::May { number: 7, is_granted: false, promised: 6 },
             Packet::Vote { view: VIEW, end },
-            Packet::Voted { view: VIEW, is_sure: true, log: log.clone() },
+            Packet::Voted { view: VIEW, vote: Vote { is_sure: true, log: log.clone(), electorate: None } },
+            Packet::Voted {
+                view: VIEW,
+                vote: Vote { is_sure: false, log: log.clone(), electorate: Some(Electorate::of(&members)) },
+            },
             Packet::Append(Append {
                 view: VIEW,
                 round: 5,
@@ -421,7 +460,7 @@ mod tests {
             Packet::Lost { view: VIEW, needs: LogPosition(7), address: "a:7117".into() },
             Packet::AskEnd { view: VIEW, process: 11 },
             Packet::End { view: VIEW, process: 11, end: LogPosition(12) },
-            Packet::Learns { view: VIEW },
+            Packet::Learns { view: VIEW, electorate: Electorate::of(&members) },
         ]
     }
 

@@ -6,20 +6,26 @@
 //! damage. A promise was lost for certain, and the member must not vote, if the log has an entry of a
 //! younger view than the other slot knows.
 //!
+//! The electorate is remembered before a list of members is acknowledged. So a log that loses its end says
+//! who may have made entries stable that it lost.
+//!
 //! | at | copy | | at | | |
 //! |---|---|---|---|---|---|
-//! | 0 | `tercelmb` | | 48 | promised view, number u32, incarnation u32 | |
-//! | 8 | version, u16, six zeros | | 56 | bytes of the list, u32 | |
-//! | 16 | sequence, u64 | | 60 | the list of members | |
-//! | 24 | group, u64 | | | zeros | |
-//! | 32 | member, u64 | | 8188 | checksum of all before, u32 | |
-//! | 40 | number of the start, u64 | | | | |
+//! | 0 | `tercelmb` | | 56 | bytes of the list, u32 | |
+//! | 8 | version, u16, six zeros | | 60 | the list of members that this one joined | |
+//! | 16 | sequence, u64 | | | zeros | |
+//! | 24 | group, u64 | | 8188 | checksum of all before, u32 | |
+//! | 32 | member, u64 | | 8192 | the electorate, if it is known | |
+//! | 40 | number of the start, u64 | | | zeros | |
+//! | 48 | promised view, number u32, incarnation u32 | | 16380 | checksum of all before, u32 | |
+//!
+//! A copy of version 1 ends with the first checksum, which earlier builds look for.
 
 use tercel_machine::mutant::{Rule, dropped};
 use tercel_wire::cursor::{Put, Reader, le16, le32, le64};
 use tercel_wire::id::{MemberId, ViewId};
 
-use super::members::Members;
+use super::members::{Electorate, Members};
 
 /// The content of the file, as of the newest slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +40,11 @@ pub struct Remembered {
     pub start: u64,
     /// The view that it has promised: it takes part in no lower one.
     pub promised: ViewId,
-    /// The newest list of members that it knew to be stable.
+    /// The list of members that it joined.
     pub members: Members,
+    /// The members that may vote by the lists that it has acknowledged. None if an earlier build wrote the
+    /// file, which did not remember that.
+    pub electorate: Option<Electorate>,
 }
 
 /// A file that does not say what was promised.
@@ -57,6 +66,22 @@ pub enum Forgotten {
 }
 
 impl Remembered {
+    /// The memory of a member that joins by a list, and takes part in no view up to `promised`.
+    pub fn new(group: u64, (me, promised): (MemberId, ViewId), members: Members) -> Remembered {
+        let electorate = Some(Electorate::of(&members));
+        Remembered { sequence: 0, group, me, start: 0, promised, members, electorate }
+    }
+
+    /// Encodes a file whose slots both say this.
+    pub fn file(&self) -> Vec<u8> {
+        let mut file = vec![0; 2 * SLOT_BYTES];
+        let next = Remembered { sequence: self.sequence + 1, ..self.clone() };
+        for (at, copy) in self.copies().into_iter().chain(next.copies()) {
+            file[at as usize..at as usize + copy.len()].copy_from_slice(&copy);
+        }
+        file
+    }
+
     /// Encodes the two copies of the slot of this sequence, each with its place. The second is written when
     /// the first is durable. A process that begins writes both slots before it promises anything.
     pub fn copies(&self) -> [(u64, Vec<u8>); 2] {
@@ -73,10 +98,18 @@ impl Remembered {
         self.members.encode(&mut list);
         copy.put_bytes(&list);
         // Every list fits: members and their addresses are bounded.
+        copy.resize(COPY_BYTES_V1 - 4, 0);
+        copy.put_u32(crc32fast::hash(&copy));
+        Electorate::encode_known(self.electorate.as_ref(), &mut copy);
         copy.resize(CRC_AT, 0);
         copy.put_u32(crc32fast::hash(&copy));
         let at = self.sequence % 2 * SLOT_BYTES as u64;
         [(at, copy.clone()), (at + COPY_BYTES as u64, copy)]
+    }
+
+    /// Says whether a file is of version 1, by its length: it is to be written anew as a whole.
+    pub fn is_of_version_1(file: &[u8]) -> bool {
+        file.len() < 2 * SLOT_BYTES
     }
 
     /// Reads the file of a member whose log ends with an entry of the view `log`.
@@ -84,11 +117,13 @@ impl Remembered {
     /// # Errors
     /// If it does not say what was promised. The member must not vote; an operator must act.
     pub fn read(file: &[u8], log: ViewId) -> Result<Remembered, Forgotten> {
-        if file.len() < 2 * SLOT_BYTES {
-            return Err(Forgotten::Nothing);
-        }
+        let copy_bytes = match file.len() {
+            ..FILE_BYTES_V1 => return Err(Forgotten::Nothing),
+            _ if Remembered::is_of_version_1(file) => COPY_BYTES_V1,
+            _ => COPY_BYTES,
+        };
         let copies: Vec<Result<Remembered, Option<u16>>> =
-            file.chunks_exact(COPY_BYTES).take(4).map(read_copy).collect();
+            file.chunks_exact(copy_bytes).take(4).map(read_copy).collect();
         if let Some(version) = copies.iter().find_map(|copy| copy.as_ref().err().copied().flatten()) {
             return Err(Forgotten::Version(version));
         }
@@ -111,41 +146,50 @@ impl Remembered {
 
 /// Reads a copy; the error names a version that is not this build's.
 fn read_copy(copy: &[u8]) -> Result<Remembered, Option<u16>> {
-    if &copy[..8] != MAGIC || le32(copy, CRC_AT) != crc32fast::hash(&copy[..CRC_AT]) {
+    let crc_at = copy.len() - 4;
+    if &copy[..8] != MAGIC || le32(copy, crc_at) != crc32fast::hash(&copy[..crc_at]) {
         return Err(None);
     }
-    if le16(copy, 8) != VERSION {
+    let is_of_version_1 = copy.len() == COPY_BYTES_V1;
+    if le16(copy, 8) != if is_of_version_1 { 1 } else { VERSION } {
         return Err(Some(le16(copy, 8)));
     }
-    let mut r = Reader::new(&copy[48..CRC_AT]);
-    let mut rest = || {
-        let promised = ViewId::decode(&mut r)?;
-        let mut list = Reader::new(r.bytes("members")?);
-        Ok::<_, tercel_wire::cursor::DecodeError>((promised, Members::decode(&mut list)?))
+    let rest = || {
+        let r = &mut Reader::new(&copy[48..]);
+        let promised = ViewId::decode(r)?;
+        let members = Members::decode(&mut Reader::new(r.bytes("members")?))?;
+        let electorate = match is_of_version_1 {
+            true => None,
+            false => Electorate::decode_known(&mut Reader::new(&copy[COPY_BYTES_V1..crc_at]))?,
+        };
+        Ok::<_, tercel_wire::cursor::DecodeError>((promised, members, electorate))
     };
-    let (promised, members) = rest().map_err(|_| None)?;
+    let (promised, members, electorate) = rest().map_err(|_| None)?;
     let (sequence, group, me) = (le64(copy, 16), le64(copy, 24), MemberId(le64(copy, 32)));
-    Ok(Remembered { sequence, group, me, start: le64(copy, 40), promised, members })
+    Ok(Remembered { sequence, group, me, start: le64(copy, 40), promised, members, electorate })
 }
 
 /// Bytes of a slot, both copies.
 pub const SLOT_BYTES: usize = 2 * COPY_BYTES;
 
-const COPY_BYTES: usize = 8 << 10;
+const COPY_BYTES: usize = 2 * COPY_BYTES_V1;
+const COPY_BYTES_V1: usize = 8 << 10;
+const FILE_BYTES_V1: usize = 4 * COPY_BYTES_V1;
 const CRC_AT: usize = COPY_BYTES - 4;
 const MAGIC: &[u8; 8] = b"tercelmb";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 #[cfg(test)]
 mod tests {
-    use super::super::members::{ADDRESS_BYTES_MAX, Member};
+    use super::super::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX, Member};
     use super::*;
 
     fn remembered(sequence: u64, view: u32) -> Remembered {
-        let member = |id| Member { id: MemberId(id), votes: true, address: "x".repeat(ADDRESS_BYTES_MAX) };
-        let members = Members::new((1..=7).map(member).collect()).unwrap();
-        let promised = ViewId::new(view, 9);
-        Remembered { sequence, group: 7, me: MemberId(1), start: 3, promised, members }
+        let address = "x".repeat(ADDRESS_BYTES_MAX);
+        let member = |id| Member { id: MemberId(id), votes: id <= 7, address: address.clone() };
+        let members = Members::new((1..=MEMBERS_MAX as u64).map(member).collect()).unwrap();
+        let new = Remembered::new(7, (MemberId(1), ViewId::new(view, 9)), members);
+        Remembered { sequence, start: 3, ..new }
     }
 
     fn file(of: &[Remembered]) -> Vec<u8> {
@@ -192,9 +236,38 @@ mod tests {
     #[test]
     fn slot_of_another_version_is_named() {
         let mut bytes = file(&[remembered(4, 6)]);
-        bytes[8] = 2;
+        bytes[8] = 3;
         let crc = crc32fast::hash(&bytes[..CRC_AT]);
         bytes[CRC_AT..COPY_BYTES].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Err(Forgotten::Version(2)));
+        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Err(Forgotten::Version(3)));
+    }
+
+    /// The file with the copies of version 1.
+    fn of_version_1(file: &[u8]) -> Vec<u8> {
+        let pages = file.chunks_exact(COPY_BYTES).map(|copy| &copy[..COPY_BYTES_V1]);
+        let copies = pages.map(|page| {
+            let mut copy = page.to_vec();
+            copy[8] = 1;
+            let crc = crc32fast::hash(&copy[..COPY_BYTES_V1 - 4]);
+            copy[COPY_BYTES_V1 - 4..].copy_from_slice(&crc.to_le_bytes());
+            copy
+        });
+        copies.collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn file_of_version_1_names_no_electorate() {
+        let newer = remembered(5, 7);
+        let old = of_version_1(&file(&[remembered(4, 6), newer.clone()]));
+        assert!(Remembered::is_of_version_1(&old));
+        let read = Remembered::read(&old, ViewId::NONE).unwrap();
+        assert_eq!(read, Remembered { electorate: None, ..newer });
+        assert_eq!(Remembered::read(&read.file(), ViewId::NONE), Ok(Remembered { sequence: 6, ..read }));
+    }
+
+    #[test]
+    fn build_of_version_1_finds_the_version() {
+        let bytes = file(&[remembered(4, 6)]);
+        assert_eq!(read_copy(&bytes[..COPY_BYTES_V1]), Err(Some(2)));
     }
 }

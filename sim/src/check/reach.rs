@@ -24,11 +24,11 @@ pub(crate) fn check(world: &World) -> Vec<String> {
             return vec![format!("entry {} of the whole log cannot be applied: {why}", e.stamp)];
         }
     }
-    compare(&state, &mob, world.excuses_damage())
+    compare(&state, &mob, world.excuses_damage() || world.record.excuses_chunks)
 }
 
-/// Chunks of a released tree stay where they are if a page of it was damaged when they were to be freed.
-fn compare(state: &Replica, mob: &Mob, excuses_damage: bool) -> Vec<String> {
+/// Chunks of a released tree stay where they are if a page of it could not be read when they were to be freed.
+fn compare(state: &Replica, mob: &Mob, excuses_chunks: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     let Reached { objects, empty } = reach(state, mob);
     let mut all = BTreeSet::new();
@@ -52,7 +52,7 @@ fn compare(state: &Replica, mob: &Mob, excuses_damage: bool) -> Vec<String> {
     let class = |oref: Oref| newest(oref, mob).map_or(class::ROOT, class_of);
     let is_chunk = |oref| matches!(class(oref), class::BYTES_LEAF | class::REFS_LEAF | class::CHUNK_NODE);
     let left: Vec<Oref> =
-        all.difference(&objects).copied().filter(|oref| !(excuses_damage && is_chunk(*oref))).collect();
+        all.difference(&objects).copied().filter(|oref| !(excuses_chunks && is_chunk(*oref))).collect();
     if let Some(first) = left.first() {
         let (count, class) = (left.len(), class(*first).0);
         wrong.push(format!(

@@ -1,6 +1,6 @@
 //! Injects the faults of the plan when they are due.
 
-use tercel_engine::server::{Checkpoint, Effect, Input, PageUpdate};
+use tercel_engine::server::{Checkpoint, Effect, Input, PageUpdate, Unread};
 use tercel_wire::id::{PageId, ViewId};
 
 use super::net::Arrival;
@@ -249,11 +249,11 @@ impl World {
         (0..self.nodes.len()).for_each(|n| self.stop_node(n));
     }
 
-    pub(super) fn read_page(&mut self, n: usize, page: PageId) -> Result<Option<Vec<u8>>, String> {
+    pub(super) fn read_page(&mut self, n: usize, page: PageId) -> Result<Option<Vec<u8>>, Unread> {
         let process = &mut self.nodes[n];
         if std::mem::take(&mut process.armed.read_fails) {
-            (process.armed.excuses_stop, self.record.excuses_damage) = (true, true);
-            return Err("a read failed".into());
+            (process.armed.excuses_stop, self.record.excuses_chunks) = (true, true);
+            return Err(Unread::Refused("a read failed".into()));
         }
         let mut found = process.disk.pages.get(&page).map(|bytes| bytes.to_vec());
         if process.armed.read_flips

@@ -188,7 +188,7 @@ impl World {
         self.time
     }
 
-    /// Says whether pages may have been read with errors.
+    /// Says whether pages may have been read with errors in their bytes.
     pub(crate) fn excuses_damage(&self) -> bool {
         self.record.excuses_damage
     }

@@ -322,8 +322,8 @@ impl World {
                 }
             }
             Effect::Packet(to, bytes) => self.packet_of(n, to, bytes),
-            Effect::Save(number, view) => {
-                self.nodes[n].votes.save(number, view);
+            Effect::Save(number, view, electorate) => {
+                self.nodes[n].votes.save(number, (view, electorate));
                 self.save_votes(n);
             }
             Effect::ReadLog(from, bytes) => {

@@ -5,8 +5,8 @@
 
 use tercel_engine::limits;
 use tercel_engine::order::Sealed;
-use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
-use tercel_engine::server::{Checkpoint, Effects, Input, Membership, Recovery, ServerConfig};
+use tercel_engine::order::quorum::{Config, Quorum};
+use tercel_engine::server::{Checkpoint, Effects, Input, LogEnds, Membership, Recovery, ServerConfig};
 use tercel_testkit::node::log::{Log, Opened};
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
@@ -170,25 +170,8 @@ impl World {
                 false => recovery.keep(entry),
             }
         }
-        let (mut runs, mut before) = (Vec::new(), opened.begins.position);
-        for (view, last) in opened.runs {
-            let last = last.min(stable);
-            if last > before {
-                runs.push(Run { view, last });
-                before = last;
-            }
-        }
-        let order = Start {
-            me: remembered.me,
-            promised: remembered.promised,
-            begins: opened.begins,
-            runs,
-            stable,
-            stable_stamp: recovery.stamp(),
-            members: recovery.members().unwrap_or(&remembered.members).clone(),
-            suffix: recovery.kept(),
-            is_sure: opened.is_sure,
-        };
+        let ends = LogEnds { begins: opened.begins, runs: &opened.runs, stable, is_sure: opened.is_sure };
+        let order = recovery.start(remembered, ends);
         let is_listed = remembered.members.get(remembered.me).is_some();
         let (group, me) = (remembered.group, remembered.me);
         let order = Box::new(Quorum::new(config, order, seed, now));

@@ -3,9 +3,8 @@
 //! `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo test --release -p tercel-sim`
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, hunt, line};
+use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, hunt, line, side_by_side};
 use tercel_sim::lossy::hunt as lossy;
 use tercel_sim::lossy::plan::LossyPlan;
 use tercel_sim::rule::Rule;
@@ -13,19 +12,12 @@ use tercel_sim::{Plan, run};
 
 #[test]
 fn every_dropped_rule_is_noticed_within_its_number_of_worlds() {
-    let next = AtomicUsize::new(0);
     let missed = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some(variant) = VARIANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let caught = hunt(variant, variant.worlds_max);
-                    println!("{}", line(variant, caught.as_ref()));
-                    if caught.is_none() {
-                        missed.lock().unwrap().push(variant.rule.name());
-                    }
-                }
-            });
+    side_by_side(VARIANTS, 2, |variant| {
+        let caught = hunt(variant, variant.worlds_max);
+        println!("{}", line(variant, caught.as_ref()));
+        if caught.is_none() {
+            missed.lock().unwrap().push(variant.rule.name());
         }
     });
     IMPOSSIBLE.iter().for_each(|(rule, why)| println!("cannot be dropped: {rule}: {why}"));
@@ -36,24 +28,24 @@ fn every_dropped_rule_is_noticed_within_its_number_of_worlds() {
 fn every_rule_that_can_be_dropped_is_in_the_table() {
     for rule in Rule::all() {
         let here = VARIANTS.iter().any(|v| v.rule == rule);
-        assert!(here || lossy::VARIANTS.iter().any(|v| v.rule == rule), "{}", rule.name());
+        assert!(here || lossy::RULES.contains(&rule), "{}", rule.name());
     }
     assert!(VARIANTS.len() >= 25);
 }
 
 #[test]
 fn every_dropped_rule_of_calls_is_noticed_where_links_are_lossy() {
-    for variant in lossy::VARIANTS {
-        let caught = lossy::hunt(variant, variant.worlds_max);
-        println!("{}", lossy::line(variant, caught.as_ref()));
-        assert!(caught.is_some(), "{}", variant.rule.name());
+    for rule in lossy::RULES {
+        let caught = lossy::hunt(*rule, lossy::WORLDS_MAX);
+        println!("{}", lossy::line(*rule, caught.as_ref()));
+        assert!(caught.is_some(), "{}", rule.name());
     }
 }
 
 /// A world that fails is told again in a shorter form, which fails too.
 #[test]
 fn failure_on_lossy_links_is_shrunk() {
-    let plan = LossyPlan { rule: Some(lossy::VARIANTS[0].rule), ..LossyPlan::of(1) };
+    let plan = LossyPlan { rule: Some(lossy::RULES[0]), ..LossyPlan::of(1) };
     let short = lossy::shrink(&plan);
     assert!(short.calls < plan.calls, "{short}");
     assert!(!tercel_sim::lossy::run(&short, false).blames.is_empty());

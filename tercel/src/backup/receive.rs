@@ -12,8 +12,8 @@ use tercel_engine::replica::Replica;
 use tercel_engine::replica::saved::Saved;
 use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClientId, PageId, SpaceId};
+use tercel_wire::frame::{self, Header, Kind};
+use tercel_wire::id::{ClientId, PageId};
 use tercel_wire::message::{BackupBegun, BackupPart, Hello, Refusal, Refused, Welcome};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
@@ -118,17 +118,8 @@ impl BackupConnection {
 
     /// Becomes a session; gives what the space is, as its copy will say it.
     fn greet(&mut self) -> Result<Space, BackupError> {
-        let hello = Hello {
-            client: ClientId(random_u64(Path::new("a client"))?),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
         let mut body = Vec::new();
-        hello.encode(&mut body);
+        Hello::new(ClientId(random_u64(Path::new("a client"))?)).encode(&mut body);
         self.ask(Kind::Hello, &body)?;
         let welcome = self.await_frame(Kind::Welcome, Welcome::decode)?;
         if welcome.page_bytes as usize != PAGE_BYTES {

@@ -321,6 +321,14 @@ impl ServerConnection {
         }
     }
 
+    /// Waits for more bytes as [`ServerConnection::wait_and_receive`] does, and appends them: of a socket, at
+    /// least one and about so many at most. None came if that says so.
+    pub(crate) fn receive_more(&self, buffer: &mut Vec<u8>, bytes: usize) -> io::Result<bool> {
+        let ServerConnection::Socket(socket, ..) = self else { return Ok(false) };
+        buffer.reserve_exact(bytes.min(RESERVED_MAX));
+        received(rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::empty()))
+    }
+
     /// Ends the connection for every thread that waits on it.
     pub(crate) fn cut(&self) {
         match self {
@@ -489,6 +497,7 @@ impl SharedMemory {
     }
 
     /// Locks the receiver, and returns the messages for the thread that reads.
+    #[inline]
     pub(super) fn lines(&self) -> Lines<'_> {
         Lines { shared: self, receiver: unpoison(self.receiver.lock()) }
     }
@@ -507,6 +516,7 @@ pub(super) struct Lines<'a> {
 
 impl Lines<'_> {
     /// The next message: a response in a line, or a piece of the stream, which is appended.
+    #[inline]
     pub(super) fn next<'l>(&mut self, room: &'l mut Room, into: &mut Vec<u8>) -> io::Result<Next<'l>> {
         End::Client.next(&mut self.receiver.0, room, into).map_err(corrupt)
     }
@@ -551,7 +561,11 @@ fn timespec(timeout: Duration) -> Timespec {
 fn take(socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<bool> {
     buffer.clear();
     buffer.reserve(RECEIVE_BYTES);
-    match rustix::net::recv(socket, spare_capacity(buffer), flags) {
+    received(rustix::net::recv(socket, spare_capacity(buffer), flags))
+}
+
+fn received(result: Result<(usize, usize), rustix::io::Errno>) -> io::Result<bool> {
+    match result {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(_) => Ok(true),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
@@ -568,7 +582,10 @@ impl Drop for ServerConnection {
 }
 
 /// A page and its frame, several times: one system call takes what a burst of fetches brought.
-const RECEIVE_BYTES: usize = 128 << 10;
+pub(crate) const RECEIVE_BYTES: usize = 128 << 10;
+
+/// Memory that a long message is given at once, whatever its length claims.
+const RESERVED_MAX: usize = 4 << 20;
 
 /// The loop's mailbox is bounded; a full one empties as soon as the loop turns.
 fn post(handle: &Handle<Post>, mut message: Post) -> io::Result<()> {

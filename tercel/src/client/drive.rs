@@ -149,6 +149,8 @@ pub(super) struct Baton {
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) buffer: Vec<u8>,
+    /// The machine has a message in part: what arrives next is the rest of it.
+    pub(super) is_amid: bool,
 }
 
 /// Time for which the driver at first leaves the connection to the threads that use it. It thus does not
@@ -169,12 +171,12 @@ const READER_CHECK: Duration = Duration::from_millis(10);
 /// The number of sends that a thread does for others in one go before it leaves the rest to the driver.
 const SENDS_MAX: u32 = 16;
 /// Bytes of a send buffer that are kept: those of a large transaction's buffer would be kept for nothing.
-const SENDER_BYTES_MAX: usize = 64 << 10;
+pub(super) const SENDER_BYTES_MAX: usize = 64 << 10;
 /// Requests of pipelined calls that gather before they leave: about those of 128 small calls.
 const GATHERED_BYTES: usize = 16 << 10;
 /// Durations above this are for ever: the clock has no moment at an arbitrary distance from now.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// The longest time for the first connection.
+/// The longest time for the first connection, where calls do not wait for less.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
 
 /// The pauses of threads that are about to report that the server is gone.
@@ -319,7 +321,7 @@ impl Shared {
 
     /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it
     /// takes nothing for as long as a call may wait.
-    fn send(
+    pub(super) fn send(
         &self,
         conn: &Arc<ServerConnection>,
         bytes: &[u8],
@@ -410,7 +412,7 @@ impl Shared {
     }
 
     /// The connection is gone, if it is still this one.
-    fn lose(&self, conn: &Arc<ServerConnection>, why: String) {
+    pub(super) fn lose(&self, conn: &Arc<ServerConnection>, why: String) {
         let mut machine = self.machine();
         if !machine.is_current(conn) {
             return;
@@ -493,6 +495,7 @@ impl Shared {
                 let now = self.now();
                 self.looked.store(now.0, Ordering::Relaxed);
                 machine.handle(now, Input::Bytes(&reader.buffer));
+                reader.is_amid = machine.is_amid_message();
                 self.happen(&machine);
                 let close = machine.wants_close().then(|| machine.why_unavailable());
                 self.flush(machine, Some(reader));
@@ -550,7 +553,7 @@ impl Shared {
 
     /// Waits until the first connection stands.
     pub(super) fn wait_connected(&self) -> Result<(), Error> {
-        let end = Instant::now() + FIRST_CONNECT;
+        let end = Instant::now() + FIRST_CONNECT.min(self.timeout());
         loop {
             let (seen, conn) = {
                 let machine = self.machine();
@@ -648,6 +651,7 @@ impl Shared {
         let why = machine.wants_close().then(|| machine.why_unavailable());
         if matches!(machine.availability(), Some(Ok(()))) {
             machine.settled();
+            machine.note_others();
         }
         let conn = machine.conn.clone();
         self.flush(machine, None);

@@ -1,5 +1,5 @@
 //! The shorter way of a call: a caller that finds the connection free sends one line in shared memory and
-//! looks for one, or one request over datagrams.
+//! looks for one, or one request by a socket (`by_socket`) or over datagrams.
 //!
 //! The caller drives the connection itself, with the baton, and numbers its calls in a slot that the machine
 //! has lent. It hands other arrivals to the machine before it goes on. A call that is not answered while its
@@ -18,9 +18,11 @@ use tercel_engine::rpc::slots::Lane;
 use tercel_engine::txn::{Binding, CallName, ExpressAsked, ExpressCall, Expressed, UnderWay};
 use tercel_events::DatagramSocket;
 use tercel_wire::cursor::Put;
+use tercel_wire::frame::Header;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::{InterfaceSchema, Mode};
 use tercel_wire::message::{HEAD_BYTES, OBJECT_SLOT, RequestTemplate, Response, ResponseEnd};
+use tercel_wire::spare::Spare;
 
 use super::by_packet::ByPacket;
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
@@ -33,6 +35,8 @@ pub(super) struct ByLine {
     /// The generation of the connection.
     generation: u64,
     conn: Arc<ServerConnection>,
+    /// The header of requests that are sent as messages.
+    header: Header,
     calls: Calls,
     packets: Datagrams,
 }
@@ -47,19 +51,21 @@ struct Datagrams {
 
 /// The calls of that connection.
 #[derive(Default)]
-struct Calls {
+pub(super) struct Calls {
     /// For calls of services, once there was one.
     lane: Option<Lane>,
     /// The machine knows that what is read from now on is not older.
-    acknowledged: Stamp,
+    pub(super) acknowledged: Stamp,
     /// The bindings of interfaces on that connection.
-    bound: Vec<OfInterface>,
+    pub(super) bound: Vec<OfInterface>,
     /// The index of the binding that the last call used.
     last: usize,
     patience: Patience,
     /// The rest of a request after its head, and room for arrivals.
-    body: Vec<u8>,
+    pub(super) body: Vec<u8>,
     room: Room,
+    /// For what large answers need.
+    pub(super) spare: Spare,
 }
 
 /// The time limit of the last call; 0 microseconds for a call whose time is over.
@@ -75,9 +81,9 @@ impl Default for Patience {
 }
 
 /// The state that calls of an interface need.
-struct OfInterface {
+pub(super) struct OfInterface {
     bound: Bound,
-    binding: Binding,
+    pub(super) binding: Binding,
     /// The heads of requests for its methods, by their numbers in this program.
     templates: Box<[RequestTemplate]>,
 }
@@ -166,6 +172,7 @@ struct HeldBaton<'a> {
 }
 
 impl Drop for HeldBaton<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.baton = None;
         if self.shared.waiting() > 0 {
@@ -197,10 +204,13 @@ impl Shared {
         }
     }
 
+    #[inline(always)]
     fn call_with(&self, baton: &mut Baton, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         let Some(at) = self.prepare(baton, Bound::of(asked)) else { return Expressed::No };
         let Baton { reader, express, of_object } = baton;
-        let Some(ByLine { conn, calls, packets, .. }) = express.as_deref_mut() else { return Expressed::No };
+        let Some(ByLine { conn, header, calls, packets, .. }) = express.as_deref_mut() else {
+            return Expressed::No;
+        };
         let conn = &*conn;
         let shared = match &**conn {
             ServerConnection::Shared(shared) => shared,
@@ -208,7 +218,10 @@ impl Shared {
                 let by = (conn, datagrams.as_ref(), packets);
                 return self.call_by_packet(by, reader, (calls, at), of_object, (asked, call));
             }
-            _ => return Expressed::No,
+            ServerConnection::Socket(.., None) => {
+                return self.call_by_socket((conn, header), reader, (calls, at), (asked, call));
+            }
+            ServerConnection::Memory(..) => return Expressed::No,
         };
         let Some(id) = self.send_express((calls, at), of_object, shared, (asked, call)) else {
             return Expressed::No;
@@ -223,7 +236,7 @@ impl Shared {
     /// Has the machine wait for the answer to a call, as far as it is one of a service; and send it again, if
     /// it may be lost.
     #[cold]
-    fn give_over(
+    pub(super) fn give_over(
         &self,
         (calls, at): (&mut Calls, usize),
         id: CallId,
@@ -276,9 +289,7 @@ impl Shared {
             self.machine().take_lane_back(lane, false);
         }
         let mut machine = self.machine();
-        let is_short = |conn: &ServerConnection| {
-            matches!(conn, ServerConnection::Shared(_) | ServerConnection::Socket(.., Some(_)))
-        };
+        let is_short = |conn: &ServerConnection| !matches!(conn, ServerConnection::Memory(..));
         let conn = machine.connection().filter(|conn| is_short(conn))?;
         let binding = machine.bound_interface(of.schema, of.class)?;
         let lane = if of.class.is_empty() { Some(machine.lend_lane()?) } else { None };
@@ -286,7 +297,8 @@ impl Shared {
         let generation = self.generation.load(Ordering::Acquire);
         let calls = Calls { lane, bound: vec![OfInterface::new(of, binding)], ..Calls::default() };
         let packets = Datagrams::default();
-        baton.express = Some(Box::new(ByLine { generation, conn, calls, packets }));
+        let header = machine.request_header();
+        baton.express = Some(Box::new(ByLine { generation, conn, header, calls, packets }));
         Some(0)
     }
 
@@ -308,7 +320,7 @@ impl Shared {
     /// Names a call: its head, microseconds left to its caller, and the number of bytes that follow the body
     /// of the calls.
     #[inline(always)]
-    fn name_call(
+    pub(super) fn name_call(
         &self,
         (calls, at): (&mut Calls, usize),
         of_object: &mut u64,
@@ -347,6 +359,7 @@ impl Shared {
     }
 
     /// Calls over datagrams, and waits for the answer.
+    #[inline(never)]
     fn call_by_packet(
         &self,
         (conn, socket, packets): (&Arc<ServerConnection>, &DatagramSocket, &mut Datagrams),
@@ -459,22 +472,26 @@ impl Shared {
 
     /// A response has come beside the messages: what is read from now on is not older. False if the
     /// connection is gone.
-    fn heard_beside(
+    #[inline]
+    pub(super) fn heard_beside(
         &self,
         conn: &Arc<ServerConnection>,
         end: &ResponseEnd<'_>,
         acknowledged: &mut Stamp,
     ) -> bool {
         let stamp = rpc::stamp_of(end);
-        if stamp > *acknowledged {
-            let mut machine = self.machine();
-            // A stamp of another history means nothing.
-            if !machine.is_current(conn) {
-                return false;
-            }
-            machine.heard_by_line(stamp);
-            *acknowledged = stamp;
+        stamp <= *acknowledged || self.acknowledge(conn, stamp, acknowledged)
+    }
+
+    #[cold]
+    fn acknowledge(&self, conn: &Arc<ServerConnection>, stamp: Stamp, acknowledged: &mut Stamp) -> bool {
+        let mut machine = self.machine();
+        // A stamp of another history means nothing.
+        if !machine.is_current(conn) {
+            return false;
         }
+        machine.heard_by_line(stamp);
+        *acknowledged = stamp;
         true
     }
 

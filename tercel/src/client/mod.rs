@@ -5,6 +5,7 @@
 //! waits, reconnects, and keeps time.
 
 mod by_packet;
+mod by_socket;
 pub(crate) mod connection;
 mod drive;
 mod express;
@@ -274,7 +275,8 @@ pub struct Stats {
     pub client: ClientStats,
     /// Frames, objects, replacement.
     pub cache: CacheStats,
-    /// Calls that were sent in a line of shared memory, the shortest way there is.
+    /// Calls that went the shortest way there is, past the queue of messages: in a line of shared memory, in
+    /// a datagram, or as a message that their caller sent and whose answer it received.
     pub calls_by_lines: u64,
 }
 

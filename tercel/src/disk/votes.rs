@@ -4,10 +4,11 @@
 //! the file is synced.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use tercel_engine::order::quorum::members::Members;
+use tercel_engine::order::quorum::members::{Electorate, Members};
 use tercel_engine::order::quorum::remembered::{Forgotten, Remembered, SLOT_BYTES};
 use tercel_wire::id::{MemberId, ViewId};
 
@@ -16,6 +17,9 @@ use super::held::HeldDir;
 
 /// The name of the file in a data directory; it makes the directory a member's.
 pub(crate) const VOTES_NAME: &str = "votes";
+
+/// A promise, and the electorate that is remembered with it.
+pub(crate) type Promised = (ViewId, Option<Electorate>);
 
 /// The file of votes of an open directory.
 #[derive(Debug)]
@@ -33,13 +37,7 @@ impl Votes {
         (me, promised): (MemberId, ViewId),
         members: Members,
     ) -> Result<(), DiskError> {
-        let new = Remembered { sequence: 0, group, me, start: 0, promised, members };
-        let other = Remembered { sequence: 1, ..new.clone() };
-        let mut bytes = vec![0; 2 * SLOT_BYTES];
-        for (at, copy) in new.copies().into_iter().chain(other.copies()) {
-            bytes[at as usize..at as usize + copy.len()].copy_from_slice(&copy);
-        }
-        dir.write_whole_bytes(VOTES_NAME, &bytes)
+        dir.write_whole_bytes(VOTES_NAME, &Remembered::new(group, (me, promised), members).file())
     }
 
     /// Opens the file of a directory whose log ends in a view, and counts the start.
@@ -47,36 +45,46 @@ impl Votes {
     /// # Errors
     /// If the file does not say what was promised: the member must not vote.
     pub(crate) fn open(dir: &HeldDir, log: ViewId) -> Result<Votes, DiskError> {
-        let remembered = Votes::look(dir, log)?;
+        let (bytes, remembered) = Votes::read(dir, log)?;
+        if Remembered::is_of_version_1(&bytes) {
+            dir.write_whole_bytes(VOTES_NAME, &remembered.file())?;
+        }
         let (path, file) = (dir.file(VOTES_NAME), dir.edit(VOTES_NAME)?);
         let mut votes = Votes { path, file, remembered };
         votes.remembered.start += 1;
         // Of either slot a copy may be torn, and another crash must not tear the other one.
-        votes.save(votes.remembered.promised)?;
-        votes.save(votes.remembered.promised)?;
+        votes.write()?;
+        votes.write()?;
         Ok(votes)
     }
 
     /// Reads the file, and changes nothing.
     pub(crate) fn look(dir: &HeldDir, log: ViewId) -> Result<Remembered, DiskError> {
-        let path = dir.file(VOTES_NAME);
-        let mut bytes = vec![0; 2 * SLOT_BYTES];
-        let read = dir.read(VOTES_NAME)?.read_exact_at(&mut bytes, 0);
+        Votes::read(dir, log).map(|(_, remembered)| remembered)
+    }
+
+    fn read(dir: &HeldDir, log: ViewId) -> Result<(Vec<u8>, Remembered), DiskError> {
+        let (path, mut bytes) = (dir.file(VOTES_NAME), Vec::new());
+        let read = dir.read(VOTES_NAME)?.take(2 * SLOT_BYTES as u64).read_to_end(&mut bytes);
         read.map_err(DiskError::io("read", &path))?;
-        Remembered::read(&bytes, log).map_err(|forgotten| {
-            let what = why(&forgotten);
-            DiskError::Damaged { file: path, position: None, what }
-        })
+        match Remembered::read(&bytes, log) {
+            Ok(remembered) => Ok((bytes, remembered)),
+            Err(forgotten) => Err(DiskError::Damaged { file: path, position: None, what: why(&forgotten) }),
+        }
     }
 
     pub(crate) fn remembered(&self) -> &Remembered {
         &self.remembered
     }
 
-    /// Remembers a promise, durably.
-    pub(crate) fn save(&mut self, promised: ViewId) -> Result<(), DiskError> {
+    /// Remembers a promise and an electorate, durably.
+    pub(crate) fn save(&mut self, (promised, electorate): Promised) -> Result<(), DiskError> {
+        (self.remembered.promised, self.remembered.electorate) = (promised, electorate);
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<(), DiskError> {
         self.remembered.sequence += 1;
-        self.remembered.promised = promised;
         // A crash leaves one copy of the slot whole.
         for (at, copy) in self.remembered.copies() {
             let written = self.file.write_all_at(&copy, at).and_then(|()| self.file.sync_data());
@@ -106,6 +114,30 @@ mod tests {
     use tercel_engine::order::quorum::members::Member;
 
     #[test]
+    fn file_of_version_1_is_written_anew() {
+        let path = tempfile::tempdir().unwrap();
+        let dir = HeldDir::open(path.path()).unwrap();
+        let member = Member { id: MemberId(1), votes: true, address: "a:1".into() };
+        let new = Remembered::new(7, (MemberId(1), ViewId::new(3, 1)), Members::new(vec![member]).unwrap());
+        // A copy of version 1 is the first half of today's, but for the version.
+        let halves = new.file().chunks(SLOT_BYTES / 4).step_by(2).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let copies = halves.into_iter().map(|mut copy| {
+            let crc_at = copy.len() - 4;
+            copy[8] = 1;
+            let crc = crc32fast::hash(&copy[..crc_at]);
+            copy[crc_at..].copy_from_slice(&crc.to_le_bytes());
+            copy
+        });
+        dir.write_whole_bytes(VOTES_NAME, &copies.collect::<Vec<_>>().concat()).unwrap();
+        assert_eq!(Votes::look(&dir, ViewId::NONE).unwrap().electorate, None);
+        let mut votes = Votes::open(&dir, ViewId::NONE).unwrap();
+        votes.save((ViewId::new(4, 1), new.electorate.clone())).unwrap();
+        let found = Votes::look(&dir, ViewId::NONE).unwrap();
+        let expected = (1, ViewId::new(4, 1), new.electorate);
+        assert_eq!((found.start, found.promised, found.electorate), expected);
+    }
+
+    #[test]
     fn copies_torn_by_two_crashes_lose_no_promise() {
         let path = tempfile::tempdir().unwrap();
         let dir = HeldDir::open(path.path()).unwrap();
@@ -118,7 +150,7 @@ mod tests {
         };
         let view = ViewId::new(8, 1);
         let mut votes = Votes::open(&dir, ViewId::NONE).unwrap();
-        votes.save(view).unwrap();
+        votes.save((view, None)).unwrap();
         tear(votes.remembered.sequence, 1);
         let votes = Votes::open(&dir, view).unwrap();
         // The log already has the view whose promise was being written.

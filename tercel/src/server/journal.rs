@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use tercel_engine::order::quorum::HEARD_US;
 use tercel_engine::server::{Server as Machine, SpaceWarning};
 use tercel_engine::time::Times;
 use tercel_wire::id::{MemberId, ViewId};
@@ -17,6 +18,8 @@ pub(super) struct Journal {
     /// The board for the program around the loop; and the warning on it.
     board: (Board, Option<SpaceWarning>),
     view: Option<(ViewId, bool)>,
+    /// Set once it is told that no member leads, until one does.
+    is_unled: bool,
     disk_full: bool,
     slow_syncs: u64,
     /// The events that may come again and again, and when each was told last.
@@ -36,7 +39,8 @@ const TOLD_AGAIN: Duration = Duration::from_secs(10);
 
 impl Journal {
     pub(super) fn new(board: Board) -> Journal {
-        Journal { board: (board, None), view: None, disk_full: false, slow_syncs: 0, told: HashMap::new() }
+        let (view, is_unled, disk_full, slow_syncs) = (None, false, false, 0);
+        Journal { board: (board, None), view, is_unled, disk_full, slow_syncs, told: HashMap::new() }
     }
 
     /// Notes the warning of the machine, if that has changed.
@@ -48,8 +52,15 @@ impl Journal {
         }
     }
 
-    /// Tells of a view that has begun, or of the end of one that was led here.
+    /// Tells of a view that has begun, of the end of one that was led here, and of a quorum that is lost.
     pub(super) fn look(&mut self, machine: &Machine) {
+        let unled_us = machine.unled_us().unwrap_or(0);
+        if unled_us >= HEARD_US && !self.is_unled {
+            tracing::warn!("no member of the group leads: start the members that are down for a quorum");
+        } else if unled_us == 0 && self.is_unled {
+            tracing::info!("a member of the group leads again");
+        }
+        self.is_unled = unled_us >= HEARD_US || self.is_unled && unled_us > 0;
         let now = (machine.view(), machine.is_leading());
         if self.view == Some(now) {
             return;

@@ -31,7 +31,7 @@ use tercel_engine::error::{FaultKind, ServerFault};
 use tercel_engine::order::Sealed;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
-use tercel_engine::server::{Conn, Recovery, ServerConfig as Machine};
+use tercel_engine::server::{Conn, Recovery, ServerConfig as Machine, Unread};
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId};
@@ -385,7 +385,7 @@ pub(crate) enum Post {
     Recovered(Result<Box<Recovery>, String>),
     /// A thread of the page store has panicked, with this message.
     Panicked(String),
-    Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
+    Read(ViewId, PageId, Result<Option<Vec<u8>>, Unread>),
     Installed(ViewId, Result<(), String>),
     Pinned(ViewId, u64, Result<(), String>),
     PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
@@ -592,10 +592,15 @@ impl Server {
     }
 
     fn join(&mut self) -> Result<(), ServerError> {
-        match self.thread.take().map(|t| t.join()) {
-            Some(Ok(result)) => result,
-            Some(Err(panic)) => Err(ServerError::Stopped(crate::panics::sentence("tercel-server", &*panic))),
-            None => Ok(()),
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        if thread.thread().id() == std::thread::current().id() {
+            let text =
+                "its own loop cannot wait for its end: it ends when the procedure or method has returned";
+            return Err(ServerError::Stopped(text.into()));
+        }
+        match thread.join() {
+            Ok(result) => result,
+            Err(panic) => Err(ServerError::Stopped(crate::panics::sentence("tercel-server", &*panic))),
         }
     }
 

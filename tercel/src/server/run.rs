@@ -1,6 +1,5 @@
 //! The loop: take what has happened, decide, then do what was decided, once for the whole batch.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -12,6 +11,7 @@ use tercel_engine::schedule::{Bounds, Decision, Origin, Received, Scheduler};
 use tercel_engine::server::{
     Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Recovery, Server as Machine,
 };
+use tercel_engine::table::Map;
 use tercel_engine::time::Now;
 use tercel_events::shm::Channel;
 use tercel_events::{Backend, Event, EventQueue, Kind, SendError, Token};
@@ -20,7 +20,7 @@ use tercel_wire::log::Last;
 
 use super::datagrams::Datagrams;
 use super::door::{Door, Giver, Offered};
-use super::group::Group;
+use super::group::{Group, end_if_unanswered};
 use super::inside::{Core, Inside};
 use super::journal::{self, Journal};
 use super::records::Records;
@@ -82,7 +82,7 @@ pub(super) struct Loop {
     dir: DataDir,
     /// The files of its sockets, removed before those are closed.
     files: Vec<SocketFile>,
-    conns: HashMap<Conn, Peer>,
+    conns: Map<Conn, Peer>,
     hot: Hot,
     /// Decides which connection is served next, and which is not read.
     scheduler: Scheduler,
@@ -158,7 +158,7 @@ impl Loop {
             group,
             dir,
             files,
-            conns: HashMap::new(),
+            conns: Map::default(),
             hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
@@ -711,6 +711,9 @@ impl Loop {
                 core.out.list = list;
             }
         }
+        if core.out.spare.capacity() == 0 {
+            core.out.spare = self.queue.spare_buffer();
+        }
         if self.group.is_some() {
             self.log.stable_upto(core.machine.stable_upto());
         }
@@ -749,7 +752,14 @@ impl Loop {
                 }
             }
             Effect::Adopt => self.stopping.adopts = true,
-            Effect::Joined(conn, _) => self.scheduler.favour(conn),
+            Effect::Joined(conn, _) => {
+                self.scheduler.favour(conn);
+                if let Some(Peer::Socket(token)) = self.conns.get(&conn)
+                    && let Some(stream) = self.queue.fd(*token)
+                {
+                    end_if_unanswered(stream);
+                }
+            }
             Effect::Packet(..)
             | Effect::Connect(..)
             | Effect::Save(..)
@@ -828,7 +838,7 @@ impl Loop {
                     core.take(now, Input::Disconnected(conn));
                 }
             }
-            Effect::Save(number, view) => group.save(number, view),
+            Effect::Save(number, view, electorate) => group.save(number, (view, electorate)),
             Effect::ReadLog(from, bytes) => group.read_log(from, bytes, self.records.written),
             Effect::Members(members) => {
                 if let Err(error) = group.members(&members, &mut self.queue) {
@@ -915,12 +925,7 @@ impl Calls for CoreCalls<'_> {
 const HEAD_BYTES: usize = 256;
 
 /// Bytes that a connection's peer has not taken.
-fn unsent_bytes(
-    conns: &HashMap<Conn, Peer>,
-    queue: &EventQueue<Post>,
-    channels: &Channels,
-    conn: Conn,
-) -> usize {
+fn unsent_bytes(conns: &Map<Conn, Peer>, queue: &EventQueue<Post>, channels: &Channels, conn: Conn) -> usize {
     match conns.get(&conn) {
         Some(Peer::Socket(token)) => queue.unsent_bytes(*token).unwrap_or(0),
         Some(Peer::Shared(at)) => channels.get(*at).map_or(0, SharedPeer::unsent_bytes),

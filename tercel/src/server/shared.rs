@@ -98,7 +98,7 @@ impl SharedPeer {
     #[inline]
     fn serve_next(
         &mut self,
-        calls: &mut dyn Calls,
+        calls: &mut impl Calls,
         room: &mut Room,
         body: &mut Vec<u8>,
     ) -> Result<Option<bool>, Corrupt> {
@@ -332,7 +332,7 @@ impl Channels {
     /// Serves the calls in lines that connections have sent, as far as nothing else came before them: each
     /// connection's in turn, and some in all. Says what was found, and how many were served.
     #[inline(never)]
-    pub(super) fn serve(&mut self, calls: &mut dyn Calls) -> (Found, u32) {
+    pub(super) fn serve(&mut self, calls: &mut impl Calls) -> (Found, u32) {
         let Channels { peers, hot, room, body, spare, .. } = self;
         let mut served = 0;
         // Another one begins the next time.

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use tercel_engine::limits;
-use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
+use tercel_engine::order::quorum::{Config, Quorum};
 use tercel_engine::rpc::{Offers, Services};
 use tercel_engine::schedule::Bounds;
 use tercel_engine::server::{
-    Checkpoint, CollectConfig, Effect, Effects, Input, Membership, Recovery, Server as Machine,
+    Checkpoint, CollectConfig, Effect, Effects, Input, LogEnds, Membership, Recovery, Server as Machine,
     ServerConfig as MachineConfig,
 };
 use tercel_engine::time::Now;
@@ -236,25 +236,9 @@ fn member(
     let remembered = votes.remembered();
     let (me, group, start) = (remembered.me, remembered.group, remembered.start);
     let is_listed = remembered.members.get(me).is_some();
-    let (mut runs, mut before) = (Vec::new(), opened.begins.position);
-    for (view, last) in &opened.runs {
-        let last = (*last).min(opened.stable);
-        if last > before {
-            runs.push(Run { view: *view, last });
-            before = last;
-        }
-    }
-    let order = Start {
-        me,
-        promised: remembered.promised,
-        begins: opened.begins,
-        runs,
-        stable: opened.stable,
-        stable_stamp: recovery.stamp(),
-        members: recovery.members().unwrap_or(&remembered.members).clone(),
-        suffix: recovery.kept(),
-        is_sure: opened.is_sure,
-    };
+    let LogOpened { begins, runs, stable, is_sure, .. } = opened;
+    let ends = LogEnds { begins: *begins, runs, stable: *stable, is_sure: *is_sure };
+    let order = recovery.start(remembered, ends);
     let mut order = Quorum::new(Config::default(), order, seed, Now(0));
     order.joined(remembered.members.clone());
     let joined = ViewId::new(recovery.view().number, start as u32);

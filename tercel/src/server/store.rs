@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tercel_engine::server::{Checkpoint, PageUpdate};
+use tercel_engine::server::{Checkpoint, PageUpdate, Unread};
 use tercel_events::Handle;
 use tercel_wire::id::{PageId, Stamp, ViewId};
 
@@ -141,7 +141,7 @@ fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>, st
     while let Ok(read) = rx.recv() {
         match read {
             Read::Page(view, page) => {
-                let read = read_page(store, page, stopping).map_err(|e| e.to_string());
+                let read = read_page(store, page, stopping);
                 post(handle, Post::Read(view, page, read));
             }
             Read::Keep(pin, pages) => kept = Some((pin, pages)).filter(|_| pin > unpinned),
@@ -159,19 +159,14 @@ fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>, st
     }
 }
 
-/// Reads a page. While the file cannot be opened anew for want of room the page is not damaged, and its
-/// reader waits.
-fn read_page(
-    store: &dyn PageRead,
-    page: PageId,
-    stopping: &AtomicBool,
-) -> Result<Option<Vec<u8>>, DiskError> {
+/// Reads a page. While the file cannot be opened anew for want of room or descriptors the page is not
+/// damaged, and its reader waits. Of other errors only [`DiskError::Damaged`] is damage of the page.
+fn read_page(store: &dyn PageRead, page: PageId, stopping: &AtomicBool) -> Result<Option<Vec<u8>>, Unread> {
     loop {
         match read_one(store, page) {
-            Err(DiskError::Full { .. }) if !stopping.load(Ordering::Relaxed) => {
-                std::thread::sleep(ROOM_RETRY)
-            }
-            read => return read,
+            Err(e) if e.may_pass() && !stopping.load(Ordering::Relaxed) => std::thread::sleep(ROOM_RETRY),
+            Err(e @ DiskError::Damaged { .. }) => return Err(Unread::Damaged(e.to_string())),
+            read => return read.map_err(|e| Unread::Refused(e.to_string())),
         }
     }
 }
@@ -277,15 +272,23 @@ pub(super) fn post(handle: &Handle<Post>, mut message: Post) {
 mod tests {
     use super::*;
     use crate::disk::pages::EachPage;
+    use rustix::io::Errno;
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::path::Path;
 
-    /// A store that cannot read one of its pages, as where a byte of the store's own structure is wrong.
-    struct Torn(PageId);
+    /// A store whose reads end so, in this order; later ones find their page.
+    struct Failing(RefCell<VecDeque<Result<bool, DiskError>>>);
 
-    impl PageRead for Torn {
-        fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError> {
-            buf.clear();
-            let wrong = || DiskError::Damaged { file: "pages".into(), position: None, what: "a node".into() };
-            if page == self.0 { Err(wrong()) } else { Ok(true) }
+    impl Failing {
+        fn new(reads: impl IntoIterator<Item = Result<bool, DiskError>>) -> Failing {
+            Failing(RefCell::new(reads.into_iter().collect()))
+        }
+    }
+
+    impl PageRead for Failing {
+        fn read(&self, _: PageId, _: &mut Vec<u8>) -> Result<bool, DiskError> {
+            self.0.borrow_mut().pop_front().unwrap_or(Ok(true))
         }
 
         fn meta(&self, _: &str) -> Result<Option<Vec<u8>>, DiskError> {
@@ -305,50 +308,49 @@ mod tests {
         }
     }
 
-    /// A store whose file has no room to be opened anew, for so many reads.
-    struct Reopening(std::sync::atomic::AtomicU32);
+    fn full() -> Result<bool, DiskError> {
+        Err(DiskError::Full { path: "pages".into() })
+    }
 
-    impl PageRead for Reopening {
-        fn read(&self, _: PageId, _: &mut Vec<u8>) -> Result<bool, DiskError> {
-            let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-            left.map_or(Ok(true), |_| Err(DiskError::Full { path: "pages".into() }))
-        }
+    fn errno(errno: Errno) -> Result<bool, DiskError> {
+        Err(DiskError::io("read or write", Path::new("pages"))(errno.into()))
+    }
 
-        fn meta(&self, _: &str) -> Result<Option<Vec<u8>>, DiskError> {
-            Ok(None)
-        }
+    fn torn() -> Result<bool, DiskError> {
+        Err(DiskError::Damaged { file: "pages".into(), position: None, what: "a node".into() })
+    }
 
-        fn applied_stamp(&self) -> Result<Stamp, DiskError> {
-            Ok(Stamp::ZERO)
-        }
-
-        fn page_count(&self) -> Result<u64, DiskError> {
-            Ok(1)
-        }
-
-        fn for_each_page(&self, _: EachPage<'_>) -> Result<(), DiskError> {
-            Ok(())
+    #[test]
+    fn page_read_waits_for_room_and_descriptors() {
+        let (page, stopping) = (PageId::new(5).unwrap(), |is| AtomicBool::new(is));
+        let read = read_page(&Failing::new([full(), errno(Errno::MFILE)]), page, &stopping(false));
+        assert!(matches!(read, Ok(Some(_))), "{read:?}");
+        for (error, words) in [(full(), "no space left"), (errno(Errno::MFILE), "Too many open files")] {
+            let stopped = read_page(&Failing::new([error]), page, &stopping(true));
+            assert!(matches!(&stopped, Err(Unread::Refused(why)) if why.contains(words)), "{stopped:?}");
         }
     }
 
     #[test]
-    fn page_read_waits_while_store_reopens() {
+    fn page_read_tells_damage_from_failures() {
         let (page, going) = (PageId::new(5).unwrap(), AtomicBool::new(false));
-        let read = read_page(&Reopening(2.into()), page, &going);
-        assert!(matches!(read, Ok(Some(_))), "{read:?}");
-        let stopped = read_page(&Reopening(2.into()), page, &AtomicBool::new(true));
-        assert!(matches!(stopped, Err(DiskError::Full { .. })), "{stopped:?}");
+        let failed = read_page(&Failing::new([errno(Errno::IO)]), page, &going);
+        assert!(matches!(&failed, Err(Unread::Refused(why)) if why.contains("os error 5")), "{failed:?}");
+        let torn = read_page(&Failing::new([torn()]), page, &going);
+        assert!(matches!(&torn, Err(Unread::Damaged(why)) if why.contains("a node")), "{torn:?}");
     }
 
     #[test]
     fn pin_that_lost_its_file_is_no_damage() {
         let page = |n| PageId::new(n).unwrap();
         let read = |store: &dyn PageRead| pinned_read(ViewId::NONE, 1, read_some(store, page(5), 4));
-        let Post::Pinned(_, 1, Err(lost)) = read(&Reopening(1.into())) else { panic!() };
+        let Post::Pinned(_, 1, Err(lost)) = read(&Failing::new([full()])) else { panic!() };
         assert!(lost.contains("no space left"), "{lost}");
-        let Post::PinnedRead(_, 1, Err(wrong)) = read(&Torn(page(7))) else { panic!() };
+        let Post::PinnedRead(_, 1, Err(wrong)) = read(&Failing::new([Ok(true), Ok(true), torn()])) else {
+            panic!()
+        };
         assert!(wrong.starts_with("page 7: pages is damaged: a node"), "{wrong}");
-        let Post::PinnedRead(_, 1, Ok(pages)) = read(&Torn(page(9))) else { panic!() };
+        let Post::PinnedRead(_, 1, Ok(pages)) = read(&Failing::new([])) else { panic!() };
         assert_eq!(pages.len(), 4);
     }
 }

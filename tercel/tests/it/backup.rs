@@ -17,10 +17,11 @@ use tercel::backup::{BackupError, Source, Taken, backup, restore, verify};
 use tercel::check::{CheckError, check, repair};
 use tercel::tools::disk::dir::{DataDir, NewSpace};
 use tercel::tools::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
-use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel::tools::wire::id::{ClientId, PageId, SpaceId};
+use tercel::tools::wire::frame::{self, Header, Kind};
+use tercel::tools::wire::id::{ClientId, PageId};
 use tercel::tools::wire::message::{Hello, Refusal};
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig};
+use tercel_testkit::ends::Ends;
 
 /// An account, and how often it took part in a transfer.
 #[derive(Object, Debug, Clone, PartialEq)]
@@ -144,6 +145,7 @@ fn backups_of_a_server_at_work_have_all_of_before_and_nothing_of_after() {
     let sent: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
+        let _ends = Ends(&over);
         for i in 0..THREADS {
             let (client, bank, acknowledged, sent, over) = (&client, &bank, &acknowledged, &sent, &over);
             s.spawn(move || {
@@ -158,30 +160,26 @@ fn backups_of_a_server_at_work_have_all_of_before_and_nothing_of_after() {
             });
         }
         let load = |all: &[AtomicU64]| all.iter().map(|n| n.load(SeqCst)).collect::<Vec<_>>();
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for round in 0..6 {
-                let before = load(&acknowledged);
-                let name = format!("backup{round}");
-                take(dir.path(), &name).unwrap();
-                let after = load(&sent);
-                let (from, to) = (dir.path().join(&name), dir.path().join(format!("restored{round}")));
-                restore(&from, &to, |_| ()).unwrap();
-                assert_whole(&to);
-                let copy = open(&to);
-                let counts = bank.audit(&copy);
-                copy.close().unwrap();
-                for i in 0..THREADS {
-                    // A transfer from an account to itself is no transfer, and no counter counts it.
-                    let skipped = (0..after[i])
-                        .filter(|n| (n * 7 + i as u64 * 31) % ACCOUNTS == (n * 13 + 1) % ACCOUNTS);
-                    let skipped = skipped.count() as u64;
-                    assert!(counts[i] + skipped >= before[i], "acknowledged before and not there");
-                    assert!(counts[i] <= after[i], "there and not even sent");
-                }
+        for round in 0..6 {
+            let before = load(&acknowledged);
+            let name = format!("backup{round}");
+            take(dir.path(), &name).unwrap();
+            let after = load(&sent);
+            let (from, to) = (dir.path().join(&name), dir.path().join(format!("restored{round}")));
+            restore(&from, &to, |_| ()).unwrap();
+            assert_whole(&to);
+            let copy = open(&to);
+            let counts = bank.audit(&copy);
+            copy.close().unwrap();
+            for i in 0..THREADS {
+                // A transfer from an account to itself is no transfer, and no counter counts it.
+                let skipped =
+                    (0..after[i]).filter(|n| (n * 7 + i as u64 * 31) % ACCOUNTS == (n * 13 + 1) % ACCOUNTS);
+                let skipped = skipped.count() as u64;
+                assert!(counts[i] + skipped >= before[i], "acknowledged before and not there");
+                assert!(counts[i] <= after[i], "there and not even sent");
             }
-        }));
-        over.store(true, SeqCst);
-        result.unwrap();
+        }
     });
     bank.audit(&client);
     drop(client);
@@ -374,17 +372,8 @@ fn a_client_that_begins_a_backup_and_falls_silent_holds_nothing_up() {
     let client = connect(dir.path());
     let c = counter(&client, "c");
     let mut silent = std::os::unix::net::UnixStream::connect(dir.path().join("socket")).unwrap();
-    let hello = Hello {
-        client: ClientId(9),
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SpaceId(0),
-        resume: None,
-        via: None,
-    };
     let (mut body, mut bytes) = (Vec::new(), Vec::new());
-    hello.encode(&mut body);
+    Hello::new(ClientId(9)).encode(&mut body);
     frame::encode(Header::new(Kind::Hello, 1), &body, &mut bytes);
     frame::encode(Header::new(Kind::Backup, 2), &[], &mut bytes);
     silent.write_all(&bytes).unwrap();

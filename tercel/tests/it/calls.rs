@@ -13,6 +13,7 @@ use tercel::{
     Bytes, CallPolicy, Called, Client, ClientConfig, Error, Failure, List, Obj, Object, Record, Ref, Server,
     Text, Tx, interface,
 };
+use tercel_testkit::ends::Ends;
 
 #[interface]
 pub trait Account {
@@ -331,8 +332,8 @@ fn what_a_client_reads_is_never_older_than_a_call_saw() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let purse = writer.handle(object).remote();
+                let _ends = Ends(&is_over);
                 (0..300).for_each(|_| _ = purse.deposit(1).unwrap());
-                is_over.store(true, Ordering::SeqCst);
             });
             let (mut seen, mut rounds) = (0, 0);
             while !is_over.load(Ordering::SeqCst) || rounds == 0 {
@@ -357,6 +358,7 @@ fn calls_go_on_over_a_restart_and_count_once() {
     let object = purse(&client, 0);
     let (stop, returned) = (AtomicBool::new(false), AtomicU64::new(0));
     let done = thread::scope(|scope| {
+        let ends = Ends(&stop);
         let calling = scope.spawn(|| {
             let purse = client.handle(object).remote();
             let mut done = 0;
@@ -386,7 +388,7 @@ fn calls_go_on_over_a_restart_and_count_once() {
             let again = Server::builder(dir.path()).listen(address.clone()).methods(Purse::METHODS).start();
             server = Some(again.unwrap());
         }
-        stop.store(true, Ordering::SeqCst);
+        drop(ends);
         calling.join().unwrap()
     });
     assert!(done > 0);

@@ -5,16 +5,17 @@
 //! instead of testing.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{counter, serve};
+use crate::common::{Killed, counter, serve};
 use tercel::{
     Address, Client, ClientConfig, Error, Freshness, Isolation, Server, ServerConfig, SpaceId, Token,
 };
+use tercel_testkit::ends::Ends;
 
 const SERVE: &str = "TERCEL_TEST_SERVE_FRESH";
+const SERVED: (&str, &str) = ("fresh::stale_readers_go_on_through_a_kill", SERVE);
 const KEEPALIVE: Duration = Duration::from_millis(400);
 
 fn socket(dir: &Path) -> Address {
@@ -29,25 +30,6 @@ fn connect(dir: &Path) -> Client {
             Err(Error::Unavailable(_)) if Instant::now() < end => std::thread::yield_now(),
             Err(e) => panic!("{e}"),
         }
-    }
-}
-
-/// A server in a process of its own, killed at the end.
-struct Killed(Child);
-
-impl Killed {
-    fn start(dir: &Path) -> Killed {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "fresh::stale_readers_go_on_through_a_kill", "--nocapture"]);
-        command.env(SERVE, dir).stdout(Stdio::null()).stdin(Stdio::null());
-        Killed(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
     }
 }
 
@@ -97,12 +79,13 @@ fn stale_readers_go_on_through_a_kill() {
         return Server::start(config).unwrap().wait().unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
-    let server = Killed::start(dir.path());
+    let server = Killed::start(dir.path(), SERVED);
     let (stale, recent) = (connect(dir.path()), connect(dir.path()));
     let c = counter(&stale, "c");
     let over = AtomicBool::new(false);
     let outage = KEEPALIVE * 5;
     let (of_stale, of_recent, killed, restarted, _server) = std::thread::scope(|s| {
+        let ends = Ends(&over);
         let of_stale = s.spawn(|| {
             read_until(&over, || {
                 stale.transaction().stale().run(|tx| {
@@ -116,7 +99,7 @@ fn stale_readers_go_on_through_a_kill() {
         drop(server);
         let killed = Instant::now();
         std::thread::sleep(outage);
-        let server = Killed::start(dir.path());
+        let server = Killed::start(dir.path(), SERVED);
         // Both have come back when they see what is committed now.
         let writer = connect(dir.path());
         let restarted = Instant::now();
@@ -129,7 +112,7 @@ fn stale_readers_go_on_through_a_kill() {
             let newer = client.transaction().at_least(token).timeout(Duration::from_secs(20));
             assert_eq!(newer.run(|tx| Ok(tx.get(c)?.count())), Ok(1));
         }
-        over.store(true, Ordering::SeqCst);
+        drop(ends);
         (of_stale.join().unwrap(), of_recent.join().unwrap(), killed, restarted, server)
     });
     assert_eq!(of_stale.errors, 0);

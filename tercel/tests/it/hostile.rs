@@ -17,6 +17,7 @@ use tercel::{
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, SendError, Sender, pass};
 use tercel_machine::random::Random;
+use tercel_testkit::ends::Ends;
 use tercel_testkit::stranger::Stranger;
 
 use crate::common::relay::Mapped;
@@ -232,6 +233,7 @@ fn memory_that_is_written_all_over_harms_nobody_else() {
     let honest = Client::connect(Address::Unix(socket.clone())).unwrap();
     let purse = honest.run(|tx| tx.create(&Purse { cents: 9 })).unwrap();
     thread::scope(|scope| {
+        let _ends = Ends(&is_over);
         let calls = scope.spawn(|| {
             let (tally, purse) = (honest.service::<dyn Tally>(), honest.handle(purse).remote());
             while !is_over.load(Ordering::SeqCst) {
@@ -242,15 +244,16 @@ fn memory_that_is_written_all_over_harms_nobody_else() {
         });
         for seed in 0..40 {
             let mut stranger = greet(&socket, 1_000 + seed);
-            let (scribbling, scribbled) = (AtomicBool::new(true), AtomicU64::new(0));
+            let (is_left, scribbled) = (AtomicBool::new(false), AtomicU64::new(0));
             let mapped = stranger.stream.mapped.clone();
             thread::scope(|scope| {
+                let _ends = Ends(&is_left);
                 // A thread of its own, so that the memory changes at any moment: while a call is sent,
                 // received or answered there.
                 scope.spawn(|| {
                     let mut random = Random::new(seed);
                     let bytes = mapped.bytes;
-                    while scribbling.load(Ordering::SeqCst) {
+                    while !is_left.load(Ordering::SeqCst) {
                         let mut noise = vec![0; 1 + random.index(64)];
                         noise.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
                         // Mostly where the rings are, at the begin.
@@ -276,10 +279,8 @@ fn memory_that_is_written_all_over_harms_nobody_else() {
                     assert!(Instant::now() < end, "others stand still beside stranger {seed}");
                     thread::yield_now();
                 }
-                scribbling.store(false, Ordering::SeqCst);
             });
         }
-        is_over.store(true, Ordering::SeqCst);
     });
     assert_eq!(honest.service::<dyn Tally>().count(), Ok(executed.into_inner() + 1));
     drop(honest);

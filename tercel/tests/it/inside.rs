@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::program::program;
 use tempfile::TempDir;
 use tercel::{Address, Client, Error, Object, Ref, Server, ServerConfig, Text};
+use tercel_testkit::ends::Ends;
 
 #[derive(Object)]
 struct Account {
@@ -67,6 +68,7 @@ fn money_moved_by_clients_and_inside_the_server_stays_the_same_sum() {
     let sum =
         |tx: &tercel::Tx<'_>| all.iter().try_fold(0, |sum, a| Ok::<_, Error>(sum + tx.get(*a)?.balance()));
     std::thread::scope(|scope| {
+        let ends = Ends(&stop);
         for thread in 0..3 {
             let (server, all) = (&server, &all);
             scope.spawn(move || {
@@ -102,7 +104,7 @@ fn money_moved_by_clients_and_inside_the_server_stays_the_same_sum() {
             }
         });
         movers.into_iter().for_each(|m| m.join().unwrap());
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         looker.join().unwrap();
     });
     assert_eq!(clients[0].run(sum).unwrap(), 40_000);

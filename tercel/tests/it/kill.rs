@@ -4,18 +4,19 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::common::{Counter, counter};
+use crate::common::{Counter, Killed, counter};
 use tercel::{
     Address, Called, Client, ClientConfig, Context, Error, Failure, Input, List, Obj, Object, OpId, Output,
     Ref, Server, ServerConfig, ServiceHandle, Tx, interface, service,
 };
+use tercel_testkit::ends::Ends;
 
 const SERVE: &str = "TERCEL_TEST_SERVE";
+const SERVED: (&str, &str) = ("kill::a_killed_server_keeps_what_it_acknowledged", SERVE);
 const THREADS: usize = 4;
 const KILLS: u64 = 30;
 /// Acknowledged commits between two kills.
@@ -27,12 +28,13 @@ fn a_killed_server_keeps_what_it_acknowledged() {
         return serve_until_killed(Path::new(&dir));
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut server = Killed::start(dir.path());
+    let mut server = Killed::start(dir.path(), SERVED);
     let client = connect(dir.path());
     let counters: Vec<Ref<Counter>> = (0..THREADS).map(|i| counter(&client, &format!("c{i}"))).collect();
     let (acknowledged, over) = (AtomicU64::new(0), AtomicBool::new(false));
     // The last server is handed out: what is asked below needs one.
     let (outcomes, _server): (Vec<(u64, Vec<OpId>)>, Killed) = std::thread::scope(|s| {
+        let ends = Ends(&over);
         let threads: Vec<_> = counters
             .iter()
             .map(|r| {
@@ -47,10 +49,10 @@ fn a_killed_server_keeps_what_it_acknowledged() {
             }
             assert!(Instant::now() < end, "commits stopped after {} kills", kill - 1);
             drop(server);
-            server = Killed::start(dir.path());
+            server = Killed::start(dir.path(), SERVED);
             check(dir.path(), &counters, acknowledged.load(Ordering::SeqCst));
         }
-        over.store(true, Ordering::SeqCst);
+        drop(ends);
         (threads.into_iter().map(|t| t.join().unwrap()).collect(), server)
     });
     for (r, (done, unknown)) in counters.iter().zip(outcomes) {
@@ -112,11 +114,12 @@ const CALLS: u64 = 60;
 #[test]
 fn calls_of_a_killed_servers_services_are_executed_once_at_most() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = Killed::start(dir.path());
+    let mut server = Killed::start(dir.path(), SERVED);
     let clients = [true, false].map(|shared_memory| connect_by(dir.path(), shared_memory));
     let counters = [0, 1].map(|i| counter(&clients[i], &format!("c{i}")));
     let (certain, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (outcomes, _server) = std::thread::scope(|s| {
+        let ends = Ends(&over);
         let calling = [0, 1].map(|i| {
             let (client, r, certain, over) = (&clients[i], counters[i], &certain, &over);
             s.spawn(move || calls(client, r, certain, over))
@@ -128,9 +131,9 @@ fn calls_of_a_killed_servers_services_are_executed_once_at_most() {
                 std::thread::yield_now();
             }
             drop(server);
-            server = Killed::start(dir.path());
+            server = Killed::start(dir.path(), SERVED);
         }
-        over.store(true, Ordering::SeqCst);
+        drop(ends);
         (calling.map(|c| c.join().unwrap()), server)
     });
     let reader = connect(dir.path());
@@ -244,7 +247,7 @@ fn calls_of_a_killed_servers_methods_are_executed_exactly_once() {
     let dir = tempfile::tempdir().unwrap();
     let tcp = unshared_tcp();
     std::fs::write(dir.path().join(TCP), tcp.to_string()).unwrap();
-    let mut server = Killed::start(dir.path());
+    let mut server = Killed::start(dir.path(), SERVED);
     let clients = [(socket(dir.path()), true), (socket(dir.path()), false), (tcp, false)]
         .map(|(address, shared_memory)| connect_to(&address, shared_memory));
     let callers: Vec<(&Client, Ref<Sheet>, Duration)> = clients
@@ -284,7 +287,7 @@ fn calls_of_a_killed_servers_methods_are_executed_exactly_once() {
             if kill % 2 == 0 {
                 unknown += wait_for(&impatient, 1, |ending| ending != Ending::Executed);
             }
-            server = Killed::start(dir.path());
+            server = Killed::start(dir.path(), SERVED);
         }
         unknown += wait_for(&patient, NOTES, |ending| ending == Ending::Executed);
         assert!(unknown > 0, "no kill met a call under way");
@@ -428,23 +431,4 @@ fn serve_until_killed(dir: &Path) {
         ..ServerConfig::new(dir.join("space"))
     };
     Server::start(config).unwrap().wait().unwrap();
-}
-
-/// A server in a process of its own, killed at the end.
-struct Killed(Child);
-
-impl Killed {
-    fn start(dir: &Path) -> Killed {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "kill::a_killed_server_keeps_what_it_acknowledged", "--nocapture"]);
-        command.env(SERVE, dir).stdout(Stdio::null()).stdin(Stdio::null());
-        Killed(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
 }

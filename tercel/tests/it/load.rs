@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Counter, counter, serve};
-use tercel::tools::wire::deframer::Deframer;
-use tercel::tools::wire::frame::{self, FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel::tools::wire::id::{ClientId, OpId, PageId, SpaceId};
-use tercel::tools::wire::message::{Commit, Fetch, Hello, Limit, Outcome, Part, Refusal, Refused, Verdict};
+use tercel::tools::wire::frame::{self, FRAME_BYTES, Header, Kind};
+use tercel::tools::wire::id::{ClientId, OpId, PageId};
+use tercel::tools::wire::message::{Commit, Fetch, Limit, Outcome, Part, Refusal, Refused, Verdict};
 use tercel::tools::wire::page::PAGE_BYTES;
 use tercel::{Address, Bound, Bytes, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig};
+use tercel_testkit::ends::Ends;
+use tercel_testkit::stranger::Stranger;
 
 #[derive(Object, Debug, Clone, PartialEq)]
 struct Blob {
@@ -22,60 +23,21 @@ struct Blob {
 
 /// A client without a cache or manners.
 struct Raw {
-    stream: TcpStream,
-    deframer: Deframer,
+    stranger: Stranger<TcpStream>,
     id: ClientId,
-    view: tercel::tools::wire::id::ViewId,
 }
 
 impl Raw {
     fn connect(server: &Server, id: u64) -> Raw {
         let stream = TcpStream::connect(server.addresses()[0].to_string()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let mut raw =
-            Raw { stream, deframer: Deframer::default(), id: ClientId(id), view: Default::default() };
-        let hello = Hello {
-            client: raw.id,
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-            via: None,
-        };
-        raw.send(Kind::Hello, |o| hello.encode(o));
-        assert_eq!(raw.next().unwrap().0.kind, Kind::Welcome);
-        raw
-    }
-
-    fn send(&mut self, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
-        let (mut body, mut bytes) = (Vec::new(), Vec::new());
-        write(&mut body);
-        frame::encode(Header::new(kind, 1), &body, &mut bytes);
-        self.stream.write_all(&bytes).unwrap();
-    }
-
-    /// The next message; none at the end.
-    fn next(&mut self) -> Option<(Header, Vec<u8>)> {
-        let mut buffer = vec![0; 64 << 10];
-        loop {
-            if let Some((header, body)) = self.deframer.next_frame().unwrap() {
-                self.view = header.view;
-                return Some((header, body.to_vec()));
-            }
-            match self.stream.read(&mut buffer) {
-                Ok(0) => return None,
-                Ok(n) => self.deframer.push(&buffer[..n]),
-                Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
-                Err(e) => panic!("{e}"),
-            }
-        }
+        Raw { stranger: Stranger::greet(stream, id), id: ClientId(id) }
     }
 
     /// Returns the refusal, if there is one.
     fn refused(&mut self) -> Option<Refused> {
         loop {
-            let (header, body) = self.next()?;
+            let (header, body) = self.stranger.next_message()?;
             if header.kind == Kind::Refused {
                 return Some(Refused::decode(&body).unwrap());
             }
@@ -83,14 +45,14 @@ impl Raw {
     }
 
     fn op(&self, seq: u64) -> OpId {
-        OpId { client: self.id, slot: 0, seq, view: self.view }
+        OpId { client: self.id, slot: 0, seq, view: self.stranger.view }
     }
 
     /// Ends a transaction of so many parts; what is answered.
     fn end(&mut self, op: OpId, parts: u32) -> Outcome {
-        self.send(Kind::Commit, |o| Commit { op, parts, bytes: b"" }.encode(o));
+        self.stranger.send(Kind::Commit, |o| Commit { op, parts, bytes: b"" }.encode(o));
         loop {
-            let (header, body) = self.next().expect("an answer");
+            let (header, body) = self.stranger.next_message().expect("an answer");
             if header.kind == Kind::Verdict {
                 return Verdict::decode(&body).unwrap().outcome;
             }
@@ -143,6 +105,7 @@ impl Other {
         let over = AtomicBool::new(false);
         let before = self.goes_on();
         std::thread::scope(|scope| {
+            let ends = Ends(&over);
             let goes_on = scope.spawn(|| {
                 let mut n = 0;
                 while !over.load(Ordering::Relaxed) || n < before + 2 {
@@ -151,7 +114,7 @@ impl Other {
                 n
             });
             let result = what();
-            over.store(true, Ordering::Relaxed);
+            drop(ends);
             assert!(goes_on.join().unwrap() > before + 1);
             result
         })
@@ -174,7 +137,7 @@ fn reader_of_a_page(server: &Server, other: &Other) -> (PageId, Raw) {
     let full =
         other.client.run(|tx| tx.create(&Counter { count: 0, text: "x".repeat(3_900).into() })).unwrap();
     let raw = Raw::connect(server, 7);
-    rustix::net::sockopt::set_socket_recv_buffer_size(&raw.stream, 64 << 10).unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&raw.stranger.stream, 64 << 10).unwrap();
     (full.oref().page(), raw)
 }
 
@@ -200,10 +163,10 @@ fn what_a_reader_that_does_not_read_asks_waits_until_it_is_ended_by_silence() {
     let other = Other::connect(&server);
     let (page, mut raw) = reader_of_a_page(&server, &other);
     let requests = asks(page, 64);
-    raw.stream.set_nonblocking(true).unwrap();
+    raw.stranger.stream.set_nonblocking(true).unwrap();
     let (mut asked, mut at, mut served) = (0, 0, 0);
     other.goes_on_until("an end", || {
-        if let Ok(n) = raw.stream.write(&requests[at..]) {
+        if let Ok(n) = raw.stranger.stream.write(&requests[at..]) {
             at = (at + n) % requests.len();
             asked += n / (FRAME_BYTES + 8);
         }
@@ -223,7 +186,7 @@ fn late_reader_gets_all_requested_pages() {
     let server = serve(dir.path());
     let other = Other::connect(&server);
     let (page, mut raw) = reader_of_a_page(&server, &other);
-    raw.stream.write_all(&asks(page, PAGES)).unwrap();
+    raw.stranger.stream.write_all(&asks(page, PAGES)).unwrap();
     other.goes_on_until("answers", || other.number("fetches") as usize * PAGE_BYTES > 1 << 20);
     // In as many turns of the loop all would have been served, were they not made to wait.
     for _ in 0..PAGES / 10 {
@@ -233,11 +196,11 @@ fn late_reader_gets_all_requested_pages() {
     assert!(served * PAGE_BYTES < UNSENT_BYTES + KERNEL_BYTES, "{served} of {PAGES}");
     let mut got = 0;
     while got < PAGES {
-        got += u32::from(raw.next().expect("an answer").0.kind == Kind::Page);
+        got += u32::from(raw.stranger.next_message().expect("an answer").0.kind == Kind::Page);
     }
     // It is heard as before.
-    raw.send(Kind::Ping, |_| {});
-    while raw.next().expect("an answer").0.kind != Kind::Pong {}
+    raw.stranger.send(Kind::Ping, |_| {});
+    while raw.stranger.next_message().expect("an answer").0.kind != Kind::Pong {}
     server.stop().unwrap();
 }
 
@@ -249,12 +212,12 @@ fn a_peer_that_vanished_is_ended_by_silence_and_leaves_nothing() {
     // It has begun a transaction; then nothing is heard of it, not even that it is gone.
     let mut silent = Raw::connect(&server, 7);
     let op = silent.op(1);
-    silent.send(Kind::Part, |o| Part { op, index: 0, bytes: &[0; 1000] }.encode(o));
+    silent.stranger.send(Kind::Part, |o| Part { op, index: 0, bytes: &[0; 1000] }.encode(o));
     other.goes_on_until("a part", || other.number("staged_bytes") == 1000);
     assert_eq!(other.number("sessions"), 2);
     other.goes_on_until("an end by silence", || other.number("sessions") == 1);
     assert_eq!(other.number("staged_bytes"), 0);
-    assert!(silent.next().is_none());
+    assert!(silent.stranger.next_message().is_none());
     server.stop().unwrap();
 }
 
@@ -266,9 +229,10 @@ fn a_client_that_gives_no_page_back_is_told_so_and_cut_off() {
     let mut raw = Raw::connect(&server, 7);
     let refused = other.goes_on_beside(|| {
         for n in 1.. {
-            raw.send(Kind::Fetch, |o| Fetch { page: page(n), fetch: n.into(), since: None }.encode(o));
+            raw.stranger
+                .send(Kind::Fetch, |o| Fetch { page: page(n), fetch: n.into(), since: None }.encode(o));
             let (header, body) = loop {
-                match raw.next().expect("an answer") {
+                match raw.stranger.next_message().expect("an answer") {
                     (header, _) if header.kind == Kind::Stream => {}
                     answer => break answer,
                 }
@@ -283,7 +247,7 @@ fn a_client_that_gives_no_page_back_is_told_so_and_cut_off() {
     });
     assert_eq!(refused.reason, Refusal::Protocol);
     assert_eq!(refused.text, "the client does not give pages back that it is asked for");
-    assert!(raw.next().is_none());
+    assert!(raw.stranger.next_message().is_none());
     server.stop().unwrap();
 }
 
@@ -303,11 +267,11 @@ fn a_client_that_wants_every_page_gets_them_and_others_go_on() {
         while got < 5_000 {
             while asked < got + 200 {
                 asked += 1;
-                greedy.send(Kind::Fetch, |o| {
+                greedy.stranger.send(Kind::Fetch, |o| {
                     Fetch { page: page(2 + asked % 400), fetch: asked.into(), since: None }.encode(o)
                 });
             }
-            match greedy.next().expect("an answer").0.kind {
+            match greedy.stranger.next_message().expect("an answer").0.kind {
                 Kind::Page => got += 1,
                 Kind::Stream => {}
                 other => panic!("{other:?}"),
@@ -444,9 +408,9 @@ fn hostile_frames_end_their_connection_with_a_word_and_others_go_on() {
     // A client that speaks the protocol is told what was wrong.
     let says = |kind, body: &[u8]| {
         let mut raw = Raw::connect(&server, 7);
-        raw.send(kind, |o| o.extend_from_slice(body));
+        raw.stranger.send(kind, |o| o.extend_from_slice(body));
         let refused = other.goes_on_beside(|| raw.refused()).expect("a word");
-        assert!(raw.next().is_none());
+        assert!(raw.stranger.next_message().is_none());
         assert_eq!(refused.reason, Refusal::Protocol);
         refused.text
     };
@@ -469,12 +433,12 @@ fn parts_in_a_wrong_order_cost_the_transaction_and_those_never_ended_are_let_go_
     let mut raw = Raw::connect(&server, 7);
     let op = raw.op(1);
     for index in [0, 2, 1] {
-        raw.send(Kind::Part, |o| Part { op, index, bytes: &[0; 1 << 16] }.encode(o));
+        raw.stranger.send(Kind::Part, |o| Part { op, index, bytes: &[0; 1 << 16] }.encode(o));
     }
     assert_eq!(raw.end(op, 3), Err(Refusal::Full(Limit::Transaction)));
     let op = raw.op(2);
     for index in 0..100 {
-        raw.send(Kind::Part, |o| Part { op, index, bytes: &[0; 1 << 16] }.encode(o));
+        raw.stranger.send(Kind::Part, |o| Part { op, index, bytes: &[0; 1 << 16] }.encode(o));
     }
     other.goes_on_until("parts", || other.number("staged_bytes") == 100 << 16);
     drop(raw);

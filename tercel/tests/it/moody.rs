@@ -135,7 +135,7 @@ fn panic_in_an_encoding_leaves_no_gap_behind_it() {
         assert_eq!(moods.same(7), Ok(Moody(7)));
         // They keep the short way.
         let by_lines = client.stats().calls_by_lines - before;
-        assert!(if shared_memory { by_lines > 500 } else { by_lines == 0 }, "{by_lines}");
+        assert!(by_lines > 500, "{by_lines} of 600 calls");
         // What is given cannot be encoded at the server.
         for n in [13, 7, 13, 7] {
             for called in [moods.same(n), moods.same_slowly(n)] {

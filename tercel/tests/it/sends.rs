@@ -14,6 +14,7 @@ use crate::common::counter;
 use tercel::tools::wire::deframer::Deframer;
 use tercel::tools::wire::frame::{self, Header, Kind};
 use tercel::{Address, Bytes, Client, ClientConfig, Object, Server, ServerConfig};
+use tercel_testkit::ends::Ends;
 
 #[derive(Object, Debug, Clone, PartialEq)]
 struct Blob {
@@ -194,6 +195,7 @@ fn a_send_of_many_keepalives_is_no_silence() {
     let counter = counter(&client, "counter");
     let sent = AtomicBool::new(false);
     let (took, errors) = std::thread::scope(|scope| {
+        let ends = Ends(&sent);
         let readers = [(); 2].map(|()| {
             scope.spawn(|| {
                 let mut errors = Vec::new();
@@ -207,7 +209,7 @@ fn a_send_of_many_keepalives_is_no_silence() {
         let begun = Instant::now();
         let committed = commit_blob(&client);
         let took = begun.elapsed();
-        sent.store(true, Ordering::SeqCst);
+        drop(ends);
         let mut errors: Vec<_> = readers.into_iter().flat_map(|r| r.join().unwrap()).collect();
         errors.extend(committed.err());
         (took, errors)
@@ -232,9 +234,8 @@ fn what_others_commit_arrives_while_a_send_is_stuck() {
     let sent = AtomicBool::new(false);
     let states = std::thread::scope(|scope| {
         let commits = scope.spawn(|| {
-            let committed = commit_blob(&client);
-            sent.store(true, Ordering::SeqCst);
-            committed
+            let _ends = Ends(&sent);
+            commit_blob(&client)
         });
         // The states that transactions of this client begin with while it sends.
         let mut states = BTreeSet::new();

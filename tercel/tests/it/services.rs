@@ -9,6 +9,7 @@ use tercel::{
     Bytes, Called, Client, ClientConfig, Context, Error, Failure, List, Object, Record, Ref, Server,
     ServerConfig, Text, embedded_with, service,
 };
+use tercel_testkit::ends::Ends;
 
 use crate::common::await_that;
 use crate::common::relay::Relay;
@@ -514,6 +515,7 @@ fn server_that_ends_in_the_middle_leaves_typed_errors_and_nothing_twice() {
     let client = Client::connect(address.clone()).unwrap();
     let (stop, returned) = (AtomicBool::new(false), AtomicU64::new(0));
     let (known, unknown) = thread::scope(|scope| {
+        let ends = Ends(&stop);
         let calling = scope.spawn(|| {
             let desk = client.service::<dyn Desk>().within(Duration::from_secs(10));
             let (mut known, mut unknown) = (0, 0);
@@ -541,7 +543,7 @@ fn server_that_ends_in_the_middle_leaves_typed_errors_and_nothing_twice() {
         }
         let waited = waiting.join().unwrap();
         assert!(matches!(waited, Err(Failure::Space(Error::Unknown(_)))), "{waited:?}");
-        stop.store(true, Ordering::SeqCst);
+        drop(ends);
         calling.join().unwrap()
     });
     assert_eq!(seen.waits.load(Ordering::SeqCst), 1);
@@ -558,6 +560,7 @@ fn calls_go_on_over_cut_connections_and_count_once() {
     let client = &Client::connect(wire.address.clone()).unwrap();
     let (stop, returned) = (&AtomicBool::new(false), &AtomicU64::new(0));
     thread::scope(|scope| {
+        let ends = Ends(stop);
         let waiting = scope.spawn(|| client.service::<dyn Desk>().wait(1));
         let callers: Vec<_> = (0..3)
             .map(|_| {
@@ -578,7 +581,7 @@ fn calls_go_on_over_cut_connections_and_count_once() {
         }
         seen.open();
         assert_eq!(waiting.join().unwrap(), Ok(true), "its answer comes on another connection");
-        stop.store(true, Ordering::SeqCst);
+        drop(ends);
         callers.into_iter().for_each(|caller| caller.join().unwrap());
     });
     assert_eq!(seen.waits.load(Ordering::SeqCst), 1);
@@ -606,4 +609,38 @@ fn callers_of_a_server_that_is_gone_are_told_in_time() {
     });
     assert_eq!((seen.cancelled.load(Ordering::SeqCst), seen.counted.load(Ordering::SeqCst)), (1, 0));
     assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[service]
+pub trait Door {
+    /// Lets the server go that runs it.
+    fn close(&self);
+}
+
+struct MyDoor(Arc<Mutex<Option<Server>>>);
+
+impl Door for MyDoor {
+    fn close(&self, _: &Context<'_>) -> Called<()> {
+        drop(self.0.lock().unwrap().take());
+        Ok(())
+    }
+}
+
+#[test]
+fn server_dropped_in_its_own_loop_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let held = Arc::new(Mutex::new(None));
+    let start =
+        || Server::builder(dir.path()).listen("127.0.0.1:0").service(Door::serve(MyDoor(held.clone())));
+    let server = start().start().unwrap();
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    *held.lock().unwrap() = Some(server);
+    let closed = client.service::<dyn Door>().within(Duration::from_secs(20)).close();
+    assert!(matches!(closed, Ok(()) | Err(Failure::Space(Error::Unknown(_)))), "{closed:?}");
+    let mut again = None;
+    await_that("the directory is free", || {
+        again = start().start().ok();
+        again.is_some()
+    });
+    again.unwrap().stop().unwrap();
 }

@@ -16,6 +16,7 @@ use tercel::{
     Server, ServiceHandle, SharedMemory, Transport, Tx, ViewId, service,
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, SendError, pass};
+use tercel_testkit::ends::Ends;
 
 use crate::common::counter;
 use crate::common::relay::Relay;
@@ -35,7 +36,13 @@ fn serve(dir: &TempDir, clients: SharedMemory) -> Server {
 }
 
 fn connect(dir: &TempDir) -> Client {
-    Client::connect(Address::Unix(socket(dir))).unwrap()
+    connect_by(dir, true)
+}
+
+/// Connects by shared memory, or by a socket.
+fn connect_by(dir: &TempDir, shared_memory: bool) -> Client {
+    let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+    Client::connect_with(Address::Unix(socket(dir)), config).unwrap()
 }
 
 #[test]
@@ -185,99 +192,106 @@ fn serve_counts(dir: &TempDir, counted: &Arc<AtomicU64>) -> Server {
 /// other, and at once.
 #[test]
 fn calls_by_lines_and_by_messages_are_each_executed_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let counted = Arc::new(AtomicU64::new(0));
-    let server = serve_counts(&dir, &counted);
-    let client = connect(&dir);
-    let r = counter(&client, "n");
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let counts = client.service::<dyn Counts>();
-                let mut last = 0;
-                for _ in 0..2_000 {
-                    let count = counts.count().unwrap();
-                    assert!(count > last, "{count} after {last}");
-                    last = count;
-                }
-            });
+    for shared_memory in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let counted = Arc::new(AtomicU64::new(0));
+        let server = serve_counts(&dir, &counted);
+        let client = connect_by(&dir, shared_memory);
+        let r = counter(&client, "n");
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let counts = client.service::<dyn Counts>();
+                    let mut last = 0;
+                    for _ in 0..2_000 {
+                        let count = counts.count().unwrap();
+                        assert!(count > last, "{count} after {last}");
+                        last = count;
+                    }
+                });
+            }
+            scope.spawn(|| (1..=100).for_each(|n| client.run(|tx| tx.edit(r)?.set_count(n)).unwrap()));
+        });
+        assert_eq!(counted.load(Ordering::SeqCst), 6_000);
+        let counts = client.service::<dyn Counts>();
+        for bytes in [0, 1, 20, 23, 24, 25, 100, 5_000, 65_000, 70_000, 900_000] {
+            let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
+            assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{bytes} bytes");
         }
-        scope.spawn(|| (1..=100).for_each(|n| client.run(|tx| tx.edit(r)?.set_count(n)).unwrap()));
-    });
-    assert_eq!(counted.load(Ordering::SeqCst), 6_000);
-    let counts = client.service::<dyn Counts>();
-    for bytes in [0, 1, 20, 23, 24, 25, 100, 5_000, 65_000, 70_000, 900_000] {
-        let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
-        assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{bytes} bytes");
+        // What others change arrives between calls that leave the machine alone.
+        let other = connect(&dir);
+        other.run(|tx| tx.edit(r)?.set_count(777)).unwrap();
+        let end = Instant::now() + Duration::from_secs(5);
+        while client.run(|tx| Ok(tx.get(r)?.count())) != Ok(777) {
+            counts.count().unwrap();
+            assert!(Instant::now() < end, "the change was not heard of");
+        }
+        server.stop().unwrap();
     }
-    // What others change arrives between calls that leave the machine alone.
-    let other = connect(&dir);
-    other.run(|tx| tx.edit(r)?.set_count(777)).unwrap();
-    let end = Instant::now() + Duration::from_secs(5);
-    while client.run(|tx| Ok(tx.get(r)?.count())) != Ok(777) {
-        counts.count().unwrap();
-        assert!(Instant::now() < end, "the change was not heard of");
-    }
-    server.stop().unwrap();
 }
 
 #[test]
 fn calls_of_every_size_by_lines_are_answered() {
-    let dir = tempfile::tempdir().unwrap();
-    let counted = Arc::new(AtomicU64::new(0));
-    let server = serve_counts(&dir, &counted);
-    let client = Client::connect(&server.addresses()[0]).unwrap();
-    let counts = client.service::<dyn Counts>();
-    (1..=200).for_each(|n| assert_eq!(counts.count(), Ok(n)));
-    assert_eq!(counts.sum(7, u64::MAX - 7), Ok(u64::MAX));
-    for bytes in [0, 1, 24, 25, 5_000, 16_000, 17_000, 70_000, 900_000] {
-        let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
-        assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{bytes} bytes");
+    for shared_memory in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let counted = Arc::new(AtomicU64::new(0));
+        let server = serve_counts(&dir, &counted);
+        let client = connect_by(&dir, shared_memory);
+        let counts = client.service::<dyn Counts>();
+        (1..=200).for_each(|n| assert_eq!(counts.count(), Ok(n)));
+        assert_eq!(counts.sum(7, u64::MAX - 7), Ok(u64::MAX));
+        for bytes in [0, 1, 24, 25, 5_000, 16_000, 17_000, 70_000, 900_000] {
+            let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
+            assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{bytes} bytes");
+        }
+        assert!(counts.echo(&vec![7; 65 << 20]).is_err());
+        let by_lines = client.stats().calls_by_lines;
+        assert!(by_lines > 150, "{by_lines} calls went by lines");
+        server.stop().unwrap();
     }
-    assert!(counts.echo(&vec![7; 65 << 20]).is_err());
-    let by_lines = client.stats().calls_by_lines;
-    assert!(by_lines > 150, "{by_lines} calls went by lines");
-    server.stop().unwrap();
 }
 
 #[test]
 fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
-    let dir = tempfile::tempdir().unwrap();
-    let counted = Arc::new(AtomicU64::new(0));
-    let mut server = Some(serve_counts(&dir, &counted));
-    let client = connect(&dir);
-    let is_over = AtomicBool::new(false);
-    let (certain, unknown) = thread::scope(|scope| {
-        let calling = scope.spawn(|| {
-            let counts = client.service::<dyn Counts>();
-            let (mut certain, mut unknown) = (0, 0);
-            while !is_over.load(Ordering::SeqCst) {
-                match counts.count() {
-                    Ok(_) => certain += 1,
-                    Err(Failure::Space(Error::Unknown(_))) => unknown += 1,
-                    // Not executed.
-                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(_))) => {}
-                    Err(e) => panic!("{e}"),
+    for shared_memory in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let counted = Arc::new(AtomicU64::new(0));
+        let mut server = Some(serve_counts(&dir, &counted));
+        let client = connect_by(&dir, shared_memory);
+        let is_over = AtomicBool::new(false);
+        let (certain, unknown) = thread::scope(|scope| {
+            let ends = Ends(&is_over);
+            let calling = scope.spawn(|| {
+                let counts = client.service::<dyn Counts>();
+                let (mut certain, mut unknown) = (0, 0);
+                while !is_over.load(Ordering::SeqCst) {
+                    match counts.count() {
+                        Ok(_) => certain += 1,
+                        Err(Failure::Space(Error::Unknown(_))) => unknown += 1,
+                        // Not executed.
+                        Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(_))) => {}
+                        Err(e) => panic!("{e}"),
+                    }
                 }
+                (certain, unknown)
+            });
+            for _ in 0..5 {
+                let before = counted.load(Ordering::SeqCst);
+                let end = Instant::now() + Duration::from_secs(20);
+                while counted.load(Ordering::SeqCst) < before + 200 {
+                    assert!(Instant::now() < end, "no calls are executed");
+                    thread::yield_now();
+                }
+                server.take().unwrap().stop().unwrap();
+                server = Some(serve_counts(&dir, &counted));
             }
-            (certain, unknown)
+            drop(ends);
+            calling.join().unwrap()
         });
-        for _ in 0..5 {
-            let before = counted.load(Ordering::SeqCst);
-            let end = Instant::now() + Duration::from_secs(20);
-            while counted.load(Ordering::SeqCst) < before + 200 {
-                assert!(Instant::now() < end, "no calls are executed");
-                thread::yield_now();
-            }
-            server.take().unwrap().stop().unwrap();
-            server = Some(serve_counts(&dir, &counted));
-        }
-        is_over.store(true, Ordering::SeqCst);
-        calling.join().unwrap()
-    });
-    let executed = counted.load(Ordering::SeqCst);
-    assert!((certain..=certain + unknown).contains(&executed), "{executed} of {certain} and {unknown}");
-    server.unwrap().stop().unwrap();
+        let executed = counted.load(Ordering::SeqCst);
+        assert!((certain..=certain + unknown).contains(&executed), "{executed} of {certain} and {unknown}");
+        server.unwrap().stop().unwrap();
+    }
 }
 
 /// A caller's time, and how much later a caller may go on whose thread has to wait for a processor. It is
@@ -298,28 +312,30 @@ fn call_in_vain(counts: &ServiceHandle<'_, dyn Counts>) -> Called<u64> {
 
 #[test]
 fn caller_has_its_time_though_its_server_is_gone() {
-    for _ in 0..4 {
-        let dir = tempfile::tempdir().unwrap();
-        let server = serve_counts(&dir, &Arc::default());
-        let client = connect(&dir);
-        let counts = client.service::<dyn Counts>().within(TIME);
-        (1..4).for_each(|n| assert_eq!(counts.count(), Ok(n)));
-        server.stop().unwrap();
-        // It may still be sent to the server that has gone, before the client hears of that.
-        let ended = call_in_vain(&counts);
-        let expected = matches!(
-            ended,
-            Err(Failure::Space(Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout(None)))
-        );
-        assert!(expected, "{ended:?}");
-        // Once the client has heard of it nothing is sent.
-        let end = Instant::now() + LATER;
-        while client.transport().is_some() {
-            assert!(Instant::now() < end, "the client has not heard that its server is gone");
-            thread::yield_now();
+    for shared_memory in [true, false] {
+        for _ in 0..4 {
+            let dir = tempfile::tempdir().unwrap();
+            let server = serve_counts(&dir, &Arc::default());
+            let client = connect_by(&dir, shared_memory);
+            let counts = client.service::<dyn Counts>().within(TIME);
+            (1..4).for_each(|n| assert_eq!(counts.count(), Ok(n)));
+            server.stop().unwrap();
+            // It may still be sent to the server that has gone, before the client hears of that.
+            let ended = call_in_vain(&counts);
+            let expected = matches!(
+                ended,
+                Err(Failure::Space(Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout(None)))
+            );
+            assert!(expected, "{ended:?}");
+            // Once the client has heard of it nothing is sent.
+            let end = Instant::now() + LATER;
+            while client.transport().is_some() {
+                assert!(Instant::now() < end, "the client has not heard that its server is gone");
+                thread::yield_now();
+            }
+            let ended = call_in_vain(&counts);
+            assert!(matches!(ended, Err(Failure::Space(Error::Unavailable(_)))), "{ended:?}");
         }
-        let ended = call_in_vain(&counts);
-        assert!(matches!(ended, Err(Failure::Space(Error::Unavailable(_)))), "{ended:?}");
     }
 }
 
@@ -392,6 +408,7 @@ fn caller_is_told_in_time_whatever_else_arrives() {
     let r = counter(&client, "n");
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let ends = Ends(&is_over);
         scope.spawn(|| {
             let mut n = 0;
             while !is_over.load(Ordering::SeqCst) {
@@ -409,7 +426,7 @@ fn caller_is_told_in_time_whatever_else_arrives() {
             assert!(took >= Duration::from_millis(ms), "{took:?} of {ms} ms");
             assert!(took < Duration::from_millis(ms + 2_000), "{took:?} of {ms} ms");
         }
-        is_over.store(true, Ordering::SeqCst);
+        drop(ends);
     });
     server.stop().unwrap();
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tercel::{Address, Error, Object, Ref, Server, Session, Spaces, Tx};
+use tercel_testkit::ends::Ends;
 
 #[derive(Object)]
 struct Count {
@@ -60,6 +61,7 @@ fn effects_never_come_before_causes_through_restarts() {
     let (is_over, written, cuts) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
+            let _ends = Ends(&is_over);
             let session = spaces.session().unwrap();
             for n in 1..=ROUNDS {
                 for (space, object) in [("causes", cause), ("effects", effect)] {
@@ -68,7 +70,6 @@ fn effects_never_come_before_causes_through_restarts() {
                 }
                 written.store(n, Ordering::Relaxed);
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         for _ in 0..2 {
             scope.spawn(|| {
@@ -93,7 +94,9 @@ fn effects_never_come_before_causes_through_restarts() {
             });
         }
         for n in 1..=RESTARTS {
-            while written.load(Ordering::Relaxed) < n * ROUNDS / (RESTARTS + 1) {
+            while written.load(Ordering::Relaxed) < n * ROUNDS / (RESTARTS + 1)
+                && !is_over.load(Ordering::Relaxed)
+            {
                 thread::yield_now();
             }
             effects.take().unwrap().stop().unwrap();
@@ -101,4 +104,21 @@ fn effects_never_come_before_causes_through_restarts() {
         }
     });
     assert!(cuts.into_inner() > 10);
+}
+
+#[test]
+fn one_space_has_one_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let _servers = (serve(dir, "causes"), serve(dir, "effects"));
+    let at = socket(dir, "causes").to_string();
+    let twice = Spaces::connect([("causes", at.as_str()), ("causes", at.as_str())]).err();
+    assert!(matches!(&twice, Some(Error::Invalid(why)) if why.contains("`causes`")), "{twice:?}");
+
+    let twins = Spaces::connect([("causes", at.as_str()), ("effects", at.as_str())]).unwrap();
+    let session = twins.session().unwrap();
+    make(&session, "causes");
+    let twin = session.space("effects").unwrap().read(|_| Ok(()));
+    let Err(Error::Invalid(why)) = twin else { panic!("{twin:?}") };
+    assert!(why.contains("`causes` and `effects`"), "{why}");
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::serve;
 use tercel::{Client, ClientConfig, Error, List, Object, Ref, Tx};
+use tercel_testkit::ends::Ends;
 
 /// Objects with one number have it from one commit; each knows its partner and the next pair.
 #[derive(Object, Debug, Clone, PartialEq)]
@@ -73,6 +74,7 @@ fn threads_of_one_cache_never_see_half_of_a_commit() {
     let reader = Client::connect_with(address, config).unwrap();
     let (stop, read, conflicts) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let commits = std::thread::scope(|s| {
+        let ends = Ends(&stop);
         let readers: Vec<_> = (0..4usize)
             .map(|t| {
                 let (reader, pairs) = (&reader, &pairs);
@@ -106,7 +108,7 @@ fn threads_of_one_cache_never_see_half_of_a_commit() {
                 })
                 .unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         number
     });
     let (read, conflicts) = (read.into_inner(), conflicts.into_inner());

@@ -450,22 +450,8 @@ fn admissible_shape(shape: &Shape) -> Result<(), &'static str> {
 }
 
 fn scalar_code(s: Scalar) -> u8 {
-    SCALARS.iter().position(|&t| t == s).unwrap_or_default() as u8
+    Scalar::ALL.iter().position(|&t| t == s).unwrap_or_default() as u8
 }
-
-const SCALARS: [Scalar; 11] = [
-    Scalar::U8,
-    Scalar::U16,
-    Scalar::U32,
-    Scalar::U64,
-    Scalar::I8,
-    Scalar::I16,
-    Scalar::I32,
-    Scalar::I64,
-    Scalar::F32,
-    Scalar::F64,
-    Scalar::Bool,
-];
 
 fn encode_shape(shape: &Shape, out: &mut Vec<u8>) {
     match shape {
@@ -525,8 +511,9 @@ fn decode_shape(r: &mut Reader<'_>, depth: usize) -> Result<Shape, DecodeError> 
     if depth > DEPTH_MAX {
         return Err(DecodeError::BadField("nesting"));
     }
-    let scalar =
-        |r: &mut Reader<'_>| SCALARS.get(r.u8()? as usize).copied().ok_or(DecodeError::BadField("scalar"));
+    let scalar = |r: &mut Reader<'_>| {
+        Scalar::ALL.get(r.u8()? as usize).copied().ok_or(DecodeError::BadField("scalar"))
+    };
     Ok(match r.u8()? {
         0 => Shape::Scalar(scalar(r)?),
         1 => Shape::Array(scalar(r)?, r.u16()?),

@@ -24,6 +24,8 @@ pub use table::*;
 use thiserror::Error;
 
 use crate::cursor::DecodeError;
+use crate::frame::{WIRE_VERSION, WIRE_VERSION_MIN};
+use crate::id::{ClientId, SpaceId};
 
 /// A message that cannot be read as one of the side that sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -37,6 +39,21 @@ pub enum MessageError {
     /// Its body is not what the kind promises.
     #[error(transparent)]
     Body(#[from] DecodeError),
+}
+
+impl Hello {
+    /// The greeting of a client's first connection, to any space, with all versions that this build speaks.
+    pub fn new(client: ClientId) -> Hello {
+        Hello {
+            client,
+            connection: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
+            space: SpaceId(0),
+            resume: None,
+            via: None,
+        }
+    }
 }
 
 /// No body.

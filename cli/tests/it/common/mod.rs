@@ -6,6 +6,8 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+pub use tercel_testkit::process::{err, is_running, out, until};
+
 /// A list with a stanza that wins over another, a cycle, and names that no stanza defines.
 pub const PACKAGES: &str = "\
 Package: app
@@ -37,20 +39,9 @@ pub fn tercel(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tercel")).args(args).env_remove("TERCEL_SERVER").output().unwrap()
 }
 
-pub fn out(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
 /// The output as one line: where it was broken depends on how long paths are.
 pub fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Standard error of a command that must fail.
-pub fn err(output: &Output) -> String {
-    assert!(!output.status.success(), "it succeeded: {}", String::from_utf8_lossy(&output.stdout));
-    String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// A directory with the packages above imported, and its path as text.
@@ -135,22 +126,4 @@ pub fn lags(servers: &str) -> Option<Vec<u64>> {
     let heard = |member: &&serde_json::Value| member["silent_ms"].as_u64().is_none_or(|ms| ms < 1_000);
     let lags: Vec<u64> = members.iter().filter(heard).filter_map(|member| member["lag"].as_u64()).collect();
     Some(lags).filter(|lags| lags.len() == 3)
-}
-
-/// Waits for something to be there.
-pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(std::time::Instant::now() < end, "it did not happen");
-        std::thread::yield_now();
-    }
-}
-
-/// Says whether a process runs; one that has ended and is not yet waited for does not.
-pub fn is_running(process: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
 }

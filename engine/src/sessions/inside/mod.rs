@@ -15,7 +15,7 @@ use tercel_wire::message::{Lease, Leased, Outcome};
 use tercel_wire::vector::Vector;
 
 use super::{Cx, Sessions};
-use crate::effect::Conn;
+use crate::effect::{Conn, Unread};
 use crate::error::{Bound, Error};
 use crate::leader::{Asked, Body, Reply};
 use crate::limits;
@@ -56,7 +56,7 @@ pub(crate) struct Inside {
     pub(crate) ops: Ops,
     /// Pages that are being read, and those that could not be.
     reading: Set<PageId>,
-    unread: Map<PageId, String>,
+    unread: Map<PageId, Unread>,
     /// The last page that a transaction missed, until [`Sessions::inside_missed`] takes it.
     missed: Option<PageId>,
     news: u64,
@@ -158,7 +158,7 @@ impl Inside {
             CachedImage::Current(bytes) | CachedImage::Stale(bytes) => Image::Here(bytes),
             CachedImage::Missing => {
                 if let Some(why) = self.unread.remove(&page) {
-                    return Image::Failed(Error::Corrupt(why));
+                    return Image::Failed(Error::refused(why.refusal(), &why.to_string()));
                 }
                 self.missed = Some(page);
                 if self.reading.insert(page) {
@@ -174,14 +174,14 @@ impl Inside {
         self.missed.take()
     }
 
-    pub(super) fn page_read(&mut self, page: PageId, failed: Option<&str>) {
+    pub(super) fn page_read(&mut self, page: PageId, failed: Option<&Unread>) {
         self.reading.remove(&page);
         self.news += 1;
         if let Some(why) = failed {
             if self.unread.len() >= UNREAD_MAX {
                 self.unread.clear();
             }
-            self.unread.insert(page, why.to_owned());
+            self.unread.insert(page, why.clone());
         }
     }
 

@@ -18,7 +18,7 @@ mod way;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tercel_wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::message::{
     Commit, FromClient, FromServer, Hello, Part, Refusal, Refused, Resume, Verdict, Via, Welcome,
@@ -479,13 +479,11 @@ impl Sessions {
 fn greet(up: Conn, client: ClientId, connection: u64, acked: Stamp, cx: &mut Cx<'_>) {
     let view = cx.replica.view();
     let hello = Hello {
-        client,
         connection,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
         space: cx.space,
         resume: Some(Resume { view, watermark: acked, heard: acked, pages: Vec::new() }),
         via: Some(Via::Replica),
+        ..Hello::new(client)
     };
     let mut body = Vec::new();
     hello.encode(&mut body);

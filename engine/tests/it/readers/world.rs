@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tercel_engine::Error;
 use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
+use tercel_engine::order::quorum::remembered::Remembered;
+use tercel_engine::order::quorum::{Config, Quorum};
 use tercel_engine::random::Random;
-use tercel_engine::server::{Conn, Effect, Effects, Input, ServerConfig};
+use tercel_engine::server::{Conn, Effect, Effects, Input, LogEnds, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
@@ -199,24 +200,10 @@ impl Inner {
                 false => recovery.keep(e),
             }
         }
-        let mut runs: Vec<Run> = Vec::new();
-        for (view, last) in opened.runs {
-            let last = last.min(stable);
-            if last > runs.last().map_or(opened.begins.position, |run| run.last) {
-                runs.push(Run { view, last });
-            }
-        }
-        let start = Start {
-            me: MemberId(n as u64 + 1),
-            promised: self.promised[n],
-            begins: opened.begins,
-            runs,
-            stable,
-            stable_stamp: recovery.stamp(),
-            members: Members::new((0..3).map(member).collect()).unwrap(),
-            suffix: recovery.kept(),
-            is_sure: opened.is_sure,
-        };
+        let members = Members::new((0..3).map(member).collect()).unwrap();
+        let remembered = Remembered::new(0, (MemberId(n as u64 + 1), self.promised[n]), members);
+        let ends = LogEnds { begins: opened.begins, runs: &opened.runs, stable, is_sure: opened.is_sure };
+        let start = recovery.start(&remembered, ends);
         let order = Box::new(Quorum::new(Config::default(), start, seed, now));
         (opened.log.stable, opened.log.keep) = (stable, LogPosition(0));
         node.life += 1;
@@ -333,7 +320,7 @@ impl Inner {
                         self.push(End::Member(to, n), Item::Packet(bytes));
                     }
                 }
-                Effect::Save(number, view) => {
+                Effect::Save(number, view, _) => {
                     self.promised[n] = view;
                     self.push(End::Disk(n), Item::Word(Input::Saved(number)));
                 }

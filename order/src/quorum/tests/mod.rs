@@ -64,7 +64,7 @@ fn every_dropped_rule_is_noticed() {
         let found = match rule {
             // Worlds made at random meet what it is for once in thousands.
             Rule::SureByFirstMatch => hunt_torn(0..50),
-            Rule::LearnersNotAsked => hunt(0..WORLDS_MAX, Plan::of_torn_logs),
+            Rule::ListNotSaved => hunt(0..WORLDS_MAX, Plan::of_torn_logs),
             _ => hunt(0..WORLDS_MAX, Plan::of_either),
         };
         tercel_machine::mutant::drop_rule(None);
@@ -164,6 +164,67 @@ fn torn_member_is_unsure_until_written() {
     assert!(durable.0 as usize <= stable - 2, "{durable}");
 }
 
+/// Three voters and a learner lose their power; the voters' logs end in damage, and the learner is gone.
+fn voters_after_power_cut(seed: u64, remember: bool) -> (World, MemberId) {
+    let plan = Plan { voters: 3, may_rot: true, ..Plan::quiet(seed, 4) };
+    let (mut world, _) = begun(plan);
+    world.until(|world| (world.stable_entries() > 20).then_some(()));
+    let (voters, learner) = ([1, 2, 3].map(MemberId), MemberId(4));
+    [&voters[..], &[learner]].concat().into_iter().for_each(|member| world.end(member));
+    for voter in voters {
+        if !remember {
+            world.forget_electorate(voter);
+        }
+        let entries = world.log(voter).0;
+        world.tear(voter, entries);
+    }
+    (world, learner)
+}
+
+#[test]
+fn voters_with_torn_logs_need_no_learner() {
+    for seed in 0..20 {
+        let (mut world, _) = voters_after_power_cut(seed, true);
+        world.until(|world| world.leader());
+    }
+}
+
+#[test]
+fn voters_that_remember_no_electorate_need_all() {
+    let (mut world, learner) = voters_after_power_cut(1, false);
+    world.pass(5 * world.deadline_us());
+    assert_eq!(world.leader(), None);
+    world.begin(learner);
+    world.until(|world| world.leader());
+}
+
+/// A member that learned votes by a list, which a member that acknowledged it loses, and a voter never had.
+fn voter_by_lost_list(seed: u64) -> (World, MemberId) {
+    let (mut world, leader) = begun(Plan { voters: 2, may_rot: true, ..Plan::quiet(seed, 3) });
+    let (other, newer) = (world.others(leader)[0], MemberId(3));
+    [leader, newer].into_iter().for_each(|member| world.cut(member, other));
+    let before = world.stable_entries();
+    world.order_list(leader, &[leader, other, newer]);
+    world.until(|world| (world.stable_entries() > before + 6).then_some(()));
+    world.end(newer);
+    world.tear(leader, before);
+    world.uncut();
+    (world, newer)
+}
+
+#[test]
+fn voter_by_lost_list_is_waited_for() {
+    for seed in 0..20 {
+        let (mut world, newer) = voter_by_lost_list(seed);
+        let stable = world.stable_entries();
+        world.pass(5 * world.deadline_us());
+        assert_eq!(world.leader(), None);
+        world.begin(newer);
+        world.until(|world| world.leader());
+        world.until(|world| (world.stable_entries() > stable).then_some(()));
+    }
+}
+
 #[test]
 fn lead_is_handed_to_named_member() {
     for seed in 0..20 {
@@ -206,6 +267,23 @@ fn leader_that_ends_is_replaced_at_once() {
 }
 
 #[test]
+fn leader_knows_of_ended_member_until_it_answers() {
+    let (mut world, leader) = quiet(1);
+    let other = world.others(leader)[0];
+    let is_gone = |world: &World| {
+        let others = world.status(leader).unwrap().others;
+        others.iter().find(|it| it.id == other).unwrap().is_gone
+    };
+    assert!(!is_gone(&world));
+    world.end(other);
+    assert!(is_gone(&world));
+    world.pass(world.deadline_us());
+    assert!(is_gone(&world));
+    world.begin(other);
+    world.until(|world| (!is_gone(world)).then_some(()));
+}
+
+#[test]
 fn leader_left_alone_answers_what_was_asked_before() {
     let (mut world, leader) = begun(Plan { asks: false, ..Plan::quiet(1, 2) });
     let other = world.others(leader)[0];
@@ -231,6 +309,7 @@ fn joining_member_reaches_leader_behind_old_lists() {
         stable: LogPosition::ZERO,
         stable_stamp: Stamp::ZERO,
         members: now.clone(),
+        electorate: None,
         suffix: Vec::new(),
         is_sure: true,
     };

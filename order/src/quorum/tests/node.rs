@@ -7,7 +7,7 @@ use tercel_machine::random::Random;
 use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
 
-use super::super::members::Members;
+use super::super::members::{Electorate, Members};
 use super::super::remembered::{Remembered, SLOT_BYTES};
 use super::super::{Config, Quorum, Run, Start};
 use crate::{Lead, Sealed};
@@ -21,7 +21,7 @@ pub const OTHER: u8 = 3;
 pub enum Job {
     Append(LogPosition, Sealed, u32),
     Cut(LogPosition),
-    Save(u64, ViewId),
+    Save(u64, ViewId, Option<Electorate>),
 }
 
 /// The remains of a process that ends.
@@ -74,21 +74,17 @@ impl Node {
 
     /// The node is made: it has promised nothing.
     pub fn create(&mut self, members: &Members) {
-        self.disk.file = vec![0; 2 * SLOT_BYTES];
-        let (me, members) = (self.id, members.clone());
-        let new = Remembered { sequence: 0, group: 1, me, start: 0, promised: ViewId::NONE, members };
-        self.disk.write_slot(new.clone());
-        self.disk.write_slot(Remembered { sequence: 1, ..new });
+        self.disk.file = Remembered::new(1, (self.id, ViewId::NONE), members.clone()).file();
     }
 
     /// A process begins with what the disk has.
     pub fn begin(&mut self, config: Config, members: &Members, seed: u64, now: Now) {
         let log = self.disk.log.last().map_or(ViewId::NONE, |entry| entry.view);
         let found = Remembered::read(&self.disk.file, log).expect("a torn slot is no loss");
-        let promised = found.promised;
+        let (promised, electorate) = (found.promised, found.electorate.clone());
         self.disk.saved = Some(found);
         for _ in 0..2 {
-            let slot = self.disk.next_slot(promised);
+            let slot = self.disk.next_slot(promised, electorate.clone());
             self.disk.write_slot(slot);
         }
         let stable = self.disk.stable.min(self.disk.log.len() as u64);
@@ -111,11 +107,11 @@ impl Node {
             stable: LogPosition(stable),
             stable_stamp: old.last().map_or(Stamp::ZERO, |entry| entry.stamp),
             members: newest.map_or(members.clone(), |entry| decode(entry).unwrap()),
+            electorate,
             suffix: suffix.to_vec(),
             is_sure: !self.disk.is_damaged,
         };
-        let mut quorum = Quorum::new(config, start, seed, now);
-        crate::Sequencer::handle(&mut quorum, now, crate::Input::Ready(true), &mut Vec::new());
+        let quorum = Quorum::new(config, start, seed, now);
         let log = self.disk.log.clone();
         self.process = Some(Process { quorum, jobs: VecDeque::new(), cuts: 0, leads: None, log, stable });
     }
@@ -126,8 +122,8 @@ impl Node {
         let done = random.index(process.jobs.len() + 1);
         let mut jobs = process.jobs.into_iter();
         jobs.by_ref().take(done).for_each(|job| self.disk.carry_out(job));
-        if let Some(Job::Save(_, view)) = jobs.next().filter(|_| random.below(2) == 0) {
-            self.disk.tear_slot(view, random);
+        if let Some(Job::Save(_, view, electorate)) = jobs.next().filter(|_| random.below(2) == 0) {
+            self.disk.tear_slot(view, electorate, random);
         }
         let rots = may_rot && random.below(4) == 0 && self.disk.log.len() as u64 > self.disk.stable;
         if rots {
@@ -156,16 +152,16 @@ impl Disk {
                 self.log.truncate(above.0 as usize);
                 self.stable = self.stable.min(above.0);
             }
-            Job::Save(_, view) => {
-                let slot = self.next_slot(view);
+            Job::Save(_, view, electorate) => {
+                let slot = self.next_slot(view, electorate);
                 self.write_slot(slot);
             }
         }
     }
 
-    fn next_slot(&self, promised: ViewId) -> Remembered {
-        let saved = self.saved.clone().expect("a node is created");
-        Remembered { sequence: saved.sequence + 1, promised, ..saved }
+    fn next_slot(&self, promised: ViewId, electorate: Option<Electorate>) -> Remembered {
+        let saved = self.saved.clone().expect("a process has begun");
+        Remembered { sequence: saved.sequence + 1, promised, electorate, ..saved }
     }
 
     fn write_slot(&mut self, slot: Remembered) {
@@ -175,10 +171,16 @@ impl Disk {
         self.saved = Some(slot);
     }
 
+    /// Both slots name no electorate.
+    pub fn forget_electorate(&mut self) {
+        let saved = Remembered { electorate: None, ..self.saved.clone().expect("a process has begun") };
+        self.file = saved.file();
+    }
+
     /// A write of a slot is cut off: some bytes of either copy may be new.
-    fn tear_slot(&mut self, promised: ViewId, random: &mut Random) {
+    fn tear_slot(&mut self, promised: ViewId, electorate: Option<Electorate>, random: &mut Random) {
         let mut torn = random.index(SLOT_BYTES);
-        for (at, copy) in self.next_slot(promised).copies() {
+        for (at, copy) in self.next_slot(promised, electorate).copies() {
             let some = torn.min(copy.len());
             self.file[at as usize..at as usize + some].copy_from_slice(&copy[..some]);
             torn -= some;

@@ -350,6 +350,24 @@ impl World {
         self.event(Event::Begin(at)).unwrap();
     }
 
+    /// A process begins.
+    pub fn begin(&mut self, member: MemberId) {
+        self.event(Event::Begin(self.at(member))).unwrap();
+    }
+
+    /// The file of votes of a member that does not run is as one of an earlier build, which remembered less.
+    pub fn forget_electorate(&mut self, member: MemberId) {
+        let at = self.at(member);
+        self.nodes[at].disk.forget_electorate();
+    }
+
+    /// Runs it for a while.
+    pub fn pass(&mut self, us: u64) {
+        let until = self.now.plus_us(us);
+        self.push(us, Event::Wake(0));
+        self.until(|world| (world.now >= until).then_some(()));
+    }
+
     /// A process ends, and all others are told, after they have taken what it sent.
     pub fn end(&mut self, member: MemberId) {
         let at = self.at(member);
@@ -426,7 +444,7 @@ impl World {
                     let seed = self.random.next_u64();
                     self.nodes[i].begin(self.config, &self.members, seed, self.now);
                     self.lives[i] += 1;
-                    self.wake(i);
+                    self.take(i, Input::Ready(true))?;
                 }
                 Ok(())
             }
@@ -462,8 +480,11 @@ impl World {
                 self.seen.crashes += 1;
                 let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != i);
                 // One that is alone in voting may lose what nobody else has.
+                let mut processes = self.nodes.iter().filter_map(|node| node.process.as_ref());
+                let is_alone = processes.any(|process| process.quorum.status().members.quorum() == 1)
+                    || self.newest_members().quorum() == 1;
                 let may_rot = self.plan.may_rot
-                    && (!self.plan.changes_members || self.newest_members().quorum() > 1)
+                    && !(self.plan.changes_members && is_alone)
                     && !others.any(|(_, n)| n.disk.is_damaged);
                 self.nodes[i].crash(&mut self.random, may_rot);
                 self.lives[i] += 1;
@@ -591,7 +612,7 @@ impl World {
                     self.push(after, Event::Late(i, life, cuts, position));
                 }
                 Job::Append(position, _, cuts) => self.take(i, Input::Written(cuts, position))?,
-                Job::Save(number, _) => self.take(i, Input::Saved(number))?,
+                Job::Save(number, ..) => self.take(i, Input::Saved(number))?,
                 Job::Cut(_) => {}
             }
         }
@@ -633,7 +654,7 @@ impl World {
         let Some(process) = &mut self.nodes[i].process else { return Ok(()) };
         match said {
             Output::Send(to, bytes) => self.post(i, to, bytes),
-            Output::Save(number, view) => self.job(i, Job::Save(number, view)),
+            Output::Save(number, view, electorate) => self.job(i, Job::Save(number, view, electorate)),
             Output::Append(position, entry) => {
                 if position.0 != process.log.len() as u64 + 1 {
                     return Err(format!("member {id} appends at {position} after {}", process.log.len()));

@@ -598,21 +598,7 @@ pub(crate) fn random_u64(path: &Path) -> Result<u64, DiskError> {
 
 pub(crate) fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    date_of_day(seconds / 86_400)
-}
-
-/// The Gregorian date of a day counted from 1970-01-01, by 400-year eras of 146,097 days that begin in March,
-/// so that the leap day is the last of its year.
-fn date_of_day(day: u64) -> String {
-    let day = day + 719_468;
-    let (era, day_of_era) = (day / 146_097, day % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day_of_month:02}")
+    tercel_engine::time::date_of_day(seconds / 86_400)
 }
 
 /// The version of the directory that this build writes and reads: its layout, the log, the page store.

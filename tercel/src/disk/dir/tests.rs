@@ -260,9 +260,3 @@ fn a_directory_with_other_files_is_left_alone() {
     assert!(matches!(DataDir::open(parent.path(), &NEW), Err(DiskError::NotOurs { .. })));
     assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
 }
-
-#[test]
-fn dates_are_gregorian() {
-    let days = [(0, "1970-01-01"), (11_016, "2000-02-29"), (11_017, "2000-03-01"), (20_778, "2026-11-21")];
-    days.iter().for_each(|&(day, date)| assert_eq!(date_of_day(day), date));
-}

@@ -129,7 +129,7 @@ impl PageStore for RedbPages {
         });
         match &committed {
             Ok(()) => {}
-            Err(DiskError::Full { .. }) => self.store.reopen(),
+            Err(DiskError::Full { .. }) => drop(self.store.reopen()),
             Err(error) => guard.poison(error.to_string()),
         }
         committed
@@ -224,22 +224,23 @@ impl Shared {
             Some(db) => self.guard.run(|| f(db)),
             None => {
                 drop(db);
-                self.reopen();
-                Err(DiskError::Full { path: self.guard.file.clone() })
+                // Opened, it is there at the next attempt.
+                self.reopen().and(Err(DiskError::Full { path: self.guard.file.clone() }))
             }
         }
     }
 
     /// Opens the file anew, as after a crash: what was committed is there and the batch that failed is not.
-    /// If even that finds no room, the next use tries again.
-    fn reopen(&self) {
+    /// If even that finds no room or no descriptor, the next use tries again.
+    fn reopen(&self) -> Result<(), DiskError> {
         let mut db = unpoison(self.db.write());
         *db = None;
-        match self.guard.run(|| self.guard.open()) {
-            Ok(opened) => *db = Some(opened),
-            Err(DiskError::Full { .. }) => {}
-            Err(error) => self.guard.poison(error.to_string()),
-        }
+        let opened = self.guard.run(|| self.guard.open()).inspect_err(|error| {
+            if !error.may_pass() {
+                self.guard.poison(error.to_string());
+            }
+        });
+        opened.map(|opened| *db = Some(opened))
     }
 }
 
@@ -551,7 +552,7 @@ mod tests {
         let pages: Vec<(PageId, &[u8])> = all.iter().map(|(p, b)| (*p, b.as_slice())).collect();
         store.commit(&batch(&pages, 1)).unwrap();
         let pin = store.pin().unwrap();
-        store.store.reopen();
+        store.store.reopen().unwrap();
         let mut buf = Vec::new();
         assert!(matches!(pin.read(pages[4_000].0, &mut buf), Err(DiskError::Full { .. })));
         store.commit(&batch(&pages, 2)).unwrap();

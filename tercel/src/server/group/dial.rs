@@ -6,7 +6,7 @@
 //! 256 MiB of small pages.
 
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -144,6 +144,12 @@ fn be_present(address: &Address, greeting: &[u8], ended: OwnedFd, give_back: &Se
     }
 }
 
+/// Has a connection between members end if the other side leaves bytes unanswered for [`UNANSWERED_MAX_MS`].
+pub(crate) fn end_if_unanswered(stream: BorrowedFd<'_>) {
+    // A socket of a path has no network to wait for, and refuses.
+    let _ = set_tcp_user_timeout(stream, UNANSWERED_MAX_MS);
+}
+
 fn connect(address: &Address, greeting: &[u8], patience: Duration) -> std::io::Result<OwnedFd> {
     let stream = address.connect(patience)?;
     // A stream is a stream: what the socket is of makes no difference to a write.
@@ -184,12 +190,8 @@ impl Patience {
         let begun = Instant::now();
         let is_long = self.failed % LONG_EVERY == LONG_EVERY - 1;
         let wait = if is_long { CONNECT_MAX } else { self.usual };
-        let connected = connect(address, greeting, wait).and_then(|stream| {
-            if let Address::Tcp(_) = address {
-                set_tcp_user_timeout(&stream, UNANSWERED_MAX_MS)?;
-            }
-            Ok(stream)
-        });
+        let connected = connect(address, greeting, wait);
+        connected.iter().for_each(|stream| end_if_unanswered(stream.as_fd()));
         self.failed = if connected.is_ok() { 0 } else { self.failed.wrapping_add(1) };
         if connected.is_ok() {
             self.usual = (begun.elapsed() * USUAL_TIMES).clamp(CONNECT_MIN, CONNECT_MAX);

@@ -42,10 +42,11 @@ use crate::disk::dir::{DataDir, Purpose, Space, random_u64};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{self, LogConfig};
 use crate::disk::pages::PageRead;
-use crate::disk::votes::Votes;
+use crate::disk::votes::{Promised, Votes};
 use crate::server::{Post, ServerError};
 use copying::Copying;
 use dial::Dialer;
+pub(super) use dial::end_if_unanswered;
 pub use operate::{Change, Listed, change, health_of, join, members, status_of};
 use reading::Reading;
 pub use rescue::{Ends, log_ends, rescue};
@@ -230,9 +231,9 @@ impl Group {
         self.copying.is_over()
     }
 
-    /// Remembers a promise.
-    pub(crate) fn save(&self, number: u64, view: ViewId) {
-        self.saver.save(number, view);
+    /// Remembers a promise and an electorate.
+    pub(crate) fn save(&self, number: u64, promised: Promised) {
+        self.saver.save(number, promised);
     }
 }
 
@@ -270,7 +271,7 @@ pub fn init(dir: &Path, address: &Address) -> Result<MemberId, ServerError> {
     let whole = Whole::recover(&held)?;
     if whole.recovery.members().is_some_and(|list| *list != members) {
         let number = held.space().view_first.max(whole.recovery.view().number.saturating_add(1));
-        whole.go_on(ViewId::new(number, random_u64(dir)? as u32), false, &members)?;
+        whole.go_on(ViewId::new(number, random_u64(dir)? as u32), &members)?;
     }
     Ok(me)
 }
@@ -302,7 +303,7 @@ pub struct Inspected {
     pub starts: u64,
     /// The view that it has promised to take part in: it takes part in no lower one.
     pub promised: u32,
-    /// The members when it joined: identity, whether it votes, address.
+    /// The members, by the newest list that it has remembered: identity, whether it votes, address.
     pub members: Vec<(MemberId, bool, String)>,
 }
 
@@ -318,7 +319,10 @@ pub fn inspect(dir: &Path) -> Result<Inspected, ServerError> {
         member: found.me,
         starts: found.start,
         promised: found.promised.number,
-        members: found.members.iter().map(of).collect(),
+        members: match &found.electorate {
+            Some(electorate) => electorate.newest().iter().map(of).collect(),
+            None => found.members.iter().map(of).collect(),
+        },
     })
 }
 

@@ -1,7 +1,7 @@
 //! The operator's hands on a group that is served: who its members are, and who comes, votes, goes and leads.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
 use tercel_engine::order::quorum::members::Members;
@@ -12,8 +12,9 @@ use tercel_wire::page::PAGE_BYTES;
 
 use super::{create_member, inspect};
 use crate::address::{Address, Addresses};
+use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, Space, random_u64, today};
-use crate::health::Health;
+use crate::health::{Health, HealthState};
 use crate::once::{ask, ask_leader};
 use crate::server::ServerError;
 
@@ -80,7 +81,30 @@ pub fn change(servers: &Addresses, what: Change, member: &str) -> Result<Listed,
         Change::Remove => Regrouping::Remove,
         Change::Lead => Regrouping::Lead,
     };
-    Ok(Roster::ask(servers, (step, *id), "", CHANGE_MAX)?.listed())
+    let after = Roster::ask(servers, (step, *id), "", CHANGE_MAX)?.listed();
+    if what == Change::Lead {
+        await_lead(&after, *id)?;
+    }
+    Ok(after)
+}
+
+/// Waits until a member leads.
+fn await_lead(members: &Listed, to: MemberId) -> Result<(), Error> {
+    let end = Instant::now() + CHANGE_MAX;
+    let address = members.iter().find(|(id, ..)| *id == to).and_then(|(.., at)| at.parse().ok());
+    let leads = |at: &Address| {
+        let health = health_of(at, LOOK_MAX);
+        health.is_ok_and(|it| !matches!(it.state, HealthState::Following | HealthState::NotLeading))
+    };
+    while !address.as_ref().is_some_and(leads) {
+        if Instant::now() >= end {
+            let text =
+                format!("member {to} was asked to lead, and does not yet; look with `tercel group status`");
+            return Err(Error::Unavailable(text));
+        }
+        std::thread::sleep(LEAD_STEP);
+    }
+    Ok(())
 }
 
 /// Asks a group for its members.
@@ -127,7 +151,15 @@ pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<Member
         Error::Denied(text) | Error::Unavailable(text) => ServerError::Join(text),
         error => ServerError::Join(error.to_string()),
     };
-    let found = if DataDir::is_absent(dir) { None } else { Some(inspect(dir)?) };
+    let found = if DataDir::is_absent(dir) { None } else { Some(inspect(dir)) };
+    if let Some(Err(ServerError::Disk(DiskError::Io { source, .. }))) = &found
+        && source.kind() == std::io::ErrorKind::NotFound
+    {
+        let text =
+            format!("{} holds another space; --join and --follow need an empty directory", dir.display());
+        return Err(ServerError::Join(text));
+    }
+    let found = found.transpose()?;
     let has_heard = found.as_ref().is_some_and(|found| found.promised > ViewId::NONE.number);
     let look = match Roster::ask(servers, (Regrouping::Look, MemberId(0)), "", LOOK_MAX) {
         Err(Error::Unavailable(_)) if has_heard => return Ok(found.map_or(MemberId(0), |it| it.member)),
@@ -168,6 +200,9 @@ pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<Member
 
 /// Time for a change to become stable, those before it included.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
+
+/// Time between two looks whether a member leads.
+const LEAD_STEP: Duration = Duration::from_millis(5);
 
 /// Time for a group to answer.
 const LOOK_MAX: Duration = Duration::from_secs(2);

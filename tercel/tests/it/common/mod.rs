@@ -5,6 +5,7 @@ pub mod datagrams;
 pub mod relay;
 
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Client, Object, Ref, Server, ServerConfig, Text};
@@ -19,6 +20,25 @@ pub struct Counter {
 pub fn serve(dir: &Path) -> Server {
     let listen = vec![Address::Tcp("127.0.0.1:0".into())];
     Server::start(ServerConfig { listen, ..ServerConfig::new(dir) }).unwrap()
+}
+
+/// A server in a process of its own, killed at the end.
+pub struct Killed(Child);
+
+impl Killed {
+    /// Runs a test of this program, which serves at a directory if this variable names one.
+    pub fn start(dir: &Path, (test, variable): (&str, &str)) -> Killed {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env(variable, dir);
+        Killed(command.stdout(Stdio::null()).stdin(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 /// Waits until it is so, for a minute at most.

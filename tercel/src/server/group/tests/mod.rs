@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 mod readers;
 
+use tercel_testkit::process::until;
+
 use super::*;
 use crate::{Addresses, Bytes, Client, HealthState, Ref, Server, ServerConfig};
 
@@ -123,17 +125,6 @@ fn free() -> Address {
         if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
             return Address::from(listener.local_addr().unwrap());
         }
-    }
-}
-
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "it did not happen");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -415,6 +406,9 @@ fn group_of_one_grows_and_loses_its_first() {
     group.servers[0].take().unwrap().stop().unwrap();
     add(&client);
     assert_eq!(count(&client), 23);
+    // The newest list is remembered, not the one that it began with.
+    let known = inspect(&group.members[0].0).unwrap().members;
+    assert_eq!(known.iter().filter(|(_, votes, _)| *votes).count(), 3);
     // All of them start anew by the lines that they joined with, when nobody answers yet.
     (1..3).for_each(|i| group.servers[i].take().unwrap().stop().unwrap());
     for i in 1..3 {
@@ -474,4 +468,30 @@ fn change_that_cannot_be_is_refused() {
     assert!(refused.to_string().contains("no member of the group"), "{refused}");
     let alone = change(&group.addresses(), Change::Remove, &group.members[0].1.to_string()).unwrap_err();
     assert!(alone.to_string().contains("the only member that votes"), "{alone}");
+}
+
+/// The time for which a connection may leave bytes unanswered, of each that was accepted at a port.
+fn accepted_timeouts(port: u16) -> Vec<u32> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+    let me = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let files = numbers.filter_map(|fd| pidfd_getfd(&me, fd, PidfdGetfdFlags::empty()).ok());
+    let accepted = files.filter_map(|file| {
+        let stream = std::net::TcpStream::from(file);
+        let is_it = stream.local_addr().ok()?.port() == port && stream.peer_addr().is_ok();
+        is_it.then(|| rustix::net::sockopt::tcp_user_timeout(&stream).unwrap())
+    });
+    accepted.collect()
+}
+
+#[test]
+fn connections_of_members_end_unanswered_at_both_ends() {
+    let group = Groups::of(2);
+    let Address::Tcp(address) = &group.members[0].1 else { panic!() };
+    let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
+    // One carries what is said, and one nothing.
+    until(|| (accepted_timeouts(port).iter().filter(|ms| **ms == 400).count() >= 2).then_some(()));
+    let _client = group.client_of(0);
+    until(|| accepted_timeouts(port).contains(&0).then_some(()));
 }

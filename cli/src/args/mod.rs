@@ -1,13 +1,18 @@
 //! The command line: what can be said, with help and examples beside it.
 
+mod group;
+mod values;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::{Address, Addresses};
-use tercel_term::bytes;
 use tercel_term::fail::Failure;
+
+pub use group::*;
+use values::{cache_bytes, server_bytes, subscriptions, time};
 
 /// Typed, durable objects that live on servers and feel local.
 #[derive(Debug, Parser)]
@@ -60,7 +65,7 @@ impl Args {
             | Command::Demo(_)
             | Command::Check(_)
             | Command::Restore(_)
-            | Command::Group(_) => {
+            | Command::Group(Group::Init(_) | Group::Form(_) | Group::Inspect(_) | Group::Rescue(_)) => {
                 return Ok(self);
             }
             Command::Bench(_) | Command::Soak(_) => return Ok(self),
@@ -502,7 +507,7 @@ pub struct Inspect {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
-  tercel call 12.3 seen                             a method of an object
+  tercel call 12.3 seen                             a method of an object that has it
   tercel call 12.3 set_advisory 7                   with its one argument
   tercel call Desk letters '\"Annie\"'                a text has quotes in JSON
   tercel call purse pay '[null, 5]'                 with arguments in order
@@ -533,9 +538,9 @@ pub struct Call {
     pub args: Option<String>,
     /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
     /// that in TERCEL_SERVER, else 127.0.0.1:7117
-    #[arg(long, value_name = "ADDR", alias = "server")]
+    #[arg(long, value_name = "ADDR", visible_alias = "server")]
     pub addr: Option<Addresses>,
-    /// Time to wait for the answer, such as 500ms or 2s; else 30 s
+    /// Time to wait for a connection and the answer, such as 500ms or 2s; else 30 s, of which 5 s for a connection
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub within: Option<Duration>,
     /// Print JSON
@@ -619,176 +624,12 @@ pub struct Restore {
     pub json: bool,
 }
 
-#[derive(Debug, Subcommand)]
-pub enum Group {
-    /// Make a directory, new or of a server that was alone, the first member of a new group
-    Init(Init),
-    /// Show the members of a group as its leader knows them
-    Status(GroupStatus),
-    /// Let a member vote that has joined and caught up
-    Add(OneMember),
-    /// Remove a member: it stops
-    Remove(OneMember),
-    /// Hand the lead over to a member
-    MoveLeader(OneMember),
-    /// Make new directories, all of one space, the members of a new group
-    Form(Form),
-    /// Show what a member's directory remembers of its group; nothing may serve it meanwhile
-    Inspect(InspectMember),
-    /// Make the directory of a member whose group has lost its quorum for good a new group of one
-    Rescue(Rescue),
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "Example:
-  tercel group inspect --data ./b
-  tercel group rescue --data ./b
-  tercel serve --data ./b --listen 127.0.0.1:7118
-  tercel serve --data NEW --listen 127.0.0.1:7120 --join 127.0.0.1:7118
-
-Choose the directory whose log ends last, in the newest view: commits that it does not have are lost, though they may have \
-been acknowledged. Everything in its log is kept. Members of the group before refuse it; remove their directories.")]
-pub struct Rescue {
-    /// The member's directory; nothing may serve it meanwhile
-    #[arg(long, value_name = "DIR")]
-    pub data: PathBuf,
-    /// Where clients and members will reach it, if not where they did before
-    #[arg(long, value_name = "ADDR")]
-    pub advertise: Option<Address>,
-    /// Do not ask
-    #[arg(long)]
-    pub yes: bool,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:
-  tercel group form ./a=127.0.0.1:7117 ./b=127.0.0.1:7118 ./c=127.0.0.1:7119
-  tercel serve --data ./a --listen 127.0.0.1:7117
-
-A commit is acknowledged once more than half of the members have it on their disks: of three, any one \
-may be lost, of five any two. Move each directory to its machine before it is served the first time; \
-ADDRESS is where clients and the other members reach it.")]
-pub struct Form {
-    /// A new directory, and where its server will be reached; an odd number of them, three or more
-    #[arg(value_name = "DIR=ADDRESS", required = true, value_parser = member)]
-    pub members: Vec<(PathBuf, Address)>,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:
-  tercel group init --data ./a --advertise 127.0.0.1:7117
-  tercel serve --data ./a --listen 127.0.0.1:7117
-  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
-  tercel group add 127.0.0.1:7118 --server 127.0.0.1:7117")]
-pub struct Init {
-    /// The directory; nothing may serve it meanwhile
-    #[arg(long, value_name = "DIR")]
-    pub data: PathBuf,
-    /// Where clients and the other members will reach it
-    #[arg(long, value_name = "ADDR")]
-    pub advertise: Address,
-}
-
-/// Some members of a group.
-#[derive(Debug, ClapArgs)]
-pub struct OfGroup {
-    /// Addresses of members, with commas between: one that answers is enough; else that in TERCEL_SERVER,
-    /// else 127.0.0.1:7117
-    #[arg(long, value_name = "ADDR", alias = "addr")]
-    pub server: Option<Addresses>,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "Example:
-  tercel group status --server a:7117,b:7117 --json
-
-The lag of a member is the number of entries that the leader's log has and the member's disk does not.")]
-pub struct GroupStatus {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub of: OfGroup,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(
-    after_help = "Members are changed one at a time, and a command returns once its change is on the disks of a quorum. \
-With three members that vote, any one may be lost, with five any two; two tolerate no loss, and four no more than three."
-)]
-pub struct OneMember {
-    /// The member: its address, or its identity as `tercel group status` shows it
-    #[arg(value_name = "MEMBER")]
-    pub member: String,
-    #[command(flatten)]
-    pub of: OfGroup,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct InspectMember {
-    /// The member's directory
-    #[arg(long, value_name = "DIR")]
-    pub data: PathBuf,
-    /// Print it as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-fn member(s: &str) -> Result<(PathBuf, Address), String> {
-    let (dir, address) = s.rsplit_once('=').ok_or("write DIR=ADDRESS, such as ./a=127.0.0.1:7117")?;
-    Ok((dir.into(), address.parse().map_err(|e: tercel::AddressError| e.to_string())?))
-}
-
 /// The command line of a program beside this one, which knows what can be said.
 #[derive(Debug, ClapArgs)]
 pub struct Measured {
     /// See --help
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<std::ffi::OsString>,
-}
-
-/// The bytes of a client's cache.
-fn cache_bytes(s: &str) -> Result<usize, String> {
-    match bytes(s)? {
-        n @ CACHE_BYTES_MIN..=CACHE_BYTES_MAX => Ok(n),
-        _ => Err("a cache has from 1M to 8G".into()),
-    }
-}
-
-fn server_bytes(s: &str) -> Result<usize, String> {
-    match bytes(s)? {
-        n @ SERVER_BYTES_MIN.. => Ok(n),
-        _ => Err("a server works with 1M or more".into()),
-    }
-}
-
-/// Bytes of modified objects or cached pages, at least; the library goes lower, and knows what is too much.
-const SERVER_BYTES_MIN: usize = 1 << 20;
-
-/// Room for what one transaction holds beside what is kept; the library goes down to a quarter of it.
-const CACHE_BYTES_MIN: usize = 1 << 20;
-/// The bytes that references in a cache can address.
-const CACHE_BYTES_MAX: usize = 8 << 30;
-
-/// Parses the number of pages that a client may have.
-fn subscriptions(s: &str) -> Result<usize, String> {
-    match s.parse() {
-        Ok(n @ 16..=SUBSCRIPTIONS_MAX) => Ok(n),
-        _ => Err(format!("`{s}` is not a number of pages from 16 to {SUBSCRIPTIONS_MAX}")),
-    }
-}
-
-/// As many as a space has pages.
-const SUBSCRIPTIONS_MAX: usize = 1 << 22;
-
-/// A time with its unit.
-fn time(s: &str) -> Result<Duration, String> {
-    let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)];
-    let parsed = units.iter().find_map(|(unit, seconds)| {
-        let number: f64 = s.strip_suffix(unit)?.trim_end().parse().ok()?;
-        Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero())
-    });
-    parsed.ok_or_else(|| format!("`{s}` is no time: give one such as 500ms, 2s or 1m"))
 }
 
 #[cfg(test)]

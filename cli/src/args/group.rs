@@ -1,0 +1,132 @@
+//! The commands of a group.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Subcommand};
+use tercel::{Address, Addresses};
+
+#[derive(Debug, Subcommand)]
+pub enum Group {
+    /// Make a directory, new or of a server that was alone, the first member of a new group
+    Init(Init),
+    /// Show the members of a group as its leader knows them
+    Status(GroupStatus),
+    /// Let a member vote that has joined and caught up
+    Add(OneMember),
+    /// Remove a member: it stops
+    Remove(OneMember),
+    /// Hand the lead over to a member
+    MoveLeader(OneMember),
+    /// Make new directories, all of one space, the members of a new group
+    Form(Form),
+    /// Show what a member's directory remembers of its group; nothing may serve it meanwhile
+    Inspect(InspectMember),
+    /// Make the directory of a member whose group has lost its quorum for good a new group of one
+    Rescue(Rescue),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel group inspect --data ./b
+  tercel group rescue --data ./b
+  tercel serve --data ./b --listen 127.0.0.1:7118
+  tercel serve --data NEW --listen 127.0.0.1:7120 --join 127.0.0.1:7118
+
+Choose the directory whose log ends last, in the newest view: commits that it does not have are lost, though they may have \
+been acknowledged. Everything in its log is kept. Members of the group before refuse it; remove their directories.")]
+pub struct Rescue {
+    /// The member's directory; nothing may serve it meanwhile
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Where clients and members will reach it, if not where they did before
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<Address>,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel group form ./a=127.0.0.1:7117 ./b=127.0.0.1:7118 ./c=127.0.0.1:7119
+  tercel serve --data ./a --listen 127.0.0.1:7117
+
+A commit is acknowledged once more than half of the members have it on their disks: of three, any one \
+may be lost, of five any two. Move each directory to its machine before it is served the first time; \
+ADDRESS is where clients and the other members reach it.")]
+pub struct Form {
+    /// A new directory, and where its server will be reached; an odd number of them, three or more
+    #[arg(value_name = "DIR=ADDRESS", required = true, value_parser = member)]
+    pub members: Vec<(PathBuf, Address)>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel group init --data ./a --advertise 127.0.0.1:7117
+  tercel serve --data ./a --listen 127.0.0.1:7117
+  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
+  tercel group add 127.0.0.1:7118 --server 127.0.0.1:7117")]
+pub struct Init {
+    /// The directory; nothing may serve it meanwhile
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Where clients and the other members will reach it
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Address,
+}
+
+/// Some members of a group.
+#[derive(Debug, ClapArgs)]
+pub struct OfGroup {
+    /// Addresses of members, with commas between: one that answers is enough; else that in TERCEL_SERVER,
+    /// else 127.0.0.1:7117
+    #[arg(long, value_name = "ADDR", alias = "addr")]
+    pub server: Option<Addresses>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel group status --server a:7117,b:7117 --json
+
+The lag of a member is the number of entries that the leader's log has and the member's disk does not.
+
+Exit codes: 0 a member leads; 75 none does, or none answers; 1 it is no group.")]
+pub struct GroupStatus {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub of: OfGroup,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Members are changed one at a time, and a command returns once its change is on the disks of a quorum. \
+With three members that vote, any one may be lost, with five any two; two tolerate no loss, and four no more than three.
+
+A member that is to be added is served with `tercel serve --join` before.
+
+Exit codes: 0 done; 75 it cannot be done now, or no member leads: try again later; 1 it cannot be done."
+)]
+pub struct OneMember {
+    /// The member: its address, or its identity as `tercel group status` shows it
+    #[arg(value_name = "MEMBER")]
+    pub member: String,
+    #[command(flatten)]
+    pub of: OfGroup,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct InspectMember {
+    /// The member's directory
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn member(s: &str) -> Result<(PathBuf, Address), String> {
+    let (dir, address) = s.rsplit_once('=').ok_or("write DIR=ADDRESS, such as ./a=127.0.0.1:7117")?;
+    Ok((dir.into(), address.parse().map_err(|e: tercel::AddressError| e.to_string())?))
+}

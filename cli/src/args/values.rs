@@ -1,0 +1,49 @@
+//! Parsers of values: bytes, pages and times within their bounds.
+
+use std::time::Duration;
+
+use tercel_term::bytes;
+
+/// The bytes of a client's cache.
+pub(super) fn cache_bytes(s: &str) -> Result<usize, String> {
+    match bytes(s)? {
+        n @ CACHE_BYTES_MIN..=CACHE_BYTES_MAX => Ok(n),
+        _ => Err("a cache has from 1M to 8G".into()),
+    }
+}
+
+pub(super) fn server_bytes(s: &str) -> Result<usize, String> {
+    match bytes(s)? {
+        n @ SERVER_BYTES_MIN.. => Ok(n),
+        _ => Err("a server works with 1M or more".into()),
+    }
+}
+
+/// Bytes of modified objects or cached pages, at least; the library goes lower, and knows what is too much.
+const SERVER_BYTES_MIN: usize = 1 << 20;
+
+/// Room for what one transaction holds beside what is kept; the library goes down to a quarter of it.
+const CACHE_BYTES_MIN: usize = 1 << 20;
+/// The bytes that references in a cache can address.
+const CACHE_BYTES_MAX: usize = 8 << 30;
+
+/// Parses the number of pages that a client may have.
+pub(super) fn subscriptions(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n @ 16..=SUBSCRIPTIONS_MAX) => Ok(n),
+        _ => Err(format!("`{s}` is not a number of pages from 16 to {SUBSCRIPTIONS_MAX}")),
+    }
+}
+
+/// As many as a space has pages.
+const SUBSCRIPTIONS_MAX: usize = 1 << 22;
+
+/// A time with its unit.
+pub(super) fn time(s: &str) -> Result<Duration, String> {
+    let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)];
+    let parsed = units.iter().find_map(|(unit, seconds)| {
+        let number: f64 = s.strip_suffix(unit)?.trim_end().parse().ok()?;
+        Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero())
+    });
+    parsed.ok_or_else(|| format!("`{s}` is no time: give one such as 500ms, 2s or 1m"))
+}

@@ -1,0 +1,128 @@
+//! Calls by a socket, the shorter way: a caller that finds the connection free sends its request itself, and
+//! reads the answer where it was received.
+//!
+//! The machine is left out of a call that returns at once, alone on the connection. Whatever else arrives
+//! goes to the machine, and the call with it, under its name. The invariant: a thread reads an answer itself
+//! only where a message begins (`Reader::is_amid`), and the machine hears of all that is not that answer.
+
+use std::io;
+use std::sync::{Arc, TryLockError};
+use std::time::Duration;
+
+use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed};
+use tercel_wire::frame::{self, FRAME_BYTES, Header, Kind};
+use tercel_wire::id::{CallId, Stamp};
+use tercel_wire::interface::Mode;
+use tercel_wire::message::{HEAD_BYTES, Response, ResponseEnd};
+
+use super::connection::{READ_MAX, RECEIVE_BYTES, ServerConnection};
+use super::drive::{Reader, SENDER_BYTES_MAX, Shared};
+use super::express::Calls;
+use crate::serving;
+
+impl Shared {
+    /// Calls by a socket, and waits for the answer for as long as one receive may take.
+    #[inline(never)]
+    pub(super) fn call_by_socket(
+        &self,
+        (conn, header): (&Arc<ServerConnection>, &Header),
+        reader: &mut Reader,
+        (calls, at): (&mut Calls, usize),
+        (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
+    ) -> Expressed {
+        // A slow procedure and a method take longer, and the loop of a server cannot wait for itself.
+        let is_plain = asked.object.is_none() && asked.schema.methods[asked.method].mode == Mode::Plain;
+        let is_patient = asked.waits && asked.timeout.unwrap_or_else(|| self.timeout()) >= READ_MAX;
+        if !is_plain || !is_patient || reader.is_amid || !serving::is_no_loop() {
+            return Expressed::No;
+        }
+        let Some((id, head, left_us, rest)) = self.name_call((calls, at), &mut 0, (asked, call)) else {
+            return Expressed::No;
+        };
+        let header = Header { deadline_us: left_us, ..*header };
+        let put = |out: &mut Vec<u8>| {
+            out.extend_from_slice(&head);
+            out.extend_from_slice(&calls.body);
+            if rest > 0 {
+                call.put_rest(&mut |bytes| out.extend_from_slice(bytes));
+            }
+        };
+        if !self.send_request(conn, reader, (header, HEAD_BYTES + calls.body.len() + rest), put) {
+            return Expressed::No;
+        }
+        self.count_express();
+        if reader.is_amid {
+            // More came while the request was sent.
+            return self.give_over((calls, at), id, (Duration::ZERO, false));
+        }
+        let received = conn.wait_and_receive(READ_MAX, &mut reader.buffer);
+        let received = received.and_then(|came| receive_rest(conn, &mut reader.buffer).map(|()| came));
+        if let (Ok(true), Some(end)) = (&received, returned(&reader.buffer, id))
+            && self.heard_beside(conn, &end, &mut calls.acknowledged)
+        {
+            call.answered(&calls.bound[at].binding.interface, end);
+            calls.spare.empty(&mut reader.buffer, RECEIVE_BYTES);
+            return Expressed::Answered;
+        }
+        let waited = if matches!(received, Ok(false)) { READ_MAX } else { Duration::ZERO };
+        self.read(conn, reader, received);
+        self.give_over((calls, at), id, (waited, false))
+    }
+
+    /// Sends a request, whose body `put` appends. Says whether it may have been sent: it was not if another
+    /// thread sends.
+    fn send_request(
+        &self,
+        conn: &Arc<ServerConnection>,
+        reader: &mut Reader,
+        (header, bytes): (Header, usize),
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let mut sender = match self.sender.try_lock() {
+            Ok(sender) => sender,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        if self.is_sending() {
+            return false;
+        }
+        let (out, spare) = &mut *sender;
+        frame::encode_with(header, bytes, put, out);
+        let sent = self.send(conn, out, Some(reader));
+        spare.empty(out, SENDER_BYTES_MAX);
+        drop(sender);
+        if let Err(e) = sent {
+            self.lose(conn, e.to_string());
+        }
+        // Other threads have left to this one what they had to send meanwhile.
+        self.flush(self.machine(), Some(reader));
+        true
+    }
+}
+
+/// Reads the end of the call, if that is all that was received, and the call returned.
+#[inline]
+fn returned(received: &[u8], id: CallId) -> Option<ResponseEnd<'_>> {
+    let (header, body, rest) = frame::split(received).ok()??;
+    let (stamp, payload): (Stamp, _) = Response::returned(body, id)?;
+    (header.kind == Kind::Response && rest.is_empty()).then_some(ResponseEnd::Returned(stamp, payload))
+}
+
+/// Receives the rest of a response that came in part: straight to where it is read. What does not come in
+/// time is left out.
+fn receive_rest(conn: &ServerConnection, received: &mut Vec<u8>) -> io::Result<()> {
+    let Some(head) = received.first_chunk::<FRAME_BYTES>() else { return Ok(()) };
+    let Some(bytes) = missing(head, received.len()) else { return Ok(()) };
+    let end = received.len() + bytes;
+    while received.len() < end && conn.receive_more(received, end - received.len())? {}
+    Ok(())
+}
+
+/// Counts the missing bytes of a response; none of any other message, and of one that is whole.
+#[inline]
+fn missing(head: &[u8; FRAME_BYTES], received: usize) -> Option<usize> {
+    let bytes = FRAME_BYTES + tercel_wire::cursor::le32(head, 8) as usize;
+    // Most are whole, which is seen without a checksum.
+    let bytes = bytes.checked_sub(received).filter(|bytes| *bytes > 0)?;
+    Header::decode(head).ok().filter(|header| header.kind == Kind::Response).map(|_| bytes)
+}
