@@ -93,8 +93,9 @@ impl Writer {
             }
         }
         // A mark in the old frame no longer tells that an object is read for the second time: the new copy
-        // has none. After the fence no scope gets into the old frame any more, but one that is open may have,
-        // or still does.
+        // has none. After the fence no scope is led from outside into the old frame, but one that is open may
+        // be there already, and one that holds the frame goes on along its words; its copies are what they
+        // were, and those that a commit replaced are flagged.
         self.fence();
         self.shared.opened().for_each(|slot| slot.moved.store(true, Ordering::Release));
     }
