@@ -93,9 +93,10 @@ impl Writer {
             }
         }
         // A mark in the old frame no longer tells that an object is read for the second time: the new copy
-        // has none. After the fence no scope is led from outside into the old frame, but one that is open may
-        // be there already, and one that holds the frame goes on along its words; its copies are what they
-        // were, and those that a commit replaced are flagged.
+        // has none. A scope that begins after the fence is not led into the old frame. One that is open may
+        // be there, and goes on in a frame that it holds, along words within it and by entries that it loaded
+        // before: it hears that marks do not tell all before it can reach the new frame, and what a commit
+        // replaces is flagged in both.
         self.fence();
         self.shared.opened().for_each(|slot| slot.moved.store(true, Ordering::Release));
     }

@@ -78,19 +78,19 @@ impl Hac {
         }
     }
 
-    /// Moves on until a frame in use is valued that is `wanted`, once around at most.
+    /// Values frames in use and moves on, until one of them is `wanted`, once around at most.
     fn pass_primary(&mut self, writer: &Writer, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         let n = self.values.len() as u32;
         (0..n).find_map(|_| {
             let frame = self.primary % n;
             self.primary = (frame + 1) % n;
-            // One that is pinned keeps its signs of use: hits on what was read before leave none.
-            let in_use = matches!(writer.frames[frame as usize].state, State::Intact | State::Compacted);
-            if !in_use || writer.is_pinned(frame) {
+            if !matches!(writer.frames[frame as usize].state, State::Intact | State::Compacted) {
                 return None;
             }
             let value = writer.look(frame, true).value(self.params.r);
-            self.propose(frame, value);
+            if !writer.is_pinned(frame) {
+                self.propose(frame, value);
+            }
             wanted(frame).then_some(frame)
         })
     }
