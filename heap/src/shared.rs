@@ -117,6 +117,9 @@ const HOLDS_GRANT: u64 = 16;
 /// Frames that are neither withheld for tables nor held by scopes, so that a miss finds one to take: two that
 /// are kept free, the target, the newest page, and two for views.
 const FRAMES_LEFT_MIN: u64 = 6;
+/// Frames that no scope holds beside these, for tables that grow while it is open: small caches need them more
+/// than holds.
+const TABLE_FRAMES: u64 = 10;
 
 impl Shared {
     /// The slot of a number, made at its first use.
@@ -147,7 +150,7 @@ impl Shared {
     /// half of those that can be spared.
     pub(crate) fn grant_holds(&self) -> u32 {
         let left = |n: u64| {
-            let half = (n / IN_USE).saturating_sub(FRAMES_LEFT_MIN) / 2;
+            let half = (n / IN_USE).saturating_sub(FRAMES_LEFT_MIN + TABLE_FRAMES) / 2;
             half.saturating_sub(n % IN_USE).div_ceil(8).min(HOLDS_GRANT)
         };
         let grant = |n| Some(n + left(n));
