@@ -117,8 +117,8 @@ const HOLDS_GRANT: u64 = 16;
 /// Frames that are neither withheld for tables nor held by scopes, so that a miss finds one to take: two that
 /// are kept free, the target, the newest page, and two for views.
 const FRAMES_LEFT_MIN: u64 = 6;
-/// Frames that no scope holds beside these, for tables that grow while it is open: small caches need them more
-/// than holds.
+/// Frames that no scope holds beside these, for tables that grow while it is open: small caches need them
+/// more than holds.
 const TABLE_FRAMES: u64 = 10;
 
 impl Shared {
