@@ -79,7 +79,8 @@ impl Default for HacParams {
 pub enum ConfigError {
     /// Too few bytes for a cache that could work.
     #[error(
-        "a cache needs at least {BUDGET_BYTES_MIN} bytes and room for {FRAMES_MIN} frames: give it more, or fewer scopes"
+        "a cache needs at least {BUDGET_BYTES_MIN} bytes and room for {FRAMES_MIN} frames: give it more, \
+         or fewer scopes"
     )]
     Small,
     /// More than an entry can address.

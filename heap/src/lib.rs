@@ -23,9 +23,11 @@
 //! | `protocol`, `sync` | the steps that threads take at the same time |
 //! | `class` | which bytes of a type are references, and which types are bound |
 //! | `table`, `hints`, `page_table` | handles, where references were last found, which frame a page is in |
-//! | `scope_slot`, `scope`, `view`, `write_set` | pins and marks, the hit path, what a program reads, what it has changed |
+//! | `scope_slot`, `scope` | pins and marks, the hit path |
+//! | `view`, `write_set` | what a program reads, what it has changed |
 //! | `hold` | the way in which a view's object is kept in its place |
-//! | `version`, `chunks`, `copies`, `copier` | objects outside of the arena; a heap without frames, whose owner has the pages |
+//! | `version`, `chunks` | objects outside of the arena |
+//! | `copies`, `copier` | a heap without frames, whose owner has the pages |
 //! | `writer` | one file a transition: `resolve`, `install`, `flag`, `keep`, `replace` |
 #![cfg(not(loom))]
 

@@ -9,7 +9,7 @@
 //! | hit and invalidate | [`usable`], then [`unmoved`] | [`set_flag`], then [`advance`] |
 //! | hit and trust | [`usable`], then [`unmoved`] | [`advance`], then [`trust`] |
 //! | read and install | [`load`] of the entry, then [`unmoved`] | [`advance`], then [`publish`] |
-//! | commit and invalidate | [`watermark`], then the flags of what was read | [`set_flag`], then [`advance`] |
+//! | commit and invalidate | [`watermark`], then flags of what was read | [`set_flag`], then [`advance`] |
 
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, light};
 

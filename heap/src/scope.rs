@@ -4,9 +4,9 @@
 //! sees that the copy is valid, current and of the wanted type, leaves usage and mark, and compares the
 //! watermark with the snapshot last. Any other hit asks for mark and type alone, and writes nothing.
 //!
-//! All scopes together hold half of the cache at most. One that would hold more, or that misses in a cache
-//! which is more than half full, *counts* from then on: each view pins its frame as long as it lives, so that
-//! a scan of more pages than the cache has lets go of those behind it.
+//! All scopes together hold half at most of the frames in use that can be spared. One that would hold more,
+//! or that misses in a cache which is more than half full, *counts* from then on: each view pins its frame as
+//! long as it lives, so that a scan of more pages than the cache has lets go of those behind it.
 //!
 //! A reference that a program kept is also compared with the birth of its page; a word of an object needs no
 //! such check. If a check fails, the answer is [`Lookup::Slow`]; the caller then takes the writer's lock.
@@ -86,6 +86,9 @@ pub enum Lookup<V> {
 }
 
 /// A transaction's read side, on one thread.
+///
+/// One that is forgotten without being dropped keeps its frames, its share of those that scopes may hold, and
+/// its slot for as long as the cache lives.
 ///
 /// The plain pointers are what a hit needs, one load away. They lead into boxed slices and fields of
 /// `shared`, which this scope keeps alive and which are never replaced.

@@ -52,8 +52,18 @@ pub(crate) struct Ends {
     pub(crate) moved_bytes: AtomicUsize,
     /// Read sets that have ended.
     pub(crate) ended: AtomicU64,
-    /// Frames that open scopes may hold.
-    holds: AtomicU32,
+    /// Frames in use, in the upper half, and those of them that open scopes may hold. One word, so that no
+    /// frame is withheld that a scope is just granted.
+    frames: AtomicU64,
+}
+
+/// In [`Ends::frames`]: one frame in use.
+const IN_USE: u64 = 1 << 32;
+
+impl Ends {
+    pub(crate) fn of(frames: usize) -> Ends {
+        Ends { frames: AtomicU64::new(frames as u64 * IN_USE), ..Ends::default() }
+    }
 }
 
 /// The facts that readers may know about a frame that they have pinned.
@@ -103,7 +113,13 @@ impl Recency {
 }
 
 /// Frames granted to a scope at once, at most: most transactions touch fewer.
-const HOLDS_GRANT: u32 = 16;
+const HOLDS_GRANT: u64 = 16;
+/// Frames that are neither withheld for tables nor held by scopes, so that a miss finds one to take: two that
+/// are kept free, the target, the newest page, and two for views.
+const FRAMES_LEFT_MIN: u64 = 6;
+/// Frames that no scope holds beside these, for tables that grow while it is open: small caches need them
+/// more than holds.
+const TABLE_FRAMES: u64 = 10;
 
 impl Shared {
     /// The slot of a number, made at its first use.
@@ -131,16 +147,37 @@ impl Shared {
     }
 
     /// Frames that one more scope may hold until it ends, a few at once; 0 while all scopes together hold
-    /// half of the cache.
+    /// half of those that can be spared.
     pub(crate) fn grant_holds(&self) -> u32 {
-        let left = |now: u32| (self.frames.len() as u32 / 2).saturating_sub(now).div_ceil(8).min(HOLDS_GRANT);
-        let grant = |now| Some(now + left(now));
-        self.ends.holds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grant).map_or(0, left)
+        let left = |n: u64| {
+            let half = (n / IN_USE).saturating_sub(FRAMES_LEFT_MIN + TABLE_FRAMES) / 2;
+            half.saturating_sub(n % IN_USE).div_ceil(8).min(HOLDS_GRANT)
+        };
+        let grant = |n| Some(n + left(n));
+        self.ends.frames.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grant).map_or(0, left) as u32
     }
 
     /// Takes grants back from a scope that ends.
     pub(crate) fn return_holds(&self, holds: u32) {
-        self.ends.holds.fetch_sub(holds, Ordering::Relaxed);
+        self.ends.frames.fetch_sub(holds.into(), Ordering::Relaxed);
+    }
+
+    /// Frames in use.
+    pub(crate) fn in_use(&self) -> usize {
+        (self.ends.frames.load(Ordering::Relaxed) / IN_USE) as usize
+    }
+
+    /// Counts one frame less in use. The error is the number of those that scopes may hold, if with them too
+    /// few would be left.
+    pub(crate) fn withhold(&self) -> Result<(), u32> {
+        let less = |n: u64| (n / IN_USE > n % IN_USE + FRAMES_LEFT_MIN).then(|| n - IN_USE);
+        let change = self.ends.frames.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        change.map(drop).map_err(|n| (n % IN_USE) as u32)
+    }
+
+    /// Counts one frame more in use.
+    pub(crate) fn give_back(&self) {
+        self.ends.frames.fetch_add(IN_USE, Ordering::Relaxed);
     }
 
     /// A page of this birth is about to be reached. Whatever makes it reachable is published after this.

@@ -93,8 +93,10 @@ impl Writer {
             }
         }
         // A mark in the old frame no longer tells that an object is read for the second time: the new copy
-        // has none. After the fence no scope gets into the old frame any more, but one that is open may have,
-        // or still does.
+        // has none. A scope that begins after the fence is not led into the old frame. One that is open may
+        // be there, and goes on in a frame that it holds, along words within it and by entries that it loaded
+        // before: it hears that marks do not tell all before it can reach the new frame, and what a commit
+        // replaces is flagged in both.
         self.fence();
         self.shared.opened().for_each(|slot| slot.moved.store(true, Ordering::Release));
     }

@@ -76,14 +76,13 @@ pub fn heap(
         pool: Mutex::new((0..config.scopes_max as u32).rev().collect()),
         strong: !fence.is_process_wide(),
         fence,
-        ends: Ends::default(),
+        ends: Ends::of(plan.frames),
         recency: config.policy.wants_recency().then(|| Recency::new(plan.frames)),
     });
     let mut writer = Writer {
         index: Index::new(plan.entries_max, plan.granted, plan.index_slots),
         frames: vec![Frame::default(); plan.frames],
         free: (0..plan.frames as u32).rev().collect(),
-        withheld: 0,
         pages: HashMap::with_capacity_and_hasher(plan.frames, FxBuildHasher),
         births: HashMap::default(),
         bindings: Bindings::default(),
@@ -117,7 +116,6 @@ pub struct Writer {
     index: Index,
     frames: Vec<Frame>,
     free: Vec<u32>,
-    withheld: u32,
     pages: HashMap<PageId, PageInfo, FxBuildHasher>,
     /// The births of those of them that were given out again.
     births: HashMap<PageId, Stamp, FxBuildHasher>,
@@ -155,7 +153,8 @@ struct Gone {
 /// must let go of views and try again, or give up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "the cache is full and {pinned} of the frames tried are pinned by views or open scopes: drop some, or enlarge the cache"
+    "the cache is full and {pinned} of the frames tried are pinned by views or open scopes: drop some, \
+     or enlarge the cache"
 )]
 pub struct Full {
     /// Frames that could not be taken because of pins.
@@ -412,7 +411,7 @@ impl Writer {
 
     /// The bytes that are charged to the budget now.
     fn used_bytes(&self) -> usize {
-        let frames = (self.frames.len() - self.withheld as usize) * FRAME_BYTES;
+        let frames = self.shared.in_use() * FRAME_BYTES;
         if !self.charge {
             return frames;
         }
@@ -444,11 +443,13 @@ impl Writer {
 
     /// Frames that were given up for tables which have shrunk since are frames again.
     fn give_back(&mut self) {
-        while self.withheld > 0 && self.used_bytes() + GIVE_BACK_SPARE <= self.budget_bytes {
+        while self.shared.in_use() < self.frames.len()
+            && self.used_bytes() + GIVE_BACK_SPARE <= self.budget_bytes
+        {
             let Some(frame) = self.frames.iter().position(|f| f.state == State::Withheld) else { return };
             self.frames[frame].state = State::Free;
             self.free.push(frame as u32);
-            self.withheld -= 1;
+            self.shared.give_back();
         }
     }
 
@@ -460,19 +461,24 @@ impl Writer {
     /// Gives frames up until `bytes` more fit into the budget.
     fn make_room(&mut self, bytes: usize) -> Result<(), Full> {
         while self.charge && self.used_bytes() + bytes > self.budget_bytes {
-            // Below this the cache would thrash on its own table.
-            if self.frames.len() - (self.withheld as usize) <= FRAMES_LEFT_MIN {
-                return Err(Full { pinned: 0 });
+            // With fewer the cache would thrash on its own table, or find no frame beside those held.
+            self.shared.withhold().map_err(|pinned| Full { pinned })?;
+            if let Err(full) = self.withhold() {
+                self.shared.give_back();
+                return Err(full);
             }
-            if self.free.len() <= self.replacer.free_min() {
-                self.free_frames(self.replacer.free_min() + 1)?;
-            }
-            // Only frames that are free can be given up; the last ones are for the page that is on its way.
-            let Some(frame) = self.free.pop() else { return Err(Full { pinned: 0 }) };
-            self.frames[frame as usize].state = State::Withheld;
-            self.withheld += 1;
-            self.shared.arena.discard(frame);
         }
+        Ok(())
+    }
+
+    /// Gives up a frame that is free; the last ones are for the page that is on its way.
+    fn withhold(&mut self) -> Result<(), Full> {
+        if self.free.len() <= self.replacer.free_min() {
+            self.free_frames(self.replacer.free_min() + 1)?;
+        }
+        let Some(frame) = self.free.pop() else { return Err(Full { pinned: 0 }) };
+        self.frames[frame as usize].state = State::Withheld;
+        self.shared.arena.discard(frame);
         Ok(())
     }
 
@@ -688,8 +694,6 @@ impl PageInfo {
 const GIVE_BACK_SPARE: usize = 2 * FRAME_BYTES;
 /// Blocks of marks granted to a scope at once at least: two kilobytes.
 const MARKS_GRANT: u32 = 8;
-/// Frames below which growing tables may not push the cache.
-const FRAMES_LEFT_MIN: usize = 6;
 
 #[cfg(test)]
 mod tests {

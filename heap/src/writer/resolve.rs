@@ -150,7 +150,7 @@ impl Writer {
     /// Once a scope has missed in a cache that is more than half full, it holds no further frame: the pages
     /// that it waits for need them, and beside a wait the count of views is nothing.
     fn heed_miss(&self, scope: &Scope, found: &Resolved) {
-        if matches!(found, Resolved::Miss { .. }) && self.free.len() < self.frames.len() / 2 {
+        if matches!(found, Resolved::Miss { .. }) && self.free.len() < self.shared.in_use() / 2 {
             scope.count_views();
         }
     }

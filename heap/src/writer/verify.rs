@@ -29,7 +29,8 @@ impl Writer {
 
     fn verify_frames(&self) -> Result<(), String> {
         let count = |s: State| self.frames.iter().filter(|f| f.state == s).count();
-        if count(State::Free) != self.free.len() || count(State::Withheld) != self.withheld as usize {
+        let withheld = self.frames.len() - self.shared.in_use();
+        if count(State::Free) != self.free.len() || count(State::Withheld) != withheld {
             return Err("free or withheld frames are miscounted".into());
         }
         if count(State::Superseded) != self.superseded.len() {

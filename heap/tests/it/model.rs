@@ -336,7 +336,7 @@ fn the_hybrid_cache_agrees_with_the_model() {
     let long = run(50..52, 300, &hybrid, 3);
     // The test must have been where it wants to look.
     assert!(stats.kept > 0 && stats.discarded > 0 && stats.converted > 0 && stats.flagged > 0, "{stats:?}");
-    assert!(long.returned_home > 0 && stats.pinned > 0 && stats.installs_own > 0, "{stats:?} {long:?}");
+    assert!(long.returned_home > 0 && stats.installs_own > 0, "{stats:?} {long:?}");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn the_whole_page_cache_agrees_with_the_model() {
     // have.
     run(2011..2012, 60, &small(Policy::Lru), 1);
     let stats = run(101..105, 60, &small(Policy::Lru), 1);
-    assert!(stats.taken > 0 && stats.kept == 0, "{stats:?}");
+    assert!(stats.taken > 0 && stats.kept == 0 && stats.pinned > 0, "{stats:?}");
 }
 
 #[test]

@@ -78,21 +78,25 @@ impl Hac {
         }
     }
 
-    /// Values the next frame in use and moves on.
-    fn pass_primary(&mut self, writer: &Writer) {
+    /// Values frames in use and moves on, until one of them is `wanted`, once around at most.
+    fn pass_primary(&mut self, writer: &Writer, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         let n = self.values.len() as u32;
-        for _ in 0..n {
+        (0..n).find_map(|_| {
             let frame = self.primary % n;
             self.primary = (frame + 1) % n;
-            if matches!(writer.frames[frame as usize].state, State::Intact | State::Compacted) {
-                let value = writer.look(frame, true).value(self.params.r);
-                return self.propose(frame, value);
+            if !matches!(writer.frames[frame as usize].state, State::Intact | State::Compacted) {
+                return None;
             }
-        }
+            let value = writer.look(frame, true).value(self.params.r);
+            if !writer.is_pinned(frame) {
+                self.propose(frame, value);
+            }
+            wanted(frame).then_some(frame)
+        })
     }
 
     fn look_ahead(&mut self, frame: u32, writer: &Writer) {
-        if writer.frames[frame as usize].state != State::Intact {
+        if writer.frames[frame as usize].state != State::Intact || writer.is_pinned(frame) {
             return;
         }
         let look = writer.look(frame, false);
@@ -130,12 +134,6 @@ impl Hac {
             value.listed
         });
     }
-
-    fn takeable(&self, writer: &Writer) -> Vec<u32> {
-        let is_takeable =
-            |f: u32| writer.is_takeable(f) && writer.frames[f as usize].state != State::Superseded;
-        self.candidates.iter().copied().filter(|&f| is_takeable(f)).collect()
-    }
 }
 
 impl Replace for Hac {
@@ -158,7 +156,7 @@ impl Replace for Hac {
             }
         }
         for _ in 0..params.k {
-            self.pass_primary(writer);
+            self.pass_primary(writer, |_| true);
         }
         self.forget_old();
     }
@@ -168,16 +166,15 @@ impl Replace for Hac {
     fn victims(&mut self, writer: &Writer, wanted: usize) -> Vec<Victim> {
         self.forget_old();
         let wanted = wanted.max(self.batch);
-        let outdated = writer.superseded.iter().filter(|&&f| writer.is_takeable(f));
+        // Of those that are pinned none is closed in vain, as far as can be seen before the fence.
+        let may_go = |f: u32| writer.is_takeable(f) && !writer.is_pinned(f);
+        let outdated = writer.superseded.iter().filter(|&&f| may_go(f));
         let mut victims: Vec<Victim> =
             outdated.take(wanted).map(|&frame| Victim { frame, threshold: KEEP_NONE }).collect();
-        let mut best = self.takeable(writer);
-        for _ in 0..self.values.len() {
-            if !victims.is_empty() || !best.is_empty() {
-                break;
-            }
-            self.pass_primary(writer);
-            best = self.takeable(writer);
+        let is_current = |f: u32| writer.frames[f as usize].state != State::Superseded && may_go(f);
+        let mut best: Vec<u32> = self.candidates.iter().copied().filter(|&f| is_current(f)).collect();
+        if victims.is_empty() && best.is_empty() {
+            best.extend(self.pass_primary(writer, is_current));
         }
         let key = |number: u32| {
             let value = &self.values[number as usize];
