@@ -153,8 +153,8 @@ fn patience_of(asked: &ExpressAsked) -> Duration {
 /// The time for which no call goes over datagrams after nothing has come that way.
 const REST: Duration = Duration::from_secs(5);
 
-/// Time for the first word of a request that goes in many packets. They pass, or no call would go this way; and
-/// a server on a busy machine that has run the call, and is given up, ends it as unknown.
+/// Time for the first word of a request that goes in many packets. They pass, or no call would go this way;
+/// and a server on a busy machine that has run the call, and is given up, ends it as unknown.
 const BLAST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Bytes of other arrivals at which a waiting call hands them on.
