@@ -154,7 +154,7 @@ pub enum Suite {
     Proxy,
     /// Calls to a server of this machine, by bare trips over the same road
     Rpc,
-    /// Every suite in turn, as one document: a quarter of an hour with --quick
+    /// Every suite in turn, as one document: some five minutes with --quick
     All,
 }
 

@@ -15,22 +15,9 @@ use super::cost::picture;
 use super::report::number;
 use super::{COMMIT, Options};
 
-/// The suites in the order of the document, and what they are asked for.
-const SUITES: [&[&str]; 13] = [
-    &["commit"],
-    &["oo7"],
-    &["graph"],
-    &["flex"],
-    &["rpc"],
-    &["rpc", "--only", "instructions"],
-    &["events"],
-    &["proxy"],
-    &["group"],
-    &["stale"],
-    &["idle"],
-    &["load"],
-    &["churn"],
-];
+/// The suites in the order of the document.
+const SUITES: [&str; 12] =
+    ["commit", "oo7", "graph", "flex", "rpc", "events", "proxy", "group", "stale", "idle", "load", "churn"];
 
 /// The targets: a row's name, the field, the bound, and the cause if the row is known to miss.
 const TARGETS: &str = include_str!("targets.txt");
@@ -92,7 +79,7 @@ fn targets() -> Vec<Target<'static>> {
 
 /// A suite that was measured, or the reason for which it was not.
 struct Done {
-    asked: &'static [&'static str],
+    suite: &'static str,
     report: Result<Value, String>,
 }
 
@@ -112,13 +99,13 @@ pub struct Numbers {
 pub fn run(options: &Options, before: &str) -> Result<Numbers, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut all = Vec::new();
-    for (i, asked) in SUITES.into_iter().enumerate() {
-        eprintln!("{} of {}: {}", i + 1, SUITES.len(), asked.join(" "));
-        let report = measure(&program, asked, options);
+    for (i, suite) in SUITES.into_iter().enumerate() {
+        eprintln!("{} of {}: {suite}", i + 1, SUITES.len());
+        let report = measure(&program, suite, options);
         if let Err(reason) = &report {
             eprintln!("  left out: {reason}");
         }
-        all.push(Done { asked, report });
+        all.push(Done { suite, report });
     }
     let failed = all.iter().filter(|done| done.report.is_err()).count();
     let picture = picture(|id| nanoseconds(rows(&all).find(|row| row["id"] == id)?));
@@ -142,9 +129,9 @@ fn nanoseconds(row: &Value) -> Option<f64> {
 }
 
 /// Measures a suite in a process of its own, which leaves nothing behind for the next.
-fn measure(program: &Path, asked: &[&str], options: &Options) -> Result<Value, String> {
+fn measure(program: &Path, suite: &str, options: &Options) -> Result<Value, String> {
     let mut command = Command::new(program);
-    command.arg("bench").args(asked).arg("--json");
+    command.args(["bench", suite, "--json"]);
     if options.quick {
         command.arg("--quick");
     }
@@ -162,8 +149,8 @@ fn document(all: &[Done], before: &str) -> String {
     let (targets, mut misses) = (targets(), Vec::new());
     let is_measured = |id: &str| rows(all).any(|row| row["id"] == id);
     let mut out = format!("{HEAD}\nTaken on {} at {COMMIT}.\n", today());
-    for Done { asked, report } in all {
-        let _ = writeln!(out, "\n## {}\n", asked.join(" "));
+    for Done { suite, report } in all {
+        let _ = writeln!(out, "\n## {suite}\n");
         match report {
             Ok(report) => table(&mut out, report, &targets, &mut misses),
             Err(reason) => _ = writeln!(out, "Left out: {reason}"),
@@ -276,8 +263,8 @@ mod tests {
             {"id": "commit.odd", "value": 1.0, "unit": "us"},
         ]});
         let done = [
-            Done { asked: SUITES[0], report: Ok(rows) },
-            Done { asked: SUITES[1], report: Err("no room".into()) },
+            Done { suite: SUITES[0], report: Ok(rows) },
+            Done { suite: SUITES[1], report: Err("no room".into()) },
         ];
         let text = document(&done, &format!("gone\n{BY_HAND}\nmine\n"));
         let line =
