@@ -194,7 +194,8 @@ pub fn headline(group: &Value) -> Vec<String> {
     }
     if let Some(view) = group["unsure_view"].as_u64() {
         lines.push(format!(
-            "view {view} began with members whose logs had ended in damage: earlier commits may be lost"
+            "view {view} may lack earlier commits: it began by `tercel group rescue`, or with members whose logs had \
+             ended in damage"
         ));
     }
     lines

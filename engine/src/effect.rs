@@ -393,8 +393,8 @@ pub enum SpaceWarning {
         /// Seconds until the space is full at this rate.
         seconds: u64,
     },
-    /// A view of the group began with members whose logs had ended in damage: commits that were acknowledged
-    /// before may be lost. It is told for a minute.
+    /// A view of the group began by a rescue, or with members whose logs had ended in damage: commits that
+    /// were acknowledged before may be lost. It is told for a minute.
     MayBeLost {
         /// The number of the view.
         view: u32,
@@ -418,8 +418,8 @@ impl Display for SpaceWarning {
             SpaceWarning::MayBeLost { view } => {
                 return write!(
                     f,
-                    "view {view} of the group began with members whose logs had ended in damage: commits that were acknowledged \
-             before it may be lost; look at what is there, or restore a backup"
+                    "view {view} of the group began by `tercel group rescue`, or with members whose logs had ended in damage: commits \
+             that were acknowledged before it may be lost; look at what is there, or restore a backup"
                 );
             }
         }

@@ -547,7 +547,7 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     word: u32,
 ) -> Lookup<View<'s, T>> {
     let span = scope.span.get();
-    // What is left of a word that leads along its own frame to a `T`. Any other leaves more.
+    // The place, if the word leads along its own frame to a `T`; any other word leaves a larger number.
     let place = word ^ T::index().near();
     if place < span {
         // SAFETY: the holder has a word that the writer has swizzled, so it is in the arena. A scope with a

@@ -127,7 +127,7 @@ impl Receiver {
         let [_, words @ ..] = &self.lane().slot(self.head).0;
         let [first, rest @ ..] = &mut copy.words;
         *first = word.to_le_bytes();
-        // Of a known length, which makes it no loop.
+        // The length is known to the compiler, which makes no loop of it.
         for (bytes, word) in rest.iter_mut().zip(words) {
             *bytes = word.load(Ordering::Relaxed).to_le_bytes();
         }

@@ -461,7 +461,7 @@ impl Writer {
     /// Gives frames up until `bytes` more fit into the budget.
     fn make_room(&mut self, bytes: usize) -> Result<(), Full> {
         while self.charge && self.used_bytes() + bytes > self.budget_bytes {
-            // With fewer the cache would thrash on its own table, or find no frame beside those held.
+            // Fewer frames would make the cache thrash on its own table, or leave none beside those held.
             self.shared.withhold().map_err(|pinned| Full { pinned })?;
             if let Err(full) = self.withhold() {
                 self.shared.give_back();

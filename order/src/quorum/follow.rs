@@ -15,7 +15,7 @@ pub(super) struct Followed {
     pub(super) leader: Option<MemberId>,
     /// When it was heard last.
     pub(super) heard: Now,
-    /// The same for people, who want to know it of a late process, too; since then none is known otherwise.
+    /// When its last packet came, for people; `heard` is put off where this process itself was late.
     pub(super) said: Now,
     /// When its process seemed to end.
     pub(super) gone: Option<Now>,

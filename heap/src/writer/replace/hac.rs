@@ -166,7 +166,7 @@ impl Replace for Hac {
     fn victims(&mut self, writer: &Writer, wanted: usize) -> Vec<Victim> {
         self.forget_old();
         let wanted = wanted.max(self.batch);
-        // Of those that are pinned none is closed in vain, as far as can be seen before the fence.
+        // Frames seen to be pinned before the fence are not closed in vain.
         let may_go = |f: u32| writer.is_takeable(f) && !writer.is_pinned(f);
         let outdated = writer.superseded.iter().filter(|&&f| may_go(f));
         let mut victims: Vec<Victim> =

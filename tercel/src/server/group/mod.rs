@@ -271,7 +271,7 @@ pub fn init(dir: &Path, address: &Address) -> Result<MemberId, ServerError> {
     let whole = Whole::recover(&held)?;
     if whole.recovery.members().is_some_and(|list| *list != members) {
         let number = held.space().view_first.max(whole.recovery.view().number.saturating_add(1));
-        whole.go_on(ViewId::new(number, random_u64(dir)? as u32), &members)?;
+        whole.go_on(ViewId::new(number, random_u64(dir)? as u32), false, &members)?;
     }
     Ok(me)
 }

@@ -66,7 +66,7 @@ pub fn rescue(dir: &Path, address: Option<&Address>) -> Result<MemberId, ServerE
     let members = Members::new(vec![Member { id: me, votes: true, address: at }])
         .ok_or_else(|| ServerError::Join("its address is too long".into()))?;
     held.begin_history(group, me, members.clone(), number)?;
-    whole.go_on(ViewId::new(number, random_u64(dir)? as u32), &members)?;
+    whole.go_on(ViewId::new(number, random_u64(dir)? as u32), true, &members)?;
     Ok(me)
 }
 
@@ -101,11 +101,11 @@ impl Whole {
         Ok(Whole { recovery, begins: opened.begins.position, last: log.tail().last, log })
     }
 
-    /// Goes on in a view that keeps all of it, with these members. Nothing of it was damaged: that a rescue
-    /// may lose what it does not have, its operator was told.
-    pub(super) fn go_on(self, view: ViewId, members: &Members) -> Result<(), ServerError> {
+    /// Goes on in a view that keeps all of it, with these members. `lost` is set if others may have had
+    /// stable entries that it lacks.
+    pub(super) fn go_on(self, view: ViewId, lost: bool, members: &Members) -> Result<(), ServerError> {
         let Whole { mut log, mut last, .. } = self;
-        let begins = Entry::View { kept: last.stamp, lost: false };
+        let begins = Entry::View { kept: last.stamp, lost };
         let mut records = Vec::new();
         for entry in [begins, Entry::Members(members.clone())] {
             let (stamp, kind) = (last.stamp.next(), Kind::new(entry.kind()));
