@@ -8,6 +8,7 @@
 mod bed;
 mod cold;
 mod fit;
+mod peers;
 
 use std::ffi::OsStr;
 use std::hint::black_box;
@@ -50,6 +51,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
                 Err(reason) => eprintln!("{backend} is left out: {reason}"),
             }
         }
+        peers::rows(options, effort, &mut rows)?;
         figure_6(options, effort, &mut rows)?;
         behind(options, effort, &mut rows)?;
         silent(options, effort, others, &mut rows)?;

@@ -62,6 +62,10 @@ pub fn run(options: &Options) -> Result<Report, String> {
                 continue;
             }
             measure(options, &effort, make, proxies, &origin, &scratch, &mut rows)?;
+            if make == Make::Nginx {
+                options.say("proxy.cpu");
+                rows.extend(beside_nginx(&effort, proxies, &origin, &scratch)?);
+            }
         }
         Ok(())
     })?;
@@ -144,6 +148,34 @@ fn measure(
         }
     }
     Ok(())
+}
+
+/// The row of a request's processor time by nginx's, in alternating blocks of both without silent clients;
+/// none where the kernel does not tell the times.
+fn beside_nginx(
+    effort: &Effort,
+    processor: usize,
+    origin: &OwnProcess,
+    scratch: &Scratch,
+) -> Result<Option<Row>, String> {
+    let start = |make, number| placed::on(processor, || start(make, scratch, number, origin));
+    let ((ours, ours_at), (nginx, nginx_at)) = (start(Make::Batches(64), 2)?, start(Make::Nginx, 3)?);
+    let connect = |at: &str| Load::connect(at, origin.listens_on(), HOT).map(RefCell::new);
+    let (by_ours, by_nginx) = (connect(&ours_at)?, connect(&nginx_at)?);
+    let requests = RefCell::new(0);
+    let block = |load: &RefCell<Load>, proxy: &OwnProcess| {
+        let before = cost::of(proxy.id());
+        let done = load.borrow_mut().run(effort.block, None)?.times.len();
+        *requests.borrow_mut() += done as u64;
+        let cost = cost::since(before, cost::of(proxy.id()), done);
+        Ok::<_, String>(cost.map_or(f64::NAN, |cost| cost.cpu_server_us))
+    };
+    let pairs = alternate(effort.rounds, || block(&by_nginx, &nginx), || block(&by_ours, &ours))?;
+    if pairs.pairs.iter().any(|(nginx, ours)| nginx.is_nan() || ours.is_nan()) {
+        return Ok(None);
+    }
+    let row = Row::compared("proxy.cpu", "us", &pairs, "nginx", requests.into_inner());
+    Ok(Some(row.note("processor time of a request, by that of nginx with one worker and no log")))
 }
 
 /// Starts a proxy. Gives its address too.
