@@ -22,7 +22,7 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::object::{Obj, Object};
 use crate::time::Now;
-use crate::txn::{self, Options, Port, Step, Tx};
+use crate::txn::{self, Begin, Isolation, Options, Port, Step, Tx};
 
 /// One course of events over several spaces: what it does later sees all that it saw and did before, in every
 /// space. A session is used by one thread at a time; others have sessions of their own, and hand
@@ -317,6 +317,10 @@ impl<'s> Session<'s> {
     /// Reads several spaces in states that go together. `body` may run more than once, and what it read in a
     /// state that did not fit is dropped.
     ///
+    /// States that go together have causes with their effects. They need not be of one moment: two readers
+    /// may see two changes that do not rest on each other in different orders. With [`Isolation::Strict`]
+    /// they are, see [`Session::read_with`].
+    ///
     /// # Errors
     /// The error that `body` returned on states that go together; `Invalid` if it writes; `Conflict` after
     /// many attempts; and as a transaction in each of the spaces.
@@ -326,6 +330,11 @@ impl<'s> Session<'s> {
 
     /// [`Session::read`] with isolation, freshness and time-out of the transactions in all spaces. The time
     /// counts from now and over all attempts.
+    ///
+    /// With [`Isolation::Strict`] all that `body` read in all spaces was current at one moment between this
+    /// call and its return, as if the spaces had one order: strictly serializable beside any transaction of
+    /// one space. It takes one round trip to the leaders of all spaces together after `body` has read, and
+    /// begins again where something that was read has changed before that.
     ///
     /// # Errors
     /// As [`Session::read`].
@@ -350,7 +359,8 @@ impl<'s> Session<'s> {
             let (tokens, together) = cut.judge()?;
             // A body that saw states which hold no longer may have failed for that alone.
             let is_doubtful = returned.is_err() && cut.is_stale()?;
-            if together && !is_doubtful && !matches!(returned, Err(Error::Conflict)) {
+            let is_whole = together && !is_doubtful && !matches!(returned, Err(Error::Conflict));
+            if is_whole && cut.is_of_one_moment()? {
                 tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
                 return returned;
             }
@@ -508,6 +518,19 @@ impl<'a> Cut<'a> {
             tokens.iter().try_for_each(|(at, token)| self.is_of_history(*at, *token, &needs))?;
         }
         Ok((tokens, together))
+    }
+
+    /// Says whether all that was read is of one moment, if that is asked for: whether each space says, asked
+    /// after all was read, that what was read there is current. All are asked before one is waited for.
+    fn is_of_one_moment(&self) -> Result<bool, Error> {
+        let open: Vec<_> = self.transactions.iter().filter_map(OnceCell::get).collect();
+        let is_asked_for = self.within.options.isolation == Isolation::Strict && open.len() > 1;
+        if !is_asked_for || dropped(Rule::CutNotConfirmed) {
+            return Ok(true);
+        }
+        let mut begins: Vec<_> = open.iter().map(|tx| (tx, Begin::new(&self.within.options))).collect();
+        begins.iter_mut().try_for_each(|(tx, begin)| tx.ask(begin))?;
+        begins.iter_mut().try_fold(true, |holds, (tx, begin)| Ok(holds && tx.holds_since(begin)?))
     }
 
     /// Fails with `OtherHistory` if a state is needed that its space was put back from.

@@ -382,6 +382,11 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     // One cut through both: neither has an effect whose cause is missing in the other.
     let both = reader.read(|cut| Ok((letter(cut.space("letters")?)?, account(cut.space("accounts")?)?)))?;
 
+    // All that this cut reads was current at one moment in it, as if both spaces were one.
+    let at_once = reader.read_with(Isolation::Strict, |cut| {
+        Ok((letter(cut.space("letters")?)?, account(cut.space("accounts")?)?))
+    })?;
+
     // What the session has seen, for another process or another session.
     let token = session.token()?.to_string();
     spaces.session()?.absorb(&token.parse()?)?;
@@ -403,7 +408,7 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     // To change it, or to take it out of the exports.
     session.space_of(to)?.run(|tx| tx.get_far(to)?.edit()?.set_text("Ann lives in Trier"))?;
     session.space_of(to)?.run(|tx| tx.withdraw(to))?;
-    println!("{both:?} as of {token}");
+    println!("{both:?}, {at_once:?} as of {token}");
     Ok(())
 }
 

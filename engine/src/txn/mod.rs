@@ -208,25 +208,8 @@ impl<'c> Tx<'c> {
     }
 
     fn begin_until(port: &'c dyn Port, options: &Options, until: Option<Now>) -> Result<Tx<'c>, Error> {
-        let mut begin = Begin::new(options);
-        let mut begun = Err(Error::Unavailable("the client is closed".into()));
-        let driven = port.drive(until, &mut |home, now| match home.begin(now, &mut begin) {
-            Some(result) => {
-                begun = result;
-                Step::Done
-            }
-            None => Step::Wait,
-        });
-        let begun = match (driven, begun) {
-            (Err(Error::Timeout(_)), _) => Err(begin.is_late()),
-            (Err(e), _) | (Ok(()), Err(e)) => Err(e),
-            (Ok(()), Ok(begun)) => Ok(begun),
-        };
-        let Begun { scope, bytes_max, as_of, token } = begun.inspect_err(|e| {
-            if e.is_outage() {
-                port.pause();
-            }
-        })?;
+        let Begun { scope, bytes_max, as_of, token } =
+            begun(port, until, &mut Begin::new(options), |_, begun| Ok(begun))?;
         Ok(Tx {
             port,
             write_set: WriteSet::new(&scope),
@@ -292,6 +275,32 @@ impl<'c> Tx<'c> {
         self.classes.borrow_mut().insert(T::SCHEMA.name, known.clone());
         Ok(known)
     }
+}
+
+/// Waits until a transaction may begin, and goes on at its home in the same step.
+fn begun<R>(
+    port: &dyn Port,
+    until: Option<Now>,
+    begin: &mut Begin,
+    mut then: impl FnMut(&mut dyn Home, Begun) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let mut end = Err(Error::Unavailable("the client is closed".into()));
+    let driven = port.drive(until, &mut |home, now| match home.begin(now, begin) {
+        Some(begun) => {
+            end = begun.and_then(|begun| then(home, begun));
+            Step::Done
+        }
+        None => Step::Wait,
+    });
+    let end = match driven {
+        Err(Error::Timeout(_)) => Err(begin.is_late()),
+        driven => driven.and(end),
+    };
+    end.inspect_err(|e| {
+        if e.is_outage() {
+            port.pause();
+        }
+    })
 }
 
 /// Translates the reason why a private copy cannot be kept into an error for the program.

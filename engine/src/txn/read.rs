@@ -5,7 +5,7 @@ use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
 
-use super::{Home, Located, Search, Step, Tx, Wanted};
+use super::{Begin, Home, Located, Search, Step, Tx, Wanted, begun};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -322,6 +322,24 @@ impl<'c> Tx<'c> {
             Step::Done
         })?;
         Ok(stale)
+    }
+
+    /// Sends the question of a strict begin, and does not wait for its answer.
+    pub(crate) fn ask(&self, begin: &mut Begin) -> Result<(), Error> {
+        self.port.drive(self.until, &mut |home, now| {
+            // What it says at once it says again where the answer is waited for.
+            drop(home.begin(now, begin));
+            Step::Done
+        })
+    }
+
+    /// Says whether all that this transaction read is current at a moment after a begin asked its question.
+    pub(crate) fn holds_since(&self, begin: &mut Begin) -> Result<bool, Error> {
+        begun(self.port, self.until, begin, |home, _| match home.recheck(&self.scope) {
+            Ok(()) => Ok(true),
+            Err(Error::Conflict) => Ok(false),
+            Err(e) => Err(e),
+        })
     }
 }
 

@@ -276,6 +276,7 @@ OF_SPACES {
     DependenciesForgotten,
     DependenciesNotJoined,
     CutNotChecked,
+    CutNotConfirmed,
     ExportIsNoRoot,
     TokenNotWaitedFor,
     BehindWelcomed,

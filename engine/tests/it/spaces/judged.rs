@@ -4,6 +4,7 @@
 //! have an order, and the judge knows all that the writer of each had seen. It knows nothing of stamps and
 //! vectors.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tercel_engine::error::Error;
@@ -39,6 +40,8 @@ pub enum Guarantee {
     Causes,
     /// An exported object is there until it is withdrawn.
     Exported,
+    /// What a strict cut reads was current at one moment of it.
+    OneMoment,
 }
 
 /// The version of each object that a session has seen, or rests on, and how it came to that.
@@ -48,6 +51,43 @@ fn note(past: &mut Past, object: Object, version: u64, by: Guarantee) {
     let known = past.entry(object).or_insert((0, by));
     if version > known.0 {
         *known = (version, by);
+    }
+}
+
+/// When versions were written, counted in beginnings and ends.
+#[derive(Debug, Default)]
+struct Moments {
+    now: u64,
+    /// The first attempt to write a version.
+    begun: BTreeMap<(Object, u64), u64>,
+    acknowledged: BTreeMap<(Object, u64), u64>,
+}
+
+impl Moments {
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    fn begin(&mut self, object: Object, version: u64) {
+        let now = self.tick();
+        self.begun.entry((object, version)).or_insert(now);
+    }
+
+    fn acknowledge(&mut self, object: Object, version: u64) {
+        let now = self.tick();
+        self.acknowledged.insert((object, version), now);
+    }
+
+    /// Says whether there is a moment after `since` at which all of these may have been current.
+    fn had_all(&self, since: u64, read: impl IntoIterator<Item = (Object, u64)>) -> bool {
+        let (mut from, mut to) = (since, self.now);
+        for (object, version) in read {
+            from = from.max(self.begun.get(&(object, version)).copied().unwrap_or(0));
+            let later = self.acknowledged.range((object, version + 1)..=(object, u64::MAX));
+            to = later.map(|(_, at)| *at).fold(to, u64::min);
+        }
+        from <= to
     }
 }
 
@@ -74,6 +114,7 @@ pub struct Judged<'w> {
     exports: BTreeMap<Far<Thing>, u64>,
     withdrawn: BTreeSet<Far<Thing>>,
     pub history: Vec<Done>,
+    moments: RefCell<Moments>,
 }
 
 impl<'w> Judged<'w> {
@@ -105,6 +146,7 @@ impl<'w> Judged<'w> {
             exports: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
             history: Vec::new(),
+            moments: RefCell::default(),
             sessions: is_causal.then(|| ports.iter().map(both).collect()),
             ports,
         }
@@ -142,7 +184,8 @@ impl<'w> Judged<'w> {
         let objects = [0, 1].map(|space| (space, random.below(OBJECTS as u64) as usize));
         let (space, number) = objects[random.below(2) as usize];
         let letter = self.letters[objects[1].1];
-        match random.below(10) {
+        match random.below(11) {
+            10 => self.strict_cut(reader, objects),
             5 => self.write_letter(reader, letter),
             6 => self.read_letter(reader, letter),
             0 | 1 => self.write(reader, (space, number)),
@@ -159,16 +202,27 @@ impl<'w> Judged<'w> {
     }
 
     fn write(&mut self, reader: usize, at: Object) {
+        if let Ok(version) = self.add(reader, at) {
+            self.written(reader, at, version);
+        }
+    }
+
+    /// Writes the next version of an object, and gives its number.
+    fn add(&self, reader: usize, at: Object) -> Result<u64, Error> {
         let object = self.at(at);
-        let add = |tx: &Tx<'_>| {
+        let version = self.run(reader, at.0, |tx| {
             let version = tx.get(object)?.count() + 1;
+            self.moments.borrow_mut().begin(at, version);
             set(tx, object, version)?;
             Ok(version)
-        };
-        if let Ok(version) = self.run(reader, at.0, add) {
-            self.wrote(reader, at, version);
-            self.done(reader, &[(at, version - 1, false), (at, version, true)]);
-        }
+        })?;
+        self.moments.borrow_mut().acknowledge(at, version);
+        Ok(version)
+    }
+
+    fn written(&mut self, reader: usize, at: Object, version: u64) {
+        self.wrote(reader, at, version);
+        self.done(reader, &[(at, version - 1, false), (at, version, true)]);
     }
 
     fn read(&mut self, reader: usize, at: Object, options: Options) {
@@ -198,6 +252,31 @@ impl<'w> Judged<'w> {
             }
             self.done(reader, &[0, 1].map(|i| (objects[i], versions[i], false)));
         }
+    }
+
+    /// A cut of one moment, amid which another session writes both.
+    fn strict_cut(&mut self, reader: usize, objects: [Object; 2]) {
+        let Some(sessions) = &self.sessions else { return };
+        let (other, since) = ((reader + 1) % self.ports.len(), self.moments.borrow_mut().tick());
+        let mut written = Vec::new();
+        let strict = Options { isolation: Isolation::Strict, ..self.options };
+        let seen = sessions[reader].read_with(strict, |cut| {
+            let read = |i: usize| Ok::<u64, Error>(cut.space(NAMES[i])?.get(self.at(objects[i]))?.count());
+            let first = read(0)?;
+            if written.is_empty() {
+                written.extend(objects.map(|at| Some((at, self.add(other, at).ok()?))));
+            }
+            Ok([first, read(1)?])
+        });
+        for (at, version) in written.into_iter().flatten() {
+            self.written(other, at, version);
+        }
+        let Ok(versions) = seen else { return };
+        let read = [0, 1].map(|i| (objects[i], versions[i]));
+        let had_all = self.moments.borrow().had_all(since, read);
+        self.violations.extend((!had_all).then_some(Guarantee::OneMoment));
+        read.iter().for_each(|(at, version)| self.saw(reader, *at, *version));
+        self.done(reader, &read.map(|(at, version)| (at, version, false)));
     }
 
     /// A session goes on at the clients of another one, or absorbs what that has seen.
