@@ -22,6 +22,7 @@ use crate::ready::Ready;
 use crate::slots::{Slot, Slots, Source};
 use crate::stream::{self, SPARES_MAX, Stream};
 use crate::sys::{HINTS_MAX, Hint, Interest, Poller};
+use crate::ticker::Ticker;
 use crate::timer::Wheel;
 use crate::token::Token;
 use crate::wake::{Handle, Mailbox};
@@ -48,6 +49,7 @@ pub struct EventQueue<M: Send = ()> {
     pub(crate) resting: SlotList,
     pub(crate) wheel: Wheel,
     pub(crate) origin: Instant,
+    pub(crate) ticker: Ticker,
     pub(crate) pool: Rc<Pool>,
     pub(crate) mailbox: Mailbox<M>,
     pub(crate) mailbox_token: Token,
@@ -69,13 +71,16 @@ impl<M: Send> EventQueue<M> {
         config.check()?;
         let variable = std::env::var("TERCEL_EVENTS").ok();
         let forced = config.backend_forced(variable.as_deref())?;
-        // One slot more than the caller may use, for the doorbell.
-        let slots_max = config.sources_max + 1;
+        // Slots that the caller does not use: of the doorbell and of the ticker.
+        let slots_max = config.sources_max + OWN_SOURCES;
         let mut poller = Poller::open(forced, &config)?;
         let mailbox = Mailbox::new(config.messages_max).map_err(OpenError::Os)?;
         let mut slots = Slots::new(slots_max);
         let mailbox_token = slots.insert(Source::Mailbox, 0);
         poller.add(mailbox.bell(), mailbox_token, Interest::READ).map_err(OpenError::Os)?;
+        let ticker = Ticker::open().map_err(OpenError::Os)?;
+        let ticker_token = slots.insert(Source::Ticker, 0);
+        poller.add(ticker.fd(), ticker_token, Interest::READ).map_err(OpenError::Os)?;
         Ok(EventQueue {
             poller,
             slots,
@@ -86,6 +91,7 @@ impl<M: Send> EventQueue<M> {
             resting: SlotList::new(slots_max),
             wheel: Wheel::new(slots_max),
             origin: Instant::now(),
+            ticker,
             pool: Pool::new(config.buffers, config.buffer_bytes),
             mailbox,
             mailbox_token,
@@ -111,7 +117,7 @@ impl<M: Send> EventQueue<M> {
 
     /// Counts the declared sources, among them finished streams that still send their rest.
     pub fn sources(&self) -> usize {
-        self.slots.tenants - 1
+        self.slots.tenants - OWN_SOURCES
     }
 
     /// Reaches this queue from other threads.
@@ -221,7 +227,8 @@ impl<M: Send> EventQueue<M> {
     /// of the higher ones, so none stands still. A stream that was accepted has the usual priority. Messages,
     /// deadlines and the sources still take turns. Says whether the token named a source.
     pub fn set_priority(&mut self, token: Token, priority: Priority) -> bool {
-        let declared = self.live(token).is_some_and(|slot| !matches!(slot.source, Source::Mailbox));
+        let declared =
+            self.live(token).is_some_and(|slot| !matches!(slot.source, Source::Mailbox | Source::Ticker));
         if declared {
             self.ready.set_priority(token.slot(), priority);
         }
@@ -261,7 +268,7 @@ impl<M: Send> EventQueue<M> {
     /// the token. Says whether the token named a source.
     pub fn revoke(&mut self, token: Token) -> bool {
         let (declared, listens) = match self.live(token).map(|slot| &slot.source) {
-            None | Some(Source::Mailbox) => (false, false),
+            None | Some(Source::Mailbox | Source::Ticker) => (false, false),
             Some(source) => (true, matches!(source, Source::Listener(_))),
         };
         if declared {
@@ -434,7 +441,7 @@ impl<M: Send> fmt::Debug for EventQueue<M> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("EventQueue")
             .field("backend", &self.poller.backend())
-            .field("sources", &(self.slots.tenants - 1))
+            .field("sources", &self.sources())
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
@@ -477,6 +484,9 @@ pub enum SendError {
 fn without_delay(fd: BorrowedFd<'_>) {
     let _ = rustix::net::sockopt::set_tcp_nodelay(fd, true);
 }
+
+/// Sources of the queue's own: its doorbell, and its ticker.
+pub(crate) const OWN_SOURCES: usize = 2;
 
 /// The wheel's unit.
 pub(crate) const TICK: Duration = Duration::from_millis(1);

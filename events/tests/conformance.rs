@@ -60,6 +60,7 @@ on_both_backends! {
     a_stream_reports_its_deadline_and_stays,
     a_deadline_ends_the_wait_and_not_before,
     a_deadline_is_not_rounded_to_a_millisecond,
+    long_waits_share_one_timer_of_the_kernel,
     posts_of_many_threads_all_arrive_in_their_order,
     a_sleeping_queue_is_woken_each_time,
     a_full_mailbox_refuses,
@@ -499,6 +500,32 @@ fn a_deadline_is_not_rounded_to_a_millisecond(mut rig: Rig) {
         let took = took.min().unwrap();
         assert!((wait..wait + Duration::from_micros(700)).contains(&took), "{wait:?} took {took:?}");
     }
+}
+
+fn long_waits_share_one_timer_of_the_kernel(mut rig: Rig) {
+    let (mut near, far) = tcp_pair();
+    rig.queue.declare_stream(far, 5).unwrap();
+    let timers_set = |rig: &Rig| rig.queue.counters().timers_set;
+    // Deadlines that move later with the time: the first of them has the kernel's timer set.
+    for _ in 0..200 {
+        near.write_all(b"x").unwrap();
+        assert!(matches!(rig.next().kind, Kind::Received(_)));
+    }
+    assert_eq!(timers_set(&rig), 1);
+    // One that is earlier has it set anew.
+    let begin = Instant::now();
+    assert_eq!(rig.turn(Duration::from_millis(20)), 0);
+    assert!((Duration::from_millis(20)..PATIENCE / 2).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert_eq!(timers_set(&rig), 2);
+    // A timer that was set for an earlier wait ends no later one.
+    near.write_all(b"x").unwrap();
+    assert_eq!(rig.turn(Duration::from_millis(10)), 1);
+    let begin = Instant::now();
+    assert_eq!(rig.turn(Duration::from_millis(40)), 0);
+    assert!((Duration::from_millis(40)..PATIENCE / 2).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    // A source's own deadline is kept by the same timer.
+    let timer = rig.queue.declare_timer(Instant::now() + Duration::from_millis(20), 3).unwrap();
+    assert_eq!(rig.next().token, timer);
 }
 
 fn posts_of_many_threads_all_arrive_in_their_order(mut rig: Rig) {
