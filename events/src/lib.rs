@@ -113,6 +113,6 @@ pub use buffer::Lease;
 pub use config::{Backend, Config, OpenError};
 pub use datagrams::{DatagramSocket, Datagrams};
 pub use event::{CloseReason, Counters, Event, Kind, ListenerState, Priority, Readiness};
-pub use queue::{DeclareError, EventQueue, SendError, Watch};
+pub use queue::{DeclareError, EventQueue, SendError, Wanted, Watch};
 pub use token::Token;
 pub use wake::{Handle, PostError};

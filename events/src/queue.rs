@@ -11,7 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use crate::buffer::Pool;
 use crate::config::{Backend, Config, OpenError};
@@ -189,6 +192,30 @@ impl<M: Send> EventQueue<M> {
         self.declare(Source::Watch(fd.into()), key, interest)
     }
 
+    /// Declares several sources, all of them or none; gives their tokens, in order. A ring hands them to the
+    /// kernel together, with the next wait.
+    pub fn declare_all(
+        &mut self,
+        wanted: impl IntoIterator<Item = (OwnedFd, Wanted, u64)>,
+    ) -> Result<Vec<Token>, DeclareError> {
+        let mut tokens = Vec::new();
+        for (fd, wanted, key) in wanted {
+            let declared = match wanted {
+                Wanted::Listener => self.declare_listener(fd, key),
+                Wanted::Stream => self.declare_stream(fd, key),
+                Wanted::Ready(watch) => self.declare_fd(fd, watch, key),
+            };
+            match declared {
+                Ok(token) => tokens.push(token),
+                Err(error) => {
+                    tokens.into_iter().for_each(|token| _ = self.revoke(token));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(tokens)
+    }
+
     /// Declares a timer that fires once, up to a millisecond after its deadline and never before.
     pub fn declare_timer(&mut self, deadline: Instant, key: u64) -> Result<Token, DeclareError> {
         let token = self.declare(Source::Timer, key, Interest::NONE)?;
@@ -321,6 +348,29 @@ impl<M: Send> EventQueue<M> {
         }
         self.revive(token.slot());
         true
+    }
+
+    /// Receives more of a stream that has just reported bytes, without waiting, to where they are read:
+    /// appends as many as have come, and as the buffer has memory for. A failure is reported as an event.
+    pub fn receive_more(&mut self, token: Token, into: &mut Vec<u8>) {
+        let room = into.capacity() - into.len();
+        let Some(Slot { source: Source::Stream(stream), failed: None, seen, .. }) = self.live_mut(token)
+        else {
+            return;
+        };
+        if room == 0 || stream.paused || stream.ended || stream.held {
+            return;
+        }
+        match recv(&stream.fd, spare_capacity(into), RecvFlags::DONTWAIT) {
+            // A short receive has emptied the socket: what comes later is a new edge.
+            Ok((1.., bytes)) if bytes < room && !seen.hung_up => seen.readable = false,
+            Err(Errno::AGAIN) if !seen.hung_up => seen.readable = false,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {
+                seen.readable = true;
+                self.ready.push_back(token.slot());
+            }
+            Err(error) => self.fail(token.slot(), error),
+        }
     }
 
     /// Queues bytes to a stream. They leave, with whatever else was queued, at the next [`EventQueue::flush`]
@@ -456,6 +506,17 @@ pub enum Watch {
     Write,
     /// Both.
     Both,
+}
+
+/// A kind of source, for [`EventQueue::declare_all`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// As by [`EventQueue::declare_listener`].
+    Listener,
+    /// As by [`EventQueue::declare_stream`].
+    Stream,
+    /// As by [`EventQueue::declare_fd`].
+    Ready(Watch),
 }
 
 /// Why a source was not declared.

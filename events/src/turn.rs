@@ -263,7 +263,7 @@ impl<M: Send> EventQueue<M> {
     }
 
     /// The source cannot go on: `Closed` is delivered when its turn comes.
-    fn fail(&mut self, number: u32, error: Errno) {
+    pub(crate) fn fail(&mut self, number: u32, error: Errno) {
         let slot = self.slots.at(number);
         slot.failed.get_or_insert(error);
         if let Source::Stream(stream) = &mut slot.source {
