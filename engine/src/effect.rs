@@ -143,6 +143,8 @@ impl Unread {
 pub enum Input<'a> {
     /// A client connected.
     Connected(Conn),
+    /// A client that has just connected is on this host.
+    OneHost(Conn),
     /// A frame arrived, checked.
     Frame(Conn, Header, &'a [u8]),
     /// The client shows that it is there, though what it says is not read now: it takes what it is sent.

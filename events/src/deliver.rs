@@ -78,7 +78,7 @@ impl<M: Send> EventQueue<M> {
                 Source::Stream(_) => self.next_of_stream(token),
                 Source::Listener(_) => self.next_of_listener(number),
                 Source::Watch(_) => self.next_of_watch(number),
-                Source::Mailbox | Source::Timer | Source::Free(_) | Source::Zombie => None,
+                Source::Mailbox | Source::Ticker | Source::Timer | Source::Free(_) | Source::Zombie => None,
             };
             if let Some(kind) = kind {
                 return Some(Event { token, key, kind });

@@ -135,6 +135,8 @@ pub struct Counters {
     pub looks: u64,
     /// Looks for which the queue was ready to sleep.
     pub sleeps: u64,
+    /// Times the kernel's timer for long waits was set.
+    pub timers_set: u64,
     /// Streams accepted.
     pub accepted: u64,
     /// Times a listener paused because descriptors or sources ran out.

@@ -11,7 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use crate::buffer::Pool;
 use crate::config::{Backend, Config, OpenError};
@@ -22,6 +25,7 @@ use crate::ready::Ready;
 use crate::slots::{Slot, Slots, Source};
 use crate::stream::{self, SPARES_MAX, Stream};
 use crate::sys::{HINTS_MAX, Hint, Interest, Poller};
+use crate::ticker::Ticker;
 use crate::timer::Wheel;
 use crate::token::Token;
 use crate::wake::{Handle, Mailbox};
@@ -48,6 +52,7 @@ pub struct EventQueue<M: Send = ()> {
     pub(crate) resting: SlotList,
     pub(crate) wheel: Wheel,
     pub(crate) origin: Instant,
+    pub(crate) ticker: Ticker,
     pub(crate) pool: Rc<Pool>,
     pub(crate) mailbox: Mailbox<M>,
     pub(crate) mailbox_token: Token,
@@ -69,13 +74,16 @@ impl<M: Send> EventQueue<M> {
         config.check()?;
         let variable = std::env::var("TERCEL_EVENTS").ok();
         let forced = config.backend_forced(variable.as_deref())?;
-        // One slot more than the caller may use, for the doorbell.
-        let slots_max = config.sources_max + 1;
+        // Slots that the caller does not use: of the doorbell and of the ticker.
+        let slots_max = config.sources_max + OWN_SOURCES;
         let mut poller = Poller::open(forced, &config)?;
         let mailbox = Mailbox::new(config.messages_max).map_err(OpenError::Os)?;
         let mut slots = Slots::new(slots_max);
         let mailbox_token = slots.insert(Source::Mailbox, 0);
         poller.add(mailbox.bell(), mailbox_token, Interest::READ).map_err(OpenError::Os)?;
+        let ticker = Ticker::open().map_err(OpenError::Os)?;
+        let ticker_token = slots.insert(Source::Ticker, 0);
+        poller.add(ticker.fd(), ticker_token, Interest::READ).map_err(OpenError::Os)?;
         Ok(EventQueue {
             poller,
             slots,
@@ -86,6 +94,7 @@ impl<M: Send> EventQueue<M> {
             resting: SlotList::new(slots_max),
             wheel: Wheel::new(slots_max),
             origin: Instant::now(),
+            ticker,
             pool: Pool::new(config.buffers, config.buffer_bytes),
             mailbox,
             mailbox_token,
@@ -111,7 +120,7 @@ impl<M: Send> EventQueue<M> {
 
     /// Counts the declared sources, among them finished streams that still send their rest.
     pub fn sources(&self) -> usize {
-        self.slots.tenants - 1
+        self.slots.tenants - OWN_SOURCES
     }
 
     /// Reaches this queue from other threads.
@@ -183,6 +192,30 @@ impl<M: Send> EventQueue<M> {
         self.declare(Source::Watch(fd.into()), key, interest)
     }
 
+    /// Declares several sources, all of them or none; gives their tokens, in order. A ring hands them to the
+    /// kernel together, with the next wait.
+    pub fn declare_all(
+        &mut self,
+        wanted: impl IntoIterator<Item = (OwnedFd, Wanted, u64)>,
+    ) -> Result<Vec<Token>, DeclareError> {
+        let mut tokens = Vec::new();
+        for (fd, wanted, key) in wanted {
+            let declared = match wanted {
+                Wanted::Listener => self.declare_listener(fd, key),
+                Wanted::Stream => self.declare_stream(fd, key),
+                Wanted::Ready(watch) => self.declare_fd(fd, watch, key),
+            };
+            match declared {
+                Ok(token) => tokens.push(token),
+                Err(error) => {
+                    tokens.into_iter().for_each(|token| _ = self.revoke(token));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(tokens)
+    }
+
     /// Declares a timer that fires once, up to a millisecond after its deadline and never before.
     pub fn declare_timer(&mut self, deadline: Instant, key: u64) -> Result<Token, DeclareError> {
         let token = self.declare(Source::Timer, key, Interest::NONE)?;
@@ -221,7 +254,8 @@ impl<M: Send> EventQueue<M> {
     /// of the higher ones, so none stands still. A stream that was accepted has the usual priority. Messages,
     /// deadlines and the sources still take turns. Says whether the token named a source.
     pub fn set_priority(&mut self, token: Token, priority: Priority) -> bool {
-        let declared = self.live(token).is_some_and(|slot| !matches!(slot.source, Source::Mailbox));
+        let declared =
+            self.live(token).is_some_and(|slot| !matches!(slot.source, Source::Mailbox | Source::Ticker));
         if declared {
             self.ready.set_priority(token.slot(), priority);
         }
@@ -261,7 +295,7 @@ impl<M: Send> EventQueue<M> {
     /// the token. Says whether the token named a source.
     pub fn revoke(&mut self, token: Token) -> bool {
         let (declared, listens) = match self.live(token).map(|slot| &slot.source) {
-            None | Some(Source::Mailbox) => (false, false),
+            None | Some(Source::Mailbox | Source::Ticker) => (false, false),
             Some(source) => (true, matches!(source, Source::Listener(_))),
         };
         if declared {
@@ -314,6 +348,29 @@ impl<M: Send> EventQueue<M> {
         }
         self.revive(token.slot());
         true
+    }
+
+    /// Receives more of a stream that has just reported bytes, without waiting, to where they are read:
+    /// appends as many as have come, and as the buffer has memory for. A failure is reported as an event.
+    pub fn receive_more(&mut self, token: Token, into: &mut Vec<u8>) {
+        let room = into.capacity() - into.len();
+        let Some(Slot { source: Source::Stream(stream), failed: None, seen, .. }) = self.live_mut(token)
+        else {
+            return;
+        };
+        if room == 0 || stream.paused || stream.ended || stream.held {
+            return;
+        }
+        match recv(&stream.fd, spare_capacity(into), RecvFlags::DONTWAIT) {
+            // A short receive has emptied the socket: what comes later is a new edge.
+            Ok((1.., bytes)) if bytes < room && !seen.hung_up => seen.readable = false,
+            Err(Errno::AGAIN) if !seen.hung_up => seen.readable = false,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {
+                seen.readable = true;
+                self.ready.push_back(token.slot());
+            }
+            Err(error) => self.fail(token.slot(), error),
+        }
     }
 
     /// Queues bytes to a stream. They leave, with whatever else was queued, at the next [`EventQueue::flush`]
@@ -434,7 +491,7 @@ impl<M: Send> fmt::Debug for EventQueue<M> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("EventQueue")
             .field("backend", &self.poller.backend())
-            .field("sources", &(self.slots.tenants - 1))
+            .field("sources", &self.sources())
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
@@ -449,6 +506,17 @@ pub enum Watch {
     Write,
     /// Both.
     Both,
+}
+
+/// A kind of source, for [`EventQueue::declare_all`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// As by [`EventQueue::declare_listener`].
+    Listener,
+    /// As by [`EventQueue::declare_stream`].
+    Stream,
+    /// As by [`EventQueue::declare_fd`].
+    Ready(Watch),
 }
 
 /// Why a source was not declared.
@@ -477,6 +545,9 @@ pub enum SendError {
 fn without_delay(fd: BorrowedFd<'_>) {
     let _ = rustix::net::sockopt::set_tcp_nodelay(fd, true);
 }
+
+/// Sources of the queue's own: its doorbell, and its ticker.
+pub(crate) const OWN_SOURCES: usize = 2;
 
 /// The wheel's unit.
 pub(crate) const TICK: Duration = Duration::from_millis(1);

@@ -54,6 +54,8 @@ pub(crate) enum Source {
     Zombie,
     /// The doorbell.
     Mailbox,
+    /// The timer of long waits.
+    Ticker,
     Listener(Listener),
     Stream(Stream),
     Watch(OwnedFd),
@@ -67,7 +69,7 @@ impl Source {
             Source::Listener(listener) => Some(listener.fd.as_fd()),
             Source::Stream(stream) => Some(stream.fd.as_fd()),
             Source::Watch(fd) => Some(fd.as_fd()),
-            Source::Free(_) | Source::Zombie | Source::Mailbox | Source::Timer => None,
+            Source::Free(_) | Source::Zombie | Source::Mailbox | Source::Ticker | Source::Timer => None,
         }
     }
 }

@@ -83,17 +83,17 @@ impl<M: Send> EventQueue<M> {
         }
     }
 
-    /// Returns the time for which the queue may sleep.
-    fn timeout(&self, deadline: Option<Instant>) -> Option<Duration> {
-        let next_tick = self.wheel.next_tick();
-        if deadline.is_none() && next_tick.is_none() {
+    /// Returns the time for which the queue may sleep; none if a source or the ticker ends that sleep.
+    fn timeout(&mut self, deadline: Option<Instant>) -> Option<Duration> {
+        let next_tick = self.wheel.next_tick().map(|tick| self.origin + Duration::from_millis(tick));
+        let end = [next_tick, deadline].into_iter().flatten().min()?;
+        if self.ticker.covers(end) {
             return None;
         }
-        let elapsed = self.origin.elapsed();
-        let until_tick = next_tick.map(|tick| Duration::from_millis(tick).saturating_sub(elapsed));
-        let until_deadline =
-            deadline.map(|deadline| deadline.saturating_duration_since(self.origin + elapsed));
-        [until_tick, until_deadline].into_iter().flatten().min()
+        let left = end.saturating_duration_since(Instant::now());
+        let is_armed = self.ticker.arm(end, left);
+        self.counters.timers_set += u64::from(is_armed);
+        (!is_armed).then_some(left)
     }
 
     /// Asks the kernel and takes in what it says; sleeps if the timeout allows and no other thread has
@@ -147,7 +147,7 @@ impl<M: Send> EventQueue<M> {
         taken
     }
 
-    /// Merges one hint into its source. Fails only if the doorbell can no longer be heard.
+    /// Merges one hint into its source. Fails only if the doorbell or the ticker can no longer be heard.
     fn take_hint(&mut self, hint: &Hint) -> io::Result<()> {
         let number = hint.token.slot();
         let Some(slot) = self.slots.get_mut(hint.token) else {
@@ -158,10 +158,18 @@ impl<M: Send> EventQueue<M> {
             return Ok(());
         };
         slot.armed = slot.armed.without(hint.ended);
-        if matches!(slot.source, Source::Mailbox) {
+        let own = match slot.source {
+            Source::Mailbox => Some(self.mailbox.bell()),
+            Source::Ticker => {
+                self.ticker.fired();
+                Some(self.ticker.fd())
+            }
+            _ => None,
+        };
+        if let Some(own) = own {
             return match hint.error {
                 Some(error) => Err(error.into()),
-                None if hint.lapsed => self.poller.add(self.mailbox.bell(), hint.token, Interest::READ),
+                None if hint.lapsed => self.poller.add(own, hint.token, Interest::READ),
                 None => Ok(()),
             };
         }
@@ -194,7 +202,7 @@ impl<M: Send> EventQueue<M> {
                 slot.seen.writable |= hint.writable;
                 self.ready.push_back(number);
             }
-            Source::Mailbox | Source::Timer | Source::Free(_) | Source::Zombie => {}
+            Source::Mailbox | Source::Ticker | Source::Timer | Source::Free(_) | Source::Zombie => {}
         }
         Ok(())
     }
@@ -255,7 +263,7 @@ impl<M: Send> EventQueue<M> {
     }
 
     /// The source cannot go on: `Closed` is delivered when its turn comes.
-    fn fail(&mut self, number: u32, error: Errno) {
+    pub(crate) fn fail(&mut self, number: u32, error: Errno) {
         let slot = self.slots.at(number);
         slot.failed.get_or_insert(error);
         if let Source::Stream(stream) = &mut slot.source {

@@ -114,6 +114,11 @@ impl Address {
     }
 }
 
+/// Says whether a peer at the address is on this host. So is a tunnel's end, as far as can be seen from here.
+pub(crate) fn is_this_host(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
 /// The addresses of a server, or of the members of a group: one, or several with commas between them.
 ///
 /// ```

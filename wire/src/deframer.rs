@@ -51,16 +51,25 @@ impl Large {
     /// Takes the bytes that belong to the frame; returns the bytes after it.
     fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let (its, behind) = bytes.split_at(bytes.len().min(self.missing()));
-        if self.header.body_sum.is_some() {
-            self.sum.update(its);
-        }
-        let allowed =
-            (CLAIM * (FRAME_BYTES + self.body.len() + its.len())).min(self.header.body_bytes as usize);
+        self.make_room(its.len());
+        self.body.extend_from_slice(its);
+        self.add(its.len());
+        behind
+    }
+
+    /// Takes as much memory as is allowed once so many bytes more are there.
+    fn make_room(&mut self, bytes: usize) {
+        let allowed = (CLAIM * (FRAME_BYTES + self.body.len() + bytes)).min(self.header.body_bytes as usize);
         if self.body.capacity() < allowed {
             self.body.reserve_exact(allowed - self.body.len());
         }
-        self.body.extend_from_slice(its);
-        behind
+    }
+
+    /// Adds the last bytes, so many, to the checksum.
+    fn add(&mut self, bytes: usize) {
+        if self.header.body_sum.is_some() {
+            self.sum.update(&self.body[self.body.len() - bytes..]);
+        }
     }
 
     /// The whole of it.
@@ -105,6 +114,19 @@ impl Deframer {
             self.buffer.shrink_to(KEPT_BYTES);
             self.from = 0;
         }
+    }
+
+    /// Has the rest of a large frame under way received to where it is gathered: `receive` appends to the
+    /// memory that there is, some of which may be for what follows the frame. Says whether something came.
+    pub fn receive(&mut self, receive: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Some(large) = self.large.as_mut().filter(|large| large.missing() > 0) else { return false };
+        let (missing, before) = (large.missing(), large.body.len());
+        large.make_room(0);
+        receive(&mut large.body);
+        let came = large.body.len() - before;
+        self.buffer.extend(large.body.drain(large.body.len() - came.saturating_sub(missing)..));
+        large.add(came.min(missing));
+        came > 0
     }
 
     fn begin_large(&mut self, header: Header, bytes: &[u8]) {
@@ -278,6 +300,45 @@ mod tests {
                 assert!(d.is_empty() && calls == lens.len(), "{calls}, pieces of {piece}");
             }
         }
+    }
+
+    #[test]
+    fn rest_of_a_large_frame_is_received_in_place() {
+        let body = |call: usize, len: usize| (0..len).map(|at| (at * 7 + call) as u8).collect::<Vec<_>>();
+        // A frame in memory that the one before it has left is followed by what the receive brings too much.
+        let lens = [300_000, 200_000, 70, 100_000, BODY_BYTES_MAX, 9];
+        let mut bytes = Vec::new();
+        for (call, len) in lens.into_iter().enumerate() {
+            encode(Header::new(Kind::Request, call as u64), &body(call, len), &mut bytes);
+        }
+        for piece in [10_000, 100_000, usize::MAX] {
+            let (mut d, mut at, mut calls) = (Deframer::default(), 0, 0);
+            while calls < lens.len() {
+                let pushed = (bytes.len() - at).min(2 * ALLOWED_FROM);
+                d.push(&bytes[at..][..pushed]);
+                at += pushed;
+                let mut more = |into: &mut Vec<u8>| {
+                    let most = (into.capacity() - into.len()).min(bytes.len() - at).min(piece);
+                    into.extend_from_slice(&bytes[at..][..most]);
+                    at += most;
+                };
+                while d.receive(&mut more) {}
+                while let Some((header, got)) = d.next_frame().unwrap() {
+                    assert!(
+                        (header.call, got) == (calls as u64, &body(calls, lens[calls])[..]),
+                        "call {calls}"
+                    );
+                    calls += 1;
+                }
+            }
+        }
+        *bytes.last_mut().unwrap() ^= 1;
+        let mut d = Deframer::default();
+        let large = bytes.len() - FRAME_BYTES - 9 - BODY_BYTES_MAX - FRAME_BYTES;
+        bytes[large + 500_000] ^= 1;
+        d.push(&bytes[large..][..ALLOWED_FROM]);
+        assert!(d.receive(|into| into.extend_from_slice(&bytes[large + ALLOWED_FROM..])));
+        assert_eq!(d.next_frame(), Err(FrameError::BodySum));
     }
 
     #[test]

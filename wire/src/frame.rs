@@ -6,7 +6,7 @@
 //!  6  kind             1   see [`crate::message`]
 //!  7  flags            1   bit 0: the body's checksum is given
 //!  8  body bytes       4   at most [`Kind::body_bytes_max`]
-//! 12  body checksum    4   CRC-32, or 0 (a page carries its own)
+//! 12  body checksum    4   CRC-32, or 0 (a page carries its own; see [`ONE_HOST`])
 //! 16  call             8   chosen by the requester, repeated in the reply; 0 for a message without a request
 //! 24  stamp            8   the stamp a reply is valid at; the stamp a request needs
 //! 32  ack              8   the watermark of the sender
@@ -38,6 +38,13 @@ pub const CALL_BODY_BYTES_MAX: usize = (64 << 20) + (64 << 10);
 pub const WIRE_VERSION: u16 = 4;
 /// The oldest version that this build understands.
 pub const WIRE_VERSION_MIN: u16 = 4;
+
+/// The capability of both ends of a connection that leaves no host: calls and answers whose bodies have
+/// [`UNSUMMED_BYTES`] or more go without a checksum. A client offers it in its Hello, a server grants it in
+/// the Welcome; without both, every body has its checksum.
+pub const ONE_HOST: u32 = 1;
+/// The least bytes of a body for which [`ONE_HOST`] saves more than it is worth to send.
+pub const UNSUMMED_BYTES: usize = 16 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRCL");
 const FLAG_BODY_SUM: u8 = 1;
@@ -117,6 +124,13 @@ impl Header {
         }
     }
 
+    /// Says whether a body of so many bytes goes with a checksum.
+    pub fn is_summed(&self, bytes: usize) -> bool {
+        let is_call = matches!(self.kind, Kind::Request | Kind::Response);
+        let stays = is_call && self.capabilities & ONE_HOST != 0 && bytes >= UNSUMMED_BYTES;
+        self.kind != Kind::Page && bytes > 0 && !stays
+    }
+
     /// As bytes.
     pub fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut b = [0u8; FRAME_BYTES];
@@ -178,7 +192,7 @@ fn sum_of(bytes: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// Appends header and body, with the body's checksum unless the body is a page.
+/// Appends header and body, with the body's checksum where [`Header::is_summed`].
 ///
 /// # Panics
 /// If the body is above [`Kind::body_bytes_max`]: senders cut large messages before.
@@ -194,7 +208,7 @@ pub fn encode_parts(mut header: Header, body: [&[u8]; 2], out: &mut Vec<u8>) {
     let bytes = body[0].len() + body[1].len();
     assert!(bytes <= header.kind.body_bytes_max(), "a message of {bytes} bytes was not cut");
     header.body_bytes = bytes as u32;
-    header.body_sum = (header.kind != Kind::Page && bytes > 0).then(|| {
+    header.body_sum = header.is_summed(bytes).then(|| {
         let mut sum = crc32fast::Hasher::new();
         body.iter().for_each(|part| sum.update(part));
         sum.finalize()
@@ -238,10 +252,21 @@ pub fn encode_if(mut header: Header, write: impl FnOnce(&mut Vec<u8>) -> bool, o
     let bytes = body.len();
     assert!(bytes <= header.kind.body_bytes_max(), "a message of {bytes} bytes was not cut");
     header.body_bytes = bytes as u32;
-    header.body_sum = (header.kind != Kind::Page && bytes > 0).then(|| sum_of(body));
+    header.body_sum = header.is_summed(bytes).then(|| sum_of(body));
     head.copy_from_slice(&header.encode());
     half.from = half.out.len();
     true
+}
+
+/// Appends the header of a body that is not in one place and goes without a checksum, whose bytes the caller
+/// sends behind it.
+///
+/// # Panics
+/// As [`encode`], and if the body is to have a checksum.
+pub fn encode_head(header: Header, bytes: usize, out: &mut Vec<u8>) {
+    assert!(bytes <= header.kind.body_bytes_max(), "a message of {bytes} bytes was not cut");
+    assert!(!header.is_summed(bytes), "the body has a checksum");
+    out.extend_from_slice(&Header { body_bytes: bytes as u32, body_sum: None, ..header }.encode());
 }
 
 /// A frame that is being written; what there is of it is taken back if that ends early.
@@ -287,6 +312,32 @@ mod tests {
         let (header, body, rest) = split(rest).unwrap().unwrap();
         assert_eq!((header.call, body, rest), (4, &b""[..], &b""[..]));
         assert_eq!(split(&bytes[..FRAME_BYTES + 2]), Ok(None));
+    }
+
+    #[test]
+    fn large_calls_of_one_host_alone_are_unsummed() {
+        const LARGE: usize = UNSUMMED_BYTES;
+        for (kind, capabilities, bytes, is_summed) in [
+            (Kind::Request, ONE_HOST, LARGE, false),
+            (Kind::Response, ONE_HOST, LARGE, false),
+            (Kind::Request, ONE_HOST, LARGE - 1, true),
+            (Kind::Request, !ONE_HOST, LARGE, true),
+            (Kind::Commit, ONE_HOST, LARGE, true),
+        ] {
+            let (header, body) = (Header { capabilities, ..Header::new(kind, 9) }, vec![7; bytes]);
+            let (mut encoded, mut written) = (Vec::new(), Vec::new());
+            encode(header, &body, &mut encoded);
+            encode_with(header, bytes, |out| out.extend_from_slice(&body), &mut written);
+            assert_eq!(encoded, written);
+            if !is_summed {
+                written.clear();
+                encode_head(header, bytes, &mut written);
+                assert_eq!(encoded[..FRAME_BYTES], written);
+            }
+            assert_eq!(split(&encoded).unwrap().map(|(_, body, _)| body), Some(&body[..]));
+            *encoded.last_mut().unwrap() ^= 1;
+            assert_eq!(split(&encoded).is_err(), is_summed, "{kind:?} of {bytes} bytes");
+        }
     }
 
     #[test]

@@ -188,7 +188,10 @@ impl Client {
     fn short_frame(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
         let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
         match FromServer::decode(header.kind, body).map_err(|e| broken(e.to_string()))? {
-            FromServer::Welcome(welcome) => self.welcome(welcome),
+            FromServer::Welcome(welcome) => {
+                self.peer.capabilities &= header.capabilities;
+                self.welcome(welcome);
+            }
             FromServer::Stream(stream) => self.stream(stream)?,
             FromServer::Verdict(verdict) => self.verdict(verdict),
             FromServer::Dependencies(dependencies) if header.call == 0 => {

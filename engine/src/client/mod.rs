@@ -151,6 +151,9 @@ struct Peer {
     /// Set if the greeting could not name all cached pages, so that none of them may be kept.
     begins_anew: bool,
     keepalive_us: u64,
+    /// The capabilities of the connection: those that this client offers until it is welcomed, those that the
+    /// server has granted from then on.
+    capabilities: u32,
     /// There are other servers to try, and so many were given up in this view because they were silent.
     has_others: bool,
     silences: u32,
@@ -228,6 +231,7 @@ impl Client {
                 refusal: None,
                 begins_anew: false,
                 keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
+                capabilities: 0,
                 has_others: false,
                 silences: 0,
                 transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
@@ -549,7 +553,8 @@ impl Client {
 
     fn header(&mut self, kind: Kind, deadline_us: u32) -> Header {
         let call = self.peer.pending.next_call();
-        Header { ack: self.ack_stamp(), view: self.history.view, deadline_us, ..Header::new(kind, call) }
+        let (view, capabilities) = (self.history.view, self.peer.capabilities);
+        Header { ack: self.ack_stamp(), view, deadline_us, capabilities, ..Header::new(kind, call) }
     }
 
     /// Says good-bye, so that the server frees the session at once.

@@ -5,6 +5,7 @@
 //! server that did not answer, because it did not lead yet, is tried once more for each other that tells
 //! that it leads.
 
+use tercel_wire::frame::ONE_HOST;
 use tercel_wire::id::SpaceId;
 
 use super::Client;
@@ -182,6 +183,11 @@ impl Client {
     /// These are the addresses at which its server may be found.
     pub fn set_servers(&mut self, named: Vec<String>) {
         self.peer.servers.named = named;
+    }
+
+    /// The next connection stays within this host, or does not.
+    pub fn set_one_host(&mut self, is_one_host: bool) {
+        self.peer.capabilities = if is_one_host { ONE_HOST } else { 0 };
     }
 
     /// It reads at any member of a group, at the first of those that were named if it can.

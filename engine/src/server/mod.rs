@@ -115,6 +115,7 @@ impl Server {
                 self.member_frame(conn, &header, body, out);
             }
             Input::Connected(conn) => self.sessions(out, |s, cx| s.connected(conn, cx)),
+            Input::OneHost(conn) => self.sessions.one_host(conn),
             Input::Frame(conn, header, body) => self.sessions(out, |s, cx| s.frame(conn, &header, body, cx)),
             Input::Alive(conn) => self.sessions.alive(conn, now),
             Input::Disconnected(conn) => {

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, MemberId, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 
@@ -272,7 +272,8 @@ impl Sessions {
         send_dependencies(conn, Stamp::ZERO, cx);
         let mut body = Vec::new();
         welcome.encode(&mut body);
-        cx.reply(conn, Kind::Welcome, 0, &body);
+        let header = cx.header_at(cx.pages.visible(), Kind::Welcome, 0);
+        cx.out.send(conn, Header { capabilities: self.capabilities(conn), ..header }, [&body, &[]]);
         if places {
             self.keep_places(conn, cx);
         }

@@ -50,7 +50,7 @@ mod upstream;
 
 use std::collections::VecDeque;
 
-use tercel_wire::frame::{Header, Kind};
+use tercel_wire::frame::{Header, Kind, ONE_HOST};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{
     Defined, Dependencies, FromServer, Outcome, Refusal, Refused, ResponseEnd, Verdict,
@@ -242,6 +242,15 @@ impl Sessions {
             return cx.close(conn);
         }
         self.all.insert(conn, Session::new(cx.now, cx.pages.visible()));
+    }
+
+    pub(crate) fn one_host(&mut self, conn: Conn) {
+        self.all.get_mut(&conn).into_iter().for_each(|session| session.capabilities = ONE_HOST);
+    }
+
+    /// The capabilities of a connection whose client was welcomed.
+    fn capabilities(&self, conn: Conn) -> u32 {
+        self.all.get(&conn).map_or(0, |session| session.capabilities)
     }
 
     pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx<'_>) {

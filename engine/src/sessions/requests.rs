@@ -25,7 +25,10 @@ impl Sessions {
                 return cx.refuse(asked, Refusal::Unsupported, not_known(number));
             }
             Err(e) => return self.expel(conn, e.to_string(), cx),
-            Ok(FromClient::Hello(hello)) => return self.hello(conn, hello, cx),
+            Ok(FromClient::Hello(hello)) => {
+                session.capabilities &= header.capabilities;
+                return self.hello(conn, hello, cx);
+            }
             // Answered before a greeting, too: only a server that leads welcomes a client.
             Ok(FromClient::AskHealth(_)) => return self.health(asked, cx),
             Ok(FromClient::Stat(_)) => return self.answer_status(asked, None, cx),

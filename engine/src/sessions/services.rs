@@ -224,6 +224,7 @@ impl Sessions {
             return;
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
+        let capabilities = self.capabilities(asked.conn);
         let Serving { clients, kept_bytes, .. } = &mut self.serving;
         let Some(of) = clients.get_mut(client) else {
             return self.expel(asked.conn, "a service is bound before it is called", cx);
@@ -231,6 +232,7 @@ impl Sessions {
         let (table, before) = (of.table, of.served.kept_bytes());
         let context = Context::inline(client, cx.now, until);
         let header = cx.header_at(cx.pages.visible(), Kind::Response, asked.call);
+        let header = Header { capabilities, ..header };
         let mut taken = Taken::Silent;
         // The response is written where it is sent from.
         cx.out.send_if(asked.conn, header, |out| {

@@ -15,6 +15,8 @@ pub(super) struct Session {
     pub client: Option<ClientId>,
     /// The client's count of its connections.
     pub connection: u64,
+    /// The capabilities of the connection: those that the server has, until the client has greeted with its.
+    pub capabilities: u32,
     /// The client has acknowledged everything up to here.
     pub acked: Stamp,
     /// The client was told that it has places.
@@ -88,6 +90,7 @@ impl Session {
         Session {
             client: None,
             connection: 0,
+            capabilities: 0,
             acked: visible,
             has_places: false,
             is_passed_on: false,

@@ -2,8 +2,8 @@
 
 use crate::world::hand::{A, B, Hand, Said, Work, object, recovery, refused};
 use tercel_engine::order::Sealed;
-use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
-use tercel_wire::frame::Kind;
+use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, ServerConfig};
+use tercel_wire::frame::{Header, Kind, ONE_HOST, split};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Hello, Refusal, Resume, Stream, Welcome, Write};
 
@@ -22,6 +22,29 @@ fn write(h: &mut Hand, conn: Conn, seq: u64, oref: Oref, new: bool, object: &[u8
     let base = h.server.visible();
     h.commit(conn, op, &Work { base, reads: vec![], writes: vec![Write { oref, new, object }] });
     h.sync();
+}
+
+#[test]
+fn one_host_is_granted_if_both_ends_see_it() {
+    for (client, server) in [(true, true), (true, false), (false, true)] {
+        let mut h = begun();
+        h.input(Input::Connected(A));
+        if server {
+            h.input(Input::OneHost(A));
+        }
+        let mut body = Vec::new();
+        Hello::new(ClientId(5)).encode(&mut body);
+        let capabilities = if client { !0 } else { 0 };
+        let mut out = Effects::default();
+        let hello = Header { capabilities, ..Header::new(Kind::Hello, 7) };
+        h.server.handle(h.now, Input::Frame(A, hello, &body), &mut out);
+        let welcome = out.list.iter().find_map(|effect| match effect {
+            Effect::Send(_, bytes) => split(bytes).unwrap().map(|(header, ..)| header),
+            _ => None,
+        });
+        let welcome = welcome.filter(|header| header.kind == Kind::Welcome).unwrap();
+        assert_eq!(welcome.capabilities, if client && server { ONE_HOST } else { 0 });
+    }
 }
 
 #[test]

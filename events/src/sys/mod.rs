@@ -22,6 +22,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::config::{Backend, Config, OpenError};
+use crate::queue::OWN_SOURCES;
 use crate::token::Token;
 
 /// The set of conditions that a source wants reported.
@@ -75,7 +76,7 @@ impl Poller {
     /// Opens the backend that was chosen, or epoll.
     pub(crate) fn open(chosen: Option<Backend>, config: &Config) -> Result<Self, OpenError> {
         match chosen {
-            Some(Backend::Uring) => match uring::Uring::open(config.sources_max) {
+            Some(Backend::Uring) => match uring::Uring::open(config.sources_max + OWN_SOURCES) {
                 Ok(ring) => Ok(Poller::Uring(Box::new(ring))),
                 Err(error) if is_refusal(&error) => Err(OpenError::RingRefused(error)),
                 Err(error) => Err(OpenError::Os(error)),

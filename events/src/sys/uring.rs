@@ -32,8 +32,8 @@ pub(crate) struct Uring {
 
 impl Uring {
     /// Opens a ring for this thread, or says why the kernel refuses.
-    pub(crate) fn open(sources_max: usize) -> io::Result<Self> {
-        let completions = (sources_max + 1).next_power_of_two().clamp(COMPLETIONS_MIN, COMPLETIONS_MAX);
+    pub(crate) fn open(slots_max: usize) -> io::Result<Self> {
+        let completions = slots_max.next_power_of_two().clamp(COMPLETIONS_MIN, COMPLETIONS_MAX);
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -49,7 +49,7 @@ impl Uring {
         {
             return Err(Errno::NOSYS.into());
         }
-        Ok(Uring { ring, in_flight: vec![0; sources_max + 1], early: Vec::new() })
+        Ok(Uring { ring, in_flight: vec![0; slots_max], early: Vec::new() })
     }
 
     pub(crate) fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {

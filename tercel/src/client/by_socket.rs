@@ -57,15 +57,26 @@ impl Shared {
             return Expressed::No;
         };
         let header = Header { deadline_us: left_us, ..*header };
-        let put = |out: &mut Vec<u8>| {
-            out.extend_from_slice(&head);
-            out.extend_from_slice(&calls.body);
-            if rest > 0 {
-                call.put_rest(&mut |bytes| out.extend_from_slice(bytes));
-            }
-        };
+        let bytes = HEAD_BYTES + calls.body.len() + rest;
         (reader.has_read, reader.slow_since) = (false, None);
-        if !self.send_request(conn, reader, (header, HEAD_BYTES + calls.body.len() + rest), put) {
+        let is_sent = self.send_request(conn, reader, |out, reader| {
+            if rest >= PART_BYTES_MIN && !header.is_summed(bytes) {
+                frame::encode_head(header, bytes, out);
+                out.extend_from_slice(&head);
+                out.extend_from_slice(&calls.body);
+                return self.send_in_place(conn, reader, out, (rest, call));
+            }
+            let put = |out: &mut Vec<u8>| {
+                out.extend_from_slice(&head);
+                out.extend_from_slice(&calls.body);
+                if rest > 0 {
+                    call.put_rest(&mut |bytes| out.extend_from_slice(bytes));
+                }
+            };
+            frame::encode_with(header, bytes, put, out);
+            self.send(conn, out, Some(reader))
+        });
+        if !is_sent {
             return Expressed::No;
         }
         self.count_express();
@@ -112,14 +123,61 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a request, whose body `put` appends. Says whether it may have been sent: it was not if another
+    /// Sends what there is in `out`, and the parts of a request behind it, from where they are. Of a value
+    /// that is another than it was when its bytes were counted, some are left out or zeros added.
+    #[inline(never)]
+    fn send_in_place(
+        &self,
+        conn: &Arc<ServerConnection>,
+        reader: &mut Reader,
+        out: &mut Vec<u8>,
+        (mut left, call): (usize, &mut dyn ExpressCall),
+    ) -> io::Result<()> {
+        let mut half = Half { conn, out, is_sent: false };
+        let mut sent = Ok(());
+        call.put_rest(&mut |part| {
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            if part.len() < PART_BYTES_MIN {
+                return half.out.extend_from_slice(part);
+            }
+            half.is_sent = true;
+            if sent.is_ok() {
+                sent = self.send_two(conn, reader, [half.out, part]);
+            }
+            half.out.clear();
+        });
+        half.is_sent = false;
+        sent?;
+        let bytes = half.out.len() + left;
+        half.out.resize(bytes, 0);
+        self.send_two(conn, reader, [half.out, &[]])
+    }
+
+    fn send_two(
+        &self,
+        conn: &Arc<ServerConnection>,
+        reader: &mut Reader,
+        parts: [&[u8]; 2],
+    ) -> io::Result<()> {
+        let mut taken = conn.offer_two(parts)?;
+        for part in parts {
+            let rest = &part[taken.min(part.len())..];
+            taken = taken.saturating_sub(part.len());
+            if !rest.is_empty() {
+                self.send(conn, rest, Some(reader))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a request, with an empty buffer. Says whether it may have been sent: it was not if another
     /// thread sends.
     fn send_request(
         &self,
         conn: &Arc<ServerConnection>,
         reader: &mut Reader,
-        (header, bytes): (Header, usize),
-        put: impl FnOnce(&mut Vec<u8>),
+        send: impl FnOnce(&mut Vec<u8>, &mut Reader) -> io::Result<()>,
     ) -> bool {
         let mut sender = match self.sender.try_lock() {
             Ok(sender) => sender,
@@ -130,8 +188,7 @@ impl Shared {
             return false;
         }
         let (out, spare) = &mut *sender;
-        frame::encode_with(header, bytes, put, out);
-        let sent = self.send(conn, out, Some(reader));
+        let sent = send(out, reader);
         spare.empty(out, SENDER_BYTES_MAX);
         drop(sender);
         if let Err(e) = sent {
@@ -142,6 +199,27 @@ impl Shared {
         true
     }
 }
+
+/// A message of which a part may have been sent. If what the caller passes on panics, nothing of it is left,
+/// and a connection on which it has begun is ended.
+struct Half<'a> {
+    conn: &'a ServerConnection,
+    out: &'a mut Vec<u8>,
+    is_sent: bool,
+}
+
+impl Drop for Half<'_> {
+    fn drop(&mut self) {
+        self.out.clear();
+        if self.is_sent {
+            self.conn.cut();
+        }
+    }
+}
+
+/// The least bytes of a part that are sent from where they are: those of fewer are copied sooner than the
+/// kernel looks at one more part.
+const PART_BYTES_MIN: usize = 16 << 10;
 
 /// Reads the end of the call, if that is all that was received, and the call returned.
 #[inline]

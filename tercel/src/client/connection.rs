@@ -1,8 +1,8 @@
 //! Connections as a client sees them: bytes out, bytes in, and a wait that can be ended.
 
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, UdpSocket};
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,14 +12,16 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, shutdown};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, getpeername, sendmsg, shutdown,
+};
 use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker, pass};
 use tercel_events::{DatagramSocket, Handle};
 use tercel_lock::unpoison;
 use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
 
-use crate::address::{Address, Addresses};
+use crate::address::{Address, Addresses, is_this_host};
 use crate::channel::{self, End, Next, Room};
 use crate::datagrams;
 use crate::pipe::{Pipe, Waited};
@@ -201,6 +203,18 @@ impl ServerConnection {
         }
     }
 
+    /// Says whether the bytes of this connection leave no host.
+    pub(super) fn is_one_host(&self) -> bool {
+        match self {
+            ServerConnection::Memory(..) | ServerConnection::Shared(_) => true,
+            ServerConnection::Socket(socket, ..) => {
+                let peer = getpeername(socket).ok().flatten();
+                self.transport() == Transport::Unix
+                    || peer.and_then(|peer| SocketAddr::try_from(peer).ok()).is_some_and(is_this_host)
+            }
+        }
+    }
+
     /// Time for which a thread looks for an answer before it sleeps, where the connection is a socket.
     pub(super) fn spin(&self) -> Duration {
         match self {
@@ -255,6 +269,17 @@ impl ServerConnection {
                     Err(e) => Err(e.into()),
                 }
             }
+        }
+    }
+
+    /// The same of two parts, of a socket in one system call.
+    pub(crate) fn offer_two(&self, parts: [&[u8]; 2]) -> io::Result<usize> {
+        let ServerConnection::Socket(socket, ..) = self else { return self.offer(parts[0]) };
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(socket, &parts.map(IoSlice::new), &mut SendAncillaryBuffer::default(), flags) {
+            Ok(n) => Ok(n),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
+            Err(e) => Err(e.into()),
         }
     }
 

@@ -707,6 +707,7 @@ impl Shared {
         let mut machine = self.machine();
         match connected {
             Ok(conn) => {
+                machine.set_one_host(conn.is_one_host());
                 machine.conn = Some(Arc::new(conn));
                 self.generation.fetch_add(1, Ordering::Release);
                 machine.handle(self.now(), Input::Connected);

@@ -171,3 +171,134 @@ impl Socket {
         datagrams::send(socket, out, |to| Some(*to));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tercel_datagram::packet::{Body, Head, Report, encode};
+    use tercel_datagram::{Caller, News};
+    use tercel_machine::random::Random;
+
+    use super::*;
+    use crate::channel::Large;
+
+    /// Answers each call with the number of calls so far.
+    #[derive(Default)]
+    struct Counted(u32);
+
+    impl Calls for Counted {
+        fn client_of(&self, _: Conn) -> Option<ClientId> {
+            None
+        }
+
+        fn serve(&mut self, _: &mut Known, _: InLine<'_>, out: &mut ReplyBody<'_>) -> bool {
+            self.0 += 1;
+            out.bytes().extend(self.0.to_le_bytes());
+            true
+        }
+
+        fn serve_in_place(&mut self, _: &mut Known, _: &Large<'_, '_>, _: &mut ReplyBody<'_>) -> bool {
+            false
+        }
+    }
+
+    /// A server, and a client of it whose packets are recorded.
+    struct World {
+        server: Datagrams,
+        counted: Counted,
+        client: UdpSocket,
+        caller: Caller,
+        out: Packets<()>,
+        recorded: Vec<Vec<u8>>,
+        now: Now,
+    }
+
+    impl World {
+        fn serve(&mut self) {
+            self.server.is_readable(0);
+            while self.server.is_ready() {
+                self.server.serve(self.now, &mut self.counted);
+            }
+        }
+
+        /// Makes a call, and gives what it was answered.
+        fn call(&mut self) -> Vec<u8> {
+            self.caller.call(self.now, Arc::new(vec![3; 40]), &mut self.out).unwrap();
+            let mut news = Vec::new();
+            loop {
+                for (_, packet) in std::mem::take(&mut self.out).iter() {
+                    self.recorded.push(packet.to_vec());
+                    self.client.send(packet).unwrap();
+                }
+                self.serve();
+                let mut came = [0; 2_000];
+                while let Ok(bytes) = self.client.recv(&mut came) {
+                    self.caller.packet(self.now, &came[..bytes], &mut self.out, &mut news);
+                }
+                self.now = self.now.plus_us(1_000);
+                self.caller.time(self.now, &mut self.out, &mut news);
+                assert!(!news.contains(&News::Lost), "the connection is lost");
+                if let Some(News::Answered(_, answer)) =
+                    news.drain(..).find(|news| matches!(news, News::Answered(..)))
+                {
+                    return answer;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hundred_thousand_strangers_leave_no_state() {
+        const STRANGERS: u32 = 100_000;
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = socket.local_addr().unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(at).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let (mut server, mut out) = (Datagrams::new(vec![socket]), Packets::default());
+        let caller = Caller::new(Now(1), 7, &mut out);
+        let name = caller.incarnation();
+        server.name(Conn(1), ClientId(5), name);
+        let (counted, recorded) = (Counted::default(), Vec::new());
+        let mut world = World { server, counted, client, caller, out, recorded, now: Now(1) };
+        let (mut random, mut calls) = (Random::new(1), 0_u32);
+        for n in 0..STRANGERS {
+            if n % 1_000 == 0 {
+                calls += 1;
+                assert_eq!(world.call(), calls.to_le_bytes(), "before stranger {n}");
+            }
+            // Each has an address of its own.
+            let address = Ipv4Addr::new(127, 1 + (n >> 16) as u8, (n >> 8) as u8, n as u8);
+            let stranger = UdpSocket::bind((address, 0)).unwrap();
+            let mut packet = vec![0; random.index(100)];
+            packet.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+            let report = Report { number: n, granted: u32::MAX, end: 1 << 30, missing: vec![(0, 1 << 29)] };
+            let head = Head { incarnation: name, exchange: calls.into(), ..Head::default() };
+            let forged = (head, Body::Report(report));
+            match n % 5 {
+                0 => packet.clone_from(random.pick(&world.recorded)),
+                1 | 2 => {
+                    packet.clear();
+                    encode(&forged.0, &forged.1, &mut packet);
+                }
+                3 => {
+                    packet.clear();
+                    let unnamed = Head { incarnation: random.next_u64(), ..Head::default() };
+                    encode(&unnamed, &Body::Open { cookie: random.next_u64() }, &mut packet);
+                }
+                _ => {}
+            }
+            // Whoever forges the client's own address is no stranger to the server.
+            let from = if n % 5 == 2 { world.client.try_clone().unwrap() } else { stranger };
+            from.send_to(&packet, at).unwrap();
+            if n % 100 == 0 {
+                world.serve();
+            }
+        }
+        world.serve();
+        assert_eq!(world.call(), (calls + 1).to_le_bytes());
+        assert_eq!(world.server.sockets[0].answerer.connections(), 1);
+        assert_eq!((world.server.named.len(), world.counted.0), (1, calls + 1));
+    }
+}

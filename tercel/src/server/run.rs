@@ -30,7 +30,7 @@ use super::store::Store;
 use super::warnings::Board;
 use super::workers::Workers;
 use super::{Post, ServerError};
-use crate::address::SocketFile;
+use crate::address::{SocketFile, is_this_host};
 use crate::channel::{InLine, Large, REFUSED, TAKEN};
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
@@ -121,6 +121,8 @@ struct Hot {
     door: Door,
     /// Room for what arrives there.
     received: Vec<u8>,
+    /// Connections that have just sent a part of a long message.
+    long: Vec<Conn>,
     /// When the last turn began.
     turned: Now,
     datagrams: Datagrams,
@@ -159,7 +161,7 @@ impl Loop {
             dir,
             files,
             conns: Map::default(),
-            hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
+            hot: Hot { channels, door, received: Vec::new(), long: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
             journal: Journal::new(board),
@@ -284,6 +286,9 @@ impl Loop {
         self.hot.turned = now;
         self.scheduler.begin_slice(now);
         batch.drain(..).for_each(|event| self.event(core, now, event));
+        if !self.hot.long.is_empty() {
+            self.receive_rest(core, now);
+        }
         self.hot.datagrams.serve(now, &mut CoreCalls { core, now });
         self.serve_calls(core);
         for at in self.hot.channels.hot() {
@@ -335,11 +340,15 @@ impl Loop {
             Kind::Accepted { stream, .. } if self.stopping.by.is_some() => {
                 self.queue.revoke(stream);
             }
-            Kind::Accepted { stream, .. } => {
+            Kind::Accepted { stream, peer } => {
                 let conn = Conn(stream.bits());
                 self.conns.insert(conn, Peer::Socket(stream));
                 self.scheduler.connected(conn, Origin::Network);
                 core.take(now, Input::Connected(conn));
+                // A Unix socket's peer has no address.
+                if peer.is_none_or(is_this_host) {
+                    core.take(now, Input::OneHost(conn));
+                }
             }
             // It speaks in the memory alone: the bytes mean nothing.
             Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
@@ -519,6 +528,7 @@ impl Loop {
                 self.conns.insert(conn, Peer::Memory(pipe));
                 self.scheduler.connected(conn, Origin::Process);
                 core.take(now, Input::Connected(conn));
+                core.take(now, Input::OneHost(conn));
             }
             Post::Bytes(id, bytes) => self.received(core, now, Conn(id | MEMORY_BIT), &bytes, 0),
             Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),
@@ -606,7 +616,25 @@ impl Loop {
             // A long message takes its time, and whoever sends it is there.
             core.take(now, Input::Alive(conn));
             self.end_for_room(core, now, conn, kept_bytes);
+            self.hot.long.push(conn);
         }
+    }
+
+    /// Receives the rest of long messages of which a part came in this batch, to where they are read. What
+    /// came is behind all that the batch has brought.
+    fn receive_rest(&mut self, core: &mut Core, now: Now) {
+        let mut all = std::mem::take(&mut self.hot.long);
+        for conn in all.drain(..) {
+            let Some(Peer::Socket(token)) = self.conns.get(&conn) else { continue };
+            let (token, queue) = (*token, &mut self.queue);
+            let (clock, mut handle) = core.frames(now);
+            let handle_one = move |header, body: &[u8]| handle(conn, header, body);
+            let receive = |into: &mut Vec<u8>| queue.receive_more(token, into);
+            let received = self.scheduler.receive_rest(conn, receive, clock, handle_one);
+            self.obey(core, now, conn, received.decision);
+            self.end_for_room(core, now, conn, received.kept_bytes);
+        }
+        self.hot.long = all;
     }
 
     /// Carries out the scheduler's decision on a connection.

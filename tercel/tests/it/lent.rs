@@ -267,7 +267,16 @@ fn callers_that_panic_use_up_nothing() {
                 assert!(catch_unwind(call).is_err());
             }
             let bytes = value(200_000);
-            assert_eq!(service.slowly(&bytes).unwrap(), found(&bytes, false));
+            // Of some the first half has been sent by then.
+            for _ in 0..3 {
+                let panics = |sink: &mut dyn FnMut(&[u8])| {
+                    sink(&bytes[..100_000]);
+                    panic!("of the caller, on purpose")
+                };
+                let call = AssertUnwindSafe(|| service.look(Lending::Written(bytes.len(), &panics)));
+                assert!(catch_unwind(call).is_err());
+                assert_eq!(service.slowly(&bytes).unwrap(), found(&bytes, false));
+            }
             let in_place = client.transport() == Some(Transport::SharedMemory);
             assert_eq!(service.look(&bytes).unwrap(), found(&bytes, in_place));
         }

@@ -359,6 +359,10 @@ fn frames_have_the_bytes_of_version_4() {
         assert_eq!(read, Header { body_bytes: body.len() as u32, body_sum: sum, ..header(kind) });
         assert_eq!(found, body);
     }
+    // A large call that leaves no host has no checksum.
+    let header = Header { capabilities: frame::ONE_HOST, ..header(Kind::Request) };
+    let bytes = written(|o| frame::encode(header, &[7; frame::UNSUMMED_BYTES], o));
+    promised.keep("large_call_on_one_host", &bytes[..frame::FRAME_BYTES]);
     promised.end();
 }
 

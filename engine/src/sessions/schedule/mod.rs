@@ -199,7 +199,35 @@ impl Scheduler {
             }
         };
         let kept_bytes = if is_bounded { deframer.bytes().saturating_sub(before) } else { 0 };
-        let decision = match slice {
+        Received { decision: self.decide(conn, is_bounded, slice), kept_bytes }
+    }
+
+    /// Has the rest of a large frame received to where it is read: `receive` appends what has come, at most
+    /// as much as there is memory for. For a connection whose bytes have just arrived, and that is kept.
+    pub fn receive_rest(
+        &mut self,
+        conn: Conn,
+        mut receive: impl FnMut(&mut Vec<u8>),
+        clock: impl Fn() -> Now,
+        handle: impl FnMut(Header, &[u8]),
+    ) -> Received {
+        let nothing = Received { decision: Decision::Keep, kept_bytes: 0 };
+        let Some(Inbox { origin, deframer }) = self.conns.get_mut(&conn) else { return nothing };
+        let (before, mut received) = (deframer.bytes(), 0);
+        while received < RECEIVED_AT_ONCE && deframer.receive(&mut receive) {
+            received = deframer.bytes() - before;
+        }
+        if received == 0 {
+            return nothing;
+        }
+        let is_bounded = *origin == Origin::Network;
+        let slice = read_some(deframer, is_bounded.then_some(self.slice_end), clock, handle);
+        let kept_bytes = if is_bounded { deframer.bytes().saturating_sub(before) } else { 0 };
+        Received { decision: self.decide(conn, is_bounded, slice), kept_bytes }
+    }
+
+    fn decide(&mut self, conn: Conn, is_bounded: bool, slice: Result<Slice, FrameError>) -> Decision {
+        match slice {
             Ok(Slice::More) if is_bounded => {
                 if !dropped(Rule::QueuedForgotten) {
                     self.run_queue.put(conn);
@@ -208,8 +236,7 @@ impl Scheduler {
             }
             Ok(_) => Decision::Keep,
             Err(_) => Decision::Close,
-        };
-        Received { decision, kept_bytes }
+        }
     }
 
     /// Says whether no connection waits for a turn. If one does, the host does not sleep, and sends the
@@ -335,6 +362,9 @@ impl Scheduler {
         self.scheduled
     }
 }
+
+/// Bytes of a large frame that are received before others are served: some hundred microseconds'.
+const RECEIVED_AT_ONCE: usize = 1 << 20;
 
 /// Has whole frames handled where they were received, at least one, until `end` or, without it, all of them.
 /// The rest is kept.

@@ -147,6 +147,8 @@ impl Sessions {
             None => self.open_upstream(conn, cx),
         };
         let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
+        // Those of the client's own connection are not those of the one to the leader.
+        let header = &Header { capabilities: 0, ..*header };
         if let FromClient::Commit(Commit { op, .. }) | FromClient::Part(Part { op, .. }) = message
             && op.slot < limits::credit()
         {
