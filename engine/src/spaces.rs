@@ -350,7 +350,7 @@ impl<'s> Session<'s> {
             let (tokens, together) = cut.judge()?;
             // A body that saw states which hold no longer may have failed for that alone.
             let is_doubtful = returned.is_err() && cut.is_stale()?;
-            if together && !is_doubtful && !matches!(returned, Err(Error::Conflict)) {
+            if together && !is_doubtful && !matches!(returned, Err(Error::Conflict(_))) {
                 tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
                 return returned;
             }
@@ -359,7 +359,7 @@ impl<'s> Session<'s> {
                 port.back_off(BACK_OFF_US << attempt.min(8));
             }
         }
-        Err(Error::Conflict)
+        Err(Error::Conflict(None))
     }
 }
 
@@ -465,7 +465,7 @@ impl<'a> Cut<'a> {
             // At once: the state has no part in what its space rests on later.
             self.join_needs()?;
         }
-        cell.get().ok_or(Error::Conflict)
+        cell.get().ok_or(Error::Conflict(None))
     }
 
     /// The states that were read, by space, each with its transaction's.
