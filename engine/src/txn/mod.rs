@@ -35,7 +35,9 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
-pub use call::{Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, Ticket, UnderWay};
+pub use call::{
+    Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, ThroughKey, Ticket, UnderWay,
+};
 pub use commit::Committed;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
