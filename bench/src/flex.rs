@@ -300,7 +300,7 @@ fn causal(options: &Options, client: Client, other: &Path) -> Result<Vec<Row>, S
         let handle = tx.handle(counter);
         let begun = Instant::now();
         for _ in 0..HITS {
-            black_box(handle.count()).map_err(|_| Error::Conflict)?;
+            black_box(handle.count()).map_err(|_| Error::Conflict(None))?;
         }
         Ok(begun.elapsed().as_secs_f64() * 1e9 / HITS as f64)
     };

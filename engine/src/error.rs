@@ -19,8 +19,11 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum Error {
     /// Another transaction changed what this one read. Run it again; `run` does so by itself.
-    #[error("another transaction changed what this one read: run it again")]
-    Conflict,
+    ///
+    /// The object is given if the conflict was found by a server, in the order of commits. A client that
+    /// finds its copies obsolete, or a place lost, gives none.
+    #[error("another transaction changed {}: run it again", contended(.0.as_deref()))]
+    Conflict(Option<Box<Contended>>),
     /// The server cannot be reached, or was silent for too long for the client to read consistently. Try
     /// later.
     #[error("the server is not available: {0}")]
@@ -82,6 +85,15 @@ pub enum Error {
     /// has a kind.
     #[error("{0}")]
     Server(Box<ServerFault>),
+}
+
+/// The object that another transaction changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contended {
+    /// Its reference.
+    pub object: Oref,
+    /// The name of its class, if the transaction wrote it too.
+    pub class: Option<String>,
 }
 
 /// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is
@@ -287,7 +299,7 @@ impl Error {
     /// Says whether another run of the same transaction can succeed without an intervention: after a
     /// conflict, and once the server's buffer has drained. `run` repeats it by itself.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Conflict | Error::Full(Bound::Buffer))
+        matches!(self, Error::Conflict(_) | Error::Full(Bound::Buffer))
     }
 
     /// Says whether the server is gone, or another space is at the address.
@@ -349,7 +361,8 @@ impl Error {
             Refusal::Late => Error::Timeout(None),
             Refusal::Elsewhere => Error::Corrupt("a procedure was refused as a method is".into()),
             Refusal::Unknown => Error::Unknown(said()),
-            Refusal::NotExecuted | Refusal::TooOld | Refusal::Conflict(_) => Error::Conflict,
+            Refusal::NotExecuted | Refusal::TooOld => Error::Conflict(None),
+            Refusal::Conflict(oref) => Error::conflict(Some(oref)),
             Refusal::Invalid(oref) => Error::Denied(format!(
                 "the server does not let object {oref} be written so: it is of another class, was made before by another \
                  client, or has a large value of another object"
@@ -370,7 +383,7 @@ impl Error {
             Error::Full(_) => Refusal::FULL,
             Error::Corrupt(_) => Refusal::Corrupt,
             Error::Timeout(_) => Refusal::Late,
-            Error::Conflict
+            Error::Conflict(_)
             | Error::Unavailable(_)
             | Error::OtherHistory(_)
             | Error::Unsupported(_)
@@ -378,6 +391,12 @@ impl Error {
             | Error::Failed(_)
             | Error::Server(_) => Refusal::Unavailable,
         }
+    }
+
+    /// A conflict over an object, if it is known.
+    pub(crate) fn conflict(object: Option<Oref>) -> Error {
+        let object = object.filter(|oref| !oref.is_null());
+        Error::Conflict(object.map(|object| Box::new(Contended { object, class: None })))
     }
 
     /// A reference that names nothing.
@@ -395,6 +414,16 @@ impl From<EncodeError> for Error {
             EncodeError::NoRoom => Bound::Message,
             EncodeError::NoVariant(_) => return Error::Schema(e.to_string()),
         })
+    }
+}
+
+fn contended(over: Option<&Contended>) -> String {
+    match over {
+        Some(Contended { object, class: Some(class) }) => {
+            format!("object {object} ({class}), which this one read")
+        }
+        Some(Contended { object, .. }) => format!("object {object}, which this one read"),
+        None => "what this one read".into(),
     }
 }
 
@@ -417,7 +446,8 @@ mod tests {
         let text = || String::from("that");
         let fault = ServerFault::new(FaultKind::Stopped, std::io::Error::other("it is gone"));
         let all = vec![
-            Conflict,
+            Conflict(None),
+            Conflict(Some(Box::new(Contended { object: Oref::NULL, class: Some(text()) }))),
             Unavailable(text()),
             OtherHistory(text()),
             Timeout(None),
@@ -434,9 +464,8 @@ mod tests {
             Server(Box::new(fault)),
         ];
         let known = |e: &Error| match e {
-            Conflict | Unavailable(_) | Timeout(_) | PlaceLost(_) | NotFound(_) | Denied(_) | Schema(_) => {
-                true
-            }
+            Conflict(_) | Unavailable(_) | Timeout(_) | PlaceLost(_) | NotFound(_) | Denied(_)
+            | Schema(_) => true,
             Unsupported(_) | Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) | Unknown(_)
             | Failed(_) => true,
         };

@@ -359,7 +359,7 @@ impl<'s> Session<'s> {
             let (tokens, together) = cut.judge()?;
             // A body that saw states which hold no longer may have failed for that alone.
             let is_doubtful = returned.is_err() && cut.is_stale()?;
-            let is_whole = together && !is_doubtful && !matches!(returned, Err(Error::Conflict));
+            let is_whole = together && !is_doubtful && !matches!(returned, Err(Error::Conflict(_)));
             if is_whole && cut.is_of_one_moment()? {
                 tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
                 return returned;
@@ -369,7 +369,7 @@ impl<'s> Session<'s> {
                 port.back_off(BACK_OFF_US << attempt.min(8));
             }
         }
-        Err(Error::Conflict)
+        Err(Error::Conflict(None))
     }
 }
 
@@ -475,7 +475,7 @@ impl<'a> Cut<'a> {
             // At once: the state has no part in what its space rests on later.
             self.join_needs()?;
         }
-        cell.get().ok_or(Error::Conflict)
+        cell.get().ok_or(Error::Conflict(None))
     }
 
     /// The states that were read, by space, each with its transaction's.

@@ -2,7 +2,7 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_engine::replica::Replica;
-use tercel_engine::replica::condemned::Piece;
+use tercel_engine::replica::entry::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement, kind};
 use tercel_engine::replica::saved::Saved;
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};

@@ -293,7 +293,7 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
                 )
                 .next("run the same import again"));
             }
-            Err(Error::Conflict) => {
+            Err(Error::Conflict(_)) => {
                 return Err(Failure::new("another import runs at the same time: nothing was changed")
                     .next("run the same import again when the other one has ended"));
             }

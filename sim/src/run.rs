@@ -124,7 +124,7 @@ fn fill(scheduler: &ActorScheduler, plan: &Plan) -> Option<Ground> {
                 });
                 return Some(ground);
             }
-            Err(Error::Conflict) => {}
+            Err(Error::Conflict(_)) => {}
             Err(e) => {
                 scheduler.world().blame(format!("the space cannot be filled: {e}"));
                 return None;

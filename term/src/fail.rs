@@ -101,7 +101,7 @@ impl From<tercel::Error> for Failure {
             return failure;
         }
         let next = match &e {
-            tercel::Error::Conflict => Some("others change the same objects all the time: try again"),
+            tercel::Error::Conflict(_) => Some("others change the same objects all the time: try again"),
             tercel::Error::Unavailable(_) => {
                 Some("start a server with `tercel serve --data DIR`, or name a directory with --data DIR")
             }

@@ -195,7 +195,7 @@ impl<'a> Worker<'a> {
                 Some(None) => (Outcome::Aborted, Some(*op), End::Again),
                 None => (Outcome::Unknown, Some(*op), End::GivenUp),
             },
-            Err(Error::Conflict) => {
+            Err(Error::Conflict(_)) => {
                 self.record.conflicts += 1;
                 (Outcome::Aborted, None, End::Again)
             }

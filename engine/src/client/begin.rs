@@ -6,7 +6,7 @@ use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{Ping, Pong};
 use tercel_wire::token::Token;
 
-use super::pending::Asked;
+use super::pending::{Asked, TOKENS_MAX};
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
@@ -30,9 +30,6 @@ pub(super) struct Tokens {
     /// Tokens of another history, with the server's words.
     refused: VecDeque<(Token, String)>,
 }
-
-/// Entries of each list in [`Tokens`]: the oldest is dropped, and asked for again if it is needed.
-pub(super) const TOKENS_MAX: usize = 32;
 
 /// Questions under way at which the keepalive asks no more. Those of transactions are fewer, see
 /// [`Echoes::may_ask`]; a server that goes on talking and echoes none is asked once a keepalive.

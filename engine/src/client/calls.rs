@@ -1,7 +1,6 @@
 //! Calls of methods that run at the server: interfaces are bound once for each connection, calls are
 //! operations.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use tercel_wire::id::Oref;
@@ -14,18 +13,16 @@ use crate::error::Error;
 use crate::limits;
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::{Binding, CallName, Requested, Responded, Through, UnderWay};
+use crate::txn::{Binding, CallName, Requested, Responded, Through, ThroughKey, UnderWay};
 
 /// Interfaces that were bound on this connection.
 #[derive(Default)]
 pub(super) struct Calls {
     /// By [`Through::key`].
-    bindings: Map<Key, BoundTo>,
+    bindings: Map<ThroughKey, BoundTo>,
     /// Objects that were looked for in the cache in vain when a method was called on them, by their numbers.
     missed: Vec<Oref>,
 }
-
-pub(super) type Key = (Cow<'static, str>, Cow<'static, str>, bool);
 
 /// Progress of a binding.
 enum BoundTo {
@@ -44,7 +41,7 @@ impl Calls {
     }
 
     /// A binding will not be answered.
-    pub(super) fn lost(&mut self, key: &Key) {
+    pub(super) fn lost(&mut self, key: &ThroughKey) {
         self.bindings.remove(key);
     }
 
@@ -56,13 +53,13 @@ impl Calls {
         }
     }
 
-    pub(super) fn refused(&mut self, key: &Key, error: Error) {
+    pub(super) fn refused(&mut self, key: &ThroughKey, error: Error) {
         if let Some(at) = self.bindings.get_mut(key) {
             *at = BoundTo::Refused(error);
         }
     }
 
-    pub(super) fn bound(&mut self, key: &Key, bound: Bound) {
+    pub(super) fn bound(&mut self, key: &ThroughKey, bound: Bound) {
         let Some(at) = self.bindings.get_mut(key) else { return };
         let BoundTo::Asked(interface) = at else { return };
         let interface = interface.clone();

@@ -423,7 +423,7 @@ impl Client {
             // Running again would read as much again.
             Err(_) if scope.overfull() => Err(Error::Full(Bound::Reads)),
             Err(_) if self.reads_too_many(scope) => Err(Error::Full(Bound::Subscriptions)),
-            Err(_) => Err(Error::Conflict),
+            Err(_) => Err(Error::Conflict(None)),
         }
     }
 

@@ -207,7 +207,8 @@ impl Client {
         if lost.peek().is_some() {
             // The session in which the places were granted is over. A transaction that runs again takes
             // others, but not for what it brought.
-            let error = lost.find(|o| o.is_brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
+            let error =
+                lost.find(|o| o.is_brought).map_or(Error::Conflict(None), |o| Error::PlaceLost(o.oref));
             return Some(Err(error));
         }
         let index = self.ops.take()?;

@@ -31,7 +31,7 @@
 //! |---|---|---|
 //! | pages, for the cache and past it | the credit that the server granted when it welcomed the client | `Client::has_credit` |
 //! | questions how far the space is | `begin::QUESTIONS_MAX` | the keepalive, which asks without need |
-//! | questions about tokens that a later echo left | `begin::TOKENS_MAX` | `Pending::joined` |
+//! | questions about tokens that a later echo left | `TOKENS_MAX` | `Pending::joined` |
 //! | bindings | one of each interface | `calls::BoundTo::Asked` |
 //! | definitions | one of each class of the program | `Classes`, by name |
 //! | what is [`Single`] | one of each | `Pending::has` |
@@ -42,12 +42,11 @@ use tercel_wire::message::FromServer;
 use tercel_wire::token::Token;
 
 use super::Client;
-use super::begin::TOKENS_MAX;
-use super::calls::Key;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
+use crate::txn::ThroughKey;
 
 /// The subject of a request.
 #[derive(Debug)]
@@ -59,7 +58,7 @@ pub(super) enum Asked {
     /// The progress of the space, and whether a token is of its history.
     Question(Option<Token>),
     /// The numbers by which the methods of an interface are called.
-    Bind(Box<Key>),
+    Bind(Box<ThroughKey>),
     /// A class of this name.
     Define(&'static str),
     /// Something of which one is asked for at a time.
@@ -207,6 +206,9 @@ fn names(reply: &FromServer<'_>) -> Option<(PageId, u64)> {
         _ => None,
     }
 }
+
+/// Entries of each list of tokens: the oldest is dropped, and asked for again if it is needed.
+pub(super) const TOKENS_MAX: usize = 32;
 
 impl Client {
     /// Sends a request, which is pending from now on. Gives its call.

@@ -11,7 +11,6 @@ use tercel_wire::message::{
 };
 
 use super::Client;
-use super::calls::Key;
 use crate::error::Error;
 use crate::limits;
 use crate::rpc;
@@ -19,7 +18,7 @@ use crate::rpc::slots::{Lane, Look, Sent, Slots, Table};
 use crate::rpc::streams::Streams;
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::{Binding, CallName, Caller, Requested, Responded, Through, UnderWay};
+use crate::txn::{Binding, CallName, Caller, Requested, Responded, Through, ThroughKey, UnderWay};
 
 /// The calls of services of a client.
 #[derive(Default)]
@@ -67,7 +66,7 @@ impl Requests {
 impl Client {
     /// The answer to a binding has come: if it was that of a service, it names the table of this client's
     /// calls.
-    pub(super) fn bound(&mut self, key: &Key, bound: Bound) {
+    pub(super) fn bound(&mut self, key: &ThroughKey, bound: Bound) {
         if let Some(number) = bound.table {
             let table = Table { view: self.history.view, number };
             self.requests.table = Some(table);

@@ -1,8 +1,5 @@
 //! Commits: judged, placed, ordered; and operations whose answer did not arrive.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{ClientId, OpId, Oref, PageId};
@@ -10,7 +7,7 @@ use tercel_wire::message::{CommitEffects, Limit, Refusal, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
-use super::large::is_large;
+use super::body::Body;
 use super::own::Owned;
 use super::waiting::Parked;
 use super::{Asked, Leader, Work};
@@ -21,71 +18,11 @@ use crate::pages::reads::Waiter;
 use crate::replica::answers::Past;
 use crate::replica::entry::{Entry, Head, Logged, Placement};
 use crate::table::Set;
-use crate::txn::Hold;
-
-/// A transaction's bytes: its parts, if it came in parts, and what came with the commit.
-#[derive(Debug)]
-pub(crate) struct Body<'a> {
-    parts: Vec<Vec<u8>>,
-    last: Cow<'a, [u8]>,
-    /// A checksum of all of it, or of the call that it came of.
-    digest: u32,
-    ran: Option<Ran>,
-}
-
-/// The result of a method that was run here for its caller, whose operation it is.
-#[derive(Debug, Clone)]
-pub(crate) struct Ran {
-    /// The session in which it took places.
-    pub author: ClientId,
-    /// The bytes that it returns: kept with the operation.
-    pub reply: Vec<u8>,
-    /// A checksum of the call.
-    pub digest: u32,
-    /// Keep the pages in which it took places from being given back while it waits to be ordered. The
-    /// transaction, which held them, has ended by then.
-    pub holds: Vec<Arc<Hold>>,
-}
-
-impl<'a> Body<'a> {
-    /// Puts together what came with the commit, and the parts before it with the checksum that was summed up
-    /// as they came.
-    pub(crate) fn new(parts: Vec<Vec<u8>>, mut sum: crc32fast::Hasher, last: &'a [u8]) -> Body<'a> {
-        sum.update(last);
-        Body { parts, last: last.into(), digest: sum.finalize(), ran: None }
-    }
-
-    /// The writes of a method.
-    pub(crate) fn of_call(effects: &'a [u8], ran: Ran) -> Body<'a> {
-        Body { parts: Vec::new(), last: effects.into(), digest: ran.digest, ran: Some(ran) }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.parts.iter().map(Vec::len).sum::<usize>() + self.last.len()
-    }
-
-    /// All of it in one piece.
-    pub(crate) fn whole(self) -> Cow<'a, [u8]> {
-        match self.parts.is_empty() {
-            true => self.last,
-            false => [self.parts.concat(), self.last.into_owned()].concat().into(),
-        }
-    }
-
-    pub(super) fn pieces(mut self) -> (Vec<Vec<u8>>, u32, Option<Ran>) {
-        self.parts.push(self.last.into_owned());
-        (self.parts, self.digest, self.ran)
-    }
-
-    pub(super) fn into_owned(self) -> Body<'static> {
-        Body { last: self.last.into_owned().into(), ..self }
-    }
-}
 
 impl Leader {
     /// Executes an operation at most once. The client is the one that the connection belongs to.
     pub(crate) fn commit(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work<'_>) {
-        let (is_large, digest) = (is_large(body.len()), body.digest);
+        let (is_large, digest) = (body.is_large(), body.digest);
         let is_twice = body.ran.is_some() && dropped(Rule::CallTwice);
         if !is_twice && self.answer_past(asked, op, Some(digest), work) {
             return;

@@ -19,7 +19,8 @@ use tercel_wire::id::{OpId, Oref, PageId, Stamp};
 use tercel_wire::message::form::Form;
 use tercel_wire::message::{CommitEffects, Refusal, Write};
 
-use super::commit::{Body, check_object, missing_of};
+use super::body::Body;
+use super::commit::{check_object, missing_of};
 use super::place::Placing;
 use super::{Asked, Leader, Work};
 use crate::effect::Unread;
@@ -148,10 +149,6 @@ impl LargePhase {
     }
 }
 
-/// Bytes from which on a transaction is worked on in slices: what a turn of the loop handles in some hundred
-/// microseconds.
-const LARGE_BYTES: usize = 64 << 10;
-
 /// Writes, or reads to be certified, of a slice: a hundred microseconds or two.
 const SLICE_WRITES: usize = 250;
 
@@ -163,11 +160,6 @@ const SLICE_BYTES: usize = 64 << 10;
 
 /// Granted pages that are brought up to date at once, when it is certain that something is made in them.
 const FILLS_AT_ONCE: usize = 500;
-
-/// Says whether a transaction of so many bytes is worked on in slices.
-pub(super) fn is_large(bytes: usize) -> bool {
-    bytes > mutant::bound(LARGE_BYTES, 200)
-}
 
 /// The result of a slice: a refusal ends the transaction.
 type Sliced = Result<(), Refusal>;

@@ -18,6 +18,7 @@
 //! | [`rejected`] | operations that were answered "not executed" |
 
 mod absent;
+mod body;
 mod census;
 mod collect;
 mod commit;
@@ -63,8 +64,8 @@ use place::{Fill, Overflow};
 use rejected::RejectedOps;
 use waiting::Waiting;
 
+pub(crate) use body::{Body, Ran};
 pub(crate) use collect::CollectStatus;
-pub(crate) use commit::{Body, Ran};
 pub(crate) use growth::Outlook;
 
 /// Inputs and outputs of the leader, for the time of one call.

@@ -4,7 +4,7 @@
 use tercel_wire::id::OpId;
 
 use super::Asked;
-use super::commit::Body;
+use super::body::Body;
 use crate::effect::Conn;
 use crate::limits;
 use crate::table::Map;

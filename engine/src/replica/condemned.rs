@@ -4,26 +4,12 @@
 //! is gone. The invariant: what is freed is of all the pieces of one collection, in order and without a gap,
 //! or nothing is.
 
-use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{Oref, PageId, Stamp};
 
 use super::Objects;
-use super::entry::{self, put_orefs, put_pages};
+use super::entry::Piece;
 use super::version::PendingStamp;
 use crate::slots::Slots;
-
-/// A piece of what a collection frees.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Piece {
-    /// Pages in the pieces before it; with zero another collection begins, and what came before is forgotten.
-    pub at: u32,
-    /// By page, the slots in which nothing is to be any more.
-    pub pages: Vec<(PageId, Slots)>,
-    /// The trees of chunks that what is there owns.
-    pub released: Vec<Oref>,
-    /// Pages that were held back, and nothing refers to a place there where nothing is.
-    pub unheld: Vec<PageId>,
-}
 
 /// The pieces of one collection that have arrived so far.
 #[derive(Debug, Clone)]
@@ -32,26 +18,6 @@ pub(super) struct Condemned {
     pub first: Stamp,
     pub all: Piece,
     pub pending: PendingStamp,
-}
-
-impl Piece {
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u32(self.at);
-        out.put_u32(self.pages.len() as u32);
-        for (page, slots) in &self.pages {
-            out.put_u32(page.get());
-            slots.encode(out);
-        }
-        put_orefs(&self.released, out);
-        put_pages(&self.unheld, out);
-    }
-
-    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Piece, DecodeError> {
-        let at = r.u32()?;
-        let pages = (0..r.count(5, "pages")?).map(|_| Ok((entry::page(r)?, Slots::decode(r)?)));
-        let pages = pages.collect::<Result<_, DecodeError>>()?;
-        Ok(Piece { at, pages, released: entry::orefs(r)?, unheld: entry::pages(r)? })
-    }
 }
 
 impl Condemned {

@@ -12,7 +12,6 @@ use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
 use super::digest::{RowSum, view_word};
-use super::saved::STAMP_MAX;
 use crate::mutant::{Rule, dropped};
 
 /// The dependencies, and the stamp since which each is one.
@@ -98,6 +97,9 @@ impl Dependencies {
         Ok(Dependencies { on, since })
     }
 }
+
+/// Far more entries than a log will ever have, and far from where stamps would begin again.
+pub(super) const STAMP_MAX: Stamp = Stamp(1 << 62);
 
 #[cfg(test)]
 mod tests {

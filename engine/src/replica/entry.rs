@@ -13,9 +13,9 @@ use tercel_wire::message::{CommitEffects, Hole};
 use tercel_wire::record::HEADER_BYTES;
 use tercel_wire::vector::Vector;
 
-use super::condemned::Piece;
 use crate::limits;
 use crate::order::quorum::members::Members;
+use crate::slots::Slots;
 
 /// An entry of the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +162,19 @@ pub mod kind {
     pub const LEAVE: u8 = 14;
     pub const MEMBERS: u8 = crate::order::KIND_MEMBERS;
     pub const DEPEND: u8 = 16;
+}
+
+/// A piece of what a collection frees.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Piece {
+    /// Pages in the pieces before it; with zero another collection begins, and what came before is forgotten.
+    pub at: u32,
+    /// By page, the slots in which nothing is to be any more.
+    pub pages: Vec<(PageId, Slots)>,
+    /// The trees of chunks that what is there owns.
+    pub released: Vec<Oref>,
+    /// Pages that were held back, and nothing refers to a place there where nothing is.
+    pub unheld: Vec<PageId>,
 }
 
 impl<'a> Entry<'a> {
@@ -347,6 +360,26 @@ impl Grant {
     fn decode(r: &mut Reader<'_>) -> Result<Grant, DecodeError> {
         let (client, seq, next_page) = (ClientId(r.u64()?), r.u64()?, next_page(r)?);
         Ok(Grant { client, seq, next_page, pages: pages(r)?, holes: holes(r)? })
+    }
+}
+
+impl Piece {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.at);
+        out.put_u32(self.pages.len() as u32);
+        for (page, slots) in &self.pages {
+            out.put_u32(page.get());
+            slots.encode(out);
+        }
+        put_orefs(&self.released, out);
+        put_pages(&self.unheld, out);
+    }
+
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Piece, DecodeError> {
+        let at = r.u32()?;
+        let freed = (0..r.count(5, "pages")?).map(|_| Ok((page(r)?, Slots::decode(r)?)));
+        let freed = freed.collect::<Result<_, DecodeError>>()?;
+        Ok(Piece { at, pages: freed, released: orefs(r)?, unheld: pages(r)? })
     }
 }
 

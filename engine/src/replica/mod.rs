@@ -46,10 +46,10 @@ use tercel_wire::record::HEADER_BYTES;
 
 use answers::Answers;
 use catalogue::Catalogue;
-use condemned::{Condemned, Piece};
+use condemned::Condemned;
 use dependencies::Dependencies;
 use digest::Digest;
-use entry::{Entry, Freed, Head, Logged};
+use entry::{Entry, Freed, Head, Logged, Piece};
 use frees::{Frees, Known};
 use pieces::Pieces;
 use places::Places;

@@ -14,7 +14,7 @@ use tercel_wire::message::Leased;
 use super::Replica;
 use super::answers::{Answer, Answers, Client, Evicted};
 use super::counts::{CountRow, Counts, ROW_BYTES, ROWS_MAX};
-use super::dependencies::Dependencies;
+use super::dependencies::{Dependencies, STAMP_MAX};
 use super::digest::Digest;
 use super::entry;
 use super::frees::Frees;
@@ -372,9 +372,6 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
 const STATE_VERSION: u16 = 7;
 /// Where a head says how many rows of counts belong to it: after version, stamp and digest.
 const ROWS_AT: usize = 18;
-/// Far more entries than a log will ever have, and far from where stamps would begin again.
-pub(super) const STAMP_MAX: Stamp = Stamp(1 << 62);
-
 #[cfg(test)]
 mod tests {
     use tercel_wire::id::{OpId, PageId};

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use tercel_wire::interface::Interface;
+use tercel_wire::interface::{Interface, Method};
 use tercel_wire::message::{Limit, Refusal, Response, ResponseEnd};
-use tercel_wire::payload::{PartSink, PayloadSchema};
+use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
 use tercel_wire::record::{Any, Encoder, Ref};
 
 use super::slots::LARGE_BYTES;
-use super::{Called, Reply};
+use super::{Called, Failure, Given, Reply};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
@@ -264,4 +264,33 @@ pub(super) const FORGOTTEN: &str = "it has come to its end, and the server no lo
 /// The procedure was executed, and its result is of no use.
 pub(super) fn unreadable(e: impl std::fmt::Display) -> Error {
     Error::Failed(format!("its result cannot be read: {e}"))
+}
+
+/// Readers of the result of a call with streams, and of its error. For derived code.
+#[doc(hidden)]
+pub struct Reads<R, E> {
+    /// Reads what it gives.
+    pub gives: fn(&Given<'_>) -> Result<R, Error>,
+    /// Reads what it fails with.
+    pub fails: fn(&Given<'_>) -> Result<E, Error>,
+}
+
+/// Decodes the end of a response.
+#[inline(always)]
+pub(super) fn read_answer<R, E>(
+    of: &Method,
+    end: ResponseEnd<'_>,
+    gives: &impl Fn(&Given<'_>) -> Result<R, Error>,
+    fails: &impl Fn(&Given<'_>) -> Result<E, Error>,
+) -> Called<R, E> {
+    match ended(end)? {
+        Ended::Returned(bytes) => {
+            let given = Payload::decode(bytes, &of.gives).map_err(unreadable)?;
+            Ok(gives(&Given::new(given)).map_err(unreadable)?)
+        }
+        Ended::Failed(bytes) => {
+            let given = Payload::decode(bytes, &of.fails).map_err(unreadable)?;
+            Err(Failure::Method(fails(&Given::new(given)).map_err(unreadable)?))
+        }
+    }
 }

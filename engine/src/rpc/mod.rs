@@ -68,6 +68,7 @@ pub mod streams;
 #[cfg(test)]
 mod tests;
 
+pub use calling::Reads;
 pub use context::Context;
 pub use described::{Described, Reply};
 pub use failure::{Called, Failure};
@@ -79,7 +80,6 @@ pub use offers::{Ended, Methods, Offers, Run};
 pub use pipelined::{Pending, Pipelined};
 pub use reply_body::{ReplyBody, SharedRoom};
 pub use serve::{Taken, serve, serve_named};
-pub use service::stamp_of;
-pub use service::{Reads, ServiceHandle};
+pub use service::{ServiceHandle, stamp_of};
 pub use services::{Job, JobDone, JobId, Procedure, Service, ServiceInterface, Services, Taking, put};
 pub use streaming::Streaming;

@@ -7,8 +7,8 @@ use tercel_wire::message::ResponseEnd;
 use tercel_wire::record::Encoder;
 
 use super::Called;
-use super::calling::{Calling, give_up};
-use super::service::{Reads, ServiceHandle, read_answer};
+use super::calling::{Calling, Reads, give_up, read_answer};
+use super::service::ServiceHandle;
 use super::services::ServiceInterface;
 use crate::error::Error;
 use crate::txn::{Expressed, UnderWay};
@@ -23,11 +23,16 @@ pub struct Pipelined<'c, S: ?Sized> {
     handle: ServiceHandle<'c, S>,
 }
 
-impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
-    pub(super) fn new(handle: ServiceHandle<'c, S>) -> Pipelined<'c, S> {
-        Pipelined { handle }
+impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
+    /// The same, whose calls are begun without waiting for their end. If the connection ends,
+    /// [`Pending::wait`] alone sends a call again. An answer that is not taken is kept
+    /// whole: up to 256 of them, each of up to 64 MiB.
+    pub fn pipelined(self) -> Pipelined<'c, S> {
+        Pipelined { handle: self }
     }
+}
 
+impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
     /// Begins a call of a procedure. For derived code.
     #[doc(hidden)]
     pub fn __begin<R, E>(

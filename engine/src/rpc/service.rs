@@ -5,16 +5,14 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use tercel_wire::id::Stamp;
-use tercel_wire::interface::{Interface, Method};
+use tercel_wire::interface::Interface;
 use tercel_wire::message::ResponseEnd;
-use tercel_wire::payload::Payload;
 use tercel_wire::record::Encoder;
 
-use super::calling::{Calling, Ended, FORGOTTEN, Shorter, ended, unreadable};
-use super::pipelined::Pipelined;
+use super::calling::{Calling, FORGOTTEN, Reads, Shorter, read_answer};
 use super::services::ServiceInterface;
 use super::streaming::{Call, Streaming};
-use super::{Called, Context, Failure, Given};
+use super::{Called, Context, Given};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::object::Field;
@@ -66,13 +64,6 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     pub fn on_behalf_of(self, cx: &Context<'_>) -> ServiceHandle<'c, S> {
         let timeout = [self.timeout, cx.remaining()].into_iter().flatten().min();
         ServiceHandle { timeout, ..self }
-    }
-
-    /// The same, whose calls are begun without waiting for their end. If the connection ends,
-    /// [`Pending::wait`](super::Pending::wait) alone sends a call again. An answer that is not taken is kept
-    /// whole: up to 256 of them, each of up to 64 MiB.
-    pub fn pipelined(self) -> Pipelined<'c, S> {
-        Pipelined::new(self)
     }
 
     /// The caller is about to wait for a procedure, until what is given is dropped.
@@ -211,35 +202,6 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         let port = self.port.clone()?;
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
         Ok((port as &dyn Port, left.map(|left| port.now().plus(left))))
-    }
-}
-
-/// Readers of the result of a call with streams, and of its error. For derived code.
-#[doc(hidden)]
-pub struct Reads<R, E> {
-    /// Reads what it gives.
-    pub gives: fn(&Given<'_>) -> Result<R, Error>,
-    /// Reads what it fails with.
-    pub fails: fn(&Given<'_>) -> Result<E, Error>,
-}
-
-/// Decodes the end of a response.
-#[inline(always)]
-pub(super) fn read_answer<R, E>(
-    of: &Method,
-    end: ResponseEnd<'_>,
-    gives: &impl Fn(&Given<'_>) -> Result<R, Error>,
-    fails: &impl Fn(&Given<'_>) -> Result<E, Error>,
-) -> Called<R, E> {
-    match ended(end)? {
-        Ended::Returned(bytes) => {
-            let given = Payload::decode(bytes, &of.gives).map_err(unreadable)?;
-            Ok(gives(&Given::new(given)).map_err(unreadable)?)
-        }
-        Ended::Failed(bytes) => {
-            let given = Payload::decode(bytes, &of.fails).map_err(unreadable)?;
-            Err(Failure::Method(fails(&Given::new(given)).map_err(unreadable)?))
-        }
     }
 }
 

@@ -10,9 +10,8 @@ use tercel_wire::interface::Interface;
 use tercel_wire::message::Response;
 
 use super::Called;
-use super::calling::{give_up, unreadable};
+use super::calling::{Reads, give_up, read_answer, unreadable};
 use super::items::{put_item, put_numbered, read_item, read_numbered};
-use super::service::{Reads, read_answer};
 use crate::error::Error;
 use crate::object::Field;
 use crate::time::Now;

@@ -129,7 +129,7 @@ impl Server {
             Ok(Attempt::Taken) => {}
             Ok(Attempt::Ended(ended)) => server.call_ended(ticket, ended, out),
             // It met what is on its way: what that comes to is news.
-            Err(Error::Conflict) => {}
+            Err(Error::Conflict(_)) => {}
             Err(e) => server.call_ended(ticket, Ended::Refused(e), out),
         }
     }
@@ -177,7 +177,7 @@ fn attempt(
         ))),
         rpc::Ended::Returned => match tx.commit_call(ticket, &reply)? {
             true => Ok(Attempt::Taken),
-            false => Err(Error::Conflict),
+            false => Err(Error::Conflict(None)),
         },
     }
 }

@@ -22,7 +22,6 @@ use super::{Cx, Sessions, unasked};
 use crate::effect::Conn;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::order::quorum::members::Member;
 use crate::order::quorum::{HEARD_US, Status};
 use crate::replica::answers::clients_max;
 use crate::time::Now;
@@ -335,7 +334,7 @@ fn is_behind(hello: &Hello, cx: &Cx<'_>) -> bool {
 
 /// The refusal of a member that does not lead.
 pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
-    let text = match (leader(cx), unled_s(cx)) {
+    let text = match (cx.led_by(), unled_s(cx)) {
         (Some(leader), _) => format!("this member of the group does not lead, and {} does", leader.address),
         (None, Some(seconds)) => format!(
             "no member of the group has led for {seconds} s, as without a quorum; start the members that are down: `tercel \
@@ -343,7 +342,7 @@ pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
         ),
         (None, None) => "no member of the group leads now, as far as this one knows: try again".into(),
     };
-    let leader = leader(cx).map(|leader| leader.id);
+    let leader = cx.led_by().map(|leader| leader.id);
     let servers = cx.sequencer.status().map_or(Vec::new(), |group| {
         let mut servers = addresses(&group, |id| Some(id) == leader);
         servers.extend(addresses(&group, |id| Some(id) != leader && id != group.me));
@@ -351,11 +350,6 @@ pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
         servers
     });
     Refused { reason: Refusal::NotLeader, text, servers }
-}
-
-/// The other member that leads, if it was heard a moment ago.
-pub(super) fn leader<'a>(cx: &'a Cx<'_>) -> Option<&'a Member> {
-    cx.sequencer.leader().filter(|_| cx.sequencer.unled_us(cx.now).is_none())
 }
 
 /// Seconds for which no member has led, if that is longer than a change of views takes.

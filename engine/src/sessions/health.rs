@@ -7,7 +7,6 @@
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{FromServer, Health, HealthState};
 
-use super::greet::leader;
 use super::{Cx, Sessions};
 use crate::leader::Asked;
 use crate::limits;
@@ -132,7 +131,7 @@ fn not_leading(cx: &Cx<'_>) -> (HealthState, String) {
         );
         return (HealthState::NotLeading, text);
     }
-    let Some(leader) = leader(cx) else { return none() };
+    let Some(leader) = cx.led_by() else { return none() };
     let at = &leader.address;
     if group.members.get(group.me).is_none() {
         let text = format!("member {} is not on the list of its group, which {at} leads", group.me);

@@ -60,6 +60,7 @@ use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats}
 use crate::leader::{Asked, Leader, Reply, Work};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
+use crate::order::quorum::members::Member;
 use crate::order::{self, Sequencer};
 use crate::pages::Pages;
 use crate::replica::Replica;
@@ -142,6 +143,11 @@ impl Cx<'_> {
     fn is_overtaken(&self, view: ViewId) -> bool {
         let may_be_deposed = self.sequencer.stable() > LogPosition::ZERO;
         may_be_deposed && view.number > self.replica.view().number && !dropped(Rule::HistoryOfHigherView)
+    }
+
+    /// The other member that leads, if it was heard a moment ago.
+    fn led_by(&self) -> Option<&Member> {
+        self.sequencer.leader().filter(|_| self.sequencer.unled_us(self.now).is_none())
     }
 
     /// Has the leader do something; gives what it answers. `None` if this node does not lead, or not yet.

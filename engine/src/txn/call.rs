@@ -64,15 +64,17 @@ impl Through<'_> {
         }
     }
 
-    /// The key among all interfaces that a program may bind on one connection: names of interface and class,
-    /// and whether it was described.
-    pub fn key(&self) -> (Cow<'static, str>, Cow<'static, str>, bool) {
+    /// The key among all interfaces that a program may bind on one connection.
+    pub fn key(&self) -> ThroughKey {
         match self {
             Through::Own(schema, class) => (schema.name.into(), (*class).into(), false),
             Through::Described(of) => (of.name.clone().into(), of.class.clone().into(), true),
         }
     }
 }
+
+/// The names of interface and class, and whether it was described.
+pub type ThroughKey = (Cow<'static, str>, Cow<'static, str>, bool);
 
 /// An interface as it was bound on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use tercel_wire::id::{OpId, Stamp};
 use tercel_wire::message::{CommitEffects, Outcome, Refusal, Write};
+use tercel_wire::page::class_of;
 use tercel_wire::token::Token;
 
 use super::read::Judging;
@@ -41,7 +42,7 @@ impl Tx<'_> {
     pub fn commit(self) -> Result<Committed, Error> {
         if self.write_set.is_empty() {
             if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
-                return Err(Error::Conflict);
+                return Err(Error::Conflict(None));
             }
             let stamp = self.scope.snapshot();
             return Ok(Committed { stamp, token: self.token_of(stamp)?, op: None });
@@ -114,14 +115,29 @@ impl Tx<'_> {
                     Err(Error::unknown(op))
                 }
             },
-            (Ok(()), Some(Ok((op, outcome, of)))) => verdict(op, outcome).map(|stamp| Committed {
-                stamp,
-                token: Token { stamp, ..of },
-                op: Some(op),
-            }),
+            (Ok(()), Some(Ok((op, outcome, of)))) => match verdict(op, outcome) {
+                Ok(stamp) => Ok(Committed { stamp, token: Token { stamp, ..of }, op: Some(op) }),
+                Err(e) => Err(self.with_class(e)),
+            },
             (Ok(()), Some(Err(e))) => Err(e),
             (Ok(()), None) => Err(Error::Timeout(sent.map(Box::new))),
         }
+    }
+
+    /// Adds the class to a conflict over an object that this transaction wrote.
+    fn with_class(&self, mut error: Error) -> Error {
+        if let Error::Conflict(Some(over)) = &mut error
+            && let Some(object) = self.write_set.get(over.object)
+        {
+            let class = class_of(&object);
+            over.class = self
+                .classes
+                .borrow()
+                .iter()
+                .find(|(_, known)| known.class == class)
+                .map(|(name, _)| name.to_string());
+        }
+        error
     }
 
     /// Says whether it made or changed anything.
@@ -136,7 +152,7 @@ impl Tx<'_> {
     /// # Errors
     /// As [`Tx::commit`].
     pub(crate) fn commit_call(self, ticket: Ticket, reply: &[u8]) -> Result<bool, Error> {
-        let mut taken = Err(Error::Conflict);
+        let mut taken = Err(Error::Conflict(None));
         let mut judging = Judging::default();
         self.port.drive(self.until, &mut |home, now| {
             if let Err(e) = self.may_be_sent(home) {
@@ -180,7 +196,7 @@ impl Tx<'_> {
         if !self.scope.is_of_history() || is_lost {
             // What was read never happened in the history that the space has now; or what it refers to may be
             // another's place by now.
-            return Err(Error::Conflict);
+            return Err(Error::Conflict(None));
         }
         self.remembers_reads(home)
     }
@@ -259,7 +275,7 @@ pub(super) fn token_of(port: &dyn Port, until: Option<Now>, stamp: Stamp) -> Res
 /// Translates an outcome into a result for the program.
 fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     outcome.map_err(|why| match why {
-        Refusal::Unknown if dropped(Rule::EvictedRetried) => Error::Conflict,
+        Refusal::Unknown if dropped(Rule::EvictedRetried) => Error::Conflict(None),
         Refusal::Unknown => Error::unknown(op),
         why => Error::refused(why, ""),
     })

@@ -173,7 +173,7 @@ impl<'c> Tx<'c> {
     }
 
     fn place(&self, bytes: usize) -> Result<Place, Error> {
-        let mut place = Err(Error::Conflict);
+        let mut place = Err(Error::Conflict(None));
         self.port.drive(self.until, &mut |home, now| match home.allocate(now, &self.scope, bytes) {
             Some(result) => {
                 place = result;

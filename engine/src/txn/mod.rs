@@ -35,7 +35,9 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
-pub use call::{Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, Ticket, UnderWay};
+pub use call::{
+    Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, ThroughKey, Ticket, UnderWay,
+};
 pub use commit::Committed;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
@@ -262,7 +264,7 @@ impl<'c> Tx<'c> {
         if let Some(known) = self.classes.borrow().get(T::SCHEMA.name) {
             return Ok(known.clone());
         }
-        let mut found = Err(Error::Conflict);
+        let mut found = Err(Error::Conflict(None));
         self.port.drive(self.until, &mut |home, now| match home.class_for(now, TypeKey::of::<T>()) {
             Some(result) => {
                 found = result;
@@ -379,21 +381,23 @@ fn attempts<R, E: From<Error>>(
                     saw.iter_mut().for_each(|saw| saw(committed.token));
                     return Ok(value);
                 }
-                Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Error::Conflict.into(),
+                Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => {
+                    Error::Conflict(None).into()
+                }
                 Err(Error::Timeout(Some(op))) => match commit::resolve(port, until, *op)? {
                     Some(stamp) => {
                         let token = commit::token_of(port, until, stamp)?;
                         saw.iter_mut().for_each(|saw| saw(token));
                         return Ok(value);
                     }
-                    None => Error::Conflict.into(),
+                    None => Error::Conflict(None).into(),
                 },
                 Err(e) if e.is_retryable() => e.into(),
                 Err(e) => return Err(e.into()),
             },
             Err(e) if is_conflict(&e) => e,
             // A body that saw two states may have failed for that alone: the state decides.
-            Err(_) if tx.is_stale()? => Error::Conflict.into(),
+            Err(_) if tx.is_stale()? => Error::Conflict(None).into(),
             Err(e) => return Err(e),
         };
         retries += 1;

@@ -279,7 +279,7 @@ impl<'c> Tx<'c> {
             return Some(Ok(()));
         }
         Some(match self.judge(home, now, &named.all, judging)? {
-            Err(Error::NotFound(_)) => Err(Error::Conflict),
+            Err(Error::NotFound(_)) => Err(Error::Conflict(None)),
             other => other,
         })
     }
@@ -318,7 +318,7 @@ impl<'c> Tx<'c> {
     pub(crate) fn is_stale(&self) -> Result<bool, Error> {
         let mut stale = false;
         self.port.drive(self.until, &mut |home, _| {
-            stale = home.recheck(&self.scope) == Err(Error::Conflict);
+            stale = matches!(home.recheck(&self.scope), Err(Error::Conflict(_)));
             Step::Done
         })?;
         Ok(stale)
@@ -337,7 +337,7 @@ impl<'c> Tx<'c> {
     pub(crate) fn holds_since(&self, begin: &mut Begin) -> Result<bool, Error> {
         begun(self.port, self.until, begin, |home, _| match home.recheck(&self.scope) {
             Ok(()) => Ok(true),
-            Err(Error::Conflict) => Ok(false),
+            Err(Error::Conflict(_)) => Ok(false),
             Err(e) => Err(e),
         })
     }

@@ -190,7 +190,7 @@ impl Watch {
         loop {
             match watch.gather(port, since, until) {
                 Ok(()) => break,
-                Err(Error::Conflict) if port.now() < until => port.back_off(AGAIN_US),
+                Err(Error::Conflict(_)) if port.now() < until => port.back_off(AGAIN_US),
                 Err(e) => {
                     watch.close(port);
                     return Err(e);
@@ -235,12 +235,12 @@ impl Watch {
             let read_until = until.max(port.now().plus_us(READ_US));
             match outcome.and_then(|()| self.gather(port, None, read_until)) {
                 Ok(()) => continue,
-                Err(Error::Conflict | Error::Full(Bound::Transactions)) if port.now() < until => {
+                Err(Error::Conflict(_) | Error::Full(Bound::Transactions)) if port.now() < until => {
                     port.back_off(AGAIN_US);
                 }
                 Err(Error::Unavailable(_) | Error::Timeout(None)) if port.now() < until => port.pause(),
                 Err(
-                    Error::Conflict
+                    Error::Conflict(_)
                     | Error::Full(Bound::Transactions)
                     | Error::Unavailable(_)
                     | Error::Timeout(None),

@@ -5,7 +5,7 @@ use crate::promise::Promises;
 use crate::world::nowhere::Nowhere;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::replica::Replica;
-use tercel_engine::replica::condemned::Piece;
+use tercel_engine::replica::entry::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement};
 use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::world::things::{Thing, thing, world};
 use crate::world::{Indoors, SPACE, World};
 use tercel_derive::Object;
-use tercel_engine::error::{Bound, Error};
+use tercel_engine::error::{Bound, Contended, Error};
 use tercel_engine::server::{Effects, LocalConfig};
 use tercel_engine::txn::{Isolation, Port, Step, Tx};
 use tercel_wire::class::FORWARD;
@@ -59,8 +59,8 @@ fn reads_stay_of_one_state_or_conflict() {
     assert_eq!(a.get(all[1]).unwrap().count(), 50);
     assert_eq!(a.snapshot(), visible(&w));
     assert_eq!(b.get(all[1]).unwrap().count(), 1, "what was read stays as it was");
-    assert_eq!(b.get(all[2]).map(|o| o.count()), Err(Error::Conflict));
-    assert_eq!(b.get(all[0]).map(|o| o.count()), Err(Error::Conflict), "for good");
+    assert!(matches!(b.get(all[2]).map(|o| o.count()), Err(Error::Conflict(_))));
+    assert!(matches!(b.get(all[0]).map(|o| o.count()), Err(Error::Conflict(_))), "for good");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn absence_is_a_read_and_a_birth_its_conflict() {
     assert!(reader.find(place).unwrap().is_none());
     assert_eq!(reader.get(place).map(|o| o.count()), Err(Error::not_found(place.oref())));
     p.run(|tx| tx.fill(place, &thing(4))).unwrap();
-    assert_eq!(reader.get(seen).map(|o| o.count()), Err(Error::Conflict));
+    assert!(matches!(reader.get(seen).map(|o| o.count()), Err(Error::Conflict(_))));
     let writer = p.begin();
     assert_eq!(writer.get(place).unwrap().count(), 4);
 }
@@ -91,9 +91,7 @@ fn read_only_commit_submits_nothing() {
 
 #[test]
 fn write_skew_is_refused_unless_the_isolation_allows_it() {
-    for (isolation, expected) in
-        [(Isolation::Serializable, Err(Error::Conflict)), (Isolation::Snapshot, Ok(()))]
-    {
+    for (isolation, is_refused) in [(Isolation::Serializable, true), (Isolation::Snapshot, false)] {
         let w = world(0);
         let p = w.indoors();
         let all = make(&p, 2, 0);
@@ -104,14 +102,18 @@ fn write_skew_is_refused_unless_the_isolation_allows_it() {
             tx.edit(all[mine]).unwrap().set_count(count + 10).unwrap();
         }
         a.commit().unwrap();
-        assert_eq!(b.commit().map(drop), expected);
+        let refused = match is_refused {
+            true => Err(Error::Conflict(Some(Box::new(Contended { object: all[0].oref(), class: None })))),
+            false => Ok(()),
+        };
+        assert_eq!(b.commit().map(drop), refused, "{isolation:?}");
         // Two that write the same object conflict whatever they allow.
         let (a, b) = (begin(), begin());
         for tx in [&a, &b] {
             tx.edit(all[0]).unwrap().set_count(7).unwrap();
         }
         a.commit().unwrap();
-        assert_eq!(b.commit().map(drop), Err(Error::Conflict));
+        assert!(matches!(b.commit().map(drop), Err(Error::Conflict(_))));
     }
 }
 
@@ -217,7 +219,7 @@ fn next_session_has_no_places_of_the_last() {
     w.crash();
     w.restart();
     w.run_until_idle();
-    assert_eq!(open.commit().map(drop), Err(Error::Conflict), "run again, it takes another place");
+    assert!(matches!(open.commit().map(drop), Err(Error::Conflict(_))), "run again, it takes another place");
     assert_eq!(p.run(|tx| tx.fill(place, &thing(2))), Err(Error::PlaceLost(place.oref())));
     p.run(|tx| tx.create(&thing(1))).unwrap();
 }

@@ -150,7 +150,7 @@ impl<'p> Model<'p> {
                 self.open[actor] = Some(open);
             }
             Err(e) => {
-                assert_eq!(e, Error::Conflict);
+                assert!(matches!(e, Error::Conflict(_)), "{e}");
                 assert!(self.is_stale(&open, visible(self.p)), "a conflict has a reason");
                 self.conflicts += 1;
             }
@@ -197,7 +197,7 @@ impl<'p> Model<'p> {
                 self.states.push((commit.stamp, state));
             }
             Err(e) => {
-                assert_eq!(e, Error::Conflict);
+                assert!(matches!(e, Error::Conflict(_)), "{e}");
                 assert!(stale && (serializable || !skewed), "a conflict has a reason");
                 self.conflicts += 1;
             }

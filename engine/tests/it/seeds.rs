@@ -153,7 +153,7 @@ fn meanwhile(w: &World) {
     };
     match result {
         Ok(()) => {}
-        Err(Error::Conflict | Error::Unavailable(_) | Error::Timeout(None)) => {}
+        Err(Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout(None)) => {}
         Err(Error::Timeout(Some(op))) => model(|m| m.unknown[client].push(*op)),
         Err(Error::Full(Bound::Buffer)) => {}
         Err(e) => panic!("client {client}: {e}"),

@@ -3,7 +3,7 @@
 use crate::world::things::{Thing, count, grow, make, many, promise, set, small, text, thing, world};
 use crate::world::{SPACE, World};
 use tercel_engine::client::Input as ClientInput;
-use tercel_engine::error::{Bound, Error};
+use tercel_engine::error::{Bound, Contended, Error};
 use tercel_engine::limits::{CLIENTS_MAX, LAST_WRITES_MAX};
 use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_engine::txn::{Isolation, Tx, try_run};
@@ -59,7 +59,10 @@ fn two_that_change_the_same_conflict_and_the_second_runs_again() {
         set(tx, r, n + 1).unwrap();
     }
     first.commit().unwrap();
-    assert_eq!(second.commit(), Err(Error::Conflict));
+    let refused = second.commit().unwrap_err();
+    let over = Contended { object: r.oref(), class: Some("Thing".into()) };
+    assert_eq!(refused, Error::Conflict(Some(Box::new(over))));
+    assert!(refused.to_string().contains(&format!("object {} (Thing)", r.oref())), "{refused}");
     w.run(1, |tx| set(tx, r, tx.get(r)?.count() + 1)).unwrap();
     assert_eq!(count(&w, 0, r), 3);
 }
@@ -141,7 +144,7 @@ fn a_reader_never_sees_half_of_a_commit() {
     })
     .unwrap();
     w.run_until_idle();
-    assert_eq!(reader.get(y).err(), Some(Error::Conflict));
+    assert!(matches!(reader.get(y).err(), Some(Error::Conflict(_))));
 }
 
 #[test]
@@ -159,7 +162,7 @@ fn that_there_is_nothing_is_a_read_like_any_other() {
     })
     .unwrap();
     w.run_until_idle();
-    assert_eq!(reader.get(flag).err(), Some(Error::Conflict));
+    assert!(matches!(reader.get(flag).err(), Some(Error::Conflict(_))));
     drop(reader);
     assert_eq!(count(&w, 1, unborn), 5);
 }
@@ -544,7 +547,7 @@ fn base_below_floor_is_too_old() {
     for _ in 0..LAST_WRITES_MAX / 5_000 + 2 {
         many(&w, 0, 5_000, 8);
     }
-    assert_eq!(tx.commit(), Err(Error::Conflict));
+    assert!(matches!(tx.commit(), Err(Error::Conflict(_))));
     assert!(w.lock().node.machine().unwrap().stats().conflicts > 0);
     w.run(1, |tx| set(tx, x, 6)).unwrap();
     assert_eq!((count(&w, 0, x), count(&w, 0, y)), (6, 1));
@@ -683,8 +686,8 @@ fn a_transaction_that_began_in_another_history_is_a_conflict() {
     for _ in 0..3 {
         w.run(0, |tx| set(tx, other, 7)).unwrap();
     }
-    assert_eq!(tx.get(other).err(), Some(Error::Conflict));
-    assert_eq!(writer.commit(), Err(Error::Conflict));
+    assert!(matches!(tx.get(other).err(), Some(Error::Conflict(_))));
+    assert!(matches!(writer.commit(), Err(Error::Conflict(_))));
     assert_eq!(w.run(0, |tx| Ok((tx.get(r)?.count(), tx.get(other)?.count()))), Ok((1, 7)));
 }
 

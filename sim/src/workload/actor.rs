@@ -309,7 +309,7 @@ impl<'s> Worker<'s> {
             return false;
         }
         match e {
-            Error::Conflict => return !at_begin,
+            Error::Conflict(_) => return !at_begin,
             Error::Unavailable(_) | Error::Timeout(None) => {}
             Error::Timeout(Some(_)) => {}
             Error::Full(_) => world.record.counts.full += 1,

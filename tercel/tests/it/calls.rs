@@ -368,7 +368,7 @@ fn calls_go_on_over_a_restart_and_count_once() {
                         done += 1;
                         returned.fetch_add(1, Ordering::SeqCst);
                     }
-                    Err(Failure::Space(Error::Unavailable(_) | Error::Conflict)) => {}
+                    Err(Failure::Space(Error::Unavailable(_) | Error::Conflict(_))) => {}
                     Err(Failure::Space(Error::Timeout(Some(op)))) => {
                         done += i64::from(client.resolve(*op).unwrap().is_some());
                     }

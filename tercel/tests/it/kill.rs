@@ -317,7 +317,7 @@ fn notes(client: &Client, r: Ref<Sheet>, within: Duration, tell: &dyn Fn(Ending)
         let ending = match &result {
             Ok(_) => Ending::Executed,
             Err(Failure::Space(Error::Timeout(Some(_)))) => Ending::Unknown,
-            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict)) => {
+            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_))) => {
                 Ending::NotExecuted
             }
             Err(e) => panic!("{e}"),
@@ -338,7 +338,7 @@ fn notes(client: &Client, r: Ref<Sheet>, within: Duration, tell: &dyn Fn(Ending)
         }
         match sheet.noted() {
             Ok(count) => assert_eq!(count, certain.len() as u64, "behind call {id}"),
-            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict)) => {}
+            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_))) => {}
             Err(e) => panic!("{e}"),
         }
     }
@@ -366,7 +366,7 @@ fn stream(client: &Client, r: Ref<Counter>, acknowledged: &AtomicU64, over: &Ato
                 acknowledged.fetch_add(1, Ordering::SeqCst);
             }
             Err(Error::Timeout(Some(op))) => unknown.push(*op),
-            Err(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict) => {}
+            Err(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_)) => {}
             Err(e) => panic!("{e}"),
         }
     }

@@ -79,7 +79,7 @@ fn eight_threads_of_two_clients_count_to_the_exact_number() {
                             n.edit()?.set_count(n.count() + 1)
                         }) {
                             Ok(()) => true,
-                            Err(Error::Conflict) => false,
+                            Err(Error::Conflict(_)) => false,
                             Err(e) => panic!("{e}"),
                         };
                     }

@@ -42,7 +42,7 @@ fn count(tx: &Tx<'_>, r: Ref<Count>) -> Result<u64, Error> {
 fn there<R>(result: Result<R, Error>) -> Option<R> {
     match result {
         Ok(value) => Some(value),
-        Err(Error::Unavailable(_) | Error::Conflict) => None,
+        Err(Error::Unavailable(_) | Error::Conflict(_)) => None,
         Err(e) => panic!("{e}"),
     }
 }

@@ -86,7 +86,7 @@ fn threads_of_one_cache_never_see_half_of_a_commit() {
                         let tx = reader.transaction().begin().unwrap();
                         match walk(&tx, pairs[turn % PAIRS], 24) {
                             Ok(n) => read.fetch_add(n, Ordering::Relaxed),
-                            Err(Error::Conflict) => conflicts.fetch_add(1, Ordering::Relaxed),
+                            Err(Error::Conflict(_)) => conflicts.fetch_add(1, Ordering::Relaxed),
                             Err(e) => panic!("{e}"),
                         };
                     }

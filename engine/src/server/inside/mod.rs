@@ -151,7 +151,7 @@ impl Inside<'_> {
             return Ok(());
         }
         // A transaction that runs again takes other places, but not for an object that it brought.
-        Err(lost.find(|o| o.is_brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref)))
+        Err(lost.find(|o| o.is_brought).map_or(Error::Conflict(None), |o| Error::PlaceLost(o.oref)))
     }
 
     fn made(&mut self, local_writes: &mut Vec<LocalWrite>) {
@@ -314,7 +314,7 @@ impl Home for Inside<'_> {
             return Some(Err(Error::Full(Bound::Message)));
         }
         if self.check_places(local_writes).is_err() {
-            return Some(Err(Error::Conflict));
+            return Some(Err(Error::Conflict(None)));
         }
         let (reply, holds) = (reply.to_vec(), holds.to_vec());
         let taken = self.sessions(|s, cx| s.call_wrote(ticket, reply, (effects, holds), cx));

@@ -38,22 +38,21 @@ impl Inside<'_> {
     /// Looks only at what became visible since.
     pub(super) fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
         if scope.doomed() {
-            return Err(Error::Conflict);
+            return Err(Error::Conflict(None));
         }
         let (since, visible) = (scope.snapshot(), self.server.visible());
         if since == visible {
             return Ok(());
         }
         let copier = &self.local.copier;
-        let mut changed = false;
+        let mut changed = None;
         let known = copier.has_read_nothing(scope)
-            || self
-                .server
-                .sessions
-                .changes_since(since, visible, |oref| changed |= copier.has_read(scope, oref));
-        if changed || !known || since > visible {
+            || self.server.sessions.changes_since(since, visible, |oref| {
+                changed = changed.or(copier.has_read(scope, oref).then_some(oref))
+            });
+        if changed.is_some() || !known || since > visible {
             copier.doom(scope);
-            return Err(Error::Conflict);
+            return Err(Error::conflict(changed));
         }
         copier.adopt(scope, visible);
         Ok(())

@@ -279,7 +279,7 @@ fn run_world(seed: u64) {
                         promised.is_seen(client, count, seed);
                     }
                     Err(Error::Timeout(Some(_))) => {}
-                    Err(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict) => {
+                    Err(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_)) => {
                         promised.unknown -= 1
                     }
                     Err(error) => panic!("seed {seed}: {error}"),
