@@ -6,7 +6,7 @@
 //! only where a message begins (`Reader::is_amid`), and the machine hears of all that is not that answer.
 
 use std::io;
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed};
@@ -113,12 +113,8 @@ impl Shared {
         (header, bytes): (Header, usize),
         put: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
-        let mut sender = match self.sender.try_lock() {
-            Ok(sender) => sender,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        if self.is_sending() {
+        let Some(mut sender) = self.threads.try_send() else { return false };
+        if self.threads.is_sending() {
             return false;
         }
         let (out, spare) = &mut *sender;

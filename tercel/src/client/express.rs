@@ -8,8 +8,8 @@
 //! without an answer is made anew, as an operation. A datagram may not have come to the server: its call is
 //! sent again as a message, under its name.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use tercel_engine::limits;
@@ -174,43 +174,15 @@ enum Came {
     Late(Duration),
 }
 
-/// The baton, for one call. However that ends, a thread that waited for this one to read must read then.
-struct HeldBaton<'a> {
-    shared: &'a Shared,
-    baton: Option<MutexGuard<'a, Baton>>,
-}
-
-impl Drop for HeldBaton<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.baton = None;
-        if self.shared.waiting() > 0 {
-            self.shared.happen(&self.shared.machine());
-        }
-    }
-}
-
 impl Shared {
     pub(super) fn call_express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         if self.is_forked() {
             return Expressed::No;
         }
-        let baton = match self.baton.try_lock() {
-            Ok(baton) => baton,
-            // What a caller takes or is given was encoded or read by code that panicked. All that a call
-            // needs stays with the baton.
-            Err(TryLockError::Poisoned(p)) => {
-                self.baton.clear_poison();
-                p.into_inner()
-            }
-            Err(TryLockError::WouldBlock) => return Expressed::No,
-        };
-        let mut held = HeldBaton { shared: self, baton: Some(baton) };
-        // Its lock is let go of behind this.
-        match held.baton.as_deref_mut() {
-            Some(baton) => self.call_with(baton, asked, call),
-            None => Expressed::No,
-        }
+        // What a caller takes or is given is encoded and read by code that may panic. All that a call needs
+        // stays with the baton.
+        let Some(mut baton) = self.threads.take_baton() else { return Expressed::No };
+        self.call_with(&mut baton, asked, call)
     }
 
     #[inline(always)]
@@ -257,7 +229,7 @@ impl Shared {
         let is_patient = || asked.timeout.unwrap_or_else(|| self.timeout()) >= READ_MAX;
         match conn {
             // No other thread sends, or has something to be sent before.
-            ServerConnection::Shared(shared) => (!self.is_sending()).then_some(Way::Line(shared)),
+            ServerConnection::Shared(shared) => (!self.threads.is_sending()).then_some(Way::Line(shared)),
             ServerConnection::Socket(.., Some(socket)) => {
                 ((asked.object.is_some() || is_quick()) && may_wait()).then_some(Way::Packet(socket))
             }
@@ -421,7 +393,7 @@ impl Shared {
         }
         let Some(by) = &mut packets.now else { return Expressed::No };
         // Calls that follow each other keep the other threads, and the driver, from the connection beside.
-        if self.waiting() > 0 || self.is_time_to_look() {
+        if self.threads.waiting() > 0 || self.is_time_to_look() {
             let received = conn.receive(&mut reader.buffer);
             self.read(conn, reader, received);
         }
