@@ -19,7 +19,8 @@ mod suffix;
 use std::sync::Arc;
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{CallId, ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::interface::Mode;
 use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Refusal, Request};
 
@@ -42,7 +43,7 @@ use crate::pages::install::ToStore;
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::replica::entry::{Entry, kind};
-use crate::rpc::ReplyBody;
+use crate::rpc::{Context, ReplyBody, Taking};
 use crate::sessions::health::{Condition, Drain};
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
@@ -619,10 +620,10 @@ impl Server {
         self.sessions.conn_of(client)
     }
 
-    /// Runs a procedure of a service, or a method that only reads, whose request came by a shorter way than
-    /// as a message. Appends the body of the response to `response`, and what is to be done besides to `out`.
-    /// Says whether there is a response; if not, nothing has changed, and the request is to come as a
-    /// message. `local` is as for [`Server::run_calls`].
+    /// Takes in a request that came by a shorter way than as a message, if it may come so: the one place that
+    /// decides this. Runs it, appends the body of the response to `response`, and what is to be done besides
+    /// to `out`. If it says no, nothing has changed, and the request is to come as a message. `local` is as
+    /// for [`Server::run_calls`].
     #[inline]
     pub fn express(
         &mut self,
@@ -634,11 +635,11 @@ impl Server {
     ) -> bool {
         let Express { client, place, left_us, body, shared } = request;
         let Ok(request) = Request::decode(body) else { return false };
-        // A call that a follower passes on comes as a message.
-        if self.condition.is_draining() || self.leader.is_none() {
+        // A call that a follower passes on, and one at the end of the server, come as messages.
+        if self.end != End::Working || self.leader.is_none() || self.condition.is_draining() {
             return false;
         }
-        let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
+        self.now = self.now.max(now);
         let services = &self.config.services;
         // Others are given copies of the request: it stays in registers for the shortest way.
         let lent = match &shared {
@@ -648,20 +649,22 @@ impl Server {
                 _ => return false,
             },
         };
-        match request.object {
-            None => self.sessions.express(
-                (client, place),
-                (now, until),
-                &request,
-                (services, lent.as_ref()),
-                response,
-            ),
-            // It is queued with the other operations, as a message.
-            Some(_) if request.slot.is_some() => false,
-            Some(_) => {
+        match (request.object, request.slot) {
+            (None, Some(slot)) if slot < limits::credit() => {
+                let procedure = services.procedure(request.interface, request.method);
+                let Some(procedure) = procedure.filter(|p| p.mode() == Mode::Plain) else { return false };
+                let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
+                let context = Context::inline(client, now, until);
+                let taking = lent.as_ref().map_or(Taking::Payload(request.payload), Taking::InPlace);
+                let id = CallId { slot, seq: request.seq };
+                self.sessions.express((client, place), id, (procedure, taking), &context, response)
+            }
+            (Some(_), None) => {
                 self.run_reading(now, client, &{ request }, local, response.bytes(), out);
                 true
             }
+            // A method that writes is queued with the other operations, and slow procedures have threads.
+            _ => false,
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem::take;
 
 use tercel_engine::random::Random;
-use tercel_engine::schedule::{Bounds, Decision, Origin, Received, Scheduler};
+use tercel_engine::schedule::{Bounds, Decision, Origin, Received, Scheduler, Stage, TURN};
 use tercel_engine::server::{Conn, Effects, Input, LogRoom, Server};
 use tercel_engine::time::Now;
 use tercel_wire::deframer::Deframer;
@@ -225,7 +225,8 @@ impl World {
         self.wake_loop(n);
     }
 
-    /// A turn: what has come, and behind it the connections that wait.
+    /// A turn, in the order of the engine's. Nothing comes in shared memory or in datagrams, and the time is an
+    /// event of the world.
     fn loop_turn(&mut self, n: usize) {
         let now = self.nodes[n].clock.now(self.time);
         let Some(running) = &mut self.nodes[n].running else { return };
@@ -233,17 +234,26 @@ impl World {
         host.turn_at = None;
         host.spent_us.set(0);
         host.scheduler.begin_slice(Now(0));
-        for (conn, arrival) in host.take_arrivals() {
-            self.take_arrival(n, now, conn, arrival);
+        for stage in TURN {
+            let Process { node, inside, .. } = &mut self.nodes[n];
+            let Some(running) = &mut node.running else { return };
+            match stage {
+                Stage::Events => {
+                    for (conn, arrival) in running.host.take_arrivals() {
+                        self.take_arrival(n, now, conn, arrival);
+                    }
+                }
+                Stage::Methods => running.machine.run_calls(now, inside, &mut running.host.out),
+                Stage::RunQueue if running.host.scheduler.is_idle() => {}
+                Stage::RunQueue => {
+                    self.perform_turn(n);
+                    self.second_slice(n);
+                }
+                Stage::Datagrams | Stage::Lines(_) | Stage::Channels | Stage::Time => {}
+            }
         }
-        let Process { node, inside, .. } = &mut self.nodes[n];
-        let Some(running) = &mut node.running else { return };
-        running.machine.run_calls(now, inside, &mut running.host.out);
-        if !running.host.scheduler.is_idle() {
-            self.perform_turn(n);
-            self.second_slice(n);
-        }
-        self.end_turn(n);
+        self.perform_turn(n);
+        self.leave_turn(n);
     }
 
     /// Does what the machine wants done in a turn.
@@ -390,17 +400,6 @@ impl World {
                 return;
             }
         }
-    }
-
-    /// The end of a turn: what was decided is done.
-    fn end_turn(&mut self, n: usize) {
-        let now = self.nodes[n].clock.now(self.time);
-        let Process { node, inside, .. } = &mut self.nodes[n];
-        if let Some(running) = &mut node.running {
-            running.machine.run_calls(now, inside, &mut running.host.out);
-        }
-        self.perform_turn(n);
-        self.leave_turn(n);
     }
 
     /// Tells the machine which of the unheard clients read.

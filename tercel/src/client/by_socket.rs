@@ -6,19 +6,17 @@
 //! only where a message begins (`Reader::is_amid`), and the machine hears of all that is not that answer.
 
 use std::io;
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed};
 use tercel_wire::frame::{self, FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{CallId, Stamp};
-use tercel_wire::interface::Mode;
 use tercel_wire::message::{HEAD_BYTES, Response, ResponseEnd};
 
 use super::connection::{READ_MAX, RECEIVE_BYTES, ServerConnection, or_nothing};
 use super::drive::{Reader, SENDER_BYTES_MAX, Shared};
 use super::express::Calls;
-use crate::serving;
 
 impl Shared {
     /// Calls by a socket, and waits for the answer for as long as one receive may take.
@@ -30,12 +28,6 @@ impl Shared {
         (calls, at): (&mut Calls, usize),
         (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Expressed {
-        // A slow procedure and a method take longer, and the loop of a server cannot wait for itself.
-        let is_plain = asked.object.is_none() && asked.schema.methods[asked.method].mode == Mode::Plain;
-        let is_patient = asked.waits && asked.timeout.unwrap_or_else(|| self.timeout()) >= READ_MAX;
-        if !is_plain || !is_patient || reader.is_amid || !serving::is_no_loop() {
-            return Expressed::No;
-        }
         let called = self.send_and_receive((conn, header), reader, (calls, at), (asked, call));
         // However it went, what a large call needed is not kept for small ones.
         calls.spare.empty(&mut reader.buffer, RECEIVE_BYTES);
@@ -179,12 +171,8 @@ impl Shared {
         reader: &mut Reader,
         send: impl FnOnce(&mut Vec<u8>, &mut Reader) -> io::Result<()>,
     ) -> bool {
-        let mut sender = match self.sender.try_lock() {
-            Ok(sender) => sender,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        if self.is_sending() {
+        let Some(mut sender) = self.threads.try_send() else { return false };
+        if self.threads.is_sending() {
             return false;
         }
         let (out, spare) = &mut *sender;

@@ -1,27 +1,23 @@
 //! Driving the machine: which thread reads the connection, which threads sleep, which thread reconnects.
 //!
-//! Locks, in the order in which they may be taken: the baton (the right to read), then the machine with its
-//! connection. Output of the machine is sent on the connection that the machine speaks of. Bytes that arrive
-//! are believed only if they came on that connection.
+//! The rules are in `tercel_lock::baton`: one thread reads, with the baton, one sends, and no thread waits for
+//! another to send. The machine and its connection are the state that has a lock of its own. Output of the
+//! machine is sent on the connection that the machine speaks of. Bytes that arrive are believed only if they
+//! came on that connection.
 //!
-//! No thread waits for the sender (the right to write). A thread that finds it taken leaves its bytes to the
-//! thread that has it. That thread looks once more, under the machine's lock, before it lets go. So a thread
-//! that reads never waits for a thread that sends. A thread whose bytes are not taken reads meanwhile, if it
-//! has the baton or no other thread has: a server may want to be read first. A call in a line does without
-//! the sender: it goes between two whole messages. It does not go at all while a thread sends, since that
-//! thread may have earlier messages to send.
+//! A thread whose bytes are not taken reads meanwhile, if it has the baton or no other thread has: a server
+//! may want to be read first. A call in a line does without the right to send: it goes between two whole
+//! messages. It does not go at all while a thread sends, since that thread may have earlier messages to send.
 //!
 //! Only a thread with the baton judges silence, just after it has found the connection empty. Without that
 //! look, nothing may have been received because no thread read.
-//!
-//! No thread sleeps on old news: events that may end a wait are counted under the machine's lock. A thread
-//! that is about to sleep looks whether the count is still the count at which it found the wait necessary.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -31,6 +27,7 @@ use tercel_engine::client::{Client as Machine, Input, PAUSES_US, Pauses};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step};
+use tercel_lock::baton::{Held as HeldBaton, Sent, Threads};
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 use tercel_wire::spare::Spare;
@@ -76,18 +73,7 @@ impl DerefMut for Linked {
 
 /// The state that the threads of a client share.
 pub(super) struct Shared {
-    machine: Mutex<Linked>,
-    /// Waited on by threads that do not hold the baton; paired with the machine.
-    changed: Condvar,
-    /// Counts what may end a wait; changed under the machine's lock.
-    happened: AtomicU64,
-    /// Threads asleep on `changed`; changed under the machine's lock. Most often there are none, and a
-    /// wake-up would be a needless system call for each reply.
-    asleep: AtomicUsize,
-    /// Held by the one thread that reads the connection.
-    pub(super) baton: Mutex<Baton>,
-    /// Held while bytes are being sent, so that they leave in order; keeps the buffer that they were in.
-    pub(super) sender: Mutex<(Vec<u8>, Spare)>,
+    pub(super) threads: Threads<Linked, Baton, Outbox>,
     remote: Remote,
     how: How,
     /// The mark of the process that made this client. A child has copies of all fields as they were at the
@@ -101,12 +87,16 @@ pub(super) struct Shared {
     usage: Usage,
     /// Changes when a connection is made and when one is lost.
     pub(super) generation: AtomicU64,
-    /// Set while the driver holds the baton and sleeps on the connection.
-    driver_sleeps: AtomicBool,
     stopping: AtomicBool,
     /// The resident thread, once it runs.
     driver: OnceLock<Thread>,
 }
+
+/// The right to read the connection.
+pub(super) type Held<'a> = HeldBaton<'a, Linked, Baton, Outbox>;
+
+/// The buffer of the thread that sends.
+pub(super) type Outbox = (Vec<u8>, Spare);
 
 /// The parameters of calls.
 pub(super) struct How {
@@ -119,15 +109,10 @@ pub(super) struct How {
 /// The use of the connection by callers. While they use it, the driver leaves it to them.
 #[derive(Default)]
 struct Usage {
-    /// Threads inside [`Shared::drive_machine`] that wait.
-    waiting: AtomicUsize,
     /// Counts waits, so that the driver knows whether there were any lately.
     waits: AtomicU64,
     /// Calls by the shorter way; written by the thread with the baton alone.
     expressed: AtomicU64,
-    /// A thread sends, or there is something to be sent by the one that does; changed under the machine's
-    /// lock.
-    sending: AtomicBool,
 }
 
 impl Usage {
@@ -210,12 +195,7 @@ impl Shared {
     pub(super) fn new(mut machine: Machine, remote: Remote, timeout: Duration, seed: u64) -> Shared {
         machine.set_servers(remote.names());
         Shared {
-            machine: Mutex::new(Linked { machine, conn: None }),
-            changed: Condvar::new(),
-            happened: AtomicU64::new(0),
-            asleep: AtomicUsize::new(0),
-            baton: Mutex::default(),
-            sender: Mutex::default(),
+            threads: Threads::new(Linked { machine, conn: None }, Baton::default(), Outbox::default()),
             remote,
             how: How { timeout: timeout.min(FOR_EVER), timeout_us: micros(timeout) },
             birthmark: Birthmark::new(),
@@ -224,7 +204,6 @@ impl Shared {
             looked: AtomicU64::new(0),
             usage: Usage::default(),
             generation: AtomicU64::new(0),
-            driver_sleeps: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             driver: OnceLock::new(),
         }
@@ -256,7 +235,7 @@ impl Shared {
     }
 
     pub(super) fn machine(&self) -> MutexGuard<'_, Linked> {
-        unpoison(self.machine.lock())
+        self.threads.state()
     }
 
     /// The time by a clock that also runs while the machine sleeps: what was read before is old afterwards.
@@ -274,48 +253,31 @@ impl Shared {
         if machine.outgoing().is_empty() {
             return;
         }
-        let mut sender = match self.sender.try_lock() {
-            Ok(sender) => sender,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        self.usage.sending.store(true, Ordering::Relaxed);
-        for _ in 0..SENDS_MAX {
-            let (bytes, spare) = &mut *sender;
+        let conn = RefCell::new(None);
+        let take = |machine: &mut MutexGuard<'a, Linked>, (bytes, _): &mut Outbox| {
             std::mem::swap(machine.outgoing(), bytes);
             if bytes.len() > UNSENT_BYTES_MAX {
                 // A commit may wait for this.
-                self.happen(&machine);
+                self.happen(machine);
             }
-            let conn = machine.conn.clone();
-            drop(machine);
+            conn.replace(machine.conn.clone());
+        };
+        let send = |(bytes, spare): &mut Outbox| {
+            let conn = conn.take();
             let sent = conn.map(|conn| self.send(&conn, bytes, reader.as_deref_mut()).map_err(|e| (conn, e)));
             spare.empty(bytes, SENDER_BYTES_MAX);
             if let Some(Err((conn, e))) = sent {
                 self.lose(&conn, e.to_string());
             }
-            machine = self.machine();
-            if machine.outgoing().is_empty() {
-                // Before the machine is let go of: what is to be sent from now on finds the sender free.
-                self.usage.sending.store(false, Ordering::Relaxed);
-                drop(sender);
-                return;
+        };
+        let is_posted = |machine: &mut Linked| !machine.outgoing().is_empty();
+        if self.threads.send(machine, SENDS_MAX, is_posted, take, send) == Sent::Some {
+            // Others have more to send all the time, and this thread has a call to return from.
+            self.rouse();
+            if let Some(conn) = self.conn() {
+                conn.wake();
             }
         }
-        drop(machine);
-        // Others have more to send all the time, and this thread has a call to return from.
-        drop(sender);
-        self.rouse();
-        if let Some(conn) = self.conn() {
-            conn.wake();
-        }
-    }
-
-    /// Says whether a thread sends messages that this thread has left to it, or may have left. A message sent
-    /// outside of the queue could then overtake them.
-    #[inline]
-    pub(super) fn is_sending(&self) -> bool {
-        self.usage.sending.load(Ordering::Relaxed)
     }
 
     /// Leaves what is to be sent to the next thread that sends, and to the driver at the latest.
@@ -326,7 +288,7 @@ impl Shared {
         self.usage.waits.fetch_add(1, Ordering::SeqCst);
         let conn = machine.conn.clone();
         drop(machine);
-        if self.driver_sleeps.load(Ordering::SeqCst) {
+        if self.threads.must_wake() {
             conn.iter().for_each(|conn| conn.wake());
         }
     }
@@ -344,12 +306,7 @@ impl Shared {
             return Ok(());
         }
         let mut taken = None;
-        let sent = self.send_slowly(conn, rest, reader, &mut taken);
-        if taken.take().is_some() && self.waiting() > 0 {
-            // A thread that waited for this one to read must read now.
-            self.happen(&self.machine());
-        }
-        sent
+        self.send_slowly(conn, rest, reader, &mut taken)
     }
 
     /// The rest of a send, for which there was no room: reads as long as it sends, with the baton that this
@@ -359,7 +316,7 @@ impl Shared {
         conn: &Arc<ServerConnection>,
         mut bytes: &[u8],
         mut reader: Option<&mut Reader>,
-        taken: &mut Option<MutexGuard<'a, Baton>>,
+        taken: &mut Option<Held<'a>>,
     ) -> io::Result<()> {
         let mut took = Instant::now();
         let mut moved = took;
@@ -368,13 +325,9 @@ impl Shared {
         }
         while !bytes.is_empty() {
             if reader.is_none() && taken.is_none() {
-                *taken = match self.baton.try_lock() {
-                    Ok(free) => Some(free),
-                    Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
-                    Err(TryLockError::WouldBlock) => None,
-                };
+                *taken = self.threads.take_baton();
             }
-            let reader = reader.as_deref_mut().or(taken.as_deref_mut().map(|baton| &mut baton.reader));
+            let reader = reader.as_deref_mut().or(taken.as_mut().map(|baton| &mut baton.reader));
             let patience = if reader.is_some() { SLEEP_MAX } else { READER_CHECK };
             let arrived = conn.wait_to_send(patience, reader.is_some())?;
             match reader {
@@ -465,7 +418,6 @@ impl Shared {
         expressed.store(expressed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Threads that wait.
     /// Says whether the connection was not looked at for a while; then it is by the caller.
     pub(super) fn is_time_to_look(&self) -> bool {
         let now = self.now();
@@ -476,16 +428,9 @@ impl Shared {
         is_time
     }
 
-    pub(super) fn waiting(&self) -> usize {
-        self.usage.waiting.load(Ordering::SeqCst)
-    }
-
     /// Something that a thread may wait for has happened.
-    pub(super) fn happen(&self, _machine: &MutexGuard<'_, Linked>) {
-        self.happened.fetch_add(1, Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) > 0 {
-            self.changed.notify_all();
-        }
+    pub(super) fn happen(&self, machine: &MutexGuard<'_, Linked>) {
+        self.threads.happen(machine);
     }
 
     /// Takes in what has arrived, if no thread has looked for a while and no thread is reading: a thread that
@@ -495,7 +440,7 @@ impl Shared {
         if now.0.saturating_sub(self.looked.load(Ordering::Relaxed)) < LOOK_US {
             return;
         }
-        let Ok(mut baton) = self.baton.try_lock() else { return };
+        let Some(mut baton) = self.threads.take_baton() else { return };
         self.looked.store(now.0, Ordering::Relaxed);
         if let Some(conn) = self.conn() {
             let received = conn.receive(&mut baton.reader.buffer);
@@ -535,40 +480,16 @@ impl Shared {
 
     /// Waits for something to happen after the count was `seen`: by reading `conn`, if no other thread does.
     fn wait(&self, conn: Option<&Arc<ServerConnection>>, seen: u64, end: Instant) {
+        self.usage.waits.fetch_add(1, Ordering::SeqCst);
         let left = end.saturating_duration_since(Instant::now()).min(READ_MAX);
-        let nothing_happened = || self.happened.load(Ordering::SeqCst) == seen;
-        if let Some(conn) = conn {
-            match self.baton.try_lock() {
-                Ok(mut baton) => {
-                    // The previous holder of the baton may have read just what this thread waits for.
-                    if nothing_happened() && !self.give_lane_if_needed(&mut baton) {
-                        let received = conn.wait_and_receive(left, &mut baton.reader.buffer);
-                        match received {
-                            Ok(false) => self.judge(conn, &mut baton.reader),
-                            received => self.read(conn, &mut baton.reader, received),
-                        }
-                    }
-                    drop(baton);
-                    // A thread that waited for this one to read must read now.
-                    if self.waiting() > 1 {
-                        self.happen(&self.machine());
-                    }
-                    return;
-                }
-                Err(TryLockError::Poisoned(_)) => return self.baton.clear_poison(),
-                Err(TryLockError::WouldBlock) => {}
+        let read = |baton: &mut Baton| {
+            let Some(conn) = conn.filter(|_| !self.give_lane_if_needed(baton)) else { return };
+            match conn.wait_and_receive(left, &mut baton.reader.buffer) {
+                Ok(false) => self.judge(conn, &mut baton.reader),
+                received => self.read(conn, &mut baton.reader, received),
             }
-            if self.driver_sleeps.load(Ordering::SeqCst) {
-                conn.wake();
-            }
-        }
-        let machine = self.machine();
-        if nothing_happened() {
-            self.asleep.fetch_add(1, Ordering::Relaxed);
-            let woken = self.changed.wait_timeout(machine, left);
-            self.asleep.fetch_sub(1, Ordering::Relaxed);
-            drop(woken);
-        }
+        };
+        self.threads.wait((seen, left), conn.is_some(), read, || conn.iter().for_each(|conn| conn.wake()));
     }
 
     /// Waits until the first connection stands.
@@ -598,17 +519,10 @@ impl Shared {
                         machine.why_unavailable()
                     )));
                 }
-                (self.happened.load(Ordering::SeqCst), machine.conn.clone())
+                (self.threads.happened(), machine.conn.clone())
             };
-            self.wait_counted(conn.as_ref(), seen, end);
+            self.wait(conn.as_ref(), seen, end);
         }
-    }
-
-    fn wait_counted(&self, conn: Option<&Arc<ServerConnection>>, seen: u64, end: Instant) {
-        self.usage.waiting.fetch_add(1, Ordering::SeqCst);
-        self.usage.waits.fetch_add(1, Ordering::SeqCst);
-        self.wait(conn, seen, end);
-        self.usage.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The resident thread.
@@ -624,39 +538,24 @@ impl Shared {
             self.keep_time();
             let before = self.usage.count();
             std::thread::park_timeout(rest);
-            let is_used = self.waiting() > 0 || self.usage.count() != before;
-            if is_used {
-                rest = (rest * 2).min(DRIVER_REST_MAX);
-            } else {
-                rest = DRIVER_REST_MIN;
-                self.read_idle();
-            }
+            let is_used = self.threads.waiting() > 0 || self.usage.count() != before || !self.read_idle();
+            rest = if is_used { (rest * 2).min(DRIVER_REST_MAX) } else { DRIVER_REST_MIN };
         }
         let mut machine = self.machine();
         machine.bye();
         self.flush(machine, None);
     }
 
-    /// Sleeps on the connection while no other thread wants it.
-    fn read_idle(&self) {
-        let Some(conn) = self.conn() else { return };
-        let mut baton = match self.baton.try_lock() {
-            Ok(baton) => baton,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+    /// Sleeps on the connection while no other thread wants it. Says no if one reads it.
+    fn read_idle(&self) -> bool {
+        let Some(conn) = self.conn() else { return true };
+        let sleep = |baton: &mut Baton| {
+            if let Ok(Waited::Ready) = conn.wait(SLEEP_MAX, true) {
+                let received = conn.receive(&mut baton.reader.buffer);
+                self.read(&conn, &mut baton.reader, received);
+            }
         };
-        self.driver_sleeps.store(true, Ordering::SeqCst);
-        // Behind the mark: a thread that leaves something unsent from now on sees it.
-        if self.waiting() == 0
-            && self.machine().outgoing().is_empty()
-            && let Ok(Waited::Ready) = conn.wait(SLEEP_MAX, true)
-        {
-            let received = conn.receive(&mut baton.reader.buffer);
-            self.read(&conn, &mut baton.reader, received);
-        }
-        self.driver_sleeps.store(false, Ordering::SeqCst);
-        drop(baton);
-        self.happen(&self.machine());
+        self.threads.doze(|machine| machine.outgoing().is_empty(), sleep)
     }
 
     /// Tells the machine the time if it wants to know.
@@ -678,7 +577,7 @@ impl Shared {
         let Some(conn) = conn else { return };
         if let Some(why) = why {
             self.lose(&conn, why);
-        } else if is_silent && let Ok(mut baton) = self.baton.try_lock() {
+        } else if is_silent && let Some(mut baton) = self.threads.take_baton() {
             // A thread that has the baton judges for itself.
             self.judge(&conn, &mut baton.reader);
             drop(baton);
@@ -764,8 +663,7 @@ impl Shared {
         loop {
             let mut machine = self.machine();
             let (view, said) = (machine.view(), step(&mut machine, self.now()));
-            let waits_for =
-                (said == Step::Wait).then(|| (self.happened.load(Ordering::SeqCst), machine.conn.clone()));
+            let waits_for = (said == Step::Wait).then(|| (self.threads.happened(), machine.conn.clone()));
             if waits_for.is_some() || machine.outgoing().len() >= gathers {
                 self.flush(machine, None);
             } else {
@@ -789,7 +687,7 @@ impl Shared {
                     Some(Ok(())) => Error::Timeout(None),
                 });
             }
-            self.wait_counted(conn.as_ref(), seen, end);
+            self.wait(conn.as_ref(), seen, end);
         }
     }
 }

@@ -8,8 +8,8 @@
 //! without an answer is made anew, as an operation. A datagram may not have come to the server: its call is
 //! sent again as a message, under its name.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use tercel_engine::limits;
@@ -25,7 +25,7 @@ use tercel_wire::message::{HEAD_BYTES, OBJECT_SLOT, RequestTemplate, Response, R
 use tercel_wire::spare::Spare;
 
 use super::by_packet::ByPacket;
-use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
+use super::connection::{READ_MAX, SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Reader, Shared};
 use crate::channel::{End, Next, Room};
 use crate::{datagrams, serving};
@@ -160,6 +160,13 @@ const BLAST_PATIENCE: Duration = Duration::from_secs(3);
 /// Bytes of other arrivals at which a waiting call hands them on.
 const KEPT_BYTES: usize = 128 << 10;
 
+/// The shorter ways of calls.
+enum Way<'c> {
+    Line(&'c SharedMemory),
+    Packet(&'c DatagramSocket),
+    Socket,
+}
+
 /// The outcome of the wait for a call that was sent.
 enum Came {
     Answer,
@@ -167,43 +174,15 @@ enum Came {
     Late(Duration),
 }
 
-/// The baton, for one call. However that ends, a thread that waited for this one to read must read then.
-struct HeldBaton<'a> {
-    shared: &'a Shared,
-    baton: Option<MutexGuard<'a, Baton>>,
-}
-
-impl Drop for HeldBaton<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.baton = None;
-        if self.shared.waiting() > 0 {
-            self.shared.happen(&self.shared.machine());
-        }
-    }
-}
-
 impl Shared {
     pub(super) fn call_express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         if self.is_forked() {
             return Expressed::No;
         }
-        let baton = match self.baton.try_lock() {
-            Ok(baton) => baton,
-            // What a caller takes or is given was encoded or read by code that panicked. All that a call
-            // needs stays with the baton.
-            Err(TryLockError::Poisoned(p)) => {
-                self.baton.clear_poison();
-                p.into_inner()
-            }
-            Err(TryLockError::WouldBlock) => return Expressed::No,
-        };
-        let mut held = HeldBaton { shared: self, baton: Some(baton) };
-        // Its lock is let go of behind this.
-        match held.baton.as_deref_mut() {
-            Some(baton) => self.call_with(baton, asked, call),
-            None => Expressed::No,
-        }
+        // What a caller takes or is given is encoded and read by code that may panic. All that a call needs
+        // stays with the baton.
+        let Some(mut baton) = self.threads.take_baton() else { return Expressed::No };
+        self.call_with(&mut baton, asked, call)
     }
 
     #[inline(always)]
@@ -214,16 +193,16 @@ impl Shared {
             return Expressed::No;
         };
         let conn = &*conn;
-        let shared = match &**conn {
-            ServerConnection::Shared(shared) => shared,
-            ServerConnection::Socket(.., Some(datagrams)) => {
-                let by = (conn, datagrams.as_ref(), packets);
+        let shared = match self.way_of(conn, reader, asked) {
+            None => return Expressed::No,
+            Some(Way::Line(shared)) => shared,
+            Some(Way::Packet(socket)) => {
+                let by = (conn, socket, packets);
                 return self.call_by_packet(by, reader, (calls, at), of_object, (asked, call));
             }
-            ServerConnection::Socket(.., None) => {
+            Some(Way::Socket) => {
                 return self.call_by_socket((conn, header), reader, (calls, at), (asked, call));
             }
-            ServerConnection::Memory(..) => return Expressed::No,
         };
         let Some(id) = self.send_express((calls, at), of_object, shared, (asked, call)) else {
             return Expressed::No;
@@ -232,6 +211,33 @@ impl Shared {
         match self.wait_express((conn, shared), reader, (calls, at), id, (asked, call)) {
             Came::Answer => Expressed::Answered,
             Came::Late(waited) => self.give_over((calls, at), id, (waited, false)),
+        }
+    }
+
+    /// Decides whether a call may go by the shorter way that its connection has: the one place, but for room
+    /// that is looked for when the call is sent.
+    #[inline(always)]
+    fn way_of<'c>(
+        &self,
+        conn: &'c ServerConnection,
+        reader: &Reader,
+        asked: &ExpressAsked,
+    ) -> Option<Way<'c>> {
+        // A slow procedure takes longer than these ways wait, and the loop of a server cannot wait for itself.
+        let is_quick = || asked.schema.methods[asked.method].mode == Mode::Plain;
+        let may_wait = || asked.waits && serving::is_no_loop();
+        let is_patient = || asked.timeout.unwrap_or_else(|| self.timeout()) >= READ_MAX;
+        match conn {
+            // No other thread sends, or has something to be sent before.
+            ServerConnection::Shared(shared) => (!self.threads.is_sending()).then_some(Way::Line(shared)),
+            ServerConnection::Socket(.., Some(socket)) => {
+                ((asked.object.is_some() || is_quick()) && may_wait()).then_some(Way::Packet(socket))
+            }
+            ServerConnection::Socket(.., None) => {
+                let is_alone = asked.object.is_none() && is_quick() && !reader.is_amid;
+                (is_alone && is_patient() && may_wait()).then_some(Way::Socket)
+            }
+            ServerConnection::Memory(..) => None,
         }
     }
 
@@ -318,7 +324,7 @@ impl Shared {
         Some(0)
     }
 
-    /// Sends a call in a line, if it fits and the connection is free.
+    /// Sends a call in a line, if it fits and finds room.
     fn send_express(
         &self,
         (calls, at): (&mut Calls, usize),
@@ -327,9 +333,7 @@ impl Shared {
         (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Option<CallId> {
         let (id, head, left_us, rest) = self.name_call((calls, at), of_object, (asked, call))?;
-        // No other thread sends, or has something to be sent before.
-        let sent = !self.is_sending()
-            && shared.send_line(left_us, (&head, &calls.body), rest, |sink| call.put_rest(sink));
+        let sent = shared.send_line(left_us, (&head, &calls.body), rest, |sink| call.put_rest(sink));
         sent.then_some(id)
     }
 
@@ -384,18 +388,12 @@ impl Shared {
         of_object: &mut u64,
         (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Expressed {
-        // A slow procedure answers by message, and the loop of a server cannot wait for itself.
-        let is_plain = asked.object.is_some() || asked.schema.methods[asked.method].mode == Mode::Plain;
-        if !is_plain
-            || !asked.waits
-            || !serving::is_no_loop()
-            || !self.may_send_packets(conn, socket, packets, reader)
-        {
+        if !self.may_send_packets(conn, socket, packets, reader) {
             return Expressed::No;
         }
         let Some(by) = &mut packets.now else { return Expressed::No };
         // Calls that follow each other keep the other threads, and the driver, from the connection beside.
-        if self.waiting() > 0 || self.is_time_to_look() {
+        if self.threads.waiting() > 0 || self.is_time_to_look() {
             let received = conn.receive(&mut reader.buffer);
             self.read(conn, reader, received);
         }

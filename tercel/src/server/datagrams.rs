@@ -9,13 +9,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
 use tercel_datagram::packet::connection;
 use tercel_datagram::{Answerer, Asked, Limits, Packets};
 use tercel_engine::limits;
 use tercel_engine::rpc::ReplyBody;
+use tercel_engine::schedule::Turns;
 use tercel_engine::server::Conn;
 use tercel_engine::time::Now;
 use tercel_events::DatagramSocket;
@@ -42,13 +42,6 @@ struct Socket {
     /// More may have come than was taken.
     is_ready: bool,
 }
-
-/// Receives from a socket before the loop looks at something else: about a millisecond's, if packets are
-/// large.
-const RECEIVES_AT_ONCE: usize = 64;
-
-/// Time for packets in one turn, longer only by the calls that came together last.
-const SLICE: Duration = Duration::from_micros(500);
 
 /// One that is silent for so long gives its place to another.
 const IDLE_US: u64 = 10_000_000;
@@ -112,38 +105,31 @@ impl Datagrams {
         self.sockets.iter().any(|at| at.is_ready)
     }
 
-    /// Takes packets that have come, and serves the calls that are whole.
-    pub(super) fn serve(&mut self, now: Now, calls: &mut dyn Calls) {
+    /// Takes packets that have come, as far as their turn goes, and serves the calls that are whole.
+    pub(super) fn serve(&mut self, turns: &mut Turns, clock: impl Fn() -> Now, calls: &mut dyn Calls) {
         if !self.is_ready() {
             return;
         }
         let Datagrams { sockets, named, buffer } = self;
-        let begun = Instant::now();
-        for at in sockets.iter_mut().filter(|at| at.is_ready) {
-            for _ in 0..RECEIVES_AT_ONCE {
-                // The others' turn has come: what is left is there still.
-                if begun.elapsed() >= SLICE {
-                    return;
-                }
-                match datagrams::receive(&at.socket, RecvFlags::DONTWAIT, buffer) {
-                    Ok(Some(came)) => {
-                        let is_named =
-                            |packet: &&[u8]| connection(packet).is_some_and(|of| named.contains_key(&of));
-                        for packet in came.packets().filter(is_named) {
-                            let from = came.from();
-                            from.iter().for_each(|from| {
-                                at.answerer.packet(now, *from, packet, &mut at.out, &mut at.asked);
-                            });
-                        }
-                        at.answer(now, named, calls);
+        let now = clock();
+        turns.begin_datagrams(now, sockets.len());
+        while let Some(at) = turns.next_socket(|at| sockets[at].is_ready, &clock) {
+            let at = &mut sockets[at];
+            match datagrams::receive(&at.socket, RecvFlags::DONTWAIT, buffer) {
+                Ok(Some(came)) => {
+                    let is_named =
+                        |packet: &&[u8]| connection(packet).is_some_and(|of| named.contains_key(&of));
+                    for packet in came.packets().filter(is_named) {
+                        let from = came.from();
+                        from.iter().for_each(|from| {
+                            at.answerer.packet(now, *from, packet, &mut at.out, &mut at.asked);
+                        });
                     }
-                    Ok(None) => {
-                        at.is_ready = false;
-                        break;
-                    }
-                    // It reports a packet that was sent before, which its receiver did not take.
-                    Err(_) => {}
+                    at.answer(now, named, calls);
                 }
+                Ok(None) => at.is_ready = false,
+                // It reports a packet that was sent before, which its receiver did not take.
+                Err(_) => {}
             }
         }
     }
@@ -206,6 +192,7 @@ mod tests {
     /// A server, and a client of it whose packets are recorded.
     struct World {
         server: Datagrams,
+        turns: Turns,
         counted: Counted,
         client: UdpSocket,
         caller: Caller,
@@ -218,7 +205,8 @@ mod tests {
         fn serve(&mut self) {
             self.server.is_readable(0);
             while self.server.is_ready() {
-                self.server.serve(self.now, &mut self.counted);
+                let now = self.now;
+                self.server.serve(&mut self.turns, || now, &mut self.counted);
             }
         }
 
@@ -260,8 +248,8 @@ mod tests {
         let caller = Caller::new(Now(1), 7, &mut out);
         let name = caller.incarnation();
         server.name(Conn(1), ClientId(5), name);
-        let (counted, recorded) = (Counted::default(), Vec::new());
-        let mut world = World { server, counted, client, caller, out, recorded, now: Now(1) };
+        let (turns, counted, recorded) = (Turns::default(), Counted::default(), Vec::new());
+        let mut world = World { server, turns, counted, client, caller, out, recorded, now: Now(1) };
         let (mut random, mut calls) = (Random::new(1), 0_u32);
         for n in 0..STRANGERS {
             if n % 1_000 == 0 {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
 use tercel_engine::rpc::ReplyBody;
+use tercel_engine::schedule::Turns;
 use tercel_engine::server::{Conn, Effects, Express, Input, Local, LocalConfig, Server as Machine};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
@@ -48,16 +49,21 @@ impl Core {
         self.begun + Duration::from_micros(now.0)
     }
 
+    pub(super) fn clock(&self) -> impl Fn() -> Now + use<> {
+        let begun = self.begun;
+        move || since(begun)
+    }
+
     /// The clock, and what hands frames to the machine.
     pub(super) fn frames(
         &mut self,
         now: Now,
     ) -> (impl Fn() -> Now + use<>, impl FnMut(Conn, Header, &[u8]) + use<'_>) {
-        let (begun, machine, out) = (self.begun, &mut self.machine, &mut self.out);
+        let (clock, machine, out) = (self.clock(), &mut self.machine, &mut self.out);
         let handle = move |conn, header: Header, body: &[u8]| {
             machine.handle(now, Input::Frame(conn, header, body), out);
         };
-        (move || since(begun), handle)
+        (clock, handle)
     }
 
     pub(super) fn take(&mut self, now: Now, input: Input<'_>) {
@@ -117,10 +123,6 @@ struct LendState {
     is_closed: bool,
 }
 
-/// Turns of a loop that does not sleep after which it waits for a thread that wants the machine. A thread
-/// that sleeps takes some turns to wake up.
-const TURNS_MAX: u32 = 4;
-
 impl Lending {
     fn state(&self) -> MutexGuard<'_, LendState> {
         // A step that panicked has lost the machine: the loop finds that out and stops.
@@ -142,13 +144,11 @@ impl Lending {
         None
     }
 
-    /// Takes the machine back; `None` if a thread lost it. `turns` counts how often the loop was back too
-    /// soon for a waiting thread to take it.
-    pub(super) fn take_back(&self, turns: &mut u32) -> Option<Box<Core>> {
+    /// Takes the machine back; `None` if a thread lost it. `turns` decides whether the loop was back too soon
+    /// for a waiting thread to take it.
+    pub(super) fn take_back(&self, turns: &mut Turns) -> Option<Box<Core>> {
         let mut state = self.state();
-        *turns = if self.wanting.load(Ordering::SeqCst) == 0 { 0 } else { *turns + 1 };
-        if *turns >= TURNS_MAX {
-            *turns = 0;
+        if turns.is_for_threads(self.wanting.load(Ordering::SeqCst) > 0) {
             let before = state.steps;
             let is_waited_for = |state: &mut LendState| {
                 state.core.is_some() && state.steps == before && self.wanting.load(Ordering::SeqCst) > 0

@@ -188,19 +188,6 @@ pub(super) trait Calls {
     fn serve_in_place(&mut self, of: &mut Known, large: &Large<'_, '_>, out: &mut ReplyBody<'_>) -> bool;
 }
 
-/// The result of [`Channels::serve`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
-    Nothing,
-    /// Calls, which are served.
-    Calls,
-    /// Something else, which is to be taken.
-    More,
-}
-
-/// Calls in lines that are served before the clock is looked at.
-pub(super) const CALLS_AT_ONCE: u32 = 16;
-
 /// A ring and its blocks are taken in fewer.
 const TAKES_BEHIND_END: u32 = 64;
 
@@ -330,9 +317,10 @@ impl Channels {
     }
 
     /// Serves the calls in lines that connections have sent, as far as nothing else came before them: each
-    /// connection's in turn, and some in all. Says what was found, and how many were served.
+    /// connection's in turn, and `calls_max` in all. Gives the number of calls that were served, and says
+    /// whether something else is to be taken.
     #[inline(never)]
-    pub(super) fn serve(&mut self, calls: &mut impl Calls) -> (Found, u32) {
+    pub(super) fn serve(&mut self, calls_max: u32, calls: &mut impl Calls) -> (u32, bool) {
         let Channels { peers, hot, room, body, spare, .. } = self;
         let mut served = 0;
         // Another one begins the next time.
@@ -346,29 +334,29 @@ impl Channels {
             };
             // A client that does not take its answers is held up as those on sockets are.
             if peer.is_due() || peer.unsent_bytes() > 0 {
-                return (Found::More, served);
+                return (served, true);
             }
             if peer.client.is_none() {
                 peer.client = calls.client_of(peer.conn).map(|client| Known { client, place: 0 });
             }
-            while served < CALLS_AT_ONCE {
+            while served < calls_max {
                 match peer.serve_next(calls, room, body) {
                     Ok(Some(true)) => {}
-                    Ok(Some(false)) => return (Found::More, served),
+                    Ok(Some(false)) => return (served, true),
                     Ok(None) => break,
                     Err(Corrupt) => {
                         peer.is_broken = true;
-                        return (Found::More, served);
+                        return (served, true);
                     }
                 }
                 served += 1;
                 spare.empty(body, KEPT_BYTES);
                 if peer.unsent_bytes() > 0 {
-                    return (Found::More, served);
+                    return (served, true);
                 }
             }
         }
-        (if served > 0 { Found::Calls } else { Found::Nothing }, served)
+        (served, false)
     }
 
     /// The client has ended: what it sent before is still taken.
@@ -551,7 +539,7 @@ mod tests {
                 let head = (&[5; HEAD_BYTES], &[][..]);
                 let bytes = &mut |sink: &mut tercel_wire::payload::PartSink<'_>| sink(&vec![5; rest]);
                 assert_eq!(End::Client.send_with(&mut sender, 9, head, rest, |sink| bytes(sink)), Ok(true));
-                assert_eq!(channels.serve(&mut noted), (Found::Calls, 1));
+                assert_eq!(channels.serve(16, &mut noted), (1, false));
             }
             let all = long.map(|rest| HEAD_BYTES + rest);
             let (expected_in_place, expected_copied) = match (is_own, takes_in_place) {

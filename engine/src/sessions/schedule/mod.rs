@@ -16,10 +16,14 @@
 //! | `run_queue` | connections that wait for a turn |
 //! | `backpressure` | connections that ask faster than they read |
 //! | `held` | what all connections make the server hold |
+//! | `turn` | the order of a host's loop, lines and packets included |
 
 mod backpressure;
 mod held;
 mod run_queue;
+mod turn;
+
+pub use turn::{Next, Stage, TURN, Turns};
 
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{FrameError, Header, split};

@@ -1,0 +1,301 @@
+//! Every interleaving of the races between threads that share a connection, with the very functions that they
+//! call.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p tercel-lock --test loom`. Each race is told once in the
+//! order that the threads keep; a model with another one shows that it would be caught. A thread that sleeps
+//! and is never woken is what loom calls a deadlock: no wait of a model ends by its time.
+#![cfg(loom)]
+#![allow(dead_code, reason = "the models do not call every function")]
+
+#[path = "../src/baton.rs"]
+mod baton;
+#[path = "../src/sync.rs"]
+mod sync;
+
+use std::sync::LockResult;
+use std::time::Duration;
+
+use baton::{Sent, Threads};
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+fn unpoison<T>(result: LockResult<T>) -> T {
+    result.unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The state: answers that have come, by their callers, and messages that are posted.
+#[derive(Default)]
+struct State {
+    came: [bool; 2],
+    posted: u32,
+}
+
+/// The threads of a client, and its connection: the reader has the number of answers that it has read, the
+/// sender the messages that it was given and those that it has sent.
+struct Client {
+    threads: Threads<State, usize, (u32, u32)>,
+    /// Ends a sleep of the resident thread, also one that has yet to begin.
+    bell: Mutex<bool>,
+    steps: AtomicU64,
+}
+
+impl Client {
+    fn new() -> Arc<Client> {
+        let threads = Threads::new(State::default(), 0, (0, 0));
+        Arc::new(Client { threads, bell: Mutex::new(false), steps: AtomicU64::new(0) })
+    }
+
+    /// Reads the next answer. They are there, in the order of their callers.
+    fn read(&self, read: &mut usize) {
+        let mut state = self.threads.state();
+        if let Some(came) = state.came.get_mut(*read) {
+            (*came, *read) = (true, *read + 1);
+            self.threads.happen(&state);
+        }
+    }
+
+    /// Waits for an answer, as `Shared::drive_until_done` does.
+    fn call(&self, caller: usize) {
+        loop {
+            let seen = {
+                let state = self.threads.state();
+                if state.came[caller] {
+                    return;
+                }
+                self.threads.happened()
+            };
+            self.threads.wait((seen, Duration::MAX), true, |read| self.read(read), || self.ring());
+        }
+    }
+
+    fn ring(&self) {
+        *self.bell.lock().unwrap() = true;
+    }
+
+    /// Sleeps with the baton. Loom cannot end a model whose threads are stuck with a lock, so a sleep fails
+    /// where all other threads have ended or sleep themselves.
+    fn sleep(&self) {
+        for _ in 0..2 {
+            if *self.bell.lock().unwrap() {
+                return;
+            }
+            thread::yield_now();
+        }
+        assert!(*self.bell.lock().unwrap(), "the driver is never woken");
+    }
+
+    fn post(&self) {
+        self.threads.state().posted += 1;
+    }
+
+    /// Does nothing, in any order with those of other threads: loom takes no other turn while a lock is held
+    /// between whose ends nothing is shared.
+    fn step(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sends what is posted, as `Shared::flush` does.
+    fn send(&self, times_max: u32) -> Sent {
+        let take = |state: &mut sync::MutexGuard<'_, State>, out: &mut (u32, u32)| {
+            out.0 = std::mem::take(&mut state.posted);
+        };
+        let is_posted = |state: &mut State| state.posted > 0;
+        self.threads.send(self.threads.state(), times_max, is_posted, take, |out| out.1 += out.0)
+    }
+
+    fn sent(&self) -> u32 {
+        self.threads.try_send().unwrap().1
+    }
+}
+
+/// Runs two threads in every interleaving, and behind them `end`.
+fn model(one: fn(&Client), other: fn(&Client), end: fn(&Client)) {
+    loom::model(move || {
+        let client = Client::new();
+        let beside = client.clone();
+        let beside = thread::spawn(move || one(&beside));
+        other(&client);
+        beside.join().unwrap();
+        end(&client);
+    });
+}
+
+#[test]
+fn each_caller_gets_its_answer() {
+    model(|client| client.call(0), |client| client.call(1), |_| {});
+}
+
+/// Lets go of the baton by its bare lock, with `look` before that.
+fn read_and_let_go(client: &Client, look: fn(&Client) -> bool) {
+    if let Ok(baton) = client.threads.baton.try_lock() {
+        let is_waited_for = look(client);
+        drop(baton);
+        if is_waited_for {
+            client.threads.happen(&client.threads.state());
+        }
+    }
+}
+
+/// Reads without waiting, as `Shared::look` does, and finds nothing.
+fn look(client: &Client) {
+    let baton = client.threads.take_baton();
+    client.step();
+    client.threads.waiting();
+    drop(baton);
+}
+
+#[test]
+fn thread_that_reads_for_itself_hands_over() {
+    model(look, |client| client.call(0), |_| {});
+}
+
+#[test]
+#[should_panic]
+fn hand_over_without_a_look_would_be_caught() {
+    let read = |client: &Client| read_and_let_go(client, |client| client.threads.waiting() > 9);
+    model(read, |client| client.call(0), |_| {});
+}
+
+#[test]
+#[should_panic]
+fn look_before_the_hand_over_would_be_caught() {
+    model(
+        |client| read_and_let_go(client, |client| client.threads.waiting() > 0),
+        |client| client.call(0),
+        |_| {},
+    );
+}
+
+/// Waits as `Threads::wait` does, in another order.
+#[test]
+#[should_panic]
+fn wait_that_is_counted_late_would_be_caught() {
+    let call = |client: &Client| {
+        let seen = client.threads.happened();
+        client.step();
+        if let Some(mut baton) = client.threads.take_baton() {
+            return client.read(&mut baton);
+        }
+        client.threads.waiting.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // Where it would sleep.
+        for _ in 0..2 {
+            drop(client.threads.state());
+            if client.threads.happened() != seen {
+                return;
+            }
+            thread::yield_now();
+        }
+        panic!("it is never woken");
+    };
+    model(look, call, |_| {});
+}
+
+/// Sleeps on the connection once, as the driver does.
+fn doze(client: &Client) {
+    client.threads.doze(|state| state.posted == 0 && !state.came[0], |_| client.sleep());
+}
+
+#[test]
+fn driver_that_sleeps_with_the_baton_gives_it_to_a_caller() {
+    model(doze, |client| client.call(0), |_| {});
+}
+
+/// Sleeps as `Threads::doze` does, without the mark before the look.
+#[test]
+#[should_panic]
+fn driver_that_looks_before_its_mark_would_be_caught() {
+    let doze = |client: &Client| {
+        let Ok(baton) = client.threads.baton.try_lock() else { return };
+        if client.threads.waiting() == 0 {
+            client.threads.is_dozing.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            client.sleep();
+        }
+        client.threads.is_dozing.store(false, Ordering::Relaxed);
+        drop(baton);
+        client.threads.happen(&client.threads.state());
+    };
+    model(doze, |client| client.call(0), |_| {});
+}
+
+#[test]
+fn message_left_unsent_wakes_the_driver() {
+    let leave = |client: &Client| {
+        client.post();
+        if client.threads.must_wake() {
+            client.ring();
+        }
+    };
+    model(leave, doze, |_| {});
+}
+
+#[test]
+#[should_panic]
+fn message_posted_after_the_look_would_be_caught() {
+    let leave = |client: &Client| {
+        let must_wake = client.threads.must_wake();
+        client.post();
+        if must_wake {
+            client.ring();
+        }
+    };
+    model(leave, doze, |_| {});
+}
+
+fn post_and_send(client: &Client) {
+    client.post();
+    client.send(2);
+}
+
+#[test]
+fn message_posted_beside_a_send_is_sent() {
+    model(post_and_send, post_and_send, |client| {
+        assert_eq!(client.sent(), 2);
+        assert!(!client.threads.is_sending());
+    });
+}
+
+#[test]
+fn send_that_is_held_to_its_times_says_so() {
+    let one = |client: &Client| {
+        client.post();
+        // The driver goes on where others have posted more.
+        while client.send(1) == Sent::Some {}
+    };
+    model(one, one, |client| assert_eq!(client.sent(), 2));
+}
+
+#[test]
+#[should_panic]
+fn right_that_outlasts_the_state_would_be_caught() {
+    let send = |client: &Client| {
+        client.post();
+        client.step();
+        let Some(mut out) = client.threads.try_send() else { return };
+        loop {
+            let posted = std::mem::take(&mut client.threads.state().posted);
+            out.1 += posted;
+            // The state is let go of, and the right yet to be.
+            client.step();
+            if posted == 0 {
+                return;
+            }
+        }
+    };
+    model(send, send, |client| assert_eq!(client.sent(), 2));
+}
+
+#[test]
+fn message_goes_after_those_that_its_thread_has_left() {
+    let passes = |client: &Client| {
+        client.post();
+        let sent = client.send(2);
+        // A line may go now only if nothing of this thread is to be sent before it.
+        if sent == Sent::ByOther && !client.threads.is_sending() {
+            assert_eq!(client.threads.state().posted, 0);
+        }
+    };
+    model(post_and_send, passes, |_| {});
+}

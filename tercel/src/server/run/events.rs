@@ -1,0 +1,308 @@
+//! Events of sockets and of other threads, taken one by one.
+
+use std::os::fd::OwnedFd;
+
+use tercel_engine::rpc::streams::Said;
+use tercel_engine::schedule::{Decision, Origin, Received};
+use tercel_engine::server::{Conn, Input, Recovery};
+use tercel_engine::time::Now;
+use tercel_events::shm::Channel;
+use tercel_events::{Event, Kind, Token};
+use tercel_wire::id::MemberId;
+
+use super::{DATAGRAMS_KEY, LISTENER_KEY, Loop, MEMORY_BIT, PEER_KEY, Peer, UPSTREAM_KEY};
+use crate::address::is_this_host;
+use crate::channel::{REFUSED, TAKEN};
+use crate::server::Post;
+use crate::server::door::{Giver, Offered};
+use crate::server::inside::Core;
+use crate::server::journal;
+use crate::server::shared::SharedPeer;
+
+impl Loop {
+    pub(super) fn event(&mut self, core: &mut Core, now: Now, event: Event<Post>) {
+        let conn = self.conn_of(event.token, event.key);
+        match event.kind {
+            Kind::Accepted { stream, .. } if self.end.by.is_some() => {
+                self.queue.revoke(stream);
+            }
+            Kind::Accepted { stream, peer } => {
+                let conn = Conn(stream.bits());
+                self.conns.insert(conn, Peer::Socket(stream));
+                self.scheduler.connected(conn, Origin::Network);
+                core.take(now, Input::Connected(conn));
+                // A Unix socket's peer has no address.
+                if peer.is_none_or(is_this_host) {
+                    core.take(now, Input::OneHost(conn));
+                }
+            }
+            // It speaks in the memory alone: the bytes mean nothing.
+            Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
+                self.rung(core, now, conn);
+            }
+            // A member says over its own connection what it has to say; here it refuses, or answers one whose
+            // address it does not know.
+            Kind::Received(lease) if event.key == PEER_KEY => {
+                let heard = self.group.as_mut().and_then(|group| group.heard(event.token, &lease));
+                if let Some((member, refused, packets)) = heard {
+                    packets.iter().for_each(|packet| core.take(now, Input::Packet(member, packet)));
+                    if let Some(text) = refused {
+                        self.journal.refused(member, &text);
+                        core.take(now, Input::RefusedBy(member, text));
+                    }
+                }
+            }
+            Kind::Received(lease) => {
+                // As of the flush before this batch: what was not sent then is what the peer did not take.
+                let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);
+                self.received(core, now, conn, &lease, unsent_bytes);
+            }
+            Kind::EndOfStream | Kind::Closed(_) if event.key == PEER_KEY => {
+                if let Some(member) = self.group.as_mut().and_then(|group| group.ended(event.token)) {
+                    journal::disconnected(member);
+                }
+                self.queue.revoke(event.token);
+            }
+            // A server that no client can reach any more does not go on as if one could.
+            Kind::Closed(error) if event.key == LISTENER_KEY => {
+                self.end.failed = Some(format!("it can no longer accept connections: {error}"));
+            }
+            Kind::EndOfStream | Kind::Closed(_) => match self.conns.get(&conn) {
+                Some(Peer::Shared(at)) => self.hot.channels.ended(*at),
+                _ => self.gone(core, now, conn),
+            },
+            Kind::Posted(post) => self.posted(core, now, post),
+            Kind::Drained => {
+                let decision = self.scheduler.drained(conn);
+                self.obey(core, now, conn, decision);
+            }
+            Kind::Ready(_) if event.key >= DATAGRAMS_KEY => {
+                self.hot.datagrams.is_readable((event.key - DATAGRAMS_KEY) as usize);
+            }
+            Kind::Ready(_) if matches!(self.conns.get(&conn), Some(Peer::Socket(_))) => {
+                self.begun(event.token);
+            }
+            Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
+        }
+    }
+
+    /// The connection of a stream.
+    fn conn_of(&self, stream: Token, key: u64) -> Conn {
+        let upstream = self.group.as_ref().filter(|_| key == UPSTREAM_KEY);
+        upstream.and_then(|group| group.upstream(stream)).unwrap_or(Conn(stream.bits()))
+    }
+
+    /// The leader is connected, for clients that read here, or cannot be.
+    fn reached(&mut self, core: &mut Core, now: Now, conn: Conn, stream: Option<OwnedFd>) {
+        let stream = stream.and_then(|stream| self.queue.declare_stream(stream, UPSTREAM_KEY).ok());
+        let (Some(stream), Some(group)) = (stream, &mut self.group) else {
+            return core.take(now, Input::Disconnected(conn));
+        };
+        group.upstream_began(stream, conn);
+        self.conns.insert(conn, Peer::Socket(stream));
+        self.scheduler.connected(conn, Origin::Member);
+        core.take(now, Input::Reached(conn));
+    }
+
+    /// The client of a connection in shared memory has rung.
+    fn rung(&mut self, core: &mut Core, now: Now, conn: Conn) {
+        let Some(Peer::Shared(at)) = self.conns.get(&conn) else { return };
+        match self.hot.channels.rung(*at) {
+            Ok(false) => {}
+            Ok(true) => {
+                let decision = self.scheduler.drained(conn);
+                self.obey(core, now, conn, decision);
+            }
+            Err(_) => self.gone(core, now, conn),
+        }
+    }
+
+    /// A connection to a Unix socket has sent its first bytes: it hands a channel over, or goes on by the
+    /// socket.
+    fn begun(&mut self, stream: Token) {
+        let conn = Conn(stream.bits());
+        let Some(socket) = self.queue.fd(stream) else { return };
+        let is_taken = match self.hot.door.look(socket, self.hot.channels.count()) {
+            Offered::Nothing => None,
+            Offered::Refused => Some(false),
+            Offered::Channel(channel, giver) => {
+                self.share(conn, stream, *channel, giver);
+                Some(true)
+            }
+        };
+        if let Some(is_taken) = is_taken {
+            // One byte always finds room.
+            let _ = self.queue.send(stream, vec![if is_taken { TAKEN } else { REFUSED }]);
+        }
+        self.queue.receive_from(stream);
+    }
+
+    /// Listens to a channel from now on.
+    fn share(&mut self, conn: Conn, stream: Token, channel: Channel, giver: Giver) {
+        let peer = SharedPeer::new(conn, stream, channel.split(), giver.is_own);
+        let at = self.hot.channels.add(peer, giver.pid);
+        self.conns.insert(conn, Peer::Shared(at));
+    }
+
+    fn posted(&mut self, core: &mut Core, now: Now, post: Post) {
+        match post {
+            Post::Written(end) => {
+                self.look_at_disk(core, now);
+                self.records.written = end.position;
+                self.recover_if_due();
+                core.take(now, Input::Written(end.cuts, end.position));
+            }
+            Post::Cut(last) => {
+                if let Err(why) = self.records.was_cut(last) {
+                    self.end.failed = Some(why);
+                }
+                core.take(now, Input::Written(self.records.cuts(), last.position));
+            }
+            Post::Dialed(to, stream) => self.dialed(to, stream),
+            Post::Reached(conn, stream) => self.reached(core, now, conn, stream),
+            Post::Saved(number) => core.take(now, Input::Saved(number)),
+            // It is told for a while, and the leader asked again.
+            Post::Copied(Err((member, why))) => {
+                self.journal.refused(member, &why);
+                core.take(now, Input::RefusedBy(member, why));
+            }
+            Post::Copied(Ok((view, end))) => {
+                journal::copy_ended(view);
+                self.end.copied = true;
+                core.take(now, Input::Copied(view, end));
+            }
+            Post::Found(from, entries) => core.take(now, Input::FoundLog(from, entries)),
+            Post::Recovered(recovered) => self.recovered(core, now, recovered),
+            Post::LogFailed(why) => self.end.failed = Some(format!("the log: {why}")),
+            Post::Panicked(why) => self.end.failed = Some(why),
+            Post::Read(view, page, result) => {
+                core.take(now, Input::Read(view, page, result));
+            }
+            Post::Installed(view, Ok(())) => core.take(now, Input::Installed(view)),
+            Post::Pinned(view, pin, result) => {
+                core.take(now, Input::Pinned(view, pin, result));
+            }
+            Post::PinnedRead(view, pin, result) => {
+                core.take(now, Input::PinnedRead(view, pin, result));
+            }
+            Post::PagesFull(full) => {
+                self.disk.pages_full = full;
+                self.look_at_disk(core, now);
+            }
+            Post::Installed(_, Err(why)) => self.end.failed = Some(format!("the page store: {why}")),
+            Post::Open(_, pipe) if self.end.by.is_some() => pipe.close(),
+            Post::Open(id, pipe) => {
+                let conn = Conn(id | MEMORY_BIT);
+                self.conns.insert(conn, Peer::Memory(pipe));
+                self.scheduler.connected(conn, Origin::Process);
+                core.take(now, Input::Connected(conn));
+                core.take(now, Input::OneHost(conn));
+            }
+            Post::Bytes(id, bytes) => self.received(core, now, Conn(id | MEMORY_BIT), &bytes, 0),
+            Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),
+            // Its remaining work is done after this batch.
+            Post::Inside => {}
+            Post::Ran(view, done) => core.take(now, Input::Ran(view, done)),
+            Post::Says(view, id, said) => {
+                if let Said::Item(_, item) = &said {
+                    self.workers.handed(id, item.len());
+                }
+                core.take(now, Input::Says(view, id, said));
+            }
+            Post::Drain(tell) => self.drain(core, now, tell),
+            Post::Stop => self.stop(core, now),
+        }
+    }
+
+    pub(super) fn received(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        conn: Conn,
+        bytes: &[u8],
+        unsent_bytes: usize,
+    ) {
+        let (clock, mut handle) = core.frames(now);
+        let handle_one = move |header, body: &[u8]| handle(conn, header, body);
+        let Received { decision, kept_bytes } =
+            self.scheduler.received(conn, bytes, unsent_bytes, clock, handle_one);
+        self.obey(core, now, conn, decision);
+        if kept_bytes > 0 {
+            // A long message takes its time, and whoever sends it is there.
+            core.take(now, Input::Alive(conn));
+            self.end_for_room(core, now, conn, kept_bytes);
+            self.hot.long.push(conn);
+        }
+    }
+
+    /// Receives the rest of long messages of which a part came in this batch, to where they are read. What
+    /// came is behind all that the batch has brought.
+    pub(super) fn receive_rest(&mut self, core: &mut Core, now: Now) {
+        let mut all = std::mem::take(&mut self.hot.long);
+        for conn in all.drain(..) {
+            let Some(Peer::Socket(token)) = self.conns.get(&conn) else { continue };
+            let (token, queue) = (*token, &mut self.queue);
+            let (clock, mut handle) = core.frames(now);
+            let handle_one = move |header, body: &[u8]| handle(conn, header, body);
+            let receive = |into: &mut Vec<u8>| queue.receive_more(token, into);
+            let received = self.scheduler.receive_rest(conn, receive, clock, handle_one);
+            self.obey(core, now, conn, received.decision);
+            self.end_for_room(core, now, conn, received.kept_bytes);
+        }
+        self.hot.long = all;
+    }
+
+    /// Carries out the scheduler's decision on a connection.
+    pub(super) fn obey(&mut self, core: &mut Core, now: Now, conn: Conn, decision: Decision) {
+        match (decision, self.conns.get(&conn)) {
+            (Decision::Pause, Some(Peer::Socket(token))) => _ = self.queue.pause(*token),
+            (Decision::Resume, Some(Peer::Socket(token))) => _ = self.queue.resume(*token),
+            (Decision::Pause, Some(Peer::Shared(at))) => self.hot.channels.pause(*at, true),
+            (Decision::Resume, Some(Peer::Shared(at))) => self.hot.channels.pause(*at, false),
+            (Decision::Close, _) => {
+                self.close(core, conn);
+                core.take(now, Input::Disconnected(conn));
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends connections if so many bytes more of this one are too much.
+    fn end_for_room(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: usize) {
+        let has_greeted = |conn| core.machine.has_greeted(conn);
+        for conn in self.scheduler.over_received(conn, bytes, has_greeted) {
+            let why = "the server has received too much of messages that do not come to their end: try again";
+            core.take(now, Input::NoRoom(conn, why));
+        }
+    }
+
+    /// Another member is connected.
+    fn dialed(&mut self, to: MemberId, stream: OwnedFd) {
+        let Some(group) = &mut self.group else { return };
+        match self.queue.declare_stream(stream, PEER_KEY) {
+            Ok(token) => {
+                journal::connected(to);
+                group.dialed(to, token, &mut self.queue);
+            }
+            // It is tried again when there is room.
+            Err(_) => group.lost(to),
+        }
+    }
+
+    /// A replica was recovered after this server's leader was deposed.
+    fn recovered(&mut self, core: &mut Core, now: Now, recovered: Result<Box<Recovery>, String>) {
+        let rejoined = recovered.and_then(|recovery| {
+            core.machine.rejoin(now, *recovery, &mut core.out).map_err(|error| error.to_string())
+        });
+        if let Err(why) = rejoined {
+            self.end.failed = Some(format!("it cannot go on after another server led: {why}"));
+        }
+    }
+
+    /// Begins to recover a replica, if that is due and the log is written as far as it needs.
+    pub(super) fn recover_if_due(&mut self) {
+        if let Some(work) = self.group.as_mut().and_then(|group| group.recovery_due(self.records.written)) {
+            self.store.recover(work);
+        }
+    }
+}
