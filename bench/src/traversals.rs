@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     match callgrind::is_here() {
         true => {
             options.say("instructions of a hop, by valgrind");
-            rows.push(hop::row(&scratch.join("small"), &scratch.join(""))?);
+            rows.extend(hop::rows(&scratch.join("small"), &scratch.join(""))?);
         }
         false => options.say("instructions of a hop: not counted, for valgrind is not installed"),
     }
