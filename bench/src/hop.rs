@@ -28,9 +28,8 @@ const COUNT: u32 = 5;
 /// A sentence: what failed.
 pub fn rows(data: &Path, dir: &Path) -> Result<[Row; 2], String> {
     let counted = callgrind::run("oo7", ROLE, data, dir)?;
-    let [t1, native_t1, t6, native_t6] = ["our_t1", "native_t1", "our_t6", "native_t6"].map(|name| {
-        callgrind::instructions_of(&counted, &format!("::{name}")) as f64 / f64::from(COUNT)
-    });
+    let [t1, native_t1, t6, native_t6] = ["our_t1", "native_t1", "our_t6", "native_t6"]
+        .map(|name| callgrind::instructions_of(&counted, &format!("::{name}")) as f64 / f64::from(COUNT));
     if [t1, native_t1, t6, native_t6].contains(&0.0) {
         return Err("valgrind does not know one of the traversals that are counted".into());
     }
