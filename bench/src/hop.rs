@@ -1,8 +1,8 @@
-//! The instructions of user space that a hop takes in a hot T1, ours and natively, counted by valgrind's
-//! callgrind.
+//! The instructions of user space that a hop takes in a hot T1 and a hot T6, ours and natively, counted by
+//! valgrind's callgrind.
 //!
 //! Each counted traversal is a transaction of its own, so first touches are among its hops, and so is all
-//! that the traversal does itself.
+//! that the traversal does itself. In T6 four hops of ten are first touches.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -22,33 +22,41 @@ pub const ROLE: &str = "TERCEL_BENCH_HOP";
 /// Counted traversals.
 const COUNT: u32 = 5;
 
-/// The row, of the small database in `data`. `dir` is for what valgrind writes.
+/// The rows, of the small database in `data`. `dir` is for what valgrind writes.
 ///
 /// # Errors
 /// A sentence: what failed.
-pub fn row(data: &Path, dir: &Path) -> Result<Row, String> {
+pub fn rows(data: &Path, dir: &Path) -> Result<[Row; 2], String> {
     let counted = callgrind::run("oo7", ROLE, data, dir)?;
-    let [ours, native] = ["::our_traversal", "::native_traversal"].map(|name| {
-        callgrind::instructions_of(&counted, name) as f64 / f64::from(COUNT) / hops(Spec::SMALL) as f64
-    });
-    if ours == 0.0 || native == 0.0 {
+    let [t1, native_t1, t6, native_t6] = ["our_t1", "native_t1", "our_t6", "native_t6"]
+        .map(|name| callgrind::instructions_of(&counted, &format!("::{name}")) as f64 / f64::from(COUNT));
+    if [t1, native_t1, t6, native_t6].contains(&0.0) {
         return Err("valgrind does not know one of the traversals that are counted".into());
     }
-    Ok(Row {
-        limit: Some("native.pointers".into()),
-        limit_value: Some(native),
-        ratio: Some(ours / native),
-        ..Row::new("oo7.instructions.hop", ours, "instructions", COUNT.into())
-    }
-    .note("user space, in T1; what the traversal does itself is among them"))
+    let row = |id: &str, ours: f64, native: f64, hops: u64| {
+        Row {
+            limit: Some("native.pointers".into()),
+            limit_value: Some(native / hops as f64),
+            ratio: Some(ours / native),
+            ..Row::new(id, ours / hops as f64, "instructions", COUNT.into())
+        }
+        .note("user space; what the traversal does itself is among them")
+    };
+    let spec = Spec::SMALL;
+    Ok([
+        row("oo7.instructions.hop", t1, native_t1, t1_hops(spec)),
+        row("oo7.instructions.t6.hop", t6, native_t6, t6_hops(spec)),
+    ])
 }
 
-/// References that T1 follows: to assemblies, to composite parts and their root parts, to connections and
-/// behind them.
-fn hops(spec: Spec) -> u64 {
-    u64::from(spec.assemblies())
-        + 2 * spec.t6_visits()
-        + 2 * u64::from(spec.connections_per_part) * spec.t1_visits()
+/// References that T1 follows: those of T6, to connections and behind them.
+fn t1_hops(spec: Spec) -> u64 {
+    t6_hops(spec) + 2 * u64::from(spec.connections_per_part) * spec.t1_visits()
+}
+
+/// References that T6 follows: to assemblies, to composite parts and to their root parts.
+fn t6_hops(spec: Spec) -> u64 {
+    u64::from(spec.assemblies()) + 2 * spec.t6_visits()
 }
 
 /// Runs under valgrind: the traversals that are counted.
@@ -64,8 +72,11 @@ pub fn child(data: &OsStr) -> Result<(), String> {
     // The first one fetches everything.
     let expected = client.run(|tx| objects::t1(tx, &mut visited)).map_err(failed)?;
     for _ in 0..COUNT {
-        let ours = our_traversal(&mut || client.run(|tx| objects::t1(tx, &mut visited)).map_err(failed))?;
-        if ours != expected || native_traversal(&mut || pointers.t1(&mut visited)) != expected {
+        let ours = our_t1(&mut || client.run(|tx| objects::t1(tx, &mut visited)).map_err(failed))?;
+        let t6 = our_t6(&mut || client.run(objects::t6).map_err(failed))?;
+        if [ours, native_t1(&mut || pointers.t1(&mut visited))] != [expected; 2]
+            || t6 != native_t6(&mut || pointers.t6())
+        {
             return Err("traversals disagree".into());
         }
     }
@@ -73,11 +84,22 @@ pub fn child(data: &OsStr) -> Result<(), String> {
 }
 
 #[inline(never)]
-fn our_traversal(t1: &mut dyn FnMut() -> Result<Tally, String>) -> Result<Tally, String> {
+fn our_t1(t1: &mut dyn FnMut() -> Result<Tally, String>) -> Result<Tally, String> {
     t1()
 }
 
 #[inline(never)]
-fn native_traversal(t1: &mut dyn FnMut() -> Tally) -> Tally {
+fn native_t1(t1: &mut dyn FnMut() -> Tally) -> Tally {
     t1()
+}
+
+// Of other bodies than these, so that no two become one function.
+#[inline(never)]
+fn our_t6(t6: &mut dyn FnMut() -> Result<Tally, String>) -> Result<Tally, String> {
+    std::hint::black_box(t6())
+}
+
+#[inline(never)]
+fn native_t6(t6: &mut dyn FnMut() -> Tally) -> Tally {
+    std::hint::black_box(t6())
 }

@@ -218,11 +218,14 @@ fn check_rows(suite: Suite, only: &[String]) -> Result<(), Failure> {
         Suite::Rpc => ("rpc", rpc::names()),
         Suite::Group => ("group", group::names()),
         Suite::Flex => ("flex", flex::names()),
+        Suite::Oo7 => ("oo7", vec![traversals::MEDIUM.into()]),
         _ if only.is_empty() => return Ok(()),
         _ => {
-            return Err(Failure::new("only the suites load, rpc, group and flex have rows to choose from")
-                .next("leave --only out, or say `tercel bench load`")
-                .code(2));
+            return Err(Failure::new(
+                "only the suites load, rpc, group, flex and oo7 have rows to choose from",
+            )
+            .next("leave --only out, or say `tercel bench load`")
+            .code(2));
         }
     };
     match only.iter().find(|row| !rows.contains(row)) {

@@ -14,7 +14,7 @@ use tercel_wire::record::{Class, HEADER_BYTES};
 use tercel_wire::schema::{Schema, Type};
 
 use crate::arena::{FRAME_WORDS, Object};
-use crate::swizzle::{NEAR, near_word};
+use crate::swizzle::{NEAR, expected_entry, near_word};
 use crate::sync::{AtomicU32, Ordering};
 
 /// Types of a process, which all its caches number alike: a program has hundreds, and the tables of this size
@@ -36,15 +36,18 @@ pub unsafe trait Typed: Class {
     fn index() -> &'static TypeIndex;
 }
 
-/// The number of a type in this process, in the form of a same-frame word to place 0. See [`Typed`].
+/// The number of a type in this process, in the forms in which hits compare it. See [`Typed`].
 #[derive(Debug)]
-pub struct TypeIndex(AtomicU32);
+pub struct TypeIndex {
+    near: AtomicU32,
+    led: AtomicU32,
+}
 
 impl TypeIndex {
     /// Not numbered yet.
     #[allow(clippy::new_without_default, reason = "only ever a static")]
     pub const fn new() -> TypeIndex {
-        TypeIndex(AtomicU32::new(NEAR))
+        TypeIndex { near: AtomicU32::new(NEAR), led: AtomicU32::new(expected_entry(0)) }
     }
 
     /// The number; 0, which is no cached object's, before there is one.
@@ -57,7 +60,14 @@ impl TypeIndex {
     /// word of any object differs from it by a place only.
     #[inline(always)]
     pub(crate) fn near(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.near.load(Ordering::Relaxed)
+    }
+
+    /// The entry that leads to an object of this type at place 0, if entries name the type; else one from
+    /// which no entry differs by a place only.
+    #[inline(always)]
+    pub(crate) fn led(&self) -> u32 {
+        self.led.load(Ordering::Relaxed)
     }
 
     /// The number, given now if there is none; 0 when there are no more.
@@ -66,7 +76,8 @@ impl TypeIndex {
         let mut last = unpoison(LAST.lock());
         if self.number() == 0 && (*last as usize) < TYPES_MAX - 1 {
             *last += 1;
-            self.0.store(near_word(*last, 0), Ordering::Relaxed);
+            self.near.store(near_word(*last, 0), Ordering::Relaxed);
+            self.led.store(expected_entry(*last), Ordering::Relaxed);
         }
         self.number()
     }
@@ -216,6 +227,7 @@ impl<T: Class> Kinds<T> {
     const PARTS: Bits = bits(&T::SCHEMA, Kind::Part);
     const TEXTS: Bits = bits(&T::SCHEMA, Kind::Text);
     const REF_LISTS: Bits = bits(&T::SCHEMA, Kind::RefList);
+    const OPTIONS: Bits = bits(&T::SCHEMA, Kind::Optional);
     /// Bytes of the fixed part.
     pub(crate) const SIZE: usize = T::SCHEMA.size();
 
@@ -243,6 +255,12 @@ impl<T: Class> Kinds<T> {
         at < Self::SIZE && at.is_multiple_of(2) && Self::REF_LISTS[at / 128] >> (at / 2 % 64) & 1 != 0
     }
 
+    /// Says whether the descriptor at `at` may be of a part that is not there.
+    #[inline(always)]
+    pub(crate) fn may_be_none(at: usize) -> bool {
+        Self::OPTIONS[at / 128] >> (at / 2 % 64) & 1 != 0
+    }
+
     /// Says whether the bytes are in the fixed part and none of them belongs to a reference.
     #[inline(always)]
     pub(crate) fn is_plain(at: usize, len: usize) -> bool {
@@ -266,6 +284,7 @@ enum Kind {
     Part,
     Text,
     RefList,
+    Optional,
 }
 
 const fn bits(schema: &Schema, kind: Kind) -> Bits {
@@ -296,7 +315,7 @@ const fn type_bits(ty: &Type, at: usize, kind: Kind, out: &mut Bits) {
             if t.has_none() || matches!(kind, Kind::Ref) {
                 type_bits(t, at + pad, kind, out);
             }
-            false
+            matches!(kind, Kind::Optional)
         }
         Type::Record(r) | Type::Enum(r) => {
             schema_bits(r, at, kind, out);

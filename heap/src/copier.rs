@@ -64,7 +64,7 @@ impl Copier {
         let shared = Arc::new(Shared {
             // No frame and no handle: what a hit looks into is empty, and no hit ends there.
             arena: Arena::new(Box::new(Boxed::new(0)), 0),
-            table: Table::new(0),
+            table: Table::new(0, 0),
             hints: Hints::new(0),
             page_table: PageTable::new(0),
             types: Types::new(),

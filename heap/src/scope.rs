@@ -63,6 +63,7 @@ impl Reader {
             moment: cell::Cell::new(0),
             overlaid: cell::Cell::new(false),
             span: cell::Cell::new(0),
+            reach: cell::Cell::new(0),
             holds: Holds::default(),
             number,
             shared: self.shared.clone(),
@@ -108,6 +109,8 @@ pub struct Scope {
     /// A frame's words; 0 while a hit is more than a hit, so that hits need not ask for that: with private
     /// copies, where they leave their time, and where views are counted.
     span: cell::Cell<u32>,
+    /// The places that entries lead to beside a type; 0 as the span, and where entries name no types.
+    reach: cell::Cell<u32>,
     holds: Holds,
     number: u32,
     pub(crate) shared: Arc<Shared>,
@@ -205,7 +208,9 @@ impl Scope {
 
     fn expect(&self) {
         let busy = self.shared.recency.is_some() || self.overlaid.get();
-        self.span.set(if busy || self.holds.is_counting.get() { 0 } else { FRAME_WORDS });
+        let is_plain = !busy && !self.holds.is_counting.get();
+        self.span.set(if is_plain { FRAME_WORDS } else { 0 });
+        self.reach.set(if is_plain { self.shared.table.reach() } else { 0 });
         self.expected.set(if busy { u64::MAX } else { self.moment.get() });
     }
 
@@ -370,29 +375,32 @@ impl Scope {
     /// be below the table's length.
     #[inline]
     fn enter_handle(&self, handle: u32) -> Option<(Object<'_>, &Cell)> {
-        let (entry, arena_offset, cell) = self.entry(handle)?;
+        // SAFETY: as this function's comment says.
+        let entry = unsafe { self.entry(handle) };
+        let seen = load(entry);
+        if seen >= BUSY {
+            return None;
+        }
+        let arena_offset = self.shared.table.place(seen)?;
+        // SAFETY: the writer leads entries to places in the arena only.
+        let cell = unsafe { self.cell(arena_offset.frame()) };
         // SAFETY: the entry leads to a header, and the frame is kept since before it was seen to lead there
         // still.
-        self.keep(cell, entry, arena_offset.0).then(|| (unsafe { self.header(arena_offset) }, cell))
+        self.keep(cell, entry, seen).then(|| (unsafe { self.header(arena_offset) }, cell))
     }
 
-    /// The entry of a handle, where it leads, and the cell of that frame.
+    /// The entry of a handle.
+    ///
+    /// # Safety
+    /// A word had the handle, tag and all, or it is below the table's length.
     #[inline(always)]
-    fn entry(&self, handle: u32) -> Option<(&AtomicU32, ArenaOffset, &Cell)> {
+    unsafe fn entry(&self, handle: u32) -> &AtomicU32 {
         // The shift that makes an index of words one of bytes also takes the tag off.
         // SAFETY: handles have 30 bits, and in words and where the caller checked they are below the table's
         // length.
         let entry = unsafe { self.entries.byte_add((handle << 2) as usize) };
         // SAFETY: see the type.
-        let entry = unsafe { &*entry };
-        let seen = load(entry);
-        // Nowhere, or closed.
-        if seen.wrapping_sub(1) >= BUSY - 1 {
-            return None;
-        }
-        let arena_offset = ArenaOffset(seen);
-        // SAFETY: the writer leads entries to places in the arena only.
-        Some((entry, arena_offset, unsafe { self.cell(arena_offset.frame()) }))
+        unsafe { &*entry }
     }
 
     /// # Safety
@@ -442,18 +450,27 @@ impl Scope {
         if self.holds.is_counting.get() {
             return;
         }
-        if self.holds.left.get() == 0 {
-            let more = self.shared.grant_holds();
-            self.holds.granted.set(self.holds.granted.get() + more);
-            self.holds.left.set(more);
-        }
         match self.holds.left.get().checked_sub(1) {
+            Some(left) => self.holds.left.set(left),
+            None => self.hold_further(),
+        }
+    }
+
+    /// The same, by frames that are granted now.
+    #[cold]
+    #[inline(never)]
+    fn hold_further(&self) {
+        let more = self.shared.grant_holds();
+        self.holds.granted.set(self.holds.granted.get() + more);
+        match more.checked_sub(1) {
             Some(left) => self.holds.left.set(left),
             None => self.count_views(),
         }
     }
 
-    /// Along a near word or a handle, where a hit is more than a hit or the first one.
+    /// Along a near word or a handle, where a hit is more than a hit or the first one in its frame. `None`
+    /// also along any other word.
+    #[cold]
     #[inline(never)]
     fn roundabout(
         &self,
@@ -462,6 +479,9 @@ impl Scope {
         number: u16,
         clean: bool,
     ) -> Option<(Object<'_>, Hold<'_>)> {
+        if word < HANDLE {
+            return None;
+        }
         if word < NEAR {
             let (object, cell) = self.enter_handle(word)?;
             return self.settle(object, cell, number, clean);
@@ -500,17 +520,18 @@ impl Scope {
             return object.class().load(Ordering::Relaxed) == number
                 && (is_plain || late(self, object, true, clean));
         }
+        // In this order: before it is valid, a header has its class where later its type's number stands.
+        if !usable(object.flags()) || object.class().load(Ordering::Relaxed) != number {
+            return false;
+        }
         if cell.marks() == 0 {
-            if !is_usable(object, number) {
-                return false;
-            }
             let frame = self.shared.arena.arena_offset(object).frame();
             if !self.slot().take_block(cell, frame) {
                 return false;
             }
             self.hold();
         }
-        first(self, object, self.marks(cell.marks()), number, clean)
+        first(self, object, self.marks(cell.marks()), clean)
     }
 
     /// The copy of an object in this scope, in a heap without frames; `None` if there is none, it is not a
@@ -538,7 +559,8 @@ impl Drop for Scope {
 /// A scope with a span holds every frame that it has been at, so neither end of the way is pinned. A copy
 /// that it has marked there was seen to be valid, not obsolete and of its snapshot, and was then left a sign
 /// of use. A copy is never changed, so nothing of that is asked again, not even the watermark: if the copy
-/// became obsolete since, it still is what the transaction has read.
+/// became obsolete since, it still is what the transaction has read. Word and entry name the copy's type, so
+/// neither way asks its header for that.
 #[inline(always)]
 pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     scope: &'s Scope,
@@ -546,10 +568,9 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     hold: Hold<'s>,
     word: u32,
 ) -> Lookup<View<'s, T>> {
-    let span = scope.span.get();
     // The place, if the word leads along its own frame to a `T`; any other word leaves a larger number.
     let place = word ^ T::index().near();
-    if place < span {
+    if place < scope.span.get() {
         // SAFETY: the holder has a word that the writer has swizzled, so it is in the arena. A scope with a
         // span has never counted views, so it holds that frame.
         let marks = unsafe { hold.marks() };
@@ -557,35 +578,37 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
         let object = unsafe { near(frame, place) };
         // SAFETY: a span is at most a frame's words.
         let is_marked = unsafe { marks.has(place) };
-        return match is_marked || first(scope, object, marks, T::index().number(), CLEAN) {
-            true => Lookup::Hit(View::new(object, hold, scope)),
-            false => Lookup::Slow,
-        };
-    }
-    if (word ^ HANDLE) / (HANDLES_MAX / FRAME_WORDS) < span
-        && let Some((_, arena_offset, cell)) = scope.entry(word)
-    {
-        let (block, number) = (cell.marks(), T::index().number());
-        let marks = scope.marks(block);
-        // SAFETY: the place is below a frame's words.
-        let is_marked = unsafe { marks.has(arena_offset.cell()) };
-        // A frame without a block has empty marks, so the common case needs one test.
-        if is_marked || block != 0 {
-            // SAFETY: the scope holds each frame with a block. So this one was held before the entry was
-            // loaded, which then leads to a header there.
-            let object = unsafe { scope.header(arena_offset) };
-            let is_hit = match is_marked {
-                true => object.class().load(Ordering::Relaxed) == number,
-                false => first(scope, object, marks, number, CLEAN),
-            };
-            return match is_hit {
-                true => Lookup::Hit(View::new(object, Hold::by_scope(marks), scope)),
-                false => Lookup::Slow,
-            };
+        // SAFETY: the object is there, in a frame that is held and has these marks.
+        if is_marked || unsafe { is_first(scope, object, marks, place) } {
+            return Lookup::Hit(View::new(object, hold, scope));
+        }
+    } else if (word ^ HANDLE) < HANDLES_MAX {
+        // SAFETY: a word has the handle.
+        let entry = unsafe { scope.entry(word) };
+        // The place in the arena, if the entry leads to a `T` and is not busy.
+        let place = load(entry) ^ T::index().led();
+        if place < scope.reach.get() {
+            let arena_offset = ArenaOffset(place);
+            // SAFETY: the writer leads entries to places in the arena only.
+            let cell = unsafe { scope.cell(arena_offset.frame()) };
+            let block = cell.marks();
+            let marks = scope.marks(block);
+            // SAFETY: the place is below a frame's words.
+            let is_marked = unsafe { marks.has(arena_offset.cell()) };
+            // A frame without a block has empty marks, so the common case needs one test.
+            if is_marked || block != 0 {
+                // SAFETY: the scope holds each frame with a block. So this one was held before the entry was
+                // loaded, which then leads to a header there.
+                let object = unsafe { scope.header(arena_offset) };
+                // SAFETY: the object is there, and the block is that of its frame.
+                if is_marked || unsafe { is_first(scope, object, marks, arena_offset.cell()) } {
+                    return Lookup::Hit(View::new(object, Hold::by_scope(marks), scope));
+                }
+            }
         }
     }
-    if word < HANDLE {
-        return if word == 0 { Lookup::Null } else { Lookup::Slow };
+    if word == 0 {
+        return Lookup::Null;
     }
     match scope.roundabout(frame, word, T::index().number(), CLEAN) {
         Some((object, hold)) => Lookup::Hit(View::new(object, hold, scope)),
@@ -605,23 +628,35 @@ unsafe fn near<'s>(frame: NonNull<u8>, place: u32) -> Object<'s> {
     unsafe { Object::new(header) }
 }
 
-/// Says whether it was checked, is not obsolete, and is of the type of that number.
+/// The common first time that a transaction is at an object, which is of the right type: `false`, and nothing
+/// is changed, if it is obsolete or the watermark is not the expected one.
+///
+/// # Safety
+/// The object is at `place` of a frame that the scope holds and that has these marks.
 #[inline(always)]
-fn is_usable(object: Object<'_>, number: u16) -> bool {
-    // In this order: before it is valid, a header has its class where later its type's number stands.
-    usable(object.flags()) && object.class().load(Ordering::Relaxed) == number
-}
-
-/// The first time that this transaction is at an object of a frame that is kept and has these marks.
-#[inline(never)]
-fn first(scope: &Scope, object: Object<'_>, marks: Marks<'_>, number: u16, clean: bool) -> bool {
-    if !is_usable(object, number) {
+unsafe fn is_first(scope: &Scope, object: Object<'_>, marks: Marks<'_>, place: u32) -> bool {
+    if !usable(object.flags()) || !scope.is_unmoved() {
         return false;
     }
+    note_use(object);
+    // SAFETY: as the caller promises.
+    unsafe { marks.set(place, true) };
+    true
+}
+
+/// Leaves a sign of use for replacement.
+#[inline(always)]
+fn note_use(object: Object<'_>) {
     let usage = object.usage().load(Ordering::Relaxed);
     if usage & USED == 0 {
         object.usage().store(usage | USED, Ordering::Relaxed);
     }
+}
+
+/// The first time that this transaction is at an object of a frame that is kept and has these marks: it was
+/// seen to be usable and of the right type.
+fn first(scope: &Scope, object: Object<'_>, marks: Marks<'_>, clean: bool) -> bool {
+    note_use(object);
     // SAFETY: the place is below a frame's words, and the caller names the frame's own marks.
     unsafe { marks.set(object.place(), true) };
     if scope.is_unmoved() || late(scope, object, false, clean) {

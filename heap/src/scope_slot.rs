@@ -82,7 +82,8 @@ impl Marks<'_> {
     pub(crate) unsafe fn set(self, place: u32, is_read: bool) {
         // SAFETY: as the caller promises.
         let word = unsafe { self.word(place) };
-        let (old, bit) = (word.load(Ordering::Relaxed), 1 << (place as usize % WORD_BITS));
+        // Turned, not shifted: a shift would be made together with the one of `has`, also where that is all.
+        let (old, bit) = (word.load(Ordering::Relaxed), 1u64.rotate_left(place));
         word.store(if is_read { old | bit } else { old & !bit }, Ordering::Relaxed);
     }
 
@@ -191,7 +192,7 @@ impl ScopeSlot {
             self.next.store(next + 1, Ordering::Relaxed);
             next + 1
         } else {
-            match self.kept().returned.pop() {
+            match self.returned_block() {
                 Some(b) => b,
                 None => return false,
             }
@@ -199,6 +200,12 @@ impl ScopeSlot {
         self.owners[block as usize].store(frame, Ordering::Relaxed);
         cell.marks.store(block * MARK_BYTES as u32, Ordering::Relaxed);
         true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn returned_block(&self) -> Option<u32> {
+        self.kept().returned.pop()
     }
 
     /// Says whether the next frame can be marked without the writer.
@@ -255,8 +262,13 @@ impl ScopeSlot {
         }
     }
 
-    fn clear_block(&self, block: usize) {
-        self.block(block).iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    /// Clears the marks of a block, in one sweep. For the scope's own thread, or the writer if the block's
+    /// frame is not pinned; both under the lock.
+    fn clear_block(&self, _: &mut Kept, block: usize) {
+        let words = self.block(block).as_ptr().cast_mut();
+        // SAFETY: they are atomics and so may be written here. No other thread is at them: the writer reads
+        // marks under the lock only, which is held, and the scope writes only those of a pinned frame.
+        unsafe { words.write_bytes(0, BLOCK_WORDS) };
     }
 
     /// Takes the marks of a frame that is not pinned: `f` gets each marked place. For the writer, under the
@@ -268,7 +280,7 @@ impl ScopeSlot {
             return;
         }
         self.block_marks(block, |at| f(kept, ArenaOffset(frame * FRAME_WORDS + at)));
-        self.clear_block(block);
+        self.clear_block(kept, block);
         self.owners[block].store(NO_FRAME, Ordering::Relaxed);
         cell.marks.store(0, Ordering::Relaxed);
         kept.returned.push(block as u32);
@@ -281,7 +293,7 @@ impl ScopeSlot {
         for b in 1..=self.next.load(Ordering::Relaxed) as usize {
             let frame = self.owners[b].load(Ordering::Relaxed);
             if frame != NO_FRAME {
-                self.clear_block(b);
+                self.clear_block(&mut kept, b);
                 let cell = self.cell(frame);
                 cell.marks.store(0, Ordering::Relaxed);
                 release(&cell.pins);

@@ -8,7 +8,7 @@ use tercel_lock::unpoison;
 use tercel_wire::id::{ClassId, PageId, Stamp};
 use tercel_wire::layout::Layout;
 
-use crate::arena::Arena;
+use crate::arena::{Arena, ArenaOffset};
 use crate::class::Types;
 use crate::hints::Hints;
 use crate::memory::Fence;
@@ -187,6 +187,12 @@ impl Shared {
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Vec<u32>> {
         unpoison(self.pool.lock())
+    }
+
+    /// Leads the handle to a valid copy, or to none.
+    pub(crate) fn lead(&self, handle: u32, to: Option<ArenaOffset>) {
+        let number = |at| self.arena.object(at).class().load(Ordering::Relaxed);
+        self.table.lead(handle, to.map(|at| (at, number(at))));
     }
 
     /// The page of an intact frame.

@@ -1,7 +1,9 @@
 //! The three forms of a reference word: stored, handle, same frame.
 //!
 //! A same-frame word also has the number of its target's type, which the writer has compared when it made
-//! the word. So one comparison tells a hit tag and type, and it does not ask the target.
+//! the word. So one comparison tells a hit tag and type, and it does not ask the target. A handle may lead to
+//! one copy after the other, so the type is not in its word but in its entry, beside the copy's place. There
+//! it has 4 bits: types beyond, and arenas of more than 512 MiB, leave them 0, and a hit asks the header.
 //!
 //! In place a word only ever goes forward: stored, then same frame, then handle. So a reader that loaded any
 //! of them under a pin may use it.
@@ -56,9 +58,38 @@ pub(crate) fn near_word(number: u16, at: u32) -> u32 {
     NEAR | (u32::from(number) * FRAME_WORDS) | (at / 4)
 }
 
+/// Places of entries that also name a type: those of an arena of 512 MiB.
+pub(crate) const TYPED_PLACES: u32 = 1 << 27;
+/// Type numbers that an entry names are below this. This one is expected of types that no entry names, and 0
+/// stands in entries that name none.
+const TYPED_MAX: u16 = 15;
+
+/// The type in an entry that leads to a copy, where entries name types.
+pub(crate) fn entry_type(number: u16) -> u32 {
+    if number < TYPED_MAX { u32::from(number) * TYPED_PLACES } else { 0 }
+}
+
+/// The entry that leads to a copy of this type at place 0, or one that is nowhere.
+pub(crate) const fn expected_entry(number: u16) -> u32 {
+    let number = if number == 0 || number > TYPED_MAX { TYPED_MAX } else { number };
+    number as u32 * TYPED_PLACES
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entry_differs_by_its_place_from_its_own_type_only() {
+        for number in 1..40 {
+            for expected in 0..40 {
+                let place = (entry_type(number) | 77) ^ expected_entry(expected);
+                assert_eq!(place < TYPED_PLACES, number == expected && number < TYPED_MAX);
+                let busy = (1 << 31 | entry_type(number) | 77) ^ expected_entry(expected);
+                assert!(busy >= TYPED_PLACES && expected_entry(expected) >= TYPED_PLACES);
+            }
+        }
+    }
 
     #[test]
     fn every_form_comes_back() {

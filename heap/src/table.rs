@@ -11,8 +11,9 @@
 
 use tercel_wire::id::Oref;
 
-use crate::arena::ArenaOffset;
+use crate::arena::{ArenaOffset, FRAME_WORDS};
 use crate::protocol::{BUSY, load, publish};
+use crate::swizzle::{TYPED_PLACES, entry_type};
 use crate::sync::{AtomicU32, Ordering};
 use crate::zeroed::zeroed;
 
@@ -20,11 +21,30 @@ use crate::zeroed::zeroed;
 pub(crate) struct Table {
     addr: Box<[AtomicU32]>,
     oref: Box<[AtomicU32]>,
+    /// The bits of an entry that are a place.
+    places: u32,
 }
 
 impl Table {
-    pub(crate) fn new(entries_max: usize) -> Table {
-        Table { addr: zeroed(entries_max), oref: zeroed(entries_max) }
+    /// For copies in an arena of so many frames.
+    pub(crate) fn new(entries_max: usize, frames: usize) -> Table {
+        let is_typed = frames <= (TYPED_PLACES / FRAME_WORDS) as usize;
+        let places = if is_typed { TYPED_PLACES } else { BUSY } - 1;
+        Table { addr: zeroed(entries_max), oref: zeroed(entries_max), places }
+    }
+
+    /// Places below this differ from entries of their type by its number only; 0 if entries name no types.
+    pub(crate) fn reach(&self) -> u32 {
+        if self.places < TYPED_PLACES { TYPED_PLACES } else { 0 }
+    }
+
+    /// The place in an entry that is not busy; `None` if it leads nowhere.
+    #[inline(always)]
+    pub(crate) fn place(&self, entry: u32) -> Option<ArenaOffset> {
+        match entry & self.places {
+            0 => None,
+            at => Some(ArenaOffset(at)),
+        }
     }
 
     /// The number of handles that there can be.
@@ -46,15 +66,18 @@ impl Table {
 
     /// The entry's copy, if it has one. For the writer: a busy one counts.
     pub(crate) fn arena_offset(&self, handle: u32) -> Option<ArenaOffset> {
-        match self.addr(handle).load(Ordering::Relaxed) & !BUSY {
-            0 => None,
-            at => Some(ArenaOffset(at)),
-        }
+        self.place(self.addr(handle).load(Ordering::Relaxed))
     }
 
-    /// Leads the handle to a copy, or to none.
-    pub(crate) fn lead(&self, handle: u32, to: Option<ArenaOffset>) {
-        publish(self.addr(handle), to.map_or(0, |s| s.0));
+    /// Leads the handle to a valid copy of the type of that number, or to none.
+    pub(crate) fn lead(&self, handle: u32, to: Option<(ArenaOffset, u16)>) {
+        let entry = |(at, number): (ArenaOffset, u16)| at.0 | (entry_type(number) & !self.places);
+        publish(self.addr(handle), to.map_or(0, entry));
+    }
+
+    /// Says whether the entry names the type of that number, or none where it cannot.
+    pub(crate) fn names_type(&self, handle: u32, number: u16) -> bool {
+        self.addr(handle).load(Ordering::Relaxed) & !(self.places | BUSY) == entry_type(number) & !self.places
     }
 
     /// The reference whose handle this is; null for a free one.
@@ -306,7 +329,7 @@ mod tests {
 
     #[test]
     fn entries_are_found_until_they_are_given_back() {
-        let table = Table::new(5000);
+        let table = Table::new(5000, 8);
         let mut index = Index::new(5000, 1024, 256);
         let mut model = HashMap::new();
         let mut random = tercel_machine::random::Random::new(7);
@@ -337,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_handle_rests_for_two_rotations() {
-        let table = Table::new(100);
+        let table = Table::new(100, 8);
         let mut index = Index::new(100, 2, 16);
         let h = index.insert(&table, oref(1)).unwrap();
         index.tidy(&table, h);

@@ -225,7 +225,7 @@ impl<'s, T: Class> View<'s, T> {
     fn items_place(&self, list: usize) -> Option<(usize, usize)> {
         assert!(Kinds::<T>::is_ref_list(list), "{list} is not the descriptor of a list of references");
         match self.place(list) {
-            (NONE_AT, _) => Some((0, 0)),
+            (NONE_AT, _) if Kinds::<T>::may_be_none(list) => Some((0, 0)),
             (_, SPILLED) => None,
             (at, len) => Some((at as usize, len as usize)),
         }

@@ -88,7 +88,7 @@ impl Writer {
             if let Some(h) = self.index.find(&self.shared.table, item.oref)
                 && self.shared.table.arena_offset(h) == Some(item.arena_offset)
             {
-                self.shared.table.lead(h, None);
+                self.shared.lead(h, None);
                 self.index.tidy(&self.shared.table, h);
             }
         }
@@ -134,7 +134,7 @@ impl Writer {
             return Err(Full { pinned: 0 });
         };
         self.raise_birth(oref.page(), birth);
-        self.shared.table.lead(handle, Some(arena_offset));
+        self.shared.lead(handle, Some(arena_offset));
         self.stats.installs_own += 1;
         Ok(())
     }

@@ -130,7 +130,7 @@ impl Writer {
         }
         o.usage().store(o.usage().load(Ordering::Relaxed).max(item.usage), Ordering::Relaxed);
         self.forget_words(item.arena_offset);
-        self.shared.table.lead(handle, Some(home));
+        self.shared.lead(handle, Some(home));
         self.stats.returned_home += 1;
         true
     }
@@ -146,11 +146,11 @@ impl Writer {
         self.shared.arena.copy_words(item.arena_offset.0, arena_offset.0, words);
         self.shared.arena.word(arena_offset.0 - 1).store(handle, Ordering::Relaxed);
         self.fix_words(arena_offset, frame);
-        self.shared.table.lead(handle, Some(arena_offset));
+        self.shared.lead(handle, Some(arena_offset));
         self.index.name(handle);
         self.page_info(item.oref.page()).copies += 1;
         if let Some(to) = forward {
-            self.shared.table.lead(to, Some(arena_offset));
+            self.shared.lead(to, Some(arena_offset));
         }
         self.stats.kept += 1;
         self.stats.kept_bytes += words as u64 * 4;
@@ -187,7 +187,7 @@ impl Writer {
         self.forget_words(item.arena_offset);
         if let Some(to) = self.forward_of(item.arena_offset) {
             if self.shared.table.arena_offset(to) == Some(item.arena_offset) {
-                self.shared.table.lead(to, None);
+                self.shared.lead(to, None);
             }
             let page = self.shared.table.oref(to).page();
             self.index.unname(&self.shared.table, to);
@@ -196,7 +196,7 @@ impl Writer {
         if let Some(h) = self.index.find(&self.shared.table, item.oref)
             && self.shared.table.arena_offset(h) == Some(item.arena_offset)
         {
-            self.shared.table.lead(h, None);
+            self.shared.lead(h, None);
             self.index.tidy(&self.shared.table, h);
         }
         self.stats.discarded += 1;

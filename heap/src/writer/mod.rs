@@ -64,7 +64,7 @@ pub fn heap(
     }
     let shared = Arc::new(Shared {
         arena: Arena::new(memory, needed),
-        table: Table::new(plan.entries_max),
+        table: Table::new(plan.entries_max, plan.frames),
         hints: Hints::new(config.budget_bytes),
         page_table: PageTable::new(plan.frames),
         types: Types::new(),

@@ -303,9 +303,9 @@ impl Writer {
             self.tidy(handle, to);
             return full;
         };
-        self.shared.table.lead(handle, Some(arena_offset));
+        self.shared.lead(handle, Some(arena_offset));
         if let Some(to) = to {
-            self.shared.table.lead(to, Some(arena_offset));
+            self.shared.lead(to, Some(arena_offset));
         }
         self.stats.converted += (made.flags & CONVERTED != 0) as u64;
         Resolved::Ready { hint: handle }
@@ -326,7 +326,7 @@ impl Writer {
     fn lead(&mut self, oref: Oref, arena_offset: ArenaOffset) -> Resolved {
         match self.handle(oref) {
             Some(h) => {
-                self.shared.table.lead(h, Some(arena_offset));
+                self.shared.lead(h, Some(arena_offset));
                 Resolved::Ready { hint: h }
             }
             None => Resolved::Full(Full { pinned: 0 }),

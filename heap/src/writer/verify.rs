@@ -138,7 +138,8 @@ impl Writer {
                     let own = self.oref_at(arena_offset) == Some(oref)
                         || self.forward_of(arena_offset).is_some_and(|to| table.oref(to) == oref);
                     let held = matches!(frame.state, State::Intact | State::Compacted);
-                    if !valid || !own || !held {
+                    let number = o.class().load(Ordering::Relaxed);
+                    if !valid || !own || !held || !table.names_type(h, number) {
                         return Err(format!("the entry of {oref} leads to a place that is not its copy"));
                     }
                 }

@@ -2,11 +2,14 @@
 
 use crate::common::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use tercel_heap::*;
 use tercel_machine::random::Random;
-use tercel_wire::id::{Oref, PageId, SpaceId, Stamp};
-use tercel_wire::layout::Var;
+use tercel_wire::id::{ClassId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::layout::{Layout, Var};
 use tercel_wire::page::{Page, PageBuilder};
+use tercel_wire::record::{Class, Encoder, NoSpill};
+use tercel_wire::schema::Schema;
 
 /// Pages of one object each, far more than the cache has frames.
 const PAGES: u32 = 200;
@@ -202,6 +205,89 @@ fn word_of_one_type_hits_for_no_other() {
         assert_eq!(found, Resolved::WrongClass { found: NODE });
         assert!(matches!(scope.follow::<Other>(&v, at), Lookup::Slow));
     }
+}
+
+/// Types for more numbers than entries can name.
+struct Numbered<const N: usize>;
+
+/// Makes each class its own type: `Typed` is not for generic classes.
+macro_rules! numbered {
+    ($($n:literal)*) => {$(
+        const _: () = {
+            impl Class for Numbered<$n> {
+                const SCHEMA: Schema = Schema { name: "Numbered", fields: &[] };
+                fn encode(&self, _: &mut Encoder<'_>) {}
+            }
+            tercel_heap::typed!(Numbered<$n>);
+            ();
+        };
+    )*
+        const KEYS: &[fn() -> TypeKey] = &[$(TypeKey::of::<Numbered<$n>>),*];
+    };
+}
+numbered!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+
+/// Goes twice from a node along a handle to another, and along one to a `T`, neither of another type.
+fn follow_handles(config: Config) {
+    let mut w = world_of(config);
+    w.server.put(oref(1, 0), Kept::Plain, Node::new(1, "", oref(2, 0), &[oref(3, 0)]));
+    for _ in 0..2 {
+        let scope = w.reader.scope().unwrap();
+        let v = w.get(&scope, oref(1, 0)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(w.follow(&scope, &v, NEXT).unwrap().unwrap().fixed::<u64>(ID), 2);
+            assert!(matches!(scope.follow::<Other>(&v, NEXT), Lookup::Slow));
+        }
+        w.writer.verify().unwrap();
+    }
+}
+
+#[test]
+fn handles_lead_to_types_that_entries_cannot_name() {
+    // Whatever number a node has, among these is one that an entry names and one that none does.
+    let mut w = world_of(Config { budget_bytes: 4 << 20, ..Config::default() });
+    let keys: Vec<TypeKey> = KEYS.iter().map(|key| key()).collect();
+    for (key, class) in keys.iter().zip(200..) {
+        let (class, page) = (ClassId(class), PageId::new(class.into()).unwrap());
+        w.writer.define(class, Arc::new(Layout::of(key.schema())));
+        w.writer.bind(*key, class).unwrap();
+        let mut b = PageBuilder::new(Vec::new(), page, SpaceId(1));
+        let mut no = NoSpill;
+        assert!(b.push(0, &Encoder::new(0, &mut no).finish(class).unwrap()));
+        let bytes = b.finish(Stamp(0));
+        w.writer.install(&Page::parse(&bytes, page).unwrap(), Stamp(0), &[]).unwrap();
+        let holder = Node::new(1, "", Oref::new(page, 0).unwrap(), &[]);
+        w.server.put(oref(u32::from(class.0) + 100, 0), Kept::Plain, holder);
+    }
+    w.writer.verify().unwrap();
+    let scope = w.reader.scope().unwrap();
+    let holders: Vec<_> = (300..316).map(|p| w.get(&scope, oref(p, 0)).unwrap()).collect();
+    for (v, key) in holders.iter().zip(&keys) {
+        assert_eq!(
+            w.writer.resolve(&scope, &v.ref_view(NEXT), *key),
+            Resolved::Ready { hint: v.word(NEXT).1 }
+        );
+    }
+    w.writer.verify().unwrap();
+    for _ in 0..2 {
+        let hits = |i: usize| {
+            let at = |v: &View<'_, Node>| {
+                [
+                    matches!(scope.follow::<Numbered<0>>(v, NEXT), Lookup::Hit(_)),
+                    matches!(scope.follow::<Numbered<15>>(v, NEXT), Lookup::Hit(_)),
+                    matches!(scope.follow::<Node>(v, NEXT), Lookup::Hit(_)),
+                ]
+            };
+            at(&holders[i])
+        };
+        assert_eq!((hits(0), hits(1), hits(15)), ([true, false, false], [false; 3], [false, true, false]));
+    }
+}
+
+#[test]
+fn handles_lead_through_arenas_whose_entries_name_no_types() {
+    follow_handles(small(Policy::Hac(HacParams::default())));
+    follow_handles(Config { budget_bytes: 700 << 20, ..Config::default() });
 }
 
 /// A page with some of its bytes changed, half of them to words that look swizzled.

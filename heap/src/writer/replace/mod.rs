@@ -138,7 +138,7 @@ impl Writer {
             let frame = victim.frame;
             if self.is_pinned(frame) {
                 for (handle, arena_offset) in closed {
-                    self.shared.table.lead(handle, Some(crate::arena::ArenaOffset(arena_offset)));
+                    self.shared.lead(handle, Some(crate::arena::ArenaOffset(arena_offset)));
                 }
                 if self.frames[frame as usize].state == State::Intact {
                     let page = self.shared.page(frame).map_or(0, |p| p.get());
