@@ -254,21 +254,23 @@ impl<'w> Judged<'w> {
         }
     }
 
-    /// A cut of one moment, amid which another session writes both.
+    /// A cut of one moment, amid which one session writes the one object, and then another one the other.
     fn strict_cut(&mut self, reader: usize, objects: [Object; 2]) {
         let Some(sessions) = &self.sessions else { return };
-        let (other, since) = ((reader + 1) % self.ports.len(), self.moments.borrow_mut().tick());
+        let others = [1, 2].map(|n| (reader + n) % self.ports.len());
+        let since = self.moments.borrow_mut().tick();
         let mut written = Vec::new();
         let strict = Options { isolation: Isolation::Strict, ..self.options };
         let seen = sessions[reader].read_with(strict, |cut| {
             let read = |i: usize| Ok::<u64, Error>(cut.space(NAMES[i])?.get(self.at(objects[i]))?.count());
             let first = read(0)?;
             if written.is_empty() {
-                written.extend(objects.map(|at| Some((at, self.add(other, at).ok()?))));
+                let both = others.into_iter().zip(objects);
+                written.extend(both.map(|(other, at)| Some((other, at, self.add(other, at).ok()?))));
             }
             Ok([first, read(1)?])
         });
-        for (at, version) in written.into_iter().flatten() {
+        for (other, at, version) in written.into_iter().flatten() {
             self.written(other, at, version);
         }
         let Ok(versions) = seen else { return };
