@@ -14,7 +14,6 @@
 //! | [`way`] | which messages are served here, and which are passed on |
 
 mod line;
-mod way;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,7 +33,6 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 use line::Line;
-pub(super) use way::{Way, way};
 
 /// The connections to the leader.
 #[derive(Debug, Default)]
