@@ -11,7 +11,6 @@
 //! | module | its noun |
 //! |---|---|
 //! | [`line`] | this member's own connection to the leader, which all readers share |
-//! | [`way`] | which messages are served here, and which are passed on |
 
 mod line;
 
@@ -241,20 +240,8 @@ impl Sessions {
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
             | FromServer::Grouped(_) => {}
-            FromServer::Verdict(_)
-            | FromServer::Leased(_)
-            | FromServer::Defined(_)
-            | FromServer::Classes(_)
-            | FromServer::Pong(_)
-            | FromServer::Status(_)
-            | FromServer::Refused(_)
-            | FromServer::Bound(_)
-            | FromServer::Offered(_)
-            | FromServer::Response(_)
-            | FromServer::OutputItem(_)
-            | FromServer::InputCredit(_)
-            | FromServer::Health(_)
-            | FromServer::Dependencies(_) => self.hold(up, header, body, cx),
+            // An answer to what was passed on, whatever it was.
+            _ => self.hold(up, header, body, cx),
         }
     }
 
