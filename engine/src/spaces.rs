@@ -529,7 +529,7 @@ impl<'a> Cut<'a> {
             return Ok(true);
         }
         let mut begins: Vec<_> = open.iter().map(|tx| (tx, Begin::new(&self.within.options))).collect();
-        begins.iter_mut().try_for_each(|(tx, begin)| tx.ask(begin))?;
+        begins.iter_mut().try_for_each(|(tx, begin)| tx.send_question(begin))?;
         begins.iter_mut().try_fold(true, |holds, (tx, begin)| Ok(holds && tx.holds_since(begin)?))
     }
 

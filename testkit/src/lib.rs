@@ -12,6 +12,7 @@
 //! | [`node`] | a server's machine with its log, its store and its clock, for every host that tests have |
 //! | [`hand`] | a server alone, to which a test writes each message itself |
 //! | [`nowhere`] | a place that keeps no object |
+//! | [`port`] | the ports of a world's clients, and of programs inside of its server |
 //! | [`process`] | the output of a program, and conditions that become true |
 //! | [`stranger`] | a client's end of a real connection, on which a test writes each message itself |
 //! | [`taken`] | a backup as its taker has it |
@@ -24,6 +25,7 @@ pub mod ends;
 pub mod hand;
 pub mod node;
 pub mod nowhere;
+pub mod port;
 pub mod process;
 pub mod stranger;
 pub mod taken;
@@ -40,7 +42,7 @@ use tercel_engine::random::Random;
 use tercel_engine::replica::entry::{Entry, Grant};
 use tercel_engine::server::{Conn, Effect, Effects, Input, Local, LocalConfig, ServerConfig};
 use tercel_engine::time::Now;
-use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
+use tercel_engine::txn::{self, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_lock::unpoison;
 use tercel_wire::deframer::Deframer;
@@ -50,6 +52,7 @@ use tercel_wire::message::{Fetch, Outcome};
 
 use node::Node;
 use node::clock::Clock;
+pub use port::{Indoors, Thread};
 
 /// The space of every world.
 pub const SPACE: SpaceId = SpaceId(77);
@@ -157,21 +160,6 @@ pub struct Counts {
     pub installs: u64,
     /// Up to where the log was last let go of.
     pub truncated: Stamp,
-}
-
-/// A client's port: waiting is letting the world go on.
-pub struct Thread<'w> {
-    /// The world.
-    pub world: &'w World,
-    /// The number of the client.
-    pub client: usize,
-}
-
-/// A program inside of the server: its port. Several share the one session that a server has of its own.
-pub struct Indoors<'w> {
-    /// The world.
-    pub world: &'w World,
-    local: RefCell<Local>,
 }
 
 /// Connections made one after the other after which clients pause: more than there are clients in a world.
@@ -325,119 +313,8 @@ impl World {
     }
 }
 
-impl Port for Thread<'_> {
-    fn now(&self) -> Now {
-        self.world.lock().now
-    }
-
-    fn drive(
-        &self,
-        _until: Option<Now>,
-        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
-    ) -> Result<(), Error> {
-        let patience = self.world.lock().patience;
-        for _ in 0..patience {
-            {
-                let mut inner = self.world.lock();
-                let now = inner.now;
-                let done = step(&mut inner.clients[self.client], now) == Step::Done;
-                inner.send(self.client);
-                if done {
-                    return Ok(());
-                }
-            }
-            self.world.wait();
-        }
-        match self.world.lock().clients[self.client].availability() {
-            None => Err(Error::Unavailable("no connection".into())),
-            _ => Err(Error::Timeout(None)),
-        }
-    }
-
-    fn back_off(&self, _: u64) {
-        self.world.wait();
-    }
-
-    fn pause(&self) {}
-}
-
-impl Indoors<'_> {
-    /// Begins a transaction.
-    ///
-    /// # Panics
-    /// If the server does not let it begin.
-    pub fn begin(&self) -> Tx<'_> {
-        Tx::begin(self, Isolation::Serializable).unwrap()
-    }
-
-    /// Runs a transaction, again after conflicts.
-    ///
-    /// # Errors
-    /// Those of [`txn::run`].
-    pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
-        txn::run(self, Isolation::Serializable, body)
-    }
-
-    /// Asks what became of an operation, once.
-    pub fn resolve(&self, op: OpId) -> Outcome {
-        let mut found = None;
-        self.drive(None, &mut |home, now| {
-            found = home.resolve(now, op);
-            if found.is_some() { Step::Done } else { Step::Wait }
-        })
-        .unwrap();
-        found.unwrap()
-    }
-}
-
-impl Port for Indoors<'_> {
-    fn now(&self) -> Now {
-        self.world.lock().now
-    }
-
-    fn drive(
-        &self,
-        _until: Option<Now>,
-        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
-    ) -> Result<(), Error> {
-        let patience = self.world.lock().patience;
-        let mut seen = None;
-        for _ in 0..patience {
-            let mut inner = self.world.lock();
-            let now = inner.now;
-            let mut out = Effects::default();
-            // Between two servers there is none to ask.
-            let done = inner.node.machine_mut().is_some_and(|server| {
-                let news = server.inside_news();
-                // It is asked again only after what it waits for may have happened.
-                if seen.replace(news) == Some(news) {
-                    return false;
-                }
-                let mut local = self.local.borrow_mut();
-                server.inside(now, &mut local, &mut out, |home| step(home, now)) == Step::Done
-            });
-            if !inner.node.is_up() {
-                seen = None;
-            }
-            inner.perform(out);
-            drop(inner);
-            if done {
-                return Ok(());
-            }
-            self.world.wait();
-        }
-        Err(Error::Timeout(None))
-    }
-
-    fn back_off(&self, _: u64) {
-        self.world.wait();
-    }
-
-    fn pause(&self) {}
-}
-
 impl World {
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut inner = self.lock();
         let (chaos, depth) = (inner.chaos, inner.depth);
         if let Some(f) = self.meanwhile

@@ -4,7 +4,6 @@ use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind, WIRE_VERSION};
 use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::message::{Classes, Commit, FromClient, Limit, MessageError, Part, Refusal};
 
-use super::upstream::{Way, way};
 use super::{Cx, Sessions};
 use crate::effect::{Conn, Effect};
 use crate::leader::{Asked, Body};
@@ -174,4 +173,55 @@ fn not_known(kind: u8) -> String {
     format!(
         "it is tercel {build}, with version {WIRE_VERSION} of the protocol, and knows no message of kind {kind}"
     )
+}
+
+/// The way of a message of a client that reads at a member which follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// It is served from the state here.
+    Here,
+    /// The leader decides it.
+    Leader,
+    /// It is refused, with this sentence.
+    Refused(&'static str),
+}
+
+/// The way of a message.
+fn way(message: &FromClient<'_>) -> Way {
+    match message {
+        FromClient::Hello(_)
+        | FromClient::AskHealth(_)
+        | FromClient::Stat(_)
+        | FromClient::Regroup(_)
+        | FromClient::Join(_)
+        | FromClient::Packet(_)
+        | FromClient::Transfer(_)
+        | FromClient::Ack(_)
+        | FromClient::Fetch(_)
+        | FromClient::Unsubscribe(_)
+        | FromClient::Catalogue(_)
+        | FromClient::Datagrams(_)
+        | FromClient::Bye(_) => Way::Here,
+        // Only the leader's list of views says whether a token's state is of the space's history.
+        FromClient::Ping(ping) if ping.of.is_some() => Way::Leader,
+        // One question over the line answers those of all readers.
+        FromClient::Ping(_) => Way::Here,
+        FromClient::Commit(_)
+        | FromClient::Part(_)
+        | FromClient::Resolve(_)
+        | FromClient::Lease(_)
+        | FromClient::Define(_)
+        | FromClient::Depend(_)
+        | FromClient::Bind(_)
+        | FromClient::Interfaces(_)
+        | FromClient::Request(_)
+        | FromClient::Cancel(_)
+        | FromClient::InputItem(_)
+        | FromClient::InputEnd(_)
+        | FromClient::OutputCredit(_)
+        | FromClient::Collect(_) => Way::Leader,
+        FromClient::Backup(_) | FromClient::BackupNext(_) => {
+            Way::Refused("a backup is taken from the leader of the group: connect there for it")
+        }
+    }
 }

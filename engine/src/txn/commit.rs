@@ -152,35 +152,25 @@ impl Tx<'_> {
     /// # Errors
     /// As [`Tx::commit`].
     pub(crate) fn commit_call(self, ticket: Ticket, reply: &[u8]) -> Result<bool, Error> {
-        let mut taken = Err(Error::Conflict(None));
         let mut judging = Judging::default();
-        self.port.drive(self.until, &mut |home, now| {
+        let taken = self.ask(|home, now| {
             if let Err(e) = self.may_be_sent(home) {
-                taken = Err(e);
-                return Step::Done;
+                return Some(Err(e));
             }
-            match self.judge_named(home, now, &mut judging) {
-                None => return Step::Wait,
-                Some(Err(e)) => taken = Err(e),
-                Some(Ok(())) => {
-                    let Parcel { mut local_writes, effects, .. } = self.parcel(home);
-                    let holds = self.holds.borrow();
-                    match home.submit_call(ticket, reply, &mut local_writes, &effects, &holds) {
-                        None => return Step::Wait,
-                        Some(result) => taken = result,
-                    }
-                }
+            if let Err(e) = self.judge_named(home, now, &mut judging)? {
+                return Some(Err(e));
             }
-            Step::Done
+            let Parcel { mut local_writes, effects, .. } = self.parcel(home);
+            home.submit_call(ticket, reply, &mut local_writes, &effects, &self.holds.borrow())
         })?;
-        if let Ok(true) = taken {
+        if taken {
             let made = self.made.borrow();
             self.port.drive(self.until, &mut |home, _| {
                 made.keys().for_each(|oref| home.filled(*oref));
                 Step::Done
             })?;
         }
-        taken
+        Ok(taken)
     }
 
     /// Says whether its time is over: nothing is sent then, so that its caller knows that it was not

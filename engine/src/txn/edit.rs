@@ -9,7 +9,7 @@ use tercel_wire::layout::Layout;
 use tercel_wire::record::{Encoder, HEADER_BYTES, Ref, Value, convert};
 
 use super::tree::TreeBuilder;
-use super::{Place, Step, Tx, write_set_error};
+use super::{Place, Tx, write_set_error};
 use crate::error::{Bound, Error};
 use crate::txn::object::{Object, RawMut};
 
@@ -173,16 +173,11 @@ impl<'c> Tx<'c> {
     }
 
     fn place(&self, bytes: usize) -> Result<Place, Error> {
-        let mut place = Err(Error::Conflict(None));
-        self.port.drive(self.until, &mut |home, now| match home.allocate(now, &self.scope, bytes) {
-            Some(result) => {
-                place = result;
-                self.placed_in.set(self.placed_in.get().or(Some(home.sessions_ended())));
-                Step::Done
-            }
-            None => Step::Wait,
-        })?;
-        place
+        self.ask(|home, now| {
+            let place = home.allocate(now, &self.scope, bytes)?;
+            self.placed_in.set(self.placed_in.get().or(Some(home.sessions_ended())));
+            Some(place)
+        })
     }
 
     pub(super) fn put_new<T: Typed>(&self, oref: Oref, birth: Stamp, object: Vec<u8>) -> Result<(), Error> {

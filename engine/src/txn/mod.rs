@@ -259,20 +259,25 @@ impl<'c> Tx<'c> {
         Ref::with_hint(oref, hint).read_at(self.scope.snapshot())
     }
 
+    /// Has the home do something until it has an answer.
+    fn ask<R>(
+        &self,
+        mut step: impl FnMut(&mut dyn Home, Now) -> Option<Result<R, Error>>,
+    ) -> Result<R, Error> {
+        let mut answer = None;
+        self.port.drive(self.until, &mut |home, now| {
+            answer = step(home, now);
+            if answer.is_some() { Step::Done } else { Step::Wait }
+        })?;
+        answer.unwrap_or(Err(Error::Conflict(None)))
+    }
+
     /// The class that `T` is in this space, defined there if it is not yet.
     fn class_of<T: Typed>(&self) -> Result<Known, Error> {
         if let Some(known) = self.classes.borrow().get(T::SCHEMA.name) {
             return Ok(known.clone());
         }
-        let mut found = Err(Error::Conflict(None));
-        self.port.drive(self.until, &mut |home, now| match home.class_for(now, TypeKey::of::<T>()) {
-            Some(result) => {
-                found = result;
-                Step::Done
-            }
-            None => Step::Wait,
-        })?;
-        let (class, layout) = found?;
+        let (class, layout) = self.ask(|home, now| home.class_for(now, TypeKey::of::<T>()))?;
         let known = Known { class, layout };
         self.classes.borrow_mut().insert(T::SCHEMA.name, known.clone());
         Ok(known)

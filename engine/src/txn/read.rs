@@ -5,7 +5,7 @@ use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
 
-use super::{Begin, Home, Located, Search, Step, Tx, Wanted, begun};
+use super::{Begin, Home, Located, Search, Tx, Wanted, begun};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -201,18 +201,13 @@ impl<'c> Tx<'c> {
         ref_view: Option<&RefView<'_, '_>>,
     ) -> Result<Option<u32>, Error> {
         let wanted = Wanted { scope: &self.scope, oref, stamp, ref_view, key: TypeKey::of::<T>() };
-        let mut located = Ok(None);
         let mut search = Default::default();
-        self.port.drive(self.until, &mut |home, now| {
-            located = match home.locate(now, &wanted, &mut search) {
-                Located::Wait => return Step::Wait,
-                Located::Ready { hint } => Ok(Some(hint)),
-                Located::Absent => Ok(None),
-                Located::Failed(e) => Err(e),
-            };
-            Step::Done
-        })?;
-        located
+        self.ask(|home, now| match home.locate(now, &wanted, &mut search) {
+            Located::Wait => None,
+            Located::Ready { hint } => Some(Ok(Some(hint))),
+            Located::Absent => Some(Ok(None)),
+            Located::Failed(e) => Some(Err(e)),
+        })
     }
 
     /// Finds out whether references that the program kept from outside of this transaction may be written
@@ -240,19 +235,9 @@ impl<'c> Tx<'c> {
         let snapshot = self.scope.snapshot();
         let is_doubtful = |stamp: Stamp| stamp < snapshot || stamp == Stamp::MAX;
         let (older, sure): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(_, stamp)| is_doubtful(*stamp));
-        let (mut judging, mut outcome) = (Judging { snapshot, ..Judging::default() }, Ok(()));
+        let mut judging = Judging { snapshot, ..Judging::default() };
         if !older.is_empty() {
-            self.port.drive(
-                self.until,
-                &mut |home, now| match self.judge(home, now, &older, &mut judging) {
-                    None => Step::Wait,
-                    Some(judged) => {
-                        outcome = judged;
-                        Step::Done
-                    }
-                },
-            )?;
-            outcome?;
+            self.ask(|home, now| self.judge(home, now, &older, &mut judging))?;
         }
         let mut named = self.named.borrow_mut();
         // The scope may have moved on during the look at the older ones.
@@ -316,20 +301,15 @@ impl<'c> Tx<'c> {
 
     /// Says whether something this transaction read has changed since.
     pub(crate) fn is_stale(&self) -> Result<bool, Error> {
-        let mut stale = false;
-        self.port.drive(self.until, &mut |home, _| {
-            stale = matches!(home.recheck(&self.scope), Err(Error::Conflict(_)));
-            Step::Done
-        })?;
-        Ok(stale)
+        self.ask(|home, _| Some(Ok(matches!(home.recheck(&self.scope), Err(Error::Conflict(_))))))
     }
 
     /// Sends the question of a strict begin, and does not wait for its answer.
-    pub(crate) fn ask(&self, begin: &mut Begin) -> Result<(), Error> {
-        self.port.drive(self.until, &mut |home, now| {
-            // What it says at once it says again where the answer is waited for.
+    pub(crate) fn send_question(&self, begin: &mut Begin) -> Result<(), Error> {
+        // What the home says at once it says again where the answer is waited for.
+        self.ask(|home, now| {
             drop(home.begin(now, begin));
-            Step::Done
+            Some(Ok(()))
         })
     }
 

@@ -146,16 +146,8 @@ impl<'c> Tx<'c> {
         if let Some(object) = self.write_set.get(oref) {
             return Ok(tercel_wire::page::class_of(&object));
         }
-        let mut found = Err(Error::Conflict(None));
         let mut search = Default::default();
-        self.port.drive(self.until, &mut |home, now| {
-            found = match home.class_at(now, &self.scope, oref, Stamp::MAX, &mut search) {
-                Some(result) => result,
-                None => return super::Step::Wait,
-            };
-            super::Step::Done
-        })?;
-        found
+        self.ask(|home, now| home.class_at(now, &self.scope, oref, Stamp::MAX, &mut search))
     }
 
     /// A tree that this transaction has made is not to be committed: no object owns it.

@@ -497,18 +497,11 @@ impl Watch {
 impl Tx<'_> {
     /// Counts an object as read, whatever it is, there or not.
     fn touch(&self, oref: Oref) -> Result<(), Error> {
-        let (mut outcome, mut search) = (Err(no_watcher()), Search::default());
-        self.port.drive(self.until, &mut |home, now| {
-            let Some(watcher) = home.watcher() else { return Step::Done };
-            match watcher.touch(now, &self.scope, oref, &mut search) {
-                None => Step::Wait,
-                Some(result) => {
-                    outcome = result;
-                    Step::Done
-                }
-            }
-        })?;
-        outcome
+        let mut search = Search::default();
+        self.ask(|home, now| match home.watcher() {
+            Some(watcher) => watcher.touch(now, &self.scope, oref, &mut search),
+            None => Some(Err(no_watcher())),
+        })
     }
 }
 

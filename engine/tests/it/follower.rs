@@ -38,6 +38,13 @@ impl Order {
         order
     }
 
+    /// A commit for each of these pages.
+    fn of(pages: std::ops::Range<u32>, slots: u16, bytes: usize) -> Order {
+        let mut order = Order::new();
+        pages.for_each(|page| order.commit(page..page + 1, slots, bytes));
+        order
+    }
+
     fn push(&mut self, entry: &Entry<'_>) {
         self.push_in(VIEW, entry);
     }
@@ -124,6 +131,14 @@ impl Fed {
         let node = Node::new(Clock::new(1_000, 0), 0, 16 << 10);
         let mut fed = Fed { node, config, now: 1_000_000, installs_left: 0, acked: 0, round: 0 };
         fed.begin(0, &[ME, LEADER]);
+        fed
+    }
+
+    /// One whose log has all of the order, of which nothing is known to be stable.
+    fn with(mob_bytes: usize, order: &Order) -> Fed {
+        let mut fed = Fed::new(mob_bytes);
+        fed.feed(order);
+        fed.sync();
         fed
     }
 
@@ -303,8 +318,7 @@ fn follower_applies_what_is_stable_and_reports_its_disk() {
 
 #[test]
 fn a_follower_restarts_from_its_own_checkpoint_and_log() {
-    let mut order = Order::new();
-    (8..60).for_each(|page| order.commit(page..page + 1, 4, 100));
+    let mut order = Order::of(8..60, 4, 100);
     let mut fed = Fed::new(1 << 20);
     fed.follow(&order);
     // Two batches are stored, with a state that is ahead of the pages.
@@ -323,8 +337,7 @@ fn a_follower_restarts_from_its_own_checkpoint_and_log() {
 
 #[test]
 fn without_room_a_follower_waits_and_leaves_nothing_out() {
-    let mut order = Order::new();
-    (8..40).for_each(|page| order.commit(page..page + 1, 4, 400));
+    let order = Order::of(8..40, 4, 400);
     let mut fed = Fed::new(8_000);
     fed.installs_left = 0;
     fed.follow(&order);
@@ -338,11 +351,8 @@ fn without_room_a_follower_waits_and_leaves_nothing_out() {
 
 #[test]
 fn leader_begins_behind_more_than_its_buffer_holds() {
-    let mut order = Order::new();
-    (8..40).for_each(|page| order.commit(page..page + 1, 4, 400));
-    let mut fed = Fed::new(8_000);
-    fed.feed(&order);
-    fed.sync();
+    let order = Order::of(8..40, 4, 400);
+    let mut fed = Fed::with(8_000, &order);
     fed.begin_alone();
     fed.installs_left = 0;
     fed.sync();
@@ -356,11 +366,8 @@ fn leader_begins_behind_more_than_its_buffer_holds() {
 
 #[test]
 fn transfer_keeps_what_other_members_lack() {
-    let mut order = Order::new();
-    (8..60).for_each(|page| order.commit(page..page + 1, 4, 100));
-    let mut fed = Fed::new(1 << 20);
-    fed.feed(&order);
-    fed.sync();
+    let order = Order::of(8..60, 4, 100);
+    let mut fed = Fed::with(1 << 20, &order);
     fed.begin_alone();
     fed.sync();
     fed.run_until_idle();
@@ -385,11 +392,8 @@ fn begin_view(order: &mut Order, number: u32) {
 
 #[test]
 fn cut_entries_are_dropped_and_old_reports_ignored() {
-    let mut order = Order::new();
-    (8..12).for_each(|page| order.commit(page..page + 1, 4, 20));
-    let mut fed = Fed::new(1 << 20);
-    fed.feed(&order);
-    fed.sync();
+    let mut order = Order::of(8..12, 4, 20);
+    let mut fed = Fed::with(1 << 20, &order);
     begin_view(&mut order, 2);
     fed.feed_from(&order, 4, 0);
     // The view's own entry has taken the place of one that was cut.
@@ -403,11 +407,8 @@ fn cut_entries_are_dropped_and_old_reports_ignored() {
 
 #[test]
 fn entry_with_stamp_of_cut_one_is_stored_once_written() {
-    let mut order = Order::new();
-    (8..12).for_each(|page| order.commit(page..page + 1, 4, 20));
-    let mut fed = Fed::new(1 << 20);
-    fed.feed(&order);
-    fed.sync();
+    let mut order = Order::of(8..12, 4, 20);
+    let mut fed = Fed::with(1 << 20, &order);
     begin_view(&mut order, 2);
     fed.feed_from(&order, 4, order.end());
     assert!(fed.is_at(&order));
@@ -420,11 +421,8 @@ fn entry_with_stamp_of_cut_one_is_stored_once_written() {
 
 #[test]
 fn recovered_replica_takes_what_became_stable_meanwhile() {
-    let mut order = Order::new();
-    (8..10).for_each(|page| order.commit(page..page + 1, 4, 20));
-    let mut fed = Fed::new(1 << 20);
-    fed.feed(&order);
-    fed.sync();
+    let mut order = Order::of(8..10, 4, 20);
+    let mut fed = Fed::with(1 << 20, &order);
     fed.begin_alone();
     fed.sync();
     let leads = fed.server().view().number;
@@ -478,9 +476,7 @@ impl Port for Program<'_> {
 #[test]
 fn token_of_deposed_member_is_of_its_history() {
     let mut order = Order::new();
-    let mut fed = Fed::new(1 << 20);
-    fed.feed(&order);
-    fed.sync();
+    let mut fed = Fed::with(1 << 20, &order);
     fed.begin_alone();
     fed.sync();
     let leads = fed.server().view();

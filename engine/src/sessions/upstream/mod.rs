@@ -11,10 +11,8 @@
 //! | module | its noun |
 //! |---|---|
 //! | [`line`] | this member's own connection to the leader, which all readers share |
-//! | [`way`] | which messages are served here, and which are passed on |
 
 mod line;
-mod way;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,7 +32,6 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 use line::Line;
-pub(super) use way::{Way, way};
 
 /// The connections to the leader.
 #[derive(Debug, Default)]
@@ -245,20 +242,8 @@ impl Sessions {
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
             | FromServer::Grouped(_) => {}
-            FromServer::Verdict(_)
-            | FromServer::Leased(_)
-            | FromServer::Defined(_)
-            | FromServer::Classes(_)
-            | FromServer::Pong(_)
-            | FromServer::Status(_)
-            | FromServer::Refused(_)
-            | FromServer::Bound(_)
-            | FromServer::Offered(_)
-            | FromServer::Response(_)
-            | FromServer::OutputItem(_)
-            | FromServer::InputCredit(_)
-            | FromServer::Health(_)
-            | FromServer::Dependencies(_) => self.hold(up, header, body, cx),
+            // An answer to what was passed on, whatever it was.
+            _ => self.hold(up, header, body, cx),
         }
     }
 
