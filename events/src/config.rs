@@ -140,6 +140,9 @@ pub enum OpenError {
     Os(#[source] io::Error),
 }
 
+/// Sources of a queue's own beside `sources_max`: its doorbell, and its ticker.
+pub(crate) const OWN_SOURCES: usize = 2;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,20 +25,21 @@ impl<M: Send> EventQueue<M> {
             // Most often sources are alone, and have no turns to take.
             let are_alone = self.due.is_empty() && self.mailbox.is_empty();
             let turn = if are_alone { CLASSES } else { self.turn };
-            let event = match turn {
-                0 => self.next_message(),
-                1 => self.next_due(),
-                _ => self.next_ready(),
-            };
+            let before = batch.len();
+            match turn {
+                0 => batch.extend(self.next_message()),
+                1 => batch.extend(self.next_due()),
+                // Written where it stays: an event is long.
+                _ => self.next_ready(batch),
+            }
             if !are_alone {
                 self.turn = (self.turn + 1) % CLASSES;
             }
-            match event {
+            match batch[before..].first() {
                 Some(event) => {
                     if let Kind::Received(lease) = &event.kind {
                         bytes += lease.len();
                     }
-                    batch.push(event);
                     idle = 0;
                 }
                 None if are_alone => break,
@@ -67,10 +68,10 @@ impl<M: Send> EventQueue<M> {
         Some(Event { token, key, kind })
     }
 
-    /// The next event of the ready list. Sources that turn out to have nothing leave it on the way.
-    fn next_ready(&mut self) -> Option<Event<M>> {
-        loop {
-            let number = self.ready.pop_front()?;
+    /// Appends the next event of the ready list. Sources that turn out to have nothing leave it on the way.
+    #[inline(always)]
+    fn next_ready(&mut self, batch: &mut Vec<Event<M>>) {
+        while let Some(number) = self.ready.pop_front() {
             let token = self.slots.token(number);
             let Slot { key, source, .. } = self.slots.at(number);
             let key = *key;
@@ -81,7 +82,7 @@ impl<M: Send> EventQueue<M> {
                 Source::Mailbox | Source::Ticker | Source::Timer | Source::Free(_) | Source::Zombie => None,
             };
             if let Some(kind) = kind {
-                return Some(Event { token, key, kind });
+                return batch.push(Event { token, key, kind });
             }
         }
     }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::buffer::Pool;
-use crate::config::{Backend, Config, OpenError};
+use crate::config::{Backend, Config, OWN_SOURCES, OpenError};
 use crate::event::{Counters, Event, ListenerState, Priority, Readiness};
 use crate::list::SlotList;
 use crate::listener::Listener;
@@ -545,9 +545,6 @@ pub enum SendError {
 fn without_delay(fd: BorrowedFd<'_>) {
     let _ = rustix::net::sockopt::set_tcp_nodelay(fd, true);
 }
-
-/// Sources of the queue's own: its doorbell, and its ticker.
-pub(crate) const OWN_SOURCES: usize = 2;
 
 /// The wheel's unit.
 pub(crate) const TICK: Duration = Duration::from_millis(1);

@@ -85,6 +85,9 @@ impl<M: Send> EventQueue<M> {
 
     /// Returns the time for which the queue may sleep; none if a source or the ticker ends that sleep.
     fn timeout(&mut self, deadline: Option<Instant>) -> Option<Duration> {
+        if deadline.is_none() && self.wheel.is_empty() {
+            return None;
+        }
         let next_tick = self.wheel.next_tick().map(|tick| self.origin + Duration::from_millis(tick));
         let end = [next_tick, deadline].into_iter().flatten().min()?;
         if self.ticker.covers(end) {

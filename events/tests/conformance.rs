@@ -14,11 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rig::{PATIENCE, Rig, pattern, reset, tcp_pair};
-use rustix::event::EventfdFlags;
 use tercel_events::shm::{self, Channel, Spin, Waited};
 use tercel_events::{
-    CloseReason, Config, DeclareError, Kind, ListenerState, PostError, Readiness, SendError, Token, Wanted,
-    Watch,
+    CloseReason, Config, DeclareError, Kind, ListenerState, PostError, Readiness, SendError, Token, Watch,
 };
 
 /// Makes three tests of each story, one for each backend, and one for a queue that looks before it sleeps.
@@ -45,7 +43,6 @@ on_both_backends! {
     held_stream_keeps_its_bytes_in_the_socket,
     what_arrived_before_the_declaration_is_reported,
     state_at_declaration_is_told,
-    sources_of_one_call_are_declared_all_or_none,
     a_megabyte_goes_both_ways_intact,
     a_slow_reader_gets_every_byte_in_order,
     a_full_stream_gives_the_buffer_back_and_reports_when_it_drained,
@@ -63,7 +60,6 @@ on_both_backends! {
     a_stream_reports_its_deadline_and_stays,
     a_deadline_ends_the_wait_and_not_before,
     a_deadline_is_not_rounded_to_a_millisecond,
-    long_waits_share_one_timer_of_the_kernel,
     posts_of_many_threads_all_arrive_in_their_order,
     a_sleeping_queue_is_woken_each_time,
     a_full_mailbox_refuses,
@@ -193,32 +189,6 @@ fn state_at_declaration_is_told(mut rig: Rig) {
     let timer = rig.queue.declare_timer(Instant::now() + PATIENCE, 0).unwrap();
     rig.queue.revoke(open);
     assert_eq!((rig.queue.readiness(timer), rig.queue.readiness(open)), (None, None));
-}
-
-fn sources_of_one_call_are_declared_all_or_none(mut rig: Rig) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let ((mut near, far), (read, write)) = (tcp_pair(), rustix::pipe::pipe().unwrap());
-    let wanted = [
-        (listener.into(), Wanted::Listener, 1),
-        (far.into(), Wanted::Stream, 2),
-        (read, Wanted::Ready(Watch::Read), 3),
-    ];
-    let tokens = rig.queue.declare_all(wanted).unwrap();
-    near.write_all(b"x").unwrap();
-    let _client = TcpStream::connect(address).unwrap();
-    rustix::io::write(&write, b"x").unwrap();
-    let mut told = [(); 3].map(|()| rig.next()).map(|event| (event.key, event.token));
-    told.sort_unstable_by_key(|(key, _)| *key);
-    assert_eq!(told, [(1, tokens[0]), (2, tokens[1]), (3, tokens[2])]);
-    // The last of these finds no room.
-    let room = rig.config.sources_max - rig.queue.sources();
-    let bell = || (rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap(), Wanted::Ready(Watch::Read), 4);
-    let before = rig.queue.sources();
-    let refused = rig.queue.declare_all((0..=room).map(|_| bell()));
-    assert!(matches!(refused, Err(DeclareError::Full)), "{refused:?}");
-    assert_eq!(rig.queue.sources(), before);
-    assert_eq!(rig.queue.declare_all((0..room).map(|_| bell())).unwrap().len(), room);
 }
 
 fn a_megabyte_goes_both_ways_intact(mut rig: Rig) {
@@ -529,32 +499,6 @@ fn a_deadline_is_not_rounded_to_a_millisecond(mut rig: Rig) {
         let took = took.min().unwrap();
         assert!((wait..wait + Duration::from_micros(700)).contains(&took), "{wait:?} took {took:?}");
     }
-}
-
-fn long_waits_share_one_timer_of_the_kernel(mut rig: Rig) {
-    let (mut near, far) = tcp_pair();
-    rig.queue.declare_stream(far, 5).unwrap();
-    let timers_set = |rig: &Rig| rig.queue.counters().timers_set;
-    // Deadlines that move later with the time: the first of them has the kernel's timer set.
-    for _ in 0..200 {
-        near.write_all(b"x").unwrap();
-        assert!(matches!(rig.next().kind, Kind::Received(_)));
-    }
-    assert_eq!(timers_set(&rig), 1);
-    // One that is earlier has it set anew.
-    let begin = Instant::now();
-    assert_eq!(rig.turn(Duration::from_millis(20)), 0);
-    assert!((Duration::from_millis(20)..PATIENCE / 2).contains(&begin.elapsed()), "{:?}", begin.elapsed());
-    assert_eq!(timers_set(&rig), 2);
-    // A timer that was set for an earlier wait ends no later one.
-    near.write_all(b"x").unwrap();
-    assert_eq!(rig.turn(Duration::from_millis(10)), 1);
-    let begin = Instant::now();
-    assert_eq!(rig.turn(Duration::from_millis(40)), 0);
-    assert!((Duration::from_millis(40)..PATIENCE / 2).contains(&begin.elapsed()), "{:?}", begin.elapsed());
-    // A source's own deadline is kept by the same timer.
-    let timer = rig.queue.declare_timer(Instant::now() + Duration::from_millis(20), 3).unwrap();
-    assert_eq!(rig.next().token, timer);
 }
 
 fn posts_of_many_threads_all_arrive_in_their_order(mut rig: Rig) {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, recv};
-use tercel_events::{Backend, Config, Event, EventQueue, Kind, Token, Watch};
+use tercel_events::{Backend, Config, Event, EventQueue, Kind, Token, Wanted, Watch};
 
 use super::failed;
 use crate::blocks::median;
@@ -49,6 +49,10 @@ impl Bed {
 pub trait Loop {
     /// Watches a socket from now on, by the next number: for its bytes, or for its readiness alone.
     fn declare(&mut self, socket: OwnedFd, receives: bool) -> Result<(), String>;
+    /// The same of several, for their bytes' readiness alone; in one call where the loop has such.
+    fn declare_together(&mut self, sockets: Vec<OwnedFd>) -> Result<(), String> {
+        sockets.into_iter().try_for_each(|socket| self.declare(socket, false))
+    }
     /// Waits once and takes at most `array_max` events. `taken` has then the numbers of their sockets.
     fn take(&mut self, array_max: usize, taken: &mut Vec<u64>) -> Result<(), String>;
     /// Lets go of the sockets, and closes them.
@@ -140,6 +144,13 @@ impl Loop for ByQueue {
             false => self.queue.declare_fd(socket, Watch::Read, key),
         };
         self.sockets.push(token.map_err(failed)?);
+        Ok(())
+    }
+
+    fn declare_together(&mut self, sockets: Vec<OwnedFd>) -> Result<(), String> {
+        let keys = self.sockets.len() as u64..;
+        let wanted = sockets.into_iter().zip(keys).map(|(fd, key)| (fd, Wanted::Ready(Watch::Read), key));
+        self.sockets.extend(self.queue.declare_all(wanted).map_err(failed)?);
         Ok(())
     }
 

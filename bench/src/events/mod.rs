@@ -12,6 +12,7 @@ mod peers;
 
 use std::ffi::OsStr;
 use std::hint::black_box;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use tercel_events::{Backend, EventQueue};
@@ -180,6 +181,7 @@ fn silent(options: &Options, effort: Effort, others: usize, rows: &mut Vec<Row>)
     let mut lonely = ByQueue::new(None, SOURCES_MAX)?;
     let mut cold = Cold::open(others)?;
     declaring(options, effort, &mut ByHand::new()?, &mut lonely, None, &bed.borrow(), rows)?;
+    rows.push(together(effort, &mut lonely, &bed.borrow())?);
     let room = cold::room();
     let mut last = 0;
     for wanted in if options.quick { &COLD[..2] } else { &COLD[..] } {
@@ -234,8 +236,8 @@ fn declaring(
         let mut pair = [(0.0, 0.0); 2];
         for side in [round % 2, 1 - round % 2] {
             pair[side] = match side {
-                0 => one_declaring(limit, bed, each)?,
-                _ => one_declaring(queue, bed, each)?,
+                0 => one_declaring(limit, bed, each, false)?,
+                _ => one_declaring(queue, bed, each, false)?,
             };
         }
         declared.push((pair[0].0, pair[1].0));
@@ -261,14 +263,28 @@ fn declaring(
     Ok(())
 }
 
+/// The row `events.declare.batch`: descriptors that are declared in one call, by one after the other.
+fn together(effort: Effort, queue: &mut dyn Loop, bed: &Bed) -> Result<Row, String> {
+    let (each, queue) = (effort.calls / BATCH + 1, std::cell::RefCell::new(queue));
+    let declare =
+        |together| one_declaring(*queue.borrow_mut(), bed, each, together).map(|(declared, _)| declared);
+    let pairs = alternate(effort.rounds, || declare(false), || declare(true))?;
+    let n = (effort.rounds * each * BATCH) as u64;
+    let row = Row::compared("events.declare.batch", "ns", &pairs, "events.declare", n);
+    Ok(row.note(format!("one descriptor of {BATCH} in one call, by one of {BATCH} in a row")))
+}
+
 /// Nanoseconds of declaring a descriptor, and of revoking it.
-fn one_declaring(by: &mut dyn Loop, bed: &Bed, times: usize) -> Result<(f64, f64), String> {
+fn one_declaring(by: &mut dyn Loop, bed: &Bed, times: usize, together: bool) -> Result<(f64, f64), String> {
     let (mut declared, mut revoked) = (Vec::new(), Vec::new());
     for _ in 0..times {
         let sockets: Vec<_> =
             bed.far.iter().map(|far| far.try_clone().map_err(failed)).collect::<Result<_, _>>()?;
         let begin = Instant::now();
-        sockets.into_iter().try_for_each(|socket| by.declare(socket.into(), false))?;
+        match together {
+            true => by.declare_together(sockets.into_iter().map(OwnedFd::from).collect())?,
+            false => sockets.into_iter().try_for_each(|socket| by.declare(socket.into(), false))?,
+        }
         declared.push(begin.elapsed().as_nanos() as f64 / BATCH as f64);
         let begin = Instant::now();
         by.revoke_all()?;
@@ -277,21 +293,29 @@ fn one_declaring(by: &mut dyn Loop, bed: &Bed, times: usize) -> Result<(f64, f64
     Ok((median(&mut declared), median(&mut revoked)))
 }
 
-/// The row `events.instructions`; none, said, where valgrind is not here.
-fn instructions(options: &Options, scratch: &Scratch) -> Result<Option<Row>, String> {
+/// Rows `events.instructions*`; none, said, where valgrind is not here.
+fn instructions(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
     if !callgrind::is_here() {
         eprintln!("events.instructions is left out: valgrind is not installed");
-        return Ok(None);
+        return Ok(Vec::new());
     }
     options.say("instructions of an event, by valgrind");
     let counted = callgrind::run("events", ROLE, "count", &scratch.join(""))?;
-    let all = callgrind::instructions_of(&counted, "::counted_wait");
-    if all == 0 {
-        return Err("valgrind does not know the function that is counted".into());
-    }
     let n = (COUNTED * BATCH) as u64;
-    let note = format!("of user space, an event of {BATCH}, its bytes received; wanted: 150");
-    Ok(Some(Row::new("events.instructions", all as f64 / n as f64, "instructions", n).note(note)))
+    let all = format!("of user space, an event of {BATCH}, its bytes received; wanted: 150");
+    let row = |id, function, note: String| {
+        let counted = callgrind::instructions_of(&counted, function);
+        let row = Row::new(id, counted as f64 / n as f64, "instructions", n).note(note);
+        (counted > 0).then_some(row).ok_or("valgrind does not know a function that is counted")
+    };
+    Ok(vec![
+        row("events.instructions", "::counted_wait", all)?,
+        row(
+            "events.instructions.queue",
+            "::get_next_events",
+            "the same in the queue alone: without the loop that takes the events and gives their buffers back".into(),
+        )?,
+    ])
 }
 
 /// Runs under valgrind.

@@ -57,7 +57,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     placed::on(clients, || {
         let origin = OwnProcess::role(&["bench", "proxy"], ROLE, "origin")?;
         for make in [Make::Batches(64), Make::Batches(1), Make::Nginx] {
-            if make == Make::Nginx && Command::new("nginx").arg("-v").output().is_err() {
+            if make == Make::Nginx && Command::new(nginx()).arg("-v").output().is_err() {
                 eprintln!("proxy.nginx.* is left out: nginx is not installed");
                 continue;
             }
@@ -208,7 +208,7 @@ fn start(
     std::fs::write(&file, text).map_err(failed)?;
     let mut command = Command::new("sh");
     // The line by which a process of this program says that it is ready.
-    command.args(["-c", "echo listening on $1; exec nginx -c $0"]).arg(file).arg(free.to_string());
+    command.args(["-c", "echo listening on $1; exec $2 -c $0"]).arg(file).arg(free.to_string()).arg(nginx());
     let nginx = OwnProcess::start(command)?;
     let deadline = Instant::now() + PATIENCE;
     while std::net::TcpStream::connect(free).is_err() {
@@ -218,6 +218,12 @@ fn start(
         std::thread::yield_now();
     }
     Ok((nginx, free.to_string()))
+}
+
+/// The program nginx. Debian has it where only the superuser looks.
+fn nginx() -> &'static str {
+    let debian = "/usr/sbin/nginx";
+    if std::path::Path::new(debian).exists() { debian } else { "nginx" }
 }
 
 /// Waits until a process has as many descriptors as it has silent clients.

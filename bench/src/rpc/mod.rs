@@ -9,6 +9,7 @@
 mod bare;
 pub mod cost;
 mod fetch;
+mod hostile;
 mod instructions;
 mod loss;
 mod pipelined;
@@ -269,12 +270,15 @@ pub fn run(options: &Options) -> Result<Report, String> {
     if is_wanted(loss::LOSS) {
         rows.extend(loss::rows(options, &scratch)?);
     }
+    if is_wanted(hostile::HOSTILE) {
+        rows.push(hostile::row(options, &scratch)?);
+    }
     Ok(Report { suite: "rpc", commit: COMMIT, machine: Machine::here(&backend), rows })
 }
 
 /// The names that `--only` takes: of the places, and of the rows that have none.
 pub fn names() -> Vec<String> {
-    let of_no_place = [INSTRUCTIONS, loss::LOSS].map(str::to_owned);
+    let of_no_place = [INSTRUCTIONS, loss::LOSS, hostile::HOSTILE].map(str::to_owned);
     places(&[]).into_iter().map(Place::name).chain(of_no_place).collect()
 }
 

@@ -189,7 +189,7 @@ impl Client {
         let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
         match FromServer::decode(header.kind, body).map_err(|e| broken(e.to_string()))? {
             FromServer::Welcome(welcome) => {
-                self.peer.capabilities &= header.capabilities;
+                self.peer.servers.capabilities &= header.capabilities;
                 self.welcome(welcome);
             }
             FromServer::Stream(stream) => self.stream(stream)?,

@@ -151,9 +151,6 @@ struct Peer {
     /// Set if the greeting could not name all cached pages, so that none of them may be kept.
     begins_anew: bool,
     keepalive_us: u64,
-    /// The capabilities of the connection: those that this client offers until it is welcomed, those that the
-    /// server has granted from then on.
-    capabilities: u32,
     /// There are other servers to try, and so many were given up in this view because they were silent.
     has_others: bool,
     silences: u32,
@@ -231,7 +228,6 @@ impl Client {
                 refusal: None,
                 begins_anew: false,
                 keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
-                capabilities: 0,
                 has_others: false,
                 silences: 0,
                 transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
@@ -553,7 +549,7 @@ impl Client {
 
     fn header(&mut self, kind: Kind, deadline_us: u32) -> Header {
         let call = self.peer.pending.next_call();
-        let (view, capabilities) = (self.history.view, self.peer.capabilities);
+        let (view, capabilities) = (self.history.view, self.peer.servers.capabilities);
         Header { ack: self.ack_stamp(), view, deadline_us, capabilities, ..Header::new(kind, call) }
     }
 

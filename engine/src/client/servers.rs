@@ -26,6 +26,9 @@ pub struct Servers {
     home: String,
     /// The next to try, before all others.
     again: Option<String>,
+    /// The capabilities of the connection: those that this client offers until it is welcomed, those that the
+    /// server has granted from then on.
+    pub(super) capabilities: u32,
     /// Set once one of those tried since the last pause has taken a connection.
     is_any_there: bool,
     /// Why none did before that pause.
@@ -73,6 +76,7 @@ impl Servers {
     /// Begins with the addresses that were named.
     pub fn new(named: Vec<String>, seed: u64) -> Servers {
         Servers {
+            capabilities: 0,
             named,
             learned: Vec::new(),
             tried: Vec::new(),
@@ -187,7 +191,7 @@ impl Client {
 
     /// The next connection stays within this host, or does not.
     pub fn set_one_host(&mut self, is_one_host: bool) {
-        self.peer.capabilities = if is_one_host { ONE_HOST } else { 0 };
+        self.peer.servers.capabilities = if is_one_host { ONE_HOST } else { 0 };
     }
 
     /// It reads at any member of a group, at the first of those that were named if it can.

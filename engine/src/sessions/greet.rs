@@ -253,7 +253,10 @@ impl Sessions {
     fn welcome(&mut self, conn: Conn, client: ClientId, watermark: Stamp, resumed: bool, cx: &mut Cx<'_>) {
         let view = cx.leader.as_ref().map_or(cx.replica.view(), |l| l.view());
         let places = cx.replica.places.has_grants(client);
-        self.all.get_mut(&conn).into_iter().for_each(|session| session.has_places = places);
+        let capabilities = self.all.get_mut(&conn).map_or(0, |session| {
+            session.has_places = places;
+            session.capabilities
+        });
         let welcome = Welcome {
             version: WIRE_VERSION,
             space: cx.space,
@@ -272,7 +275,7 @@ impl Sessions {
         let mut body = Vec::new();
         welcome.encode(&mut body);
         let header = cx.header_at(cx.pages.visible(), Kind::Welcome, 0);
-        cx.out.send(conn, Header { capabilities: self.capabilities(conn), ..header }, [&body, &[]]);
+        cx.out.send(conn, Header { capabilities, ..header }, [&body, &[]]);
         if places {
             self.keep_places(conn, cx);
         }

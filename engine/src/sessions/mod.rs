@@ -254,11 +254,6 @@ impl Sessions {
         self.all.get_mut(&conn).into_iter().for_each(|session| session.capabilities = ONE_HOST);
     }
 
-    /// The capabilities of a connection whose client was welcomed.
-    fn capabilities(&self, conn: Conn) -> u32 {
-        self.all.get(&conn).map_or(0, |session| session.capabilities)
-    }
-
     pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
         if conn.is_upstream() {
             return self.upstream_lost(conn, "the connection to the leader has ended: connect again", cx);

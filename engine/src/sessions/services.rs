@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use tercel_wire::frame::{Header, Kind};
+use tercel_wire::frame::{Header, Kind, ONE_HOST};
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::message::{Cancel, OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
 
@@ -224,7 +224,8 @@ impl Sessions {
             return;
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
-        let capabilities = self.capabilities(asked.conn);
+        // A client that was not granted it does not name it.
+        let capabilities = header.capabilities & ONE_HOST;
         let Serving { clients, kept_bytes, .. } = &mut self.serving;
         let Some(of) = clients.get_mut(client) else {
             return self.expel(asked.conn, "a service is bound before it is called", cx);

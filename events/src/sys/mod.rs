@@ -21,8 +21,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::config::{Backend, Config, OpenError};
-use crate::queue::OWN_SOURCES;
+use crate::config::{Backend, Config, OWN_SOURCES, OpenError};
 use crate::token::Token;
 
 /// The set of conditions that a source wants reported.

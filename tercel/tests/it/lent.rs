@@ -1,15 +1,19 @@
 //! Arguments that are lent: the same program by every transport, read in place where that is shared memory,
 //! and a peer that writes there meanwhile.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tercel::tools::wire::deframer::Deframer;
+use tercel::tools::wire::frame::{Header, Kind, UNSUMMED_BYTES, encode};
 use tercel::{
     Address, Bound, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Lending, LentBytes, Obj,
     Object, Record, Server, ServerConfig, Transport, embedded_with, interface, service,
@@ -303,6 +307,60 @@ fn lent_argument_is_the_same_by_every_transport() {
         call_all(&client, &lent, transport == Transport::SharedMemory);
     }
     server.stop().unwrap();
+}
+
+/// Copies frames from one end to the other. Counts the large calls and answers among them, and those of them
+/// that have a checksum. With `hides`, no greeting offers anything.
+fn watch(mut from: TcpStream, mut to: TcpStream, hides: bool, counts: &[AtomicUsize; 2]) {
+    let (mut frames, mut room) = (Deframer::default(), vec![0; 1 << 16]);
+    while let Ok(read @ 1..) = from.read(&mut room) {
+        frames.push(&room[..read]);
+        let mut out = Vec::new();
+        while let Some((header, body)) = frames.next_frame().unwrap() {
+            if matches!(header.kind, Kind::Request | Kind::Response) && body.len() >= UNSUMMED_BYTES {
+                counts[0].fetch_add(1, Ordering::SeqCst);
+                counts[1].fetch_add(header.body_sum.is_some().into(), Ordering::SeqCst);
+            }
+            let is_hidden = hides && header.kind == Kind::Hello;
+            let capabilities = if is_hidden { 0 } else { header.capabilities };
+            encode(Header { capabilities, ..header }, body, &mut out);
+        }
+        if to.write_all(&out).is_err() {
+            break;
+        }
+    }
+    _ = to.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn large_calls_go_unsummed_where_both_ends_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(&dir);
+    let tcp = server.addresses().iter().find(|a| matches!(a, Address::Tcp(_))).unwrap().to_string();
+    for hides in [false, true] {
+        let counts = Arc::<[AtomicUsize; 2]>::default();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+        let (counted, tcp) = (counts.clone(), tcp.clone());
+        thread::spawn(move || {
+            let here = listener.accept().unwrap().0;
+            let there = TcpStream::connect(tcp).unwrap();
+            let ways = [(here.try_clone().unwrap(), there.try_clone().unwrap()), (there, here)];
+            for (from, to) in ways {
+                let counted = counted.clone();
+                thread::spawn(move || watch(from, to, hides, &counted));
+            }
+        });
+        let client = Client::connect(&address).unwrap();
+        let service = client.service::<dyn Lends>();
+        service.look(&[0; 0]).unwrap();
+        let bytes = value(300_000);
+        for _ in 0..5 {
+            assert!(service.give(&bytes).unwrap().0 == bytes);
+        }
+        let [large, summed] = counts.each_ref().map(|count| count.load(Ordering::SeqCst));
+        assert_eq!((large, summed), (10, if hides { 10 } else { 0 }));
+    }
 }
 
 #[test]
