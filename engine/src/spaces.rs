@@ -332,8 +332,8 @@ impl<'s> Session<'s> {
     /// counts from now and over all attempts.
     ///
     /// With [`Isolation::Strict`] all that `body` read in all spaces was current at one moment between this
-    /// call and its return, as if the spaces had one order: strictly serializable beside any transaction of
-    /// one space. It takes one round trip to the leaders of all spaces together after `body` has read, and
+    /// call and its return, as if the spaces had one order: strictly serializable beside serializable
+    /// transactions of one space each. It takes one round trip to the leaders of all spaces together after `body` has read, and
     /// begins again where something that was read has changed before that.
     ///
     /// # Errors
@@ -528,7 +528,7 @@ impl<'a> Cut<'a> {
         if !is_asked_for || dropped(Rule::CutNotConfirmed) {
             return Ok(true);
         }
-        let mut begins: Vec<_> = open.iter().map(|tx| (tx, Begin::new(&self.within.options))).collect();
+        let mut begins: Vec<_> = open.iter().map(|tx| (tx, Begin::new(&self.within.left(None)))).collect();
         begins.iter_mut().try_for_each(|(tx, begin)| tx.send_question(begin))?;
         begins.iter_mut().try_fold(true, |holds, (tx, begin)| Ok(holds && tx.holds_since(begin)?))
     }

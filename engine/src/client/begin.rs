@@ -74,16 +74,24 @@ enum Judged {
 impl Client {
     /// Begins a transaction's reading; `None` while the state at hand is too old for it.
     pub(crate) fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
+        let as_of = match self.may_begin(now, begin)? {
+            Ok(as_of) => as_of,
+            Err(e) => return Some(Err(e)),
+        };
+        let scope = self.reader.scope().ok_or(Error::Full(Bound::Transactions));
+        Some(scope.map(|scope| {
+            let token = self.token(scope.snapshot());
+            Begun { scope, bytes_max: self.peer.transaction_bytes_max, as_of, token }
+        }))
+    }
+
+    /// Everything acknowledged before this moment, if there is one that is known, is in the state at hand;
+    /// `None` while that is too old.
+    pub(crate) fn may_begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Option<Now>, Error>> {
         match self.judge(now, begin) {
             Err(e) => Some(Err(e)),
             Ok(Judged::TooOld) => self.outage(now, begin).map(Err),
-            Ok(Judged::Enough(as_of)) => Some(match self.reader.scope() {
-                Some(scope) => {
-                    let token = self.token(scope.snapshot());
-                    Ok(Begun { scope, bytes_max: self.peer.transaction_bytes_max, as_of, token })
-                }
-                None => Err(Error::Full(Bound::Transactions)),
-            }),
+            Ok(Judged::Enough(as_of)) => Some(Ok(as_of)),
         }
     }
 

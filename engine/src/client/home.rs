@@ -15,6 +15,10 @@ use crate::time::Now;
 use crate::txn::{Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
 
 impl Home for Client {
+    fn may_begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Option<Now>, Error>> {
+        self.may_begin(now, begin)
+    }
+
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
         Client::begin(self, now, begin)
     }

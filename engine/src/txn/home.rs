@@ -31,6 +31,13 @@ pub trait Home {
     /// open.
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>>;
 
+    /// Waits as [`Home::begin`] does, and opens nothing: everything acknowledged before the moment that it
+    /// gives, if one is known, is in the state that the home shows.
+    ///
+    /// # Errors
+    /// As [`Home::begin`], but for `Full`.
+    fn may_begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Option<Now>, Error>>;
+
     /// A stamp that this home has shown or was answered, to pass on.
     fn token(&mut self, stamp: Stamp) -> Token;
 

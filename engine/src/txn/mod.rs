@@ -211,7 +211,7 @@ impl<'c> Tx<'c> {
 
     fn begin_until(port: &'c dyn Port, options: &Options, until: Option<Now>) -> Result<Tx<'c>, Error> {
         let Begun { scope, bytes_max, as_of, token } =
-            begun(port, until, &mut Begin::new(options), |_, begun| Ok(begun))?;
+            begun(port, until, &mut Begin::new(options), |home, now, begin| home.begin(now, begin))?;
         Ok(Tx {
             port,
             write_set: WriteSet::new(&scope),
@@ -284,21 +284,19 @@ impl<'c> Tx<'c> {
     }
 }
 
-/// Waits until a transaction may begin, and goes on at its home in the same step.
+/// Waits until a step at the home says that a transaction has begun, or may begin.
 fn begun<R>(
     port: &dyn Port,
     until: Option<Now>,
     begin: &mut Begin,
-    mut then: impl FnMut(&mut dyn Home, Begun) -> Result<R, Error>,
+    mut step: impl FnMut(&mut dyn Home, Now, &mut Begin) -> Option<Result<R, Error>>,
 ) -> Result<R, Error> {
-    let mut end = Err(Error::Unavailable("the client is closed".into()));
-    let driven = port.drive(until, &mut |home, now| match home.begin(now, begin) {
-        Some(begun) => {
-            end = begun.and_then(|begun| then(home, begun));
-            Step::Done
-        }
-        None => Step::Wait,
+    let mut end = None;
+    let driven = port.drive(until, &mut |home, now| {
+        end = step(home, now, begin);
+        if end.is_some() { Step::Done } else { Step::Wait }
     });
+    let end = end.unwrap_or_else(|| Err(Error::Unavailable("the client is closed".into())));
     let end = match driven {
         Err(Error::Timeout(_)) => Err(begin.is_late()),
         driven => driven.and(end),

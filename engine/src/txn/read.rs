@@ -308,17 +308,20 @@ impl<'c> Tx<'c> {
     pub(crate) fn send_question(&self, begin: &mut Begin) -> Result<(), Error> {
         // What the home says at once it says again where the answer is waited for.
         self.ask(|home, now| {
-            drop(home.begin(now, begin));
+            drop(home.may_begin(now, begin));
             Some(Ok(()))
         })
     }
 
     /// Says whether all that this transaction read is current at a moment after a begin asked its question.
     pub(crate) fn holds_since(&self, begin: &mut Begin) -> Result<bool, Error> {
-        begun(self.port, self.until, begin, |home, _| match home.recheck(&self.scope) {
-            Ok(()) => Ok(true),
-            Err(Error::Conflict(_)) => Ok(false),
-            Err(e) => Err(e),
+        begun(self.port, self.until, begin, |home, now, begin| {
+            let may_begin = home.may_begin(now, begin)?;
+            Some(may_begin.and_then(|_| match home.recheck(&self.scope) {
+                Ok(()) => Ok(true),
+                Err(Error::Conflict(_)) => Ok(false),
+                Err(e) => Err(e),
+            }))
         })
     }
 }

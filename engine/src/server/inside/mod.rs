@@ -165,7 +165,7 @@ impl Inside<'_> {
 const RECENT_US: u64 = 2 * limits::KEEPALIVE_MS as u64 * 1_000;
 
 impl Home for Inside<'_> {
-    fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
+    fn may_begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Option<Now>, Error>> {
         if let Err(e) = self.session() {
             return Some(Err(e));
         }
@@ -176,14 +176,21 @@ impl Home for Inside<'_> {
                 Err(e) => return Some(Err(e)),
             }
         }
-        let as_of = self.as_of(now, begin)?;
+        self.as_of(now, begin).map(|as_of| Ok(Some(as_of)))
+    }
+
+    fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
+        let as_of = match self.may_begin(now, begin)? {
+            Ok(as_of) => as_of,
+            Err(e) => return Some(Err(e)),
+        };
         let full = || Error::Full(Bound::TransactionsInside { max: limits::LOCAL_TRANSACTIONS_MAX });
         let visible = self.server.visible();
         let scope = self.local.copier.scope(visible).ok_or_else(full);
         Some(scope.map(|scope| Begun {
             scope,
             bytes_max: self.local.config.write_bytes_max,
-            as_of: Some(as_of),
+            as_of,
             token: self.token(visible),
         }))
     }

@@ -21,6 +21,7 @@ use tercel_wire::frame::Kind;
 use tercel_wire::id::{SpaceId, Stamp, ViewId};
 use tercel_wire::message::Depend;
 use tercel_wire::record::{List, Ref};
+use tercel_wire::token::Token;
 use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
 /// Two spaces: accounts with the right to read, and documents. Client 0 of each writes, client 1 reads.
@@ -92,6 +93,12 @@ impl Two {
                 false => access().and_then(|a| Ok((a, document()?))),
             }
         })
+    }
+
+    /// The state of accounts that a session has seen.
+    fn token_of(&self, session: &Session<'_>) -> Option<Token> {
+        self.read(session, "accounts", self.access).unwrap();
+        session.token().unwrap().token(SPACE)
     }
 
     fn read(&self, session: &Session<'_>, space: &str, of: Ref<Thing>) -> Result<u64, Error> {
@@ -188,14 +195,14 @@ fn cut_that_failed_on_changed_states_begins_again() {
 }
 
 /// Reads access and a document in a cut amid which the one is written, and then the other.
-fn cut_amid_writes(two: &Two, isolation: Isolation) -> ((u64, u64), u32) {
+fn cut_amid_writes(two: &Two, options: impl Into<Options>) -> ((u64, u64), u32) {
     let mut attempts = 0;
     let write = |world: &World, of, count| {
         world.run(0, |tx| set(tx, of, count)).unwrap();
         world.run_until_idle();
     };
     let read = two.session(1, |reader| {
-        reader.read_with(isolation, |cut| {
+        reader.read_with(options, |cut| {
             attempts += 1;
             let access = cut.space("accounts")?.get(two.access)?.count();
             if attempts == 1 {
@@ -213,6 +220,11 @@ fn strict_cut_is_of_one_moment() {
     // A document of after the write of the access that it is read beside: nothing causal forbids that.
     assert_eq!(cut_amid_writes(&Two::new(), Isolation::Serializable), ((1, 6), 1));
     assert_eq!(cut_amid_writes(&Two::new(), Isolation::Strict), ((5, 6), 2));
+    // A state that one of the spaces is to contain is none of the other's.
+    let two = Two::new();
+    let at_least = two.session(0, |session| two.token_of(session));
+    let strict = Options { isolation: Isolation::Strict, at_least, ..Options::default() };
+    assert_eq!(cut_amid_writes(&two, strict), ((5, 6), 2));
 }
 
 #[test]
