@@ -79,10 +79,10 @@
 //!
 //! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (which
 //! source has which slot), `list` (pending, once each), `ready` (the same by priority), `stream` and
-//! `listener` (bytes and connections), `buffer` (leases), `timer` (the wheel), `ticker` (the kernel's timer), `wake` (other
-//! threads), `sys` (the two backends and their contract), `datagrams` (a socket of them, beside the queue),
-//! `shm` (a channel to another process of the host; it stands beside the queue, which knows only its bell),
-//! `sync` (the atomics that loom replaces).
+//! `listener` (bytes and connections), `buffer` (leases), `timer` (the wheel), `ticker` (the kernel's timer),
+//! `wake` (other threads), `sys` (the two backends and their contract), `datagrams` (a socket of them, beside
+//! the queue), `shm` (a channel to another process of the host; it stands beside the queue, which knows only
+//! its bell), `sync` (the atomics that loom replaces).
 
 #![deny(missing_docs)]
 #![deny(unsafe_code)]

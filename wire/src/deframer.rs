@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_of_a_large_frame_is_received_in_place() {
+    fn rest_of_large_frame_is_received_in_place() {
         let body = |call: usize, len: usize| (0..len).map(|at| (at * 7 + call) as u8).collect::<Vec<_>>();
         // A frame in memory that the one before it has left is followed by what the receive brings too much.
         let lens = [300_000, 200_000, 70, 100_000, BODY_BYTES_MAX, 9];

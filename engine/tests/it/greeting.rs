@@ -25,7 +25,7 @@ fn write(h: &mut Hand, conn: Conn, seq: u64, oref: Oref, new: bool, object: &[u8
 }
 
 #[test]
-fn one_host_is_granted_if_both_ends_see_it() {
+fn one_host_is_granted_by_both_ends_alone() {
     for (client, server) in [(true, true), (true, false), (false, true)] {
         let mut h = begun();
         h.input(Input::Connected(A));
