@@ -581,8 +581,6 @@ mod tests {
         }
 
         fn back_off(&self, _us: u64) {}
-
-        fn pause(&self) {}
     }
 
     #[test]

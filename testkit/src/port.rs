@@ -58,8 +58,6 @@ impl Port for Thread<'_> {
     fn back_off(&self, _: u64) {
         self.world.wait();
     }
-
-    fn pause(&self) {}
 }
 
 impl Indoors<'_> {
@@ -133,6 +131,4 @@ impl Port for Indoors<'_> {
     fn back_off(&self, _: u64) {
         self.world.wait();
     }
-
-    fn pause(&self) {}
 }

@@ -27,7 +27,7 @@ use crate::txn::{ExpressAsked, Expressed, Port, Through};
 ///
 /// | a call ends with | the procedure |
 /// |---|---|
-/// | `Ok`, [`Failure::Method`] | was executed once |
+/// | `Ok`, [`Failure::Method`](super::Failure::Method) | was executed once |
 /// | [`Error::Failed`] | was begun once, and did not come to its end |
 /// | [`Error::Unknown`] | may have been executed, once at most |
 /// | any other error | was not begun, and never will be |

@@ -262,6 +262,4 @@ impl Port for Inline<'_> {
     }
 
     fn back_off(&self, _: u64) {}
-
-    fn pause(&self) {}
 }

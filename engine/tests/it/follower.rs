@@ -469,8 +469,6 @@ impl Port for Program<'_> {
     }
 
     fn back_off(&self, _: u64) {}
-
-    fn pause(&self) {}
 }
 
 #[test]
