@@ -618,10 +618,10 @@ impl Server {
         self.sessions.conn_of(client)
     }
 
-    /// Takes in a request that came by a shorter way than as a message, if it may come so; this is the one door
-    /// that decides it. Runs it, appends the body of the response to `response`, and what is to be done besides
-    /// to `out`. If it says no, nothing has changed, and the request is to come as a message. `local` is as
-    /// for [`Server::run_calls`].
+    /// Takes in a request that came by a shorter way than as a message, if it may come so, which is decided
+    /// here. Runs it, appends the body of the response to `response`, and what is to be done besides to
+    /// `out`. If it says no, nothing has changed, and the request is to come as a message. `local` is as for
+    /// [`Server::run_calls`].
     #[inline]
     pub fn express(
         &mut self,
