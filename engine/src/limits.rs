@@ -230,29 +230,29 @@ pub const UNSENT_ASK_MAX: usize = 1 << 20;
 /// those of the run queue: a dozen requests. A connection that is ready later has one frame handled.
 pub const SLICE_US: u64 = 50;
 
-/// Events that a host takes at once: enough for every client of a busy server to share a sync, few enough that
-/// the first reply of a batch waits less than a millisecond for the last request.
+/// Events that a host takes at once: enough for every client of a busy server to share a sync, few enough
+/// that the first reply of a batch waits less than a millisecond for the last request.
 pub const EVENTS_AT_ONCE: usize = 256;
 
 /// Calls in lines that are served before the clock is read, and in each turn.
 pub const LINES_AT_ONCE: u32 = 16;
 
-/// Microseconds for which calls in lines alone are served before the other sources are looked at. A look there
-/// takes as long as some calls, and one call in a hundred should not wait for a look.
+/// Microseconds for which calls in lines alone are served before the other sources are looked at. A look
+/// there takes as long as some calls, and one call in a hundred should not wait for a look.
 pub const LINES_SLICE_US: u64 = 100;
 
 /// Microseconds for which connections in shared memory are served before the others are looked at.
 pub const CHANNELS_SLICE_US: u64 = 20;
 
-/// Receives from a socket for datagrams before the next one has its turn: about a millisecond's, if packets are
-/// large.
+/// Receives from a socket for datagrams before the next one has its turn: about a millisecond's, if packets
+/// are large.
 pub const RECEIVES_AT_ONCE: u32 = 64;
 
 /// Microseconds for packets in one turn, longer only by the calls that came together last.
 pub const DATAGRAMS_SLICE_US: u64 = 500;
 
-/// Turns of a loop that does not sleep after which it waits for a thread that wants the machine. A thread that
-/// sleeps takes some turns to wake up.
+/// Turns of a loop that does not sleep after which it waits for a thread that wants the machine. A thread
+/// that sleeps takes some turns to wake up.
 pub const TURNS_AT_ONCE: u32 = 4;
 
 /// Time in which a connection that was ended may take its last bytes, in microseconds.

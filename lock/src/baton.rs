@@ -2,15 +2,18 @@
 //! and that the models of `tests/loom.rs` run.
 //!
 //! One thread at a time reads, with the baton; one at a time sends; the state has a lock of its own. The
-//! baton, or the right to send, is taken before the state's lock, and never waited for.
+//! baton is taken before that lock. No thread waits for the baton, nor for the right to send.
 //!
 //! | race | one thread | the other |
 //! |---|---|---|
-//! | sleep, and what ends a wait | counts the event, looks for sleepers | looks at the count, sleeps; both with the state's lock |
-//! | wait, and let go of the baton | counts itself, then finds the baton taken, then sleeps | lets go, then looks for threads that wait |
-//! | wait, and fall asleep with the baton | counts itself, then looks at the mark | marks, then looks for threads that wait, then sleeps |
-//! | post, and end a send | posts with the state's lock, then finds the right taken | sees nothing posted, then lets go of the right, then of the state |
-//! | post without sending, and fall asleep | posts with the state's lock, then looks at the mark | marks, then looks with the state's lock, then sleeps |
+//! | event, sleep | counts, looks for sleepers | looks at the count, sleeps; both locked |
+//! | wait, hand over | counts itself, finds the baton taken | lets go, looks for who waits |
+//! | wait, doze | counts itself, looks at the mark | marks, looks for who waits, sleeps |
+//! | post, end a send | posts locked, finds the right taken | sees nothing posted, lets go of right, lock |
+//! | leave unsent, doze | posts locked, looks at the mark | marks, looks locked, sleeps |
+//!
+//! *Locked* is with the state's lock; to *doze* is to sleep on the connection with the baton, as the resident
+//! thread does.
 //!
 //! In the second and third each thread stores what the other will load, passes a sequentially consistent
 //! fence, and loads what the other has stored. At least one of them sees the other's store.

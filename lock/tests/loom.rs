@@ -198,14 +198,14 @@ fn doze(client: &Client) {
 }
 
 #[test]
-fn driver_that_sleeps_with_the_baton_gives_it_to_a_caller() {
+fn dozing_driver_gives_the_baton_to_a_caller() {
     model(doze, |client| client.call(0), |_| {});
 }
 
 /// Sleeps as `Threads::doze` does, without the mark before the look.
 #[test]
 #[should_panic]
-fn driver_that_looks_before_its_mark_would_be_caught() {
+fn driver_that_marks_late_would_be_caught() {
     let doze = |client: &Client| {
         let Ok(baton) = client.threads.baton.try_lock() else { return };
         if client.threads.waiting() == 0 {
@@ -258,7 +258,7 @@ fn message_posted_beside_a_send_is_sent() {
 }
 
 #[test]
-fn send_that_is_held_to_its_times_says_so() {
+fn send_with_more_posted_says_so() {
     let one = |client: &Client| {
         client.post();
         // The driver goes on where others have posted more.
@@ -288,7 +288,7 @@ fn right_that_outlasts_the_state_would_be_caught() {
 }
 
 #[test]
-fn message_goes_after_those_that_its_thread_has_left() {
+fn message_follows_those_its_thread_has_left() {
     let passes = |client: &Client| {
         client.post();
         let sent = client.send(2);

@@ -19,8 +19,7 @@ mod suffix;
 use std::sync::Arc;
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{CallId, ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::interface::Mode;
+use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Refusal, Request};
 
@@ -43,7 +42,7 @@ use crate::pages::install::ToStore;
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::replica::entry::{Entry, kind};
-use crate::rpc::{Context, ReplyBody, Taking};
+use crate::rpc::ReplyBody;
 use crate::sessions::health::{Condition, Drain};
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
@@ -620,10 +619,10 @@ impl Server {
         self.sessions.conn_of(client)
     }
 
-    /// Takes in a request that came by a shorter way than as a message, if it may come so: the one place that
-    /// decides this. Runs it, appends the body of the response to `response`, and what is to be done besides
-    /// to `out`. If it says no, nothing has changed, and the request is to come as a message. `local` is as
-    /// for [`Server::run_calls`].
+    /// Takes in a request that came by a shorter way than as a message, if it may come so, which is decided
+    /// here. Runs it, appends the body of the response to `response`, and what is to be done besides to
+    /// `out`. If it says no, nothing has changed, and the request is to come as a message. `local` is as for
+    /// [`Server::run_calls`].
     #[inline]
     pub fn express(
         &mut self,
@@ -640,6 +639,7 @@ impl Server {
             return false;
         }
         self.now = self.now.max(now);
+        let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
         let services = &self.config.services;
         // Others are given copies of the request: it stays in registers for the shortest way.
         let lent = match &shared {
@@ -649,22 +649,20 @@ impl Server {
                 _ => return false,
             },
         };
-        match (request.object, request.slot) {
-            (None, Some(slot)) if slot < limits::credit() => {
-                let procedure = services.procedure(request.interface, request.method);
-                let Some(procedure) = procedure.filter(|p| p.mode() == Mode::Plain) else { return false };
-                let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
-                let context = Context::inline(client, now, until);
-                let taking = lent.as_ref().map_or(Taking::Payload(request.payload), Taking::InPlace);
-                let id = CallId { slot, seq: request.seq };
-                self.sessions.express((client, place), id, (procedure, taking), &context, response)
-            }
-            (Some(_), None) => {
+        match request.object {
+            None => self.sessions.express(
+                (client, place),
+                (now, until),
+                &request,
+                (services, lent.as_ref()),
+                response,
+            ),
+            // It is queued with the other operations, as a message.
+            Some(_) if request.slot.is_some() => false,
+            Some(_) => {
                 self.run_reading(now, client, &{ request }, local, response.bytes(), out);
                 true
             }
-            // A method that writes is queued with the other operations, and slow procedures have threads.
-            _ => false,
         }
     }
 

@@ -10,7 +10,9 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind, ONE_HOST};
 use tercel_wire::id::{CallId, ClientId, Stamp};
+use tercel_wire::interface::Mode;
 use tercel_wire::message::{Cancel, OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
+use tercel_wire::payload::InPlace;
 
 use super::health::DRAINING;
 use super::{Cx, Sessions};
@@ -18,9 +20,7 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::rpc::served::{Cancelled, Served};
-use crate::rpc::{
-    Context, Job, JobDone, JobId, Procedure, ReplyBody, Taken, Taking, put, serve, serve_named,
-};
+use crate::rpc::{Context, Job, JobDone, JobId, ReplyBody, Services, Taken, Taking, put, serve, serve_named};
 use crate::table::Placed;
 use crate::time::Now;
 
@@ -269,20 +269,27 @@ impl Sessions {
         true
     }
 
-    /// Runs a procedure whose request came by a shorter way, and appends the body of the response. If it says
-    /// no, nothing has changed: the client has no table, or its call came before.
+    /// Runs a procedure whose request came by a shorter way, if it is to be run where it arrived, and appends
+    /// the body of the response. If not, nothing has changed: it is to come as a message. What it takes is
+    /// that of the request, if it is not lent.
     #[inline]
     pub(crate) fn express(
         &mut self,
         (client, place): (ClientId, &mut usize),
-        id: CallId,
-        (procedure, taking): (Procedure<'_>, Taking<'_>),
-        context: &Context<'_>,
+        (now, until): (Now, Option<Now>),
+        request: &Request<'_>,
+        (services, lent): (&Services, Option<&InPlace<'_>>),
         out: &mut ReplyBody<'_>,
     ) -> bool {
+        let Some(slot) = request.slot.filter(|slot| *slot < limits::credit()) else { return false };
+        let procedure = services.procedure(request.interface, request.method);
+        let Some(procedure) = procedure.filter(|p| p.mode() == Mode::Plain) else { return false };
         let Some(of) = self.serving.clients.get_at(client, place) else { return false };
         let before = of.served.kept_bytes();
-        let taken = serve_named(&mut of.served, Some(procedure), id, taking, context, out);
+        let id = CallId { slot, seq: request.seq };
+        let context = Context::inline(client, now, until);
+        let taking = lent.map_or(Taking::Payload(request.payload), Taking::InPlace);
+        let taken = serve_named(&mut of.served, Some(procedure), id, taking, &context, out);
         let after = of.served.kept_bytes();
         self.serving.kept_bytes = self.serving.kept_bytes - before + after;
         if after > before {

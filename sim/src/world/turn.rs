@@ -225,8 +225,8 @@ impl World {
         self.wake_loop(n);
     }
 
-    /// A turn, in the order of the engine's. Nothing comes in shared memory or in datagrams, and the time is an
-    /// event of the world.
+    /// A turn, in the order of the engine's. Nothing comes in shared memory or in datagrams, and the time is
+    /// an event of the world.
     fn loop_turn(&mut self, n: usize) {
         let now = self.nodes[n].clock.now(self.time);
         let Some(running) = &mut self.nodes[n].running else { return };

@@ -1,9 +1,9 @@
 //! Driving the machine: which thread reads the connection, which threads sleep, which thread reconnects.
 //!
-//! The rules are in `tercel_lock::baton`: one thread reads, with the baton, one sends, and no thread waits for
-//! another to send. The machine and its connection are the state that has a lock of its own. Output of the
-//! machine is sent on the connection that the machine speaks of. Bytes that arrive are believed only if they
-//! came on that connection.
+//! The rules are in `tercel_lock::baton`: one thread reads, with the baton, one sends, and no thread waits
+//! for another to send. The machine and its connection are the state that has a lock of its own. Output of
+//! the machine is sent on the connection that the machine speaks of. Bytes that arrive are believed only if
+//! they came on that connection.
 //!
 //! A thread whose bytes are not taken reads meanwhile, if it has the baton or no other thread has: a server
 //! may want to be read first. A call in a line does without the right to send: it goes between two whole

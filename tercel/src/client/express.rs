@@ -223,7 +223,7 @@ impl Shared {
         reader: &Reader,
         asked: &ExpressAsked,
     ) -> Option<Way<'c>> {
-        // A slow procedure takes longer than these ways wait, and the loop of a server cannot wait for itself.
+        // A slow procedure takes longer than these ways wait; the loop of a server cannot wait for itself.
         let is_quick = || asked.schema.methods[asked.method].mode == Mode::Plain;
         let may_wait = || asked.waits && serving::is_no_loop();
         let is_patient = || asked.timeout.unwrap_or_else(|| self.timeout()) >= READ_MAX;

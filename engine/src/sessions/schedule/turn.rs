@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_in_a_channel_end_the_lines_of_others() {
+    fn messages_in_a_channel_end_lines_of_others() {
         let mut turns = Turns::default();
         turns.served(3, true);
         assert_eq!(turns.next((false, false), || true, || Now(0)), Next::Look);
