@@ -94,11 +94,8 @@ fn contest(
         Ok(begin.elapsed().as_secs_f64() * per_get)
     };
     let timed = std::cell::RefCell::new(&mut timed);
-    let pairs = alternate(
-        rounds,
-        || (timed.borrow_mut())(&mut || Ok(native())),
-        || (timed.borrow_mut())(&mut ours),
-    )?;
+    let pairs =
+        alternate(rounds, || (timed.borrow_mut())(&mut || Ok(native())), || (timed.borrow_mut())(&mut ours))?;
     Ok(Row::compared(id, "ns", &pairs, "native.btreemap", (REPEATS * ENTRIES * rounds) as u64))
 }
 
@@ -106,7 +103,8 @@ impl Maps {
     fn new() -> Maps {
         // Keys come in the random order in which they are inserted and looked up again.
         let numbers: Vec<u64> = (0..ENTRIES as u64).map(|n| scattered(n) >> 16).collect();
-        let texts: Vec<String> = (0..ENTRIES as u64).map(|n| format!("item-{}", scattered(n) >> 30)).collect();
+        let texts: Vec<String> =
+            (0..ENTRIES as u64).map(|n| format!("item-{}", scattered(n) >> 30)).collect();
         let native = |n: &u64| Native { weight: *n };
         Maps {
             by_number: numbers.iter().map(|n| (*n, native(n))).collect(),
