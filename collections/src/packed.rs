@@ -329,6 +329,27 @@ mod tests {
         }
 
         #[test]
+        fn numbers_are_located_as_their_bytes_are(
+            numbers in prop::collection::btree_set(0u64..600, 0..30),
+            other in 0u64..600,
+            is_shortened: bool,
+        ) {
+            let bytes = |n: &u64| n.swap_bytes().to_le_bytes().to_vec();
+            let mut keys: Vec<Vec<u8>> = numbers.iter().map(bytes).collect();
+            if is_shortened && let Some(first) = keys.first_mut() {
+                first.truncate(HEAD_BYTES - 1);
+            }
+            let packed = list(&keys).pack();
+            let read = Keys::new(&packed.0).unwrap();
+            for key in keys.iter().chain([&bytes(&other)]) {
+                let n = keys.iter().filter(|k| *k <= key).count();
+                let expected = Some((n, keys.contains(key)));
+                prop_assert_eq!(read.locate_number(key), expected);
+                prop_assert_eq!(read.locate(key), expected);
+            }
+        }
+
+        #[test]
         fn a_list_changes_as_a_vector_does(keys in keys(), at in any::<prop::sample::Index>()) {
             let at = at.index(keys.len() + 1);
             let mut changed = list(&keys);
@@ -349,7 +370,7 @@ mod tests {
                 for i in 0..=keys.len() {
                     let _ = keys.get(i);
                 }
-                let _ = (keys.search(&[3]), keys.search(&[3; HEAD_BYTES + 1]), keys.search(&[0; 2 * HEAD_BYTES]));
+                let _ = (keys.locate_number(&[3; HEAD_BYTES]), keys.search(&[3]), keys.search(&[3; HEAD_BYTES + 1]), keys.search(&[0; 2 * HEAD_BYTES]));
             }
         }
 
