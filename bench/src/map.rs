@@ -20,7 +20,7 @@ use super::traversals::{failed, open_hot};
 /// Says in a process's environment that it counts, on the maps in this directory.
 pub const ROLE: &str = "TERCEL_BENCH_MAP";
 
-/// What a key names.
+/// The object that a key names.
 #[derive(Object)]
 struct Item {
     weight: u64,

@@ -293,8 +293,8 @@ impl Scope {
         }
     }
 
-    /// The object of a reference that was read at `stamp`, in a frame that the scope holds, with what keeps its
-    /// view there. Nothing is pinned then, and frame, cell and marks are found once.
+    /// The object of a reference that was read at `stamp`, in a frame that the scope holds, with what keeps
+    /// its view there. Nothing is pinned then, and frame, cell and marks are found once.
     fn held(
         &self,
         oref: Oref,
@@ -415,7 +415,7 @@ impl Scope {
         found
     }
 
-    /// What `look` finds by a handle, if it is that of the reference.
+    /// Runs `look` while a handle stays that of the reference, if it is.
     #[inline]
     fn named<R>(&self, oref: Oref, handle: u32, look: impl FnOnce() -> Option<R>) -> Option<R> {
         let gets = &self.slot().gets;
