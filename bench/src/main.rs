@@ -11,7 +11,7 @@
 //! | `numbers` | every suite, and the document that their rows become |
 //! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
-//! | `hop`, `threads` | the instructions of a hop in it, and two threads beside one |
+//! | `hop`, `threads`, `map` | the instructions of a hop in it, two threads beside one, and look-ups by key |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
@@ -42,6 +42,7 @@ mod hop;
 mod idle;
 mod load;
 mod lru;
+mod map;
 mod native;
 mod near;
 mod numbers;
@@ -244,7 +245,7 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 10] = [
+const CHILDREN: [(&str, Part); 11] = [
     (commit::ROLE, commit::child),
     (events::ROLE, events::child),
     (flex::ROLE, flex::child),
@@ -252,6 +253,7 @@ const CHILDREN: [(&str, Part); 10] = [
     (hop::ROLE, hop::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
+    (map::ROLE, map::child),
     (proxy::ROLE, proxy::child),
     (rpc::ROLE, rpc::child),
     (stale::ROLE, stale::child),

@@ -19,6 +19,7 @@ use super::blocks::{Pairs, alternate};
 use super::callgrind;
 use super::hop;
 use super::lru;
+use super::map;
 use super::native::{Arena, ArenaIndex, ArenaPointers, Tally, Visited};
 use super::objects;
 use super::oo7::Spec;
@@ -49,6 +50,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
         }
         false => options.say("instructions of a hop: not counted, for valgrind is not installed"),
     }
+    options.say("look-ups in hot maps");
+    let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
+    rows.extend(map::rows(&scratch.join("maps"), &scratch.join(""), rounds)?);
     if !options.quick {
         drop(database);
         database = Database::build(Spec::MEDIUM, MEDIUM, &scratch, options)?;

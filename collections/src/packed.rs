@@ -14,64 +14,172 @@ use tercel_wire::record::Bytes;
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {
     bytes: &'a [u8],
-    len: usize,
+    starts: &'a [[u8; START_BYTES]],
 }
 
 impl<'a> Keys<'a> {
     /// Over stored bytes.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Keys<'a>, Error> {
         let first = match bytes {
             [] => 0,
             [low, high, ..] => usize::from(u16::from_le_bytes([*low, *high])),
             [_] => return Err(damaged()),
         };
-        let is_whole = first % START_BYTES == 0 && first <= bytes.len() && (first > 0 || bytes.is_empty());
-        if is_whole { Ok(Keys { bytes, len: first / START_BYTES }) } else { Err(damaged()) }
-    }
-
-    /// The number of keys.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Key `i`.
-    pub fn get(&self, i: usize) -> Result<&'a [u8], Error> {
-        let from = self.start(i)?;
-        let to = if i + 1 < self.len { self.start(i + 1)? } else { self.bytes.len() };
-        self.bytes.get(from..to).ok_or_else(damaged)
-    }
-
-    fn start(&self, i: usize) -> Result<usize, Error> {
-        match self.bytes.get(START_BYTES * i..) {
-            Some([low, high, ..]) if i < self.len => Ok(usize::from(u16::from_le_bytes([*low, *high]))),
+        let is_whole = first % START_BYTES == 0 && (first > 0 || bytes.is_empty());
+        match bytes.get(..first).map(<[u8]>::as_chunks) {
+            Some((starts, _)) if is_whole => Ok(Keys { bytes, starts }),
             _ => Err(damaged()),
         }
     }
 
+    /// The number of keys.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Bytes of their packed form.
+    #[inline]
+    pub fn bytes_packed(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Key `i`.
+    pub fn get(&self, i: usize) -> Result<&'a [u8], Error> {
+        self.key(i).ok_or_else(damaged)
+    }
+
+    #[inline(always)]
+    fn key(&self, i: usize) -> Option<&'a [u8]> {
+        let from = u16::from_le_bytes(*self.starts.get(i)?);
+        let to = self.starts.get(i + 1).map_or(self.bytes.len(), |to| usize::from(u16::from_le_bytes(*to)));
+        self.bytes.get(usize::from(from)..to)
+    }
+
     /// Where the key is, or where it would be.
+    #[inline]
     pub fn search(&self, key: &[u8]) -> Result<Result<usize, usize>, Error> {
-        let (mut from, mut to) = (0, self.len);
-        while from < to {
-            let middle = from.midpoint(to);
-            match self.get(middle)?.cmp(key) {
-                Ordering::Equal => return Ok(Ok(middle)),
-                Ordering::Less => from = middle + 1,
-                Ordering::Greater => to = middle,
-            }
+        match self.locate(key) {
+            Some((n, is_there)) => Ok(if is_there { Ok(n - 1) } else { Err(n) }),
+            None => Err(damaged()),
         }
-        Ok(Err(from))
     }
 
     /// Counts the keys that are at most `key`.
+    #[inline]
     pub fn at_most(&self, key: &[u8]) -> Result<usize, Error> {
-        Ok(self.search(key)?.map_or_else(|i| i, |i| i + 1))
+        self.locate(key).map(|(n, _)| n).ok_or_else(damaged)
     }
 
     /// Counts the keys that are less than `key`.
     pub fn less_than(&self, key: &[u8]) -> Result<usize, Error> {
         Ok(self.search(key)?.unwrap_or_else(|i| i))
     }
+
+    /// [`Keys::locate`] where keys are numbers, eight bytes each, highest first: in a node whose keys are all
+    /// whole, they stand one after the other.
+    #[inline(always)]
+    pub fn locate_number(&self, key: &[u8]) -> Option<(usize, bool)> {
+        let (numbers, rest) = self.bytes.get(self.len() * START_BYTES..)?.as_chunks::<HEAD_BYTES>();
+        let Some(wanted) = key.first_chunk() else { return self.locate(key) };
+        if numbers.len() != self.len() || !rest.is_empty() {
+            return self.locate(key);
+        }
+        let number = |bytes: &[u8; HEAD_BYTES]| u64::from_le_bytes(*bytes).swap_bytes();
+        let wanted = number(wanted);
+        let (mut i, mut left) = (0, numbers.len());
+        while left > 1 {
+            let half = left / 2;
+            i = if number(numbers.get(i + half)?) <= wanted { i + half } else { i };
+            left -= half;
+        }
+        let Some(found) = numbers.get(i).map(number) else { return Some((0, false)) };
+        Some((i + usize::from(found <= wanted), found == wanted))
+    }
+
+    /// Counts the keys that are at most `key`, and says whether the last of them is `key`. None if the keys
+    /// are not in their form.
+    ///
+    /// Eight bytes of each key decide, those behind what all have in common, without a branch on them: half
+    /// of such branches would be guessed wrong. At most one whole key is compared, but where several have
+    /// these bytes in common.
+    #[inline]
+    pub fn locate(&self, key: &[u8]) -> Option<(usize, bool)> {
+        if self.starts.is_empty() {
+            return Some((0, false));
+        }
+        let mut skipped = 0;
+        if key.len() > HEAD_BYTES {
+            let (first, last) = (self.key(0)?, self.key(self.len() - 1)?);
+            skipped = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+            if !key.starts_with(&first[..skipped]) {
+                return Some((if key < first { 0 } else { self.len() }, false));
+            }
+        }
+        let wanted = head(key, skipped, key.len())?;
+        let (mut i, mut left) = (0, self.len());
+        while left > 1 {
+            let half = left / 2;
+            i = if self.head(i + half, skipped)? <= wanted { i + half } else { i };
+            left -= half;
+        }
+        match self.head(i, skipped)?.cmp(&wanted) {
+            Ordering::Less => Some((i + 1, false)),
+            Ordering::Greater => Some((i, false)),
+            Ordering::Equal => match self.key(i)?.cmp(key) {
+                Ordering::Equal => Some((i + 1, true)),
+                Ordering::Less => Some((i + 1, false)),
+                Ordering::Greater => self.locate_whole(key, i),
+            },
+        }
+    }
+
+    /// The same among the first `n` keys, by whole keys.
+    #[cold]
+    fn locate_whole(&self, key: &[u8], n: usize) -> Option<(usize, bool)> {
+        let (mut from, mut to) = (0, n);
+        while from < to {
+            let middle = from.midpoint(to);
+            match self.key(middle)?.cmp(key) {
+                Ordering::Equal => return Some((middle + 1, true)),
+                Ordering::Less => from = middle + 1,
+                Ordering::Greater => to = middle,
+            }
+        }
+        Some((from, false))
+    }
+
+    /// The first bytes of key `i` behind those that are skipped.
+    #[inline(always)]
+    fn head(&self, i: usize, skipped: usize) -> Option<u64> {
+        let from = usize::from(u16::from_le_bytes(*self.starts.get(i)?));
+        let to = self.starts.get(i + 1).map_or(self.bytes.len(), |to| usize::from(u16::from_le_bytes(*to)));
+        head(self.bytes, from + skipped, to)
+    }
 }
+
+/// The bytes in this range, as many as fit into a number, whose order is theirs; zeros stand for those that
+/// are not there. None if the range ends before it begins, or outside.
+#[inline(always)]
+fn head(bytes: &[u8], from: usize, to: usize) -> Option<u64> {
+    let len = to.checked_sub(from)?;
+    let word = match bytes.get(from..).and_then(<[u8]>::first_chunk) {
+        Some(word) => u64::from_le_bytes(*word),
+        None => tail(bytes.get(from..)?),
+    };
+    let beyond = if len < HEAD_BYTES { u64::MAX >> (8 * len) } else { 0 };
+    Some(word.swap_bytes() & !beyond)
+}
+
+/// The last bytes of some, fewer than fit into a number, the first one lowest.
+#[cold]
+fn tail(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// Bytes of a key that are compared as a number: those of a number.
+const HEAD_BYTES: usize = 8;
 
 /// Keys to change. The caller keeps them sorted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -157,8 +265,12 @@ impl KeyList {
     }
 }
 
-/// The shortest key that is greater than `low` and at most `high`, which is greater than `low`.
+/// The shortest key that is greater than `low` and at most `high`, which is greater than `low`; `high` itself
+/// where both have the length of numbers, so that all keys of a map of numbers have one length.
 pub fn between<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
+    if low.len() == HEAD_BYTES && high.len() == HEAD_BYTES {
+        return high;
+    }
     let common = low.iter().zip(high).take_while(|(l, h)| l == h).count();
     &high[..(common + 1).min(high.len())]
 }
@@ -183,14 +295,24 @@ mod tests {
         list
     }
 
+    /// A key of few different bytes, behind nothing or behind more than is compared as a number.
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        (0..3usize, prop::collection::vec(0u8..4, 0..6)).prop_map(|(n, end)| behind(n, &end))
+    }
+
+    /// Sorted keys, which may all have a long beginning in common.
     fn keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
-        prop::collection::btree_set(prop::collection::vec(0u8..4, 0..6), 0..20)
-            .prop_map(|s| s.into_iter().collect())
+        (0..3usize, prop::collection::btree_set(key(), 0..20))
+            .prop_map(|(n, keys)| keys.iter().map(|key| behind(n, key)).collect())
+    }
+
+    fn behind(n: usize, end: &[u8]) -> Vec<u8> {
+        [&vec![1; n * (HEAD_BYTES + 1)], end].concat()
     }
 
     proptest! {
         #[test]
-        fn packed_keys_are_read_and_found(keys in keys(), other in prop::collection::vec(0u8..4, 0..6)) {
+        fn packed_keys_are_read_and_found(keys in keys(), other in key()) {
             let packed = list(&keys).pack();
             let read = Keys::new(&packed.0).unwrap();
             prop_assert_eq!(packed.0.len(), list(&keys).bytes_packed());
@@ -198,10 +320,33 @@ mod tests {
             for (i, key) in keys.iter().enumerate() {
                 prop_assert_eq!(read.get(i).unwrap(), &key[..]);
             }
-            prop_assert_eq!(read.search(&other).unwrap(), keys.binary_search(&other));
+            for key in keys.iter().chain([&other]) {
+                prop_assert_eq!(read.search(key).unwrap(), keys.binary_search(key));
+            }
             prop_assert_eq!(read.at_most(&other).unwrap(), keys.iter().filter(|k| **k <= other).count());
             prop_assert_eq!(read.less_than(&other).unwrap(), keys.iter().filter(|k| **k < other).count());
             prop_assert_eq!(KeyList::copy(read).unwrap(), list(&keys));
+        }
+
+        #[test]
+        fn numbers_are_located_as_their_bytes_are(
+            numbers in prop::collection::btree_set(0u64..600, 0..30),
+            other in 0u64..600,
+            is_shortened: bool,
+        ) {
+            let bytes = |n: &u64| n.swap_bytes().to_le_bytes().to_vec();
+            let mut keys: Vec<Vec<u8>> = numbers.iter().map(bytes).collect();
+            if is_shortened && let Some(first) = keys.first_mut() {
+                first.truncate(HEAD_BYTES - 1);
+            }
+            let packed = list(&keys).pack();
+            let read = Keys::new(&packed.0).unwrap();
+            for key in keys.iter().chain([&bytes(&other)]) {
+                let n = keys.iter().filter(|k| *k <= key).count();
+                let expected = Some((n, keys.contains(key)));
+                prop_assert_eq!(read.locate_number(key), expected);
+                prop_assert_eq!(read.locate(key), expected);
+            }
         }
 
         #[test]
@@ -225,7 +370,7 @@ mod tests {
                 for i in 0..=keys.len() {
                     let _ = keys.get(i);
                 }
-                let _ = keys.search(&[3]);
+                let _ = (keys.locate_number(&[3; HEAD_BYTES]), keys.search(&[3]), keys.search(&[3; HEAD_BYTES + 1]), keys.search(&[0; 2 * HEAD_BYTES]));
             }
         }
 

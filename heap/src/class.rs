@@ -226,6 +226,7 @@ impl<T: Class> Kinds<T> {
     const REFS: Bits = bits(&T::SCHEMA, Kind::Ref);
     const PARTS: Bits = bits(&T::SCHEMA, Kind::Part);
     const TEXTS: Bits = bits(&T::SCHEMA, Kind::Text);
+    const BYTES: Bits = bits(&T::SCHEMA, Kind::Bytes);
     const REF_LISTS: Bits = bits(&T::SCHEMA, Kind::RefList);
     const OPTIONS: Bits = bits(&T::SCHEMA, Kind::Optional);
     /// Bytes of the fixed part.
@@ -247,6 +248,12 @@ impl<T: Class> Kinds<T> {
     #[inline(always)]
     pub(crate) fn is_text(at: usize) -> bool {
         at < Self::SIZE && at.is_multiple_of(2) && Self::TEXTS[at / 128] >> (at / 2 % 64) & 1 != 0
+    }
+
+    /// Says whether the descriptor of a text or byte string stands at `at`.
+    #[inline(always)]
+    pub(crate) fn is_bytes(at: usize) -> bool {
+        at < Self::SIZE && at.is_multiple_of(2) && Self::BYTES[at / 128] >> (at / 2 % 64) & 1 != 0
     }
 
     /// Says whether the descriptor of a list of references stands at `at`.
@@ -283,6 +290,7 @@ enum Kind {
     Ref,
     Part,
     Text,
+    Bytes,
     RefList,
     Optional,
 }
@@ -305,8 +313,8 @@ const fn type_bits(ty: &Type, at: usize, kind: Kind, out: &mut Bits) {
     let hit = match ty {
         Type::Scalar(_) | Type::Array(..) | Type::Far(_) => false,
         Type::Ref(_) => matches!(kind, Kind::Ref),
-        Type::Text => matches!(kind, Kind::Part | Kind::Text),
-        Type::Bytes => matches!(kind, Kind::Part),
+        Type::Text => matches!(kind, Kind::Part | Kind::Text | Kind::Bytes),
+        Type::Bytes => matches!(kind, Kind::Part | Kind::Bytes),
         Type::List(Type::Ref(_)) => matches!(kind, Kind::Part | Kind::RefList),
         Type::List(_) => matches!(kind, Kind::Part),
         Type::Option(t) => {

@@ -287,6 +287,10 @@ impl Scope {
         if r.is_null() {
             return Lookup::Null;
         }
+        let number = T::index().number();
+        if let Some((object, hold)) = self.held(r.oref(), r.hint(), r.stamp(), number, CLEAN) {
+            return Lookup::Hit(View::new(object, hold, self));
+        }
         let Some((object, cell)) = self.enter(r.oref(), r.hint(), r.stamp()) else { return Lookup::Slow };
         match self.settle(object, cell, T::index().number(), CLEAN) {
             Some((object, hold)) => Lookup::Hit(View::new(object, hold, self)),
@@ -294,13 +298,74 @@ impl Scope {
         }
     }
 
+    /// The object of a reference that was read at `stamp`, in a frame that the scope holds, with what keeps
+    /// its view there. Nothing is pinned then, and frame, cell and marks are found once.
+    fn held(
+        &self,
+        oref: Oref,
+        hint: u32,
+        stamp: Stamp,
+        number: u16,
+        clean: bool,
+    ) -> Option<(Object<'_>, Hold<'_>)> {
+        if self.span.get() == 0 {
+            return None;
+        }
+        let (object, marks) = match hint & AT_HOME != 0 {
+            true => self.held_home(oref, hint & !AT_HOME, stamp)?,
+            false => match self.held_entry(oref, hint, stamp) {
+                Some(found) => found,
+                None => self.held_home(oref, self.shared.page_table.get(oref.page())?, stamp)?,
+            },
+        };
+        // SAFETY: the place is below a frame's words, and the marks are the frame's own.
+        let is_right = match unsafe { marks.has(object.place()) } {
+            true => object.class().load(Ordering::Relaxed) == number,
+            false => first(self, object, marks, number, clean),
+        };
+        is_right.then(|| (object, Hold::by_scope(marks)))
+    }
+
+    /// At home, if the scope holds that frame, as one with a span holds every frame with a block of marks: so
+    /// what the tag says stays true.
+    #[inline]
+    fn held_home(&self, oref: Oref, frame: u32, stamp: Stamp) -> Option<(Object<'_>, Marks<'_>)> {
+        let shared = &*self.shared;
+        let frame_tag = shared.frames.get(frame as usize)?;
+        // SAFETY: there is a tag for every frame and no more.
+        let block = unsafe { self.cell(frame) }.marks();
+        let is_it = block != 0 && load(&frame_tag.page) == oref.page().get();
+        if !is_it || stamp.0 < frame_tag.birth.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (arena_offset, _) = page::extent(shared, frame, oref.slot())?;
+        Some((shared.arena.object(arena_offset), self.marks(block)))
+    }
+
+    /// Where the entry leads that the hint or the table of hints names, if the scope holds that frame.
+    #[inline]
+    fn held_entry(&self, oref: Oref, hint: u32, stamp: Stamp) -> Option<(Object<'_>, Marks<'_>)> {
+        let handle = if hint != 0 { hint } else { self.shared.hints.get(oref) };
+        if handle == 0 || self.may_be_reborn(stamp) {
+            return None;
+        }
+        let (_, arena_offset, cell) = self.named(oref, handle, || self.entry(handle))?;
+        let block = cell.marks();
+        // SAFETY: the frame was held before the entry was loaded, which then leads to a header there.
+        (block != 0).then(|| (unsafe { self.header(arena_offset) }, self.marks(block)))
+    }
+
     /// The object of a reference that was read at `stamp`, its frame kept. It may still be one that was
     /// never checked.
     fn enter(&self, oref: Oref, hint: u32, stamp: Stamp) -> Option<(Object<'_>, &Cell)> {
-        if hint & AT_HOME != 0
-            && let Some(home) = self.enter_home(oref, hint & !AT_HOME, stamp)
-        {
-            return Some(home);
+        // Where the hint names the entry, the page is not looked for: an entry leads to the newest copy.
+        let by_hint = match hint {
+            0 => None,
+            _ if hint & AT_HOME != 0 => self.enter_home(oref, hint & !AT_HOME, stamp),
+            _ => self.enter_entry(oref, hint, stamp),
+        };
+        if by_hint.is_some() {
+            return by_hint;
         }
         if let Some(frame) = self.shared.page_table.get(oref.page())
             && let Some((object, cell)) = self.enter_home(oref, frame, stamp)
@@ -344,25 +409,29 @@ impl Scope {
 
     /// Where an entry leads, if the hint or the table of hints names one.
     fn enter_entry(&self, oref: Oref, hint: u32, stamp: Stamp) -> Option<(Object<'_>, &Cell)> {
-        let gets = &self.slot().gets;
-        let before = gets.load(Ordering::Relaxed);
-        gets.store(before.wrapping_add(1), Ordering::Relaxed);
-        light(self.shared.strong);
-        // While the count is odd no handle passes from one reference to another and on, so what the table
-        // says after this is about this reference or nothing.
-        let table = &self.shared.table;
         let handle = if hint != 0 && hint & AT_HOME == 0 { hint } else { self.shared.hints.get(oref) };
-        let found = match handle != 0 && handle < table.len() && table.oref(handle) == oref {
-            true => self.enter_handle(handle),
-            false => None,
-        };
-        gets.store(before.wrapping_add(2), Ordering::Release);
+        let found = self.named(oref, handle, || self.enter_handle(handle));
         let (_, cell) = found?;
         // A copy outside its page does not say its page's birth; the writer knows it.
         if self.may_be_reborn(stamp) {
             self.leave(cell);
             return None;
         }
+        found
+    }
+
+    /// Runs `look` while a handle stays that of the reference, if it is.
+    #[inline]
+    fn named<R>(&self, oref: Oref, handle: u32, look: impl FnOnce() -> Option<R>) -> Option<R> {
+        let gets = &self.slot().gets;
+        let before = gets.load(Ordering::Relaxed);
+        gets.store(before.wrapping_add(1), Ordering::Relaxed);
+        light(self.shared.strong);
+        // While the count is odd no handle passes from one reference to another and on, so what the table
+        // says after this is about this reference or nothing. A handle beyond the table names none.
+        let is_its_own = handle != 0 && self.shared.table.oref(handle) == oref;
+        let found = if is_its_own { look() } else { None };
+        gets.store(before.wrapping_add(2), Ordering::Release);
         found
     }
 

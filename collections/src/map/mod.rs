@@ -21,7 +21,7 @@ use tercel_wire::record::{Ref, Target};
 
 use crate::field::handle;
 use crate::key::{Key, KeyTooLong, PrefixKey, check};
-use node::{Draft, HEIGHT_MAX, Node};
+use node::{Draft, HEIGHT_MAX, Node, look_up};
 
 pub use node::MapNode;
 pub use range::Range;
@@ -132,11 +132,9 @@ impl<K: Key, V: Target> Map<K, V> {
 
     /// The reference that the key names, as a value; none if the map does not have the key.
     pub fn get_ref(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error> {
-        let key = K::encode(key);
-        let leaf = Node::top(tx, self.top, K::KIND)?.leaf_of(key.as_ref())?;
-        match leaf.sorted()?.search(key.as_ref())? {
-            Ok(i) => leaf.value(i).map(|value| Some(value.cast())),
-            Err(_) => Ok(None),
+        match look_up(tx, self.top, K::KIND, K::encode(key).as_ref())? {
+            Some((leaf, i)) => leaf.value(i).map(|value| Some(value.cast())),
+            None => Ok(None),
         }
     }
 
@@ -146,11 +144,9 @@ impl<K: Key, V: Target> Map<K, V> {
     where
         V: Object,
     {
-        let key = K::encode(key);
-        let leaf = Node::top(tx, self.top, K::KIND)?.leaf_of(key.as_ref())?;
-        match leaf.sorted()?.search(key.as_ref())? {
-            Ok(i) => leaf.values().cast::<V>().find(i),
-            Err(_) => Ok(None),
+        match look_up(tx, self.top, K::KIND, K::encode(key).as_ref())? {
+            Some((leaf, i)) => leaf.values().cast::<V>().find(i),
+            None => Ok(None),
         }
     }
 

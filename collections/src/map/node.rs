@@ -15,6 +15,7 @@ use tercel_wire::record::{Any, Bytes, Class, HEADER_BYTES, List, Ref};
 
 use crate::NODE_BYTES_MAX;
 use crate::key::KEY_BYTES_MAX;
+use crate::key::sealed::Stored;
 use crate::packed::{KeyList, Keys, START_BYTES, between};
 
 /// A node of a [`Map`](crate::Map). The top node stands for the whole map: a field or root that holds a map
@@ -54,6 +55,7 @@ pub struct Node<'t>(Obj<'t, MapNode>);
 
 impl<'t> Deref for Node<'t> {
     type Target = Obj<'t, MapNode>;
+    #[inline]
     fn deref(&self) -> &Obj<'t, MapNode> {
         &self.0
     }
@@ -63,9 +65,10 @@ impl<'t> Node<'t> {
     /// Checks the numbers, and the size, which all that is made of a node later relies on.
     pub fn new(obj: Obj<'t, MapNode>) -> Result<Node<'t>, Error> {
         let node = Node(obj);
-        let (keys, children, values) = (node.sorted()?.len(), node.children().len(), node.values().len());
-        let agrees = if children == 0 { values == keys } else { children == keys + 1 && values == 0 };
-        let bytes = FIXED_BYTES + node.keys()?.len() + (children + values) * REF_BYTES;
+        let keys = node.sorted()?;
+        let (n, children, values) = (keys.len(), node.children().len(), node.values().len());
+        let agrees = if children == 0 { values == n } else { children == n + 1 && values == 0 };
+        let bytes = FIXED_BYTES + keys.bytes_packed() + (children + values) * REF_BYTES;
         if agrees && bytes <= NODE_BYTES_MAX { Ok(node) } else { Err(node.damaged()) }
     }
 
@@ -74,12 +77,7 @@ impl<'t> Node<'t> {
         let node = Node::new(tx.get(top)?)?;
         match node.kind() {
             found if found == kind => Ok(node),
-            found => Err(Error::Schema(format!(
-                "the map {} has {} as keys and is used with {}",
-                top.oref(),
-                kind_name(found),
-                kind_name(kind)
-            ))),
+            found => Err(of_other_kind(top, found, kind)),
         }
     }
 
@@ -89,6 +87,7 @@ impl<'t> Node<'t> {
     }
 
     /// Its keys.
+    #[inline(always)]
     pub fn sorted(&self) -> Result<Keys<'_>, Error> {
         match self.keys()? {
             Cow::Borrowed(bytes) => Keys::new(bytes),
@@ -106,24 +105,46 @@ impl<'t> Node<'t> {
         self.values().get_ref(i)?.ok_or_else(|| self.damaged())
     }
 
-    /// The leaf that has the key or would have it.
-    pub fn leaf_of(self, key: &[u8]) -> Result<Node<'t>, Error> {
-        let mut node = self;
-        for _ in 0..HEIGHT_MAX {
-            if node.is_leaf() {
-                return Ok(node);
-            }
-            let i = node.sorted()?.at_most(key)?;
-            node = node.child(i)?;
-        }
-        Err(node.damaged())
-    }
-
     /// Describes its damage for an operator.
     #[cold]
     pub fn damaged(&self) -> Error {
         Error::Corrupt(format!("the node {} of a map is not as maps make them", self.reference().oref()))
     }
+}
+
+/// Looks a key up in the map below `top`: the leaf that has it, and its place there. Of each node only that
+/// is checked on which the way down relies.
+pub fn look_up<'t>(
+    tx: &'t Tx<'t>,
+    top: Ref<MapNode>,
+    kind: u8,
+    key: &[u8],
+) -> Result<Option<(Node<'t>, usize)>, Error> {
+    let mut node = Node(tx.get(top)?);
+    if node.kind() != kind {
+        return Err(of_other_kind(top, node.kind(), kind));
+    }
+    for _ in 0..HEIGHT_MAX + 1 {
+        let (keys, children) = (node.sorted()?, node.children());
+        let found = if kind == u64::KIND { keys.locate_number(key) } else { keys.locate(key) };
+        let (n, is_there) = found.ok_or_else(|| node.damaged())?;
+        let expected = if children.is_empty() { node.values().len() } else { children.len() - 1 };
+        if keys.len() != expected {
+            break;
+        }
+        if children.is_empty() {
+            return Ok(is_there.then(|| (node, n - 1)));
+        }
+        let child = children.find(n)?;
+        node = Node(child.ok_or_else(|| node.damaged())?);
+    }
+    Err(node.damaged())
+}
+
+#[cold]
+fn of_other_kind(top: Ref<MapNode>, found: u8, kind: u8) -> Error {
+    let (top, found, kind) = (top.oref(), kind_name(found), kind_name(kind));
+    Error::Schema(format!("the map {top} has {found} as keys and is used with {kind}"))
 }
 
 fn kind_name(kind: u8) -> &'static str {

@@ -274,13 +274,9 @@ impl Field for Text {
         't: 'a;
     #[inline]
     fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Cow<'a, str>, Error> {
-        match obj.view.var(at) {
-            Var::None => Ok(Cow::Borrowed("")),
-            Var::Here { at, len } => Ok(Cow::Borrowed(obj.view.text(at, len))),
-            Var::Spilled { at, len } => {
-                let bytes = obj.tx.read_tree(obj.view.word(at).0, len)?;
-                text(bytes).map(Cow::Owned)
-            }
+        match obj.view.text_at(at) {
+            Some(text) => Ok(Cow::Borrowed(text)),
+            None => text(in_chunks(obj, at)?).map(Cow::Owned),
         }
     }
     fn load(stored: &Stored<'_>, at: usize) -> Result<Text, Error> {
@@ -297,15 +293,25 @@ impl Field for Bytes {
         = Result<Cow<'a, [u8]>, Error>
     where
         't: 'a;
+    #[inline]
     fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Cow<'a, [u8]>, Error> {
-        match obj.view.var(at) {
-            Var::None => Ok(Cow::Borrowed(&[])),
-            Var::Here { at, len } => Ok(Cow::Borrowed(obj.view.bytes(at, len))),
-            Var::Spilled { at, len } => Ok(Cow::Owned(obj.tx.read_tree(obj.view.word(at).0, len)?)),
+        match obj.view.bytes_at(at) {
+            Some(bytes) => Ok(Cow::Borrowed(bytes)),
+            None => in_chunks(obj, at).map(Cow::Owned),
         }
     }
     fn load(stored: &Stored<'_>, at: usize) -> Result<Bytes, Error> {
         Ok(Bytes(stored.part(at)?))
+    }
+}
+
+/// The text or byte string whose descriptor is at `at`, which is in chunks.
+#[cold]
+#[inline(never)]
+fn in_chunks<T: Object>(obj: &RawObj<'_, T>, at: usize) -> Result<Vec<u8>, Error> {
+    match obj.view.var(at) {
+        Var::Spilled { at, len } => obj.tx.read_tree(obj.view.word(at).0, len),
+        Var::None | Var::Here { .. } => Ok(Vec::new()),
     }
 }
 

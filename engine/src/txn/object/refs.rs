@@ -23,6 +23,7 @@ pub struct Refs<'a, 't, H, T> {
 
 impl<H: Class, T> Refs<'_, '_, H, T> {
     /// The number of elements.
+    #[inline]
     pub fn len(&self) -> usize {
         match self.holder.var(self.list) {
             Var::None => 0,
@@ -31,6 +32,7 @@ impl<H: Class, T> Refs<'_, '_, H, T> {
     }
 
     /// Says whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -54,14 +56,18 @@ impl<H: Class, T> Refs<'_, '_, H, T> {
 
 impl<'a, 't, H: Class, T> Refs<'a, 't, H, T> {
     /// The same references, expecting another class.
+    #[inline]
     pub fn cast<U>(&self) -> Refs<'a, 't, H, U> {
         Refs { holder: self.holder.clone(), list: self.list, tx: self.tx, class: PhantomData }
     }
 
     /// Reference `i` as a value; none beyond the end.
     pub fn get_ref(&self, i: usize) -> Result<Option<Ref<T>>, Error> {
+        if let Some(ref_view) = self.holder.ref_view_item(self.list, i) {
+            let (oref, hint) = ref_view.target();
+            return Ok(Some(self.tx.token(oref, hint)));
+        }
         let (oref, hint) = match self.holder.var(self.list) {
-            Var::Here { at, len } if i < len => self.holder.word(at + 4 * i),
             Var::Spilled { at, len } if i < len => {
                 let (leaf, i) = self.leaf_of(self.holder.word(at).0, len, i)?;
                 match leaf.var(0) {
@@ -116,7 +122,7 @@ impl<'a, 't, H: Class, T: Object> Refs<'a, 't, H, T> {
     }
 
     /// Object `i`; none beyond the end, or if the reference is null.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, i: usize) -> Result<Option<Obj<'t, T>>, Error> {
         match self.holder.items(self.list).nth::<T>(i) {
             Some(step) => self.tx.arrived(step, &self.holder, self.list, i),
