@@ -108,7 +108,7 @@ pub struct Scope {
     overlaid: cell::Cell<bool>,
     /// A frame's words; 0 while a hit is more than a hit, so that hits need not ask for that: with private
     /// copies, where they leave their time, and where views are counted.
-    span: cell::Cell<u32>,
+    span: cell::Cell<usize>,
     /// The places that entries lead to beside a type; 0 as the span, and where entries name no types.
     reach: cell::Cell<u32>,
     holds: Holds,
@@ -209,7 +209,7 @@ impl Scope {
     fn expect(&self) {
         let busy = self.shared.recency.is_some() || self.overlaid.get();
         let is_plain = !busy && !self.holds.is_counting.get();
-        self.span.set(if is_plain { FRAME_WORDS } else { 0 });
+        self.span.set(if is_plain { FRAME_WORDS as usize } else { 0 });
         self.reach.set(if is_plain { self.shared.table.reach() } else { 0 });
         self.expected.set(if busy { u64::MAX } else { self.moment.get() });
     }
@@ -556,7 +556,7 @@ impl Scope {
             return self.settle(object, cell, number, clean);
         }
         // SAFETY: the caller has a view of an object of that frame with the word.
-        let object = unsafe { near(frame, word % FRAME_WORDS) };
+        let object = unsafe { near(frame, (word % FRAME_WORDS) as usize) };
         // SAFETY: such objects are in the arena.
         let cell = unsafe { self.cell(self.shared.arena.arena_offset(object).frame()) };
         if !self.is_held(cell) {
@@ -584,7 +584,7 @@ impl Scope {
 
     fn is_right(&self, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
         // SAFETY: the place is below a frame's words.
-        if unsafe { self.marks(cell.marks()).has(object.place()) } {
+        if unsafe { self.marks(cell.marks()).has(object.place() as usize) } {
             let is_plain = self.expected.get() != u64::MAX;
             return object.class().load(Ordering::Relaxed) == number
                 && (is_plain || late(self, object, true, clean));
@@ -638,7 +638,8 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     word: u32,
 ) -> Lookup<View<'s, T>> {
     // The place, if the word leads along its own frame to a `T`; any other word leaves a larger number.
-    let place = word ^ T::index().near();
+    // As wide as an address, so that it is one at once.
+    let place = word as usize ^ T::index().near() as usize;
     if place < scope.span.get() {
         // SAFETY: the holder has a word that the writer has swizzled, so it is in the arena. A scope with a
         // span has never counted views, so it holds that frame.
@@ -663,14 +664,14 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
             let block = cell.marks();
             let marks = scope.marks(block);
             // SAFETY: the place is below a frame's words.
-            let is_marked = unsafe { marks.has(arena_offset.cell()) };
+            let is_marked = unsafe { marks.has(arena_offset.cell() as usize) };
             // A frame without a block has empty marks, so the common case needs one test.
             if is_marked || block != 0 {
                 // SAFETY: the scope holds each frame with a block. So this one was held before the entry was
                 // loaded, which then leads to a header there.
                 let object = unsafe { scope.header(arena_offset) };
                 // SAFETY: the object is there, and the block is that of its frame.
-                if is_marked || unsafe { is_first(scope, object, marks, arena_offset.cell()) } {
+                if is_marked || unsafe { is_first(scope, object, marks, arena_offset.cell() as usize) } {
                     return Lookup::Hit(View::new(object, Hold::by_scope(marks), scope));
                 }
             }
@@ -690,9 +691,9 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
 /// # Safety
 /// An object of that frame has the word, and is kept in its place for `'s`.
 #[inline(always)]
-unsafe fn near<'s>(frame: NonNull<u8>, place: u32) -> Object<'s> {
+unsafe fn near<'s>(frame: NonNull<u8>, place: usize) -> Object<'s> {
     // SAFETY: the writer made the word, so that a header of its holder's own frame begins there.
-    let header = unsafe { frame.add(place as usize * 4) };
+    let header = unsafe { frame.add(place * 4) };
     // SAFETY: the frame stays what it is while the holder is kept in its place.
     unsafe { Object::new(header) }
 }
@@ -703,7 +704,7 @@ unsafe fn near<'s>(frame: NonNull<u8>, place: u32) -> Object<'s> {
 /// # Safety
 /// The object is at `place` of a frame that the scope holds and that has these marks.
 #[inline(always)]
-unsafe fn is_first(scope: &Scope, object: Object<'_>, marks: Marks<'_>, place: u32) -> bool {
+unsafe fn is_first(scope: &Scope, object: Object<'_>, marks: Marks<'_>, place: usize) -> bool {
     if !usable(object.flags()) || !scope.is_unmoved() {
         return false;
     }
@@ -727,13 +728,13 @@ fn note_use(object: Object<'_>) {
 fn first(scope: &Scope, object: Object<'_>, marks: Marks<'_>, clean: bool) -> bool {
     note_use(object);
     // SAFETY: the place is below a frame's words, and the caller names the frame's own marks.
-    unsafe { marks.set(object.place(), true) };
+    unsafe { marks.set(object.place() as usize, true) };
     if scope.is_unmoved() || late(scope, object, false, clean) {
         return true;
     }
     // It was not read: a mark would make the next attempt take it for an object of the snapshot.
     // SAFETY: as above.
-    unsafe { marks.set(object.place(), false) };
+    unsafe { marks.set(object.place() as usize, false) };
     false
 }
 

@@ -68,10 +68,10 @@ impl Marks<'_> {
     /// # Safety
     /// `place` is below [`FRAME_WORDS`], and these are the marks of a block.
     #[inline(always)]
-    pub(crate) unsafe fn has(self, place: u32) -> bool {
+    pub(crate) unsafe fn has(self, place: usize) -> bool {
         // SAFETY: as the caller promises.
         let word = unsafe { self.word(place) };
-        word.load(Ordering::Relaxed) >> (place as usize % WORD_BITS) & 1 != 0
+        word.load(Ordering::Relaxed) >> (place % WORD_BITS) & 1 != 0
     }
 
     /// Notes that the object at `place` was read, or takes that back.
@@ -79,20 +79,20 @@ impl Marks<'_> {
     /// # Safety
     /// As [`Marks::has`]; and the frame is kept and has these marks, so that the writer leaves them alone.
     #[inline(always)]
-    pub(crate) unsafe fn set(self, place: u32, is_read: bool) {
+    pub(crate) unsafe fn set(self, place: usize, is_read: bool) {
         // SAFETY: as the caller promises.
         let word = unsafe { self.word(place) };
         // Turned, not shifted: a shift would be made together with the one of `has`, also where that is all.
-        let (old, bit) = (word.load(Ordering::Relaxed), 1u64.rotate_left(place));
+        let (old, bit) = (word.load(Ordering::Relaxed), 1u64.rotate_left(place as u32));
         word.store(if is_read { old | bit } else { old & !bit }, Ordering::Relaxed);
     }
 
     /// # Safety
     /// As [`Marks::has`].
     #[inline(always)]
-    unsafe fn word(&self, place: u32) -> &AtomicU64 {
+    unsafe fn word(&self, place: usize) -> &AtomicU64 {
         // SAFETY: a block has a bit for every word of a frame.
-        let word = unsafe { self.first.add(place as usize / WORD_BITS) };
+        let word = unsafe { self.first.add(place / WORD_BITS) };
         // SAFETY: the words of a slot outlive this, and are touched as these atomics only.
         unsafe { word.as_ref() }
     }
@@ -325,7 +325,7 @@ mod tests {
         // SAFETY: the block begins there, and the slot is alive.
         let marks = unsafe { Marks::new(marks) };
         // SAFETY: the place is one of a frame, which the test does not take.
-        unsafe { marks.set(place, true) };
+        unsafe { marks.set(place as usize, true) };
         true
     }
 

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entry_differs_by_its_place_from_its_own_type_only() {
+    fn entry_differs_by_place_from_own_type() {
         for number in 1..40 {
             for expected in 0..40 {
                 let place = (entry_type(number) | 77) ^ expected_entry(expected);

@@ -243,7 +243,7 @@ fn follow_handles(config: Config) {
 }
 
 #[test]
-fn handles_lead_to_types_that_entries_cannot_name() {
+fn handle_leads_to_unnamed_type() {
     // Whatever number a node has, among these is one that an entry names and one that none does.
     let mut w = world_of(Config { budget_bytes: 4 << 20, ..Config::default() });
     let keys: Vec<TypeKey> = KEYS.iter().map(|key| key()).collect();
@@ -285,7 +285,7 @@ fn handles_lead_to_types_that_entries_cannot_name() {
 }
 
 #[test]
-fn handles_lead_through_arenas_whose_entries_name_no_types() {
+fn handle_leads_through_large_arena() {
     follow_handles(small(Policy::Hac(HacParams::default())));
     follow_handles(Config { budget_bytes: 700 << 20, ..Config::default() });
 }
