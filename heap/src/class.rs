@@ -25,7 +25,8 @@ const _: () = assert!(TYPES_MAX as u32 * FRAME_WORDS <= 1 << 30, "a number and a
 
 /// A class that cached objects can be of.
 ///
-/// A cached object names its type by a number in two bytes, and so does a reference within a frame. A hit
+/// A cached object names its type by a number in two bytes, and so do a reference within a frame and, in four
+/// bits, an entry of the table. A hit
 /// compares that number and nothing else, so two types with one number could be mistaken for each other.
 /// Implemented by `#[derive(Object)]` and by [`crate::typed`].
 ///

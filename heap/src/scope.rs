@@ -1,8 +1,8 @@
 //! The hit path: a transaction's read side, on one thread, with loads and plain stores only.
 //!
 //! The first hit in a frame pins it, and the scope holds that pin until it ends. The first hit on an object
-//! sees that the copy is valid, current and of the wanted type, leaves usage and mark, and compares the
-//! watermark with the snapshot last. Any other hit asks for mark and type alone, and writes nothing.
+//! sees that the copy is valid, current and of the wanted type, compares the watermark with the snapshot, and
+//! leaves usage and mark. Any other hit asks for mark and type alone, and writes nothing.
 //!
 //! All scopes together hold half at most of the frames in use that can be spared. One that would hold more,
 //! or that misses in a cache which is more than half full, *counts* from then on: each view pins its frame as
@@ -318,12 +318,7 @@ impl Scope {
                 None => self.held_home(oref, self.shared.page_table.get(oref.page())?, stamp)?,
             },
         };
-        // SAFETY: the place is below a frame's words, and the marks are the frame's own.
-        let is_right = match unsafe { marks.has(object.place()) } {
-            true => object.class().load(Ordering::Relaxed) == number,
-            false => first(self, object, marks, number, clean),
-        };
-        is_right.then(|| (object, Hold::by_scope(marks)))
+        self.is_right_at(object, marks, number, clean).then(|| (object, Hold::by_scope(marks)))
     }
 
     /// At home, if the scope holds that frame, as one with a span holds every frame with a block of marks: so
@@ -349,7 +344,8 @@ impl Scope {
         if handle == 0 || self.may_be_reborn(stamp) {
             return None;
         }
-        let (_, arena_offset, cell) = self.named(oref, handle, || self.entry(handle))?;
+        // SAFETY: the handle was seen to be below the table's length.
+        let (_, _, arena_offset, cell) = self.named(oref, handle, || unsafe { self.led(handle) })?;
         let block = cell.marks();
         // SAFETY: the frame was held before the entry was loaded, which then leads to a header there.
         (block != 0).then(|| (unsafe { self.header(arena_offset) }, self.marks(block)))
@@ -445,6 +441,20 @@ impl Scope {
     #[inline]
     fn enter_handle(&self, handle: u32) -> Option<(Object<'_>, &Cell)> {
         // SAFETY: as this function's comment says.
+        let (entry, seen, arena_offset, cell) = unsafe { self.led(handle) }?;
+        // SAFETY: the entry leads to a header, and the frame is kept since before it was seen to lead there
+        // still.
+        self.keep(cell, entry, seen).then(|| (unsafe { self.header(arena_offset) }, cell))
+    }
+
+    /// The entry of a handle, as it was seen, where it leads then, and the cell of that frame; `None` if it is
+    /// busy or leads nowhere.
+    ///
+    /// # Safety
+    /// As [`Scope::entry`].
+    #[inline]
+    unsafe fn led(&self, handle: u32) -> Option<(&AtomicU32, u32, ArenaOffset, &Cell)> {
+        // SAFETY: as the caller promises.
         let entry = unsafe { self.entry(handle) };
         let seen = load(entry);
         if seen >= BUSY {
@@ -452,10 +462,7 @@ impl Scope {
         }
         let arena_offset = self.shared.table.place(seen)?;
         // SAFETY: the writer leads entries to places in the arena only.
-        let cell = unsafe { self.cell(arena_offset.frame()) };
-        // SAFETY: the entry leads to a header, and the frame is kept since before it was seen to lead there
-        // still.
-        self.keep(cell, entry, seen).then(|| (unsafe { self.header(arena_offset) }, cell))
+        Some((entry, seen, arena_offset, unsafe { self.cell(arena_offset.frame()) }))
     }
 
     /// The entry of a handle.
@@ -537,8 +544,8 @@ impl Scope {
         }
     }
 
-    /// Along a near word or a handle, where a hit is more than a hit or the first one in its frame. `None`
-    /// also along any other word.
+    /// Along a near word or a handle, where a hit is more than a hit or the first one in its frame, where the
+    /// entry names no type, and where something has changed. `None` also along any other word.
     #[cold]
     #[inline(never)]
     fn roundabout(
@@ -583,24 +590,33 @@ impl Scope {
     }
 
     fn is_right(&self, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
-        // SAFETY: the place is below a frame's words.
-        if unsafe { self.marks(cell.marks()).has(object.place() as usize) } {
-            let is_plain = self.expected.get() != u64::MAX;
-            return object.class().load(Ordering::Relaxed) == number
-                && (is_plain || late(self, object, true, clean));
-        }
-        // In this order: before it is valid, a header has its class where later its type's number stands.
-        if !usable(object.flags()) || object.class().load(Ordering::Relaxed) != number {
-            return false;
-        }
+        // Only of a copy that is right is the frame held. In this order: before it is valid, a header has its
+        // class where later its type's number stands.
         if cell.marks() == 0 {
+            if !usable(object.flags()) || object.class().load(Ordering::Relaxed) != number {
+                return false;
+            }
             let frame = self.shared.arena.arena_offset(object).frame();
             if !self.slot().take_block(cell, frame) {
                 return false;
             }
             self.hold();
         }
-        first(self, object, self.marks(cell.marks()), clean)
+        self.is_right_at(object, self.marks(cell.marks()), number, clean)
+    }
+
+    /// Says whether a hit is right at an object of a frame that is kept and has these marks.
+    #[inline]
+    fn is_right_at(&self, object: Object<'_>, marks: Marks<'_>, number: u16, clean: bool) -> bool {
+        // SAFETY: the place is below a frame's words, and the marks are the frame's own.
+        if unsafe { marks.has(object.place() as usize) } {
+            let is_plain = self.expected.get() != u64::MAX;
+            return object.class().load(Ordering::Relaxed) == number
+                && (is_plain || late(self, object, true, clean));
+        }
+        usable(object.flags())
+            && object.class().load(Ordering::Relaxed) == number
+            && first(self, object, marks, clean)
     }
 
     /// The copy of an object in this scope, in a heap without frames; `None` if there is none, it is not a

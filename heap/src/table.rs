@@ -328,6 +328,20 @@ mod tests {
     }
 
     #[test]
+    fn entry_of_large_arena_has_all_of_a_place() {
+        let far = ArenaOffset(TYPED_PLACES | 5);
+        let frames = (TYPED_PLACES / FRAME_WORDS) as usize;
+        let (small, large) = (Table::new(16, frames), Table::new(16, frames + 1));
+        large.lead(3, Some((far, 7)));
+        assert_eq!((large.arena_offset(3), large.reach()), (Some(far), 0));
+        assert!(large.names_type(3, 7) && large.names_type(3, 8), "it names none");
+        let near = ArenaOffset(TYPED_PLACES - 8);
+        small.lead(3, Some((near, 7)));
+        assert_eq!((small.arena_offset(3), small.reach()), (Some(near), TYPED_PLACES));
+        assert!(small.names_type(3, 7) && !small.names_type(3, 8));
+    }
+
+    #[test]
     fn entries_are_found_until_they_are_given_back() {
         let table = Table::new(5000, 8);
         let mut index = Index::new(5000, 1024, 256);
