@@ -331,10 +331,10 @@ impl<'s> Session<'s> {
     /// [`Session::read`] with isolation, freshness and time-out of the transactions in all spaces. The time
     /// counts from now and over all attempts.
     ///
-    /// With [`Isolation::Strict`] all that `body` read in all spaces was current at one moment between this
+    /// Under [`Isolation::Strict`] all that `body` read in all spaces was current at one moment between this
     /// call and its return, as if the spaces had one order: strictly serializable beside serializable
-    /// transactions of one space each. It takes one round trip to the leaders of all spaces together after `body` has read, and
-    /// begins again where something that was read has changed before that.
+    /// transactions of one space each. It takes one round trip to the leaders of all spaces together after
+    /// `body` has read, and begins again where something that was read has changed before that.
     ///
     /// # Errors
     /// As [`Session::read`].

@@ -447,8 +447,8 @@ impl Scope {
         self.keep(cell, entry, seen).then(|| (unsafe { self.header(arena_offset) }, cell))
     }
 
-    /// The entry of a handle, as it was seen, where it leads then, and the cell of that frame; `None` if it is
-    /// busy or leads nowhere.
+    /// The entry of a handle, as it was seen, where it leads then, and the cell of that frame; `None` if it
+    /// is busy or leads nowhere.
     ///
     /// # Safety
     /// As [`Scope::entry`].

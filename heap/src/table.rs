@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_of_large_arena_has_all_of_a_place() {
+    fn large_arena_has_all_of_a_place() {
         let far = ArenaOffset(TYPED_PLACES | 5);
         let frames = (TYPED_PLACES / FRAME_WORDS) as usize;
         let (small, large) = (Table::new(16, frames), Table::new(16, frames + 1));

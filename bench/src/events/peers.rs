@@ -1,5 +1,5 @@
-//! Loops that programs use today, beside the event queue: `poll(2)`, which is told all sockets at each wait as
-//! the paper's `select` was, and mio, on which tokio stands.
+//! Loops that programs use today, beside the event queue: `poll(2)`, which is told all sockets at each wait
+//! as the paper's `select` was, and mio, on which tokio stands.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd};

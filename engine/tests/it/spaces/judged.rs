@@ -40,7 +40,7 @@ pub enum Guarantee {
     Causes,
     /// An exported object is there until it is withdrawn.
     Exported,
-    /// What a strict cut reads was current at one moment of it.
+    /// All that a strict cut reads was current at one moment of it.
     OneMoment,
 }
 
