@@ -582,6 +582,6 @@ mod tests {
         // No place is measured for these.
         assert!(wanted(&["instructions"]).is_empty());
         assert_eq!(wanted(&["instructions", "unix.spin"]), ["unix.spin"]);
-        assert_eq!(names()[12..], ["instructions", "loss"]);
+        assert_eq!(names()[12..], ["instructions", "loss", "hostile"]);
     }
 }

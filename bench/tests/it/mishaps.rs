@@ -110,7 +110,8 @@ fn a_bench_that_is_killed_takes_its_server_with_it() {
 fn wrong_command_line_ends_with_2() {
     for (args, words) in [
         (["soak", "--fill", "17G", "--json"], "16G at most"),
-        (["bench", "oo7", "--only", "greedy"], "--only"),
+        (["bench", "stale", "--only", "greedy"], "--only"),
+        (["bench", "oo7", "--only", "greedy"], "no row greedy"),
     ] {
         let refused = tercel(&args);
         assert_eq!(refused.status.code(), Some(2), "{args:?}");

@@ -281,7 +281,8 @@ fn asks_too_much(course: &Course, places: &[Place; 2]) {
                     seen.one(space, count);
                     assert!(kind == BOUNDED || count >= least, "{count} is older than {least}");
                     let may_know = kind == BOUNDED && took < KEEPALIVE;
-                    assert!(may_know || !was_cut || !course.cut()[space], "who told of {count}?");
+                    let is_cut = was_cut && course.cut()[space];
+                    assert!(may_know || !is_cut, "who told kind {kind} of {count} of {least} in {took:?}?");
                 }
                 Err(Error::Unavailable(_) | Error::Timeout(_)) => {
                     assert!(took < FAILS_WITHIN, "it fails after {took:?}");
