@@ -231,25 +231,24 @@ impl Loop {
             // A long message takes its time, and whoever sends it is there.
             core.take(now, Input::Alive(conn));
             self.end_for_room(core, now, conn, kept_bytes);
-            self.hot.long.push(conn);
         }
     }
 
     /// Receives the rest of long messages of which a part came in this batch, to where they are read. What
     /// came is behind all that the batch has brought.
     pub(super) fn receive_rest(&mut self, core: &mut Core, now: Now) {
-        let mut all = std::mem::take(&mut self.hot.long);
-        for conn in all.drain(..) {
-            let Some(Peer::Socket(token)) = self.conns.get(&conn) else { continue };
-            let (token, queue) = (*token, &mut self.queue);
-            let (clock, mut handle) = core.frames(now);
-            let handle_one = move |header, body: &[u8]| handle(conn, header, body);
-            let receive = |into: &mut Vec<u8>| queue.receive_more(token, into);
-            let received = self.scheduler.receive_rest(conn, receive, clock, handle_one);
+        loop {
+            let (conns, queue) = (&self.conns, &mut self.queue);
+            let receive = |conn, into: &mut Vec<u8>, bytes_max| {
+                if let Some(Peer::Socket(token)) = conns.get(&conn) {
+                    queue.receive_more(*token, into, bytes_max);
+                }
+            };
+            let (clock, handle) = core.frames(now);
+            let Some((conn, received)) = self.scheduler.receive_rest(receive, clock, handle) else { return };
             self.obey(core, now, conn, received.decision);
             self.end_for_room(core, now, conn, received.kept_bytes);
         }
-        self.hot.long = all;
     }
 
     /// Carries out the scheduler's decision on a connection.

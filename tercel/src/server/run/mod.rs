@@ -96,8 +96,6 @@ struct Hot {
     door: Door,
     /// Room for what arrives there.
     received: Vec<u8>,
-    /// Connections that have just sent a part of a long message.
-    long: Vec<Conn>,
     /// When the last turn began.
     turned: Now,
     datagrams: Datagrams,
@@ -136,7 +134,7 @@ impl Loop {
             dir,
             files,
             conns: Map::default(),
-            hot: Hot { channels, door, received: Vec::new(), long: Vec::new(), turned: Now(0), datagrams },
+            hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
             turns: Turns::default(),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
