@@ -10,7 +10,7 @@ use tercel_events::shm::Channel;
 use tercel_events::{Event, Kind, Token};
 use tercel_wire::id::MemberId;
 
-use super::{DATAGRAMS_KEY, LISTENER_KEY, Loop, MEMORY_BIT, PEER_KEY, Peer, UPSTREAM_KEY};
+use super::{DATAGRAMS_KEY, DOOR_KEY, LISTENER_KEY, Loop, MEMORY_BIT, PEER_KEY, Peer, UPSTREAM_KEY};
 use crate::address::is_this_host;
 use crate::channel::{REFUSED, TAKEN};
 use crate::server::Post;
@@ -31,8 +31,7 @@ impl Loop {
                 self.conns.insert(conn, Peer::Socket(stream));
                 self.scheduler.connected(conn, Origin::Network);
                 core.take(now, Input::Connected(conn));
-                // A Unix socket's peer has no address.
-                if peer.is_none_or(is_this_host) {
+                if event.key == DOOR_KEY || peer.is_some_and(is_this_host) {
                     core.take(now, Input::OneHost(conn));
                 }
             }
@@ -64,7 +63,7 @@ impl Loop {
                 self.queue.revoke(event.token);
             }
             // A server that no client can reach any more does not go on as if one could.
-            Kind::Closed(error) if event.key == LISTENER_KEY => {
+            Kind::Closed(error) if matches!(event.key, LISTENER_KEY | DOOR_KEY) => {
                 self.end.failed = Some(format!("it can no longer accept connections: {error}"));
             }
             Kind::EndOfStream | Kind::Closed(_) => match self.conns.get(&conn) {

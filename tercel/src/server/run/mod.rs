@@ -46,8 +46,10 @@ pub(super) const LISTENER_KEY: u64 = 1;
 const PEER_KEY: u64 = 2;
 /// The key of connections to the leader, for clients that read here.
 pub(super) const UPSTREAM_KEY: u64 = 3;
+/// The key of listeners at Unix sockets, where channels are handed over.
+pub(super) const DOOR_KEY: u64 = 4;
 /// The key of the first socket for datagrams; the others follow.
-pub(super) const DATAGRAMS_KEY: u64 = 4;
+pub(super) const DATAGRAMS_KEY: u64 = 5;
 
 /// Connections inside the process are numbered from here, where no token of a socket is.
 const MEMORY_BIT: u64 = 1 << 63;
