@@ -608,10 +608,11 @@ fn the_end_of_a_stream_is_reported_after_its_bytes(mut rig: Rig) {
     rig.expect_silence();
 }
 
-/// Waits until the kernel has something of a stream.
-fn await_more(rig: &Rig, token: Token) {
+/// Waits until the kernel has something of a stream, or its end.
+fn await_more(rig: &Rig, token: Token, is_end: bool) {
     let begun = Instant::now();
-    while !rig.queue.readiness(token).unwrap().readable {
+    let is_there = |is: Readiness| if is_end { is.hung_up } else { is.readable };
+    while !is_there(rig.queue.readiness(token).unwrap()) {
         assert!(begun.elapsed() < PATIENCE, "nothing came");
     }
 }
@@ -628,18 +629,18 @@ fn more_is_received_to_where_it_is_read(mut rig: Rig) {
     assert!(matches!(rig.next().kind, Kind::Received(bytes) if &bytes[..] == b"one "));
     // A short receive takes all that has come.
     near.write_all(b"two ").unwrap();
-    await_more(&rig, token);
+    await_more(&rig, token, false);
     assert_eq!(more(&mut rig.queue, usize::MAX), b"two ");
     rig.expect_silence();
     // Behind a full one the rest is reported.
     near.write_all(b"three four").unwrap();
-    await_more(&rig, token);
+    await_more(&rig, token, false);
     assert_eq!(more(&mut rig.queue, 6), b"three ");
     assert!(matches!(rig.next().kind, Kind::Received(bytes) if &bytes[..] == b"four"));
     // Nothing is lost where nothing is received.
     rig.queue.pause(token);
     near.write_all(b"five").unwrap();
-    await_more(&rig, token);
+    await_more(&rig, token, false);
     assert_eq!(more(&mut rig.queue, usize::MAX), b"");
     rig.queue.resume(token);
     assert_eq!(more(&mut rig.queue, 0), b"");
@@ -648,7 +649,7 @@ fn more_is_received_to_where_it_is_read(mut rig: Rig) {
     let last = pattern(1, rig.config.buffer_bytes + 900);
     near.write_all(&last).unwrap();
     near.shutdown(Shutdown::Write).unwrap();
-    while !rig.queue.readiness(token).unwrap().hung_up {}
+    await_more(&rig, token, true);
     assert!(matches!(rig.next().kind, Kind::Received(bytes) if last.starts_with(&bytes)));
     assert_eq!(more(&mut rig.queue, usize::MAX), &last[rig.config.buffer_bytes..]);
     assert_eq!(more(&mut rig.queue, usize::MAX), b"");
@@ -661,7 +662,7 @@ fn failed_receive_of_more_closes_the_stream(mut rig: Rig) {
     let (near, far) = tcp_pair();
     let token = rig.queue.declare_stream(far, 0).unwrap();
     reset(near);
-    await_more(&rig, token);
+    await_more(&rig, token, false);
     rig.queue.receive_more(token, &mut Vec::with_capacity(9), usize::MAX);
     assert!(matches!(rig.next().kind, Kind::Closed(CloseReason::Reset)));
     rig.expect_silence();
