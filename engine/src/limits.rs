@@ -234,6 +234,10 @@ pub const SLICE_US: u64 = 50;
 /// that the first reply of a batch waits less than a millisecond for the last request.
 pub const EVENTS_AT_ONCE: usize = 256;
 
+/// Bytes of the rests of large messages that are received in a turn, of all connections: some hundred
+/// microseconds', and a few times what the events of a turn bring.
+pub const RESTS_BYTES_AT_ONCE: usize = 1 << 20;
+
 /// Calls in lines that are served before the clock is read, and in each turn.
 pub const LINES_AT_ONCE: u32 = 16;
 

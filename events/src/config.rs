@@ -76,8 +76,8 @@ impl Config {
 
     /// Refuses what cannot work.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
-        let wrong = if self.sources_max == 0 || self.sources_max >= SLOTS_MAX {
-            "sources_max must be at least 1 and below 16,777,216"
+        let wrong = if self.sources_max == 0 || self.sources_max > SLOTS_MAX - OWN_SOURCES {
+            "sources_max must be at least 1 and at most 16,777,214"
         } else if self.buffers == 0 || self.buffer_bytes == 0 {
             "buffers and buffer_bytes must be at least 1"
         } else if self.batch_bytes_max == 0 {
@@ -159,6 +159,8 @@ mod tests {
     fn impossible_sizes_are_refused() {
         let none = Config { buffers: 0, ..Config::default() };
         assert!(matches!(none.check(), Err(OpenError::Config(_))));
+        let sources = |sources_max| Config { sources_max, ..Config::default() }.check().is_ok();
+        assert!(sources(SLOTS_MAX - OWN_SOURCES) && !sources(SLOTS_MAX - OWN_SOURCES + 1) && !sources(0));
         assert!(Config::default().check().is_ok());
         assert!(Config::small().check().is_ok());
     }

@@ -2,18 +2,19 @@
 //! divides and merges them (segmentation offload; Linux 4.18 and 5.0). Elsewhere it takes one call for each.
 //!
 //! The unsafe code is four system calls whose control messages `rustix` does not know. What they are given
-//! lives in the frame of the function that calls.
+//! lives in the frame of the function that calls. One more block tells a buffer what a stream has written to
+//! a part of its room, which `rustix` does for the whole of it alone.
 #![allow(unsafe_code, reason = "control messages of UDP; argued below")]
 
 use std::io;
 use std::mem::size_of;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
-use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, sendto};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, recv, sendto};
 
 /// A socket of datagrams.
 #[derive(Debug)]
@@ -151,6 +152,22 @@ impl DatagramSocket {
         let from = from.and_then(|from| SocketAddr::try_from(from).ok());
         Ok(Datagrams { bytes: &buffer[..bytes], size, from })
     }
+}
+
+/// Receives once from a stream, without waiting: appends at most so many bytes, and as there is memory for.
+pub(crate) fn receive_at_most(
+    stream: BorrowedFd<'_>,
+    into: &mut Vec<u8>,
+    bytes_max: usize,
+) -> Result<usize, Errno> {
+    let room = into.spare_capacity_mut();
+    let room_bytes = room.len().min(bytes_max);
+    let ((came, _), bytes) = recv(stream, &mut room[..room_bytes], RecvFlags::DONTWAIT)?;
+    debug_assert_eq!(came.len(), bytes);
+    let end = into.len() + bytes.min(room_bytes);
+    // SAFETY: the bytes from the old length to here were received just now, within the capacity.
+    unsafe { into.set_len(end) };
+    Ok(bytes)
 }
 
 /// A control message with a number.

@@ -11,13 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 
 use crate::buffer::Pool;
 use crate::config::{Backend, Config, OWN_SOURCES, OpenError};
+use crate::datagrams::receive_at_most;
 use crate::event::{Counters, Event, ListenerState, Priority, Readiness};
 use crate::list::SlotList;
 use crate::listener::Listener;
@@ -351,9 +350,10 @@ impl<M: Send> EventQueue<M> {
     }
 
     /// Receives more of a stream that has just reported bytes, without waiting, to where they are read:
-    /// appends as many as have come, and as the buffer has memory for. A failure is reported as an event.
-    pub fn receive_more(&mut self, token: Token, into: &mut Vec<u8>) {
-        let room = into.capacity() - into.len();
+    /// appends as many as have come, at most `bytes_max` and as the buffer has memory for. A failure is
+    /// reported as an event.
+    pub fn receive_more(&mut self, token: Token, into: &mut Vec<u8>, bytes_max: usize) {
+        let room = bytes_max.min(into.capacity() - into.len());
         let Some(Slot { source: Source::Stream(stream), failed: None, seen, .. }) = self.live_mut(token)
         else {
             return;
@@ -361,9 +361,9 @@ impl<M: Send> EventQueue<M> {
         if room == 0 || stream.paused || stream.ended || stream.held {
             return;
         }
-        match recv(&stream.fd, spare_capacity(into), RecvFlags::DONTWAIT) {
+        match receive_at_most(stream.fd.as_fd(), into, room) {
             // A short receive has emptied the socket: what comes later is a new edge.
-            Ok((1.., bytes)) if bytes < room && !seen.hung_up => seen.readable = false,
+            Ok(bytes @ 1..) if bytes < room && !seen.hung_up => seen.readable = false,
             Err(Errno::AGAIN) if !seen.hung_up => seen.readable = false,
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {
                 seen.readable = true;

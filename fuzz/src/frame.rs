@@ -34,6 +34,7 @@ pub fn run(data: &[u8]) {
     let first = frames(behind.chunks(LARGE / 2 + usize::from(input.cuts[0])));
     assert!(first.0.first().is_some_and(|(_, body)| body.len() == LARGE));
     assert_eq!((&first.0[1..], first.1), (&whole.0[..], whole.1), "frames behind a large one");
+    assert_eq!(frames_in_place(&behind, 1_000 + usize::from(input.cuts[1])), first, "received in place");
     whole.0.iter().for_each(|(_, body)| read_as_anything(body));
 }
 
@@ -47,16 +48,40 @@ fn frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Frames {
     let (mut deframer, mut found) = (Deframer::default(), Vec::new());
     for piece in pieces {
         deframer.push(piece);
-        loop {
-            match deframer.take_frame() {
-                Ok(Some((header, body))) => found.push((header.kind.number(), body.into_owned())),
-                Ok(None) => break,
-                Err(_) => return (found, true),
-            }
+        if !take(&mut deframer, &mut found) {
+            return (found, true);
         }
         deframer.relax();
     }
     (found, false)
+}
+
+/// The same, if the rest of a large frame is received in place, at most so many bytes at once.
+fn frames_in_place(mut bytes: &[u8], bytes_max: usize) -> Frames {
+    let (mut deframer, mut found) = (Deframer::default(), Vec::new());
+    while let Some(pushed) = bytes.split_off(..bytes.len().min(LARGE / 2)).filter(|pushed| !pushed.is_empty())
+    {
+        deframer.push(pushed);
+        let mut receive = |into: &mut Vec<u8>, most: usize| {
+            into.extend_from_slice(bytes.split_off(..bytes.len().min(most)).unwrap_or_default());
+        };
+        while deframer.receive(bytes_max, &mut receive) {}
+        if !take(&mut deframer, &mut found) {
+            return (found, true);
+        }
+    }
+    (found, false)
+}
+
+/// Takes the whole frames. Says whether the stream goes on.
+fn take(deframer: &mut Deframer, found: &mut Vec<(u8, Vec<u8>)>) -> bool {
+    loop {
+        match deframer.take_frame() {
+            Ok(Some((header, body))) => found.push((header.kind.number(), body.into_owned())),
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
 }
 
 /// Makes magic, version, length and checksums of the frames right.

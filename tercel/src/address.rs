@@ -370,6 +370,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn loopback_alone_is_this_host() {
+        let is_local = |ip: &str| is_this_host((ip.parse::<std::net::IpAddr>().unwrap(), 80).into());
+        assert!(["127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"].into_iter().all(is_local));
+        assert!(!["10.0.0.1", "::ffff:10.0.0.1", "0.0.0.0", "::", "fe80::1"].into_iter().any(is_local));
+    }
+
+    #[test]
     fn addresses_are_read_and_written() {
         assert_eq!("127.0.0.1:80".parse(), Ok(Address::Tcp("127.0.0.1:80".into())));
         assert_eq!("unix:/tmp/x".parse::<Address>().unwrap().to_string(), "unix:/tmp/x");

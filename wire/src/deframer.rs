@@ -116,17 +116,27 @@ impl Deframer {
         }
     }
 
-    /// Has the rest of a large frame under way received to where it is gathered: `receive` appends to the
-    /// memory that there is, some of which may be for what follows the frame. Says whether something came.
-    pub fn receive(&mut self, receive: impl FnOnce(&mut Vec<u8>)) -> bool {
+    /// Says whether a large frame is under way.
+    pub fn is_amid_large(&self) -> bool {
+        self.large.is_some()
+    }
+
+    /// Has the rest of a large frame under way received to where it is gathered: `receive` appends at most so
+    /// many bytes as it is told, `bytes_max` or fewer, some of which may follow the frame. Says whether as
+    /// many came: if not, no more is there yet.
+    pub fn receive(&mut self, bytes_max: usize, receive: impl FnOnce(&mut Vec<u8>, usize)) -> bool {
         let Some(large) = self.large.as_mut().filter(|large| large.missing() > 0) else { return false };
         let (missing, before) = (large.missing(), large.body.len());
         large.make_room(0);
-        receive(&mut large.body);
+        let room = bytes_max.min(large.body.capacity() - before);
+        if room == 0 {
+            return false;
+        }
+        receive(&mut large.body, room);
         let came = large.body.len() - before;
         self.buffer.extend(large.body.drain(large.body.len() - came.saturating_sub(missing)..));
         large.add(came.min(missing));
-        came > 0
+        came >= room
     }
 
     fn begin_large(&mut self, header: Header, bytes: &[u8]) {
@@ -311,18 +321,19 @@ mod tests {
         for (call, len) in lens.into_iter().enumerate() {
             encode(Header::new(Kind::Request, call as u64), &body(call, len), &mut bytes);
         }
-        for piece in [10_000, 100_000, usize::MAX] {
+        for (piece, bytes_max) in [(10_000, usize::MAX), (usize::MAX, 70_000), (usize::MAX, usize::MAX)] {
             let (mut d, mut at, mut calls) = (Deframer::default(), 0, 0);
             while calls < lens.len() {
                 let pushed = (bytes.len() - at).min(2 * ALLOWED_FROM);
                 d.push(&bytes[at..][..pushed]);
                 at += pushed;
-                let mut more = |into: &mut Vec<u8>| {
-                    let most = (into.capacity() - into.len()).min(bytes.len() - at).min(piece);
+                let mut more = |into: &mut Vec<u8>, room: usize| {
+                    assert!(room <= bytes_max.min(into.capacity() - into.len()));
+                    let most = room.min(bytes.len() - at).min(piece);
                     into.extend_from_slice(&bytes[at..][..most]);
                     at += most;
                 };
-                while d.receive(&mut more) {}
+                while d.receive(bytes_max, &mut more) {}
                 while let Some((header, got)) = d.next_frame().unwrap() {
                     assert!(
                         (header.call, got) == (calls as u64, &body(calls, lens[calls])[..]),
@@ -337,7 +348,7 @@ mod tests {
         let large = bytes.len() - FRAME_BYTES - 9 - BODY_BYTES_MAX - FRAME_BYTES;
         bytes[large + 500_000] ^= 1;
         d.push(&bytes[large..][..ALLOWED_FROM]);
-        assert!(d.receive(|into| into.extend_from_slice(&bytes[large + ALLOWED_FROM..])));
+        assert!(d.receive(usize::MAX, |into, _| into.extend_from_slice(&bytes[large + ALLOWED_FROM..])));
         assert_eq!(d.next_frame(), Err(FrameError::BodySum));
     }
 

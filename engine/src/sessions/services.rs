@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use tercel_wire::frame::{Header, Kind, ONE_HOST};
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Mode;
 use tercel_wire::message::{Cancel, OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
@@ -224,8 +224,9 @@ impl Sessions {
             return;
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
-        // A client that was not granted it does not name it.
-        let capabilities = header.capabilities & ONE_HOST;
+        // Granted by the greeting: a client may name what it was not granted.
+        let granted = self.all.get(&asked.conn).map_or(0, |session| session.capabilities);
+        let capabilities = header.capabilities & granted;
         let Serving { clients, kept_bytes, .. } = &mut self.serving;
         let Some(of) = clients.get_mut(client) else {
             return self.expel(asked.conn, "a service is bound before it is called", cx);

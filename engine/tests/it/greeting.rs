@@ -1,11 +1,14 @@
 //! Greetings by hand: how long one may hold the server up, and which histories a client may go on in.
 
 use crate::world::hand::{A, B, Hand, Said, Work, object, recovery, refused};
+use tercel_derive::service;
 use tercel_engine::order::Sealed;
+use tercel_engine::rpc::{Called, Context, ServiceInterface, Services};
 use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, ServerConfig};
 use tercel_wire::frame::{Header, Kind, ONE_HOST, split};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{Hello, Refusal, Resume, Stream, Welcome, Write};
+use tercel_wire::interface::Interface;
+use tercel_wire::message::{Bind, Hello, Refusal, Request, Resume, Stream, Welcome, Write};
 
 fn begun() -> Hand {
     Hand::of(Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap(), Vec::new())
@@ -44,6 +47,56 @@ fn one_host_is_granted_by_both_ends_alone() {
         });
         let welcome = welcome.filter(|header| header.kind == Kind::Welcome).unwrap();
         assert_eq!(welcome.capabilities, if client && server { ONE_HOST } else { 0 });
+    }
+}
+
+#[service(crate = "tercel_engine")]
+pub trait Seven {
+    fn seven(&self) -> u64;
+}
+
+struct Here;
+
+impl Seven for Here {
+    fn seven(&self, _: &Context<'_>) -> Called<u64> {
+        Ok(7)
+    }
+}
+
+#[test]
+fn one_host_is_not_granted_by_a_request() {
+    for is_granted in [false, true] {
+        let services = Services::default().with(Seven::serve(Here));
+        let mut h = Hand::with(ServerConfig { services, ..ServerConfig::default() });
+        h.input(Input::Connected(A));
+        if is_granted {
+            h.input(Input::OneHost(A));
+        }
+        let named = |kind| Header { capabilities: !0, ..Header::new(kind, 7) };
+        let mut ask = |kind, write: &dyn Fn(&mut Vec<u8>)| {
+            let (mut body, mut out) = (Vec::new(), Effects::default());
+            write(&mut body);
+            h.server.handle(h.now, Input::Frame(A, named(kind), &body), &mut out);
+            out.list.iter().find_map(|effect| match effect {
+                Effect::Send(_, bytes) => split(bytes).unwrap().map(|(header, ..)| header),
+                _ => None,
+            })
+        };
+        ask(Kind::Hello, &|out| Hello::new(ClientId(5)).encode(out));
+        let interface = Interface::of_service(<dyn Seven as ServiceInterface>::SCHEMA);
+        ask(Kind::Bind, &|out| Bind { interface: interface.clone() }.encode(out));
+        let request = Request {
+            slot: Some(0),
+            seq: 1,
+            again: false,
+            interface: 0,
+            method: 0,
+            object: None,
+            payload: &[],
+        };
+        let answer = ask(Kind::Request, &|out| request.encode(out)).expect("an answer");
+        assert_eq!(answer.kind, Kind::Response);
+        assert_eq!(answer.capabilities, if is_granted { ONE_HOST } else { 0 });
     }
 }
 

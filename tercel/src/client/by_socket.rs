@@ -53,6 +53,7 @@ impl Shared {
         (reader.has_read, reader.slow_since) = (false, None);
         let is_sent = self.send_request(conn, reader, |out, reader| {
             if rest >= PART_BYTES_MIN && !header.is_summed(bytes) {
+                out.reserve(FRAME_BYTES + bytes - rest);
                 frame::encode_head(header, bytes, out);
                 out.extend_from_slice(&head);
                 out.extend_from_slice(&calls.body);
@@ -142,6 +143,9 @@ impl Shared {
         half.is_sent = false;
         sent?;
         let bytes = half.out.len() + left;
+        if bytes == 0 {
+            return Ok(());
+        }
         half.out.resize(bytes, 0);
         self.send_two(conn, reader, [half.out, &[]])
     }

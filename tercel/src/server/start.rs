@@ -23,7 +23,7 @@ use super::door::Door;
 use super::group::Group;
 use super::group::reading::sealed;
 use super::records::Records;
-use super::run::{DATAGRAMS_KEY, LISTENER_KEY, Loop};
+use super::run::{DATAGRAMS_KEY, DOOR_KEY, LISTENER_KEY, Loop};
 use super::shared::Channels;
 use super::store::Store;
 use super::warnings::Board;
@@ -357,7 +357,7 @@ fn prepare(
     let (mut files, mut udp) = (Vec::new(), Vec::new());
     for Listening { file, fd, datagrams, .. } in listening {
         let declared = match file {
-            Some(_) => queue.declare_holding_listener(fd, LISTENER_KEY),
+            Some(_) => queue.declare_holding_listener(fd, DOOR_KEY),
             None => queue.declare_listener(fd, LISTENER_KEY),
         };
         declared.map_err(|e| ServerError::Stopped(format!("cannot watch a listener: {e}")))?;

@@ -9,6 +9,9 @@
 //! host pauses these connections. The second slice serves the run queue, after the replies of the first are
 //! sent. So a client that sends as fast as it can has a share of the loop, and not more.
 //!
+//! Of a large message of which a part arrived in a turn, the rest is received to where it is read: once of
+//! each connection, and not more of all than a bound, in which they have equal shares.
+//!
 //! The invariant: a connection of which whole frames are kept stands in the run queue, or is backpressured.
 //!
 //! | module | its noun |
@@ -16,10 +19,12 @@
 //! | `run_queue` | connections that wait for a turn |
 //! | `backpressure` | connections that ask faster than they read |
 //! | `held` | what all connections make the server hold |
+//! | `rests` | large messages of which a part has just arrived |
 //! | `turn` | the order of a host's loop, lines and packets included |
 
 mod backpressure;
 mod held;
+mod rests;
 mod run_queue;
 mod turn;
 
@@ -36,6 +41,7 @@ use crate::time::Now;
 
 use backpressure::Backpressured;
 use held::HeldByAll;
+use rests::{Rest, Rests};
 use run_queue::RunQueue;
 
 /// Bounds of a host on its connections.
@@ -120,6 +126,7 @@ pub struct Scheduler {
     run_queue: RunQueue,
     backpressured: Backpressured,
     held: HeldByAll,
+    rests: Rests,
     slice_end: Now,
     scheduled: Scheduled,
 }
@@ -129,6 +136,7 @@ pub struct Scheduler {
 struct Inbox {
     origin: Origin,
     deframer: Deframer,
+    rest: Rest,
 }
 
 /// The result of a slice.
@@ -149,6 +157,7 @@ impl Scheduler {
             run_queue: RunQueue::default(),
             backpressured: Backpressured::default(),
             held: HeldByAll::new(&bounds),
+            rests: Rests::default(),
             slice_end: Now(0),
             scheduled: Scheduled::default(),
         }
@@ -156,7 +165,7 @@ impl Scheduler {
 
     /// Adds a connection.
     pub fn connected(&mut self, conn: Conn, origin: Origin) {
-        self.conns.insert(conn, Inbox { origin, deframer: Deframer::default() });
+        self.conns.insert(conn, Inbox { origin, deframer: Deframer::default(), rest: Rest::Stays });
     }
 
     /// The connection is another member's: its frames never wait.
@@ -181,7 +190,7 @@ impl Scheduler {
         clock: impl Fn() -> Now,
         handle: impl FnMut(Header, &[u8]),
     ) -> Received {
-        let Some(Inbox { origin, deframer }) = self.conns.get_mut(&conn) else {
+        let Some(Inbox { origin, deframer, rest }) = self.conns.get_mut(&conn) else {
             return Received { decision: Decision::Keep, kept_bytes: 0 };
         };
         let is_bounded = *origin == Origin::Network;
@@ -203,31 +212,41 @@ impl Scheduler {
             }
         };
         let kept_bytes = if is_bounded { deframer.bytes().saturating_sub(before) } else { 0 };
+        if kept_bytes > 0 && deframer.is_amid_large() {
+            self.rests.put(conn, rest);
+        }
         Received { decision: self.decide(conn, is_bounded, slice), kept_bytes }
     }
 
-    /// Has the rest of a large frame received to where it is read: `receive` appends what has come, at most
-    /// as much as there is memory for. For a connection whose bytes have just arrived, and that is kept.
+    /// Has the rest of a large frame received to where it is read, of the next connection of which a part
+    /// arrived in this turn: `receive` appends what has come, at most so many bytes. `None` if there is none
+    /// such.
     pub fn receive_rest(
         &mut self,
-        conn: Conn,
-        mut receive: impl FnMut(&mut Vec<u8>),
+        mut receive: impl FnMut(Conn, &mut Vec<u8>, usize),
         clock: impl Fn() -> Now,
-        handle: impl FnMut(Header, &[u8]),
-    ) -> Received {
-        let nothing = Received { decision: Decision::Keep, kept_bytes: 0 };
-        let Some(Inbox { origin, deframer }) = self.conns.get_mut(&conn) else { return nothing };
-        let (before, mut received) = (deframer.bytes(), 0);
-        while received < RECEIVED_AT_ONCE && deframer.receive(&mut receive) {
-            received = deframer.bytes() - before;
+        mut handle: impl FnMut(Conn, Header, &[u8]),
+    ) -> Option<(Conn, Received)> {
+        while let Some((conn, bytes_max)) = self.rests.next() {
+            let Some(Inbox { origin, deframer, rest }) = self.conns.get_mut(&conn) else { continue };
+            if !rest.take() {
+                continue;
+            }
+            let before = deframer.bytes();
+            let left = |deframer: &Deframer| bytes_max.saturating_sub(deframer.bytes() - before);
+            while deframer.receive(left(deframer), |into, bytes| receive(conn, into, bytes)) {}
+            let came = deframer.bytes() - before;
+            if came > 0 {
+                self.rests.received(came);
+                let is_bounded = *origin == Origin::Network;
+                let end = is_bounded.then_some(self.slice_end);
+                let slice = read_some(deframer, end, clock, |header, body| handle(conn, header, body));
+                let kept_bytes = if is_bounded { deframer.bytes().saturating_sub(before) } else { 0 };
+                let decision = self.decide(conn, is_bounded, slice);
+                return Some((conn, Received { decision, kept_bytes }));
+            }
         }
-        if received == 0 {
-            return nothing;
-        }
-        let is_bounded = *origin == Origin::Network;
-        let slice = read_some(deframer, is_bounded.then_some(self.slice_end), clock, handle);
-        let kept_bytes = if is_bounded { deframer.bytes().saturating_sub(before) } else { 0 };
-        Received { decision: self.decide(conn, is_bounded, slice), kept_bytes }
+        None
     }
 
     fn decide(&mut self, conn: Conn, is_bounded: bool, slice: Result<Slice, FrameError>) -> Decision {
@@ -323,6 +342,9 @@ impl Scheduler {
             let held = self.received_bytes(|conn| !over.contains(&conn));
             over.extend(self.held.received.count(held));
         }
+        for conn in &over {
+            self.conns.get_mut(conn).into_iter().for_each(|inbox| inbox.rest = Rest::Refused);
+        }
         self.scheduled.ended_for_room += over.len() as u64;
         over
     }
@@ -366,9 +388,6 @@ impl Scheduler {
         self.scheduled
     }
 }
-
-/// Bytes of a large frame that are received before others are served: some hundred microseconds'.
-const RECEIVED_AT_ONCE: usize = 1 << 20;
 
 /// Has whole frames handled where they were received, at least one, until `end` or, without it, all of them.
 /// The rest is kept.

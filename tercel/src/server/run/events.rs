@@ -10,7 +10,7 @@ use tercel_events::shm::Channel;
 use tercel_events::{Event, Kind, Token};
 use tercel_wire::id::MemberId;
 
-use super::{DATAGRAMS_KEY, LISTENER_KEY, Loop, MEMORY_BIT, PEER_KEY, Peer, UPSTREAM_KEY};
+use super::{DATAGRAMS_KEY, DOOR_KEY, LISTENER_KEY, Loop, MEMORY_BIT, PEER_KEY, Peer, UPSTREAM_KEY};
 use crate::address::is_this_host;
 use crate::channel::{REFUSED, TAKEN};
 use crate::server::Post;
@@ -31,8 +31,7 @@ impl Loop {
                 self.conns.insert(conn, Peer::Socket(stream));
                 self.scheduler.connected(conn, Origin::Network);
                 core.take(now, Input::Connected(conn));
-                // A Unix socket's peer has no address.
-                if peer.is_none_or(is_this_host) {
+                if event.key == DOOR_KEY || peer.is_some_and(is_this_host) {
                     core.take(now, Input::OneHost(conn));
                 }
             }
@@ -64,7 +63,7 @@ impl Loop {
                 self.queue.revoke(event.token);
             }
             // A server that no client can reach any more does not go on as if one could.
-            Kind::Closed(error) if event.key == LISTENER_KEY => {
+            Kind::Closed(error) if matches!(event.key, LISTENER_KEY | DOOR_KEY) => {
                 self.end.failed = Some(format!("it can no longer accept connections: {error}"));
             }
             Kind::EndOfStream | Kind::Closed(_) => match self.conns.get(&conn) {
@@ -231,25 +230,24 @@ impl Loop {
             // A long message takes its time, and whoever sends it is there.
             core.take(now, Input::Alive(conn));
             self.end_for_room(core, now, conn, kept_bytes);
-            self.hot.long.push(conn);
         }
     }
 
     /// Receives the rest of long messages of which a part came in this batch, to where they are read. What
     /// came is behind all that the batch has brought.
     pub(super) fn receive_rest(&mut self, core: &mut Core, now: Now) {
-        let mut all = std::mem::take(&mut self.hot.long);
-        for conn in all.drain(..) {
-            let Some(Peer::Socket(token)) = self.conns.get(&conn) else { continue };
-            let (token, queue) = (*token, &mut self.queue);
-            let (clock, mut handle) = core.frames(now);
-            let handle_one = move |header, body: &[u8]| handle(conn, header, body);
-            let receive = |into: &mut Vec<u8>| queue.receive_more(token, into);
-            let received = self.scheduler.receive_rest(conn, receive, clock, handle_one);
+        loop {
+            let (conns, queue) = (&self.conns, &mut self.queue);
+            let receive = |conn, into: &mut Vec<u8>, bytes_max| {
+                if let Some(Peer::Socket(token)) = conns.get(&conn) {
+                    queue.receive_more(*token, into, bytes_max);
+                }
+            };
+            let (clock, handle) = core.frames(now);
+            let Some((conn, received)) = self.scheduler.receive_rest(receive, clock, handle) else { return };
             self.obey(core, now, conn, received.decision);
             self.end_for_room(core, now, conn, received.kept_bytes);
         }
-        self.hot.long = all;
     }
 
     /// Carries out the scheduler's decision on a connection.

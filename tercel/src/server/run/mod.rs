@@ -46,8 +46,10 @@ pub(super) const LISTENER_KEY: u64 = 1;
 const PEER_KEY: u64 = 2;
 /// The key of connections to the leader, for clients that read here.
 pub(super) const UPSTREAM_KEY: u64 = 3;
+/// The key of listeners at Unix sockets, where channels are handed over.
+pub(super) const DOOR_KEY: u64 = 4;
 /// The key of the first socket for datagrams; the others follow.
-pub(super) const DATAGRAMS_KEY: u64 = 4;
+pub(super) const DATAGRAMS_KEY: u64 = 5;
 
 /// Connections inside the process are numbered from here, where no token of a socket is.
 const MEMORY_BIT: u64 = 1 << 63;
@@ -96,8 +98,6 @@ struct Hot {
     door: Door,
     /// Room for what arrives there.
     received: Vec<u8>,
-    /// Connections that have just sent a part of a long message.
-    long: Vec<Conn>,
     /// When the last turn began.
     turned: Now,
     datagrams: Datagrams,
@@ -136,7 +136,7 @@ impl Loop {
             dir,
             files,
             conns: Map::default(),
-            hot: Hot { channels, door, received: Vec::new(), long: Vec::new(), turned: Now(0), datagrams },
+            hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
             turns: Turns::default(),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
