@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 use rig::{PATIENCE, Rig, pattern, reset, tcp_pair};
 use tercel_events::shm::{self, Channel, Spin, Waited};
 use tercel_events::{
-    CloseReason, Config, DeclareError, EventQueue, Kind, ListenerState, PostError, Readiness, SendError,
-    Token, Watch,
+    CloseReason, Config, DeclareError, Kind, ListenerState, PostError, Readiness, SendError, Token, Watch,
 };
 
 /// Makes three tests of each story, one for each backend, and one for a queue that looks before it sleeps.
@@ -65,8 +64,6 @@ on_both_backends! {
     a_sleeping_queue_is_woken_each_time,
     a_full_mailbox_refuses,
     the_end_of_a_stream_is_reported_after_its_bytes,
-    more_is_received_to_where_it_is_read,
-    failed_receive_of_more_closes_the_stream,
     a_reset_closes_the_stream,
     a_reset_after_the_end_closes_the_stream,
     bytes_before_a_failed_send_are_still_delivered,
@@ -605,66 +602,6 @@ fn the_end_of_a_stream_is_reported_after_its_bytes(mut rig: Rig) {
     let mut answer = [0; 7];
     near.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"goodbye");
-    rig.expect_silence();
-}
-
-/// Waits until the kernel has something of a stream, or its end.
-fn await_more(rig: &Rig, token: Token, is_end: bool) {
-    let begun = Instant::now();
-    let is_there = |is: Readiness| if is_end { is.hung_up } else { is.readable };
-    while !is_there(rig.queue.readiness(token).unwrap()) {
-        assert!(begun.elapsed() < PATIENCE, "nothing came");
-    }
-}
-
-fn more_is_received_to_where_it_is_read(mut rig: Rig) {
-    let (mut near, far) = tcp_pair();
-    let token = rig.queue.declare_stream(far, 0).unwrap();
-    let more = |queue: &mut EventQueue<u64>, bytes_max| {
-        let mut into = Vec::with_capacity(1_000);
-        queue.receive_more(token, &mut into, bytes_max);
-        into
-    };
-    near.write_all(b"one ").unwrap();
-    assert!(matches!(rig.next().kind, Kind::Received(bytes) if &bytes[..] == b"one "));
-    // A short receive takes all that has come.
-    near.write_all(b"two ").unwrap();
-    await_more(&rig, token, false);
-    assert_eq!(more(&mut rig.queue, usize::MAX), b"two ");
-    rig.expect_silence();
-    // Behind a full one the rest is reported.
-    near.write_all(b"three four").unwrap();
-    await_more(&rig, token, false);
-    assert_eq!(more(&mut rig.queue, 6), b"three ");
-    assert!(matches!(rig.next().kind, Kind::Received(bytes) if &bytes[..] == b"four"));
-    // Nothing is lost where nothing is received.
-    rig.queue.pause(token);
-    near.write_all(b"five").unwrap();
-    await_more(&rig, token, false);
-    assert_eq!(more(&mut rig.queue, usize::MAX), b"");
-    rig.queue.resume(token);
-    assert_eq!(more(&mut rig.queue, 0), b"");
-    assert!(matches!(rig.next().kind, Kind::Received(bytes) if &bytes[..] == b"five"));
-    // The end is reported behind the last bytes, and but once.
-    let last = pattern(1, rig.config.buffer_bytes + 900);
-    near.write_all(&last).unwrap();
-    near.shutdown(Shutdown::Write).unwrap();
-    await_more(&rig, token, true);
-    assert!(matches!(rig.next().kind, Kind::Received(bytes) if last.starts_with(&bytes)));
-    assert_eq!(more(&mut rig.queue, usize::MAX), &last[rig.config.buffer_bytes..]);
-    assert_eq!(more(&mut rig.queue, usize::MAX), b"");
-    rig.expect_end(token);
-    assert_eq!(more(&mut rig.queue, usize::MAX), b"");
-    rig.expect_silence();
-}
-
-fn failed_receive_of_more_closes_the_stream(mut rig: Rig) {
-    let (near, far) = tcp_pair();
-    let token = rig.queue.declare_stream(far, 0).unwrap();
-    reset(near);
-    await_more(&rig, token, false);
-    rig.queue.receive_more(token, &mut Vec::with_capacity(9), usize::MAX);
-    assert!(matches!(rig.next().kind, Kind::Closed(CloseReason::Reset)));
     rig.expect_silence();
 }
 

@@ -9,8 +9,8 @@
 //! host pauses these connections. The second slice serves the run queue, after the replies of the first are
 //! sent. So a client that sends as fast as it can has a share of the loop, and not more.
 //!
-//! Of a large message of which a part arrived in a turn, the rest is received to where it is read: once of
-//! each connection, and not more of all than a bound, in which they have equal shares.
+//! Where a part of a large message arrived, the rest is received to where it is read: once a turn of each
+//! connection, and at most a bound of all, in which they have equal shares.
 //!
 //! The invariant: a connection of which whole frames are kept stands in the run queue, or is backpressured.
 //!
