@@ -1,4 +1,5 @@
-//! More of a stream, received to where it is read, on both backends and where the queue looks before it sleeps.
+//! More of a stream, received to where it is read, on both backends and where the queue looks before it
+//! sleeps.
 
 mod rig;
 

@@ -38,7 +38,7 @@ pub fn run(data: &[u8]) {
     whole.0.iter().for_each(|(_, body)| read_as_anything(body));
 }
 
-/// Of a frame that comes in several pieces, each enough for its room.
+/// Bytes of a frame that comes in several pieces, each enough for its room.
 const LARGE: usize = 200_000;
 
 type Frames = (Vec<(u8, Vec<u8>)>, bool);

@@ -21,7 +21,7 @@ use tercel_engine::server::{self, Conn, Effects, Express, ServerConfig};
 use tercel_engine::server::{Local, LocalConfig};
 use tercel_engine::time::Now;
 use tercel_wire::class;
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::Interface;
 use tercel_wire::message::*;
