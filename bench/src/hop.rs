@@ -93,7 +93,7 @@ fn native_t1(t1: &mut dyn FnMut() -> Tally) -> Tally {
     t1()
 }
 
-// Of other bodies than these, so that no two become one function.
+// Other bodies than these, so that no two become one function.
 #[inline(never)]
 fn our_t6(t6: &mut dyn FnMut() -> Result<Tally, String>) -> Result<Tally, String> {
     std::hint::black_box(t6())

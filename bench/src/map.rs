@@ -63,6 +63,9 @@ pub fn rows(data: &Path, dir: &Path, rounds: usize) -> Result<Vec<Row>, String> 
             let [ours, native] = [ours, native].map(|name| {
                 callgrind::instructions_of(&counted, name) as f64 / f64::from(COUNT) / ENTRIES as f64
             });
+            if ours == 0.0 || native == 0.0 {
+                return Err("valgrind does not know one of the look-ups that are counted".into());
+            }
             rows.push(Row {
                 limit: Some("native.btreemap".into()),
                 limit_value: Some(native),

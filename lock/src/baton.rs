@@ -7,8 +7,8 @@
 //! | race | one thread | the other |
 //! |---|---|---|
 //! | event, sleep | counts, looks for sleepers | looks at the count, sleeps; both locked |
-//! | wait, hand over | counts itself, finds the baton taken | lets go, looks for who waits |
-//! | wait, doze | counts itself, looks at the mark | marks, looks for who waits, sleeps |
+//! | wait, hand over | counts itself, finds the baton taken | lets go, looks for waiting threads |
+//! | wait, doze | counts itself, looks at the mark | marks, looks for waiting threads, sleeps |
 //! | post, end a send | posts locked, finds the right taken | sees nothing posted, lets go of right, lock |
 //! | leave unsent, doze | posts locked, looks at the mark | marks, looks locked, sleeps |
 //!
@@ -236,7 +236,7 @@ impl<S, R, W> Drop for Held<'_, S, R, W> {
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
-        // What it guards is whole between any two calls of user code that may panic.
+        // The guarded value is whole whenever code of a program, which may panic, is called.
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }

@@ -1,7 +1,8 @@
 //! Small calls over datagrams beside strangers that send what no client sends, by the same without them.
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Transport};
@@ -30,6 +31,8 @@ pub fn row(options: &Options, scratch: &Scratch) -> Result<Row, String> {
     };
     let server: SocketAddr = server.parse().map_err(failed)?;
     let (attacks, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let strangers = strangers()?;
+    let (sent, attacked_s) = (AtomicU64::new(0), Cell::new(0.0));
     placed::on(first, || {
         let client = ends.client(place)?;
         let service = client.service::<dyn Procedures>();
@@ -44,34 +47,48 @@ pub fn row(options: &Options, scratch: &Scratch) -> Result<Row, String> {
                 }
                 executed = now;
             }
-            Ok(CALLS as f64 / begun.elapsed().as_secs_f64())
+            let took_s = begun.elapsed().as_secs_f64();
+            if are_there {
+                attacked_s.set(attacked_s.get() + took_s);
+            }
+            Ok(CALLS as f64 / took_s)
         };
         let pairs = std::thread::scope(|scope| {
-            scope.spawn(|| attack(server, &attacks, &is_over));
+            scope.spawn(|| attack((&strangers, server), &attacks, &is_over, &sent));
             let block = std::cell::RefCell::new(&mut block);
             let pairs =
                 alternate(rounds(options), || (block.borrow_mut())(false), || (block.borrow_mut())(true));
             is_over.store(true, Ordering::Relaxed);
             pairs
         })?;
+        let rate = sent.load(Ordering::Relaxed) as f64 / attacked_s.get();
+        if rate < PACKETS_MIN {
+            return Err(format!("strangers sent {rate:.0} packets a second: too few for a row about them"));
+        }
         let n = (pairs.pairs.len() * CALLS) as u64;
         let note = format!(
-            "a null call each, executed once, beside {} packets a second of {STRANGERS} strangers: noise, and forged \
-             pieces and reports of connections that are not theirs",
-            AT_ONCE * 1_000
+            "a null call each, executed once, beside {rate:.0} packets a second of {STRANGERS} strangers: noise, and forged \
+             pieces and reports of connections that are not theirs"
         );
         Ok(Row::compared("rpc.hostile.udp", "calls/s", &pairs, "no strangers", n).note(note))
     })
 }
 
-/// Sends packets until that is over: so many a millisecond.
-fn attack(server: SocketAddr, attacks: &AtomicBool, is_over: &AtomicBool) {
-    let bind = |n| UdpSocket::bind((Ipv4Addr::new(127, 9, 0, n), 0)).ok();
-    let strangers: Vec<UdpSocket> = (1..=STRANGERS).filter_map(bind).collect();
+fn strangers() -> Result<Vec<UdpSocket>, String> {
+    (1..=STRANGERS).map(|n| UdpSocket::bind((Ipv4Addr::new(127, 9, 0, n), 0)).map_err(failed)).collect()
+}
+
+/// Sends packets until that is over: so many after each pause, which makes their rate.
+fn attack(
+    (strangers, server): (&[UdpSocket], SocketAddr),
+    attacks: &AtomicBool,
+    is_over: &AtomicBool,
+    sent: &AtomicU64,
+) {
     let mut random = Random::new(32);
     while !is_over.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(1));
-        if !attacks.load(Ordering::Relaxed) || strangers.is_empty() {
+        std::thread::sleep(PAUSE);
+        if !attacks.load(Ordering::Relaxed) {
             continue;
         }
         for _ in 0..AT_ONCE {
@@ -82,13 +99,17 @@ fn attack(server: SocketAddr, attacks: &AtomicBool, is_over: &AtomicBool) {
                 packet[..4].copy_from_slice(&[b'T', b'D', 1, 5 + random.below(2) as u8]);
             }
             // One that finds no room is lost, as on any network.
-            _ = random.pick(&strangers).send_to(&packet, server);
+            let is_sent = random.pick(strangers).send_to(&packet, server).is_ok();
+            sent.fetch_add(u64::from(is_sent), Ordering::Relaxed);
         }
     }
 }
 
 const STRANGERS: u8 = 64;
-/// Packets in a millisecond.
+/// Packets after a pause.
 const AT_ONCE: usize = 10;
+const PAUSE: Duration = Duration::from_millis(1);
+/// Packets a second, below which the row would say nothing.
+const PACKETS_MIN: f64 = 1_000.0;
 /// Calls of a block.
 const CALLS: usize = 2_000;

@@ -306,7 +306,7 @@ impl<'c> Tx<'c> {
 
     /// Sends the question of a strict begin, and does not wait for its answer.
     pub(crate) fn send_question(&self, begin: &mut Begin) -> Result<(), Error> {
-        // What the home says at once it says again where the answer is waited for.
+        // An answer given at once is given again in `holds_since`.
         self.ask(|home, now| {
             drop(home.may_begin(now, begin));
             Some(Ok(()))

@@ -179,8 +179,8 @@ impl Shared {
         if self.is_forked() {
             return Expressed::No;
         }
-        // What a caller takes or is given is encoded and read by code that may panic. All that a call needs
-        // stays with the baton.
+        // Arguments and results are encoded and read by code of the program, which may panic: all that a call
+        // needs stays with the baton.
         let Some(mut baton) = self.threads.take_baton() else { return Expressed::No };
         self.call_with(&mut baton, asked, call)
     }

@@ -277,7 +277,7 @@ mod tests {
                 }
                 _ => {}
             }
-            // Whoever forges the client's own address is no stranger to the server.
+            // A packet with the client's own address forged comes from its socket here.
             let from = if n % 5 == 2 { world.client.try_clone().unwrap() } else { stranger };
             from.send_to(&packet, at).unwrap();
             if n % 100 == 0 {

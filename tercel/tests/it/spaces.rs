@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use tercel::{Address, Error, Object, Ref, Server, Session, Spaces, Tx};
+use tercel::{
+    Address, ClientConfig, Error, Isolation, Object, Ref, Server, ServerConfig, Session, Spaces, Tx,
+};
 use tercel_testkit::ends::Ends;
 
 #[derive(Object)]
@@ -121,4 +123,18 @@ fn one_space_has_one_name() {
     let twin = session.space("effects").unwrap().read(|_| Ok(()));
     let Err(Error::Invalid(why)) = twin else { panic!("{twin:?}") };
     assert!(why.contains("`causes` and `effects`"), "{why}");
+}
+
+#[test]
+fn strict_cut_needs_one_transaction_a_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let few = || ClientConfig { transactions_max: 1, ..ClientConfig::default() };
+    let space = |name| tercel::embedded_with(ServerConfig::new(dir.path().join(name)), few()).unwrap();
+    let spaces = Spaces::new().with("causes", space("causes")).with("effects", space("effects"));
+    let session = spaces.session().unwrap();
+    let (cause, effect) = (make(&session, "causes"), make(&session, "effects"));
+    let both = session.read_with(Isolation::Strict, |cut| {
+        Ok((count(cut.space("causes")?, cause)?, count(cut.space("effects")?, effect)?))
+    });
+    assert_eq!(both, Ok((0, 0)));
 }

@@ -38,7 +38,7 @@ impl Loop {
     /// If it cannot go on.
     pub(super) fn is_over(&mut self, core: &Core) -> Result<bool, ServerError> {
         if let Some(why) = self.end.failed.take() {
-            // Who asked for that hears of it.
+            // The answers that are ready leave before the sockets close.
             self.queue.flush();
             return Err(ServerError::Stopped(why));
         }

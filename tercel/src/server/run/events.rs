@@ -227,7 +227,7 @@ impl Loop {
             self.scheduler.received(conn, bytes, unsent_bytes, clock, handle_one);
         self.obey(core, now, conn, decision);
         if kept_bytes > 0 {
-            // A long message takes its time, and whoever sends it is there.
+            // A client whose long message is under way is alive, though no message has ended.
             core.take(now, Input::Alive(conn));
             self.end_for_room(core, now, conn, kept_bytes);
         }

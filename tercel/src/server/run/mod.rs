@@ -158,7 +158,7 @@ impl Loop {
         let _serving = Serving::begin(self.workers.inside().view, Serves::Loop);
         let mut batch = Vec::with_capacity(EVENTS_AT_ONCE);
         let mut core = self.core.take().ok_or_else(|| ServerError::Stopped("a loop runs once".into()))?;
-        // What recovery wants done.
+        // The effects of recovery.
         self.perform(&mut core);
         // Without clients nothing else may happen for long.
         self.look_at_warning(&core);

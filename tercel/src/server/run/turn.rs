@@ -44,7 +44,8 @@ impl Loop {
 
     /// Serves calls that came in lines of shared memory.
     fn serve_lines(&mut self, core: &mut Core, calls: u32) {
-        // Of the last turn: what is left to a caller is counted from there, and is as long.
+        // The time of the last turn, from which a caller's remaining time counts: a look at the clock takes
+        // longer than a call.
         let now = self.hot.turned;
         let (served, has_messages) = self.hot.channels.serve(calls, &mut CoreCalls { core, now });
         self.turns.served(served, has_messages);
