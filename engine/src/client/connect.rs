@@ -214,7 +214,10 @@ impl Client {
             | FromServer::Offered(_)
             | FromServer::Pong(_)
             | FromServer::Status(_)
-            | FromServer::Health(_)) => self.reply(header, reply)?,
+            | FromServer::Health(_)
+            | FromServer::Settled(_)
+            | FromServer::Decided(_)
+            | FromServer::SettledUpto(_)) => self.reply(header, reply)?,
             // Only tools ask for these, and by themselves.
             FromServer::BackupBegun(_)
             | FromServer::BackupPart(_)
@@ -302,6 +305,7 @@ impl Client {
         }
         if self.history.view != w.view {
             self.peer.silences = 0;
+            self.ops.end_view();
         }
         self.peer.servers.learn(w.servers);
         self.peer.servers.found();
@@ -350,6 +354,7 @@ impl Client {
                 (self.history.dependencies, self.history.ordered) = Default::default();
                 self.questions.echoes.forget();
                 self.questions.tokens = Tokens::default();
+                self.questions.ends.forget();
                 self.classes.forget();
                 self.ops.forget();
                 self.watches.end(&Error::OtherHistory(r.text.clone()));

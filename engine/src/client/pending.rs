@@ -34,14 +34,17 @@
 //! | questions about tokens that a later echo left | `TOKENS_MAX` | `Pending::joined` |
 //! | bindings | one of each interface | `calls::BoundTo::Asked` |
 //! | definitions | one of each class of the program | `Classes`, by name |
+//! | settlements and inquiries | `across::ENDS_MAX` | `Client::consult` |
+//! | stamps up to which all is to be settled | `across::SETTLED_MAX` | `Across::settled_from` |
 //! | what is [`Single`] | one of each | `Pending::has` |
 
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::PageId;
+use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::message::FromServer;
 use tercel_wire::token::Token;
 
 use super::Client;
+use crate::effect::Consulted;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
@@ -61,6 +64,12 @@ pub(super) enum Asked {
     Bind(Box<ThroughKey>),
     /// A class of this name.
     Define(&'static str),
+    /// The settlement of a transaction over several spaces.
+    Settle,
+    /// The end of one.
+    Inquire,
+    /// That no prepare up to a stamp waits for its settlement.
+    AwaitSettled(Stamp),
     /// Something of which one is asked for at a time.
     Single(Single),
 }
@@ -92,6 +101,9 @@ impl Asked {
             Asked::Question(_) => Kind::Ping,
             Asked::Bind(_) => Kind::Bind,
             Asked::Define(_) => Kind::Define,
+            Asked::Settle => Kind::Settle,
+            Asked::Inquire => Kind::Inquire,
+            Asked::AwaitSettled(_) => Kind::AwaitSettled,
             Asked::Single(Single::Lease) => Kind::Lease,
             Asked::Single(Single::Catalogue) => Kind::Catalogue,
             Asked::Single(Single::Interfaces) => Kind::Interfaces,
@@ -150,6 +162,11 @@ impl Pending {
     /// Says whether such a request is under way.
     pub(super) fn has(&self, single: Single) -> bool {
         self.single[single as usize]
+    }
+
+    /// The number of requests of some kind that are under way.
+    pub(super) fn count(&self, is_it: impl Fn(&Asked) -> bool) -> usize {
+        self.by_call.values().filter(|asked| is_it(asked)).count()
     }
 
     fn enter(&mut self, call: u64, asked: Asked) {
@@ -245,6 +262,14 @@ impl Client {
             }
             (Asked::Bind(key), FromServer::Bound(bound)) => self.bound(&key, bound),
             (Asked::Define(name), FromServer::Defined(_)) => self.classes.defined(name),
+            (Asked::Settle, FromServer::Settled(_)) => {
+                self.questions.ends.answered(call, Ok(Consulted::Settled));
+            }
+            (Asked::Inquire, FromServer::Decided(decided)) => {
+                let decided = Consulted::Decided(decided.decision, decided.seen);
+                self.questions.ends.answered(call, Ok(decided));
+            }
+            (Asked::AwaitSettled(upto), FromServer::SettledUpto(_)) => self.questions.ends.settled(upto, at),
             (Asked::Single(Single::Lease), FromServer::Leased(leased)) => self.leases.granted(leased),
             (Asked::Single(Single::Catalogue), FromServer::Classes(classes)) => self.catalogue_came(classes),
             (Asked::Single(Single::Interfaces), FromServer::Offered(offered)) => {
@@ -301,6 +326,8 @@ impl Client {
             Asked::Question(None) => self.not_echoed(call, error),
             Asked::Bind(key) => self.peer.calls.refused(&key, error),
             Asked::Define(name) => self.classes.refused(name, error),
+            Asked::Settle | Asked::Inquire => self.questions.ends.answered(call, Err(error)),
+            Asked::AwaitSettled(upto) => self.questions.ends.not_settled(upto, error),
             Asked::Single(Single::Lease) => self.leases.refused(error),
             Asked::Single(Single::Interfaces) => self.tools.interfaces = Some(Err(error)),
             Asked::Single(Single::Status) => self.tools.status = Some(Err(error)),
@@ -326,8 +353,12 @@ impl Client {
                 Asked::Question(_) => self.questions.echoes.lost(call),
                 Asked::Bind(key) => self.peer.calls.lost(&key),
                 Asked::Define(name) => self.classes.lost(name),
+                Asked::Settle | Asked::Inquire => {
+                    let lost = Error::Unavailable("the connection was lost".into());
+                    self.questions.ends.answered(call, Err(lost));
+                }
                 // That they are asked for stands here alone.
-                Asked::Single(_) => {}
+                Asked::AwaitSettled(_) | Asked::Single(_) => {}
             }
         }
         self.peer.pending.by_call = lost;
@@ -337,7 +368,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use tercel_wire::frame::split;
-    use tercel_wire::id::{ClassId, SpaceId, Stamp, ViewId};
+    use tercel_wire::id::{ClassId, SpaceId, ViewId};
     use tercel_wire::interface::InterfaceSchema;
     use tercel_wire::message::{
         Bound, Classes, Defined, Dependencies, Health, HealthState, Leased, PageReply, Pong, Refusal,
