@@ -7,7 +7,7 @@ use tercel_wire::id::{OpId, SpaceId, Stamp};
 use tercel_wire::message::{AwaitSettled, Decide, Inquire, Prepare, Prepared, Settle};
 
 use super::pending::Asked;
-use super::{Client, LinkState};
+use super::Client;
 use crate::effect::Consulted;
 use crate::error::Error;
 use crate::txn::{Across, SentPart};

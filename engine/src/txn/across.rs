@@ -28,8 +28,8 @@ impl Tx<'_> {
     }
 
     /// Takes the slot of its operation.
-    pub(crate) fn reserve(&self) -> Result<OpId, Error> {
-        self.ask(|home, _| across(home, Across::reserve))
+    pub(crate) fn reserve_slot(&self) -> Result<OpId, Error> {
+        self.ask(|home, _| across(home, |across| across.reserve()))
     }
 
     /// Gives the slot back.
