@@ -15,13 +15,16 @@
 //! | [`census`], [`growth`] | how the room of pages is used, and how long there will be any |
 //! | [`grant`] | pages to make objects in, and sessions that are over |
 //! | [`define`] | classes |
+//! | [`across`], [`consult`] | transactions over several spaces: parts, decisions, and what other spaces are asked |
 //! | [`rejected`] | operations that were answered "not executed" |
 
 mod absent;
+mod across;
 mod body;
 mod census;
 mod collect;
 mod commit;
+mod consult;
 mod define;
 mod depend;
 mod free;
@@ -38,11 +41,11 @@ mod waiting;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{Leased, Outcome, Refusal};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::{Decision, Leased, Outcome, Refusal};
 use tercel_wire::vector::Vector;
 
-use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
+use crate::effect::{Conn, Consult, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
 use crate::order::quorum::members::Members;
 use crate::order::{self, Sealed, Sequencer};
@@ -53,6 +56,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 use absent::Absent;
+use across::Across;
 use collect::Collecting;
 use define::Defining;
 use depend::Depending;
@@ -64,6 +68,7 @@ use place::{Fill, Overflow};
 use rejected::RejectedOps;
 use waiting::Waiting;
 
+pub(crate) use across::Role;
 pub(crate) use body::{Body, Ran};
 pub(crate) use collect::CollectStatus;
 pub(crate) use growth::Outlook;
@@ -71,6 +76,7 @@ pub(crate) use growth::Outlook;
 /// Inputs and outputs of the leader, for the time of one call.
 pub(crate) struct Work<'a> {
     pub now: Now,
+    pub space: SpaceId,
     pub config: &'a ServerConfig,
     pub replica: &'a mut Replica,
     pub pages: &'a mut Pages,
@@ -99,6 +105,11 @@ pub(crate) enum Reply {
     Granted(Asked, Leased),
     Defined(Asked, ClassId),
     Depends(Asked, Vector),
+    /// A part is settled, and that is visible.
+    Settled(Asked),
+    Decided(Asked, Decision, Vector),
+    /// Another space is to be asked.
+    Consult(Consult),
 }
 
 impl Work<'_> {
@@ -151,6 +162,7 @@ pub(crate) struct Leader {
     ending: VecDeque<(Stamp, ClientId)>,
     /// The change of the members that is ordered and not yet visible.
     regrouping: Option<(Stamp, Asked)>,
+    across: Across,
     /// Clients with a session.
     present: Map<ClientId, Present>,
     /// Clients with grants and no session, and when their sessions are over.
@@ -227,6 +239,7 @@ impl Leader {
             granting: VecDeque::new(),
             ending: VecDeque::new(),
             regrouping: None,
+            across: Across::new(now, replica),
             present: Map::default(),
             // A client with grants keeps its session until it has had time to connect.
             absent: Absent::all(replica.places.clients(), over),
@@ -287,6 +300,7 @@ impl Leader {
         self.depended_upto(visible, work);
         self.granted_upto(visible, work);
         self.collected_upto(visible);
+        self.settled_upto(visible, work);
     }
 
     /// A client has a session from now on.
@@ -329,6 +343,7 @@ impl Leader {
         self.waiting.drop_where(|w| w.asked.conn == conn);
         self.drop_large(|l| l.asked.conn == conn);
         self.ordered.vectors.retain(|depending| depending.asked.conn != conn);
+        self.across.left(conn);
         for defining in &mut self.ordered.classes {
             defining.asked.retain(|asked| asked.conn != conn);
         }
@@ -349,13 +364,15 @@ impl Leader {
         self.go_on_large(work);
         self.go_on_freeing(work);
         self.go_on_collecting(work);
+        self.go_on_across(work);
         work.replica.recent.index_pending(crate::mutant::bound(TAKEN_IN_AT_ONCE, 1));
         self.throw_away();
     }
 
     /// When the next absent client's session is over.
     pub(crate) fn deadline(&self) -> Option<Now> {
-        self.absent.next().into_iter().chain(self.reclaiming.collecting.deadline()).min()
+        let others = self.reclaiming.collecting.deadline().into_iter().chain(self.across.deadline());
+        self.absent.next().into_iter().chain(others).min()
     }
 
     /// The time for which there will be room, at the rate of the last look.

@@ -158,6 +158,9 @@ impl Server {
             Input::Says(view, id, said) if view == self.joined => {
                 self.sessions(out, |s, cx| s.says(id, said, cx));
             }
+            Input::Consulted(view, consult, answer) if view == self.joined => self.sessions(out, |s, cx| {
+                s.lead(cx, |leader, work| leader.consulted(&consult, answer, work));
+            }),
             Input::Violated(view, id, violation) if view == self.joined => {
                 self.sessions(out, |s, cx| s.violated(id, violation, cx));
             }
@@ -168,6 +171,7 @@ impl Server {
             | Input::PinnedRead(..)
             | Input::Ran(..)
             | Input::Says(..)
+            | Input::Consulted(..)
             | Input::Violated(..) => {}
             Input::DiskFull(full) => {
                 self.condition.disk_full = full;
@@ -436,6 +440,7 @@ impl Server {
     fn show(&mut self, shown: Vec<Flight>, out: &mut Effects) {
         shown.iter().for_each(|flight| self.pages.show(flight.stamp, flight.changed.clone()));
         let visible = self.pages.visible();
+        self.replica.prepares.shown(visible);
         let is_regrouped = self.sessions(out, |s, cx| {
             s.show(&shown, cx);
             s.lead(cx, |leader, work| leader.shown(visible, work));

@@ -11,6 +11,7 @@
 //! | [`requests`] | the requests of a client |
 //! | [`stream`] | changes, and the sessions that must receive them |
 //! | [`acks`] | acknowledgements that the reuse of pages waits for |
+//! | [`across`] | transactions over several spaces, as clients and other servers ask for them |
 //! | [`subscribe`] | pages, and the sessions that receive their changes |
 //! | [`horizon`] | recent changes, for sessions that resume |
 //! | [`fetch`] | pages served |
@@ -28,6 +29,7 @@
 //! | [`schedule`] | which connection is served next |
 
 mod acks;
+mod across;
 mod backup;
 pub(crate) mod call_queue;
 pub(crate) mod calls;
@@ -53,7 +55,7 @@ use std::collections::VecDeque;
 use tercel_wire::frame::{Header, Kind, ONE_HOST};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{
-    Defined, Dependencies, FromServer, Outcome, Refusal, Refused, ResponseEnd, Verdict,
+    Decided, Defined, Dependencies, FromServer, Nothing, Outcome, Refusal, Refused, ResponseEnd, Verdict,
 };
 
 use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
@@ -126,6 +128,8 @@ pub(crate) struct Sessions {
     pub(crate) inside: Inside,
     pub(crate) calls: Calls,
     serving: Serving,
+    /// Questions that wait until no prepare up to a stamp is unsettled.
+    awaiting: Vec<(Asked, Stamp)>,
     upstreams: Upstreams,
     ticks: Ticks,
 }
@@ -156,6 +160,7 @@ impl Cx<'_> {
         let mut replies = Vec::new();
         let mut work = Work {
             now: self.now,
+            space: self.space,
             config: self.config,
             replica: self.replica,
             pages: self.pages,
@@ -226,6 +231,7 @@ impl Sessions {
             inside: Inside::default(),
             calls: Calls::default(),
             serving: Serving::default(),
+            awaiting: Vec::new(),
             upstreams: Upstreams::default(),
             ticks: Ticks { listening: now, all: now },
         }
@@ -266,6 +272,7 @@ impl Sessions {
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
         self.calls.drop_conn(conn);
+        self.awaiting.retain(|(asked, _)| asked.conn != conn);
         cx.pages.reads.forget(conn);
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {
@@ -334,6 +341,15 @@ impl Sessions {
                 Reply::Depends(asked, on) => {
                     cx.answer(asked, &FromServer::Dependencies(Dependencies { on }));
                 }
+                Reply::Settled(asked) => {
+                    // Whoever brought the end of a transaction sees it.
+                    self.stream_to(asked.conn, cx);
+                    cx.answer(asked, &FromServer::Settled(Nothing));
+                }
+                Reply::Decided(asked, decision, seen) => {
+                    cx.answer(asked, &FromServer::Decided(Decided { decision, seen }));
+                }
+                Reply::Consult(consult) => cx.out.push(Effect::Consult(cx.joined, consult)),
             }
         }
     }
@@ -399,6 +415,7 @@ impl Sessions {
             self.stream_to(conn, cx);
         }
         self.ask_behind(cx);
+        self.end_confirmed(cx);
         self.tick_upstreams(cx);
     }
 }
