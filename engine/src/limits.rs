@@ -11,10 +11,6 @@ pub const TRANSACTION_BYTES_MAX: usize = 128 << 20;
 /// other clients' frames pass between.
 pub const PART_BYTES: usize = 256 << 10;
 
-/// Bytes of the reads and writes of a transaction over several spaces in one of them. What is prepared is kept
-/// in ordered state until it is settled.
-pub const PREPARED_BYTES_MAX: usize = PART_BYTES;
-
 /// Bytes that wait to be sent at which a client's next commit waits with its caller: a few parts, so that a
 /// slow connection costs a process one large transaction and not one of each thread.
 pub const UNSENT_BYTES_MAX: usize = 1 << 20;

@@ -6,8 +6,8 @@ use tercel_wire::frame::Kind;
 use tercel_wire::id::{OpId, SpaceId, Stamp};
 use tercel_wire::message::{AwaitSettled, Decide, Inquire, Prepare, Prepared, Settle};
 
-use super::pending::Asked;
 use super::Client;
+use super::pending::Asked;
 use crate::effect::Consulted;
 use crate::error::Error;
 use crate::txn::{Across, SentPart};

@@ -145,7 +145,8 @@ pub(super) struct Pending {
 impl Pending {
     /// Says whether an answer is to come that is not only a sign of life.
     pub(super) fn is_owed(&self) -> bool {
-        self.by_call.values().any(|asked| !matches!(asked, Asked::Question(_)))
+        // A settlement may take as long as the servers of other spaces.
+        self.by_call.values().any(|asked| !matches!(asked, Asked::Question(_) | Asked::AwaitSettled(_)))
     }
 
     /// The number of the next message.
@@ -368,11 +369,11 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use tercel_wire::frame::split;
-    use tercel_wire::id::{ClassId, SpaceId, ViewId};
+    use tercel_wire::id::{ClassId, OpId, SpaceId, ViewId};
     use tercel_wire::interface::InterfaceSchema;
     use tercel_wire::message::{
-        Bound, Classes, Defined, Dependencies, Health, HealthState, Leased, PageReply, Pong, Refusal,
-        Refused, Unchanged,
+        Bound, Classes, Decided, Decision, Defined, Dependencies, Health, HealthState, Leased, PageReply,
+        Pong, Refusal, Refused, Settle, Unchanged,
     };
     use tercel_wire::vector::Vector;
 
@@ -380,7 +381,7 @@ mod tests {
     use super::super::{Input, LinkState};
     use super::*;
     use crate::error::Bound as Limit;
-    use crate::txn::{Caller, Through};
+    use crate::txn::{Across, Caller, Through};
 
     const PAGE: PageId = match PageId::new(7) {
         Some(page) => page,
@@ -411,7 +412,13 @@ mod tests {
             client.health(&mut None).is_some(),
             client.allocate(now, &scope, 64).is_some(),
             client.depend(&on()).is_some(),
+            client.settled_from(Stamp(7)).is_some(),
         ];
+        if client.peer.pending.count(|asked| matches!(asked, Asked::Settle | Asked::Inquire)) == 0 {
+            let (of, coordinator) = (OpId::default(), SpaceId(2));
+            _ = client.settle(&Settle { of, coordinator, prepared: Stamp(7), seen: None });
+            _ = client.inquire(of);
+        }
         if client.peer.pending.call_of(|asked| matches!(asked, Asked::Define(_))).is_none() {
             client.request(Asked::Define("C"), &[]);
         }
@@ -427,7 +434,7 @@ mod tests {
         let mut client = Client::connected_for_test();
         client.history.space = SpaceId(1);
         assert!(!ask(&mut client, &mut None));
-        assert_eq!(client.peer.pending.by_call.len(), 12);
+        assert_eq!(client.peer.pending.by_call.len(), 15);
         client
     }
 
@@ -463,6 +470,9 @@ mod tests {
             (Kind::Status, b"{}".to_vec()),
             (Kind::Health, bytes(|o| health.encode(o))),
             (Kind::Dependencies, bytes(|o| Dependencies { on: on() }.encode(o))),
+            (Kind::Settled, vec![]),
+            (Kind::Decided, bytes(|o| Decided { decision: Decision::Aborted, seen: on() }.encode(o))),
+            (Kind::SettledUpto, vec![]),
             (Kind::Page, page(PAGE, 2)),
             (Kind::Page, page(OTHER, 1)),
         ]
@@ -482,9 +492,9 @@ mod tests {
                 let mut client = asking();
                 client.told_for_test(kind, call, |o| o.extend_from_slice(&body));
                 if client.peer.link == LinkState::Up {
-                    assert_eq!(client.peer.pending.by_call.len(), 11, "{asked} was answered with {kind:?}");
+                    assert_eq!(client.peer.pending.by_call.len(), 14, "{asked} was answered with {kind:?}");
                     assert!(
-                        answers.contains(&kind) && i < 11,
+                        answers.contains(&kind) && i < 14,
                         "{asked} was answered with {kind:?}, the {i}th"
                     );
                     fits += 1;
@@ -494,7 +504,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(fits, 11);
+        assert_eq!(fits, 14);
     }
 
     #[test]
@@ -520,6 +530,8 @@ mod tests {
                 _ if asked == "Single(Health)" => client.health(&mut Some(0)).and_then(Result::err),
                 _ if asked == "Single(Interfaces)" => client.interfaces().and_then(Result::err),
                 _ if asked == "Single(Depend)" => client.depend(&on()).and_then(Result::err),
+                "Settle" | "Inquire" => client.answered(call).and_then(Result::err),
+                "AwaitSettled" => client.settled_from(Stamp(7)).and_then(Result::err),
                 _ if asked == "Single(Lease)" => {
                     let scope = client.reader.scope().unwrap();
                     client.allocate(Now(1), &scope, 64).and_then(Result::err)

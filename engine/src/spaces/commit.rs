@@ -14,11 +14,9 @@ use tercel_wire::vector::{Seen, Vector};
 
 use super::{Cut, passed_on};
 use crate::error::Error;
+use crate::limits::SPACES_MAX;
 use crate::mutant::{Rule, dropped};
 use crate::txn::{self, Tx};
-
-/// Spaces in one transaction: each waits for the slowest.
-const PARTS_MAX: usize = 16;
 
 /// A space's part of a transaction.
 struct Part<'t, 'a> {
@@ -51,8 +49,11 @@ impl Cut<'_> {
             session.saw(at, txn::commit_surely(tx)?);
             return Ok(());
         }
-        if parts.len() > PARTS_MAX {
-            let text = format!("a transaction reads and writes at most {PARTS_MAX} spaces, and this one {}", parts.len());
+        if parts.len() > SPACES_MAX {
+            let text = format!(
+                "a transaction reads and writes at most {SPACES_MAX} spaces, and this one {}",
+                parts.len()
+            );
             return Err(Error::Invalid(text));
         }
         self.commit_parts(parts)
@@ -74,7 +75,11 @@ impl Cut<'_> {
                 }
             }
         }
-        let first = taken.iter().enumerate().filter(|(_, part)| part.tx.has_written()).min_by_key(|(_, part)| part.at);
+        let first = taken
+            .iter()
+            .enumerate()
+            .filter(|(_, part)| part.tx.has_written())
+            .min_by_key(|(_, part)| part.at);
         let coordinator = taken.swap_remove(first.map_or(0, |(i, _)| i));
         Phases { coordinator, parts: taken, seen }.run(self)
     }
@@ -103,7 +108,10 @@ impl Phases<'_, '_> {
             Err(e @ Error::Timeout(Some(_))) => Err(e),
             Err(e) => {
                 self.settle(None);
-                self.parts.iter().filter(|part| part.prepared.is_none()).for_each(|part| part.tx.unreserve(part.op));
+                self.parts
+                    .iter()
+                    .filter(|part| part.prepared.is_none())
+                    .for_each(|part| part.tx.unreserve(part.op));
                 self.coordinator.tx.unreserve(self.coordinator.op);
                 Err(e)
             }

@@ -633,7 +633,8 @@ fn passed_on(seen: &Vector, by: &str) -> Result<(), Error> {
 }
 
 fn writes(by: &str) -> Error {
-    let text = format!("{by} only reads: write with `session.space(NAME)?.run(..)`, or with `session.run(..)`");
+    let text =
+        format!("{by} only reads: write with `session.space(NAME)?.run(..)`, or with `session.run(..)`");
     Error::Invalid(text)
 }
 

@@ -67,7 +67,7 @@ impl Tx<'_> {
         let mut sending = Sending::default();
         self.ask(|home, now| {
             self.send(home, now, &mut sending, |home, Parcel { base, local_writes, effects }| {
-                if effects.len() > limits::PREPARED_BYTES_MAX {
+                if effects.len() > limits::PART_BYTES {
                     return Some(Err(too_large(effects.len())));
                 }
                 let mut part = SentPart { op, base: *base, local_writes, effects, seen };
@@ -142,7 +142,7 @@ fn too_large(bytes: usize) -> Error {
     Error::Invalid(format!(
         "a transaction over several spaces reads and writes at most {} KiB in each, and this one has {} in one of them: \
          write what is large in one space before, and refer to it",
-        limits::PREPARED_BYTES_MAX >> 10,
+        limits::PART_BYTES >> 10,
         bytes.div_ceil(1024)
     ))
 }

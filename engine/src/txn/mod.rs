@@ -35,11 +35,11 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
+pub(crate) use across::settled_from;
 pub use call::{
     Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, ThroughKey, Ticket, UnderWay,
 };
 pub use commit::Committed;
-pub(crate) use across::settled_from;
 pub(crate) use commit::commit_surely;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};

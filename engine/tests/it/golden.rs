@@ -6,9 +6,7 @@ use crate::world::nowhere::Nowhere;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::Piece;
-use tercel_engine::replica::entry::{
-    Decide, Entry, Freed, Grant, Head, Logged, Placement, Prepare, Settle,
-};
+use tercel_engine::replica::entry::{Decide, Entry, Freed, Grant, Head, Logged, Placement, Prepare, Settle};
 use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{CommitEffects, Prepared, Write};
