@@ -8,8 +8,9 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use tercel_wire::frame::{self, Header};
-use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, Stamp, ViewId};
-use tercel_wire::message::Refusal;
+use tercel_wire::id::{EntryId, LogPosition, MemberId, OpId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::{Decision, Refusal, Settle};
+use tercel_wire::vector::Vector;
 
 use crate::limits;
 use crate::order::Sealed;
@@ -185,6 +186,8 @@ pub enum Input<'a> {
     Ran(ViewId, JobDone),
     /// A call that runs sends an item, or says how much of its items it has consumed.
     Says(ViewId, JobId, Said),
+    /// The answer to [`Effect::Consult`].
+    Consulted(ViewId, Consult, Consulted),
     /// The caller has broken the protocol by a message on a stream of this call.
     Violated(ViewId, JobId, Violation),
     /// The host is about to stop: no new call is begun, and those that are under way come to their end.
@@ -196,6 +199,48 @@ pub enum Input<'a> {
     LogRoom(LogRoom),
     /// Time passed.
     Time,
+}
+
+/// A question or a message to another space, about a transaction over both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Consult {
+    /// A participant asks the coordinator what became of a transaction that it has prepared.
+    Inquire {
+        /// The space that decides it.
+        coordinator: SpaceId,
+        /// The transaction.
+        of: OpId,
+        /// The stamp of the prepare here.
+        prepared: Stamp,
+    },
+    /// The coordinator tells a participant the end of a transaction, until its part is settled.
+    Settle {
+        /// The space that has prepared a part.
+        participant: SpaceId,
+        /// The end.
+        settle: Settle,
+    },
+}
+
+impl Consult {
+    /// The space that is asked.
+    pub fn space(&self) -> SpaceId {
+        match self {
+            Consult::Inquire { coordinator, .. } => *coordinator,
+            Consult::Settle { participant, .. } => *participant,
+        }
+    }
+}
+
+/// The answer of another space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Consulted {
+    /// The end of the transaction, and of a committed one what it depends on.
+    Decided(Decision, Vector),
+    /// The part is settled.
+    Settled,
+    /// The space was not reached, or refused: with a sentence.
+    Failed(String),
 }
 
 /// Levels of room that the log has left of its allowance.
@@ -240,6 +285,8 @@ pub enum Effect {
     Hear(ViewId, JobId, Said),
     /// The client of this call is gone, or waits no longer: whatever waits at its streams is notified.
     EndStreams(JobId),
+    /// Ask another space, or tell it. The host answers with [`Input::Consulted`], in any case.
+    Consult(ViewId, Consult),
     /// Read this page.
     Read(ViewId, PageId),
     /// Store these pages and, if there is one, the checkpoint, all in one step.
@@ -445,6 +492,8 @@ pub struct ServerStats {
     pub forwards: u64,
     pub freed: u64,
     pub collected: u64,
+    pub prepares: u64,
+    pub settled: u64,
 }
 
 /// Counters of the process around a server.

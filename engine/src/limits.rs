@@ -318,3 +318,18 @@ pub const BACKUP_ASKED_MAX: usize = 4;
 pub const BACKUP_WINDOW_US: u64 = 60_000_000;
 /// See [`BACKUP_WINDOW_US`].
 pub const BACKUP_WINDOW_PAGES_MIN: usize = 1_024;
+
+/// Parts of transactions over several spaces that are prepared at once, and their bytes, which a checkpoint
+/// has in it.
+pub const PREPARES_MAX: usize = 4_096;
+pub const PREPARES_BYTES_MAX: usize = 16 << 20;
+
+/// Decisions about transactions over several spaces whose parts are not known to be settled: some hundred
+/// bytes each.
+pub const DECISIONS_MAX: usize = 1 << 16;
+
+/// Spaces that one transaction reads or writes.
+pub const SPACES_MAX: usize = 16;
+
+/// Time for which a commit waits until a part lets go of what it holds, in microseconds.
+pub const HELD_US: u64 = 250_000;

@@ -219,6 +219,9 @@ impl Client {
             FromServer::BackupBegun(_)
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
+            | FromServer::Settled(_)
+            | FromServer::Decided(_)
+            | FromServer::SettledUpto(_)
             | FromServer::Grouped(_) => {
                 return Err(broken(format!("it sent {:?}, which was not asked for", header.kind)));
             }

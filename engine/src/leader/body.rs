@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::ClientId;
 
+use super::across::Role;
 use crate::mutant;
 use crate::txn::Hold;
 
@@ -16,6 +17,8 @@ pub(crate) struct Body<'a> {
     /// A checksum of all of it, or of the call that it came of.
     pub(super) digest: u32,
     pub(super) ran: Option<Ran>,
+    /// The role of this space, if it is a transaction over several.
+    pub(super) role: Option<Box<Role>>,
 }
 
 /// The result of a method that was run here for its caller, whose operation it is.
@@ -37,12 +40,17 @@ impl<'a> Body<'a> {
     /// as they came.
     pub(crate) fn new(parts: Vec<Vec<u8>>, mut sum: crc32fast::Hasher, last: &'a [u8]) -> Body<'a> {
         sum.update(last);
-        Body { parts, last: last.into(), digest: sum.finalize(), ran: None }
+        Body { parts, last: last.into(), digest: sum.finalize(), ran: None, role: None }
+    }
+
+    /// The part of a transaction over several spaces: its bytes, and a checksum of the whole request.
+    pub(crate) fn of_part(effects: &'a [u8], digest: u32, role: Role) -> Body<'a> {
+        Body { parts: Vec::new(), last: effects.into(), digest, ran: None, role: Some(Box::new(role)) }
     }
 
     /// The writes of a method.
     pub(crate) fn of_call(effects: &'a [u8], ran: Ran) -> Body<'a> {
-        Body { parts: Vec::new(), last: effects.into(), digest: ran.digest, ran: Some(ran) }
+        Body { parts: Vec::new(), last: effects.into(), digest: ran.digest, ran: Some(ran), role: None }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -51,7 +59,7 @@ impl<'a> Body<'a> {
 
     /// Says whether the transaction is worked on in slices.
     pub(super) fn is_large(&self) -> bool {
-        self.len() > mutant::bound(LARGE_BYTES, 200)
+        self.role.is_none() && self.len() > mutant::bound(LARGE_BYTES, 200)
     }
 
     /// All of it in one piece.

@@ -23,7 +23,7 @@ use tercel_wire::record::HEADER_BYTES;
 use super::census::{Counted, Counting};
 use super::marks::{Color, Marks};
 use super::own::trees_of;
-use super::{Leader, Work};
+use super::{Leader, Work, across};
 use crate::effect::{CollectConfig, Unread};
 use crate::mutant::{self, Rule, dropped};
 use crate::pages::mob::forwarded;
@@ -185,6 +185,14 @@ impl Collecting {
         if let Some(cycle) = &mut self.cycle {
             cycle.reach(oref);
             cycle.marks.set(oref, Color::Grey);
+        }
+    }
+
+    /// A part of a transaction over several spaces names these: they are not out of reach until it is
+    /// settled.
+    pub(super) fn name(&mut self, orefs: &[Oref]) {
+        if let Some(cycle) = &mut self.cycle {
+            orefs.iter().for_each(|oref| cycle.reach(*oref));
         }
     }
 
@@ -506,7 +514,7 @@ impl Leader {
         let Some(mut cycle) = self.reclaiming.collecting.cycle.take() else {
             if self.collect_wants(work.pages.visible(), &work.replica.places) {
                 let wanted = self.reclaiming.collecting.wanted.take().unwrap_or(Wanted::Free);
-                self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(wanted)));
+                self.begin_cycle(wanted, work);
             }
             return;
         };
@@ -598,8 +606,17 @@ impl Leader {
     /// An object came to life that an ordered piece names as dead: all pieces are taken back.
     fn begin_collecting_again(&mut self, cycle: Cycle, work: &mut Work) {
         self.take_back_dead(&cycle, work);
-        self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(cycle.wanted)));
+        self.begin_cycle(cycle.wanted, work);
         self.waiting.behind_due = true;
+    }
+
+    /// A collection begins, with the roots and what prepared parts name.
+    fn begin_cycle(&mut self, wanted: Wanted, work: &Work) {
+        let collecting = &mut self.reclaiming.collecting;
+        collecting.cycle = Some(Box::new(Cycle::new(wanted)));
+        for (_, part) in work.replica.prepares.iter() {
+            collecting.name(&across::names(&part.entry().logged.effects, &work.replica.catalogue));
+        }
     }
 
     /// No object of the ordered pieces is freed.

@@ -7,6 +7,7 @@ use tercel_wire::message::{CommitEffects, Limit, Refusal, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
+use super::across::Role;
 use super::body::Body;
 use super::own::Owned;
 use super::waiting::Parked;
@@ -16,7 +17,7 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::pages::reads::Waiter;
 use crate::replica::answers::Past;
-use crate::replica::entry::{Entry, Head, Logged, Placement};
+use crate::replica::entry::{Decide, Entry, Head, Logged, Placement};
 use crate::table::Set;
 
 impl Leader {
@@ -54,7 +55,10 @@ impl Leader {
         if is_large {
             return self.begin_large(asked, op, body);
         }
-        let ran = body.ran.clone();
+        if let Some(why) = body.role.as_ref().and_then(|role| self.refuses_role(role, body.len(), work)) {
+            return self.not_executed(asked, op, why, work);
+        }
+        let (ran, role) = (body.ran.clone(), body.role.clone());
         let bytes = body.whole();
         let effects = match CommitEffects::decode(&bytes) {
             Ok(effects) => effects,
@@ -64,16 +68,27 @@ impl Leader {
             work.stats.conflicts += 1;
             return self.not_executed(asked, op, outcome, work);
         }
+        if let Some(over) = work.replica.prepares.meets(&effects) {
+            let body = Body { parts: Vec::new(), last: bytes, digest, ran, role };
+            return self.meet_hold(asked, op, (over, body), work);
+        }
+        if matches!(role.as_deref(), Some(Role::Participant { .. })) && self.large_meets(&effects) {
+            return self.not_executed(asked, op, Refusal::Conflict(Oref::NULL), work);
+        }
         if self.large_holds(&effects) {
-            return self.wait_behind(asked, op, Body { parts: Vec::new(), last: bytes, digest, ran }, work);
+            let body = Body { parts: Vec::new(), last: bytes, digest, ran, role };
+            return self.wait_behind(asked, op, body, work);
         }
         let missing = match self.missing_pages(&effects, work) {
             Ok(missing) => missing,
             Err(limit) => return self.not_executed(asked, op, Refusal::Full(limit), work),
         };
         if !missing.is_empty() {
-            let body = Body { parts: Vec::new(), last: bytes, digest, ran };
+            let body = Body { parts: Vec::new(), last: bytes, digest, ran, role };
             return self.park(asked, op, body, missing, work);
+        }
+        if let Some(Role::Participant { of, coordinator, .. }) = role.as_deref() {
+            return self.prepare(asked, (op, digest), (*of, *coordinator), effects, work);
         }
         let author = ran.as_ref().map_or(op.client, |ran| ran.author);
         match self.check_and_place(author, &effects, work) {
@@ -81,24 +96,38 @@ impl Leader {
             Ok(head) => {
                 let (is_call, reply) = (ran.is_some(), ran.map_or(Vec::new(), |ran| ran.reply));
                 let head = Head { op, digest, reply, ..head };
-                self.order_commit(Logged { head, effects }, is_call, work);
+                self.order_commit(Logged { head, effects }, role.map(|role| *role), is_call, work);
             }
         }
     }
 
-    fn order_commit(&mut self, logged: Logged<'_>, is_call: bool, work: &mut Work) {
+    fn order_commit(&mut self, logged: Logged<'_>, role: Option<Role>, is_call: bool, work: &mut Work) {
         let op = logged.head.op;
         self.evict_for(op, logged.head.reply.len(), work);
-        work.stats.commits += 1;
-        work.stats.forwards += logged.head.placements.len() as u64;
-        logged.effects.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
-        self.moved(&logged.head.placements, &logged.head.left);
-        let stamp = self.order(&Entry::Commit(logged), Some((op, is_call)), work);
+        self.note_writes(&logged, work);
+        let stamp = match role {
+            Some(Role::Coordinator { parts, seen }) => {
+                let spaces: Vec<_> = parts.iter().map(|part| part.space).collect();
+                let decide = Entry::Decide(Decide { parts, seen, logged });
+                let stamp = self.order(&decide, Some((op, is_call)), work);
+                self.across.consulting.decided(stamp, spaces.into_iter(), work.now);
+                stamp
+            }
+            _ => self.order(&Entry::Commit(logged), Some((op, is_call)), work),
+        };
         if dropped(Rule::ReplyUnsynced)
             && let Some(present) = self.present.get(&op.client)
         {
             work.verdict(Asked { conn: present.conn, call: 0 }, op, Ok(stamp));
         }
+    }
+
+    /// A transaction that was placed is about to be ordered.
+    pub(super) fn note_writes(&mut self, logged: &Logged<'_>, work: &mut Work) {
+        work.stats.commits += 1;
+        work.stats.forwards += logged.head.placements.len() as u64;
+        logged.effects.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
+        self.moved(&logged.head.placements, &logged.head.left);
     }
 
     /// A commit moves objects.
@@ -246,7 +275,7 @@ impl Leader {
     }
 
     /// Takes a commit among those that wait, or answers that too much waits.
-    fn hold(
+    pub(super) fn hold(
         &mut self,
         asked: Asked,
         op: OpId,
@@ -296,17 +325,9 @@ impl Leader {
         effects: &CommitEffects<'_>,
         work: &mut Work,
     ) -> Result<Head, Refusal> {
-        let mut sorted: Vec<Oref> = effects.writes.iter().map(|w| w.oref).collect();
-        sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|w| w[0] == w[1]) {
-            return Err(Refusal::Invalid(twice[0]));
-        }
-        let (mut named, mut owned) = (Vec::new(), Owned::default());
-        effects.writes.iter().try_for_each(|w| check_object(w, &mut named, &mut owned, work))?;
-        owned.check()?;
+        let (named, owned) = checked(effects, work)?;
         let mut placing = self.place(client, effects.base, owned, &effects.writes, work)?;
         let filled = self.keep_fills(&mut placing, usize::MAX).unwrap_or_default();
-        named.retain(|to| sorted.binary_search(to).is_err());
         let named = self.promised_of(&named, work);
         let births = placing.take_births();
         Ok(Head {
@@ -339,6 +360,20 @@ impl Leader {
             None => work.pages.newest(to, |_| ()).is_some(),
         }
     }
+}
+
+/// Checks the objects of a transaction: gives the places that they name outside of it, and their trees.
+pub(super) fn checked(effects: &CommitEffects<'_>, work: &Work) -> Result<(Vec<Oref>, Owned), Refusal> {
+    let mut sorted: Vec<Oref> = effects.writes.iter().map(|w| w.oref).collect();
+    sorted.sort_unstable();
+    if let Some(twice) = sorted.windows(2).find(|w| w[0] == w[1]) {
+        return Err(Refusal::Invalid(twice[0]));
+    }
+    let (mut named, mut owned) = (Vec::new(), Owned::default());
+    effects.writes.iter().try_for_each(|w| check_object(w, &mut named, &mut owned, work))?;
+    owned.check()?;
+    named.retain(|to| sorted.binary_search(to).is_err());
+    Ok((named, owned))
 }
 
 /// The pages of an object that are not at hand: its own, and the one that it moved to. All of them are

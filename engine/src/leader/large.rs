@@ -263,6 +263,12 @@ impl Large {
         self.phase.holds() && effects.writes.iter().any(|w| held(w) || w.new && self.fills(w.oref.page()))
     }
 
+    /// Says whether it holds anything that a part of a transaction over several spaces reads or writes.
+    pub(super) fn meets(&self, effects: &CommitEffects<'_>) -> bool {
+        let is_read = effects.reads.iter().any(|oref| self.touched.written.contains(oref));
+        self.holds(effects) || self.phase.holds() && is_read
+    }
+
     /// Goes on after a slice, or to the next step.
     fn done(&mut self, end: usize, of: usize, then: LargePhase) {
         self.next = end;

@@ -15,13 +15,16 @@
 //! | [`census`], [`growth`] | how the room of pages is used, and how long there will be any |
 //! | [`grant`] | pages to make objects in, and sessions that are over |
 //! | [`define`] | classes |
+//! | [`across`], [`consult`] | transactions over several spaces: parts, decisions, and what other spaces are asked |
 //! | [`rejected`] | operations that were answered "not executed" |
 
 mod absent;
+mod across;
 mod body;
 mod census;
 mod collect;
 mod commit;
+mod consult;
 mod define;
 mod depend;
 mod free;
@@ -38,11 +41,11 @@ mod waiting;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{Leased, Outcome, Refusal};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::{Decision, Leased, Outcome, Refusal};
 use tercel_wire::vector::Vector;
 
-use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
+use crate::effect::{Conn, Consult, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
 use crate::order::quorum::members::Members;
 use crate::order::{self, Sealed, Sequencer};
@@ -53,6 +56,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 use absent::Absent;
+use across::Across;
 use collect::Collecting;
 use define::Defining;
 use depend::Depending;
@@ -64,6 +68,7 @@ use place::{Fill, Overflow};
 use rejected::RejectedOps;
 use waiting::Waiting;
 
+pub(crate) use across::Role;
 pub(crate) use body::{Body, Ran};
 pub(crate) use collect::CollectStatus;
 pub(crate) use growth::Outlook;
@@ -72,6 +77,7 @@ pub(crate) use growth::Outlook;
 #[derive(Debug)]
 pub(crate) struct Work {
     pub now: Now,
+    pub space: SpaceId,
     pub config: ServerConfig,
     pub replica: Replica,
     pub pages: Pages,
@@ -102,18 +108,24 @@ pub(crate) enum Reply {
     Granted(Asked, Leased),
     Defined(Asked, ClassId),
     Depends(Asked, Vector),
+    /// A part is settled, and that is visible.
+    Settled(Asked),
+    Decided(Asked, Decision, Vector),
+    /// Another space is to be asked.
+    Consult(Consult),
 }
 
 impl Work {
     pub(crate) fn new(
         now: Now,
+        space: SpaceId,
         config: ServerConfig,
         replica: Replica,
         pages: Pages,
         sequencer: Box<dyn Sequencer>,
     ) -> Work {
         let (said, replies, stats) = Default::default();
-        Work { now, config, replica, pages, sequencer, said, replies, stats, disk_full: false }
+        Work { now, space, config, replica, pages, sequencer, said, replies, stats, disk_full: false }
     }
 
     /// Tells the sequencer something.
@@ -170,6 +182,7 @@ pub(crate) struct Leader {
     ending: VecDeque<(Stamp, ClientId)>,
     /// The change of the members that is ordered and not yet visible.
     regrouping: Option<(Stamp, Asked)>,
+    across: Across,
     /// Clients with a session.
     present: Map<ClientId, Present>,
     /// Clients with grants and no session, and when their sessions are over.
@@ -223,7 +236,7 @@ struct Present {
 impl Leader {
     /// A view begins, with its own entry as the last that the replica has applied.
     pub(crate) fn begin(view: ViewId, work: &Work) -> Leader {
-        let Work { now, config, replica, .. } = work;
+        let (now, config, replica) = (work.now, &work.config, &work.replica);
         let over = now.plus_us(session_us(config));
         Leader {
             view,
@@ -241,12 +254,13 @@ impl Leader {
             promises: Promises {
                 next_page: 0,
                 in_vain: Vec::new(),
-                growth: Growth::new(*now, (&replica.places).into()),
+                growth: Growth::new(now, (&replica.places).into()),
             },
             ordered: Ordered::default(),
             granting: VecDeque::new(),
             ending: VecDeque::new(),
             regrouping: None,
+            across: Across::new(now, replica),
             present: Map::default(),
             // A client with grants keeps its session until it has had time to connect.
             absent: Absent::all(replica.places.clients(), over),
@@ -307,6 +321,7 @@ impl Leader {
         self.depended_upto(visible, work);
         self.granted_upto(visible, work);
         self.collected_upto(visible);
+        self.settled_upto(visible, work);
     }
 
     /// A client has a session from now on.
@@ -349,6 +364,7 @@ impl Leader {
         self.waiting.drop_where(|w| w.asked.conn == conn);
         self.drop_large(|l| l.asked.conn == conn);
         self.ordered.vectors.retain(|depending| depending.asked.conn != conn);
+        self.across.left(conn);
         for defining in &mut self.ordered.classes {
             defining.asked.retain(|asked| asked.conn != conn);
         }
@@ -369,13 +385,15 @@ impl Leader {
         self.go_on_large(work);
         self.go_on_freeing(work);
         self.go_on_collecting(work);
+        self.go_on_across(work);
         work.replica.recent.index_pending(crate::mutant::bound(TAKEN_IN_AT_ONCE, 1));
         self.throw_away();
     }
 
     /// When the next absent client's session is over.
     pub(crate) fn deadline(&self) -> Option<Now> {
-        self.absent.next().into_iter().chain(self.reclaiming.collecting.deadline()).min()
+        let others = self.reclaiming.collecting.deadline().into_iter().chain(self.across.deadline());
+        self.absent.next().into_iter().chain(others).min()
     }
 
     /// The time for which there will be room, at the rate of the last look.

@@ -129,6 +129,21 @@ impl Placing {
         Placing { is_large: true, _holds: holds, ..Placing::new(client) }
     }
 
+    /// Nothing yet, for a part of a transaction over several spaces that is settled.
+    pub(super) fn of_part(client: ClientId, overflow: Option<Overflow>, owned: Owned) -> Placing {
+        Placing { overflow, owned, ..Placing::new(client) }
+    }
+
+    /// The page that takes objects which outgrow theirs, after it.
+    pub(super) fn overflow(&self) -> Option<Overflow> {
+        self.overflow
+    }
+
+    /// Drops what it found out about some pages.
+    pub(super) fn drop_fills(&mut self, which: impl Fn(PageId) -> bool) {
+        self.fills.retain(|page, _| !which(*page));
+    }
+
     /// Begins with the next slice: others may have used up room meanwhile.
     pub(super) fn look_again(&mut self) {
         self.rooms.clear();
@@ -181,7 +196,9 @@ impl Leader {
     /// will leave there; none of one that is not at hand.
     fn room(&self, page: PageId, work: &mut Work) -> isize {
         let free = work.pages.extents(page).map_or(0, |extents| extents.free());
-        free - self.large.as_ref().map_or(0, |large| large.placing.will_take(page))
+        // Each object that a part will make there leaves a forward at least.
+        let promised = work.replica.prepares.promised_in(page).count() * (FORWARD_BYTES + SLOT_BYTES);
+        free - promised as isize - self.large.as_ref().map_or(0, |large| large.placing.will_take(page))
     }
 
     /// Finds a place for every write. A refusal leaves no trace.
@@ -284,15 +301,44 @@ impl Leader {
                 return Err(Refusal::NotExecuted);
             }
             if !placing.fills.contains_key(&page) {
-                let fill = match self.fills.get(&page) {
-                    Some(fill) => fill.clone(),
-                    None if !is_made_in => Fill::default(),
-                    None => {
-                        work.pages.extents(page).map(|e| Fill::of(&e, from)).ok_or(Refusal::NotExecuted)?
-                    }
-                };
+                let fill = self.fill(page, (is_made_in, from), work).ok_or(Refusal::NotExecuted)?;
                 placing.fills.insert(page, fill);
                 placing.births.extend((birth > Stamp::ZERO).then_some((page, birth)));
+            }
+            if !placing.fills.get_mut(&page).is_some_and(|fill| fill.expect(w.oref.slot())) {
+                return Err(Refusal::Invalid(w.oref));
+            }
+        }
+        Ok(())
+    }
+
+    /// A page as it fills, with the slots that are promised to parts of transactions over several spaces.
+    fn fill(&self, page: PageId, (is_made_in, from): (bool, u16), work: &mut Work) -> Option<Fill> {
+        if let Some(fill) = self.fills.get(&page) {
+            return Some(fill.clone());
+        }
+        let mut fill = match is_made_in {
+            false => Fill::default(),
+            true => Fill::of(&work.pages.extents(page)?, from),
+        };
+        work.replica.prepares.promised_in(page).for_each(|slot| _ = fill.expect(slot));
+        Some(fill)
+    }
+
+    /// Takes the pages in which a part makes objects that was prepared. They were granted then, and are still
+    /// its own, whatever became of the grant.
+    pub(super) fn expect_part(
+        &self,
+        writes: &[Write<'_>],
+        placing: &mut Placing,
+        work: &mut Work,
+    ) -> Result<(), Refusal> {
+        for w in writes.iter().filter(|w| w.new) {
+            let page = w.oref.page();
+            if !placing.fills.contains_key(&page) {
+                let granted = work.replica.places.granted(page).map(|g| (g.is_made_in, g.from));
+                let fill = self.fill(page, granted.unwrap_or((true, 0)), work).ok_or(Refusal::NotExecuted)?;
+                placing.fills.insert(page, fill);
             }
             if !placing.fills.get_mut(&page).is_some_and(|fill| fill.expect(w.oref.slot())) {
                 return Err(Refusal::Invalid(w.oref));

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use tercel_wire::id::PageId;
+use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::message::Fetch;
 
 use crate::effect::Conn;
@@ -40,6 +40,8 @@ pub(crate) enum Waiter {
     Release(PageId),
     /// A collection.
     Collect(PageId),
+    /// The settlement of the part that was prepared at that stamp.
+    Settle(Stamp),
     /// The installer.
     Install,
     /// The host, which asks again.
@@ -77,7 +79,9 @@ impl Waiter {
         match self {
             Waiter::Fetch(conn, ..) | Waiter::Commit(conn, _) | Waiter::Large(conn, _) => Some(*conn),
             Waiter::Inside(conn, _) => Some(*conn),
-            Waiter::Release(_) | Waiter::Collect(_) | Waiter::Install | Waiter::Host => None,
+            Waiter::Release(_) | Waiter::Collect(_) | Waiter::Settle(_) | Waiter::Install | Waiter::Host => {
+                None
+            }
         }
     }
 }

@@ -6,10 +6,10 @@
 
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::form::Form;
-use tercel_wire::message::{CommitEffects, Hole};
+use tercel_wire::message::{CommitEffects, Hole, Prepared};
 use tercel_wire::record::HEADER_BYTES;
 use tercel_wire::vector::Vector;
 
@@ -73,6 +73,48 @@ pub enum Entry<'a> {
         /// The number of pages in all pieces.
         pages: u32,
     },
+    /// A part of a transaction over several spaces is prepared.
+    Prepare(Prepare<'a>),
+    /// A transaction over several spaces is committed, of which this is the coordinator.
+    Decide(Decide<'a>),
+    /// A part that was prepared is settled.
+    Settle(Settle<'a>),
+    /// All parts of these transactions, decided here, are settled.
+    Forget(Vec<OpId>),
+}
+
+/// A part of a transaction over several spaces: found free of conflicts, and held until it is settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepare<'a> {
+    /// The transaction: the operation at its coordinator.
+    pub of: OpId,
+    /// The space that decides it.
+    pub coordinator: SpaceId,
+    /// The part, without places: those are found when it is settled. Its head has the births of the pages in
+    /// which it will make objects, and names these pages, so that they are given to nobody else.
+    pub logged: Logged<'a>,
+}
+
+/// The decision to commit a transaction over several spaces, and the coordinator's own part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decide<'a> {
+    /// The parts of the other spaces.
+    pub parts: Vec<Prepared>,
+    /// What the transaction depends on, and the prepares of those of its parts that write.
+    pub seen: Vector,
+    /// The coordinator's part.
+    pub logged: Logged<'a>,
+}
+
+/// The end of a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settle<'a> {
+    /// The stamp of its prepare.
+    pub prepared: Stamp,
+    /// What the space rests on from here on.
+    pub seen: Vector,
+    /// The part with its places, if it is committed.
+    pub logged: Option<Logged<'a>>,
 }
 
 /// A transaction as it is logged.
@@ -162,6 +204,10 @@ pub mod kind {
     pub const LEAVE: u8 = 14;
     pub const MEMBERS: u8 = crate::order::KIND_MEMBERS;
     pub const DEPEND: u8 = 16;
+    pub const PREPARE: u8 = 17;
+    pub const DECIDE: u8 = 18;
+    pub const SETTLE: u8 = 19;
+    pub const FORGET: u8 = 20;
 }
 
 /// A piece of what a collection frees.
@@ -197,16 +243,20 @@ impl<'a> Entry<'a> {
             Entry::GiveBack(..) => kind::GIVE_BACK,
             Entry::Condemn(_) => kind::CONDEMN,
             Entry::Collect { .. } => kind::COLLECT,
+            Entry::Prepare(_) => kind::PREPARE,
+            Entry::Decide(_) => kind::DECIDE,
+            Entry::Settle(_) => kind::SETTLE,
+            Entry::Forget(_) => kind::FORGET,
         }
     }
 
     /// About how long its payload is, so that it is seldom copied while it grows.
     fn bytes_about(&self) -> usize {
         match self {
-            Entry::Commit(c) => {
-                let objects: usize = c.effects.writes.iter().map(|w| w.object.len() + 16).sum();
-                128 + 4 * c.effects.reads.len() + objects
-            }
+            Entry::Commit(c) => c.bytes_about(),
+            Entry::Prepare(prepare) => 64 + prepare.logged.bytes_about(),
+            Entry::Decide(decide) => 256 + decide.logged.bytes_about(),
+            Entry::Settle(settle) => 256 + settle.logged.as_ref().map_or(0, Logged::bytes_about),
             Entry::Stage { bytes, .. } => 64 + bytes.len(),
             Entry::Free(f) => 64 + 4 * (f.chunks.len() + f.below.len()),
             _ => 64,
@@ -222,9 +272,26 @@ impl<'a> Entry<'a> {
                 out.put_u64(kept.0);
                 out.put_u8(u8::from(*lost));
             }
-            Entry::Commit(c) => {
-                c.head.encode(&mut out);
-                c.effects.encode(&mut out);
+            Entry::Commit(c) => c.encode(&mut out),
+            Entry::Prepare(prepare) => {
+                put_op(prepare.of, &mut out);
+                out.put_u64(prepare.coordinator.0);
+                prepare.logged.encode(&mut out);
+            }
+            Entry::Decide(decide) => {
+                Vec::put(&decide.parts, &mut out);
+                decide.seen.encode(&mut out);
+                decide.logged.encode(&mut out);
+            }
+            Entry::Settle(settle) => {
+                out.put_u64(settle.prepared.0);
+                settle.seen.encode(&mut out);
+                out.put_u8(settle.logged.is_some().into());
+                settle.logged.iter().for_each(|logged| logged.encode(&mut out));
+            }
+            Entry::Forget(ops) => {
+                out.put_u32(ops.len() as u32);
+                ops.iter().for_each(|op| put_op(*op, &mut out));
             }
             Entry::Define(id, layout) => {
                 out.put_u16(id.0);
@@ -272,13 +339,26 @@ impl<'a> Entry<'a> {
         let entry = match kind {
             kind::GENESIS => Entry::Genesis,
             kind::VIEW => Entry::View { kept: Stamp(r.u64()?), lost: bool::take(&mut r, "lost")? },
-            kind::COMMIT => {
-                let head = Head::decode(&mut r)?;
-                let effects = CommitEffects::decode(r.rest())?;
-                if head.placements.iter().any(|p| p.write as usize >= effects.writes.len()) {
-                    return Err(DecodeError::BadField("placement"));
-                }
-                return Ok(Entry::Commit(Logged { head, effects }));
+            kind::COMMIT => return Ok(Entry::Commit(Logged::decode(r)?)),
+            kind::PREPARE => {
+                let (of, coordinator) = (op(&mut r)?, SpaceId(r.u64()?));
+                return Ok(Entry::Prepare(Prepare { of, coordinator, logged: Logged::decode(r)? }));
+            }
+            kind::DECIDE => {
+                let (parts, seen) = (Vec::take(&mut r, "parts")?, Vector::decode(&mut r)?);
+                return Ok(Entry::Decide(Decide { parts, seen, logged: Logged::decode(r)? }));
+            }
+            kind::SETTLE => {
+                let (prepared, seen) = (Stamp(r.u64()?), Vector::decode(&mut r)?);
+                let logged = match bool::take(&mut r, "committed")? {
+                    true => Some(Logged::decode(r)?),
+                    false => r.end().map(|()| None)?,
+                };
+                return Ok(Entry::Settle(Settle { prepared, seen, logged }));
+            }
+            kind::FORGET => {
+                let ops = (0..r.count(OP_BYTES, "operations")?).map(|_| op(&mut r)).collect::<Result<_, _>>();
+                Entry::Forget(ops?)
             }
             kind::DEFINE => {
                 let id = ClassId(r.u16()?);
@@ -306,6 +386,27 @@ impl<'a> Entry<'a> {
         };
         r.end()?;
         Ok(entry)
+    }
+}
+
+impl<'a> Logged<'a> {
+    fn bytes_about(&self) -> usize {
+        let objects: usize = self.effects.writes.iter().map(|w| w.object.len() + 16).sum();
+        128 + 4 * self.effects.reads.len() + objects
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.head.encode(out);
+        self.effects.encode(out);
+    }
+
+    fn decode(mut r: Reader<'a>) -> Result<Logged<'a>, DecodeError> {
+        let head = Head::decode(&mut r)?;
+        let effects = CommitEffects::decode(r.rest())?;
+        if head.placements.iter().any(|p| p.write as usize >= effects.writes.len()) {
+            return Err(DecodeError::BadField("placement"));
+        }
+        Ok(Logged { head, effects })
     }
 }
 
@@ -495,12 +596,13 @@ mod tests {
             released: vec![oref, oref],
             births: vec![(page, Stamp(3))],
         };
+        let logged = Logged { head, effects };
         let member = Member { id: MemberId(3), votes: true, address: "a:1".into() };
         let members = Members::new(vec![member]).unwrap();
         for entry in [
             Entry::Genesis,
             Entry::View { kept: Stamp(9), lost: false },
-            Entry::Commit(Logged { head, effects }),
+            Entry::Commit(logged.clone()),
             Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
             Entry::Evict(ClientId(8)),
             Entry::End(ClientId(8)),
@@ -524,6 +626,15 @@ mod tests {
                 unheld: vec![page],
             }),
             Entry::Collect { pages: 8 },
+            Entry::Prepare(Prepare { of: op, coordinator: SpaceId(9), logged: logged.clone() }),
+            Entry::Decide(Decide {
+                parts: vec![Prepared { space: SpaceId(9), view: op.view, at: Stamp(8), writes: true }],
+                seen: Vector::default(),
+                logged: logged.clone(),
+            }),
+            Entry::Settle(Settle { prepared: Stamp(8), seen: Vector::default(), logged: Some(logged) }),
+            Entry::Settle(Settle { prepared: Stamp(8), seen: Vector::default(), logged: None }),
+            Entry::Forget(vec![op, op]),
         ] {
             let bytes = entry.encode();
             assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));

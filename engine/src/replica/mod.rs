@@ -13,6 +13,9 @@
 //! | [`places`] | pages given out to make objects in |
 //! | [`counts`] | by page, how much is in it; in rows, of which a checkpoint stores those that changed |
 //! | [`saved`] | the state as bytes |
+//! | [`prepares`] | parts of transactions over several spaces that are prepared, and what they hold |
+//! | [`decisions`] | transactions over several spaces that were decided here |
+//! | [`dependencies`] | states of other spaces on which this one rests |
 //! | [`released`] | trees of chunks that no object owns any more |
 //! | [`condemned`] | what a collection is about to free, as its pieces arrive |
 //! | [`frees`] | the index of what collections freed |
@@ -25,12 +28,14 @@ pub mod answers;
 pub mod catalogue;
 pub mod condemned;
 pub mod counts;
+pub mod decisions;
 pub mod dependencies;
 pub mod digest;
 pub mod entry;
 pub mod frees;
 pub mod pieces;
 pub mod places;
+pub mod prepares;
 pub mod recent;
 pub mod released;
 pub mod saved;
@@ -47,12 +52,14 @@ use tercel_wire::record::HEADER_BYTES;
 use answers::Answers;
 use catalogue::Catalogue;
 use condemned::Condemned;
+use decisions::Decisions;
 use dependencies::Dependencies;
 use digest::Digest;
 use entry::{Entry, Freed, Head, Logged, Piece};
 use frees::{Frees, Known};
 use pieces::Pieces;
 use places::Places;
+use prepares::Prepares;
 use recent::RecentWrites;
 use released::{Released, is_chunk};
 use version::{PendingStamp, VersionStamp};
@@ -120,6 +127,10 @@ pub struct Replica {
     pub frees: Frees,
     /// States of other spaces that it rests on.
     pub dependencies: Dependencies,
+    /// Parts of transactions over several spaces that are prepared here.
+    pub prepares: Prepares,
+    /// Transactions over several spaces that were decided here, until all their parts are settled.
+    pub decisions: Decisions,
     pieces: Option<Pieces>,
     condemned: Option<Condemned>,
     digest: Digest,
@@ -145,6 +156,8 @@ impl Replica {
             released: Released::default(),
             frees: Frees::default(),
             dependencies: Dependencies::default(),
+            prepares: Prepares::default(),
+            decisions: Decisions::default(),
             pieces: None,
             condemned: None,
             digest: Digest::default(),
@@ -178,6 +191,32 @@ impl Replica {
                     self.commit(stamp, c);
                 }
                 Applied { changed, op: Some(c.head.op), pieces_from: None }
+            }
+            Entry::Prepare(prepare) => {
+                if is_new {
+                    self.answers.committed(&prepare.logged.head, stamp);
+                    self.places.judged(stamp, &prepare.logged.head.named, &[]);
+                    self.prepares.begin(stamp, prepare);
+                }
+                Applied { op: Some(prepare.logged.head.op), ..Applied::default() }
+            }
+            Entry::Decide(decide) => {
+                let changed = write_all(stamp, &decide.logged, objects);
+                if is_new {
+                    self.commit(stamp, &decide.logged);
+                    self.decisions.add(stamp, view, decide);
+                    self.dependencies.join(stamp, &decide.seen);
+                }
+                Applied { changed, op: Some(decide.logged.head.op), pieces_from: None }
+            }
+            Entry::Settle(settle) => {
+                let changed = settle.logged.as_ref().map_or(Vec::new(), |c| write_all(stamp, c, objects));
+                if is_new {
+                    settle.logged.iter().for_each(|c| self.written(stamp, c));
+                    self.prepares.end(settle.prepared, stamp);
+                    self.dependencies.join(stamp, &settle.seen);
+                }
+                Applied { changed, ..Applied::default() }
             }
             Entry::Free(f) => {
                 f.chunks.iter().for_each(|oref| objects.free(*oref, stamp));
@@ -217,6 +256,7 @@ impl Replica {
             | Entry::Leave(_)
             | Entry::Members(_)
             | Entry::Depend(_)
+            | Entry::Forget(_)
             | Entry::GiveBack(..) => {
                 if is_new {
                     self.apply_small(stamp, entry);
@@ -247,6 +287,7 @@ impl Replica {
             }
             Entry::Members(members) => self.members = Some(members.clone()),
             Entry::Depend(on) => self.dependencies.join(stamp, on),
+            Entry::Forget(ops) => ops.iter().for_each(|op| self.decisions.forget(*op)),
             Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
             Entry::Genesis
             | Entry::View { .. }
@@ -255,12 +296,20 @@ impl Replica {
             | Entry::CommitStaged { .. }
             | Entry::Free(_)
             | Entry::Condemn(_)
+            | Entry::Prepare(_)
+            | Entry::Decide(_)
+            | Entry::Settle(_)
             | Entry::Collect { .. } => {}
         }
     }
 
     fn commit(&mut self, stamp: Stamp, c: &Logged<'_>) {
         self.answers.committed(&c.head, stamp);
+        self.written(stamp, c);
+    }
+
+    /// Applies what a transaction has written.
+    fn written(&mut self, stamp: Stamp, c: &Logged<'_>) {
         for of_page in c.effects.writes.chunk_by(|a, b| a.oref.page() == b.oref.page()) {
             self.places.used(of_page[0].oref.page(), of_page.iter().filter(|w| w.new).count());
         }
@@ -472,12 +521,17 @@ impl Replica {
             ^ self.catalogue.digest()
             ^ self.views.digest()
             ^ self.dependencies.digest()
+            ^ self.prepares.digest()
+            ^ self.decisions.digest()
     }
 
     /// Forgets state that must survive a restart, if a rule is dropped.
     pub(crate) fn forget_by_mistake(&mut self) {
         if dropped(Rule::RestartEmptyIndex) {
             self.recent = RecentWrites::default();
+        }
+        if dropped(Rule::HoldsForgotten) {
+            self.prepares = Prepares::default();
         }
         if dropped(Rule::VolatileOperationTable) {
             self.answers.clear();

@@ -14,11 +14,13 @@ use tercel_wire::message::Leased;
 use super::Replica;
 use super::answers::{Answer, Answers, Client, Evicted};
 use super::counts::{CountRow, Counts, ROW_BYTES, ROWS_MAX};
+use super::decisions::Decisions;
 use super::dependencies::{Dependencies, STAMP_MAX};
 use super::digest::Digest;
 use super::entry;
 use super::frees::Frees;
 use super::places::{Granted, Places};
+use super::prepares::Prepares;
 use super::recent::RecentWrites;
 use super::released::Released;
 use super::views::Views;
@@ -149,6 +151,8 @@ impl Replica {
         out.put_u32(moved.len() as u32);
         moved.flat_map(|(from, to)| [from, to]).for_each(|oref| out.put_u32(oref.raw()));
         self.dependencies.put(&mut out);
+        self.prepares.put(&mut out);
+        self.decisions.put(&mut out);
         out
     }
 
@@ -295,6 +299,8 @@ impl Replica {
             (0..r.count(8, "moved chunks")?).map(|_| Ok((entry::oref(&mut r)?, entry::oref(&mut r)?)));
         s.released.put_elsewhere(moved.collect::<Result<Vec<_>, DecodeError>>()?);
         s.dependencies = Dependencies::take(&mut r)?;
+        s.prepares = Prepares::take(&mut r)?;
+        s.decisions = Decisions::take(&mut r)?;
         r.end()?;
         Ok((s, in_use, objects))
     }
@@ -369,7 +375,7 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter()))
 }
 
-const STATE_VERSION: u16 = 7;
+const STATE_VERSION: u16 = 8;
 /// Where a head says how many rows of counts belong to it: after version, stamp and digest.
 const ROWS_AT: usize = 18;
 #[cfg(test)]

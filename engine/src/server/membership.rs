@@ -169,7 +169,7 @@ impl Server {
             // It has connected to itself: a list has another member, that was here before, at its address.
             return self.cx.out.push(Effect::Close(conn));
         }
-        if let Err(why) = membership.check(join, self.cx.space) {
+        if let Err(why) = membership.check(join, self.cx.work.space) {
             return self.turn_away(conn, &why);
         }
         membership.connected.insert(conn, (join.member, join.start));
@@ -289,4 +289,4 @@ pub(super) const REMOVED: &str = "this member was removed from its group, which 
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 6;
+pub const MEMBERS_VERSION: u16 = 7;

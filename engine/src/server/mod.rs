@@ -27,8 +27,8 @@ use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Refusal, Request};
 
 pub use crate::effect::{
-    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
-    ServerStats, SpaceWarning, Unread, store,
+    Checkpoint, CollectConfig, Conn, Consult, Consulted, Effect, Effects, HostStats, Input, LogRoom,
+    PageUpdate, ServerConfig, ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;
@@ -147,6 +147,9 @@ impl Server {
             Input::Says(view, id, said) if view == self.cx.joined => {
                 self.sessions(|s, cx| s.says(id, said, cx));
             }
+            Input::Consulted(view, consult, answer) if view == self.cx.joined => self.sessions(|s, cx| {
+                s.lead(cx, |leader, work| leader.consulted(&consult, answer, work));
+            }),
             Input::Violated(view, id, violation) if view == self.cx.joined => {
                 self.sessions(|s, cx| s.violated(id, violation, cx));
             }
@@ -157,6 +160,7 @@ impl Server {
             | Input::PinnedRead(..)
             | Input::Ran(..)
             | Input::Says(..)
+            | Input::Consulted(..)
             | Input::Violated(..) => {}
             Input::DiskFull(full) => {
                 self.cx.condition.disk_full = full;
@@ -410,6 +414,7 @@ impl Server {
     fn show(&mut self, shown: Vec<Flight>) {
         shown.iter().for_each(|flight| self.cx.work.pages.show(flight.stamp, flight.changed.clone()));
         let visible = self.cx.work.pages.visible();
+        self.cx.work.replica.prepares.shown(visible);
         let is_regrouped = self.sessions(|s, cx| {
             s.show(&shown, cx);
             s.lead(cx, |leader, work| leader.shown(visible, work));
@@ -538,7 +543,7 @@ impl Server {
     }
 
     pub fn space(&self) -> SpaceId {
-        self.cx.space
+        self.cx.work.space
     }
 
     /// Everything up to here is stable and visible.

@@ -261,7 +261,7 @@ impl Recovery {
     ) -> Result<Server, RecoveryError> {
         let space = self.space;
         let Recovered { config, replica, pages, horizon, suffix } = self.recovered()?;
-        let cx = Cx::new(space, joined, Work::new(now, config, replica, pages, sequencer));
+        let cx = Cx::new(joined, Work::new(now, space, config, replica, pages, sequencer));
         let (sessions, suffix) = (Sessions::new(now, horizon), Suffix::new(suffix, end));
         let mut server = Server { sessions, cx, begins: None, membership: None, suffix };
         server.with_effects(out, |server| {

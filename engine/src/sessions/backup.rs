@@ -432,7 +432,7 @@ fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx) -> R
             (None, false) => {}
             (Some(bytes), false) => pages.extend_from_slice(bytes),
             (_, true) => {
-                let laid = cx.work.pages.mob.merge_page_frozen(page, base, cx.space, Vec::new());
+                let laid = cx.work.pages.mob.merge_page_frozen(page, base, cx.work.space, Vec::new());
                 let laid = laid.ok_or_else(|| format!("page {page}: its objects do not fit into it"))?;
                 pages.extend(Some(laid).filter(|page| has_objects(page)).unwrap_or_default());
             }

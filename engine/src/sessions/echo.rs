@@ -60,10 +60,10 @@ impl Sessions {
     /// # Errors
     /// `OtherHistory` if it is of another space, or of another history of this one.
     pub(crate) fn holds(&self, token: Token, cx: &Cx) -> Result<bool, Error> {
-        if token.space == cx.space && cx.is_overtaken(token.view) {
+        if token.space == cx.work.space && cx.is_overtaken(token.view) {
             return Ok(false);
         }
-        if token.space != cx.space || cx.work.replica.views.contradict(token.view, token.stamp) {
+        if token.space != cx.work.space || cx.work.replica.views.contradict(token.view, token.stamp) {
             return Err(Error::OtherHistory(format!(
                 "state {token} is not of this space's history: the token is of another space, of before a restore, or of one of \
                  the oldest views, which are forgotten"
@@ -120,6 +120,12 @@ impl Sessions {
         if !self.echoing.confirmed.is_some_and(is_over) {
             return;
         }
+        if self.is_unsettled(cx) {
+            return self.refuse_unsettled(cx);
+        }
+        if cx.leader.is_some() {
+            return;
+        }
         let is_client = |asked: &mut Asked| asked.conn != inside::CONN;
         let late: Vec<Asked> = self.echoing.under_way.extract_if(.., is_client).collect();
         self.echoing.ask_again();
@@ -131,9 +137,37 @@ impl Sessions {
         self.confirm(cx);
     }
 
-    /// Echoes the questions whose stamp is visible.
+    /// Says whether a part was prepared by the moment of the question, and waits to be settled: its
+    /// transaction may have been acknowledged where it was decided.
+    fn is_unsettled(&self, cx: &Cx) -> bool {
+        let visible = cx.work.pages.visible();
+        self.echoing.confirmed.is_some_and(|(stamp, _)| {
+            stamp <= visible && !cx.work.replica.prepares.is_settled(stamp, visible)
+        })
+    }
+
+    /// A part waits for longer than a keepalive: says so to all that ask.
+    fn refuse_unsettled(&mut self, cx: &mut Cx) {
+        let text = match cx.work.replica.prepares.iter().next() {
+            Some((_, part)) => format!(
+                "a transaction that space {:x} decides was prepared here and is not settled: what is read here may be older; see \
+                 that the servers of both reach each other",
+                part.coordinator.0
+            ),
+            None => "a transaction over several spaces is being settled: try again".into(),
+        };
+        self.echoing.ask_again();
+        for asked in self.echoing.next.extract_if(.., |asked| asked.conn != inside::CONN) {
+            cx.refuse(asked, Refusal::Unavailable, text.clone());
+        }
+        self.confirm(cx);
+    }
+
+    /// Echoes the questions whose stamp is visible, once no part that was prepared up to it is unsettled.
     pub(super) fn echo(&mut self, cx: &mut Cx) {
-        if self.echoing.confirmed.is_none_or(|(stamp, _)| stamp > cx.work.pages.visible()) {
+        if self.echoing.confirmed.is_none_or(|(stamp, _)| stamp > cx.work.pages.visible())
+            || self.is_unsettled(cx)
+        {
             return;
         }
         self.echoing.confirmed = None;

@@ -94,6 +94,9 @@ impl Sessions {
             (Waiter::Large(_, id), failed) => {
                 self.lead(cx, |leader, work| leader.large_read(id, failed, work))
             }
+            (Waiter::Settle(prepared), failed) => {
+                self.lead(cx, |leader, work| leader.settle_read(prepared, failed, work));
+            }
             (Waiter::Release(page), failed) => {
                 self.lead(cx, |leader, work| leader.free_read(page, failed.is_some(), work));
             }

@@ -88,8 +88,8 @@ impl Sessions {
                 format!("this server speaks versions {WIRE_VERSION_MIN} to {WIRE_VERSION} of the protocol");
             return self.expel(conn, text, cx);
         }
-        if hello.space != SpaceId(0) && hello.space != cx.space {
-            let text = format!("this server has space {:x}, and not {:x}", cx.space.0, hello.space.0);
+        if hello.space != SpaceId(0) && hello.space != cx.work.space {
+            let text = format!("this server has space {:x}, and not {:x}", cx.work.space.0, hello.space.0);
             return self.turn_away(conn, Refusal::OtherHistory, &text, cx);
         }
         let reads_here = cx.leader.is_none() && hello.via == Some(Via::Any) && serves_readers(cx);
@@ -261,7 +261,7 @@ impl Sessions {
         });
         let welcome = Welcome {
             version: WIRE_VERSION,
-            space: cx.space,
+            space: cx.work.space,
             view,
             watermark,
             resumed,

@@ -11,6 +11,7 @@
 //! | [`requests`] | the requests of a client |
 //! | [`stream`] | changes, and the sessions that must receive them |
 //! | [`acks`] | acknowledgements that the reuse of pages waits for |
+//! | [`across`] | transactions over several spaces, as clients and other servers ask for them |
 //! | [`subscribe`] | pages, and the sessions that receive their changes |
 //! | [`horizon`] | recent changes, for sessions that resume |
 //! | [`fetch`] | pages served |
@@ -28,6 +29,7 @@
 //! | [`schedule`] | which connection is served next |
 
 mod acks;
+mod across;
 mod backup;
 pub(crate) mod call_queue;
 pub(crate) mod calls;
@@ -51,9 +53,9 @@ mod upstream;
 use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind, ONE_HOST};
-use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, Stamp, ViewId};
 use tercel_wire::message::{
-    Defined, Dependencies, FromServer, Outcome, Refusal, Refused, ResponseEnd, Verdict,
+    Decided, Defined, Dependencies, FromServer, Nothing, Outcome, Refusal, Refused, ResponseEnd, Verdict,
 };
 
 use crate::effect::{Conn, Effect, Effects, HostStats};
@@ -81,7 +83,6 @@ use upstream::Upstreams;
 pub(crate) struct Cx {
     pub work: Work,
     pub leader: Option<Leader>,
-    pub space: SpaceId,
     /// The group; 0 without one.
     pub group: u64,
     /// When another member refused this one last, and its words.
@@ -118,6 +119,8 @@ pub(crate) struct Sessions {
     pub(crate) inside: Inside,
     pub(crate) calls: Calls,
     serving: Serving,
+    /// Questions that wait until no prepare up to a stamp is unsettled.
+    awaiting: Vec<(Asked, Stamp)>,
     upstreams: Upstreams,
     ticks: Ticks,
 }
@@ -130,12 +133,11 @@ struct Ticks {
 }
 
 impl Cx {
-    pub(crate) fn new(space: SpaceId, joined: ViewId, work: Work) -> Cx {
+    pub(crate) fn new(joined: ViewId, work: Work) -> Cx {
         Cx {
             condition: Condition::new(work.now),
             work,
             leader: None,
-            space,
             group: 0,
             refused: None,
             joined,
@@ -221,6 +223,7 @@ impl Sessions {
             inside: Inside::default(),
             calls: Calls::default(),
             serving: Serving::default(),
+            awaiting: Vec::new(),
             upstreams: Upstreams::default(),
             ticks: Ticks { listening: now, all: now },
         }
@@ -261,6 +264,7 @@ impl Sessions {
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
         self.calls.drop_conn(conn);
+        self.awaiting.retain(|(asked, _)| asked.conn != conn);
         cx.work.pages.reads.forget(conn);
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {
@@ -331,6 +335,15 @@ impl Sessions {
                 Reply::Depends(asked, on) => {
                     cx.answer(asked, &FromServer::Dependencies(Dependencies { on }));
                 }
+                Reply::Settled(asked) => {
+                    // Whoever brought the end of a transaction sees it.
+                    self.stream_to(asked.conn, cx);
+                    cx.answer(asked, &FromServer::Settled(Nothing));
+                }
+                Reply::Decided(asked, decision, seen) => {
+                    cx.answer(asked, &FromServer::Decided(Decided { decision, seen }));
+                }
+                Reply::Consult(consult) => cx.out.push(Effect::Consult(cx.joined, consult)),
             }
         }
         cx.work.replies = replies;
@@ -397,6 +410,7 @@ impl Sessions {
             self.stream_to(conn, cx);
         }
         self.ask_behind(cx);
+        self.end_confirmed(cx);
         self.tick_upstreams(cx);
     }
 }

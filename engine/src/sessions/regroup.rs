@@ -73,7 +73,7 @@ impl Sessions {
         let Some(status) = cx.work.sequencer.status() else { return };
         let mut members = Vec::new();
         status.members.encode(&mut members);
-        let (space, view_first) = (cx.space, cx.work.config.view_first);
+        let (space, view_first) = (cx.work.space, cx.work.config.view_first);
         let grouped = Grouped { group: cx.group, space, view_first, members: &members };
         cx.answer(asked, &FromServer::Grouped(grouped));
     }

@@ -69,10 +69,20 @@ impl Sessions {
                 self.lead(cx, |leader, work| leader.grant(asked, client, lease, work));
             }
             FromClient::Define(layout) => self.lead(cx, |leader, work| leader.define(asked, layout, work)),
-            FromClient::Depend(depend) if depend.on.get(cx.space).is_some() => {
+            FromClient::Depend(depend) if depend.on.get(cx.work.space).is_some() => {
                 self.expel(conn, "a space does not rest on itself", cx);
             }
             FromClient::Depend(depend) => self.lead(cx, |leader, work| leader.depend(asked, depend.on, work)),
+            FromClient::Prepare(prepare) => self.prepare(asked, client, prepare, body, cx),
+            FromClient::Decide(decide) => self.decide(asked, client, decide, body, cx),
+            FromClient::Settle(mut settle) => {
+                settle.seen.iter_mut().for_each(|seen| seen.remove(cx.work.space));
+                self.lead(cx, |leader, work| leader.settle(Some(asked), settle, work));
+            }
+            FromClient::Inquire(inquire) => {
+                self.lead(cx, |leader, work| leader.inquire(asked, inquire.of, work))
+            }
+            FromClient::AwaitSettled(wait) => self.await_settled(asked, wait.upto, cx),
             FromClient::Catalogue(_) => self.catalogue(asked, cx),
             FromClient::Bind(bind) => self.bind(asked, client, &bind, cx),
             FromClient::Request(request) => match (request.slot, request.object) {
@@ -200,6 +210,7 @@ fn way(message: &FromClient<'_>) -> Way {
         | FromClient::Fetch(_)
         | FromClient::Unsubscribe(_)
         | FromClient::Catalogue(_)
+        | FromClient::AwaitSettled(_)
         | FromClient::Datagrams(_)
         | FromClient::Bye(_) => Way::Here,
         // Only the leader's list of views says whether a token's state is of the space's history.
@@ -212,6 +223,10 @@ fn way(message: &FromClient<'_>) -> Way {
         | FromClient::Lease(_)
         | FromClient::Define(_)
         | FromClient::Depend(_)
+        | FromClient::Prepare(_)
+        | FromClient::Decide(_)
+        | FromClient::Settle(_)
+        | FromClient::Inquire(_)
         | FromClient::Bind(_)
         | FromClient::Interfaces(_)
         | FromClient::Request(_)

@@ -1,6 +1,6 @@
 //! The status of the server, in numbers: JSON for `tercel stat`.
 
-use tercel_wire::id::PageId;
+use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::page::PAGE_BYTES;
 
 use super::{Cx, Sessions};
@@ -52,7 +52,7 @@ impl Sessions {
             ("collection_ticket", ticket.unwrap_or_default()),
             ("backup_bytes", mob.bytes_aside() as u64),
         ];
-        let mut out = format!("{{\"space\":\"{:016x}\",\"disk_full\":{}", cx.space.0, cx.host.disk_full);
+        let mut out = format!("{{\"space\":\"{:016x}\",\"disk_full\":{}", cx.work.space.0, cx.host.disk_full);
         let on = cx.work.replica.dependencies.all();
         let on: Vec<_> = on.iter().map(|(space, seen)| format!("\"{:x}:{}\"", space.0, seen.at)).collect();
         out.push_str(&format!(",\"rests_on\":[{}]", on.join(",")));
@@ -145,8 +145,40 @@ fn of_leader(leader: &Leader, cx: &Cx) -> String {
     let collection = leader.collect_status(&cx.work.replica.places);
     let outlook = leader.outlook(cx.work.now, &cx.work.replica);
     let (collected, counted) = (collection_json(&collection), counted_json(&collection, cx.work.now));
-    format!(",\"collection\":{collected},\"counted\":{counted},{}", outlook_json(&outlook))
+    let across = across_json(leader, cx);
+    format!(
+        ",\"collection\":{collected},\"counted\":{counted},\"across\":{across},{}",
+        outlook_json(&outlook)
+    )
 }
+
+/// Transactions over several spaces: parts that wait to be settled, the oldest first, and decisions whose
+/// parts do.
+fn across_json(leader: &Leader, cx: &Cx) -> String {
+    let prepares = &cx.work.replica.prepares;
+    let age_ms = |stamp: Stamp| leader.part_age_us(stamp, cx.work.now) / 1_000;
+    let oldest_ms = prepares.iter().map(|(stamp, _)| age_ms(stamp)).max().unwrap_or(0);
+    let parts = prepares.iter().take(PARTS_TOLD).map(|(stamp, part)| {
+        format!(
+            "{{\"of\":\"{}\",\"coordinator\":\"{:x}\",\"prepared\":{},\"age_ms\":{}}}",
+            part.of,
+            part.coordinator.0,
+            stamp.0,
+            age_ms(stamp)
+        )
+    });
+    let parts: Vec<String> = parts.collect();
+    format!(
+        "{{\"prepared\":{},\"oldest_ms\":{oldest_ms},\"decided\":{},\"unreached\":{:?},\"parts\":[{}]}}",
+        prepares.len(),
+        cx.work.replica.decisions.len(),
+        leader.unreached().unwrap_or(""),
+        parts.join(",")
+    )
+}
+
+/// Parts that the status names.
+const PARTS_TOLD: usize = 16;
 
 fn collection_json(c: &CollectStatus<'_>) -> String {
     let last = if c.report.is_empty() { "null" } else { c.report };

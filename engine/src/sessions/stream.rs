@@ -24,6 +24,7 @@ impl Sessions {
             self.stream_to(conn, cx);
         }
         self.release_held(cx);
+        self.answer_awaiting(cx);
         self.echo(cx);
     }
 

@@ -6,10 +6,10 @@ use crate::world::nowhere::Nowhere;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::Piece;
-use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement};
+use tercel_engine::replica::entry::{Decide, Entry, Freed, Grant, Head, Logged, Placement, Prepare, Settle};
 use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
-use tercel_wire::message::{CommitEffects, Write};
+use tercel_wire::message::{CommitEffects, Prepared, Write};
 use tercel_wire::schema::Scalar;
 use tercel_wire::vector::{Seen, Vector};
 
@@ -94,20 +94,35 @@ fn dependencies() -> Vector {
 }
 
 /// Those that change nothing by themselves.
-fn pieces() -> [(&'static str, Entry<'static>); 5] {
+fn pieces() -> [(&'static str, Entry<'static>); 10] {
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
         seq: 0x2122_2324_2526_2728,
         view: ViewId::new(9, 0x0a0b_0c0d),
     };
+    let part = Prepared { space: SpaceId(0x3132_3334_3536_3738), view: op.view, at: Stamp(7), writes: true };
+    let settle = |logged| Entry::Settle(Settle { prepared: Stamp(0x4142), seen: dependencies(), logged });
     [
         ("stage", Entry::Stage { op, at: 0x3132_3334, bytes: &[5, 6, 7] }),
         ("commit_staged", Entry::CommitStaged { op, bytes: 0x4142_4344 }),
         ("leave", Entry::Leave(ClientId(0x1112_1314_1516_1718))),
         ("members", Entry::Members(members())),
         ("depend", Entry::Depend(dependencies())),
+        ("prepare", Entry::Prepare(Prepare { of: op, coordinator: SpaceId(9), logged: logged(op) })),
+        ("decide", Entry::Decide(Decide { parts: vec![part], seen: dependencies(), logged: logged(op) })),
+        ("settle_committed", settle(Some(logged(op)))),
+        ("settle_aborted", settle(None)),
+        ("forget", Entry::Forget(vec![op])),
     ]
+}
+
+/// A part of a transaction over several spaces.
+fn logged(op: OpId) -> Logged<'static> {
+    let oref = Oref::from_raw(0x0506 << 9 | 3).unwrap();
+    let head = Head { op, digest: 6, named: vec![oref.page()], ..Head::default() };
+    let writes = vec![Write { oref, new: true, object: &[16, 0, 0, 0, 1, 2, 3, 4] }];
+    Logged { head, effects: CommitEffects { base: Stamp(4), reads: vec![oref], writes } }
 }
 
 #[test]
@@ -122,8 +137,8 @@ fn entries_have_the_bytes_of_version_4() {
 }
 
 #[test]
-fn a_stored_state_has_the_bytes_of_version_7() {
-    let mut promised = Promises::read(include_str!("../golden/states_v7.txt"));
+fn a_stored_state_has_the_bytes_of_version_8() {
+    let mut promised = Promises::read(include_str!("../golden/states_v8.txt"));
     let mut state = Replica::new();
     let bytes = promised.keep("new", &state.encode());
     assert_eq!(Replica::decode(&bytes).unwrap().encode(), bytes);
@@ -150,6 +165,9 @@ fn a_stored_state_has_the_bytes_of_version_7() {
         Entry::Members(members()),
         Entry::Depend(dependencies()),
     ]);
+    let open = pieces().into_iter().map(|(_, entry)| entry);
+    let open = open.filter(|entry| matches!(entry, Entry::Prepare(_) | Entry::Decide(_)));
+    let entries = entries.chain(open);
     for (stamp, entry) in (12..).zip(entries) {
         state.apply(Stamp(stamp), view, &entry, &mut Nowhere).unwrap();
     }

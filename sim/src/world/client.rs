@@ -384,6 +384,11 @@ fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
         | FromClient::Packet(_)
         | FromClient::Regroup(_)
         | FromClient::Datagrams(_)
+        | FromClient::Prepare(_)
+        | FromClient::Decide(_)
+        | FromClient::Settle(_)
+        | FromClient::Inquire(_)
+        | FromClient::AwaitSettled(_)
         | FromClient::Transfer(_) => false,
     }
 }

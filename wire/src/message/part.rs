@@ -4,8 +4,9 @@ use super::declare::{body, form, parts, words};
 use super::form::{Form, FromOne, ServiceSlot, numbered};
 use super::table::Stream;
 use crate::cursor::{DecodeError, Put, Reader};
-use crate::id::{OpId, Oref, PageId, SLOTS_MAX, Stamp, ViewId};
+use crate::id::{OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};
 use crate::page::PAGE_BYTES;
+use crate::vector::Vector;
 
 parts! {
     /// The state that a client has kept: its watermark and, for each subscribed page, the number of its last
@@ -56,6 +57,28 @@ parts! {
         /// Bytes taken when it was looked at, the page's header included and the slot table not.
         used: u16,
     } where Hole::check;
+    /// A part of a transaction over several spaces that its space has prepared.
+    Prepared {
+        /// The space.
+        space: SpaceId,
+        /// The view in which it was prepared.
+        view: ViewId,
+        /// The stamp of the prepare.
+        at: Stamp,
+        /// Set if the part writes; one that only reads is prepared so that what it read is held.
+        writes: bool,
+    };
+    /// The end of a transaction over several spaces, for a space that has prepared a part of it.
+    Settle {
+        /// The transaction: the operation at its coordinator.
+        of: OpId,
+        /// The space that decided it.
+        coordinator: SpaceId,
+        /// The stamp of the prepare.
+        prepared: Stamp,
+        /// As in [`super::Decided`], if it is committed; none if it never will be.
+        seen: Option<Vector>,
+    };
     /// An item of a stream of a call. *Input* is what the procedure takes, from its caller, and *output* what
     /// it gives, beside its result; an output ends with the call's response. A call that is under way has at
     /// most one stream each way.
@@ -337,6 +360,20 @@ numbered! {
         /// A member that follows passes on what its client asks of the leader. The leader streams nothing:
         /// the member has it.
         Replica = 1,
+    }
+}
+
+numbered! {
+    /// The end of a transaction over several spaces, as its coordinator knows it.
+    Decision {
+        /// It may still be committed: its commit waits, or is not visible yet.
+        Pending = 0,
+        /// It is not committed, and never will be.
+        Aborted = 1,
+        /// It is committed.
+        Committed = 2,
+        /// It is of a history that this space does not have: its operator decides.
+        Unknown = 3,
     }
 }
 

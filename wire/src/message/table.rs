@@ -9,8 +9,8 @@
 use super::declare::{body, form, messages, type_of, words};
 use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
 use super::{
-    BackupPart, Change, Credit, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply, Refusal,
-    Regrouping, Request, Response, Resume, Via,
+    BackupPart, Change, Credit, Decision, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply,
+    Prepared, Refusal, Regrouping, Request, Response, Resume, Settle, Via,
 };
 use crate::cursor::{DecodeError, Reader};
 use crate::id::{ClassId, ClientId, MemberId, OpId, PageId, SpaceId, Stamp, ViewId};
@@ -194,6 +194,46 @@ FromClient {
         /// The member.
         member: MemberId,
     } => TransferBegun;
+    /// Asks to prepare this space's part of a transaction over several spaces: it is judged as a commit would
+    /// be, and what it read and writes is held until the transaction is settled. The stamp of the verdict is
+    /// that of the prepare.
+    32 'a Prepare {
+        /// The operation here.
+        op: OpId,
+        /// The transaction: the operation at its coordinator.
+        of: OpId,
+        /// The space that decides it.
+        coordinator: SpaceId,
+        /// States that this space will rest on, at least, if the transaction is committed.
+        seen: Vector,
+        /// As in [`Commit`], in one piece.
+        bytes: &'a [u8],
+    } => Verdict;
+    /// Asks the coordinator of a transaction over several spaces to commit it: all others have prepared. This
+    /// is its own part's commit, too.
+    33 'a Decide {
+        /// The operation, which is the transaction.
+        op: OpId,
+        /// The other spaces that it read or writes.
+        parts: Vec<Prepared>,
+        /// What the transaction depends on, and the prepares of those of its parts that write.
+        seen: Vector,
+        /// As in [`Commit`], in one piece.
+        bytes: &'a [u8],
+    } => Verdict;
+    /// Tells a space the end of a transaction that it has prepared. One that it has not, or has settled
+    /// before, is settled.
+    34 Settle (Settle) => Settled;
+    /// Asks the coordinator of a transaction what became of it. If it was not decided, it never will be.
+    35 Inquire {
+        /// The transaction.
+        of: OpId,
+    } => Decided;
+    /// Asks to be answered once no prepare up to a stamp waits for its settlement.
+    36 AwaitSettled {
+        /// The stamp.
+        upto: Stamp,
+    } => SettledUpto;
 }
 FromServer {
     /// From now on the connection is a session.
@@ -385,5 +425,17 @@ FromServer {
         /// Its position.
         before: u64,
     };
+    /// The transaction is settled here, and the stream up to the stamp of the frame has what it changed.
+    89 Settled ();
+    /// The end of a transaction over several spaces.
+    90 Decided {
+        /// The end.
+        decision: Decision,
+        /// Of a committed one all that it depends on, and its own stamps: whoever sees a part of it sees that.
+        seen: Vector,
+    };
+    /// In all states from the stamp of the frame on, no prepare up to the stamp that was asked for waits for
+    /// its settlement.
+    91 SettledUpto ();
 }
 }

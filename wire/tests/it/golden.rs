@@ -657,7 +657,24 @@ fn messages_have_the_bytes_of_version_4() {
     let mut on = Vector::default();
     on.add(space, Seen { done: Stamp(5), ..Seen::at(ViewId::new(9, 0x0a0b_0c0d), Stamp(0x0102_0304)) });
     message!(promised, "depend", FromClient::Depend, Depend { on: on.clone() });
-    message!(promised, "dependencies", FromServer::Dependencies, Dependencies { on });
+    message!(promised, "dependencies", FromServer::Dependencies, Dependencies { on: on.clone() });
+    let prepare = Prepare { op, of: op, coordinator: space, seen: on.clone(), bytes: b"part" };
+    message!(promised, "prepare", FromClient::Prepare, prepare);
+    let parts = vec![Prepared { space, view: op.view, at: Stamp(0x0506), writes: true }];
+    let decide = Decide { op, parts, seen: on.clone(), bytes: b"part" };
+    message!(promised, "decide", FromClient::Decide, decide);
+    for (name, seen) in [("settle_committed", Some(on.clone())), ("settle_aborted", None)] {
+        let settle = Settle { of: op, coordinator: space, prepared: Stamp(0x0506), seen };
+        message!(promised, name, FromClient::Settle, settle);
+    }
+    message!(promised, "inquire", FromClient::Inquire, Inquire { of: op });
+    message!(promised, "await_settled", FromClient::AwaitSettled, AwaitSettled { upto: Stamp(0x0506) });
+    for decision in Decision::ALL {
+        let name = format!("decided_{decision:?}").to_lowercase();
+        message!(promised, &name, FromServer::Decided, Decided { decision: *decision, seen: on.clone() });
+    }
+    message!(promised, "settled", FromServer::Settled, Nothing);
+    message!(promised, "settled_upto", FromServer::SettledUpto, Nothing);
     let begun = BackupBegun {
         stamp: Stamp(0x2122_2324_2526_2728),
         view: ViewId::new(0x4142_4344, 0x5152_5354),

@@ -194,7 +194,7 @@ impl Home for Inside<'_> {
 
     fn token(&mut self, stamp: Stamp) -> Token {
         // A snapshot may be of a later view than the transaction began in, and of one that another member led.
-        Token { space: self.server.cx.space, view: self.server.cx.work.replica.view(), stamp }
+        Token { space: self.server.cx.work.space, view: self.server.cx.work.replica.view(), stamp }
     }
 
     fn class_for(&mut self, _now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {

@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tercel_wire::frame::{FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::message::{
-    Commit, FromClient, FromServer, Hello, Part, Refusal, Refused, Resume, Verdict, Via, Welcome,
+    Commit, Decide, FromClient, FromServer, Hello, Part, Prepare, Refusal, Refused, Resume, Verdict, Via,
+    Welcome,
 };
 
 use super::greet::not_leader;
@@ -146,7 +147,10 @@ impl Sessions {
         let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
         // Those of the client's own connection are not those of the one to the leader.
         let header = &Header { capabilities: 0, ..*header };
-        if let FromClient::Commit(Commit { op, .. }) | FromClient::Part(Part { op, .. }) = message
+        if let FromClient::Commit(Commit { op, .. })
+        | FromClient::Part(Part { op, .. })
+        | FromClient::Prepare(Prepare { op, .. })
+        | FromClient::Decide(Decide { op, .. }) = message
             && op.slot < limits::credit()
         {
             upstream.writing.insert(op.slot, op.seq);
@@ -365,7 +369,6 @@ impl Sessions {
             return;
         }
         self.tick_line(cx);
-        self.end_confirmed(cx);
         // A connection that was cut without a word takes all that it is sent, and nothing comes back.
         let is_silent = self.upstreams.line.silent_us(cx.work.now) > Some(2 * keepalive_us(cx));
         let returned = cx.work.replica.places.last_return();
@@ -467,7 +470,7 @@ fn greet(up: Conn, client: ClientId, connection: u64, acked: Stamp, cx: &mut Cx)
     let view = cx.work.replica.view();
     let hello = Hello {
         connection,
-        space: cx.space,
+        space: cx.work.space,
         resume: Some(Resume { view, watermark: acked, heard: acked, pages: Vec::new() }),
         via: Some(Via::Replica),
         ..Hello::new(client)

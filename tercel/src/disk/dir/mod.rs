@@ -602,7 +602,7 @@ pub(crate) fn today() -> String {
 }
 
 /// The version of the directory that this build writes and reads: its layout, the log, the page store.
-pub const FORMAT_VERSION: u16 = 8;
+pub const FORMAT_VERSION: u16 = 9;
 
 const LOCK_NAME: &str = "lock";
 pub(crate) const FORMAT_NAME: &str = "format";

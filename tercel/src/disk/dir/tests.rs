@@ -104,10 +104,10 @@ fn another_process_holds_it_until_it_dies() {
 fn a_newer_format_is_refused_with_both_versions() {
     let parent = tempfile::tempdir().unwrap();
     drop(DataDir::open(parent.path(), &NEW).unwrap());
-    fs::write(parent.path().join(FORMAT_NAME), "tercel data, format 9\n").unwrap();
+    fs::write(parent.path().join(FORMAT_NAME), "tercel data, format 10\n").unwrap();
     let Err(error) = DataDir::open(parent.path(), &NEW) else { panic!() };
-    assert!(matches!(error, DiskError::NewerFormat { found: 9, known: FORMAT_VERSION, .. }));
-    assert!(error.to_string().contains(&format!("format 9, this build knows {FORMAT_VERSION}")), "{error}");
+    assert!(matches!(error, DiskError::NewerFormat { found: 10, known: FORMAT_VERSION, .. }));
+    assert!(error.to_string().contains(&format!("format 10, this build knows {FORMAT_VERSION}")), "{error}");
 }
 
 #[test]

@@ -1,0 +1,225 @@
+//! Questions to other spaces about transactions over several: when they are asked, and again.
+//!
+//! A participant whose part is not settled asks the coordinator. A coordinator tells each participant the end
+//! until that says that its part is settled, and then forgets the decision. Both wait a while first: mostly
+//! the client has brought the end by then. The invariant: each part that waits, and each decision that is
+//! kept, has a moment at which it is asked about next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tercel_wire::id::{OpId, SpaceId, Stamp};
+use tercel_wire::message::{Decision, Settle};
+
+use super::{Leader, Reply, Work};
+use crate::effect::{Consult, Consulted};
+use crate::replica::Replica;
+use crate::replica::entry::Entry;
+use crate::time::Now;
+
+/// The questions, by when they are due.
+#[derive(Debug, Default)]
+pub(super) struct Consulting {
+    due: BTreeSet<(Now, Subject)>,
+    questions: BTreeMap<Subject, Question>,
+    /// Questions that are out.
+    out: usize,
+    /// Decisions all parts of which are settled.
+    done: Vec<OpId>,
+    /// Why the last question was not answered, until one is.
+    pub(super) unreached: Option<String>,
+}
+
+/// The subject of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    /// The transaction of a part, by the stamp of its prepare.
+    Part(Stamp),
+    /// A decision, by its stamp, and a participant.
+    Decision(Stamp, SpaceId),
+}
+
+/// Progress of a question.
+#[derive(Debug)]
+struct Question {
+    /// When this leader heard of its subject first.
+    since: Now,
+    due: Now,
+    wait_us: u64,
+    is_out: bool,
+}
+
+/// The time before the first question, and between two, in microseconds: it doubles up to the longest.
+const FIRST_US: u64 = 500_000;
+const LONGEST_US: u64 = 30_000_000;
+
+/// The time after which a question without an answer is asked again.
+const ANSWER_US: u64 = 10_000_000;
+
+/// Questions that are out at once.
+const OUT_MAX: usize = 64;
+
+/// Decisions that one entry forgets.
+const FORGOTTEN_AT_ONCE: usize = 64;
+
+impl Consulting {
+    /// A view begins: everything that is open is asked about.
+    pub(super) fn new(now: Now, replica: &Replica) -> Consulting {
+        let mut consulting = Consulting::default();
+        replica.prepares.iter().for_each(|(stamp, _)| consulting.prepared(stamp, now));
+        for (stamp, decided) in replica.decisions.iter() {
+            let spaces = decided.parts.iter().map(|part| part.space);
+            consulting.decided(stamp, spaces, now);
+        }
+        consulting
+    }
+
+    /// A part waits to be settled.
+    pub(super) fn prepared(&mut self, stamp: Stamp, now: Now) {
+        self.ask_at(Subject::Part(stamp), now, now, FIRST_US);
+    }
+
+    /// A transaction was decided.
+    pub(super) fn decided(&mut self, stamp: Stamp, spaces: impl Iterator<Item = SpaceId>, now: Now) {
+        spaces.for_each(|space| self.ask_at(Subject::Decision(stamp, space), now, now, FIRST_US));
+    }
+
+    fn ask_at(&mut self, subject: Subject, since: Now, now: Now, wait_us: u64) {
+        self.end(subject);
+        let due = now.plus_us(wait_us);
+        self.due.insert((due, subject));
+        self.questions.insert(subject, Question { since, due, wait_us, is_out: false });
+    }
+
+    fn end(&mut self, subject: Subject) -> Option<Question> {
+        let question = self.questions.remove(&subject)?;
+        self.due.remove(&(question.due, subject));
+        self.out -= usize::from(question.is_out);
+        Some(question)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Now> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// The next question that is due.
+    fn next(&mut self, now: Now) -> Option<Subject> {
+        let (due, subject) = *self.due.first().filter(|(due, _)| *due <= now)?;
+        let question = self.questions.get_mut(&subject)?;
+        self.due.remove(&(due, subject));
+        // One that had no answer is out no longer.
+        let was_out = std::mem::replace(&mut question.is_out, true);
+        self.out += usize::from(!was_out);
+        question.due = now.plus_us(ANSWER_US);
+        self.due.insert((question.due, subject));
+        Some(subject)
+    }
+
+    /// The question is asked again later.
+    fn again(&mut self, subject: Subject, now: Now) {
+        if let Some(question) = self.end(subject) {
+            self.ask_at(subject, question.since, now, (2 * question.wait_us).min(LONGEST_US));
+        }
+    }
+}
+
+impl Leader {
+    /// Says for how long this leader has known of the part that was prepared at a stamp, in microseconds.
+    pub(crate) fn part_age_us(&self, prepared: Stamp, now: Now) -> u64 {
+        let question = self.across.consulting.questions.get(&Subject::Part(prepared));
+        question.map_or(0, |question| now.since_us(question.since))
+    }
+
+    /// Why the last question to another space was not answered, until one is.
+    pub(crate) fn unreached(&self) -> Option<&str> {
+        self.across.consulting.unreached.as_deref()
+    }
+
+    /// Asks what is due, and forgets decisions whose parts are all settled.
+    pub(super) fn consult(&mut self, work: &mut Work) {
+        while self.across.consulting.out < OUT_MAX
+            && let Some(subject) = self.across.consulting.next(work.now)
+        {
+            match question(subject, work) {
+                Some(consult) => work.replies.push(Reply::Consult(consult)),
+                None => _ = self.across.consulting.end(subject),
+            }
+        }
+        let done = &mut self.across.consulting.done;
+        if !done.is_empty() && !work.disk_full && !work.log_is_full() {
+            let ops: Vec<OpId> = done.drain(..done.len().min(FORGOTTEN_AT_ONCE)).collect();
+            self.order(&Entry::Forget(ops), None, work);
+        }
+    }
+
+    /// Takes the answer of another space.
+    pub(crate) fn consulted(&mut self, consult: &Consult, answer: Consulted, work: &mut Work) {
+        let subject = match consult {
+            Consult::Inquire { prepared, .. } => Subject::Part(*prepared),
+            Consult::Settle { participant, settle } => match work.replica.decisions.get(settle.of) {
+                Some((stamp, _)) => Subject::Decision(stamp, *participant),
+                None => return,
+            },
+        };
+        if !matches!(answer, Consulted::Failed(_)) {
+            self.across.consulting.unreached = None;
+        }
+        match (subject, consult, answer) {
+            (
+                Subject::Part(prepared),
+                Consult::Inquire { of, coordinator, .. },
+                Consulted::Decided(decision, mut seen),
+            ) => {
+                let (of, coordinator) = (*of, *coordinator);
+                seen.remove(work.space);
+                let seen = match decision {
+                    Decision::Aborted => None,
+                    Decision::Committed => Some(seen),
+                    Decision::Pending => return self.across.consulting.again(subject, work.now),
+                    Decision::Unknown => {
+                        let text = format!(
+                            "space {:x} does not have the history of transaction {of}: its operator decides what became of it, \
+                             and settles the part here (`tercel settle`)",
+                            coordinator.0
+                        );
+                        self.across.consulting.unreached = Some(text);
+                        return self.across.consulting.again(subject, work.now);
+                    }
+                };
+                // If it cannot be placed now, it is asked about again.
+                self.across.consulting.again(subject, work.now);
+                self.settle(None, Settle { of, coordinator, prepared, seen }, work);
+            }
+            (Subject::Decision(stamp, _), Consult::Settle { settle, .. }, Consulted::Settled) => {
+                _ = self.across.consulting.end(subject);
+                let first = Subject::Decision(stamp, SpaceId(0));
+                let last = Subject::Decision(stamp, SpaceId(u64::MAX));
+                if self.across.consulting.questions.range(first..=last).next().is_none() {
+                    self.across.consulting.done.push(settle.of);
+                }
+            }
+            (subject, _, answer) => {
+                if let Consulted::Failed(why) = answer {
+                    self.across.consulting.unreached = Some(why);
+                }
+                self.across.consulting.again(subject, work.now);
+            }
+        }
+    }
+}
+
+/// The question about a subject; none if that is over.
+fn question(subject: Subject, work: &Work) -> Option<Consult> {
+    match subject {
+        Subject::Part(prepared) => {
+            let part = work.replica.prepares.get(prepared)?;
+            Some(Consult::Inquire { coordinator: part.coordinator, of: part.of, prepared })
+        }
+        Subject::Decision(stamp, participant) => {
+            let decided = work.replica.decisions.at(stamp)?;
+            let part = decided.parts.iter().find(|part| part.space == participant)?;
+            let seen = Some(decided.seen_at(stamp, work.space));
+            let settle = Settle { of: decided.op, coordinator: work.space, prepared: part.at, seen };
+            Some(Consult::Settle { participant, settle })
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Transactions over several spaces that were decided here, until all their parts are settled.
+//!
+//! A decision is remembered apart from the client's answers, which the client's next operation replaces: so a
+//! participant that asks about a transaction which is not here is told that it was not committed (presumed
+//! abort; Mohan, Lindsay and Obermarck, TODS 1986).
+
+use std::collections::BTreeMap;
+
+use tercel_wire::cursor::{DecodeError, Put, Reader};
+use tercel_wire::id::{OpId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::Prepared;
+use tercel_wire::message::form::Form;
+use tercel_wire::vector::{Seen, Vector};
+
+use super::digest::RowSum;
+use super::entry::{self, Decide};
+use crate::table::Map;
+
+/// The decisions, by their stamp.
+#[derive(Debug, Clone, Default)]
+pub struct Decisions {
+    all: BTreeMap<Stamp, Decided>,
+    by_op: Map<OpId, Stamp>,
+    sum: RowSum,
+}
+
+/// A transaction that was committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decided {
+    /// The transaction.
+    pub op: OpId,
+    /// The view in which it was decided.
+    pub view: ViewId,
+    /// Its parts in other spaces.
+    pub parts: Vec<Prepared>,
+    /// What it depends on, and the prepares of those of its parts that write.
+    pub seen: Vector,
+}
+
+impl Decided {
+    /// All that whoever sees a part of it has seen: it was decided here, in the space of that number, at that
+    /// stamp.
+    pub fn seen_at(&self, stamp: Stamp, space: SpaceId) -> Vector {
+        let mut seen = self.seen.clone();
+        seen.add(space, Seen::at(self.view, stamp));
+        seen
+    }
+}
+
+impl Decisions {
+    pub(super) fn add(&mut self, stamp: Stamp, view: ViewId, decide: &Decide<'_>) {
+        let op = decide.logged.head.op;
+        self.insert(stamp, Decided { op, view, parts: decide.parts.clone(), seen: decide.seen.clone() });
+    }
+
+    fn insert(&mut self, stamp: Stamp, decided: Decided) {
+        self.sum.add(&row(stamp, decided.op));
+        self.by_op.insert(decided.op, stamp);
+        self.all.insert(stamp, decided);
+    }
+
+    pub(super) fn forget(&mut self, op: OpId) {
+        if let Some(stamp) = self.by_op.remove(&op) {
+            self.all.remove(&stamp);
+            self.sum.remove(&row(stamp, op));
+        }
+    }
+
+    /// The decision about a transaction, and its stamp.
+    pub fn get(&self, op: OpId) -> Option<(Stamp, &Decided)> {
+        let stamp = *self.by_op.get(&op)?;
+        self.all.get(&stamp).map(|decided| (stamp, decided))
+    }
+
+    /// The decision of that stamp.
+    pub fn at(&self, stamp: Stamp) -> Option<&Decided> {
+        self.all.get(&stamp)
+    }
+
+    /// All of them, the oldest first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Stamp, &Decided)> {
+        self.all.iter().map(|(stamp, decided)| (*stamp, decided))
+    }
+
+    /// The number of decisions.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Says whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// For [`super::Replica::digest`].
+    pub(super) fn digest(&self) -> u64 {
+        self.sum.value()
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.all.len() as u32);
+        for (stamp, decided) in &self.all {
+            out.put_u64(stamp.0);
+            OpId::put(&decided.op, out);
+            decided.view.encode(out);
+            Vec::put(&decided.parts, out);
+            decided.seen.encode(out);
+        }
+    }
+
+    pub(super) fn take(r: &mut Reader<'_>) -> Result<Decisions, DecodeError> {
+        let mut decisions = Decisions::default();
+        for _ in 0..r.count(47, "decisions")? {
+            let (stamp, op, view) = (Stamp(r.u64()?), entry::op(r)?, ViewId::decode(r)?);
+            let decided = Decided { op, view, parts: Vec::take(r, "parts")?, seen: Vector::decode(r)? };
+            decisions.insert(stamp, decided);
+        }
+        Ok(decisions)
+    }
+}
+
+fn row(stamp: Stamp, op: OpId) -> [u64; 4] {
+    [stamp.0, op.client.0, op.slot.into(), op.seq]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::entry::{Head, Logged};
+    use tercel_wire::id::ClientId;
+    use tercel_wire::message::CommitEffects;
+
+    #[test]
+    fn decisions_are_kept_until_they_are_forgotten() {
+        let view = ViewId::new(1, 1);
+        let op = OpId { client: ClientId(1), slot: 0, seq: 4, view };
+        let effects = CommitEffects { base: Stamp(1), reads: Vec::new(), writes: Vec::new() };
+        let parts = vec![Prepared { space: SpaceId(3), view, at: Stamp(5), writes: true }];
+        let logged = Logged { head: Head { op, ..Head::default() }, effects };
+        let decide = Decide { parts, seen: Vector::default(), logged };
+        let mut decisions = Decisions::default();
+        decisions.add(Stamp(9), view, &decide);
+        let mut bytes = Vec::new();
+        decisions.put(&mut bytes);
+        let mut back = Decisions::take(&mut Reader::new(&bytes)).unwrap();
+        assert_eq!((back.get(op), back.digest()), (decisions.get(op), decisions.digest()));
+        assert_eq!(
+            back.get(op).map(|(stamp, decided)| (stamp, &decided.parts)),
+            Some((Stamp(9), &decide.parts))
+        );
+        back.forget(op);
+        assert_eq!((back.len(), back.digest()), (0, Decisions::default().digest()));
+    }
+}
