@@ -236,7 +236,7 @@ struct Present {
 impl Leader {
     /// A view begins, with its own entry as the last that the replica has applied.
     pub(crate) fn begin(view: ViewId, work: &Work) -> Leader {
-        let Work { now, config, replica, .. } = work;
+        let (now, config, replica) = (work.now, &work.config, &work.replica);
         let over = now.plus_us(session_us(config));
         Leader {
             view,
@@ -254,7 +254,7 @@ impl Leader {
             promises: Promises {
                 next_page: 0,
                 in_vain: Vec::new(),
-                growth: Growth::new(*now, (&replica.places).into()),
+                growth: Growth::new(now, (&replica.places).into()),
             },
             ordered: Ordered::default(),
             granting: VecDeque::new(),
