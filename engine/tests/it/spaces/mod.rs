@@ -3,6 +3,7 @@
 mod foreign;
 mod groups;
 mod judged;
+mod several;
 
 use self::judged::{Done, Guarantee, Judged, both};
 use crate::collect::status;
