@@ -7,7 +7,7 @@
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::kind;
 use tercel_engine::server::{
-    Checkpoint, Conn, Effect, Effects, Input, PageUpdate, Recovery, Server, ServerConfig,
+    Checkpoint, Conn, Consult, Effect, Effects, Input, PageUpdate, Recovery, Server, ServerConfig,
 };
 use tercel_engine::time::Now;
 use tercel_wire::deframer::Deframer;
@@ -52,6 +52,8 @@ pub struct Hand {
     pub pages: Vec<PageUpdate>,
     /// Up to where the log was last let go of.
     pub truncated: Stamp,
+    /// Questions to other spaces.
+    pub consults: Vec<Consult>,
 }
 
 impl Hand {
@@ -91,6 +93,7 @@ impl Hand {
             installs: Vec::new(),
             pages: Vec::new(),
             truncated: Stamp::ZERO,
+            consults: Vec::new(),
         };
         hand.take(out);
         hand.sync();
@@ -125,6 +128,7 @@ impl Hand {
                     self.pages = pages;
                 }
                 Effect::Truncate(stamp) => self.truncated = stamp,
+                Effect::Consult(_, consult) => self.consults.push(consult),
                 Effect::Pin(..) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
                 other => panic!("{other:?}"),
             }

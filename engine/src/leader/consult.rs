@@ -41,6 +41,8 @@ enum Subject {
 /// Progress of a question.
 #[derive(Debug)]
 struct Question {
+    /// When this leader heard of its subject first.
+    since: Now,
     due: Now,
     wait_us: u64,
     is_out: bool,
@@ -73,19 +75,19 @@ impl Consulting {
 
     /// A part waits to be settled.
     pub(super) fn prepared(&mut self, stamp: Stamp, now: Now) {
-        self.ask_at(Subject::Part(stamp), now, FIRST_US);
+        self.ask_at(Subject::Part(stamp), now, now, FIRST_US);
     }
 
     /// A transaction was decided.
     pub(super) fn decided(&mut self, stamp: Stamp, spaces: impl Iterator<Item = SpaceId>, now: Now) {
-        spaces.for_each(|space| self.ask_at(Subject::Decision(stamp, space), now, FIRST_US));
+        spaces.for_each(|space| self.ask_at(Subject::Decision(stamp, space), now, now, FIRST_US));
     }
 
-    fn ask_at(&mut self, subject: Subject, now: Now, wait_us: u64) {
+    fn ask_at(&mut self, subject: Subject, since: Now, now: Now, wait_us: u64) {
         self.end(subject);
         let due = now.plus_us(wait_us);
         self.due.insert((due, subject));
-        self.questions.insert(subject, Question { due, wait_us, is_out: false });
+        self.questions.insert(subject, Question { since, due, wait_us, is_out: false });
     }
 
     fn end(&mut self, subject: Subject) -> Option<Question> {
@@ -115,12 +117,23 @@ impl Consulting {
     /// The question is asked again later.
     fn again(&mut self, subject: Subject, now: Now) {
         if let Some(question) = self.end(subject) {
-            self.ask_at(subject, now, (2 * question.wait_us).min(LONGEST_US));
+            self.ask_at(subject, question.since, now, (2 * question.wait_us).min(LONGEST_US));
         }
     }
 }
 
 impl Leader {
+    /// Says for how long this leader has known of the part that was prepared at a stamp, in microseconds.
+    pub(crate) fn part_age_us(&self, prepared: Stamp, now: Now) -> u64 {
+        let question = self.across.consulting.questions.get(&Subject::Part(prepared));
+        question.map_or(0, |question| now.since_us(question.since))
+    }
+
+    /// Why the last question to another space was not answered, until one is.
+    pub(crate) fn unreached(&self) -> Option<&str> {
+        self.across.consulting.unreached.as_deref()
+    }
+
     /// Asks what is due, and forgets decisions whose parts are all settled.
     pub(super) fn consult(&mut self, work: &mut Work<'_>) {
         while self.across.consulting.out < OUT_MAX

@@ -1,6 +1,6 @@
 //! The status of the server, in numbers: JSON for `tercel stat`.
 
-use tercel_wire::id::PageId;
+use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::page::PAGE_BYTES;
 
 use super::{Cx, Sessions};
@@ -145,8 +145,40 @@ fn of_leader(leader: &Leader, cx: &Cx<'_>) -> String {
     let collection = leader.collect_status(&cx.replica.places);
     let outlook = leader.outlook(cx.now, cx.replica);
     let (collected, counted) = (collection_json(&collection), counted_json(&collection, cx.now));
-    format!(",\"collection\":{collected},\"counted\":{counted},{}", outlook_json(&outlook))
+    let across = across_json(leader, cx);
+    format!(
+        ",\"collection\":{collected},\"counted\":{counted},\"across\":{across},{}",
+        outlook_json(&outlook)
+    )
 }
+
+/// Transactions over several spaces: parts that wait to be settled, the oldest first, and decisions whose
+/// parts do.
+fn across_json(leader: &Leader, cx: &Cx<'_>) -> String {
+    let prepares = &cx.replica.prepares;
+    let age_ms = |stamp: Stamp| leader.part_age_us(stamp, cx.now) / 1_000;
+    let oldest_ms = prepares.iter().map(|(stamp, _)| age_ms(stamp)).max().unwrap_or(0);
+    let parts = prepares.iter().take(PARTS_TOLD).map(|(stamp, part)| {
+        format!(
+            "{{\"of\":\"{}\",\"coordinator\":\"{:x}\",\"prepared\":{},\"age_ms\":{}}}",
+            part.of,
+            part.coordinator.0,
+            stamp.0,
+            age_ms(stamp)
+        )
+    });
+    let parts: Vec<String> = parts.collect();
+    format!(
+        "{{\"prepared\":{},\"oldest_ms\":{oldest_ms},\"decided\":{},\"unreached\":{:?},\"parts\":[{}]}}",
+        prepares.len(),
+        cx.replica.decisions.len(),
+        leader.unreached().unwrap_or(""),
+        parts.join(",")
+    )
+}
+
+/// Parts that the status names.
+const PARTS_TOLD: usize = 16;
 
 fn collection_json(c: &CollectStatus<'_>) -> String {
     let last = if c.report.is_empty() { "null" } else { c.report };

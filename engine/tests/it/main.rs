@@ -9,6 +9,7 @@ mod room;
 
 use tercel_testkit as world;
 
+mod across;
 mod backup;
 mod births;
 mod bounds;

@@ -331,6 +331,8 @@ impl World {
                 self.at_disk(n, us, DiskEvent::ReadLog(from, bytes));
             }
             // All of them are nodes, and packets need no connection.
+            // The only space of this world.
+            Effect::Consult(..) => {}
             Effect::Members(_) => {}
             Effect::Datagrams(..) => self.blame("a client of this world has no datagrams".into()),
             Effect::Copy(view, leader) => self.begin_transfer(n, view, &leader),

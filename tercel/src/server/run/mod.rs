@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use tercel_engine::limits::EVENTS_AT_ONCE;
 use tercel_engine::schedule::{Bounds, Scheduler, Turns};
-use tercel_engine::server::{Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
+use tercel_engine::server::{Conn, Consulted, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
 use tercel_engine::table::Map;
 use tercel_engine::time::Now;
 use tercel_events::{Backend, EventQueue, SendError, Token};
@@ -294,6 +294,10 @@ impl Loop {
                 }
             }
             Effect::EndStreams(id) => self.workers.end_streams(id),
+            Effect::Consult(view, consult) => {
+                let why = format!("this server knows no server of space {:x}", consult.space().0);
+                core.take(core.now(), Input::Consulted(view, consult, Consulted::Failed(why)));
+            }
             Effect::Pin(view, pin) => self.store.pin(view, pin),
             Effect::ReadPinned { view, pin, from, count } => self.store.read_pinned(view, pin, from, count),
             Effect::Unpin(pin) => self.store.unpin(pin),

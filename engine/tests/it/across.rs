@@ -1,0 +1,334 @@
+//! Parts of transactions over several spaces, at the server of one of them, spoken to by hand: what is held
+//! meanwhile, what a restart keeps, and what is asked of the other spaces.
+
+use std::collections::BTreeMap;
+
+use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes, recovery, refused};
+use tercel_engine::limits::HELD_US;
+use tercel_engine::server::{Conn, Consult, Consulted, Input, Recovery, ServerConfig};
+use tercel_wire::frame::Kind;
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, SpaceId, Stamp, ViewId};
+use tercel_wire::message::{
+    AwaitSettled, Decide, Decided, Decision, Inquire, Ping, Prepare, Prepared, Refusal, Settle, Write,
+};
+use tercel_wire::vector::{Seen, Vector};
+
+const OTHER: SpaceId = SpaceId(99);
+
+/// A server with two objects, and clients 5 at [`A`] and 6 at [`B`].
+struct Space {
+    hand: Hand,
+    class: ClassId,
+    x: Oref,
+    y: Oref,
+    seq: u64,
+}
+
+fn space() -> Space {
+    let mut hand = Hand::greeted(recovery(&[]), Vec::new());
+    let class = hand.define(A);
+    let page = hand.lease(A, 1)[0];
+    let [x, y] = [0, 1].map(|slot| Oref::new(page, slot).unwrap());
+    let mut space = Space { hand, class, x, y, seq: 0 };
+    let said = space.commit(5, &[], &[(x, true, 1), (y, true, 2)]);
+    assert!(matches!(outcomes(&said)[..], [Ok(_)]));
+    space
+}
+
+impl Space {
+    fn op(&mut self, client: u64) -> OpId {
+        self.seq += 1;
+        OpId { client: ClientId(client), slot: self.seq as u16, seq: 1, view: self.hand.view() }
+    }
+
+    /// The effects as bytes.
+    fn effects(&self, reads: &[Oref], writes: &[(Oref, bool, u8)]) -> Vec<u8> {
+        let objects: Vec<_> = writes.iter().map(|(.., n)| object(self.class, *n)).collect();
+        let write =
+            |((oref, new, _), object): (&(Oref, bool, u8), _)| Write { oref: *oref, new: *new, object };
+        let writes = writes.iter().zip(objects.iter().map(Vec::as_slice)).map(write).collect();
+        let mut bytes = Vec::new();
+        Work { base: self.hand.server.visible(), reads: reads.to_vec(), writes }.encode(&mut bytes);
+        bytes
+    }
+
+    /// Commits, and has it durable.
+    fn commit(&mut self, client: u64, reads: &[Oref], writes: &[(Oref, bool, u8)]) -> Said {
+        let (op, bytes) = (self.op(client), self.effects(reads, writes));
+        let conn = if client == 5 { A } else { B };
+        let work = Work::decode(&bytes).unwrap();
+        let mut said = self.hand.commit(conn, op, &work);
+        said.extend(self.hand.sync());
+        said
+    }
+
+    /// Prepares a part of client 5, of the transaction of this number at [`OTHER`].
+    fn prepare(&mut self, of: u64, reads: &[Oref], writes: &[(Oref, bool, u8)]) -> Result<Stamp, Refusal> {
+        let (op, bytes) = (self.op(5), self.effects(reads, writes));
+        let prepare =
+            Prepare { op, of: transaction(of), coordinator: OTHER, seen: Vector::default(), bytes: &bytes };
+        let mut said = self.hand.send(A, Kind::Prepare, |o| prepare.encode(o));
+        said.extend(self.hand.sync());
+        outcomes(&said)[0]
+    }
+
+    fn settle(&mut self, of: u64, prepared: Stamp, is_committed: bool) -> Said {
+        let seen = is_committed.then(decided_there);
+        let settle = Settle { of: transaction(of), coordinator: OTHER, prepared, seen };
+        let mut said = self.hand.send(A, Kind::Settle, |o| settle.encode(o));
+        said.extend(self.hand.sync());
+        said
+    }
+
+    /// The value of an object as anyone reads it.
+    fn value(&mut self, oref: Oref) -> Option<u8> {
+        self.seq += 1;
+        let fetch = self.seq;
+        self.hand.seen(B, oref, fetch)
+    }
+
+    /// The server that comes after it.
+    fn restarted(self) -> Space {
+        Space { hand: self.hand.next(self.hand.log.len()), ..self }
+    }
+
+    fn pass(&mut self, us: u64) -> Said {
+        self.hand.now = self.hand.now.plus_us(us);
+        self.hand.turn()
+    }
+}
+
+fn transaction(n: u64) -> OpId {
+    OpId { client: ClientId(77), slot: 3, seq: n, view: ViewId::new(1, 1) }
+}
+
+/// What a transaction depends on that was decided at [`OTHER`].
+fn decided_there() -> Vector {
+    let mut seen = Vector::default();
+    seen.add(OTHER, Seen::at(ViewId::new(1, 1), Stamp(40)));
+    seen
+}
+
+fn has(said: &Said, kind: Kind) -> bool {
+    said.iter().any(|(_, of, ..)| *of == kind)
+}
+
+#[test]
+fn part_is_seen_once_it_is_settled() {
+    let mut s = space();
+    let prepared = s.prepare(1, &[s.y], &[(s.x, false, 7)]).unwrap();
+    assert_eq!((s.value(s.x), s.hand.stat("prepared")), (Some(1), 1));
+    assert!(has(&s.settle(1, prepared, true), Kind::Settled));
+    assert_eq!((s.value(s.x), s.hand.stat("prepared")), (Some(7), 0));
+    // The client, the coordinator and an operator may bring the same end.
+    assert!(has(&s.settle(1, prepared, true), Kind::Settled));
+    assert!(has(&s.settle(1, prepared, false), Kind::Settled));
+    assert_eq!(s.value(s.x), Some(7));
+}
+
+#[test]
+fn commits_wait_for_what_is_held() {
+    for is_committed in [true, false] {
+        let mut s = space();
+        let prepared = s.prepare(1, &[s.y], &[(s.x, false, 7)]).unwrap();
+        assert!(outcomes(&s.commit(6, &[s.x], &[(s.x, false, 9)])).is_empty(), "it writes what is written");
+        assert!(outcomes(&s.commit(6, &[s.y], &[(s.y, false, 9)])).is_empty(), "it writes what was read");
+        let said = s.settle(1, prepared, is_committed);
+        let ends = outcomes(&said);
+        let (x, y) = (s.value(s.x), s.value(s.y));
+        match is_committed {
+            true => {
+                assert!(matches!(ends[..], [Err(Refusal::Conflict(_)), Ok(_)]), "{ends:?}");
+                assert_eq!((x, y), (Some(7), Some(9)));
+            }
+            false => {
+                assert!(matches!(ends[..], [Ok(_), Ok(_)]), "{ends:?}");
+                assert_eq!((x, y), (Some(9), Some(9)));
+            }
+        }
+    }
+}
+
+#[test]
+fn commit_waits_for_a_bounded_time() {
+    let mut s = space();
+    s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    assert!(outcomes(&s.commit(6, &[s.x], &[(s.y, false, 9)])).is_empty());
+    assert!(outcomes(&s.pass(HELD_US - 1)).is_empty());
+    assert_eq!(outcomes(&s.pass(1)), [Err(Refusal::Conflict(s.x))]);
+}
+
+#[test]
+fn part_that_meets_a_hold_is_refused() {
+    let mut s = space();
+    let first = s.prepare(1, &[s.y], &[(s.x, false, 7)]).unwrap();
+    assert_eq!(s.prepare(2, &[], &[(s.x, false, 8)]), Err(Refusal::Conflict(s.x)));
+    assert_eq!(s.prepare(3, &[], &[(s.y, false, 8)]), Err(Refusal::Conflict(s.y)));
+    let second = s.prepare(4, &[s.y], &[]).unwrap();
+    s.settle(1, first, false);
+    assert_eq!(s.prepare(5, &[], &[(s.y, false, 8)]), Err(Refusal::Conflict(s.y)), "read by another, too");
+    s.settle(4, second, true);
+    s.prepare(6, &[], &[(s.y, false, 8)]).unwrap();
+}
+
+#[test]
+fn holds_outlive_the_server() {
+    let mut s = space();
+    let prepared = s.prepare(1, &[s.y], &[(s.x, false, 7)]).unwrap();
+    let mut s = s.restarted();
+    assert_eq!(s.prepare(2, &[], &[(s.y, false, 8)]), Err(Refusal::Conflict(s.y)));
+    assert_eq!(s.value(s.x), Some(1));
+    s.settle(1, prepared, true);
+    let mut s = s.restarted();
+    assert_eq!((s.value(s.x), s.hand.stat("prepared")), (Some(7), 0));
+}
+
+#[test]
+fn checkpoint_has_what_is_prepared() {
+    let mut s = space();
+    let page = s.hand.lease(A, 1)[0];
+    let new = Oref::new(page, 0).unwrap();
+    let prepared = s.prepare(1, &[s.y], &[(s.x, false, 7), (new, true, 3)]).unwrap();
+    s.hand.flush();
+    let checkpoint = s.hand.installs.iter().flatten().last().cloned().expect("it was stored");
+    assert_eq!(checkpoint.applied, s.hand.last());
+    // All that was logged before is gone; the pages are as they were stored.
+    let stored: BTreeMap<_, _> = s.hand.pages.drain(..).collect();
+    let end = checkpoint.applied;
+    let recovered = Recovery::new(ServerConfig::default(), SpaceId(1), Some(&checkpoint), 10).unwrap();
+    let log = s.hand.log.clone();
+    let mut s = Space { hand: Hand::greeted(recovered, log), ..s };
+    assert!(s.hand.last() > end);
+    s.settle(1, prepared, true);
+    assert!(s.hand.reads.contains(&s.x.page()), "the room there is not known");
+    while let Some(read) = s.hand.reads.pop() {
+        let bytes = stored.get(&read).and_then(|bytes| bytes.as_ref()).map(|bytes| bytes.to_vec());
+        s.hand.input(Input::Read(s.hand.view(), read, Ok(bytes)));
+    }
+    s.hand.sync();
+    s.hand.fetch(B, new.page(), 1_000);
+    while let Some(read) = s.hand.reads.pop() {
+        s.hand.input(Input::Read(s.hand.view(), read, Ok(None)));
+    }
+    assert_eq!(s.hand.stat("prepared"), 0);
+    assert_eq!((s.value(s.x), s.value(new)), (Some(7), Some(3)));
+}
+
+#[test]
+fn places_of_a_part_outlive_its_session() {
+    let mut s = space();
+    let page = s.hand.lease(A, 1)[0];
+    let new = Oref::new(page, 0).unwrap();
+    let prepared = s.prepare(1, &[], &[(new, true, 3)]).unwrap();
+    s.hand.send(A, Kind::Bye, |_| ());
+    s.hand.sync();
+    let other = Conn(3);
+    s.hand.greet(other, 8, 1);
+    s.hand.acknowledge(other, s.hand.last());
+    s.hand.acknowledge(B, s.hand.last());
+    for _ in 0..4 {
+        assert!(!s.hand.lease(other, 64).contains(&page), "the page was given to another client");
+    }
+    s.hand.greet(A, 9, 1);
+    s.settle(1, prepared, true);
+    assert_eq!(s.value(new), Some(3));
+}
+
+#[test]
+fn undecided_transaction_is_aborted_for_good() {
+    let mut s = space();
+    let (op, bytes) = (s.op(5), s.effects(&[], &[(s.x, false, 7)]));
+    let decision = |s: &mut Space| {
+        let said = s.hand.send(B, Kind::Inquire, |o| Inquire { of: op }.encode(o));
+        let (.., body) = said.iter().find(|(_, kind, ..)| *kind == Kind::Decided).expect("decided");
+        Decided::decode(body).unwrap().decision
+    };
+    let parts = vec![Prepared { space: OTHER, view: op.view, at: Stamp(30), writes: true }];
+    let decide = Decide { op, parts, seen: Vector::default(), bytes: &bytes };
+    assert_eq!(decision(&mut s), Decision::Aborted);
+    let said = s.hand.send(A, Kind::Decide, |o| decide.encode(o));
+    assert_eq!(outcomes(&said), [Err(Refusal::NotExecuted)]);
+    assert_eq!((decision(&mut s), s.value(s.x)), (Decision::Aborted, Some(1)));
+}
+
+#[test]
+fn decision_is_told_until_parts_are_settled() {
+    let mut s = space();
+    let (op, bytes) = (s.op(5), s.effects(&[], &[(s.x, false, 7)]));
+    let parts = vec![Prepared { space: OTHER, view: op.view, at: Stamp(30), writes: true }];
+    let decide = Decide { op, parts, seen: decided_there(), bytes: &bytes };
+    let mut said = s.hand.send(A, Kind::Decide, |o| decide.encode(o));
+    let inquire = |s: &mut Space| {
+        let said = s.hand.send(B, Kind::Inquire, |o| Inquire { of: op }.encode(o));
+        Decided::decode(&said[0].3).unwrap()
+    };
+    assert_eq!(inquire(&mut s).decision, Decision::Pending, "it is not durable yet");
+    said.extend(s.hand.sync());
+    let [Ok(decided)] = outcomes(&said)[..] else { panic!("{said:?}") };
+    let told = inquire(&mut s);
+    let seen = told.seen.get(SpaceId(1)).map(|seen| seen.at);
+    assert_eq!((told.decision, seen), (Decision::Committed, Some(decided)));
+    let mut s = s.restarted();
+    assert_eq!(inquire(&mut s), told);
+    assert!(s.hand.consults.is_empty(), "the client tells it first");
+    s.pass(500_000);
+    let consult = s.hand.consults.pop().expect("the participant is told");
+    let Consult::Settle { participant, settle } = &consult else { panic!("{consult:?}") };
+    assert_eq!((*participant, settle.prepared, settle.seen.as_ref()), (OTHER, Stamp(30), Some(&told.seen)));
+    // It is told again if it was not reached.
+    s.hand.input(Input::Consulted(s.hand.view(), consult.clone(), Consulted::Failed("gone".into())));
+    s.pass(999_999);
+    assert!(s.hand.consults.is_empty());
+    s.pass(1);
+    assert_eq!(s.hand.consults.pop().as_ref(), Some(&consult));
+    s.hand.input(Input::Consulted(s.hand.view(), consult, Consulted::Settled));
+    s.hand.turn();
+    s.hand.sync();
+    assert_eq!(s.hand.stat("decided"), 0);
+    s.pass(60_000_000);
+    assert!(s.hand.consults.is_empty(), "it is forgotten");
+}
+
+#[test]
+fn participant_asks_what_became_of_its_part() {
+    for (decision, seen, value) in
+        [(Decision::Committed, decided_there(), 7), (Decision::Aborted, Vector::default(), 1)]
+    {
+        let mut s = space();
+        let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+        let mut s = s.restarted();
+        s.pass(500_000);
+        let consult = s.hand.consults.pop().expect("the coordinator is asked");
+        assert_eq!(consult, Consult::Inquire { coordinator: OTHER, of: transaction(1), prepared });
+        s.hand.input(Input::Consulted(s.hand.view(), consult, Consulted::Decided(decision, seen)));
+        s.hand.sync();
+        assert_eq!((s.value(s.x), s.hand.stat("prepared")), (Some(value), 0));
+    }
+}
+
+#[test]
+fn space_that_is_asked_how_far_it_is_settles_first() {
+    let mut s = space();
+    let ping = |s: &mut Space| {
+        let mut said = s.hand.send(B, Kind::Ping, |o| Ping { of: None }.encode(o));
+        said.extend(s.hand.sync());
+        said
+    };
+    assert!(has(&ping(&mut s), Kind::Pong));
+    let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    let wait = s.hand.send(A, Kind::AwaitSettled, |o| AwaitSettled { upto: prepared }.encode(o));
+    assert!(!has(&wait, Kind::SettledUpto) && !has(&ping(&mut s), Kind::Pong));
+    let said = s.settle(1, prepared, true);
+    assert!(has(&said, Kind::Pong) && has(&said, Kind::SettledUpto), "{said:?}");
+}
+
+#[test]
+fn question_is_refused_while_a_part_is_not_settled() {
+    let mut s = space();
+    s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    s.hand.send(B, Kind::Ping, |o| Ping { of: None }.encode(o));
+    let said = s.pass(2_100_000);
+    let (reason, text) = refused(&said).expect("it is refused");
+    assert_eq!(reason, Refusal::Unavailable);
+    assert!(text.contains("space 63 decides"), "{text}");
+}
