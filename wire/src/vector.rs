@@ -51,12 +51,17 @@ impl Seen {
         self.at >= other.at && self.done >= other.done
     }
 
+    /// The state that is at least to be read.
+    fn least(&self) -> Stamp {
+        self.at.max(self.done)
+    }
+
     /// Both, as one. The view is that of the later stamp: should the space have been put back to before it,
     /// it shows that.
     #[must_use]
     fn join(self, other: Seen) -> Seen {
-        let later = (self.at, self.view).max((other.at, other.view));
-        Seen { view: later.1, at: later.0, done: self.done.max(other.done) }
+        let later = (self.least(), self.view).max((other.least(), other.view));
+        Seen { view: later.1, at: self.at.max(other.at), done: self.done.max(other.done) }
     }
 }
 
@@ -106,7 +111,7 @@ impl Vector {
 
     /// The state that is at least to be read of a space.
     pub fn token(&self, space: SpaceId) -> Option<Token> {
-        self.get(space).map(|seen| Token { space, view: seen.view, stamp: seen.at })
+        self.get(space).map(|seen| Token { space, view: seen.view, stamp: seen.least() })
     }
 
     /// Joins what was seen of one space.

@@ -6,6 +6,7 @@ use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{Ping, Pong};
 use tercel_wire::token::Token;
 
+use super::across::Ends;
 use super::pending::{Asked, TOKENS_MAX};
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
@@ -18,6 +19,7 @@ use crate::txn::{Allowed, Begin, Begun, Echoes};
 pub(super) struct Questions {
     pub echoes: Echoes,
     pub tokens: Tokens,
+    pub ends: Ends,
     /// Why the last question was refused, until one is echoed: the server is cut off from its leader.
     pub refused: Option<Error>,
 }

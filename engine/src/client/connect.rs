@@ -214,14 +214,14 @@ impl Client {
             | FromServer::Offered(_)
             | FromServer::Pong(_)
             | FromServer::Status(_)
-            | FromServer::Health(_)) => self.reply(header, reply)?,
+            | FromServer::Health(_)
+            | FromServer::Settled(_)
+            | FromServer::Decided(_)
+            | FromServer::SettledUpto(_)) => self.reply(header, reply)?,
             // Only tools ask for these, and by themselves.
             FromServer::BackupBegun(_)
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
-            | FromServer::Settled(_)
-            | FromServer::Decided(_)
-            | FromServer::SettledUpto(_)
             | FromServer::Grouped(_) => {
                 return Err(broken(format!("it sent {:?}, which was not asked for", header.kind)));
             }
@@ -305,6 +305,7 @@ impl Client {
         }
         if self.history.view != w.view {
             self.peer.silences = 0;
+            self.ops.end_view();
         }
         self.peer.servers.learn(w.servers);
         self.peer.servers.found();
@@ -353,6 +354,7 @@ impl Client {
                 (self.history.dependencies, self.history.ordered) = Default::default();
                 self.questions.echoes.forget();
                 self.questions.tokens = Tokens::default();
+                self.questions.ends.forget();
                 self.classes.forget();
                 self.ops.forget();
                 self.watches.end(&Error::OtherHistory(r.text.clone()));

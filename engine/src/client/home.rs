@@ -12,7 +12,9 @@ use tercel_wire::vector::Vector;
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
+use crate::txn::{
+    Across, Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher,
+};
 
 impl Home for Client {
     fn may_begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Option<Now>, Error>> {
@@ -105,6 +107,10 @@ impl Home for Client {
     }
 
     fn caller(&mut self) -> Option<&mut dyn Caller> {
+        Some(self)
+    }
+
+    fn across(&mut self) -> Option<&mut dyn Across> {
         Some(self)
     }
 

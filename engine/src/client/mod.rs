@@ -8,6 +8,7 @@
 //! here, flags first, then `W`, then new bytes. A reply is installed only when `W` has reached the stamp it
 //! is valid at, and only if it answers a pending fetch of this connection.
 
+mod across;
 mod begin;
 mod calls;
 mod classes;

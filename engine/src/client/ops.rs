@@ -4,7 +4,7 @@
 //! rejects the id, so a late copy of the request cannot execute.
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
-use tercel_wire::id::{OP_SLOTS_MAX, OpId, PageId, Stamp};
+use tercel_wire::id::{ClientId, OP_SLOTS_MAX, OpId, PageId, Stamp, ViewId};
 use tercel_wire::message::{
     Commit, OPERATION, Outcome, Part, Refusal, Resolve, Response, ResponseEnd, Verdict,
 };
@@ -16,7 +16,7 @@ use crate::mutant::{Rule, dropped};
 use crate::rpc::credit::ByteCredit;
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::LocalWrite;
+use crate::txn::{LocalWrite, SentPart};
 
 /// The slots of a client.
 pub(super) struct Ops {
@@ -50,6 +50,8 @@ struct Busy {
     abandoned: bool,
     /// It makes objects.
     makes: bool,
+    /// It is not sent yet.
+    is_reserved: bool,
     /// It is a call; and what that came to.
     call: Option<CallSlot>,
 }
@@ -85,12 +87,12 @@ impl Ops {
     /// Operations without an answer.
     pub(super) fn unanswered(&self) -> Vec<OpId> {
         let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
-        busy.filter(|b| b.outcome.is_none()).map(|b| b.op).collect()
+        busy.filter(|b| b.outcome.is_none() && !b.is_reserved).map(|b| b.op).collect()
     }
 
     /// Says whether there is an operation without an answer.
     pub(super) fn is_owed(&self) -> bool {
-        self.slots.iter().filter_map(|s| s.busy.as_ref()).any(|b| b.outcome.is_none())
+        self.slots.iter().filter_map(|s| s.busy.as_ref()).any(|b| b.outcome.is_none() && !b.is_reserved)
     }
 
     /// Says whether an unresolved operation writes to the page.
@@ -176,6 +178,33 @@ impl Ops {
         Some(self.slots.len() as u16 - 1)
     }
 
+    /// Takes a slot for an operation, which is not sent yet.
+    fn reserve(&mut self, client: ClientId, view: ViewId) -> Option<OpId> {
+        let index = self.take()?;
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.seq += 1;
+        let op = OpId { client, slot: index, seq: slot.seq, view };
+        slot.busy = Some(Busy {
+            op,
+            // What a call names has stamps of its own.
+            base: Stamp::MAX,
+            local_writes: Vec::new(),
+            outcome: None,
+            asked: None,
+            abandoned: false,
+            makes: false,
+            is_reserved: true,
+            call: None,
+        });
+        Some(op)
+    }
+
+    /// The server leads another view: what was reserved in the one before and is not sent yet never will be.
+    pub(super) fn end_view(&mut self) {
+        let busy = self.slots.iter_mut().filter_map(|s| s.busy.as_mut());
+        busy.filter(|b| b.is_reserved).for_each(|b| _ = b.outcome.get_or_insert(Err(Refusal::NotExecuted)));
+    }
+
     fn release(&mut self, op: OpId) -> Option<Outcome> {
         let slot = self.slots.get_mut(op.slot as usize)?;
         let busy = slot.busy.take_if(|b| b.op == op && b.outcome.is_some())?;
@@ -196,11 +225,25 @@ impl Client {
         local_writes: &mut Vec<LocalWrite>,
         bytes: &[u8],
     ) -> Option<Result<OpId, Error>> {
+        if let Err(e) = self.may_send(local_writes, bytes)? {
+            return Some(Err(e));
+        }
+        let op = self.reserve_op()?;
+        self.enter(op, base, local_writes);
+        self.send_commit(op, bytes);
+        self.stats.commits += 1;
+        Some(Ok(op))
+    }
+
+    fn may_send(&self, local_writes: &[LocalWrite], bytes: &[u8]) -> Option<Result<(), Error>> {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
+        }
+        if bytes.len() > limits::TRANSACTION_BYTES_MAX {
+            return Some(Err(Error::Full(Bound::Message)));
         }
         let holds = |o: &LocalWrite| self.leases.holds(o.oref, o.placed);
         let mut lost = local_writes.iter().filter(|o| o.new && !holds(o)).peekable();
@@ -211,38 +254,67 @@ impl Client {
                 lost.find(|o| o.is_brought).map_or(Error::Conflict(None), |o| Error::PlaceLost(o.oref));
             return Some(Err(error));
         }
-        let index = self.ops.take()?;
+        Some(Ok(()))
+    }
+
+    /// Takes the slot of an operation; `None` if there is none.
+    pub(super) fn reserve_op(&mut self) -> Option<OpId> {
+        self.ops.reserve(self.id, self.history.view)
+    }
+
+    /// Gives back the slot of an operation that was reserved. One that was sent is abandoned.
+    pub(super) fn give_back_op(&mut self, op: OpId) {
+        let Some(busy) = self.ops.busy(op) else { return };
+        if busy.is_reserved {
+            busy.outcome = Some(Err(Refusal::NotExecuted));
+            self.ops.release(op);
+        } else {
+            self.abandon(op);
+        }
+    }
+
+    /// Sends a space's part of a transaction under the operation that was reserved for it.
+    pub(super) fn send_reserved(
+        &mut self,
+        part: &mut SentPart<'_>,
+        kind: Kind,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Option<Result<(), Error>> {
+        if let Err(e) = self.may_send(part.local_writes, part.effects)? {
+            return Some(Err(e));
+        }
+        if !self.ops.busy(part.op).is_some_and(|busy| busy.is_reserved && busy.outcome.is_none()) {
+            // It was of a view, or a session, that is over.
+            return Some(Err(Error::Conflict(None)));
+        }
+        self.enter(part.op, part.base, part.local_writes);
+        if kind == Kind::Prepare
+            && let Some(busy) = self.ops.busy(part.op)
+        {
+            // Nothing is changed by it: the settlement comes in the stream as another's commit.
+            busy.local_writes.clear();
+        }
+        let mut body = Vec::with_capacity(64 + part.effects.len());
+        encode(&mut body);
+        self.say(kind, &body);
+        Some(Ok(()))
+    }
+
+    /// Notes what a reserved operation, which is sent now, makes and changes.
+    fn enter(&mut self, op: OpId, base: Stamp, local_writes: &mut Vec<LocalWrite>) {
         for o in local_writes.iter().filter(|o| o.new) {
             self.leases.made(o.oref, o.object.len());
         }
         let makes = local_writes.iter().any(|o| o.new);
-        let slot = &mut self.ops.slots[index as usize];
-        slot.seq += 1;
-        let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.history.view };
         let heard =
             |o: &LocalWrite| self.fetches.is_subscribed(o.oref.page()) || dropped(Rule::OwnUnsubscribed);
         let keep: Vec<LocalWrite> = std::mem::take(local_writes).into_iter().filter(heard).collect();
         if dropped(Rule::OwnShownAtSend) {
             keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object, Stamp::ZERO));
         }
-        self.ops.slots[index as usize].busy = Some(Busy {
-            op,
-            base,
-            local_writes: keep,
-            outcome: None,
-            asked: None,
-            abandoned: false,
-            makes,
-            call: None,
-        });
-        if bytes.len() > limits::TRANSACTION_BYTES_MAX {
-            self.ops.slots[index as usize].busy = None;
-            self.ops.free.push(index);
-            return Some(Err(Error::Full(Bound::Message)));
+        if let Some(busy) = self.ops.busy(op) {
+            (busy.base, busy.local_writes, busy.makes, busy.is_reserved) = (base, keep, makes, false);
         }
-        self.send_commit(op, bytes);
-        self.stats.commits += 1;
-        Some(Ok(op))
     }
 
     fn send_commit(&mut self, op: OpId, mut bytes: &[u8]) {
@@ -268,22 +340,11 @@ impl Client {
         if !self.ops.call_bytes.allows(bytes) {
             return None;
         }
-        let index = self.ops.take()?;
+        let op = self.reserve_op()?;
         self.ops.call_bytes.spend(bytes);
-        let slot = &mut self.ops.slots[index as usize];
-        slot.seq += 1;
-        let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.history.view };
-        slot.busy = Some(Busy {
-            op,
-            // What it names has stamps of its own.
-            base: Stamp::MAX,
-            local_writes: Vec::new(),
-            outcome: None,
-            asked: None,
-            abandoned: false,
-            makes: false,
-            call: Some(CallSlot { bytes, body: None }),
-        });
+        if let Some(busy) = self.ops.busy(op) {
+            (busy.call, busy.is_reserved) = (Some(CallSlot { bytes, body: None }), false);
+        }
         Some(op)
     }
 

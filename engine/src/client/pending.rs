@@ -34,14 +34,17 @@
 //! | questions about tokens that a later echo left | `TOKENS_MAX` | `Pending::joined` |
 //! | bindings | one of each interface | `calls::BoundTo::Asked` |
 //! | definitions | one of each class of the program | `Classes`, by name |
+//! | settlements and inquiries | `across::ENDS_MAX` | `Client::consult` |
+//! | stamps up to which all is to be settled | `across::SETTLED_MAX` | `Across::settled_from` |
 //! | what is [`Single`] | one of each | `Pending::has` |
 
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::PageId;
+use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::message::FromServer;
 use tercel_wire::token::Token;
 
 use super::Client;
+use crate::effect::Consulted;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
@@ -61,6 +64,12 @@ pub(super) enum Asked {
     Bind(Box<ThroughKey>),
     /// A class of this name.
     Define(&'static str),
+    /// The settlement of a transaction over several spaces.
+    Settle,
+    /// The end of one.
+    Inquire,
+    /// That no prepare up to a stamp waits for its settlement.
+    AwaitSettled(Stamp),
     /// Something of which one is asked for at a time.
     Single(Single),
 }
@@ -92,6 +101,9 @@ impl Asked {
             Asked::Question(_) => Kind::Ping,
             Asked::Bind(_) => Kind::Bind,
             Asked::Define(_) => Kind::Define,
+            Asked::Settle => Kind::Settle,
+            Asked::Inquire => Kind::Inquire,
+            Asked::AwaitSettled(_) => Kind::AwaitSettled,
             Asked::Single(Single::Lease) => Kind::Lease,
             Asked::Single(Single::Catalogue) => Kind::Catalogue,
             Asked::Single(Single::Interfaces) => Kind::Interfaces,
@@ -133,7 +145,8 @@ pub(super) struct Pending {
 impl Pending {
     /// Says whether an answer is to come that is not only a sign of life.
     pub(super) fn is_owed(&self) -> bool {
-        self.by_call.values().any(|asked| !matches!(asked, Asked::Question(_)))
+        // A settlement may take as long as the servers of other spaces.
+        self.by_call.values().any(|asked| !matches!(asked, Asked::Question(_) | Asked::AwaitSettled(_)))
     }
 
     /// The number of the next message.
@@ -150,6 +163,11 @@ impl Pending {
     /// Says whether such a request is under way.
     pub(super) fn has(&self, single: Single) -> bool {
         self.single[single as usize]
+    }
+
+    /// The number of requests of some kind that are under way.
+    pub(super) fn count(&self, is_it: impl Fn(&Asked) -> bool) -> usize {
+        self.by_call.values().filter(|asked| is_it(asked)).count()
     }
 
     fn enter(&mut self, call: u64, asked: Asked) {
@@ -245,6 +263,14 @@ impl Client {
             }
             (Asked::Bind(key), FromServer::Bound(bound)) => self.bound(&key, bound),
             (Asked::Define(name), FromServer::Defined(_)) => self.classes.defined(name),
+            (Asked::Settle, FromServer::Settled(_)) => {
+                self.questions.ends.answered(call, Ok(Consulted::Settled));
+            }
+            (Asked::Inquire, FromServer::Decided(decided)) => {
+                let decided = Consulted::Decided(decided.decision, decided.seen);
+                self.questions.ends.answered(call, Ok(decided));
+            }
+            (Asked::AwaitSettled(upto), FromServer::SettledUpto(_)) => self.questions.ends.settled(upto, at),
             (Asked::Single(Single::Lease), FromServer::Leased(leased)) => self.leases.granted(leased),
             (Asked::Single(Single::Catalogue), FromServer::Classes(classes)) => self.catalogue_came(classes),
             (Asked::Single(Single::Interfaces), FromServer::Offered(offered)) => {
@@ -301,6 +327,8 @@ impl Client {
             Asked::Question(None) => self.not_echoed(call, error),
             Asked::Bind(key) => self.peer.calls.refused(&key, error),
             Asked::Define(name) => self.classes.refused(name, error),
+            Asked::Settle | Asked::Inquire => self.questions.ends.answered(call, Err(error)),
+            Asked::AwaitSettled(upto) => self.questions.ends.not_settled(upto, error),
             Asked::Single(Single::Lease) => self.leases.refused(error),
             Asked::Single(Single::Interfaces) => self.tools.interfaces = Some(Err(error)),
             Asked::Single(Single::Status) => self.tools.status = Some(Err(error)),
@@ -326,8 +354,12 @@ impl Client {
                 Asked::Question(_) => self.questions.echoes.lost(call),
                 Asked::Bind(key) => self.peer.calls.lost(&key),
                 Asked::Define(name) => self.classes.lost(name),
+                Asked::Settle | Asked::Inquire => {
+                    let lost = Error::Unavailable("the connection was lost".into());
+                    self.questions.ends.answered(call, Err(lost));
+                }
                 // That they are asked for stands here alone.
-                Asked::Single(_) => {}
+                Asked::AwaitSettled(_) | Asked::Single(_) => {}
             }
         }
         self.peer.pending.by_call = lost;
@@ -337,11 +369,11 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use tercel_wire::frame::split;
-    use tercel_wire::id::{ClassId, SpaceId, Stamp, ViewId};
+    use tercel_wire::id::{ClassId, OpId, SpaceId, ViewId};
     use tercel_wire::interface::InterfaceSchema;
     use tercel_wire::message::{
-        Bound, Classes, Defined, Dependencies, Health, HealthState, Leased, PageReply, Pong, Refusal,
-        Refused, Unchanged,
+        Bound, Classes, Decided, Decision, Defined, Dependencies, Health, HealthState, Leased, PageReply,
+        Pong, Refusal, Refused, Settle, Unchanged,
     };
     use tercel_wire::vector::Vector;
 
@@ -349,7 +381,7 @@ mod tests {
     use super::super::{Input, LinkState};
     use super::*;
     use crate::error::Bound as Limit;
-    use crate::txn::{Caller, Through};
+    use crate::txn::{Across, Caller, Through};
 
     const PAGE: PageId = match PageId::new(7) {
         Some(page) => page,
@@ -380,7 +412,13 @@ mod tests {
             client.health(&mut None).is_some(),
             client.allocate(now, &scope, 64).is_some(),
             client.depend(&on()).is_some(),
+            client.settled_from(Stamp(7)).is_some(),
         ];
+        if client.peer.pending.count(|asked| matches!(asked, Asked::Settle | Asked::Inquire)) == 0 {
+            let (of, coordinator) = (OpId::default(), SpaceId(2));
+            _ = client.settle(&Settle { of, coordinator, prepared: Stamp(7), seen: None });
+            _ = client.inquire(of);
+        }
         if client.peer.pending.call_of(|asked| matches!(asked, Asked::Define(_))).is_none() {
             client.request(Asked::Define("C"), &[]);
         }
@@ -396,7 +434,7 @@ mod tests {
         let mut client = Client::connected_for_test();
         client.history.space = SpaceId(1);
         assert!(!ask(&mut client, &mut None));
-        assert_eq!(client.peer.pending.by_call.len(), 12);
+        assert_eq!(client.peer.pending.by_call.len(), 15);
         client
     }
 
@@ -432,6 +470,9 @@ mod tests {
             (Kind::Status, b"{}".to_vec()),
             (Kind::Health, bytes(|o| health.encode(o))),
             (Kind::Dependencies, bytes(|o| Dependencies { on: on() }.encode(o))),
+            (Kind::Settled, vec![]),
+            (Kind::Decided, bytes(|o| Decided { decision: Decision::Aborted, seen: on() }.encode(o))),
+            (Kind::SettledUpto, vec![]),
             (Kind::Page, page(PAGE, 2)),
             (Kind::Page, page(OTHER, 1)),
         ]
@@ -451,9 +492,9 @@ mod tests {
                 let mut client = asking();
                 client.told_for_test(kind, call, |o| o.extend_from_slice(&body));
                 if client.peer.link == LinkState::Up {
-                    assert_eq!(client.peer.pending.by_call.len(), 11, "{asked} was answered with {kind:?}");
+                    assert_eq!(client.peer.pending.by_call.len(), 14, "{asked} was answered with {kind:?}");
                     assert!(
-                        answers.contains(&kind) && i < 11,
+                        answers.contains(&kind) && i < 14,
                         "{asked} was answered with {kind:?}, the {i}th"
                     );
                     fits += 1;
@@ -463,7 +504,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(fits, 11);
+        assert_eq!(fits, 14);
     }
 
     #[test]
@@ -489,6 +530,8 @@ mod tests {
                 _ if asked == "Single(Health)" => client.health(&mut Some(0)).and_then(Result::err),
                 _ if asked == "Single(Interfaces)" => client.interfaces().and_then(Result::err),
                 _ if asked == "Single(Depend)" => client.depend(&on()).and_then(Result::err),
+                "Settle" | "Inquire" => client.answered(call).and_then(Result::err),
+                "AwaitSettled" => client.settled_from(Stamp(7)).and_then(Result::err),
                 _ if asked == "Single(Lease)" => {
                     let scope = client.reader.scope().unwrap();
                     client.allocate(Now(1), &scope, 64).and_then(Result::err)

@@ -24,12 +24,19 @@ pub struct Committed {
 }
 
 /// A transaction as it is sent.
-struct Parcel {
+pub(super) struct Parcel {
     /// The state that it read.
-    base: Stamp,
-    local_writes: Vec<LocalWrite>,
+    pub base: Stamp,
+    pub local_writes: Vec<LocalWrite>,
     /// [`CommitEffects`] as bytes.
-    effects: Vec<u8>,
+    pub effects: Vec<u8>,
+}
+
+/// Progress of a transaction that is to be sent.
+#[derive(Default)]
+pub(super) struct Sending {
+    judging: Judging,
+    parcel: Option<Parcel>,
 }
 
 impl Tx<'_> {
@@ -47,81 +54,90 @@ impl Tx<'_> {
             let stamp = self.scope.snapshot();
             return Ok(Committed { stamp, token: self.token_of(stamp)?, op: None });
         }
-        let mut sent: Option<OpId> = None;
-        let mut outcome = None;
-        let mut parcel = None;
-        let mut judging = Judging::default();
+        let (mut sending, mut sent, mut refused, mut answer) = (Sending::default(), None, None, None);
         let driven = self.port.drive(self.until, &mut |home, now| {
-            let op = match sent {
-                Some(op) => op,
-                None => {
-                    if self.is_late(now) {
-                        outcome = Some(Err(Error::Timeout(None)));
+            if sent.is_none() {
+                let submit = |home: &mut dyn Home, parcel: &mut Parcel| {
+                    home.submit(now, parcel.base, &mut parcel.local_writes, &parcel.effects)
+                };
+                match self.send(home, now, &mut sending, submit) {
+                    None => return Step::Wait,
+                    Some(Ok(op)) => sent = Some(op),
+                    Some(Err(e)) => {
+                        refused = Some(e);
                         return Step::Done;
                     }
-                    if let Err(e) = self.may_be_sent(home) {
-                        outcome = Some(Err(e));
-                        return Step::Done;
-                    }
-                    if parcel.is_none() {
-                        match self.judge_named(home, now, &mut judging) {
-                            None => return Step::Wait,
-                            Some(Err(e)) => {
-                                outcome = Some(Err(e));
-                                return Step::Done;
-                            }
-                            Some(Ok(())) => {}
-                        }
-                    }
-                    let parcel = parcel.get_or_insert_with(|| self.parcel(home));
-                    match home.submit(now, parcel.base, &mut parcel.local_writes, &parcel.effects) {
-                        None => return Step::Wait,
-                        Some(Err(e)) => {
-                            outcome = Some(match e {
-                                // What was read may have named the place, and name another one now.
-                                Error::PlaceLost(_) => home.recheck(&self.scope).and(Err(e)),
-                                e => Err(e),
-                            });
-                            return Step::Done;
-                        }
-                        Some(Ok(op)) => *sent.insert(op),
-                    }
                 }
-            };
-            match home.outcome(op) {
-                Some(o) => {
-                    if let Ok(_) | Err(Refusal::Unknown) = o {
-                        self.made.borrow().keys().for_each(|oref| home.filled(*oref));
-                    }
-                    outcome = Some(Ok((op, o, home.token(Stamp::ZERO))));
-                    Step::Done
-                }
-                None => Step::Wait,
             }
+            answer = sent.and_then(|op| self.answer(home, op));
+            if answer.is_some() { Step::Done } else { Step::Wait }
         });
-        match (driven, outcome) {
-            (Err(e), _) => match sent {
-                None => Err(e),
-                // It is on its way: whatever kept the answer off, the outcome is unknown.
-                Some(op) => {
-                    self.holds.borrow().iter().for_each(|hold| hold.keep());
-                    let abandoned = self.port.drive(None, &mut |home, _| {
-                        self.made.borrow().keys().for_each(|oref| home.filled(*oref));
-                        home.abandon(op);
-                        Step::Done
-                    });
-                    // A home that is closed keeps nothing that could be abandoned.
-                    abandoned.ok();
-                    Err(Error::unknown(op))
-                }
-            },
-            (Ok(()), Some(Ok((op, outcome, of)))) => match verdict(op, outcome) {
-                Ok(stamp) => Ok(Committed { stamp, token: Token { stamp, ..of }, op: Some(op) }),
-                Err(e) => Err(self.with_class(e)),
-            },
-            (Ok(()), Some(Err(e))) => Err(e),
-            (Ok(()), None) => Err(Error::Timeout(sent.map(Box::new))),
+        let Some(op) = sent else {
+            return Err(driven.err().or(refused).unwrap_or(Error::Timeout(None)));
+        };
+        let token = self.end(op, driven, answer)?;
+        Ok(Committed { stamp: token.stamp, token, op: Some(op) })
+    }
+
+    /// Sends it by `submit` as soon as it may be sent.
+    pub(super) fn send<R>(
+        &self,
+        home: &mut dyn Home,
+        now: Now,
+        sending: &mut Sending,
+        submit: impl FnOnce(&mut dyn Home, &mut Parcel) -> Option<Result<R, Error>>,
+    ) -> Option<Result<R, Error>> {
+        if self.is_late(now) {
+            return Some(Err(Error::Timeout(None)));
         }
+        if let Err(e) = self.may_be_sent(home) {
+            return Some(Err(e));
+        }
+        if sending.parcel.is_none()
+            && let Err(e) = self.judge_named(home, now, &mut sending.judging)?
+        {
+            return Some(Err(e));
+        }
+        let parcel = sending.parcel.get_or_insert_with(|| self.parcel(home));
+        Some(match submit(home, parcel)? {
+            // What was read may have named the place, and name another one now.
+            Err(Error::PlaceLost(oref)) => home.recheck(&self.scope).and(Err(Error::PlaceLost(oref))),
+            end => end,
+        })
+    }
+
+    /// The answer to the operation that it was sent as, and the history that it is of.
+    pub(super) fn answer(&self, home: &mut dyn Home, op: OpId) -> Option<(Outcome, Token)> {
+        let outcome = home.outcome(op)?;
+        if let Ok(_) | Err(Refusal::Unknown) = outcome {
+            self.made.borrow().keys().for_each(|oref| home.filled(*oref));
+        }
+        Some((outcome, home.token(Stamp::ZERO)))
+    }
+
+    /// The end of waiting for the answer.
+    pub(super) fn end(
+        &self,
+        op: OpId,
+        driven: Result<(), Error>,
+        answer: Option<(Outcome, Token)>,
+    ) -> Result<Token, Error> {
+        if let (Ok(()), Some((outcome, of))) = (&driven, answer) {
+            return match verdict(op, outcome) {
+                Ok(stamp) => Ok(Token { stamp, ..of }),
+                Err(e) => Err(self.with_class(e)),
+            };
+        }
+        // It is on its way: whatever kept the answer off, the outcome is unknown.
+        self.holds.borrow().iter().for_each(|hold| hold.keep());
+        let abandoned = self.port.drive(None, &mut |home, _| {
+            self.made.borrow().keys().for_each(|oref| home.filled(*oref));
+            home.abandon(op);
+            Step::Done
+        });
+        // A home that is closed keeps nothing that could be abandoned.
+        abandoned.ok();
+        Err(Error::unknown(op))
     }
 
     /// Adds the class to a conflict over an object that this transaction wrote.
@@ -252,8 +268,25 @@ impl Tx<'_> {
     }
 }
 
+/// Commits, and finds out what became of it if no answer came: the state that it made, or read.
+pub(crate) fn commit_surely(tx: Tx<'_>) -> Result<Token, Error> {
+    let (port, until) = (tx.port, tx.until);
+    match tx.commit() {
+        Ok(committed) => Ok(committed.token),
+        Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Err(Error::Conflict(None)),
+        Err(Error::Timeout(Some(op))) => found(port, until, *op),
+        Err(e) => Err(e),
+    }
+}
+
+/// The state that an operation made whose answer did not come; `Conflict` if it was not executed.
+pub(super) fn found(port: &dyn Port, until: Option<Now>, op: OpId) -> Result<Token, Error> {
+    let stamp = resolve(port, until, op)?.ok_or(Error::Conflict(None))?;
+    token_of(port, until, stamp)
+}
+
 /// A stamp that the home has shown or was answered, to pass on.
-pub(super) fn token_of(port: &dyn Port, until: Option<Now>, stamp: Stamp) -> Result<Token, Error> {
+fn token_of(port: &dyn Port, until: Option<Now>, stamp: Stamp) -> Result<Token, Error> {
     let mut token = None;
     port.drive(until, &mut |home, _| {
         token = Some(home.token(stamp));
@@ -275,7 +308,7 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
 ///
 /// # Errors
 /// `Timeout` if the server no longer knows, or cannot be asked.
-pub fn resolve(port: &dyn Port, until: Option<Now>, op: OpId) -> Result<Option<Stamp>, Error> {
+fn resolve(port: &dyn Port, until: Option<Now>, op: OpId) -> Result<Option<Stamp>, Error> {
     let mut found = None;
     port.drive(until, &mut |home, now| match home.resolve(now, op) {
         Some(outcome) => {

@@ -10,13 +10,14 @@
 use std::sync::Arc;
 
 use tercel_heap::{RefView, Scope, TypeKey};
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::Outcome;
+use tercel_wire::message::{Outcome, Prepared, Settle};
 use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
 use super::{Begin, Begun};
+use crate::effect::Consulted;
 use crate::error::Error;
 use crate::time::Now;
 use crate::txn::{Caller, Hold, Place, Ticket};
@@ -156,10 +157,83 @@ pub trait Home {
         None
     }
 
+    /// The home's side of transactions over several spaces, if it can take part in them.
+    fn across(&mut self) -> Option<&mut dyn Across> {
+        None
+    }
+
     /// The home's side of watches, if it has them.
     fn watcher(&mut self) -> Option<&mut dyn Watcher> {
         None
     }
+}
+
+/// A home's side of transactions over several spaces. `None` means: call again when something has happened.
+pub trait Across {
+    /// Takes the slot of an operation: of the part that this home will send, and at the coordinator that of
+    /// the transaction. It is sent, or given back.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn reserve(&mut self) -> Option<Result<OpId, Error>>;
+
+    /// Gives a slot back. Nothing is executed for an operation that was not sent; one that was is abandoned.
+    fn unreserve(&mut self, op: OpId);
+
+    /// Sends a part to be prepared for a transaction. [`Home::outcome`] has its outcome, as of a commit.
+    ///
+    /// # Errors
+    /// As [`Home::submit`]; `Conflict` if the slot was lost. Nothing was sent then.
+    fn prepare(
+        &mut self,
+        part: &mut SentPart<'_>,
+        of: OpId,
+        coordinator: SpaceId,
+    ) -> Option<Result<(), Error>>;
+
+    /// Sends the coordinator's part, which decides that the transaction is committed: these others have
+    /// prepared. [`Home::outcome`] has its outcome.
+    ///
+    /// # Errors
+    /// As [`Across::prepare`].
+    fn decide(&mut self, part: &mut SentPart<'_>, others: &[Prepared]) -> Option<Result<(), Error>>;
+
+    /// Notifies the space of the end of a transaction that it has prepared, and gives the call of the message.
+    /// `None` while there is no connection, or very many answers are to come.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn settle(&mut self, settle: &Settle) -> Option<Result<u64, Error>>;
+
+    /// Asks the space what became of a transaction that it coordinates, and gives the call of the message.
+    /// `None` as of [`Across::settle`].
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn inquire(&mut self, of: OpId) -> Option<Result<u64, Error>>;
+
+    /// The answer to such a call, once; an error if none will come. Those that nobody takes are dropped.
+    fn answered(&mut self, call: u64) -> Option<Result<Consulted, Error>>;
+
+    /// A stamp from which on no prepare up to this one waits for its settlement. The state at hand has it.
+    ///
+    /// # Errors
+    /// In the server's words if it refuses to wait for that any longer; `Unavailable`.
+    fn settled_from(&mut self, upto: Stamp) -> Option<Result<Stamp, Error>>;
+}
+
+/// A space's part of a transaction over several, as it is sent.
+pub struct SentPart<'a> {
+    /// The operation, which was reserved for it.
+    pub op: OpId,
+    /// As of [`Home::submit`].
+    pub base: Stamp,
+    /// As of [`Home::submit`].
+    pub local_writes: &'a mut Vec<LocalWrite>,
+    /// As of [`Home::submit`].
+    pub effects: &'a [u8],
+    /// States on which the transaction rests, and what is known of its other parts.
+    pub seen: &'a Vector,
 }
 
 /// An object that a transaction wants to read.

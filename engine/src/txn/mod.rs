@@ -4,6 +4,7 @@
 //! of a server, or the server itself. A [`Port`] is the seam between a home and the threads that use it: "do
 //! this with the home locked, and wait until it is done".
 
+mod across;
 mod call;
 mod commit;
 mod edit;
@@ -30,19 +31,20 @@ use tercel_wire::record::Ref;
 use tercel_wire::token::Token;
 
 use crate::error::Error;
-use crate::mutant::{Rule, dropped};
 use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
+pub(crate) use across::settled_from;
 pub use call::{
     Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, ThroughKey, Ticket, UnderWay,
 };
 pub use commit::Committed;
+pub(crate) use commit::commit_surely;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
-pub use home::{Heard, Home, LocalWrite, Located, Search, Wanted, WatchId, Watcher};
+pub use home::{Across, Heard, Home, LocalWrite, Located, Search, SentPart, Wanted, WatchId, Watcher};
 pub(crate) use places::Places;
 pub use places::{Hold, Place};
 pub(crate) use read::Boxed;
@@ -379,22 +381,11 @@ fn attempts<R, E: From<Error>>(
             saw.iter_mut().try_for_each(|saw| tx.state().map(saw))?;
         }
         let conflict = match returned {
-            Ok(value) => match tx.commit() {
-                Ok(committed) => {
-                    saw.iter_mut().for_each(|saw| saw(committed.token));
+            Ok(value) => match commit_surely(tx) {
+                Ok(token) => {
+                    saw.iter_mut().for_each(|saw| saw(token));
                     return Ok(value);
                 }
-                Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => {
-                    Error::Conflict(None).into()
-                }
-                Err(Error::Timeout(Some(op))) => match commit::resolve(port, until, *op)? {
-                    Some(stamp) => {
-                        let token = commit::token_of(port, until, stamp)?;
-                        saw.iter_mut().for_each(|saw| saw(token));
-                        return Ok(value);
-                    }
-                    None => Error::Conflict(None).into(),
-                },
                 Err(e) if e.is_retryable() => e.into(),
                 Err(e) => return Err(e.into()),
             },

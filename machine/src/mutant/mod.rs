@@ -285,6 +285,9 @@ OF_SPACES {
     ExportIsNoRoot,
     TokenNotWaitedFor,
     BehindWelcomed,
+    DoneNotCovered,
+    DecideWithoutVotes,
+    PreparesNotJoined,
 }
 /// The rules of readers at members that follow: tests of `tercel-engine` notice them.
 OF_READERS {

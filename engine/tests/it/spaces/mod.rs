@@ -3,6 +3,8 @@
 mod foreign;
 mod groups;
 mod judged;
+mod several;
+mod transfers;
 
 use self::judged::{Done, Guarantee, Judged, both};
 use crate::collect::status;

@@ -6,8 +6,14 @@
 //! change sees, in every other space, at least what its writer had seen (Kordale and Ahamad's Flex; the
 //! vector has one entry a space and not one a copy, because a cache shows one state of a space).
 //!
+//! A transaction that writes several spaces commits in two phases ([`commit`]). From its commit until it is
+//! settled everywhere its prepares stand in the vectors of those who know of it: whoever has seen one part waits
+//! for the others.
+//!
 //! The invariant: the vector of a session is *closed*: what it has of one space covers what the space rests
 //! on in that state. Only the states of `Session::open` are not joined yet.
+
+mod commit;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::time::Duration;
@@ -15,7 +21,7 @@ use std::time::Duration;
 use tercel_wire::far::Far;
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::token::Token;
-use tercel_wire::vector::{VECTOR_MAX, Vector};
+use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
 use crate::error::Error;
 use crate::limits;
@@ -86,11 +92,12 @@ pub struct InSpace<'a, 's> {
     options: Options,
 }
 
-/// States of several spaces that go together, for reading: no effect is in one of them whose cause is missing
-/// in another.
+/// States of several spaces that go together: no effect is in one of them whose cause is missing in another.
+/// Each is that of a transaction, and [`Session::run`] commits these as one.
 pub struct Cut<'a> {
     session: &'a Session<'a>,
     within: Within<'a>,
+    may_write: bool,
     /// The states that it needs at least.
     needs: RefCell<Vector>,
     transactions: Vec<OnceCell<Tx<'a>>>,
@@ -250,6 +257,17 @@ impl<'s> Session<'s> {
         self.drive(at, within, |home| home.depend(others))
     }
 
+    /// Waits until the transactions over several spaces of which a space is known to have a part are settled
+    /// there. Gives a stamp of it from which on they are.
+    fn settled_from(&self, at: usize, seen: Option<Seen>, within: &Within<'_>) -> Result<Stamp, Error> {
+        let done = seen.map_or(Stamp::ZERO, |seen| seen.done);
+        if done == Stamp::ZERO || dropped(Rule::DoneNotCovered) {
+            return Ok(Stamp::ZERO);
+        }
+        let port = self.spaces[at].1;
+        txn::settled_from(port, within.until(port), done)
+    }
+
     /// A state of a space was read or made.
     fn saw(&self, at: usize, token: Token) {
         let last = &mut self.open.borrow_mut()[at];
@@ -341,35 +359,83 @@ impl<'s> Session<'s> {
     pub fn read_with<R>(
         &self,
         options: impl Into<Options>,
+        body: impl FnMut(&Cut<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.attempts(options.into(), false, body)
+    }
+
+    /// Runs `body` in a transaction that reads and writes several spaces in states that go together, and commits
+    /// it in all of them or in none, whatever becomes of this program and of their servers. `body` may run
+    /// more than once. What was read holds in all spaces at the moment of the commit.
+    ///
+    /// A transaction that has read and written one space alone commits there, as [`InSpace::run`] does. Otherwise
+    /// every other space prepares its part first, all at the same time, and then the first one in the order of
+    /// the session's names that was written decides; that is two round trips and two syncs.
+    ///
+    /// # Errors
+    /// The error that `body` returned on states that go together; `Conflict` after many attempts; `Timeout` with
+    /// the operation if it is not known whether it was committed: it will be in all spaces or in none;
+    /// `Invalid` if it has a part in more than 16 spaces, or more than 256 KiB of reads and writes in one of
+    /// several, and as [`InSpace::run`]; and as a transaction in each of the spaces.
+    pub fn run<R>(&self, body: impl FnMut(&Cut<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        self.run_with(Options::default(), body)
+    }
+
+    /// [`Session::run`] with isolation, freshness and time-out, as of [`Session::read_with`]. Under
+    /// [`Isolation::Snapshot`] only what is written is checked, and only spaces that are written have a part.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_with<R>(
+        &self,
+        options: impl Into<Options>,
+        body: impl FnMut(&Cut<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.attempts(options.into(), true, body)
+    }
+
+    fn attempts<R>(
+        &self,
+        options: Options,
+        may_write: bool,
         mut body: impl FnMut(&Cut<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let _amid = self.enter()?;
-        let options = options.into();
         let until = self.spaces.first().and_then(|(_, port)| Some((*port as _, options.until(*port)?)));
         let within = Within { options, until };
         self.close(None, &within)?;
-        let needs = RefCell::new(self.seen.borrow().clone());
-        options.at_least.iter().for_each(|token| needs.borrow_mut().join(&Vector::of(*token)));
+        let mut needs = self.seen.borrow().clone();
+        options.at_least.iter().for_each(|token| needs.join(&Vector::of(*token)));
+        let mut conflict = Error::Conflict(None);
         for attempt in 0..limits::RUN_ATTEMPTS_MAX {
             let transactions = self.spaces.iter().map(|_| OnceCell::new()).collect();
             let noted = vec![Cell::new(None); self.spaces.len()];
-            let needed = RefCell::new(needs.borrow().clone());
-            let cut = Cut { session: self, within, needs: needed, transactions, noted };
+            let needed = RefCell::new(needs);
+            let mut cut = Cut { session: self, within, may_write, needs: needed, transactions, noted };
             let returned = body(&cut);
             let (tokens, together) = cut.judge()?;
             // A body that saw states which hold no longer may have failed for that alone.
             let is_doubtful = returned.is_err() && cut.is_stale()?;
-            let is_whole = together && !is_doubtful && !matches!(returned, Err(Error::Conflict(_)));
-            if is_whole && cut.is_of_one_moment()? {
-                tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
-                return returned;
+            match returned {
+                Err(e @ Error::Conflict(_)) => conflict = e,
+                _ if !together || is_doubtful => {}
+                Ok(value) if cut.has_written() => match cut.commit(&tokens) {
+                    Ok(()) => return Ok(value),
+                    Err(e) if e.is_retryable() => conflict = e,
+                    Err(e) => return Err(e),
+                },
+                returned if cut.is_of_one_moment()? => {
+                    tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
+                    return returned;
+                }
+                _ => {}
             }
-            needs.replace(cut.needs.into_inner());
+            needs = cut.needs.into_inner();
             if let Some((_, port)) = self.spaces.first() {
                 port.back_off(BACK_OFF_US << attempt.min(8));
             }
         }
-        Err(Error::Conflict(None))
+        Err(conflict)
     }
 }
 
@@ -395,7 +461,7 @@ impl InSpace<'_, '_> {
     /// back to a state before one that the session has seen.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
-        let (id, within) = self.prepare()?;
+        let (id, within) = self.begin()?;
         self.session.depend(self.at, id, &within)?;
         self.attempt(id, &within, body, &mut |token| self.session.saw(self.at, token))
     }
@@ -407,7 +473,7 @@ impl InSpace<'_, '_> {
     /// `Invalid` if it writes; else as [`InSpace::run`].
     pub fn read<R>(&self, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         let _amid = self.session.enter()?;
-        let (id, within) = self.prepare()?;
+        let (id, within) = self.begin()?;
         let body = |tx: &Tx<'_>| {
             let value = body(tx)?;
             if tx.is_read_only() { Ok(value) } else { Err(writes("`read`")) }
@@ -419,10 +485,13 @@ impl InSpace<'_, '_> {
         })
     }
 
-    fn prepare(&self) -> Result<(SpaceId, Within<'_>), Error> {
+    fn begin(&self) -> Result<(SpaceId, Within<'_>), Error> {
         let within = Within::begin(self.options, self.session.spaces[self.at].1);
         self.session.close(Some(self.at), &within)?;
-        Ok((self.session.id(self.at, &within)?, within))
+        let id = self.session.id(self.at, &within)?;
+        let seen = self.session.seen.borrow().get(id);
+        self.session.settled_from(self.at, seen, &within)?;
+        Ok((id, within))
     }
 
     fn attempt<R>(
@@ -469,7 +538,8 @@ impl<'a> Cut<'a> {
             let id = self.session.id(at, &self.within)?;
             // The spaces that were read before may rest on this one, and on more of it if their states moved.
             self.join_needs()?;
-            let at_least = self.needs.borrow().token(id);
+            let (need, at_least) = (self.needs.borrow().get(id), self.needs.borrow().token(id));
+            self.session.settled_from(at, need, &self.within)?;
             let tx = Tx::begin(port, self.within.left(at_least))?;
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.
@@ -502,9 +572,13 @@ impl<'a> Cut<'a> {
         open.try_fold(false, |is_stale, tx| Ok(is_stale || tx.is_stale()?))
     }
 
+    fn has_written(&self) -> bool {
+        self.transactions.iter().filter_map(OnceCell::get).any(Tx::has_written)
+    }
+
     /// The states that were read, and whether each covers what the others rest on.
     fn judge(&self) -> Result<(Vec<(usize, Token)>, bool), Error> {
-        if self.transactions.iter().filter_map(OnceCell::get).any(|tx| !tx.is_read_only()) {
+        if !self.may_write && self.has_written() {
             return Err(writes("a cut over several spaces"));
         }
         self.join_needs()?;
@@ -512,8 +586,12 @@ impl<'a> Cut<'a> {
         if dropped(Rule::CutNotChecked) {
             return Ok((tokens, true));
         }
-        let covers = |token: &Token| needs.get(token.space).is_none_or(|need| token.stamp >= need.at);
-        let together = tokens.iter().all(|(_, token)| covers(token));
+        let together = tokens.iter().try_fold(true, |all, (at, token)| -> Result<bool, Error> {
+            let Some(need) = needs.get(token.space) else { return Ok(all) };
+            // What is settled is asked for only where nothing else is amiss.
+            let is_late = !all || token.stamp < need.at.max(need.done);
+            Ok(!is_late && self.session.settled_from(*at, Some(need), &self.within)? <= token.stamp)
+        })?;
         if together {
             tokens.iter().try_for_each(|(at, token)| self.is_of_history(*at, *token, &needs))?;
         }
@@ -555,7 +633,8 @@ fn passed_on(seen: &Vector, by: &str) -> Result<(), Error> {
 }
 
 fn writes(by: &str) -> Error {
-    let text = format!("{by} only reads: write in one space, with `session.space(NAME)?.run(..)`");
+    let text =
+        format!("{by} only reads: write with `session.space(NAME)?.run(..)`, or with `session.run(..)`");
     Error::Invalid(text)
 }
 

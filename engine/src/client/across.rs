@@ -1,0 +1,147 @@
+//! Transactions over several spaces, at the client of one of them: their parts, and the news of their ends.
+
+use std::collections::VecDeque;
+
+use tercel_wire::frame::Kind;
+use tercel_wire::id::{OpId, SpaceId, Stamp};
+use tercel_wire::message::{AwaitSettled, Decide, Inquire, Prepare, Prepared, Settle};
+
+use super::Client;
+use super::pending::Asked;
+use crate::effect::Consulted;
+use crate::error::Error;
+use crate::txn::{Across, SentPart};
+
+/// The answers to questions about the ends of transactions.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    /// By call, until they are taken.
+    answers: VecDeque<(u64, Result<Consulted, Error>)>,
+    /// No prepare up to the first stamp waits for its settlement in states from the second on.
+    settled: VecDeque<(Stamp, Stamp)>,
+    /// The last stamp up to which the server refused to wait for that.
+    refused: Option<(Stamp, Error)>,
+}
+
+/// Settlements and inquiries under way, and answers kept: those of the sixty-four that a server sends to
+/// another at once, and as many of a program's threads.
+const ENDS_MAX: usize = 128;
+
+/// Stamps up to which all is known to be settled, and questions about others.
+const SETTLED_MAX: usize = 16;
+
+impl Ends {
+    /// The answer to a call is here, or will not come.
+    pub(super) fn answered(&mut self, call: u64, answer: Result<Consulted, Error>) {
+        if self.answers.len() >= ENDS_MAX {
+            self.answers.pop_front();
+        }
+        self.answers.push_back((call, answer));
+    }
+
+    /// No prepare up to a stamp is unsettled in states from this one on.
+    pub(super) fn settled(&mut self, upto: Stamp, from: Stamp) {
+        self.settled.retain(|(lower, later)| *lower > upto || *later < from);
+        if self.settled.len() >= SETTLED_MAX {
+            self.settled.pop_front();
+        }
+        self.settled.push_back((upto, from));
+    }
+
+    pub(super) fn not_settled(&mut self, upto: Stamp, error: Error) {
+        self.refused = Some((upto, error));
+    }
+
+    /// What is known was of another history.
+    pub(super) fn forget(&mut self) {
+        self.settled.clear();
+        self.refused = None;
+    }
+
+    fn settled_from(&self, upto: Stamp) -> Option<Stamp> {
+        let known = self.settled.iter().filter(|(to, _)| *to >= upto);
+        known.map(|(_, from)| *from).min()
+    }
+}
+
+impl Client {
+    /// Sends a message about the end of a transaction.
+    fn consult(&mut self, asked: Asked, body: &[u8]) -> Option<Result<u64, Error>> {
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        let is_like = |asked: &Asked| matches!(asked, Asked::Settle | Asked::Inquire);
+        (self.peer.pending.count(is_like) < ENDS_MAX).then(|| Ok(self.request(asked, body)))
+    }
+}
+
+impl Across for Client {
+    fn reserve(&mut self) -> Option<Result<OpId, Error>> {
+        match self.availability()? {
+            Ok(()) => self.reserve_op().map(Ok),
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    fn unreserve(&mut self, op: OpId) {
+        self.give_back_op(op);
+    }
+
+    fn prepare(
+        &mut self,
+        part: &mut SentPart<'_>,
+        of: OpId,
+        coordinator: SpaceId,
+    ) -> Option<Result<(), Error>> {
+        let (op, seen, bytes) = (part.op, part.seen.clone(), part.effects);
+        self.send_reserved(part, Kind::Prepare, |out| {
+            Prepare { op, of, coordinator, seen, bytes }.encode(out);
+        })
+    }
+
+    fn decide(&mut self, part: &mut SentPart<'_>, others: &[Prepared]) -> Option<Result<(), Error>> {
+        let (op, seen, bytes) = (part.op, part.seen.clone(), part.effects);
+        self.send_reserved(part, Kind::Decide, |out| {
+            Decide { op, parts: others.to_vec(), seen, bytes }.encode(out);
+        })
+    }
+
+    fn settle(&mut self, settle: &Settle) -> Option<Result<u64, Error>> {
+        let mut body = Vec::new();
+        settle.encode(&mut body);
+        self.consult(Asked::Settle, &body)
+    }
+
+    fn inquire(&mut self, of: OpId) -> Option<Result<u64, Error>> {
+        let mut body = Vec::new();
+        Inquire { of }.encode(&mut body);
+        self.consult(Asked::Inquire, &body)
+    }
+
+    fn answered(&mut self, call: u64) -> Option<Result<Consulted, Error>> {
+        let ends = &mut self.questions.ends;
+        let at = ends.answers.iter().position(|(of, _)| *of == call)?;
+        ends.answers.remove(at).map(|(_, answer)| answer)
+    }
+
+    fn settled_from(&mut self, upto: Stamp) -> Option<Result<Stamp, Error>> {
+        if let Some(from) = self.questions.ends.settled_from(upto) {
+            return (self.reader.watermark() >= from).then_some(Ok(from));
+        }
+        if let Some((_, error)) = self.questions.ends.refused.take_if(|(of, _)| *of == upto) {
+            return Some(Err(error));
+        }
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        // One about an earlier stamp may be answered before one about a later, and never after it.
+        let is_asked = |asked: &Asked| matches!(asked, Asked::AwaitSettled(of) if *of == upto);
+        let all = self.peer.pending.count(|asked| matches!(asked, Asked::AwaitSettled(_)));
+        if self.peer.pending.count(is_asked) == 0 && all < SETTLED_MAX {
+            let mut body = Vec::new();
+            AwaitSettled { upto }.encode(&mut body);
+            self.request(Asked::AwaitSettled(upto), &body);
+        }
+        None
+    }
+}
