@@ -384,8 +384,6 @@ pub struct Effects {
     pub list: Vec<Effect>,
     /// The empty buffer of the next message: one that was sent, if the host has such.
     pub spare: Vec<u8>,
-    /// Room for what the sequencer says in a step.
-    pub(crate) said: Vec<crate::order::Output>,
 }
 
 impl Effects {

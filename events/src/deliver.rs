@@ -20,10 +20,10 @@ impl<M: Send> EventQueue<M> {
     /// of them can keep the others out. It ends early when much was received.
     pub(crate) fn deliver(&mut self, batch: &mut Vec<Event<M>>, array_max: usize) {
         let (mut idle, mut bytes) = (0, 0);
-        batch.extend(self.early.take());
+        batch.extend(self.hot.event.take());
         while batch.len() < array_max && bytes < self.config.batch_bytes_max && idle < CLASSES {
             // Most often sources are alone, and have no turns to take.
-            let are_alone = self.due.is_empty() && self.mailbox.is_empty();
+            let are_alone = self.lists.due.is_empty() && self.mailbox.is_empty();
             let turn = if are_alone { CLASSES } else { self.turn };
             let before = batch.len();
             match turn {
@@ -57,7 +57,7 @@ impl<M: Send> EventQueue<M> {
     }
 
     fn next_due(&mut self) -> Option<Event<M>> {
-        let number = self.due.pop_front()?;
+        let number = self.lists.due.pop_front()?;
         let token = self.slots.token(number);
         let slot = self.slots.at(number);
         let key = slot.key;
@@ -111,7 +111,7 @@ impl<M: Send> EventQueue<M> {
         }
         let Some(mut lease) = self.pool.lease() else {
             self.counters.buffers_exhausted += 1;
-            self.starved.push_back(number);
+            self.lists.starved.push_back(number);
             return None;
         };
         let received = stream.receive(&mut lease);
@@ -124,7 +124,7 @@ impl<M: Send> EventQueue<M> {
                 } else {
                     seen.readable = false;
                 }
-                self.hot = Some(token);
+                self.hot.stream = Some(token);
                 Some(Kind::Received(lease))
             }
             (Ok(0) | Err(Errno::AGAIN), Some(error)) => Some(self.closed(number, error)),
@@ -144,11 +144,11 @@ impl<M: Send> EventQueue<M> {
     /// Receives from the stream that bytes came by last, as if the kernel had said that there are more. Says
     /// whether something came of it.
     pub(crate) fn receive_hot(&mut self) -> bool {
-        let Some(token) = self.hot else { return false };
+        let Some(token) = self.hot.stream else { return false };
         let number = token.slot();
-        let is_starving = self.starved.contains(number);
+        let is_starving = self.lists.starved.contains(number);
         let Some(Slot { key, seen, source: Source::Stream(stream), .. }) = self.slots.get_mut(token) else {
-            self.hot = None;
+            self.hot.stream = None;
             return false;
         };
         if stream.paused || stream.ended || stream.finishing || is_starving {
@@ -157,8 +157,8 @@ impl<M: Send> EventQueue<M> {
         let key = *key;
         seen.readable = true;
         let kind = self.next_of_stream(token);
-        self.early = kind.map(|kind| Event { token, key, kind });
-        self.early.is_some()
+        self.hot.event = kind.map(|kind| Event { token, key, kind });
+        self.hot.event.is_some()
     }
 
     /// A stream that is not to be received from: all it can still report is that it is gone.
@@ -238,7 +238,7 @@ impl<M: Send> EventQueue<M> {
             listener.state = ListenerState::PausedByLimit;
             self.counters.accepts_paused += 1;
             self.ready.remove(number);
-            self.resting.push_back(number);
+            self.lists.resting.push_back(number);
             self.schedule(number, Instant::now() + Duration::from_millis(self.config.accept_retry_ms));
         }
     }

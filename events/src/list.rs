@@ -114,6 +114,32 @@ impl SlotList {
     }
 }
 
+/// Sources that wait for the queue itself, by what they wait for.
+pub(crate) struct Lists {
+    /// Streams that had bytes when no buffer was free.
+    pub(crate) starved: SlotList,
+    /// Streams with bytes queued since the last flush, or newly writable.
+    pub(crate) dirty: SlotList,
+    /// Sources whose deadline has come.
+    pub(crate) due: SlotList,
+    /// Listeners that rest because something ran out.
+    pub(crate) resting: SlotList,
+}
+
+impl Lists {
+    pub(crate) fn new(slots_max: usize) -> Lists {
+        let list = || SlotList::new(slots_max);
+        Lists { starved: list(), dirty: list(), due: list(), resting: list() }
+    }
+
+    /// Takes a source out of all of them.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        for list in [&mut self.starved, &mut self.dirty, &mut self.due, &mut self.resting] {
+            list.remove(slot);
+        }
+    }
+}
+
 /// No neighbour on this side.
 const NONE: u32 = u32::MAX;
 /// In `next`: the slot does not stand in the queue.

@@ -18,7 +18,7 @@ use crate::buffer::Pool;
 use crate::config::{Backend, Config, OWN_SOURCES, OpenError};
 use crate::datagrams::receive_at_most;
 use crate::event::{Counters, Event, ListenerState, Priority, Readiness};
-use crate::list::SlotList;
+use crate::list::Lists;
 use crate::listener::Listener;
 use crate::ready::Ready;
 use crate::slots::{Slot, Slots, Source};
@@ -41,14 +41,7 @@ pub struct EventQueue<M: Send = ()> {
     pub(crate) poller: Poller,
     pub(crate) slots: Slots,
     pub(crate) ready: Ready,
-    /// Streams that had bytes when no buffer was free.
-    pub(crate) starved: SlotList,
-    /// Streams with bytes queued since the last flush, or newly writable.
-    pub(crate) dirty: SlotList,
-    /// Sources whose deadline has come.
-    pub(crate) due: SlotList,
-    /// Listeners that rest because something ran out.
-    pub(crate) resting: SlotList,
+    pub(crate) lists: Lists,
     pub(crate) wheel: Wheel,
     pub(crate) origin: Instant,
     pub(crate) ticker: Ticker,
@@ -58,13 +51,16 @@ pub struct EventQueue<M: Send = ()> {
     /// Whose turn it is to deliver: mailbox, deadlines, sources.
     pub(crate) turn: u8,
     pub(crate) hints: Vec<Hint>,
-    /// The stream that bytes came by last: a queue that spins receives from it without asking the kernel
-    /// first.
-    pub(crate) hot: Option<Token>,
-    /// The event that such a receive has brought. It is delivered before anything else happens.
-    pub(crate) early: Option<Event<M>>,
+    pub(crate) hot: Hot<M>,
     pub(crate) spare: Vec<Vec<u8>>,
     pub(crate) counters: Counters,
+}
+
+/// The stream that bytes came by last: a queue that spins receives from it without asking the kernel first.
+pub(crate) struct Hot<M> {
+    pub(crate) stream: Option<Token>,
+    /// The event that such a receive has brought. It is delivered before anything else happens.
+    pub(crate) event: Option<Event<M>>,
 }
 
 impl<M: Send> EventQueue<M> {
@@ -87,10 +83,7 @@ impl<M: Send> EventQueue<M> {
             poller,
             slots,
             ready: Ready::new(slots_max),
-            starved: SlotList::new(slots_max),
-            dirty: SlotList::new(slots_max),
-            due: SlotList::new(slots_max),
-            resting: SlotList::new(slots_max),
+            lists: Lists::new(slots_max),
             wheel: Wheel::new(slots_max),
             origin: Instant::now(),
             ticker,
@@ -98,8 +91,7 @@ impl<M: Send> EventQueue<M> {
             mailbox,
             mailbox_token,
             turn: 0,
-            hot: None,
-            early: None,
+            hot: Hot { stream: None, event: None },
             hints: Vec::with_capacity(HINTS_MAX),
             spare: Vec::with_capacity(SPARES_MAX),
             counters: Counters::default(),
@@ -227,7 +219,7 @@ impl<M: Send> EventQueue<M> {
     pub fn set_deadline(&mut self, token: Token, deadline: Instant) -> bool {
         let timed = matches!(self.live(token), Some(Slot { source: Source::Timer | Source::Stream(_), .. }));
         if timed {
-            self.due.remove(token.slot());
+            self.lists.due.remove(token.slot());
             self.schedule(token.slot(), deadline);
         }
         timed
@@ -237,7 +229,7 @@ impl<M: Send> EventQueue<M> {
     pub fn clear_deadline(&mut self, token: Token) -> bool {
         let timed = matches!(self.live(token), Some(Slot { source: Source::Stream(_), .. }));
         if timed {
-            self.due.remove(token.slot());
+            self.lists.due.remove(token.slot());
             self.wheel.remove(token.slot());
         }
         timed
@@ -316,8 +308,8 @@ impl<M: Send> EventQueue<M> {
             _ => return false,
         }
         self.ready.remove(slot);
-        self.starved.remove(slot);
-        self.due.remove(slot);
+        self.lists.starved.remove(slot);
+        self.lists.due.remove(slot);
         self.wheel.remove(slot);
         self.flush_stream(slot);
         if self.slots.get(token).is_some() {
@@ -387,7 +379,7 @@ impl<M: Send> EventQueue<M> {
                 if let Some(unused) = stream.outgoing.push(bytes) {
                     stream::keep(unused, &mut self.spare);
                 }
-                self.dirty.push_back(slot);
+                self.lists.dirty.push_back(slot);
                 return Ok(());
             }
             if attempt == 0 {
@@ -417,7 +409,7 @@ impl<M: Send> EventQueue<M> {
     /// Sends what is queued, as far as the sockets take it. `get_next_events` begins with this; call it to
     /// answer early, before the rest of a batch is handled.
     pub fn flush(&mut self) {
-        while let Some(slot) = self.dirty.pop_front() {
+        while let Some(slot) = self.lists.dirty.pop_front() {
             self.flush_stream(slot);
         }
     }

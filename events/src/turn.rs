@@ -63,12 +63,12 @@ impl<M: Send> EventQueue<M> {
             }
         }
         for _ in 0..self.pool.free() {
-            let Some(slot) = self.starved.pop_front() else {
+            let Some(slot) = self.lists.starved.pop_front() else {
                 break;
             };
             self.revive(slot);
         }
-        mail || !self.due.is_empty() || !self.ready.is_empty()
+        mail || !self.lists.due.is_empty() || !self.ready.is_empty()
     }
 
     /// A deadline has come: the caller's is to be delivered, the queue's own are acted on.
@@ -79,7 +79,7 @@ impl<M: Send> EventQueue<M> {
                 self.counters.lingers_cut += 1;
                 self.release(slot);
             }
-            _ => self.due.push_back(slot),
+            _ => self.lists.due.push_back(slot),
         }
     }
 
@@ -194,7 +194,7 @@ impl<M: Send> EventQueue<M> {
             Source::Stream(stream) => {
                 if hint.writable || hint.hung_up {
                     stream.blocked = false;
-                    self.dirty.push_back(number);
+                    self.lists.dirty.push_back(number);
                 }
                 if hint.readable || hint.hung_up {
                     self.arrived(number);
@@ -213,7 +213,7 @@ impl<M: Send> EventQueue<M> {
     /// Something can be received or accepted: the source is ready, unless it rests. A resting source that the
     /// kernel keeps hinting is taken off the kernel's list, so that its peer cannot keep waking us.
     fn arrived(&mut self, number: u32) {
-        let starving = self.starved.contains(number);
+        let starving = self.lists.starved.contains(number);
         let slot = self.slots.at(number);
         let resting = match &slot.source {
             Source::Stream(stream) => stream.finishing || starving || stream.paused,
@@ -277,7 +277,7 @@ impl<M: Send> EventQueue<M> {
             stream.outgoing.clear();
             stream.owes_drained = false;
         }
-        self.starved.remove(number);
+        self.lists.starved.remove(number);
         self.ready.push_back(number);
     }
 
@@ -323,9 +323,7 @@ impl<M: Send> EventQueue<M> {
     pub(crate) fn release(&mut self, number: u32) {
         self.ready.remove(number);
         self.ready.set_priority(number, Priority::Usual);
-        for list in [&mut self.starved, &mut self.dirty, &mut self.due, &mut self.resting] {
-            list.remove(number);
-        }
+        self.lists.remove(number);
         self.wheel.remove(number);
         let token = self.slots.token(number);
         let slot = self.slots.at(number);
@@ -339,8 +337,8 @@ impl<M: Send> EventQueue<M> {
 
     /// A descriptor or a slot came free: listeners that rest for want of one try again, each once.
     fn room_was_made(&mut self) {
-        for _ in 0..self.resting.len() {
-            if let Some(slot) = self.resting.pop_front() {
+        for _ in 0..self.lists.resting.len() {
+            if let Some(slot) = self.lists.resting.pop_front() {
                 self.reopen(slot);
             }
         }
@@ -358,7 +356,7 @@ impl<M: Send> EventQueue<M> {
 
     /// A listener that rested for want of room tries again.
     fn reopen(&mut self, number: u32) {
-        self.resting.remove(number);
+        self.lists.resting.remove(number);
         self.wheel.remove(number);
         let slot = self.slots.at(number);
         if let Source::Listener(listener) = &mut slot.source

@@ -40,14 +40,14 @@ use tercel_engine::error::Error;
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::replica::entry::{Entry, Grant};
-use tercel_engine::server::{Conn, Effect, Effects, Input, Local, LocalConfig, ServerConfig};
+use tercel_engine::server::{Conn, Consult, Effect, Effects, Input, Local, LocalConfig, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{self, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_lock::unpoison;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Fetch, Outcome};
 
 use node::Node;
@@ -82,6 +82,8 @@ pub struct Inner {
     conn_last: u64,
     /// The bytes that were sent to connections that are no client's.
     pub heard: BTreeMap<Conn, Vec<u8>>,
+    /// Questions to other spaces, which nobody answers but the test.
+    pub consults: Vec<(ViewId, Consult)>,
     /// Every entry that was ordered and not lost, also those that the log has let go of.
     pub history: Vec<Sealed>,
     /// The frequency of troubles.
@@ -199,6 +201,7 @@ impl World {
                 links: Vec::new(),
                 conn_last: 0,
                 heard: BTreeMap::new(),
+                consults: Vec::new(),
                 history: Vec::new(),
                 chaos: Chaos::default(),
                 depth: 0,
@@ -227,12 +230,18 @@ impl World {
     /// # Panics
     /// If no cache can be that small or large.
     pub fn add_client(&self, seed: u64, cache_bytes: usize) -> usize {
-        let config = HeapConfig { budget_bytes: cache_bytes, ..HeapConfig::default() };
-        let memory = Boxed::new(arena_bytes(&config).unwrap());
-        let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
         let mut inner = self.lock();
-        inner.clients.push(Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer));
+        inner.clients.push(new_client(seed, cache_bytes));
         inner.clients.len() - 1
+    }
+
+    /// The process of a client ends, and another one begins, with 512 KiB of cache.
+    pub fn renew_client(&self, client: usize, seed: u64) {
+        let mut inner = self.lock();
+        if let Some(at) = inner.link_of(client) {
+            inner.cut(at);
+        }
+        inner.clients[client] = new_client(seed, 512 << 10);
     }
 
     /// Locks the parts of the world. A test that failed with the lock held does not spoil it.
@@ -314,7 +323,8 @@ impl World {
 }
 
 impl World {
-    pub(crate) fn wait(&self) {
+    /// Lets something happen: of what can, what comes first or, amid troubles, anything.
+    pub fn wait(&self) {
         let mut inner = self.lock();
         let (chaos, depth) = (inner.chaos, inner.depth);
         if let Some(f) = self.meanwhile
@@ -335,6 +345,13 @@ impl World {
         }
         inner.step_at_random();
     }
+}
+
+fn new_client(seed: u64, cache_bytes: usize) -> Client {
+    let config = HeapConfig { budget_bytes: cache_bytes, ..HeapConfig::default() };
+    let memory = Boxed::new(arena_bytes(&config).unwrap());
+    let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
+    Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer)
 }
 
 impl Inner {
@@ -369,6 +386,7 @@ impl Inner {
             self.history.retain(|e| e.stamp <= last);
         }
         self.tasks.clear();
+        self.consults.clear();
         for link in &mut self.links {
             link.server_open = false;
             link.up.clear();
@@ -522,6 +540,7 @@ impl Inner {
                     self.counts.truncated = stamp;
                     self.node.carry_out(effect);
                 }
+                Effect::Consult(view, consult) => self.consults.push((view, consult)),
                 Effect::Stop(why) => panic!("the server stopped: {why}"),
                 deed => self.tasks.push(Task::Deed(deed)),
             }

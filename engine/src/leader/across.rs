@@ -107,7 +107,7 @@ impl Leader {
         (op, digest): (OpId, u32),
         role: (OpId, SpaceId),
         effects: CommitEffects<'_>,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) {
         match self.check_part(op, &effects, work) {
             Err(outcome) => self.not_executed(asked, op, outcome, work),
@@ -125,7 +125,7 @@ impl Leader {
     }
 
     /// The reason why a part, or a decision, is refused before it is judged.
-    pub(super) fn refuses_role(&self, role: &Role, bytes: usize, work: &Work<'_>) -> Option<Refusal> {
+    pub(super) fn refuses_role(&self, role: &Role, bytes: usize, work: &Work) -> Option<Refusal> {
         let replica = &work.replica;
         let (seen, is_much) = match role {
             Role::Participant { seen, .. } => {
@@ -152,7 +152,7 @@ impl Leader {
         &mut self,
         op: OpId,
         effects: &CommitEffects<'_>,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<Head, Refusal> {
         let (named, owned) = checked(effects, work)?;
         let mut expected = Placing::new(op.client);
@@ -179,7 +179,7 @@ impl Leader {
         asked: Asked,
         op: OpId,
         (over, body): (Oref, Body<'_>),
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) {
         let until = *self.across.held_until.entry(op).or_insert_with(|| work.now.plus_us(limits::HELD_US));
         if body.role.is_some() || work.now >= until {
@@ -193,7 +193,7 @@ impl Leader {
     }
 
     /// Those that wait for a hold are tried again: one is gone.
-    fn release_held(&mut self, work: &mut Work<'_>) {
+    fn release_held(&mut self, work: &mut Work) {
         for held in std::mem::take(&mut self.across.held) {
             self.page_came(held.id, work);
         }
@@ -203,7 +203,7 @@ impl Leader {
     }
 
     /// Refuses those that have waited for too long.
-    fn end_held(&mut self, work: &mut Work<'_>) {
+    fn end_held(&mut self, work: &mut Work) {
         let now = work.now;
         let late: Vec<Held> = self.across.held.extract_if(.., |held| held.until <= now).collect();
         for held in late {
@@ -215,7 +215,7 @@ impl Leader {
     }
 
     /// Takes the end of a transaction of which a part may be prepared here.
-    pub(crate) fn settle(&mut self, asked: Option<Asked>, settle: Settle, work: &mut Work<'_>) {
+    pub(crate) fn settle(&mut self, asked: Option<Asked>, settle: Settle, work: &mut Work) {
         let Settle { of, coordinator, prepared, seen } = settle;
         let is_of = |part: &&Part| (part.of, part.coordinator) == (of, coordinator);
         if work.replica.prepares.get(prepared).filter(is_of).is_none() {
@@ -241,7 +241,7 @@ impl Leader {
     }
 
     /// Places a part and orders its settlement, once its pages are here and there is room.
-    fn go_on_settling(&mut self, prepared: Stamp, work: &mut Work<'_>) {
+    fn go_on_settling(&mut self, prepared: Stamp, work: &mut Work) {
         let Some(settling) = self.across.settling.get(&prepared).filter(|s| s.missing == 0) else { return };
         let seen = settling.seen.clone();
         let Some(part) = work.replica.prepares.get(prepared).cloned() else {
@@ -287,7 +287,7 @@ impl Leader {
         prepared: Stamp,
         (seen, logged): (Vector, Option<Logged<'_>>),
         asked: Vec<Asked>,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) {
         let waits = self.across.settling.remove(&prepared).map_or(Vec::new(), |settling| settling.asked);
         work.stats.settled += 1;
@@ -299,7 +299,7 @@ impl Leader {
     }
 
     /// Answers once the settlement of this stamp is visible.
-    fn answer_settled(&mut self, at: Stamp, asked: Option<Asked>, work: &mut Work<'_>) {
+    fn answer_settled(&mut self, at: Stamp, asked: Option<Asked>, work: &mut Work) {
         let Some(asked) = asked else { return };
         match at <= work.pages.visible() {
             true => work.replies.push(Reply::Settled(asked)),
@@ -311,14 +311,14 @@ impl Leader {
     }
 
     /// Everything up to a stamp is visible.
-    pub(super) fn settled_upto(&mut self, visible: Stamp, work: &mut Work<'_>) {
+    pub(super) fn settled_upto(&mut self, visible: Stamp, work: &mut Work) {
         while let Some((_, asked)) = self.across.settled.pop_front_if(|(at, _)| *at <= visible) {
             work.replies.push(Reply::Settled(asked));
         }
     }
 
     /// A page that a settlement waited for is here, or cannot be read.
-    pub(crate) fn settle_read(&mut self, prepared: Stamp, failed: Option<&Unread>, work: &mut Work<'_>) {
+    pub(crate) fn settle_read(&mut self, prepared: Stamp, failed: Option<&Unread>, work: &mut Work) {
         let Some(settling) = self.across.settling.get_mut(&prepared) else { return };
         settling.missing = settling.missing.saturating_sub(1);
         if let Some(why) = failed {
@@ -331,7 +331,7 @@ impl Leader {
     }
 
     /// Pages that must be seen before the part can be placed.
-    fn missing_of_part(&self, effects: &CommitEffects<'_>, work: &mut Work<'_>) -> Vec<PageId> {
+    fn missing_of_part(&self, effects: &CommitEffects<'_>, work: &mut Work) -> Vec<PageId> {
         let (mut missing, mut needed) = (Vec::new(), Set::default());
         for w in &effects.writes {
             let page = w.oref.page();
@@ -348,7 +348,7 @@ impl Leader {
     }
 
     /// Finds the places of a part that is to be settled.
-    fn place_part(&mut self, part: &Logged<'_>, work: &mut Work<'_>) -> Result<Head, Refusal> {
+    fn place_part(&mut self, part: &Logged<'_>, work: &mut Work) -> Result<Head, Refusal> {
         let Logged { head, effects } = part;
         let (_, owned) = checked(effects, work)?;
         let mut placing = Placing::of_part(head.op.client, self.overflow, owned);
@@ -377,12 +377,12 @@ impl Leader {
     }
 
     /// A participant asks about a transaction. If it is not decided, it never will be.
-    pub(crate) fn inquire(&mut self, asked: Asked, of: OpId, work: &mut Work<'_>) {
+    pub(crate) fn inquire(&mut self, asked: Asked, of: OpId, work: &mut Work) {
         let (decision, seen) = self.decision(of, work);
         work.replies.push(Reply::Decided(asked, decision, seen));
     }
 
-    fn decision(&mut self, of: OpId, work: &mut Work<'_>) -> (Decision, Vector) {
+    fn decision(&mut self, of: OpId, work: &mut Work) -> (Decision, Vector) {
         if let Some((stamp, decided)) = work.replica.decisions.get(of) {
             return match stamp <= work.pages.visible() {
                 true => (Decision::Committed, decided.seen_at(stamp, work.space)),
@@ -407,11 +407,16 @@ impl Leader {
     }
 
     /// Goes on with what time decides.
-    pub(super) fn go_on_across(&mut self, work: &mut Work<'_>) {
+    pub(super) fn go_on_across(&mut self, work: &mut Work) {
         self.end_held(work);
+        self.go_on_settlements(work);
+        self.consult(work);
+    }
+
+    /// There may be room for settlements that wait for it.
+    pub(super) fn go_on_settlements(&mut self, work: &mut Work) {
         let settling: Vec<Stamp> = self.across.settling.keys().copied().collect();
         settling.into_iter().for_each(|prepared| self.go_on_settling(prepared, work));
-        self.consult(work);
     }
 }
 

@@ -284,7 +284,7 @@ impl Cycle {
 
     /// Looks at some of what is grey in a page. What is in the buffer is looked at there, for the rest the
     /// page must be here.
-    fn mark_slice(&mut self, page: PageId, work: &mut Work<'_>) {
+    fn mark_slice(&mut self, page: PageId, work: &mut Work) {
         self.cursor = page;
         let is_here = work.pages.is_here(page);
         let (mut refs, mut is_missing) = (Vec::new(), false);
@@ -304,13 +304,13 @@ impl Cycle {
         }
     }
 
-    fn read(&mut self, page: PageId, work: &mut Work<'_>) {
+    fn read(&mut self, page: PageId, work: &mut Work) {
         self.reading = Some(page);
         work.pages.reads.wait(page, Waiter::Collect(page));
     }
 
     /// Looks for what is white, in the next page that has anything in it.
-    fn sweep_slice(&mut self, from: u32, work: &mut Work<'_>) {
+    fn sweep_slice(&mut self, from: u32, work: &mut Work) {
         let places = &work.replica.places;
         let is_of_interest = |page: &PageId| places.filled(*page) > 0 || places.is_held_back(*page);
         let end = places.next_page();
@@ -371,7 +371,7 @@ impl Cycle {
     }
 
     /// All pages are swept.
-    fn swept(&mut self, work: &Work<'_>) {
+    fn swept(&mut self, work: &Work) {
         self.counted_at = work.now;
         let grace = if dropped(Rule::NoGrace) { 0 } else { work.config.collect.grace_ms };
         self.phase = Phase::Grace(work.now.plus_us(grace * 1_000));
@@ -439,7 +439,7 @@ fn refs_of(object: &[u8], catalogue: &Catalogue, refs: &mut Vec<Oref>) {
 
 /// Gives the object in an unreachable place, if it is a candidate; as error, the page that must be here to
 /// know it.
-fn corpse(oref: Oref, work: &mut Work<'_>) -> Result<Option<Corpse>, PageId> {
+fn corpse(oref: Oref, work: &mut Work) -> Result<Option<Corpse>, PageId> {
     let catalogue = &work.replica.catalogue;
     let look = |object: &[u8]| {
         let (class, bytes) = (class_of(object), object.len());
@@ -507,7 +507,7 @@ impl Leader {
     }
 
     /// Does a slice of a collection.
-    pub(super) fn go_on_collecting(&mut self, work: &mut Work<'_>) {
+    pub(super) fn go_on_collecting(&mut self, work: &mut Work) {
         // Large values go only after the objects that owned them.
         let collecting = &mut self.reclaiming.collecting;
         collecting.left = collecting.left.min(work.replica.places.objects());
@@ -549,7 +549,7 @@ impl Leader {
     }
 
     /// Orders a piece of dead objects, or, after the last, the entry that frees all of them.
-    fn free_dead(&mut self, mut cycle: Box<Cycle>, work: &mut Work<'_>) {
+    fn free_dead(&mut self, mut cycle: Box<Cycle>, work: &mut Work) {
         let is_shown = cycle.ordered <= work.pages.visible();
         // The log is needed from the first piece on: a collection that has begun to free waits for no room
         // that its end makes.
@@ -583,7 +583,7 @@ impl Leader {
     }
 
     /// A collection has come to its end, which will be visible at that stamp.
-    fn collected(&mut self, cycle: Cycle, stamp: Stamp, work: &Work<'_>) {
+    fn collected(&mut self, cycle: Cycle, stamp: Stamp, work: &Work) {
         let report = cycle.report(&work.replica.catalogue);
         if cycle.wanted == Wanted::Free {
             self.reclaiming.collecting.left = work.replica.places.objects();
@@ -604,14 +604,14 @@ impl Leader {
     }
 
     /// An object came to life that an ordered piece names as dead: all pieces are taken back.
-    fn begin_collecting_again(&mut self, cycle: Cycle, work: &mut Work<'_>) {
+    fn begin_collecting_again(&mut self, cycle: Cycle, work: &mut Work) {
         self.take_back_dead(&cycle, work);
         self.begin_cycle(cycle.wanted, work);
         self.waiting.behind_due = true;
     }
 
     /// A collection begins, with the roots and what prepared parts name.
-    fn begin_cycle(&mut self, wanted: Wanted, work: &Work<'_>) {
+    fn begin_cycle(&mut self, wanted: Wanted, work: &Work) {
         let collecting = &mut self.reclaiming.collecting;
         collecting.cycle = Some(Box::new(Cycle::new(wanted)));
         for (_, part) in work.replica.prepares.iter() {
@@ -620,7 +620,7 @@ impl Leader {
     }
 
     /// No object of the ordered pieces is freed.
-    fn take_back_dead(&mut self, cycle: &Cycle, work: &mut Work<'_>) {
+    fn take_back_dead(&mut self, cycle: &Cycle, work: &mut Work) {
         if cycle.ordered > Stamp::ZERO {
             self.order(&Entry::Condemn(Piece::default()), None, work);
         }
@@ -628,7 +628,7 @@ impl Leader {
 
     /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it
     /// leads to.
-    pub(crate) fn collect_read(&mut self, page: PageId, failed: Option<&Unread>, work: &mut Work<'_>) {
+    pub(crate) fn collect_read(&mut self, page: PageId, failed: Option<&Unread>, work: &mut Work) {
         let Some(cycle) = self.reclaiming.collecting.cycle.as_mut().filter(|c| c.reading == Some(page))
         else {
             return;

@@ -22,7 +22,7 @@ use crate::table::Set;
 
 impl Leader {
     /// Executes an operation at most once. The client is the one that the connection belongs to.
-    pub(crate) fn commit(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work<'_>) {
+    pub(crate) fn commit(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work) {
         let (is_large, digest) = (body.is_large(), body.digest);
         let is_twice = body.ran.is_some() && dropped(Rule::CallTwice);
         if !is_twice && self.answer_past(asked, op, Some(digest), work) {
@@ -101,7 +101,7 @@ impl Leader {
         }
     }
 
-    fn order_commit(&mut self, logged: Logged<'_>, role: Option<Role>, is_call: bool, work: &mut Work<'_>) {
+    fn order_commit(&mut self, logged: Logged<'_>, role: Option<Role>, is_call: bool, work: &mut Work) {
         let op = logged.head.op;
         self.evict_for(op, logged.head.reply.len(), work);
         self.note_writes(&logged, work);
@@ -123,7 +123,7 @@ impl Leader {
     }
 
     /// A transaction that was placed is about to be ordered.
-    pub(super) fn note_writes(&mut self, logged: &Logged<'_>, work: &mut Work<'_>) {
+    pub(super) fn note_writes(&mut self, logged: &Logged<'_>, work: &mut Work) {
         work.stats.commits += 1;
         work.stats.forwards += logged.head.placements.len() as u64;
         logged.effects.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
@@ -137,7 +137,7 @@ impl Leader {
     }
 
     /// Says whether the transaction may commit after everything ordered so far.
-    pub(crate) fn judge(&self, effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(), Refusal> {
+    pub(crate) fn judge(&self, effects: &CommitEffects<'_>, work: &Work) -> Result<(), Refusal> {
         work.replica.certify(effects).or_else(|why| match why {
             Refusal::Conflict(oref) if dropped(Rule::InFlightNotCertified) && self.is_in_flight(oref) => {
                 Ok(())
@@ -147,7 +147,7 @@ impl Leader {
     }
 
     /// Makes room for an operation in the table of answers.
-    pub(super) fn evict_for(&mut self, op: OpId, reply_bytes: usize, work: &mut Work<'_>) {
+    pub(super) fn evict_for(&mut self, op: OpId, reply_bytes: usize, work: &mut Work) {
         let victims = work.replica.answers.victims(op, reply_bytes, |id| self.is_present(id));
         for victim in victims {
             self.order(&Entry::Evict(victim), None, work);
@@ -161,7 +161,7 @@ impl Leader {
         asked: Asked,
         op: OpId,
         digest: Option<u32>,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> bool {
         // A space that was restored has the views of the backup, too; what was done in them after it was
         // taken is not here.
@@ -190,7 +190,7 @@ impl Leader {
 
     /// Answers that an operation is not executed, which rejects its id: no later copy of the request will
     /// execute.
-    pub(crate) fn not_executed(&mut self, asked: Asked, op: OpId, why: Refusal, work: &mut Work<'_>) {
+    pub(crate) fn not_executed(&mut self, asked: Asked, op: OpId, why: Refusal, work: &mut Work) {
         self.spend(op);
         work.verdict(asked, op, Err(why));
     }
@@ -209,14 +209,14 @@ impl Leader {
     }
 
     /// A transaction that came in parts was let go of before its commit came.
-    pub(crate) fn refuse_parts(&mut self, asked: Asked, op: OpId, limit: Limit, work: &mut Work<'_>) {
+    pub(crate) fn refuse_parts(&mut self, asked: Asked, op: OpId, limit: Limit, work: &mut Work) {
         if !self.answer_past(asked, op, None, work) {
             self.not_executed(asked, op, Refusal::Full(limit), work);
         }
     }
 
     /// A client asks what became of an operation of its own.
-    pub(crate) fn resolve(&mut self, asked: Asked, op: OpId, work: &mut Work<'_>) {
+    pub(crate) fn resolve(&mut self, asked: Asked, op: OpId, work: &mut Work) {
         if self.answer_past(asked, op, None, work) {
             return;
         }
@@ -230,11 +230,7 @@ impl Leader {
 
     /// Pages that must be seen before the writes can be placed. They must find room in the page cache all at
     /// once, or they would drive each other out for ever.
-    fn missing_pages(
-        &mut self,
-        effects: &CommitEffects<'_>,
-        work: &mut Work<'_>,
-    ) -> Result<Vec<PageId>, Limit> {
+    fn missing_pages(&mut self, effects: &CommitEffects<'_>, work: &mut Work) -> Result<Vec<PageId>, Limit> {
         let mut missing = Vec::new();
         let mut needed: Set<PageId> = Set::default();
         for w in &effects.writes {
@@ -257,7 +253,7 @@ impl Leader {
     }
 
     /// Keeps a commit until pages are read.
-    fn park(&mut self, asked: Asked, op: OpId, body: Body<'_>, missing: Vec<PageId>, work: &mut Work<'_>) {
+    fn park(&mut self, asked: Asked, op: OpId, body: Body<'_>, missing: Vec<PageId>, work: &mut Work) {
         let Some(id) = self.hold(asked, op, body, missing.len(), work) else { return };
         for page in missing {
             work.pages.reads.wait(page, Waiter::Commit(asked.conn, id));
@@ -265,7 +261,7 @@ impl Leader {
     }
 
     /// Keeps a commit until modified objects are installed and there is room for more, of them or of the log.
-    fn stall(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work<'_>) {
+    fn stall(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work) {
         if let Some(id) = self.hold(asked, op, body, 1, work) {
             self.waiting.stalled.push(id);
             work.pages.installer.is_awaited = true;
@@ -273,7 +269,7 @@ impl Leader {
     }
 
     /// Keeps a commit until the large one that stands in its way is ordered.
-    fn wait_behind(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work<'_>) {
+    fn wait_behind(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work) {
         let id = self.hold(asked, op, body, 1, work);
         self.waiting.behind.extend(id);
     }
@@ -285,7 +281,7 @@ impl Leader {
         op: OpId,
         body: Body<'_>,
         missing: usize,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Option<u64> {
         let id = self.waiting.hold(asked, op, body, missing, work.config.mob_bytes / 2);
         if id.is_none() {
@@ -295,12 +291,13 @@ impl Leader {
     }
 
     /// There may be room for those that wait for it.
-    pub(crate) fn unstall(&mut self, work: &mut Work<'_>) {
+    pub(crate) fn unstall(&mut self, work: &mut Work) {
         work.pages.installer.is_awaited = false;
         self.free_again();
         for id in std::mem::take(&mut self.waiting.stalled) {
             self.page_came(id, work);
         }
+        self.go_on_settlements(work);
     }
 
     /// Bytes that the first of those that wait for room needs.
@@ -309,14 +306,14 @@ impl Leader {
     }
 
     /// Something that a commit waited for is here; with the last of it, it is tried again from the start.
-    pub(crate) fn page_came(&mut self, id: u64, work: &mut Work<'_>) {
+    pub(crate) fn page_came(&mut self, id: u64, work: &mut Work) {
         if let Some(Parked { asked, op, body, .. }) = self.waiting.arrived(id) {
             self.commit(asked, op, body, work);
         }
     }
 
     /// A page that a commit waited for cannot be read.
-    pub(crate) fn page_failed(&mut self, id: u64, why: &Unread, work: &mut Work<'_>) {
+    pub(crate) fn page_failed(&mut self, id: u64, why: &Unread, work: &mut Work) {
         let Some(parked) = self.waiting.take(id) else { return };
         work.refuse(parked.asked, why.refusal(), why.to_string());
         self.not_executed(parked.asked, parked.op, Refusal::NotExecuted, work);
@@ -327,7 +324,7 @@ impl Leader {
         &mut self,
         client: ClientId,
         effects: &CommitEffects<'_>,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<Head, Refusal> {
         let (named, owned) = checked(effects, work)?;
         let mut placing = self.place(client, effects.base, owned, &effects.writes, work)?;
@@ -346,7 +343,7 @@ impl Leader {
     }
 
     /// The pages among those of `named` in which nothing was made where they lead, in order.
-    pub(super) fn promised_of(&self, named: &[Oref], work: &mut Work<'_>) -> Vec<PageId> {
+    pub(super) fn promised_of(&self, named: &[Oref], work: &mut Work) -> Vec<PageId> {
         if dropped(Rule::NamedNotHeldBack) {
             return Vec::new();
         }
@@ -358,7 +355,7 @@ impl Leader {
     }
 
     /// Says whether something is known to have been made in a place.
-    fn is_made(&self, to: Oref, work: &mut Work<'_>) -> bool {
+    fn is_made(&self, to: Oref, work: &mut Work) -> bool {
         match self.fills.get(&to.page()) {
             Some(fill) => fill.is_made(to.slot()),
             None => work.pages.newest(to, |_| ()).is_some(),
@@ -367,7 +364,7 @@ impl Leader {
 }
 
 /// Checks the objects of a transaction: gives the places that they name outside of it, and their trees.
-pub(super) fn checked(effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(Vec<Oref>, Owned), Refusal> {
+pub(super) fn checked(effects: &CommitEffects<'_>, work: &Work) -> Result<(Vec<Oref>, Owned), Refusal> {
     let mut sorted: Vec<Oref> = effects.writes.iter().map(|w| w.oref).collect();
     sorted.sort_unstable();
     if let Some(twice) = sorted.windows(2).find(|w| w[0] == w[1]) {
@@ -382,7 +379,7 @@ pub(super) fn checked(effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(V
 
 /// The pages of an object that are not at hand: its own, and the one that it moved to. All of them are
 /// `needed`.
-pub(super) fn missing_of(oref: Oref, work: &mut Work<'_>, needed: &mut Set<PageId>) -> Option<PageId> {
+pub(super) fn missing_of(oref: Oref, work: &mut Work, needed: &mut Set<PageId>) -> Option<PageId> {
     needed.insert(oref.page());
     if !work.pages.is_here(oref.page()) {
         return Some(oref.page());
@@ -398,7 +395,7 @@ pub(super) fn check_object(
     w: &Write<'_>,
     named: &mut Vec<Oref>,
     owned: &mut Owned,
-    work: &Work<'_>,
+    work: &Work,
 ) -> Result<(), Refusal> {
     // A forward is the server's to write.
     let class = Some(class_of(w.object)).filter(|c| *c != FORWARD);

@@ -135,7 +135,7 @@ impl Leader {
     }
 
     /// Asks what is due, and forgets decisions whose parts are all settled.
-    pub(super) fn consult(&mut self, work: &mut Work<'_>) {
+    pub(super) fn consult(&mut self, work: &mut Work) {
         while self.across.consulting.out < OUT_MAX
             && let Some(subject) = self.across.consulting.next(work.now)
         {
@@ -152,7 +152,7 @@ impl Leader {
     }
 
     /// Takes the answer of another space.
-    pub(crate) fn consulted(&mut self, consult: &Consult, answer: Consulted, work: &mut Work<'_>) {
+    pub(crate) fn consulted(&mut self, consult: &Consult, answer: Consulted, work: &mut Work) {
         let subject = match consult {
             Consult::Inquire { prepared, .. } => Subject::Part(*prepared),
             Consult::Settle { participant, settle } => match work.replica.decisions.get(settle.of) {
@@ -208,7 +208,7 @@ impl Leader {
 }
 
 /// The question about a subject; none if that is over.
-fn question(subject: Subject, work: &Work<'_>) -> Option<Consult> {
+fn question(subject: Subject, work: &Work) -> Option<Consult> {
     match subject {
         Subject::Part(prepared) => {
             let part = work.replica.prepares.get(prepared)?;

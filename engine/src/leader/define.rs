@@ -19,7 +19,7 @@ pub(super) struct Defining {
 
 impl Leader {
     /// A client wants to know the number of a class.
-    pub(crate) fn define(&mut self, asked: Asked, layout: Layout, work: &mut Work<'_>) {
+    pub(crate) fn define(&mut self, asked: Asked, layout: Layout, work: &mut Work) {
         let known = work.replica.catalogue.all().into_iter().find(|(_, l)| **l == layout).map(|(id, _)| id);
         if let Some(id) = known {
             let Some(defining) = self.ordered.classes.iter_mut().find(|d| d.id == id) else {
@@ -42,14 +42,14 @@ impl Leader {
     }
 
     /// Tells of the classes that have become visible.
-    pub(super) fn defined_upto(&mut self, visible: Stamp, work: &mut Work<'_>) {
+    pub(super) fn defined_upto(&mut self, visible: Stamp, work: &mut Work) {
         while let Some(defining) = self.ordered.classes.pop_front_if(|d| d.stamp <= visible) {
             work.replies.extend(defining.asked.into_iter().map(|asked| Reply::Defined(asked, defining.id)));
         }
     }
 
     /// The classes that are visible, as a message.
-    pub(crate) fn catalogue(&self, work: &Work<'_>) -> Classes {
+    pub(crate) fn catalogue(&self, work: &Work) -> Classes {
         let is_visible = |id| self.ordered.classes.iter().all(|d| d.id != id);
         let users = work.replica.catalogue.users().filter(|(id, _)| is_visible(*id));
         Classes { classes: users.map(|(id, l)| (id, l.clone())).collect() }
@@ -57,7 +57,7 @@ impl Leader {
 }
 
 /// The number of a class that is not there yet, or why there cannot be one.
-fn next_class(layout: &Layout, work: &Work<'_>) -> Result<ClassId, (Refusal, String)> {
+fn next_class(layout: &Layout, work: &Work) -> Result<ClassId, (Refusal, String)> {
     let catalogue = &work.replica.catalogue;
     if layout.name().starts_with("tercel.") {
         return Err((Refusal::Schema, "classes named tercel.* are Tercel's own".into()));

@@ -19,7 +19,7 @@ pub(super) struct Depending {
 impl Leader {
     /// Orders states of other spaces that a client has seen, before anything that it writes from now on. The
     /// answer follows once they are visible.
-    pub(crate) fn depend(&mut self, asked: Asked, on: Vector, work: &mut Work<'_>) {
+    pub(crate) fn depend(&mut self, asked: Asked, on: Vector, work: &mut Work) {
         match self.order_dependencies(&on, work) {
             Err((reason, text)) => work.refuse(asked, reason, text),
             Ok(stamp) if stamp <= work.pages.visible() => work.replies.push(Reply::Depends(asked, on)),
@@ -37,7 +37,7 @@ impl Leader {
     pub(crate) fn order_dependencies(
         &mut self,
         on: &Vector,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<Stamp, (Refusal, String)> {
         if let Some(stamp) = work.replica.dependencies.covered_since(on) {
             return Ok(stamp);
@@ -52,7 +52,7 @@ impl Leader {
     }
 
     /// Answers the requests whose vectors have become visible.
-    pub(super) fn depended_upto(&mut self, visible: Stamp, work: &mut Work<'_>) {
+    pub(super) fn depended_upto(&mut self, visible: Stamp, work: &mut Work) {
         while let Some(depending) = self.ordered.vectors.pop_front_if(|d| d.stamp <= visible) {
             work.replies.push(Reply::Depends(depending.asked, depending.on));
         }

@@ -74,9 +74,9 @@ impl Leader {
     }
 
     /// Does a slice of freeing.
-    pub(super) fn go_on_freeing(&mut self, work: &mut Work<'_>) {
+    pub(super) fn go_on_freeing(&mut self, work: &mut Work) {
         self.reclaiming.freeing.is_held_up = false;
-        if !self.free_wants(work.pages.visible(), work.replica) {
+        if !self.free_wants(work.pages.visible(), &work.replica) {
             return;
         }
         self.reclaiming.freeing.is_held_up =
@@ -117,7 +117,7 @@ impl Leader {
 
     /// The page that freeing waited for is here, or cannot be read: then what was released in it stays where
     /// it is.
-    pub(crate) fn free_read(&mut self, page: PageId, is_unread: bool, work: &mut Work<'_>) {
+    pub(crate) fn free_read(&mut self, page: PageId, is_unread: bool, work: &mut Work) {
         if self.reclaiming.freeing.reading != Some(page) {
             return;
         }

@@ -24,7 +24,7 @@ pub(super) struct Granting {
 
 impl Leader {
     /// A client wants pages.
-    pub(crate) fn grant(&mut self, asked: Asked, client: ClientId, lease: Lease, work: &mut Work<'_>) {
+    pub(crate) fn grant(&mut self, asked: Asked, client: ClientId, lease: Lease, work: &mut Work) {
         if let Some(granting) = self.granting.iter_mut().find(|g| g.client == client) {
             if lease.seq != granting.leased.seq {
                 return work.refuse(asked, Refusal::FULL, "a client asks for places once at a time");
@@ -66,7 +66,7 @@ impl Leader {
 
     /// A client makes nothing more in pages that it was granted. It does not say so of what a large
     /// transaction of it makes objects in.
-    fn take_back(&mut self, client: ClientId, mut pages: Vec<(PageId, u16)>, work: &mut Work<'_>) {
+    fn take_back(&mut self, client: ClientId, mut pages: Vec<(PageId, u16)>, work: &mut Work) {
         let is_of = |page| work.replica.places.granted(page).is_some_and(|g| g.client == client);
         pages.retain(|(page, _)| is_of(*page) && !self.large_fills(*page));
         if !pages.is_empty() {
@@ -87,7 +87,7 @@ impl Leader {
         &mut self,
         client: ClientId,
         wanted: u16,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<(Vec<PageId>, Vec<Hole>), &'static str> {
         let places = &work.replica.places;
         let unused_max = mutant::bound(limits::LEASED_UNUSED_MAX, 96);
@@ -121,7 +121,7 @@ impl Leader {
     }
 
     /// Pages with room beside what is in them, as the last sweep has found them.
-    fn holes(&mut self, count: usize, work: &Work<'_>) -> Vec<Hole> {
+    fn holes(&mut self, count: usize, work: &Work) -> Vec<Hole> {
         let mut holes = Vec::new();
         // A large transaction that is not ordered counts on room in pages that it has looked at.
         let count = if self.large.is_some() { 0 } else { count };
@@ -137,7 +137,7 @@ impl Leader {
     }
 
     /// Pages in which there is nothing, and every session has acknowledged that.
-    pub(super) fn reusable(&self, count: usize, work: &Work<'_>) -> Vec<PageId> {
+    pub(super) fn reusable(&self, count: usize, work: &Work) -> Vec<PageId> {
         // A large transaction was judged when they were still what they were before.
         if self.large.is_some() || work.replica.places.returned_count() == 0 {
             return Vec::new();
@@ -152,7 +152,7 @@ impl Leader {
     }
 
     /// A page that was never given out, and now is promised.
-    pub(super) fn promise_page(&mut self, work: &Work<'_>) -> Option<PageId> {
+    pub(super) fn promise_page(&mut self, work: &Work) -> Option<PageId> {
         if let Some(page) = self.promises.in_vain.pop() {
             return Some(page);
         }
@@ -163,7 +163,7 @@ impl Leader {
     }
 
     /// Tells of the grants that have become visible.
-    pub(super) fn granted_upto(&mut self, visible: Stamp, work: &mut Work<'_>) {
+    pub(super) fn granted_upto(&mut self, visible: Stamp, work: &mut Work) {
         while let Some(g) = self.granting.pop_front_if(|g| g.stamp <= visible) {
             work.replies.push(Reply::Granted(g.asked, g.leased));
         }
@@ -171,20 +171,20 @@ impl Leader {
     }
 
     /// A client has said good-bye: nothing is kept of it.
-    pub(crate) fn leave(&mut self, client: ClientId, work: &mut Work<'_>) {
+    pub(crate) fn leave(&mut self, client: ClientId, work: &mut Work) {
         let is_known = work.replica.answers.knows(client);
         self.end_session(client, is_known, work);
     }
 
     /// Ends a client's session. Forgets its answers if it `leaves`.
-    fn end_session(&mut self, client: ClientId, leaves: bool, work: &mut Work<'_>) {
+    fn end_session(&mut self, client: ClientId, leaves: bool, work: &mut Work) {
         self.absent.remove(client);
         if !work.replica.places.has_grants(client) && !leaves {
             return;
         }
         // A large transaction is about to make objects in what was granted; and a full disk takes nothing.
         if work.disk_full || self.large.as_ref().is_some_and(|large| large.placing.client == client) {
-            return self.absent.insert(client, work.now.plus_us(session_us(work.config)), Stamp::ZERO);
+            return self.absent.insert(client, work.now.plus_us(session_us(&work.config)), Stamp::ZERO);
         }
         let entry = if leaves { Entry::Leave(client) } else { Entry::End(client) };
         let stamp = self.order(&entry, None, work);
@@ -200,7 +200,7 @@ impl Leader {
     }
 
     /// Ends the sessions of clients that have been absent for too long.
-    pub(crate) fn end_absent(&mut self, work: &mut Work<'_>) {
+    pub(crate) fn end_absent(&mut self, work: &mut Work) {
         for _ in 0..ENDED_AT_ONCE {
             let Some(client) = self.absent.take(work.now) else { return };
             self.end_session(client, false, work);

@@ -350,7 +350,7 @@ impl Leader {
     }
 
     /// Transactions that waited for a large one are tried again.
-    pub(crate) fn go_on_behind(&mut self, work: &mut Work<'_>) {
+    pub(crate) fn go_on_behind(&mut self, work: &mut Work) {
         if self.large.is_none() && std::mem::take(&mut self.waiting.behind_due) {
             for id in std::mem::take(&mut self.waiting.behind) {
                 self.page_came(id, work);
@@ -359,7 +359,7 @@ impl Leader {
     }
 
     /// A page that it waited for is here, or cannot be read.
-    pub(crate) fn large_read(&mut self, id: u64, failed: Option<&Unread>, work: &mut Work<'_>) {
+    pub(crate) fn large_read(&mut self, id: u64, failed: Option<&Unread>, work: &mut Work) {
         let Some(large) = self.large.as_mut().filter(|l| l.id == id) else { return };
         large.pages.missing -= 1;
         if let Some(why) = failed {
@@ -371,8 +371,8 @@ impl Leader {
     }
 
     /// Does a slice.
-    pub(super) fn go_on_large(&mut self, work: &mut Work<'_>) {
-        if !self.large_wants(work.pages.visible(), work.replica) {
+    pub(super) fn go_on_large(&mut self, work: &mut Work) {
+        if !self.large_wants(work.pages.visible(), &work.replica) {
             return;
         }
         let Some(mut large) = self.large.take() else { return };
@@ -415,7 +415,7 @@ impl Leader {
         }
     }
 
-    fn name_slice(&mut self, large: &mut Large, work: &mut Work<'_>) {
+    fn name_slice(&mut self, large: &mut Large, work: &mut Work) {
         let end = large.record.refs.len().min(large.next + SLICE_READS);
         let named = large.record.refs[large.next..end].iter().copied();
         let named: Vec<Oref> = named.filter(|to| !large.touched.written.contains(to)).collect();
@@ -428,7 +428,7 @@ impl Leader {
         }
     }
 
-    fn certify_slice(&mut self, large: &mut Large, work: &mut Work<'_>) -> Sliced {
+    fn certify_slice(&mut self, large: &mut Large, work: &mut Work) -> Sliced {
         // A write counts as a read, and follows the reads here.
         let all = large.reads.len() + large.writes.len();
         let end = all.min(large.next + mutant::bound(SLICE_WRITES, 2));
@@ -441,7 +441,7 @@ impl Leader {
         Ok(())
     }
 
-    fn expect_slice(&mut self, large: &mut Large, work: &mut Work<'_>) -> Sliced {
+    fn expect_slice(&mut self, large: &mut Large, work: &mut Work) -> Sliced {
         let slice = large.slice(usize::MAX);
         let mut placing = std::mem::take(&mut large.placing);
         let expected = self.expect_some(large.base, &large.writes(slice.clone()), &mut placing, work);
@@ -454,7 +454,7 @@ impl Leader {
         Ok(())
     }
 
-    fn place_slice(&mut self, large: &mut Large, work: &mut Work<'_>) -> Sliced {
+    fn place_slice(&mut self, large: &mut Large, work: &mut Work) -> Sliced {
         let slice = large.slice(pages_at_once(work));
         miss(large, slice.clone(), work);
         if large.pages.missing > 0 {
@@ -472,7 +472,7 @@ impl Leader {
     }
 }
 
-fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
+fn check_slice(large: &mut Large, work: &mut Work) -> Sliced {
     let slice = large.slice(usize::MAX);
     let mut refs = std::mem::take(&mut large.record.refs);
     let mut owned = std::mem::take(&mut large.placing.owned);
@@ -490,7 +490,7 @@ fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
     if large.phase == LargePhase::Name { large.placing.owned.check() } else { Ok(()) }
 }
 
-fn warm_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
+fn warm_slice(large: &mut Large, work: &mut Work) -> Sliced {
     let slice = large.slice(pages_at_once(work));
     miss(large, slice.clone(), work);
     large.done(slice.end, large.writes.len(), LargePhase::Certify);
@@ -498,7 +498,7 @@ fn warm_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
 }
 
 /// Asks for the pages of a slice that are not here.
-fn miss(large: &mut Large, slice: std::ops::Range<usize>, work: &mut Work<'_>) {
+fn miss(large: &mut Large, slice: std::ops::Range<usize>, work: &mut Work) {
     let mut needed = Set::default();
     let mut missing: Vec<PageId> = Vec::new();
     for w in &large.writes[slice] {
@@ -519,6 +519,6 @@ fn miss(large: &mut Large, slice: std::ops::Range<usize>, work: &mut Work<'_>) {
 }
 
 /// Pages that a slice may need at once: they must all be here together, with the pages that others need.
-fn pages_at_once(work: &Work<'_>) -> usize {
+fn pages_at_once(work: &Work) -> usize {
     work.pages.cached_max() / 8
 }

@@ -73,18 +73,21 @@ pub(crate) use body::{Body, Ran};
 pub(crate) use collect::CollectStatus;
 pub(crate) use growth::Outlook;
 
-/// Inputs and outputs of the leader, for the time of one call.
-pub(crate) struct Work<'a> {
+/// The parts of a server that its leader works on.
+#[derive(Debug)]
+pub(crate) struct Work {
     pub now: Now,
     pub space: SpaceId,
-    pub config: &'a ServerConfig,
-    pub replica: &'a mut Replica,
-    pub pages: &'a mut Pages,
-    pub sequencer: &'a mut dyn Sequencer,
-    /// Outputs of the sequencer.
-    pub said: &'a mut Vec<order::Output>,
-    pub replies: &'a mut Vec<Reply>,
-    pub stats: &'a mut ServerStats,
+    pub config: ServerConfig,
+    pub replica: Replica,
+    pub pages: Pages,
+    pub sequencer: Box<dyn Sequencer>,
+    /// Outputs of the sequencer that the server has not done yet.
+    pub said: Vec<order::Output>,
+    /// Answers of the leader that the sessions have not sent yet.
+    pub replies: Vec<Reply>,
+    pub stats: ServerStats,
+    /// Set while commits are refused for want of room.
     pub disk_full: bool,
 }
 
@@ -112,7 +115,24 @@ pub(crate) enum Reply {
     Consult(Consult),
 }
 
-impl Work<'_> {
+impl Work {
+    pub(crate) fn new(
+        now: Now,
+        space: SpaceId,
+        config: ServerConfig,
+        replica: Replica,
+        pages: Pages,
+        sequencer: Box<dyn Sequencer>,
+    ) -> Work {
+        let (said, replies, stats) = Default::default();
+        Work { now, space, config, replica, pages, sequencer, said, replies, stats, disk_full: false }
+    }
+
+    /// Tells the sequencer something.
+    pub(crate) fn sequence(&mut self, input: order::Input<'_>) {
+        self.sequencer.handle(self.now, input, &mut self.said);
+    }
+
     fn verdict(&mut self, asked: Asked, op: OpId, outcome: Outcome) {
         self.replies.push(Reply::Verdict(asked, op, outcome));
     }
@@ -215,7 +235,8 @@ struct Present {
 
 impl Leader {
     /// A view begins, with its own entry as the last that the replica has applied.
-    pub(crate) fn begin(view: ViewId, now: Now, config: &ServerConfig, replica: &Replica) -> Leader {
+    pub(crate) fn begin(view: ViewId, work: &Work) -> Leader {
+        let (now, config, replica) = (work.now, &work.config, &work.replica);
         let over = now.plus_us(session_us(config));
         Leader {
             view,
@@ -252,7 +273,7 @@ impl Leader {
 
     /// Orders an entry: applies it, tentatively, and submits it. `of` is its operation, and says whether that
     /// is a call.
-    fn order(&mut self, entry: &Entry<'_>, of: Option<(OpId, bool)>, work: &mut Work<'_>) -> Stamp {
+    fn order(&mut self, entry: &Entry<'_>, of: Option<(OpId, bool)>, work: &mut Work) -> Stamp {
         let stamp = work.replica.stamp.next();
         let applied = work.replica.apply(stamp, self.view, entry, &mut work.pages.mob);
         let applied = applied.expect("a leader orders what follows from its own state");
@@ -268,12 +289,12 @@ impl Leader {
         let sealed = Sealed { stamp, view: self.view, kind: entry.kind(), payload };
         let (op, is_call) = of.map_or((None, false), |(op, is_call)| (Some(op), is_call));
         self.flights.push_back(Flight { stamp, op, is_call, changed: applied.changed.into() });
-        work.sequencer.handle(work.now, order::Input::Submit(sealed), work.said);
+        work.sequence(order::Input::Submit(sealed));
         stamp
     }
 
     /// Orders another list of members.
-    pub(crate) fn regroup(&mut self, asked: Asked, members: Members, work: &mut Work<'_>) {
+    pub(crate) fn regroup(&mut self, asked: Asked, members: Members, work: &mut Work) {
         let stamp = self.order(&Entry::Members(members), None, work);
         self.regrouping = Some((stamp, asked));
     }
@@ -295,7 +316,7 @@ impl Leader {
     }
 
     /// Handles the advance of the visible stamp: replies about classes and grants, and steps of collections.
-    pub(crate) fn shown(&mut self, visible: Stamp, work: &mut Work<'_>) {
+    pub(crate) fn shown(&mut self, visible: Stamp, work: &mut Work) {
         self.defined_upto(visible, work);
         self.depended_upto(visible, work);
         self.granted_upto(visible, work);
@@ -333,11 +354,11 @@ impl Leader {
     }
 
     /// A connection is gone, and with it its client's session, if it was the client's last.
-    pub(crate) fn left(&mut self, client: ClientId, conn: Conn, work: &mut Work<'_>) {
+    pub(crate) fn left(&mut self, client: ClientId, conn: Conn, work: &mut Work) {
         if let Some(Present { acked, .. }) = self.present.get(&client).copied().filter(|p| p.conn == conn) {
             self.present.remove(&client);
             if work.replica.places.has_grants(client) {
-                self.absent.insert(client, work.now.plus_us(session_us(work.config)), acked);
+                self.absent.insert(client, work.now.plus_us(session_us(&work.config)), acked);
             }
         }
         self.waiting.drop_where(|w| w.asked.conn == conn);
@@ -359,7 +380,7 @@ impl Leader {
     }
 
     /// Goes on with what is worked on in slices.
-    pub(crate) fn go_on(&mut self, work: &mut Work<'_>) {
+    pub(crate) fn go_on(&mut self, work: &mut Work) {
         self.promises.growth.look(work.now, (&work.replica.places).into());
         self.go_on_large(work);
         self.go_on_freeing(work);

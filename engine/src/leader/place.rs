@@ -194,7 +194,7 @@ const _: () = assert!(FORWARD_BYTES <= OBJECT_BYTES_MIN);
 impl Leader {
     /// Free bytes of a page with the newest version of everything in it, and with what a large transaction
     /// will leave there; none of one that is not at hand.
-    fn room(&self, page: PageId, work: &mut Work<'_>) -> isize {
+    fn room(&self, page: PageId, work: &mut Work) -> isize {
         let free = work.pages.extents(page).map_or(0, |extents| extents.free());
         // Each object that a part will make there leaves a forward at least.
         let promised = work.replica.prepares.promised_in(page).count() * (FORWARD_BYTES + SLOT_BYTES);
@@ -208,7 +208,7 @@ impl Leader {
         base: Stamp,
         owned: Owned,
         writes: &[Write<'_>],
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<Placing, Refusal> {
         let mut placing = Placing { overflow: self.overflow, owned, ..Placing::new(client) };
         match self.try_place(base, writes, &mut placing, work) {
@@ -233,7 +233,7 @@ impl Leader {
         base: Stamp,
         writes: &[Write<'_>],
         placing: &mut Placing,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<(), Refusal> {
         self.expect_some(base, writes, placing, work)?;
         placing.fits()?;
@@ -246,7 +246,7 @@ impl Leader {
         writes: &[Write<'_>],
         first: usize,
         placing: &mut Placing,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<(), Refusal> {
         for (i, w) in writes.iter().enumerate() {
             let filled = if w.new { placing.fills.remove(&w.oref.page()) } else { None };
@@ -291,7 +291,7 @@ impl Leader {
         base: Stamp,
         writes: &[Write<'_>],
         placing: &mut Placing,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<(), Refusal> {
         for w in writes.iter().filter(|w| w.new) {
             let page = w.oref.page();
@@ -313,7 +313,7 @@ impl Leader {
     }
 
     /// A page as it fills, with the slots that are promised to parts of transactions over several spaces.
-    fn fill(&self, page: PageId, (is_made_in, from): (bool, u16), work: &mut Work<'_>) -> Option<Fill> {
+    fn fill(&self, page: PageId, (is_made_in, from): (bool, u16), work: &mut Work) -> Option<Fill> {
         if let Some(fill) = self.fills.get(&page) {
             return Some(fill.clone());
         }
@@ -331,7 +331,7 @@ impl Leader {
         &self,
         writes: &[Write<'_>],
         placing: &mut Placing,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<(), Refusal> {
         for w in writes.iter().filter(|w| w.new) {
             let page = w.oref.page();
@@ -349,7 +349,7 @@ impl Leader {
 
     /// Says whether the contents of a granted page are at hand where they are needed: an earlier view may
     /// have left objects in it.
-    pub(super) fn is_here_to_fill(&self, page: PageId, work: &mut Work<'_>) -> bool {
+    pub(super) fn is_here_to_fill(&self, page: PageId, work: &mut Work) -> bool {
         let granted = work.replica.places.granted(page);
         self.fills.contains_key(&page) || granted.is_none_or(|g| !g.is_made_in) || work.pages.is_here(page)
     }
@@ -360,7 +360,7 @@ impl Leader {
         w: &Write<'_>,
         fill: &mut Fill,
         placing: &mut Placing,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<Option<(Oref, bool)>, Refusal> {
         own::let_go(w, Vec::new(), &placing.owned, &work.replica.catalogue)?;
         if fill.fits(w.object.len() - FORWARD_BYTES) {
@@ -376,7 +376,7 @@ impl Leader {
         &mut self,
         w: &Write<'_>,
         placing: &mut Placing,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<Option<(Oref, bool)>, Refusal> {
         let wrong = || Refusal::Invalid(w.oref);
         let catalogue = &work.replica.catalogue;
@@ -406,7 +406,7 @@ impl Leader {
     }
 
     /// Takes so many bytes more of a page, if there are so many.
-    fn grow(&self, page: PageId, growth: isize, placing: &mut Placing, work: &mut Work<'_>) -> bool {
+    fn grow(&self, page: PageId, growth: isize, placing: &mut Placing, work: &mut Work) -> bool {
         if growth <= 0 {
             return true;
         }
@@ -419,7 +419,7 @@ impl Leader {
         fits
     }
 
-    fn free<'r>(&self, page: PageId, placing: &'r mut Placing, work: &mut Work<'_>) -> &'r mut isize {
+    fn free<'r>(&self, page: PageId, placing: &'r mut Placing, work: &mut Work) -> &'r mut isize {
         // A page that is still being filled keeps its room for new objects.
         let is_filled =
             work.replica.places.granted(page).is_some() || self.large_fills(page) || placing.fills(page);
@@ -435,7 +435,7 @@ impl Leader {
         &mut self,
         bytes: usize,
         placing: &mut Placing,
-        work: &mut Work<'_>,
+        work: &mut Work,
     ) -> Result<Oref, Refusal> {
         let needed = (bytes + SLOT_BYTES) as isize;
         let places = &work.replica.places;
@@ -459,7 +459,7 @@ impl Leader {
 
     /// A page for what outgrew its own: one that is given out again by the entry that moves something there,
     /// or one that was never given out.
-    fn overflow_page(&mut self, placing: &mut Placing, work: &mut Work<'_>) -> Option<PageId> {
+    fn overflow_page(&mut self, placing: &mut Placing, work: &mut Work) -> Option<PageId> {
         // Until a large transaction is ordered, others could be given the same page.
         let taken = placing.births.len();
         let mut reusable = if placing.is_large { Vec::new() } else { self.reusable(taken + 1, work) };

@@ -22,7 +22,7 @@ const THROWN_AWAY_BYTES: usize = 1 << 20;
 
 impl Leader {
     /// Orders the next piece, or, after the last, the transaction.
-    pub(super) fn stage_slice(&mut self, mut large: Box<Large>, work: &mut Work<'_>) {
+    pub(super) fn stage_slice(&mut self, mut large: Box<Large>, work: &mut Work) {
         if large.record.head.is_empty() {
             let head = Head {
                 op: large.op,
@@ -49,7 +49,7 @@ impl Leader {
     }
 
     /// Gives it its place in the order, and its versions with it.
-    fn order_large(&mut self, mut large: Box<Large>, work: &mut Work<'_>) {
+    fn order_large(&mut self, mut large: Box<Large>, work: &mut Work) {
         self.evict_for(large.op, 0, work);
         work.stats.commits += 1;
         work.stats.forwards += large.placing.placements().len() as u64;

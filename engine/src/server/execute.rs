@@ -42,13 +42,15 @@ impl Server {
     /// are more, the host calls it again once it has served other connections. `local` is the state of the
     /// transactions inside of this server; what is to be done is appended to `out`, as by [`Server::handle`].
     pub fn run_calls(&mut self, now: Now, local: &mut Local, out: &mut Effects) {
-        let state = self.call_state();
-        self.sessions.calls.renew(state);
-        for _ in 0..limits::calls_at_once() {
-            let Some((ticket, call)) = self.sessions.calls.next() else { break };
-            self.run_call(now, ticket, &call, local, out);
-        }
-        self.go_on(out);
+        self.with_effects(out, |server| {
+            server.cx.work.now = server.cx.work.now.max(now);
+            server.sessions.calls.renew(server.call_state());
+            for _ in 0..limits::calls_at_once() {
+                let Some((ticket, call)) = server.sessions.calls.next() else { break };
+                server.run_call(now, ticket, &call, local);
+            }
+            server.go_on();
+        });
     }
 
     /// Runs a method that only reads, if all that it needs is at hand, and appends the body of the response.
@@ -59,20 +61,19 @@ impl Server {
         request: &Request<'_>,
         local: &mut Local,
         response: &mut Vec<u8>,
-        out: &mut Effects,
     ) {
         let id = CallId { slot: OBJECT_SLOT, seq: request.seq };
         let from = response.len();
         // The result is written where it is sent from.
         Response::put_returned(id, response);
         let head = response.len();
-        let port = Inline::new((self, local, out), now, false);
+        let port = Inline::new((self, local), now, false);
         let ended = read(&port, request, response);
         let Inline { at, waits, .. } = port;
-        let (server, _, out) = at.into_inner();
+        let (server, _) = at.into_inner();
         if waits.get() || ended.is_none() {
             // What it waits for is asked for.
-            server.go_on(out);
+            server.go_on();
         }
         match ended {
             Some((ended, stamp)) if response.len() - head <= limits::CALL_MAX => {
@@ -80,7 +81,7 @@ impl Server {
                     Response::put_failed(&mut response[from..]);
                 }
                 Response::put_stamp(&mut response[from..], stamp);
-                server.sessions(out, |s, cx| s.has_read(client, cx));
+                server.sessions(|s, cx| s.has_read(client, cx));
             }
             _ => {
                 response.truncate(from);
@@ -89,30 +90,30 @@ impl Server {
         }
     }
 
-    fn run_call(&mut self, now: Now, ticket: Ticket, call: &Waiting, local: &mut Local, out: &mut Effects) {
+    fn run_call(&mut self, now: Now, ticket: Ticket, call: &Waiting, local: &mut Local) {
         if call.until.is_some_and(|until| now >= until) && !dropped(Rule::BeginsPastDeadline) {
-            return self.call_ended(ticket, Ended::Refused(Error::Timeout(None)), out);
+            return self.call_ended(ticket, Ended::Refused(Error::Timeout(None)));
         }
-        let offers = self.config.methods.clone();
+        let offers = self.cx.work.config.methods.clone();
         let method = offers.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
         let (Some(method), Some(run)) = (method, offers.run(call.interface)) else { return };
         let given = match Payload::decode(&call.payload, &method.takes) {
             Ok(given) => Given::new(given),
             Err(e) => {
                 let text = format!("what method `{}` is to take: {e}", method.name);
-                return self.call_ended(ticket, Ended::Refused(Error::Corrupt(text)), out);
+                return self.call_ended(ticket, Ended::Refused(Error::Corrupt(text)));
             }
         };
         // The last page that another transaction missed is not this call's.
         self.sessions.inside.take_missed();
-        let port = Inline::new((self, local, out), now, true);
+        let port = Inline::new((self, local), now, true);
         let target = Ref::<Any>::new(call.target).read_at(call.read_at);
         let attempt = attempt(&port, ticket, call, |tx, reply| {
             port.run(method, tx, || run(tx, call.method as usize, target, &given, reply))
         });
         let waits = port.waits.get();
         let Inline { at, .. } = port;
-        let (server, _, out) = at.into_inner();
+        let (server, _) = at.into_inner();
         let missed = server.sessions.inside.take_missed().filter(|_| waits);
         let pages_missed = missed.map_or(0, |page| server.sessions.calls.has_missed(ticket, page));
         if !waits {
@@ -120,22 +121,22 @@ impl Server {
         }
         match attempt {
             // More pages than find room at once: the first ones are gone again.
-            _ if pages_missed > server.pages.cached_max() => {
+            _ if pages_missed > server.cx.work.pages.cached_max() => {
                 let text = "a method that is run at the server reads what its page cache holds at once: let its operator \
                      raise cache_bytes, or call it with `local()`";
-                server.call_ended(ticket, Ended::Refused(Error::Full(Bound::Server(text.into()))), out);
+                server.call_ended(ticket, Ended::Refused(Error::Full(Bound::Server(text.into()))));
             }
             _ if waits => {}
             Ok(Attempt::Taken) => {}
-            Ok(Attempt::Ended(ended)) => server.call_ended(ticket, ended, out),
+            Ok(Attempt::Ended(ended)) => server.call_ended(ticket, ended),
             // It met what is on its way: what that comes to is news.
             Err(Error::Conflict(_)) => {}
-            Err(e) => server.call_ended(ticket, Ended::Refused(e), out),
+            Err(e) => server.call_ended(ticket, Ended::Refused(e)),
         }
     }
 
-    fn call_ended(&mut self, ticket: Ticket, ended: Ended, out: &mut Effects) {
-        self.sessions(out, |s, cx| s.call_ended(ticket, ended, cx));
+    fn call_ended(&mut self, ticket: Ticket, ended: Ended) {
+        self.sessions(|s, cx| s.call_ended(ticket, ended, cx));
     }
 }
 
@@ -186,7 +187,7 @@ fn attempt(
 /// if it is to be run as an operation, which says why.
 fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option<(rpc::Ended, Stamp)> {
     let (oref, read_at) = request.object?;
-    let offers = port.at.borrow().0.config.methods.clone();
+    let offers = port.at.borrow().0.cx.work.config.methods.clone();
     let interface = offers.get(request.interface)?;
     let method = interface.methods.get(request.method as usize).filter(|method| method.reads)?;
     let run = offers.run(request.interface)?;
@@ -199,7 +200,7 @@ fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option
 
 /// The server itself, for the transaction of one method. It does not wait.
 struct Inline<'a> {
-    at: RefCell<(&'a mut Server, &'a mut Local, &'a mut Effects)>,
+    at: RefCell<(&'a mut Server, &'a mut Local)>,
     now: Now,
     /// Set if the server goes on after each step, because a step may order something.
     may_order: bool,
@@ -210,7 +211,7 @@ struct Inline<'a> {
 }
 
 impl<'a> Inline<'a> {
-    fn new(at: (&'a mut Server, &'a mut Local, &'a mut Effects), now: Now, may_order: bool) -> Inline<'a> {
+    fn new(at: (&'a mut Server, &'a mut Local), now: Now, may_order: bool) -> Inline<'a> {
         let (waits, is_at_work) = (Cell::new(false), Cell::new(false));
         Inline { at: RefCell::new(at), now, may_order, waits, is_at_work }
     }
@@ -245,12 +246,12 @@ impl Port for Inline<'_> {
 
     fn drive(&self, _: Option<Now>, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
         let mut at = self.at.borrow_mut();
-        let (server, local, out) = &mut *at;
+        let (server, local) = &mut *at;
         self.is_at_work.set(true);
-        let said = match self.may_order {
-            true => server.inside(self.now, local, out, |home| step(home, self.now)),
-            false => step(&mut Inside { server, local, out }, self.now),
-        };
+        let said = step(&mut Inside { server, local }, self.now);
+        if self.may_order {
+            server.go_on();
+        }
         self.is_at_work.set(false);
         match said {
             Step::Done => Ok(()),

@@ -11,10 +11,11 @@ use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{EntryId, MemberId, SpaceId, ViewId};
 use tercel_wire::message::{FromClient, Join, Refusal};
 
-use super::{End, Server};
-use crate::effect::{Conn, Effect, Effects};
+use super::Server;
+use crate::effect::{Conn, Effect};
 use crate::order;
 use crate::order::quorum::{HAND_OVER_US, Other};
+use crate::sessions::health::{Condition, End};
 use crate::time::Now;
 
 /// A server's place in a group, and the members that are connected to it.
@@ -37,8 +38,6 @@ pub struct Membership {
     is_listed: bool,
     /// Set once a list without it is stable.
     is_removed: bool,
-    /// When another member refused this one last, and its words.
-    refused: Option<(Now, String)>,
     /// When a copy of the space was asked for last.
     copies: Option<Now>,
     /// The member that was to lead last because the disk here was full.
@@ -58,7 +57,6 @@ impl Membership {
             unlisted,
             is_listed: true,
             is_removed: false,
-            refused: None,
             copies: None,
             relieved_by: None,
         }
@@ -67,16 +65,6 @@ impl Membership {
     /// A member of which the group's first lists know nothing: it joined.
     pub fn joined(group: u64, me: MemberId) -> Membership {
         Membership { is_listed: false, ..Membership::new(group, me) }
-    }
-
-    /// The words by which another member refused this one a moment ago.
-    pub(crate) fn refusal(&self, now: Now) -> Option<&str> {
-        let last = self.refused.as_ref().filter(|(at, _)| now.since_us(*at) <= REFUSED_TOLD_US);
-        last.map(|(_, text)| text.as_str())
-    }
-
-    pub(super) fn refused_by(&mut self, now: Now, member: MemberId, text: &str) {
-        self.refused = Some((now, format!("member {member} says: {text}")));
     }
 
     pub(super) fn is_removed(&self) -> bool {
@@ -115,13 +103,14 @@ impl Membership {
 impl Server {
     /// Makes the server a member of a group.
     pub fn set_membership(&mut self, membership: Membership) {
+        self.cx.group = membership.group;
         self.membership = Some(membership);
     }
 
     /// Says whether the newest list that the replica has names this member.
     pub(super) fn is_member(&self) -> bool {
         let Some(group) = &self.membership else { return false };
-        let members = self.replica.members.as_ref();
+        let members = self.cx.work.replica.members.as_ref();
         members.map_or(group.is_listed, |members| members.get(group.me).is_some())
     }
 
@@ -134,103 +123,103 @@ impl Server {
     }
 
     /// Takes a frame of another member.
-    pub(super) fn member_frame(&mut self, conn: Conn, header: &Header, body: &[u8], out: &mut Effects) {
+    pub(super) fn member_frame(&mut self, conn: Conn, header: &Header, body: &[u8]) {
         match FromClient::decode(header.kind, body) {
-            Ok(FromClient::Join(join)) => self.join(conn, &join, out),
+            Ok(FromClient::Join(join)) => self.join(conn, &join),
             Ok(FromClient::Packet(packet)) => {
                 let group = self.membership.as_mut();
                 match group.and_then(|group| group.talks(conn)) {
                     Some((from, over)) => {
-                        out.list.extend(over.map(Effect::Close));
-                        self.note_stranger(conn, from, out);
-                        self.sequence(order::Input::Packet(from, packet.bytes), out);
+                        self.cx.out.list.extend(over.map(Effect::Close));
+                        self.note_stranger(conn, from);
+                        self.sequence(order::Input::Packet(from, packet.bytes));
                     }
-                    None => self.turn_away(conn, "the connection is no member's", out),
+                    None => self.turn_away(conn, "the connection is no member's"),
                 }
             }
             Ok(_) => {}
-            Err(error) => self.turn_away(conn, &error.to_string(), out),
+            Err(error) => self.turn_away(conn, &error.to_string()),
         }
     }
 
     /// Tells a member that is not on the list so. It is heard all the same: the list here may be an old one.
-    fn note_stranger(&mut self, conn: Conn, from: MemberId, out: &mut Effects) {
-        let is_listed = self.sequencer.members().is_none_or(|members| members.get(from).is_some());
+    fn note_stranger(&mut self, conn: Conn, from: MemberId) {
+        let is_listed = self.cx.work.sequencer.members().is_none_or(|members| members.get(from).is_some());
         let unlisted = self.membership.iter_mut().map(|group| &mut group.unlisted);
         unlisted.for_each(|all| _ = if is_listed { all.remove(&from) } else { all.insert(from, conn) });
         if !is_listed {
             let text = "it is not on the list of the group: it was removed, or has just come";
-            self.sessions(out, |s, cx| s.refuse(conn, text, cx));
+            self.sessions(|s, cx| s.refuse(conn, text, cx));
         }
     }
 
     /// Sends a packet to another member.
-    pub(super) fn say(&self, to: MemberId, packet: Arc<Vec<u8>>, out: &mut Effects) {
+    pub(super) fn say(&mut self, to: MemberId, packet: Arc<Vec<u8>>) {
         match self.membership.as_ref().and_then(|group| group.unlisted.get(&to)) {
-            Some(conn) => out.send(*conn, Header::new(Kind::Packet, 0), [&packet, &[]]),
-            None => out.push(Effect::Packet(to, packet)),
+            Some(conn) => self.cx.out.send(*conn, Header::new(Kind::Packet, 0), [&packet, &[]]),
+            None => self.cx.out.push(Effect::Packet(to, packet)),
         }
     }
 
-    fn join(&mut self, conn: Conn, join: &Join, out: &mut Effects) {
+    fn join(&mut self, conn: Conn, join: &Join) {
         let Some(membership) = &mut self.membership else {
-            return self.turn_away(conn, "this server is of no group", out);
+            return self.turn_away(conn, "this server is of no group");
         };
         if join.member == membership.me {
             // It has connected to itself: a list has another member, that was here before, at its address.
-            return out.push(Effect::Close(conn));
+            return self.cx.out.push(Effect::Close(conn));
         }
-        if let Err(why) = membership.check(join, self.space) {
-            return self.turn_away(conn, &why, out);
+        if let Err(why) = membership.check(join, self.cx.work.space) {
+            return self.turn_away(conn, &why);
         }
         membership.connected.insert(conn, (join.member, join.start));
         membership.starts.insert(join.member, join.start);
         // It has no session.
-        self.sessions(out, |s, cx| s.disconnected(conn, cx));
-        out.push(Effect::Joined(conn, join.member));
+        self.sessions(|s, cx| s.disconnected(conn, cx));
+        self.cx.out.push(Effect::Joined(conn, join.member));
     }
 
     /// Takes the end of a member's connection. It is a hint that the member's process has ended, unless a
     /// newer process of it is known. The first connection that ends counts: the kernel may close the others
     /// much later.
-    pub(super) fn member_left(&mut self, conn: Conn, out: &mut Effects) {
+    pub(super) fn member_left(&mut self, conn: Conn) {
         let Some(membership) = &mut self.membership else { return };
         let Some((member, start)) = membership.connected.remove(&conn) else { return };
         membership.unlisted.retain(|_, of| *of != conn);
         membership.talking.retain(|_, of| *of != conn);
         if membership.starts.get(&member) == Some(&start) {
-            self.sequence(order::Input::Gone(member), out);
+            self.sequence(order::Input::Gone(member));
         }
     }
 
     /// The log of a view's leader, at this address, does not reach back to what this member lacks.
-    pub(super) fn lost(&mut self, view: ViewId, leader: String, out: &mut Effects) {
-        let now = self.now;
+    pub(super) fn lost(&mut self, view: ViewId, leader: String) {
+        let now = self.cx.work.now;
         let Some(group) = &mut self.membership else { return };
         if group.copies.is_none_or(|last| now.since_us(last) >= COPY_AGAIN_US) {
             group.copies = Some(now);
-            out.push(Effect::Copy(view, leader));
+            self.cx.out.push(Effect::Copy(view, leader));
         }
     }
 
     /// A copy is whole. It takes the place of what is here if it has everything that this member has
     /// acknowledged: it ends behind that, and no view was promised since it was asked for, nor does its log
     /// have a newer one.
-    pub(super) fn copied(&mut self, view: ViewId, end: EntryId, out: &mut Effects) {
-        let Some(status) = self.sequencer.status() else { return };
+    pub(super) fn copied(&mut self, view: ViewId, end: EntryId) {
+        let Some(status) = self.cx.work.sequencer.status() else { return };
         let is_newer = (end.view.number, end.position) > (status.end.view.number, status.end.position);
         if status.view == view && end.view.number <= view.number && is_newer {
-            self.end = End::Replaced;
-            self.sessions.end_all(out);
-            out.push(Effect::Adopt);
+            self.cx.end = End::Replaced;
+            self.sessions.end_all(&mut self.cx.out);
+            self.cx.out.push(Effect::Adopt);
         }
     }
 
     /// A leader whose disk has no room has the next of the members lead: whose disks have room it does not
     /// know, so each is tried in turn.
-    pub(super) fn relieve(&mut self, out: &mut Effects) {
-        let is_due = self.condition.relieved.is_none_or(|last| self.now.since_us(last) >= RELIEVED_AGAIN_US);
-        if !self.condition.disk_full || !is_due {
+    pub(super) fn relieve(&mut self) {
+        let Condition { disk_full, relieved, .. } = self.cx.condition;
+        if !disk_full || relieved.is_some_and(|last| self.cx.work.now.since_us(last) < RELIEVED_AGAIN_US) {
             return;
         }
         let Some(group) = &self.membership else { return };
@@ -238,17 +227,17 @@ impl Server {
         let able = self.able_to_lead();
         if let Some(to) = able.iter().find(|to| to.id > last).or(able.first()).map(|to| to.id) {
             self.membership.iter_mut().for_each(|group| group.relieved_by = Some(to));
-            self.condition.relieved = Some(self.now.plus_us(HAND_OVER_US));
-            self.sequence(order::Input::MoveLead(to), out);
+            self.cx.condition.relieved = Some(self.cx.work.now.plus_us(HAND_OVER_US));
+            self.sequence(order::Input::MoveLead(to));
         }
     }
 
     /// Has the member lead that lacks least. Says whether there is one, and this server leads.
-    pub(super) fn hand_over(&mut self, out: &mut Effects) -> bool {
+    pub(super) fn hand_over(&mut self) -> bool {
         let Some(to) = self.able_to_lead().into_iter().max_by_key(|other| other.durable) else {
             return false;
         };
-        self.sequence(order::Input::MoveLead(to.id), out);
+        self.sequence(order::Input::MoveLead(to.id));
         true
     }
 
@@ -256,17 +245,19 @@ impl Server {
     /// stops as soon as it is deposed would take with it the vote that the next leader may need.
     pub(super) fn is_handed_over(&self, until: Now) -> bool {
         let leads = |group: order::quorum::Status| group.leader.is_some_and(|leader| leader != group.me);
-        until <= self.now || !self.is_connected(None) || self.sequencer.status().is_some_and(leads)
+        until <= self.cx.work.now
+            || !self.is_connected(None)
+            || self.cx.work.sequencer.status().is_some_and(leads)
     }
 
     /// The other members that vote and were heard a moment ago, in the order of their identities; none if
     /// this server does not lead.
     fn able_to_lead(&self) -> Vec<Other> {
-        let Some(group) = self.sequencer.status().filter(|_| self.leader.is_some()) else {
+        let Some(group) = self.cx.work.sequencer.status().filter(|_| self.cx.leader.is_some()) else {
             return Vec::new();
         };
         let may_lead = |other: &Other| {
-            let is_fed = !other.is_lost && other.is_there(self.now);
+            let is_fed = !other.is_lost && other.is_there(self.cx.work.now);
             group.members.votes(other.id) && is_fed && self.is_connected(Some(other.id))
         };
         let mut able: Vec<Other> = group.others.iter().copied().filter(may_lead).collect();
@@ -280,13 +271,10 @@ impl Server {
         all.any(|(id, _)| member.is_none_or(|member| member == *id))
     }
 
-    fn turn_away(&mut self, conn: Conn, why: &str, out: &mut Effects) {
-        self.sessions(out, |s, cx| s.turn_away(conn, Refusal::Protocol, why, cx));
+    fn turn_away(&mut self, conn: Conn, why: &str) {
+        self.sessions(|s, cx| s.turn_away(conn, Refusal::Protocol, why, cx));
     }
 }
-
-/// Time for which a refusal by another member is told, in microseconds: longer than from one to the next.
-const REFUSED_TOLD_US: u64 = 10_000_000;
 
 /// Time between two attempts to take a copy of the space, in microseconds: a leader that is asked in vain may
 /// be at a backup.

@@ -9,6 +9,9 @@
 //! stream or watermark shows it before it is stable. Every other entry is applied once it is stable, the one
 //! by which a view begins included: the leader is made behind it. A leader that is deposed is thrown away
 //! with its replica, and another server is recovered.
+//!
+//! Its parts are owned in the order in which they reach each other: `Sessions` work on `Cx`, of which the
+//! leader has `Work`, with replica, pages and sequencer.
 
 mod execute;
 mod inside;
@@ -32,18 +35,16 @@ use membership::REMOVED;
 pub use membership::{MEMBERS_VERSION, Membership};
 pub use recover::{LogEnds, Recovery, RecoveryError};
 
-use crate::leader::{Flight, Leader};
+use crate::leader::{Flight, Leader, Work};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::order::{self, Lead, Output, Sealed, Sequencer};
-use crate::pages::Pages;
+use crate::order::{self, Lead, Output, Sealed};
 use crate::pages::image::CachedImage;
 use crate::pages::install::ToStore;
 use crate::pages::reads::Waiter;
-use crate::replica::Replica;
 use crate::replica::entry::{Entry, kind};
 use crate::rpc::ReplyBody;
-use crate::sessions::health::{Condition, Drain};
+use crate::sessions::health::{Drain, End};
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
 use recover::Recovered;
@@ -52,25 +53,13 @@ use suffix::Suffix;
 /// A replica that follows the order, and leads while its sequencer says so.
 #[derive(Debug)]
 pub struct Server {
-    pub(crate) config: ServerConfig,
-    pub(crate) space: SpaceId,
-    /// The view into which the replica was recovered: what effects and their answers name.
-    pub(crate) joined: ViewId,
-    pub(crate) sequencer: Box<dyn Sequencer>,
-    pub(crate) replica: Replica,
-    pub(crate) pages: Pages,
-    pub(crate) leader: Option<Leader>,
+    sessions: Sessions,
+    cx: Cx,
     /// The view that is to begin here once its own entry is stable.
     begins: Option<ViewId>,
     /// Its place in a group; none if it is alone.
     membership: Option<Membership>,
-    pub(crate) sessions: Sessions,
     suffix: Suffix,
-    pub(crate) end: End,
-    pub(crate) host: HostStats,
-    pub(crate) condition: Condition,
-    pub(crate) stats: ServerStats,
-    pub(crate) now: Now,
 }
 
 /// A request that came by a shorter way than as a message.
@@ -90,79 +79,79 @@ pub struct Express<'a> {
     pub shared: Option<(SharedBody<'a>, usize)>,
 }
 
-/// The stage of a server's life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    Working,
-    /// Its leader was deposed.
-    Deposed,
-    /// A copy takes the place of what is here: nothing more is taken in.
-    Replaced,
-    /// The order goes on, while the host recovers a replica.
-    Recovering,
-}
-
 impl Server {
     /// Takes in what happened and appends what is to be done.
     pub fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Effects) {
-        self.now = now;
-        if self.end == End::Replaced {
+        self.with_effects(out, |server| server.take_in(now, input));
+    }
+
+    /// Runs a step, and appends its effects to `out`.
+    fn with_effects<R>(&mut self, out: &mut Effects, step: impl FnOnce(&mut Server) -> R) -> R {
+        std::mem::swap(&mut self.cx.out, out);
+        let result = step(self);
+        std::mem::swap(&mut self.cx.out, out);
+        result
+    }
+
+    fn take_in(&mut self, now: Now, input: Input<'_>) {
+        self.cx.work.now = now;
+        if self.cx.end == End::Replaced {
             return;
         }
-        let is_working = self.end == End::Working;
+        let is_working = self.cx.end == End::Working;
         match input {
             Input::Frame(conn, header, body) if matches!(header.kind, Kind::Join | Kind::Packet) => {
-                self.member_frame(conn, &header, body, out);
+                self.member_frame(conn, &header, body);
             }
-            Input::Connected(conn) => self.sessions(out, |s, cx| s.connected(conn, cx)),
+            Input::Connected(conn) => self.sessions(|s, cx| s.connected(conn, cx)),
             Input::OneHost(conn) => self.sessions.one_host(conn),
-            Input::Frame(conn, header, body) => self.sessions(out, |s, cx| s.frame(conn, &header, body, cx)),
+            Input::Frame(conn, header, body) => self.sessions(|s, cx| s.frame(conn, &header, body, cx)),
             Input::Alive(conn) => self.sessions.alive(conn, now),
             Input::Disconnected(conn) => {
-                self.member_left(conn, out);
-                self.sessions(out, |s, cx| s.disconnected(conn, cx));
+                self.member_left(conn);
+                self.sessions(|s, cx| s.disconnected(conn, cx));
             }
-            Input::Reached(conn) => self.sessions(out, |s, cx| s.reached(conn, cx)),
+            Input::Reached(conn) => self.sessions(|s, cx| s.reached(conn, cx)),
             Input::NoRoom(conn, why) => {
-                self.sessions(out, |s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
+                self.sessions(|s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
-            Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes), out),
+            Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes)),
             Input::RefusedBy(member, text) => {
-                self.membership.iter_mut().for_each(|membership| membership.refused_by(now, member, &text));
+                self.cx.refused = Some((now, format!("member {member} says: {text}")));
             }
-            Input::Written(cuts, position) => self.written(cuts, position, out),
-            Input::Saved(number) => self.sequence(order::Input::Saved(number), out),
+            Input::Written(cuts, position) => self.written(cuts, position),
+            Input::Saved(number) => self.sequence(order::Input::Saved(number)),
             Input::FoundLog(from, entries) => {
-                self.sessions(out, |s, cx| s.found_log(from, &entries, cx));
-                self.sequence(order::Input::Found(from, entries), out);
+                self.sessions(|s, cx| s.found_log(from, &entries, cx));
+                self.sequence(order::Input::Found(from, entries));
             }
-            Input::Gone(member) => self.sequence(order::Input::Gone(member), out),
-            Input::Copied(view, end) => self.copied(view, end, out),
-            Input::MoveLead(to) => self.sequence(order::Input::MoveLead(to), out),
-            Input::Time if !is_working => self.sequence(order::Input::Time, out),
-            Input::DiskFull(full) if !is_working => self.condition.disk_full = full,
-            Input::Drain if !is_working => self.condition.refuse_calls(),
+            Input::Gone(member) => self.sequence(order::Input::Gone(member)),
+            Input::Copied(view, end) => self.copied(view, end),
+            Input::MoveLead(to) => self.sequence(order::Input::MoveLead(to)),
+            Input::Time if !is_working => self.sequence(order::Input::Time),
+            Input::DiskFull(full) if !is_working => self.cx.condition.disk_full = full,
+            Input::Drain if !is_working => self.cx.condition.refuse_calls(),
             // There is no replica meanwhile.
             _ if !is_working => {}
             Input::Read(view, page, result) if self.is_answered(view) => {
-                self.sessions(out, |s, cx| s.page_read(page, result, cx));
+                self.sessions(|s, cx| s.page_read(page, result, cx));
             }
-            Input::Installed(view) if self.is_answered(view) => self.installed(out),
+            Input::Installed(view) if self.is_answered(view) => self.installed(),
             Input::Pinned(view, pin, result) if self.is_answered(view) => {
-                self.sessions(out, |s, cx| s.pinned(pin, result, cx));
+                self.sessions(|s, cx| s.pinned(pin, result, cx));
             }
             Input::PinnedRead(view, pin, result) if self.is_answered(view) => {
-                self.sessions(out, |s, cx| s.pinned_read(pin, result, cx));
+                self.sessions(|s, cx| s.pinned_read(pin, result, cx));
             }
-            Input::Ran(view, done) if view == self.joined => self.sessions(out, |s, cx| s.ran(done, cx)),
-            Input::Says(view, id, said) if view == self.joined => {
-                self.sessions(out, |s, cx| s.says(id, said, cx));
+            Input::Ran(view, done) if view == self.cx.joined => self.sessions(|s, cx| s.ran(done, cx)),
+            Input::Says(view, id, said) if view == self.cx.joined => {
+                self.sessions(|s, cx| s.says(id, said, cx));
             }
-            Input::Consulted(view, consult, answer) if view == self.joined => self.sessions(out, |s, cx| {
+            Input::Consulted(view, consult, answer) if view == self.cx.joined => self.sessions(|s, cx| {
                 s.lead(cx, |leader, work| leader.consulted(&consult, answer, work));
             }),
-            Input::Violated(view, id, violation) if view == self.joined => {
-                self.sessions(out, |s, cx| s.violated(id, violation, cx));
+            Input::Violated(view, id, violation) if view == self.cx.joined => {
+                self.sessions(|s, cx| s.violated(id, violation, cx));
             }
             // The answer to a predecessor.
             Input::Read(..)
@@ -174,158 +163,138 @@ impl Server {
             | Input::Consulted(..)
             | Input::Violated(..) => {}
             Input::DiskFull(full) => {
-                self.condition.disk_full = full;
-                self.relieve(out);
+                self.cx.condition.disk_full = full;
+                self.relieve();
                 if !full {
-                    self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
+                    self.sessions(|s, cx| s.lead(cx, Leader::unstall));
                 }
             }
             Input::LogRoom(room) => {
-                if self.pages.installer.log_has(room) {
-                    self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
+                if self.cx.work.pages.installer.log_has(room) {
+                    self.sessions(|s, cx| s.lead(cx, Leader::unstall));
                 }
             }
-            Input::Drain if self.condition.drain == Drain::Open => self.begin_drain(out),
+            Input::Drain if self.cx.condition.drain == Drain::Open => self.begin_drain(),
             Input::Drain => {}
-            Input::Time => self.time(out),
+            Input::Time => self.time(),
         }
-        if self.end != End::Recovering {
-            self.go_on(out);
+        if self.cx.end != End::Recovering {
+            self.go_on();
         }
         if self.sessions.waiting_until().is_some() {
-            self.sessions(out, |s, cx| s.greet_waiting(cx));
+            self.sessions(Sessions::greet_waiting);
         }
     }
 
     /// The next moment at which it needs the time.
     pub fn deadline(&self) -> Option<Now> {
-        let waits = sooner(self.sequencer.deadline(), self.sessions.waiting_until());
-        let handed = match self.condition.drain {
-            Drain::Handing(until) if until > self.now => Some(until),
-            Drain::Handing(_) if self.end == End::Working => Some(self.now),
+        let waits = sooner(self.cx.work.sequencer.deadline(), self.sessions.waiting_until());
+        let handed = match self.cx.condition.drain {
+            Drain::Handing(until) if until > self.cx.work.now => Some(until),
+            Drain::Handing(_) if self.cx.end == End::Working => Some(self.cx.work.now),
             _ => None,
         };
-        if self.end == End::Recovering {
+        if self.cx.end == End::Recovering {
             return sooner(waits, handed);
         }
-        let leads = self.leader.as_ref();
+        let leads = self.cx.leader.as_ref();
         let has_work = match leads {
-            Some(leader) => leader.has_work(self.pages.visible(), &self.replica),
-            None => !self.replica.recent.is_index_complete(),
+            Some(leader) => leader.has_work(self.cx.work.pages.visible(), &self.cx.work.replica),
+            None => !self.cx.work.replica.recent.is_index_complete(),
         };
         // Work in slices goes on as soon as other inputs have been handled.
-        if has_work || self.has_calls() || self.sessions.has_work() || self.pages.has_hidden() {
-            return Some(self.now);
+        if has_work || self.has_calls() || self.sessions.has_work() || self.cx.work.pages.has_hidden() {
+            return Some(self.cx.work.now);
         }
         let absent = leads.and_then(|l| l.deadline());
         sooner(sooner(waits, self.sessions.deadline()), sooner(absent, handed))
     }
 
     fn is_answered(&self, view: ViewId) -> bool {
-        view == self.joined || dropped(Rule::CreditsOldInstall)
+        view == self.cx.joined || dropped(Rule::CreditsOldInstall)
     }
 
-    /// Has the sessions do something.
-    pub(crate) fn sessions<R>(
-        &mut self,
-        out: &mut Effects,
-        f: impl FnOnce(&mut Sessions, &mut Cx<'_>) -> R,
-    ) -> R {
-        let mut said = std::mem::take(&mut out.said);
-        let mut cx = Cx {
-            now: self.now,
-            space: self.space,
-            group: self.membership.as_ref().map_or(0, |membership| membership.group),
-            refusal: self.membership.as_ref().and_then(|membership| membership.refusal(self.now)),
-            joined: self.joined,
-            is_recovering: self.end != End::Working,
-            config: &self.config,
-            replica: &mut self.replica,
-            pages: &mut self.pages,
-            leader: self.leader.as_mut(),
-            sequencer: &mut *self.sequencer,
-            said: &mut said,
-            stats: &mut self.stats,
-            host: &self.host,
-            condition: self.condition,
-            out,
-        };
-        let result = f(&mut self.sessions, &mut cx);
-        // Most often the sequencer has said nothing.
-        match said.is_empty() {
-            true => out.said = said,
-            false => self.said(said, out),
-        }
+    /// Has the sessions do something, and does what the sequencer says to it.
+    fn sessions<R>(&mut self, f: impl FnOnce(&mut Sessions, &mut Cx) -> R) -> R {
+        let result = f(&mut self.sessions, &mut self.cx);
+        self.heed();
         result
     }
 
     /// Tells the sequencer something.
-    pub(crate) fn sequence(&mut self, input: order::Input<'_>, out: &mut Effects) {
-        let mut said = std::mem::take(&mut out.said);
-        self.sequencer.handle(self.now, input, &mut said);
-        self.said(said, out);
+    fn sequence(&mut self, input: order::Input<'_>) {
+        self.cx.work.sequence(input);
+        self.heed();
     }
 
     /// Does what the sequencer says.
-    fn said(&mut self, mut said: Vec<Output>, out: &mut Effects) {
+    fn heed(&mut self) {
+        // Most often that is nothing.
+        if self.cx.work.said.is_empty() {
+            return;
+        }
+        let mut said = std::mem::take(&mut self.cx.work.said);
         for output in said.drain(..) {
             match output {
-                Output::Send(to, bytes) => self.say(to, bytes, out),
+                Output::Send(to, bytes) => self.say(to, bytes),
                 Output::Append(position, entry) => {
-                    self.suffix.append(position, &entry, self.leader.is_some());
-                    self.condition.unwritten_since.get_or_insert(self.now);
-                    out.push(Effect::Append(position, entry));
+                    self.suffix.append(position, &entry, self.cx.leader.is_some());
+                    self.cx.condition.unwritten_since.get_or_insert(self.cx.work.now);
+                    self.cx.out.push(Effect::Append(position, entry));
                     if dropped(Rule::StreamUnsynced) {
-                        self.show_by_mistake(out);
+                        self.show_by_mistake();
                     }
                 }
                 Output::Cut(above) => {
                     self.suffix.cut(above);
                     // The stamps of what was cut are used again.
-                    self.pages.written_at_most(self.suffix.last().unwrap_or(self.replica.stamp));
-                    out.push(Effect::Cut(above));
+                    let last = self.suffix.last().unwrap_or(self.cx.work.replica.stamp);
+                    self.cx.work.pages.written_at_most(last);
+                    self.cx.out.push(Effect::Cut(above));
                     self.depose();
                 }
                 // A deposed leader's tentative entries may have the stamps of others.
-                Output::Stable(..) if self.end != End::Working => {}
-                Output::Stable(position, stamp) => self.stable(position, stamp, out),
-                Output::Leading(lead) => self.lead(lead, out),
+                Output::Stable(..) if self.cx.end != End::Working => {}
+                Output::Stable(position, stamp) => self.stable(position, stamp),
+                Output::Leading(lead) => self.lead(lead),
                 Output::Deposed(_) => self.depose(),
                 Output::Confirmed(number, stamp) => {
-                    self.sessions(out, |s, cx| s.confirmed(number, stamp, cx));
+                    self.sessions(|s, cx| s.confirmed(number, stamp, cx));
                 }
-                Output::Save(number, view, electorate) => out.push(Effect::Save(number, view, electorate)),
-                Output::Read(from, bytes) => out.push(Effect::ReadLog(from, bytes)),
-                Output::KeepFrom(position) => self.sessions.keep_log_from(position, out),
-                Output::Sure => out.push(Effect::Sure),
-                Output::Lost(view, leader) => self.lost(view, leader, out),
-                Output::Members(members) => out.push(Effect::Members(members)),
+                Output::Save(number, view, electorate) => {
+                    self.cx.out.push(Effect::Save(number, view, electorate))
+                }
+                Output::Read(from, bytes) => self.cx.out.push(Effect::ReadLog(from, bytes)),
+                Output::KeepFrom(position) => self.sessions.keep_log_from(position, &mut self.cx.out),
+                Output::Sure => self.cx.out.push(Effect::Sure),
+                Output::Lost(view, leader) => self.lost(view, leader),
+                Output::Members(members) => self.cx.out.push(Effect::Members(members)),
             }
         }
-        out.said = said;
+        self.cx.work.said = said;
     }
 
     /// This node leads no more. Only a leader has applied entries that may be lost.
     fn depose(&mut self) {
         self.begins = None;
-        if self.leader.is_some() {
-            self.end = End::Deposed;
+        if self.cx.leader.is_some() {
+            self.cx.end = End::Deposed;
         }
     }
 
     /// Lets the replica of a deposed leader go: what it has applied may be lost. The order goes on, and the
     /// host recovers another replica, of everything that is stable now.
-    fn leave(&mut self, out: &mut Effects) {
-        self.end = End::Recovering;
-        self.leader = None;
-        self.sessions.end_all(out);
-        self.suffix.release(self.sequencer.stable());
-        self.suffix.refill(self.sequencer.tentative());
-        self.sequence(order::Input::Ready(false), out);
+    fn leave(&mut self) {
+        self.cx.end = End::Recovering;
+        self.cx.leader = None;
+        self.sessions.end_all(&mut self.cx.out);
+        self.suffix.release(self.cx.work.sequencer.stable());
+        self.suffix.refill(self.cx.work.sequencer.tentative());
+        self.sequence(order::Input::Ready(false));
         if self.membership.as_ref().is_some_and(Membership::is_removed) {
-            return out.push(Effect::Stop(REMOVED.into()));
+            return self.cx.out.push(Effect::Stop(REMOVED.into()));
         }
-        out.push(Effect::Recover(self.suffix.stable()));
+        self.cx.out.push(Effect::Recover(self.suffix.stable()));
     }
 
     /// Goes on with a replica of everything up to the position that [`Effect::Recover`] named.
@@ -333,24 +302,28 @@ impl Server {
     /// # Errors
     /// If entries are missing that the checkpoint contains.
     pub fn rejoin(&mut self, now: Now, recovery: Recovery, out: &mut Effects) -> Result<(), RecoveryError> {
-        self.now = now;
-        let Recovered { config, replica, pages, horizon, .. } = recovery.recovered()?;
-        (self.config, self.replica, self.pages) = (config, replica, pages);
-        self.sessions = self.sessions.next(now, horizon, out);
-        self.condition = self.condition.rejoined(now);
-        // What is still to come was asked for by the replica that is gone.
-        self.joined.incarnation = self.joined.incarnation.wrapping_add(1);
-        self.end = End::Working;
-        // Meanwhile more has become stable, and was written.
-        self.suffix.release(self.sequencer.stable());
-        self.suffix.written_last().into_iter().for_each(|stamp| self.pages.written_upto(stamp));
-        self.sequence(order::Input::Ready(true), out);
-        self.go_on(out);
+        let recovered = recovery.recovered()?;
+        self.with_effects(out, |server| server.go_on_with(now, recovered));
         Ok(())
     }
 
+    fn go_on_with(&mut self, now: Now, Recovered { config, replica, pages, horizon, .. }: Recovered) {
+        self.cx.work.now = now;
+        (self.cx.work.config, self.cx.work.replica, self.cx.work.pages) = (config, replica, pages);
+        self.sessions = self.sessions.next(now, horizon, &mut self.cx.out);
+        self.cx.condition = self.cx.condition.rejoined(now);
+        // What is still to come was asked for by the replica that is gone.
+        self.cx.joined.incarnation = self.cx.joined.incarnation.wrapping_add(1);
+        self.cx.end = End::Working;
+        // Meanwhile more has become stable, and was written.
+        self.suffix.release(self.cx.work.sequencer.stable());
+        self.suffix.written_last().into_iter().for_each(|stamp| self.cx.work.pages.written_upto(stamp));
+        self.sequence(order::Input::Ready(true));
+        self.go_on();
+    }
+
     /// This node leads: the view's own entry is ordered, and the leader is made once it is stable.
-    fn lead(&mut self, lead: Lead, out: &mut Effects) {
+    fn lead(&mut self, lead: Lead) {
         self.begins = Some(lead.view);
         let genesis = (lead.kept == Stamp::ZERO).then_some(Entry::Genesis);
         let begins = Entry::View { kept: lead.kept, lost: lead.is_unsure };
@@ -360,10 +333,10 @@ impl Server {
         let mut stamp = lead.kept;
         for entry in genesis.into_iter().chain([begins]) {
             stamp = stamp.next();
-            self.stats.ordered += 1;
+            self.cx.work.stats.ordered += 1;
             let payload = Arc::new(entry.encode());
             let sealed = Sealed { stamp, view: lead.view, kind: entry.kind(), payload };
-            self.sequence(order::Input::Submit(sealed), out);
+            self.sequence(order::Input::Submit(sealed));
         }
         if dropped(Rule::AnswersBeforeView) {
             self.suffix.release(LogPosition(u64::MAX));
@@ -374,10 +347,11 @@ impl Server {
     fn apply(&mut self, entry: &Sealed) -> Result<Flight, String> {
         let wrong = |e: &dyn std::fmt::Display| format!("entry {} cannot be applied: {e}", entry.stamp);
         let decoded = Entry::decode(entry.kind, &entry.payload).map_err(|e| wrong(&e))?;
-        let applied = self.replica.apply(entry.stamp, entry.view, &decoded, &mut self.pages.mob);
+        let Work { replica, pages, .. } = &mut self.cx.work;
+        let applied = replica.apply(entry.stamp, entry.view, &decoded, &mut pages.mob);
         let applied = applied.map_err(|e| wrong(&e))?;
         if let Some(first) = applied.pieces_from {
-            self.pages.installer.commits_pieces(first, entry.stamp);
+            pages.installer.commits_pieces(first, entry.stamp);
         }
         // Its client asks what became of it.
         let (op, is_call) = (applied.op, false);
@@ -385,31 +359,31 @@ impl Server {
     }
 
     /// A node that does not lead applies stable entries, as far as there is room; the others wait as bytes.
-    fn follow(&mut self, out: &mut Effects) {
+    fn follow(&mut self) {
         if dropped(Rule::FollowerSkips) && !self.has_room() && self.suffix.next().is_some() {
             self.suffix.take();
         }
-        while self.replica.recent.is_index_complete()
+        while self.cx.work.replica.recent.is_index_complete()
             // The entry of a view writes nothing.
             && self.suffix.next().is_some_and(|next| next.kind == kind::VIEW || self.has_room())
             && let Some(entry) = self.suffix.take()
         {
             let was_member = self.is_member();
             match self.apply(&entry) {
-                Ok(flight) => self.show(vec![flight], out),
-                Err(why) => return out.push(Effect::Stop(why)),
+                Ok(flight) => self.show(vec![flight]),
+                Err(why) => return self.cx.out.push(Effect::Stop(why)),
             }
             if entry.kind == kind::MEMBERS && was_member && !self.is_member() {
-                return out.push(Effect::Stop(REMOVED.into()));
+                return self.cx.out.push(Effect::Stop(REMOVED.into()));
             }
             if let Ok(Entry::View { lost: true, .. }) = Entry::decode(entry.kind, &entry.payload) {
-                self.condition.unsure = Some((entry.view, self.now));
+                self.cx.condition.unsure = Some((entry.view, self.cx.work.now));
             }
             if entry.kind == kind::VIEW {
-                self.sessions(out, |s, cx| s.end_readers(cx));
+                self.sessions(Sessions::end_readers);
             }
             if entry.kind == kind::VIEW && self.begins.take_if(|view| *view == entry.view).is_some() {
-                self.leader = Some(Leader::begin(entry.view, self.now, &self.config, &self.replica));
+                self.cx.leader = Some(Leader::begin(entry.view, &self.cx.work));
             }
         }
     }
@@ -417,31 +391,31 @@ impl Server {
     /// Says whether the buffer of modified objects has room for one more entry. Versions without a place in
     /// the order are not counted: no install makes them fewer, only the entries that come.
     fn has_room(&self) -> bool {
-        let mob = &self.pages.mob;
-        mob.bytes() - mob.bytes_pending() <= self.config.mob_bytes
+        let mob = &self.cx.work.pages.mob;
+        mob.bytes() - mob.bytes_pending() <= self.cx.work.config.mob_bytes
     }
 
     /// Everything up to the position, and the stamp of its entry, is stable.
-    fn stable(&mut self, position: LogPosition, stamp: Stamp, out: &mut Effects) {
+    fn stable(&mut self, position: LogPosition, stamp: Stamp) {
         self.suffix.release(position);
-        let Some(leader) = &mut self.leader else { return };
+        let Some(leader) = &mut self.cx.leader else { return };
         let shown = leader.stable(stamp);
-        self.show(shown, out);
+        self.show(shown);
     }
 
     /// Shows entries that are not stable: a rule dropped on purpose.
-    fn show_by_mistake(&mut self, out: &mut Effects) {
-        let Some(leader) = &mut self.leader else { return };
+    fn show_by_mistake(&mut self) {
+        let Some(leader) = &mut self.cx.leader else { return };
         let shown = leader.show_by_mistake();
-        self.show(shown, out);
+        self.show(shown);
     }
 
     /// Makes entries visible: pages, then the stream, then what waited for them.
-    fn show(&mut self, shown: Vec<Flight>, out: &mut Effects) {
-        shown.iter().for_each(|flight| self.pages.show(flight.stamp, flight.changed.clone()));
-        let visible = self.pages.visible();
-        self.replica.prepares.shown(visible);
-        let is_regrouped = self.sessions(out, |s, cx| {
+    fn show(&mut self, shown: Vec<Flight>) {
+        shown.iter().for_each(|flight| self.cx.work.pages.show(flight.stamp, flight.changed.clone()));
+        let visible = self.cx.work.pages.visible();
+        self.cx.work.replica.prepares.shown(visible);
+        let is_regrouped = self.sessions(|s, cx| {
             s.show(&shown, cx);
             s.lead(cx, |leader, work| leader.shown(visible, work));
             s.regrouped(visible, cx)
@@ -452,25 +426,26 @@ impl Server {
     }
 
     /// The log is on this node's disk up to a position, as it was after so many cuts.
-    fn written(&mut self, cuts: u32, position: LogPosition, out: &mut Effects) {
-        self.suffix.written(cuts, position).into_iter().for_each(|stamp| self.pages.written_upto(stamp));
-        self.condition.unwritten_since = (!self.suffix.is_written()).then_some(self.now);
-        self.sequence(order::Input::Written(cuts, position), out);
+    fn written(&mut self, cuts: u32, position: LogPosition) {
+        let last = self.suffix.written(cuts, position);
+        last.into_iter().for_each(|stamp| self.cx.work.pages.written_upto(stamp));
+        self.cx.condition.unwritten_since = (!self.suffix.is_written()).then_some(self.cx.work.now);
+        self.sequence(order::Input::Written(cuts, position));
     }
 
     /// Handles the completion of an install.
-    fn installed(&mut self, out: &mut Effects) {
-        if let Some(needed) = self.pages.installed() {
-            self.replica.saved();
-            out.push(Effect::Truncate(needed));
+    fn installed(&mut self) {
+        if let Some(needed) = self.cx.work.pages.installed() {
+            self.cx.work.replica.saved();
+            self.cx.out.push(Effect::Truncate(needed));
         }
-        self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
+        self.sessions(|s, cx| s.lead(cx, Leader::unstall));
     }
 
-    fn time(&mut self, out: &mut Effects) {
-        self.sequence(order::Input::Time, out);
-        self.relieve(out);
-        self.sessions(out, |s, cx| {
+    fn time(&mut self) {
+        self.sequence(order::Input::Time);
+        self.relieve();
+        self.sessions(|s, cx| {
             s.tick(cx);
             s.lead(cx, |leader, work| {
                 leader.end_absent(work);
@@ -479,32 +454,32 @@ impl Server {
             s.resume_some(cx);
             s.leave_some();
         });
-        if self.leader.is_none() {
-            self.replica.recent.index_pending(usize::MAX);
+        if self.cx.leader.is_none() {
+            self.cx.work.replica.recent.index_pending(usize::MAX);
         }
-        self.pages.drop_hidden();
+        self.cx.work.pages.drop_hidden();
     }
 
     /// Runs follow-up work: applies stable entries, drives backups and installs.
-    pub(crate) fn go_on(&mut self, out: &mut Effects) {
-        self.follow(out);
-        self.sessions(out, |s, cx| {
-            s.lead(cx, |leader, work| leader.go_on_behind(work));
+    pub(crate) fn go_on(&mut self) {
+        self.follow();
+        self.sessions(|s, cx| {
+            s.lead(cx, Leader::go_on_behind);
             s.drive_backup(cx);
         });
-        let to_store = self.pages.maybe_install(&mut self.replica);
-        self.store(to_store, out);
+        let to_store = self.cx.work.pages.maybe_install(&mut self.cx.work.replica);
+        self.store(to_store);
         self.drain();
-        if self.end == End::Deposed {
-            self.leave(out);
+        if self.cx.end == End::Deposed {
+            self.leave();
         }
     }
 
     /// The server is to be stopped. The leader of a group hands the lead over before, so that its clients go
     /// on where another member leads, and none is refused.
-    fn begin_drain(&mut self, out: &mut Effects) {
-        self.condition.drain = match self.hand_over(out) {
-            true => Drain::Handing(self.now.plus_us(order::quorum::HAND_OVER_US)),
+    fn begin_drain(&mut self) {
+        self.cx.condition.drain = match self.hand_over() {
+            true => Drain::Handing(self.cx.work.now.plus_us(order::quorum::HAND_OVER_US)),
             false => Drain::Draining,
         };
     }
@@ -512,54 +487,54 @@ impl Server {
     /// While new calls are refused: notes the moment from which on none is under way, and up to where they
     /// have written. Clients that go on to commit do not put it off.
     fn drain(&mut self) {
-        if matches!(self.condition.drain, Drain::Handing(until) if self.is_handed_over(until)) {
-            self.condition.drain = Drain::Draining;
+        if matches!(self.cx.condition.drain, Drain::Handing(until) if self.is_handed_over(until)) {
+            self.cx.condition.drain = Drain::Draining;
         }
-        if self.condition.drain == Drain::Draining
+        if self.cx.condition.drain == Drain::Draining
             && self.sessions.calls_under_way() == 0
-            && self.leader.as_ref().is_none_or(|leader| !leader.has_waiting())
+            && self.cx.leader.as_ref().is_none_or(|leader| !leader.has_waiting())
         {
-            self.condition.drain = Drain::Ordered(self.replica.stamp);
+            self.cx.condition.drain = Drain::Ordered(self.cx.work.replica.stamp);
         }
     }
 
     /// Says whether new calls are refused, all earlier calls have ended, and their writes are visible.
     pub fn is_drained(&self) -> bool {
-        match self.condition.drain {
+        match self.cx.condition.drain {
             Drain::Open => false,
-            Drain::Ordered(upto) => upto <= self.pages.visible(),
+            Drain::Ordered(upto) => upto <= self.cx.work.pages.visible(),
             // It no longer leads: its calls have ended with its sessions.
-            Drain::Handing(until) => self.end == End::Recovering && self.is_handed_over(until),
-            Drain::Draining => self.end == End::Recovering,
+            Drain::Handing(until) => self.cx.end == End::Recovering && self.is_handed_over(until),
+            Drain::Draining => self.cx.end == End::Recovering,
         }
     }
 
-    fn store(&mut self, to_store: Option<ToStore>, out: &mut Effects) {
+    fn store(&mut self, to_store: Option<ToStore>) {
         if let Some(ToStore { overfull: Some(page), .. }) = &to_store {
             // The log still has all of it.
             let text = format!(
                 "the objects of page {page} do not fit into it, which is a defect of the server: report it"
             );
-            return out.push(Effect::Stop(text));
+            return self.cx.out.push(Effect::Stop(text));
         }
         if let Some(ToStore { pages, checkpoint, .. }) = to_store {
-            out.push(Effect::Install { view: self.joined, pages, checkpoint });
+            self.cx.out.push(Effect::Install { view: self.cx.joined, pages, checkpoint });
         }
-        while let Some(page) = self.pages.reads.next() {
-            self.pages.reads_asked += 1;
-            out.push(Effect::Read(self.joined, page));
+        while let Some(page) = self.cx.work.pages.reads.next() {
+            self.cx.work.pages.reads_asked += 1;
+            self.cx.out.push(Effect::Read(self.cx.joined, page));
         }
     }
 
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
     pub fn flush(&mut self, out: &mut Effects) {
-        let to_store = self.pages.flush(&mut self.replica);
-        self.store(to_store, out);
+        let to_store = self.cx.work.pages.flush(&mut self.cx.work.replica);
+        self.with_effects(out, |server| server.store(to_store));
     }
 
     /// Says whether everything ordered is stored, so that recovery would replay nothing.
     pub fn is_flushed(&self) -> bool {
-        self.pages.is_flushed(&self.replica)
+        self.cx.work.pages.is_flushed(&self.cx.work.replica)
     }
 
     /// Everything up to this position of the log is stable, as far as is known since it was recovered.
@@ -568,45 +543,45 @@ impl Server {
     }
 
     pub fn space(&self) -> SpaceId {
-        self.space
+        self.cx.work.space
     }
 
     /// Everything up to here is stable and visible.
     pub fn visible(&self) -> Stamp {
-        self.pages.visible()
+        self.cx.work.pages.visible()
     }
 
     /// The view that it leads, or the last view that it knows of.
     pub fn view(&self) -> ViewId {
-        self.leader.as_ref().map_or(self.replica.view(), |leader| leader.view())
+        self.cx.leader.as_ref().map_or(self.cx.work.replica.view(), |leader| leader.view())
     }
 
     /// The time since a leader of its group was heard, in microseconds; none while one is, or it leads.
     pub fn unled_us(&self) -> Option<u64> {
-        self.sequencer.unled_us(self.now)
+        self.cx.work.sequencer.unled_us(self.cx.work.now)
     }
 
     /// Says whether it leads, and clients are answered.
     pub fn is_leading(&self) -> bool {
-        self.leader.is_some()
+        self.cx.leader.is_some()
     }
 
     /// Says whether everything that was ordered is visible, no large transaction is under way and nothing is
     /// being installed: a moment to stop at.
     pub fn is_quiet(&self) -> bool {
-        let no_large = self.leader.as_ref().is_none_or(|leader| !leader.has_large());
-        self.is_all_visible() && no_large && !self.pages.installer.is_installing()
+        let no_large = self.cx.leader.as_ref().is_none_or(|leader| !leader.has_large());
+        self.is_all_visible() && no_large && !self.cx.work.pages.installer.is_installing()
     }
 
     /// Says whether everything that was ordered is visible, and so stable.
     pub fn is_all_visible(&self) -> bool {
-        self.leader.as_ref().is_none_or(|leader| leader.is_all_visible())
+        self.cx.leader.as_ref().is_none_or(|leader| leader.is_all_visible())
     }
 
     /// Says whether no arrived transaction and no released tree remains to be ordered, whether or not a
     /// client still waits for it.
     pub fn is_idle(&self) -> bool {
-        self.leader.as_ref().is_none_or(|leader| leader.is_idle(&self.replica))
+        self.cx.leader.as_ref().is_none_or(|leader| leader.is_idle(&self.cx.work.replica))
     }
 
     /// Says whether the connection's client has greeted, and was not turned away.
@@ -640,12 +615,12 @@ impl Server {
         let Express { client, place, left_us, body, shared } = request;
         let Ok(request) = Request::decode(body) else { return false };
         // A call that a follower passes on, and one at the end of the server, come as messages.
-        if self.end != End::Working || self.leader.is_none() || self.condition.is_draining() {
+        if self.cx.end != End::Working || self.cx.leader.is_none() || self.cx.condition.is_draining() {
             return false;
         }
-        self.now = self.now.max(now);
+        self.cx.work.now = self.cx.work.now.max(now);
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
-        let services = &self.config.services;
+        let services = &self.cx.work.config.services;
         // Others are given copies of the request: it stays in registers for the shortest way.
         let lent = match &shared {
             None => None,
@@ -665,7 +640,8 @@ impl Server {
             // It is queued with the other operations, as a message.
             Some(_) if request.slot.is_some() => false,
             Some(_) => {
-                self.run_reading(now, client, &{ request }, local, response.bytes(), out);
+                let response = response.bytes();
+                self.with_effects(out, |s| s.run_reading(now, client, &{ request }, local, response));
                 true
             }
         }
@@ -678,41 +654,41 @@ impl Server {
 
     /// The warning about the space's room, if any, while this node leads.
     pub fn space_warning(&self) -> Option<SpaceWarning> {
-        let unsure =
-            self.condition.unsure.filter(|(_, since)| self.now.since_us(*since) <= limits::UNSURE_TOLD_US);
+        let (unsure, now) = (self.cx.condition.unsure, self.cx.work.now);
+        let unsure = unsure.filter(|(_, since)| now.since_us(*since) <= limits::UNSURE_TOLD_US);
         let unsure = unsure.map(|(view, _)| SpaceWarning::MayBeLost { view: view.number });
-        unsure.or_else(|| self.leader.as_ref().and_then(|leader| leader.space_warning()))
+        unsure.or_else(|| self.cx.leader.as_ref().and_then(|leader| leader.space_warning()))
     }
 
     /// Takes the counters that the process around it keeps, for the status it reports.
     pub fn set_host(&mut self, host: HostStats) {
-        self.host = host;
+        self.cx.host = host;
     }
 
     /// Counters.
     pub fn stats(&self) -> ServerStats {
-        let (page_reads, pages_installed) = (self.pages.reads_asked, self.pages.pages_installed);
-        ServerStats { page_reads, pages_installed, ..self.stats }
+        let Work { pages, stats, .. } = &self.cx.work;
+        ServerStats { page_reads: pages.reads_asked, pages_installed: pages.pages_installed, ..*stats }
     }
 
     /// The last entry that was applied, visible or not.
     pub fn applied(&self) -> Stamp {
-        self.replica.stamp
+        self.cx.work.replica.stamp
     }
 
     /// The last entry applied, and a sum over ordered state: equal at every replica at equal stamps.
     pub fn digest(&self) -> (Stamp, u64) {
-        (self.replica.stamp, self.replica.digest())
+        (self.cx.work.replica.stamp, self.cx.work.replica.digest())
     }
 
     /// Renders the page at the visible stamp. `None` if it must be read from the store first: the read is
     /// asked for, and the caller calls again when it is answered.
     pub fn page(&mut self, page: PageId, out: &mut Effects) -> Option<Option<Arc<Vec<u8>>>> {
-        match self.pages.image(page) {
+        match self.cx.work.pages.image(page) {
             CachedImage::Current(bytes) | CachedImage::Stale(bytes) => Some(bytes),
             CachedImage::Missing => {
-                self.pages.reads.wait_once(page, Waiter::Host);
-                self.store(None, out);
+                self.cx.work.pages.reads.wait_once(page, Waiter::Host);
+                self.with_effects(out, |server| server.store(None));
                 None
             }
         }
@@ -720,12 +696,12 @@ impl Server {
 
     /// Renders a page at the visible stamp from its stored bytes, to compare replicas. Changes nothing.
     pub fn page_over(&self, page: PageId, stored: Option<Arc<Vec<u8>>>) -> Option<Arc<Vec<u8>>> {
-        self.pages.render(page, stored, self.pages.visible())
+        self.cx.work.pages.render(page, stored, self.cx.work.pages.visible())
     }
 
     /// Pages that have changed since they were stored, in order.
     pub fn pages_modified(&self) -> Vec<PageId> {
-        self.pages.mob.page_ids()
+        self.cx.work.pages.mob.page_ids()
     }
 
     /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing

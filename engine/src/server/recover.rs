@@ -13,6 +13,7 @@ use tercel_wire::id::{EntryId, LogPosition, SpaceId, Stamp, ViewId, Written};
 use thiserror::Error;
 
 use crate::effect::{Checkpoint, Effects, ServerConfig};
+use crate::leader::Work;
 use crate::order::quorum::members::Members;
 use crate::order::quorum::remembered::Remembered;
 use crate::order::quorum::{Run, Start};
@@ -23,11 +24,10 @@ use crate::pages::install::Installer;
 use crate::pages::mob::Mob;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
+use crate::server::Server;
 use crate::server::suffix::Suffix;
-use crate::server::{End, Server};
-use crate::sessions::Sessions;
-use crate::sessions::health::Condition;
 use crate::sessions::horizon::Horizon;
+use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
 
 /// A log or a checkpoint that cannot be replayed. An operator must act.
@@ -261,26 +261,13 @@ impl Recovery {
     ) -> Result<Server, RecoveryError> {
         let space = self.space;
         let Recovered { config, replica, pages, horizon, suffix } = self.recovered()?;
-        let mut server = Server {
-            config,
-            space,
-            joined,
-            sequencer,
-            replica,
-            pages,
-            leader: None,
-            begins: None,
-            membership: None,
-            sessions: Sessions::new(now, horizon),
-            suffix: Suffix::new(suffix, end),
-            end: End::Working,
-            host: Default::default(),
-            condition: Condition::new(now),
-            stats: Default::default(),
-            now,
-        };
-        server.sequence(Input::Ready(true), out);
-        server.sequence(Input::Time, out);
+        let cx = Cx::new(joined, Work::new(now, space, config, replica, pages, sequencer));
+        let (sessions, suffix) = (Sessions::new(now, horizon), Suffix::new(suffix, end));
+        let mut server = Server { sessions, cx, begins: None, membership: None, suffix };
+        server.with_effects(out, |server| {
+            server.sequence(Input::Ready(true));
+            server.sequence(Input::Time);
+        });
         Ok(server)
     }
 

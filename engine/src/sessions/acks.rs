@@ -57,10 +57,10 @@ impl Asking {
 impl Sessions {
     /// Asks the sessions that returned pages wait for to acknowledge, and ends those that were asked for too
     /// long.
-    pub(super) fn ask_behind(&mut self, cx: &mut Cx<'_>) {
-        let Some(returned) = cx.replica.places.last_return() else { return };
-        let wanted = returned.min(cx.pages.visible());
-        let (behind, working) = match cx.leader.as_deref() {
+    pub(super) fn ask_behind(&mut self, cx: &mut Cx) {
+        let Some(returned) = cx.work.replica.places.last_return() else { return };
+        let wanted = returned.min(cx.work.pages.visible());
+        let (behind, working) = match cx.leader.as_ref() {
             Some(leader) => (leader.behind(wanted), leader.working()),
             None => (self.readers_behind(wanted), self.readers_working()),
         };
@@ -75,7 +75,7 @@ impl Sessions {
                 self.turn_away(of.conn, Refusal::Unavailable, text, cx);
             } else if !self.is_resuming(of.conn)
                 && let Some(session) = self.all.get_mut(&of.conn)
-                && session.asking.is_due(cx.now, wanted, every_us)
+                && session.asking.is_due(cx.work.now, wanted, every_us)
             {
                 session.news.ack = true;
                 self.stream_to(of.conn, cx);
@@ -85,15 +85,15 @@ impl Sessions {
 
     /// Says whether the client was asked for too long. A busy client is not late: its operation keeps the
     /// base that it had, and messages sent before the question may take a while to arrive.
-    fn is_over(&mut self, behind: &Behind, working: &Set<ClientId>, cx: &Cx<'_>) -> bool {
+    fn is_over(&mut self, behind: &Behind, working: &Set<ClientId>, cx: &Cx) -> bool {
         let Some(session) = self.all.get_mut(&behind.conn) else { return false };
-        let silence_us = 2 * cx.config.keepalive_ms as u64 * 1000;
+        let silence_us = 2 * cx.work.config.keepalive_ms as u64 * 1000;
         // A member that follows looks after its readers itself, and ends those that are late.
         let is_busy = session.is_passed_on
             || session.parts.is_arriving()
-            || session.read.is_some_and(|read| cx.now.since_us(read) <= silence_us)
+            || session.read.is_some_and(|read| cx.work.now.since_us(read) <= silence_us)
             || working.contains(&behind.client);
-        session.asking.is_over(cx.now, behind.acked, silence_us, is_busy)
+        session.asking.is_over(cx.work.now, behind.acked, silence_us, is_busy)
     }
 
     /// A client whose frames wait takes what it is sent: that is no silence.

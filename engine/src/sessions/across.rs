@@ -15,13 +15,13 @@ impl Sessions {
         client: ClientId,
         prepare: Prepare<'_>,
         request: &[u8],
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) {
         let Prepare { op, of, coordinator, seen, bytes } = prepare;
-        if coordinator == cx.space {
+        if coordinator == cx.work.space {
             return cx.verdict(asked, op, Err(Refusal::Invalid(Oref::NULL)));
         }
-        let role = Role::Participant { of, coordinator, seen: seen.without(cx.space) };
+        let role = Role::Participant { of, coordinator, seen: seen.without(cx.work.space) };
         self.judge_part(asked, (client, op), Body::of_part(bytes, crc32fast::hash(request), role), cx);
     }
 
@@ -32,7 +32,7 @@ impl Sessions {
         client: ClientId,
         decide: Decide<'_>,
         request: &[u8],
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) {
         let Decide { op, parts, seen, bytes } = decide;
         let mut spaces: Vec<_> = parts.iter().map(|part| part.space).collect();
@@ -41,15 +41,15 @@ impl Sessions {
         let is_one = !parts.is_empty()
             && spaces.len() == parts.len()
             && spaces.len() < limits::SPACES_MAX
-            && !spaces.contains(&cx.space);
+            && !spaces.contains(&cx.work.space);
         if !is_one {
             return cx.verdict(asked, op, Err(Refusal::Invalid(Oref::NULL)));
         }
-        let role = Role::Coordinator { parts, seen: seen.without(cx.space) };
+        let role = Role::Coordinator { parts, seen: seen.without(cx.work.space) };
         self.judge_part(asked, (client, op), Body::of_part(bytes, crc32fast::hash(request), role), cx);
     }
 
-    fn judge_part(&mut self, asked: Asked, (client, op): (ClientId, OpId), body: Body<'_>, cx: &mut Cx<'_>) {
+    fn judge_part(&mut self, asked: Asked, (client, op): (ClientId, OpId), body: Body<'_>, cx: &mut Cx) {
         if op.client != client {
             return cx.verdict(asked, op, Err(Refusal::Invalid(Oref::NULL)));
         }
@@ -60,7 +60,7 @@ impl Sessions {
     }
 
     /// A client asks to be answered once no prepare up to a stamp is unsettled.
-    pub(super) fn await_settled(&mut self, asked: Asked, upto: Stamp, cx: &mut Cx<'_>) {
+    pub(super) fn await_settled(&mut self, asked: Asked, upto: Stamp, cx: &mut Cx) {
         if self.awaiting.len() >= limits::SESSIONS_MAX {
             return cx.refuse(asked, Refusal::FULL, "too many clients wait for settlements at once");
         }
@@ -69,9 +69,9 @@ impl Sessions {
     }
 
     /// Answers those for which nothing is unsettled any more.
-    pub(super) fn answer_awaiting(&mut self, cx: &mut Cx<'_>) {
-        let visible = cx.pages.visible();
-        let is_settled = |upto: Stamp| upto <= visible && cx.replica.prepares.is_settled(upto, visible);
+    pub(super) fn answer_awaiting(&mut self, cx: &mut Cx) {
+        let visible = cx.work.pages.visible();
+        let is_settled = |upto: Stamp| upto <= visible && cx.work.replica.prepares.is_settled(upto, visible);
         let settled: Vec<_> = self.awaiting.extract_if(.., |(_, upto)| is_settled(*upto)).collect();
         for (asked, _) in settled {
             self.stream_to(asked.conn, cx);

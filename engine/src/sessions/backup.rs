@@ -25,6 +25,7 @@ use tercel_wire::message::{
 };
 use tercel_wire::page::{PAGE_BYTES, Page};
 
+use super::health::End;
 use super::{Cx, Sessions};
 use crate::effect::{Conn, Effect, Effects};
 use crate::leader::Asked;
@@ -126,8 +127,8 @@ const _: () = assert!(PART_PAGES as usize <= BACKUP_PAGES_MAX);
 impl Sessions {
     /// Begins a copy for a member. A leader gives it before its view's own entry is stable: for that it may
     /// need the member. All that is applied by then is stable.
-    pub(super) fn transfer(&mut self, asked: Asked, of: &Transfer, cx: &mut Cx<'_>) {
-        let Some(status) = cx.sequencer.status().filter(|_| of.group == cx.group) else {
+    pub(super) fn transfer(&mut self, asked: Asked, of: &Transfer, cx: &mut Cx) {
+        let Some(status) = cx.work.sequencer.status().filter(|_| of.group == cx.group) else {
             return cx.refuse(asked, Refusal::Denied, "this server is not of that group");
         };
         if status.members.get(of.member).is_none() {
@@ -137,12 +138,12 @@ impl Sessions {
             );
             return cx.refuse(asked, Refusal::Denied, text);
         }
-        if status.leader != Some(status.me) || cx.is_recovering {
+        if status.leader != Some(status.me) || cx.end != End::Working {
             let text = "this member does not lead the group: a copy is taken from the one that does";
             return cx.refuse(asked, Refusal::Unavailable, text);
         }
-        let replay_from = cx.pages.replay_from(cx.replica).min(cx.pages.visible().next());
-        let Some(before) = cx.sequencer.entry_of(Stamp(replay_from.0 - 1)) else {
+        let replay_from = cx.work.pages.replay_from(&cx.work.replica).min(cx.work.pages.visible().next());
+        let Some(before) = cx.work.sequencer.entry_of(Stamp(replay_from.0 - 1)) else {
             let text = "the log does not reach back to what the stored pages lack: try again in a moment";
             return cx.refuse(asked, Refusal::Unavailable, text);
         };
@@ -157,7 +158,7 @@ impl Sessions {
         out.push(Effect::KeepFrom(position));
     }
 
-    pub(super) fn backup(&mut self, asked: Asked, log: Option<LogPart>, cx: &mut Cx<'_>) {
+    pub(super) fn backup(&mut self, asked: Asked, log: Option<LogPart>, cx: &mut Cx) {
         if self.backups.current.is_some() {
             let text =
                 "another backup is under way, and a server takes one at a time: try again when it is done";
@@ -168,15 +169,15 @@ impl Sessions {
             return cx.refuse(asked, Refusal::FULL, text);
         }
         // Rows of counts are shared with the state until that changes them.
-        let state = cx.replica.save();
+        let state = cx.work.replica.save();
         let begun = BackupBegun {
-            stamp: cx.replica.stamp,
-            view: cx.replica.view(),
-            pages_end: cx.replica.places.next_page(),
+            stamp: cx.work.replica.stamp,
+            view: cx.work.replica.view(),
+            pages_end: cx.work.replica.places.next_page(),
             state_bytes: state.bytes() as u32,
         };
         match &log {
-            None => cx.pages.mob.freeze(begun.stamp),
+            None => cx.work.pages.mob.freeze(begun.stamp),
             // Another member that lags may need more of it. The order says where from once this one has
             // caught up.
             Some(log) => cx.out.push(Effect::KeepFrom(log.next.min(self.backups.kept_from))),
@@ -199,14 +200,14 @@ impl Sessions {
             pages_sent: 0,
             wanted: VecDeque::new(),
             is_reading: false,
-            looked: cx.now,
+            looked: cx.work.now,
             was_at: 0,
         });
     }
 
     /// Queues a request for the next part. Refused as `Unavailable` without a backup of this connection, and
     /// as `Full` if too many requests are queued.
-    pub(super) fn backup_next(&mut self, asked: Asked, cx: &mut Cx<'_>) {
+    pub(super) fn backup_next(&mut self, asked: Asked, cx: &mut Cx) {
         match self.backups.current.as_mut().filter(|b| b.asked.conn == asked.conn) {
             None => {
                 let text = "no backup of this client is under way: begin again";
@@ -221,7 +222,7 @@ impl Sessions {
     }
 
     /// The page store is pinned, or cannot be.
-    pub(crate) fn pinned(&mut self, pin: u64, result: Result<(), String>, cx: &mut Cx<'_>) {
+    pub(crate) fn pinned(&mut self, pin: u64, result: Result<(), String>, cx: &mut Cx) {
         let Some(backup) = self.backups.current.as_mut().filter(|b| b.pin == pin) else { return };
         match result {
             Ok(()) => backup.is_pinned = true,
@@ -235,7 +236,7 @@ impl Sessions {
         &mut self,
         pin: u64,
         result: Result<Vec<(PageId, Vec<u8>)>, String>,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) {
         let under_way = self.backups.current.as_mut().filter(|b| b.pin == pin && b.is_reading);
         let Some(backup) = under_way else { return };
@@ -246,9 +247,9 @@ impl Sessions {
             Ok(pages) => pages,
             Err(e) => return self.end_backup(Refusal::Corrupt, e, cx),
         };
-        let before = cx.pages.mob.bytes_aside();
-        PageId::new(upto).into_iter().for_each(|page| cx.pages.mob.thaw_below(page));
-        if cx.pages.mob.bytes_aside() < before {
+        let before = cx.work.pages.mob.bytes_aside();
+        PageId::new(upto).into_iter().for_each(|page| cx.work.pages.mob.thaw_below(page));
+        if cx.work.pages.mob.bytes_aside() < before {
             self.lead(cx, |leader, work| leader.unstall(work));
         }
         // Nothing is there: the next page is looked for at once.
@@ -261,7 +262,7 @@ impl Sessions {
     }
 
     /// Takes the backup as far as it gets. Called after everything that happens.
-    pub(crate) fn drive_backup(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn drive_backup(&mut self, cx: &mut Cx) {
         let Some(backup) = &self.backups.current else { return };
         if !self.all.contains_key(&backup.asked.conn) {
             return self.drop_backup(cx);
@@ -272,23 +273,23 @@ impl Sessions {
         }
         self.make_room_of_backup(cx);
         let Some(backup) = &mut self.backups.current else { return };
-        let is_visible = backup.begun.stamp <= cx.pages.visible() || dropped(Rule::BackupUnsynced);
+        let is_visible = backup.begun.stamp <= cx.work.pages.visible() || dropped(Rule::BackupUnsynced);
         if !backup.is_told && backup.is_pinned && is_visible {
             backup.is_told = true;
-            backup.looked = cx.now;
+            backup.looked = cx.work.now;
             let (asked, begun) = (backup.asked, backup.begun);
             let answer = match backup.log {
                 None => FromServer::BackupBegun(begun),
                 Some(log) => FromServer::TransferBegun(log.begun(&begun)),
             };
             cx.answer(asked, &answer);
-        } else if backup.log.is_some() && !is_visible && cx.now.since_us(backup.looked) > COPY_WAIT_US {
+        } else if backup.log.is_some() && !is_visible && cx.work.now.since_us(backup.looked) > COPY_WAIT_US {
             stand_down_if_stuck(cx);
         }
         self.send_parts(cx);
     }
 
-    fn send_parts(&mut self, cx: &mut Cx<'_>) {
+    fn send_parts(&mut self, cx: &mut Cx) {
         while let Some(b) = self.backups.current.as_mut().filter(|b| b.is_told && !b.is_reading) {
             let Some(call) = b.wanted.front().copied() else { return };
             let asked = Asked { conn: b.asked.conn, call };
@@ -309,7 +310,7 @@ impl Sessions {
                 return cx.out.push(Effect::ReadPinned { view: cx.joined, pin: b.pin, from, count });
             } else if let Some(log) = b.log.as_mut().filter(|log| !log.is_sent) {
                 // It is read as far as this node's disk has it.
-                if !log.is_reading && cx.pages.may_store() {
+                if !log.is_reading && cx.work.pages.may_store() {
                     log.is_reading = true;
                     cx.out.push(Effect::ReadLog(log.next, limits::PART_BYTES));
                 }
@@ -323,7 +324,7 @@ impl Sessions {
     }
 
     /// Entries of the log were read, perhaps for a copy. None came if the log begins later by now.
-    pub(crate) fn found_log(&mut self, from: LogPosition, entries: &[Sealed], cx: &mut Cx<'_>) {
+    pub(crate) fn found_log(&mut self, from: LogPosition, entries: &[Sealed], cx: &mut Cx) {
         let Some(backup) = &mut self.backups.current else { return };
         let Some(log) = backup.log.as_mut().filter(|log| log.is_reading && log.next == from) else { return };
         log.is_reading = false;
@@ -346,9 +347,9 @@ impl Sessions {
 
     /// Ends a backup whose client takes too little of it: such a client must not keep old pages on the disk
     /// for ever.
-    pub(super) fn look_at_backup(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn look_at_backup(&mut self, cx: &mut Cx) {
         let Some(b) = self.backups.current.as_mut().filter(|b| b.is_told) else { return };
-        if cx.now.since_us(b.looked) < limits::BACKUP_WINDOW_US {
+        if cx.work.now.since_us(b.looked) < limits::BACKUP_WINDOW_US {
             return;
         }
         let moved = b.progress().saturating_sub(b.was_at);
@@ -357,16 +358,16 @@ impl Sessions {
                         closer to the server or onto a faster disk";
             return self.end_backup(Refusal::Unavailable, text, cx);
         }
-        b.looked = cx.now;
+        b.looked = cx.work.now;
         b.was_at = b.progress();
     }
 
     /// A commit may wait for room in the buffer of modified objects. If what is set aside is in its way, the
     /// backup ends: installing would make no room.
-    fn make_room_of_backup(&mut self, cx: &mut Cx<'_>) {
+    fn make_room_of_backup(&mut self, cx: &mut Cx) {
         let Some(bytes) = cx.leader.as_ref().and_then(|leader| leader.bytes_awaited()) else { return };
-        let surplus = (cx.pages.mob.bytes() + bytes).saturating_sub(cx.config.mob_bytes);
-        if surplus > 0 && surplus <= cx.pages.mob.bytes_aside() {
+        let surplus = (cx.work.pages.mob.bytes() + bytes).saturating_sub(cx.work.config.mob_bytes);
+        if surplus > 0 && surplus <= cx.work.pages.mob.bytes_aside() {
             let text = "so much changed during the backup that the server has no memory for the old versions: \
                         try again when there is less to do, or serve with a larger --mob";
             self.end_backup(Refusal::FULL, text, cx);
@@ -374,16 +375,16 @@ impl Sessions {
     }
 
     /// Ends it and sends its client the reason.
-    fn end_backup(&mut self, reason: Refusal, text: impl Into<String>, cx: &mut Cx<'_>) {
+    fn end_backup(&mut self, reason: Refusal, text: impl Into<String>, cx: &mut Cx) {
         if let Some(backup) = &self.backups.current {
             cx.refuse(backup.asked, reason, text);
         }
         self.drop_backup(cx);
     }
 
-    fn drop_backup(&mut self, cx: &mut Cx<'_>) {
+    fn drop_backup(&mut self, cx: &mut Cx) {
         let Some(backup) = self.backups.current.take() else { return };
-        cx.pages.mob.thaw();
+        cx.work.pages.mob.thaw();
         cx.out.push(Effect::Unpin(backup.pin));
         self.lead(cx, |leader, work| leader.unstall(work));
     }
@@ -391,14 +392,14 @@ impl Sessions {
 
 /// Leads no longer if what was ordered can become stable by no other disk than that of a member which waits
 /// for a copy, and the copy waits for it. What a new view keeps is not applied before it is stable.
-fn stand_down_if_stuck(cx: &mut Cx<'_>) {
-    let Some(group) = cx.sequencer.status() else { return };
+fn stand_down_if_stuck(cx: &mut Cx) {
+    let Some(group) = cx.work.sequencer.status() else { return };
     let is_able = |id: MemberId| {
-        let is_fed = |other: &Other| !other.is_lost && other.is_there(cx.now);
+        let is_fed = |other: &Other| !other.is_lost && other.is_there(cx.work.now);
         id == group.me || group.others.iter().any(|other| other.id == id && is_fed(other))
     };
     if group.members.voters().filter(|id| is_able(*id)).count() < group.members.quorum() {
-        cx.sequencer.handle(cx.now, order::Input::StandDown, cx.said);
+        cx.work.sequence(order::Input::StandDown);
     }
 }
 
@@ -410,14 +411,14 @@ impl LogPart {
     }
 }
 
-fn send_part(asked: Asked, part: &BackupPart<'_>, cx: &mut Cx<'_>) {
+fn send_part(asked: Asked, part: &BackupPart<'_>, cx: &mut Cx) {
     let mut body = Vec::new();
     part.encode(&mut body);
     cx.reply(asked.conn, Kind::BackupPart, asked.call, &body);
 }
 
 /// The pages of a range as of the backup's stamp, one after the other.
-fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx<'_>) -> Result<Vec<u8>, String> {
+fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx) -> Result<Vec<u8>, String> {
     let mut pages = Vec::with_capacity(stored.len() * PAGE_BYTES);
     let mut stored = stored.into_iter().peekable();
     for page in range.filter_map(PageId::new) {
@@ -427,11 +428,11 @@ fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx<'_>) 
             Some(bytes) => Some(Page::parse(bytes, page).map_err(|e| e.to_string())?),
             None => None,
         };
-        match (&bytes, cx.pages.mob.differs_frozen(page)) {
+        match (&bytes, cx.work.pages.mob.differs_frozen(page)) {
             (None, false) => {}
             (Some(bytes), false) => pages.extend_from_slice(bytes),
             (_, true) => {
-                let laid = cx.pages.mob.merge_page_frozen(page, base, cx.space, Vec::new());
+                let laid = cx.work.pages.mob.merge_page_frozen(page, base, cx.work.space, Vec::new());
                 let laid = laid.ok_or_else(|| format!("page {page}: its objects do not fit into it"))?;
                 pages.extend(Some(laid).filter(|page| has_objects(page)).unwrap_or_default());
             }

@@ -39,11 +39,11 @@ pub(crate) enum Ended {
 
 impl Sessions {
     /// A client asks for the numbers of an interface's methods.
-    pub(super) fn bind(&mut self, asked: Asked, client: ClientId, bind: &Bind, cx: &mut Cx<'_>) {
+    pub(super) fn bind(&mut self, asked: Asked, client: ClientId, bind: &Bind, cx: &mut Cx) {
         let of_service = bind.interface.is_service();
         let offered = match of_service {
-            true => cx.config.services.find(&bind.interface.name),
-            false => cx.config.methods.find(&bind.interface.name, &bind.interface.class),
+            true => cx.work.config.services.find(&bind.interface.name),
+            false => cx.work.config.methods.find(&bind.interface.name, &bind.interface.class),
         };
         let table = (of_service && offered.is_some()).then(|| self.serving.table(client));
         let bound = match offered {
@@ -60,10 +60,10 @@ impl Sessions {
     }
 
     /// A client asks which interfaces there are.
-    pub(super) fn interfaces(&self, asked: Asked, cx: &mut Cx<'_>) {
+    pub(super) fn interfaces(&self, asked: Asked, cx: &mut Cx) {
         let mut body = Vec::new();
-        let of_objects = cx.config.methods.interfaces();
-        let all = of_objects.chain(cx.config.services.interfaces());
+        let of_objects = cx.work.config.methods.interfaces();
+        let all = of_objects.chain(cx.work.config.services.interfaces());
         all.for_each(|interface: &Interface| interface.encode(&mut body));
         if body.len() > BODY_BYTES_MAX {
             return cx.refuse(asked, Refusal::FULL, "the interfaces are larger than a message");
@@ -78,7 +78,7 @@ impl Sessions {
         op: OpId,
         (header, body): (&Header, &[u8]),
         (call, (target, read_at)): (&Request<'_>, (Oref, Stamp)),
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) {
         if op.slot >= limits::credit() {
             return cx.verdict(asked, op, Err(Refusal::Full(Limit::Buffer)));
@@ -92,9 +92,8 @@ impl Sessions {
         if is_answered || cx.leader.is_none() {
             return;
         }
-        let known =
-            cx.config.methods.get(call.interface).is_some_and(|i| (call.method as usize) < i.methods.len());
-        if !known {
+        let methods = cx.work.config.methods.get(call.interface).map_or(0, |i| i.methods.len());
+        if call.method as usize >= methods {
             return self.refuse_call(
                 asked,
                 op,
@@ -111,7 +110,7 @@ impl Sessions {
         if !self.calls.has_room(asked.conn, call.payload.len()) {
             return self.spend(asked, op, Refusal::Full(Limit::Buffer), cx);
         }
-        let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
+        let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.work.now.plus_us(us.into()));
         let waiting = Waiting {
             asked,
             op,
@@ -134,7 +133,7 @@ impl Sessions {
         ticket: Ticket,
         reply: Vec<u8>,
         (effects, holds): (&[u8], Vec<Arc<Hold>>),
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) -> bool {
         use tercel_wire::message::CommitEffects;
         let author = self.inside.client();
@@ -143,7 +142,7 @@ impl Sessions {
         };
         // A conflict is no answer: the state moves on, and the method with it.
         let judged = CommitEffects::decode(effects)
-            .map(|effects| cx.lead(|leader, work| leader.judge(&effects, work)).map(|(verdict, _)| verdict));
+            .map(|effects| cx.lead(|leader, work| leader.judge(&effects, work)));
         match judged {
             Ok(Some(Err(Refusal::Conflict(_) | Refusal::TooOld))) => return false,
             Ok(None) => return true,
@@ -154,14 +153,14 @@ impl Sessions {
         let body = Body::of_call(effects, Ran { author, reply, digest: call.digest, holds });
         self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
         if let Some(reply) = early {
-            let stamp = cx.pages.visible();
+            let stamp = cx.work.pages.visible();
             answer(call.asked, call.op, ResponseEnd::Returned(stamp, &reply), cx);
         }
         true
     }
 
     /// A call has come to an end that is not ordered: the id is spent.
-    pub(crate) fn call_ended(&mut self, ticket: Ticket, ended: Ended, cx: &mut Cx<'_>) {
+    pub(crate) fn call_ended(&mut self, ticket: Ticket, ended: Ended, cx: &mut Cx) {
         let Some(call) = self.calls.take(ticket) else { return };
         match &ended {
             Ended::Returned(stamp, reply) => self.end_call(&call, ResponseEnd::Returned(*stamp, reply), cx),
@@ -171,7 +170,7 @@ impl Sessions {
     }
 
     /// A method that only reads was run for a client by a shorter way.
-    pub(crate) fn has_read(&mut self, client: ClientId, cx: &mut Cx<'_>) {
+    pub(crate) fn has_read(&mut self, client: ClientId, cx: &mut Cx) {
         if let Some(conn) = self.clients.get(&client).copied() {
             // What its client reads from now on is not older than what the method saw: it must not wait for
             // that.
@@ -179,8 +178,9 @@ impl Sessions {
         }
     }
 
-    fn end_call(&mut self, call: &Waiting, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
-        let method = cx.config.methods.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
+    fn end_call(&mut self, call: &Waiting, end: ResponseEnd<'_>, cx: &mut Cx) {
+        let interface = cx.work.config.methods.get(call.interface);
+        let method = interface.and_then(|i| i.methods.get(call.method as usize));
         // What only reads may be run again.
         if method.is_none_or(|m| !m.reads) && !dropped(Rule::CallSpendsNothing) {
             cx.lead(|leader, _| leader.spend(call.op));
@@ -190,20 +190,20 @@ impl Sessions {
         self.stream_to(call.asked.conn, cx);
     }
 
-    fn refuse_call(&mut self, asked: Asked, op: OpId, e: &Error, cx: &mut Cx<'_>) {
+    fn refuse_call(&mut self, asked: Asked, op: OpId, e: &Error, cx: &mut Cx) {
         if !dropped(Rule::CallSpendsNothing) {
             cx.lead(|leader, _| leader.spend(op));
         }
         answer(asked, op, ResponseEnd::Refused(e.refusal(), &e.what()), cx);
     }
 
-    fn spend(&mut self, asked: Asked, op: OpId, why: Refusal, cx: &mut Cx<'_>) {
+    fn spend(&mut self, asked: Asked, op: OpId, why: Refusal, cx: &mut Cx) {
         self.lead(cx, |leader, work| leader.not_executed(asked, op, why, work));
     }
 }
 
 /// Sends what a call came to.
-pub(super) fn answer(asked: Asked, op: OpId, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
+pub(super) fn answer(asked: Asked, op: OpId, end: ResponseEnd<'_>, cx: &mut Cx) {
     if asked.conn == inside::CONN {
         return;
     }
@@ -211,8 +211,8 @@ pub(super) fn answer(asked: Asked, op: OpId, end: ResponseEnd<'_>, cx: &mut Cx<'
 }
 
 /// The stamp of an operation that committed, and the bytes that its method returned.
-pub(super) fn reply_of(op: OpId, cx: &Cx<'_>) -> Option<(Stamp, Vec<u8>)> {
-    match cx.replica.answers.past(op) {
+pub(super) fn reply_of(op: OpId, cx: &Cx) -> Option<(Stamp, Vec<u8>)> {
+    match cx.work.replica.answers.past(op) {
         Past::Committed(a) => Some((a.stamp, a.reply.to_vec())),
         _ => None,
     }

@@ -46,7 +46,7 @@ impl Echoing {
 
 impl Sessions {
     /// A client asks how far the space is.
-    pub(super) fn ping(&mut self, asked: Asked, ping: Ping, cx: &mut Cx<'_>) {
+    pub(super) fn ping(&mut self, asked: Asked, ping: Ping, cx: &mut Cx) {
         if let Some(token) = ping.of
             && let Err(e) = self.holds(token, cx)
         {
@@ -59,21 +59,21 @@ impl Sessions {
     ///
     /// # Errors
     /// `OtherHistory` if it is of another space, or of another history of this one.
-    pub(crate) fn holds(&self, token: Token, cx: &Cx<'_>) -> Result<bool, Error> {
-        if token.space == cx.space && cx.is_overtaken(token.view) {
+    pub(crate) fn holds(&self, token: Token, cx: &Cx) -> Result<bool, Error> {
+        if token.space == cx.work.space && cx.is_overtaken(token.view) {
             return Ok(false);
         }
-        if token.space != cx.space || cx.replica.views.contradict(token.view, token.stamp) {
+        if token.space != cx.work.space || cx.work.replica.views.contradict(token.view, token.stamp) {
             return Err(Error::OtherHistory(format!(
                 "state {token} is not of this space's history: the token is of another space, of before a restore, or of one of \
                  the oldest views, which are forgotten"
             )));
         }
-        Ok(token.stamp <= cx.pages.visible())
+        Ok(token.stamp <= cx.work.pages.visible())
     }
 
     /// Notes a question, and asks the sequencer if it is not being asked.
-    pub(super) fn question(&mut self, asked: Asked, cx: &mut Cx<'_>) {
+    pub(super) fn question(&mut self, asked: Asked, cx: &mut Cx) {
         match self.echoing.next.iter_mut().find(|a| a.conn == asked.conn) {
             Some(earlier) => *earlier = asked,
             None => self.echoing.next.push(asked),
@@ -81,7 +81,7 @@ impl Sessions {
         self.confirm(cx);
     }
 
-    pub(super) fn confirm(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn confirm(&mut self, cx: &mut Cx) {
         let may_ask = cx.leader.is_some() || self.upstreams.line.is_up();
         let echoing = &mut self.echoing;
         if !echoing.under_way.is_empty() || echoing.next.is_empty() || !may_ask {
@@ -91,15 +91,15 @@ impl Sessions {
         echoing.number += 1;
         let number = echoing.number;
         match cx.leader {
-            Some(_) => cx.sequencer.handle(cx.now, order::Input::Confirm(number), cx.said),
+            Some(_) => cx.work.sequence(order::Input::Confirm(number)),
             None => self.ask_line(number, cx),
         }
     }
 
     /// The leader is not reached: says so to all that ask. Those that ask again wait for the next time.
-    pub(super) fn refuse_questions(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn refuse_questions(&mut self, cx: &mut Cx) {
         self.echoing.ask_again();
-        let text = self.upstreams.line.cut_off(cx.now);
+        let text = self.upstreams.line.cut_off(cx.work.now);
         for asked in self.echoing.next.extract_if(.., |asked| asked.conn != inside::CONN) {
             cx.refuse(asked, Refusal::Unavailable, text.clone());
         }
@@ -107,16 +107,16 @@ impl Sessions {
 
     /// The sequencer says that this node still led when it was asked, and that everything up to `stamp` was
     /// ordered before.
-    pub(crate) fn confirmed(&mut self, number: u64, stamp: Stamp, cx: &mut Cx<'_>) {
+    pub(crate) fn confirmed(&mut self, number: u64, stamp: Stamp, cx: &mut Cx) {
         if number == self.echoing.number && !self.echoing.under_way.is_empty() {
-            self.echoing.confirmed = Some((stamp, cx.now));
+            self.echoing.confirmed = Some((stamp, cx.work.now));
             self.echo(cx);
         }
     }
 
     /// Sends on those that asked, if the state that the leader confirmed is not visible within a keepalive.
-    pub(super) fn end_confirmed(&mut self, cx: &mut Cx<'_>) {
-        let is_over = |(_, since): (Stamp, Now)| cx.now.since_us(since) > keepalive_us(cx);
+    pub(super) fn end_confirmed(&mut self, cx: &mut Cx) {
+        let is_over = |(_, since): (Stamp, Now)| cx.work.now.since_us(since) > keepalive_us(cx);
         if !self.echoing.confirmed.is_some_and(is_over) {
             return;
         }
@@ -139,16 +139,16 @@ impl Sessions {
 
     /// Says whether a part was prepared by the moment of the question, and waits to be settled: its
     /// transaction may have been acknowledged where it was decided.
-    fn is_unsettled(&self, cx: &Cx<'_>) -> bool {
-        let visible = cx.pages.visible();
-        self.echoing
-            .confirmed
-            .is_some_and(|(stamp, _)| stamp <= visible && !cx.replica.prepares.is_settled(stamp, visible))
+    fn is_unsettled(&self, cx: &Cx) -> bool {
+        let visible = cx.work.pages.visible();
+        self.echoing.confirmed.is_some_and(|(stamp, _)| {
+            stamp <= visible && !cx.work.replica.prepares.is_settled(stamp, visible)
+        })
     }
 
     /// A part waits for longer than a keepalive: says so to all that ask.
-    fn refuse_unsettled(&mut self, cx: &mut Cx<'_>) {
-        let text = match cx.replica.prepares.iter().next() {
+    fn refuse_unsettled(&mut self, cx: &mut Cx) {
+        let text = match cx.work.replica.prepares.iter().next() {
             Some((_, part)) => format!(
                 "a transaction that space {:x} decides was prepared here and is not settled: what is read here may be older; see \
                  that the servers of both reach each other",
@@ -164,8 +164,9 @@ impl Sessions {
     }
 
     /// Echoes the questions whose stamp is visible, once no part that was prepared up to it is unsettled.
-    pub(super) fn echo(&mut self, cx: &mut Cx<'_>) {
-        if self.echoing.confirmed.is_none_or(|(stamp, _)| stamp > cx.pages.visible()) || self.is_unsettled(cx)
+    pub(super) fn echo(&mut self, cx: &mut Cx) {
+        if self.echoing.confirmed.is_none_or(|(stamp, _)| stamp > cx.work.pages.visible())
+            || self.is_unsettled(cx)
         {
             return;
         }
@@ -186,9 +187,10 @@ impl Sessions {
                 continue;
             }
             self.stream_to(asked.conn, cx);
-            let mut header = cx.header_at(cx.pages.visible(), Kind::Pong, asked.call);
+            let mut header = cx.header_at(cx.work.pages.visible(), Kind::Pong, asked.call);
             if dropped(Rule::BoundedByServerClock) {
-                (header.deadline_us, header.capabilities) = (cx.now.0 as u32, (cx.now.0 >> 32) as u32);
+                let now = cx.work.now.0;
+                (header.deadline_us, header.capabilities) = (now as u32, (now >> 32) as u32);
             }
             cx.out.send(asked.conn, header, [&body, &[]]);
         }

@@ -16,13 +16,13 @@ use crate::pages::image::CachedImage;
 use crate::pages::reads::{Done, Waiter};
 
 impl Sessions {
-    pub(super) fn fetch(&mut self, asked: Asked, fetch: Fetch, cx: &mut Cx<'_>) {
-        cx.stats.fetches += 1;
+    pub(super) fn fetch(&mut self, asked: Asked, fetch: Fetch, cx: &mut Cx) {
+        cx.work.stats.fetches += 1;
         self.serve_or_wait(asked, fetch, cx);
     }
 
-    fn serve_or_wait(&mut self, asked: Asked, fetch: Fetch, cx: &mut Cx<'_>) {
-        match cx.pages.image(fetch.page) {
+    fn serve_or_wait(&mut self, asked: Asked, fetch: Fetch, cx: &mut Cx) {
+        match cx.work.pages.image(fetch.page) {
             CachedImage::Current(bytes) | CachedImage::Stale(bytes) => self.serve(asked, fetch, bytes, cx),
             CachedImage::Missing => {
                 let Some(session) = self.all.get_mut(&asked.conn) else { return };
@@ -30,12 +30,12 @@ impl Sessions {
                     return cx.refuse(asked, Refusal::FULL, "more requests under way than were granted");
                 }
                 session.fetches += 1;
-                cx.pages.reads.wait(fetch.page, Waiter::Fetch(asked.conn, asked.call, fetch));
+                cx.work.pages.reads.wait(fetch.page, Waiter::Fetch(asked.conn, asked.call, fetch));
             }
         }
     }
 
-    fn serve(&mut self, asked: Asked, fetch: Fetch, bytes: Option<Arc<Vec<u8>>>, cx: &mut Cx<'_>) {
+    fn serve(&mut self, asked: Asked, fetch: Fetch, bytes: Option<Arc<Vec<u8>>>, cx: &mut Cx) {
         // The subscription holds from the stamp of the reply, and the stream is there before it.
         if !dropped(Rule::InstallBeforeWatermark) {
             self.stream_to(asked.conn, cx);
@@ -47,25 +47,20 @@ impl Sessions {
         let (page, number) = (fetch.page, fetch.fetch);
         let bytes = bytes.as_ref().map_or(&[][..], |b| b.as_slice());
         if fetch.since.is_some_and(|since| is_unchanged(bytes, since, cx)) {
-            cx.stats.fetches_unchanged += 1;
+            cx.work.stats.fetches_unchanged += 1;
             let mut body = Vec::with_capacity(12);
             Unchanged { page, fetch: number }.encode(&mut body);
             return cx.reply(asked.conn, Kind::Unchanged, asked.call, &body);
         }
         let mut names = Vec::with_capacity(12);
         PageReply { page, fetch: number, bytes: &[] }.encode(&mut names);
-        cx.reply_at(cx.pages.visible(), asked.conn, Kind::Page, asked.call, [&names, bytes]);
+        cx.reply_at(cx.work.pages.visible(), asked.conn, Kind::Page, asked.call, [&names, bytes]);
     }
 
     /// Takes a page from the store, or the news that it has none or cannot read it. Every waiter of the page
     /// goes on.
-    pub(crate) fn page_read(
-        &mut self,
-        page: PageId,
-        result: Result<Option<Vec<u8>>, Unread>,
-        cx: &mut Cx<'_>,
-    ) {
-        let waiters = match cx.pages.reads.done(page) {
+    pub(crate) fn page_read(&mut self, page: PageId, result: Result<Option<Vec<u8>>, Unread>, cx: &mut Cx) {
+        let waiters = match cx.work.pages.reads.done(page) {
             Done::For(waiters) => waiters,
             Done::Again => return cx.out.push(Effect::Read(cx.joined, page)),
             Done::Unasked => return,
@@ -77,13 +72,13 @@ impl Sessions {
                 Page::parse(&bytes, page).map(|_| ()).map_err(damaged).map(|()| Some(bytes))
             }
         });
-        let failed = checked.map(|bytes| cx.pages.keep_read(page, bytes.map(Arc::new))).err();
+        let failed = checked.map(|bytes| cx.work.pages.keep_read(page, bytes.map(Arc::new))).err();
         for waiter in waiters {
             self.go_on(waiter, failed.as_ref(), cx);
         }
     }
 
-    fn go_on(&mut self, waiter: Waiter, failed: Option<&Unread>, cx: &mut Cx<'_>) {
+    fn go_on(&mut self, waiter: Waiter, failed: Option<&Unread>, cx: &mut Cx) {
         match (waiter, failed) {
             (Waiter::Fetch(conn, call, fetch), failed) => {
                 let Some(session) = self.all.get_mut(&conn) else { return };
@@ -109,7 +104,7 @@ impl Sessions {
                 self.lead(cx, |leader, work| leader.collect_read(page, failed, work));
             }
             (Waiter::Inside(_, page), failed) => self.inside.page_read(page, failed),
-            (Waiter::Install, None) => cx.pages.install_read(),
+            (Waiter::Install, None) => cx.work.pages.install_read(),
             (Waiter::Host, _) => {}
             // A page that must be rewritten and cannot be read: stopping keeps the log, which has the new
             // objects.
@@ -122,7 +117,7 @@ impl Sessions {
 /// change, or higher. So a page that was emptied, given out again, or put right by a repair is not taken for
 /// unchanged. A page that changed at `since` itself is not called unchanged, because a repair gives the stamp
 /// of the last commit to every page from which it lost something.
-fn is_unchanged(bytes: &[u8], since: Stamp, cx: &Cx<'_>) -> bool {
-    let is_proven = since <= cx.pages.visible() && Page::stamp_in(bytes) < since;
+fn is_unchanged(bytes: &[u8], since: Stamp, cx: &Cx) -> bool {
+    let is_proven = since <= cx.work.pages.visible() && Page::stamp_in(bytes) < since;
     !bytes.is_empty() && (is_proven || dropped(Rule::UnchangedUnproved))
 }

@@ -16,6 +16,7 @@ use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, MemberId, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 
+use super::health::End;
 use super::session::Session;
 use super::stream::send_dependencies;
 use super::{Cx, Sessions, unasked};
@@ -77,7 +78,7 @@ const MANY_GREET: &str = "too many clients greet at once: try again";
 const RESUMED_AT_ONCE: usize = 1_000;
 
 impl Sessions {
-    pub(super) fn hello(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
+    pub(super) fn hello(&mut self, conn: Conn, hello: Hello, cx: &mut Cx) {
         let has_greeted = self.all.get(&conn).is_some_and(|s| s.client.is_some());
         if has_greeted || self.greetings.all_waiting().any(|w| w.conn == conn) {
             return self.expel(conn, "a connection greets once", cx);
@@ -87,8 +88,8 @@ impl Sessions {
                 format!("this server speaks versions {WIRE_VERSION_MIN} to {WIRE_VERSION} of the protocol");
             return self.expel(conn, text, cx);
         }
-        if hello.space != SpaceId(0) && hello.space != cx.space {
-            let text = format!("this server has space {:x}, and not {:x}", cx.space.0, hello.space.0);
+        if hello.space != SpaceId(0) && hello.space != cx.work.space {
+            let text = format!("this server has space {:x}, and not {:x}", cx.work.space.0, hello.space.0);
             return self.turn_away(conn, Refusal::OtherHistory, &text, cx);
         }
         let reads_here = cx.leader.is_none() && hello.via == Some(Via::Any) && serves_readers(cx);
@@ -97,7 +98,7 @@ impl Sessions {
         }
         // This member does not know what was lost with a view that it has not heard of.
         if let Some(r) = &hello.resume
-            && (!reads_here || r.view.number <= cx.replica.view().number)
+            && (!reads_here || r.view.number <= cx.work.replica.view().number)
             && let Some((reason, text)) = contradiction(r, cx)
         {
             return self.turn_away(conn, reason, &text, cx);
@@ -105,7 +106,7 @@ impl Sessions {
         if reads_here && is_behind(&hello, cx) && !dropped(Rule::BehindWelcomed) {
             return self.await_state(conn, hello, cx);
         }
-        if cx.replica.may_be_evicted(hello.client, hello.connection) {
+        if cx.work.replica.may_be_evicted(hello.client, hello.connection) {
             let text = "the client was silent for too long and is forgotten";
             return self.turn_away(conn, Refusal::Evicted, text, cx);
         }
@@ -148,8 +149,8 @@ impl Sessions {
     }
 
     /// A client greets a server that does not lead: it is told of the leader, or waits until there is one.
-    fn await_leader(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
-        if cx.sequencer.members().is_none() {
+    fn await_leader(&mut self, conn: Conn, hello: Hello, cx: &mut Cx) {
+        if cx.work.sequencer.members().is_none() {
             return self.turn_away(conn, Refusal::Unavailable, "no server leads yet: try again", cx);
         }
         if !self.has_room_for(&hello) {
@@ -158,23 +159,24 @@ impl Sessions {
         self.greetings.waiting.push_back(Waiting {
             conn,
             hello,
-            until: cx.now.plus_us(limits::GREETING_WAIT_US),
+            until: cx.work.now.plus_us(limits::GREETING_WAIT_US),
         });
         self.greet_waiting(cx);
     }
 
     /// A client has seen a state that is not visible here yet: it waits for that.
-    fn await_state(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
+    fn await_state(&mut self, conn: Conn, hello: Hello, cx: &mut Cx) {
         if !self.has_room_for(&hello) {
             return self.turn_away(conn, Refusal::Unavailable, MANY_GREET, cx);
         }
-        let until = cx.now.plus_us(limits::GREETING_WAIT_US);
+        let until = cx.work.now.plus_us(limits::GREETING_WAIT_US);
         self.greetings.behind.push(Waiting { conn, hello, until });
     }
 
     /// Greets the clients whose state is visible by now, and turns away those that have waited long enough.
-    fn greet_behind(&mut self, cx: &mut Cx<'_>) {
-        let is_due = |w: &mut Waiting| w.until <= cx.now || cx.leader.is_some() || !is_behind(&w.hello, cx);
+    fn greet_behind(&mut self, cx: &mut Cx) {
+        let is_due =
+            |w: &mut Waiting| w.until <= cx.work.now || cx.leader.is_some() || !is_behind(&w.hello, cx);
         for Waiting { conn, hello, .. } in self.greetings.behind.extract_if(.., is_due).collect::<Vec<_>>() {
             if cx.leader.is_none() && is_behind(&hello, cx) {
                 let text = "this member follows, and is behind what the client has seen: try again, or another member";
@@ -187,13 +189,13 @@ impl Sessions {
 
     /// Greets the clients that wait for a leader, if this server leads now; else tells them of the leader, or
     /// that they have waited long enough.
-    pub(crate) fn greet_waiting(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn greet_waiting(&mut self, cx: &mut Cx) {
         self.greet_behind(cx);
         // A leader that was not heard of late may be the one that the client has just given up.
-        let is_known =
-            cx.leader.is_some() || cx.sequencer.leader().is_some() && cx.sequencer.is_heard(cx.now);
+        let is_known = cx.leader.is_some()
+            || cx.work.sequencer.leader().is_some() && cx.work.sequencer.is_heard(cx.work.now);
         while let Some(Waiting { conn, hello, .. }) =
-            self.greetings.waiting.pop_front_if(|waiting| is_known || waiting.until <= cx.now)
+            self.greetings.waiting.pop_front_if(|waiting| is_known || waiting.until <= cx.work.now)
         {
             match cx.leader {
                 Some(_) => self.hello(conn, hello, cx),
@@ -209,17 +211,17 @@ impl Sessions {
     }
 
     /// Ends a connection with the addresses of the members that may lead.
-    pub(super) fn send_on(&mut self, conn: Conn, refused: Refused, cx: &mut Cx<'_>) {
+    pub(super) fn send_on(&mut self, conn: Conn, refused: Refused, cx: &mut Cx) {
         cx.answer(unasked(conn), &FromServer::Refused(refused));
         cx.close(conn);
         self.disconnected(conn, cx);
     }
 
     /// The client has a session from now on.
-    fn enter(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
-        let visible = cx.pages.visible();
+    fn enter(&mut self, conn: Conn, hello: Hello, cx: &mut Cx) {
+        let visible = cx.work.pages.visible();
         // A place may have been given out again since: what the client has of it is of another object.
-        let is_whole = |r: &Resume| r.watermark >= cx.replica.places.reused();
+        let is_whole = |r: &Resume| r.watermark >= cx.work.replica.places.reused();
         // A member that follows streams to its client itself: here only acknowledgements matter.
         let is_passed_on = hello.via == Some(Via::Replica);
         let is_known =
@@ -250,21 +252,21 @@ impl Sessions {
         }
     }
 
-    fn welcome(&mut self, conn: Conn, client: ClientId, watermark: Stamp, resumed: bool, cx: &mut Cx<'_>) {
-        let view = cx.leader.as_ref().map_or(cx.replica.view(), |l| l.view());
-        let places = cx.replica.places.has_grants(client);
+    fn welcome(&mut self, conn: Conn, client: ClientId, watermark: Stamp, resumed: bool, cx: &mut Cx) {
+        let view = cx.leader.as_ref().map_or(cx.work.replica.view(), |l| l.view());
+        let places = cx.work.replica.places.has_grants(client);
         let capabilities = self.all.get_mut(&conn).map_or(0, |session| {
             session.has_places = places;
             session.capabilities
         });
         let welcome = Welcome {
             version: WIRE_VERSION,
-            space: cx.space,
+            space: cx.work.space,
             view,
             watermark,
             resumed,
             places,
-            keepalive_ms: cx.config.keepalive_ms,
+            keepalive_ms: cx.work.config.keepalive_ms,
             credit: limits::credit(),
             credit_bytes: limits::CALL_CREDIT_BYTES as u32,
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
@@ -274,7 +276,7 @@ impl Sessions {
         send_dependencies(conn, Stamp::ZERO, cx);
         let mut body = Vec::new();
         welcome.encode(&mut body);
-        let header = cx.header_at(cx.pages.visible(), Kind::Welcome, 0);
+        let header = cx.header_at(cx.work.pages.visible(), Kind::Welcome, 0);
         cx.out.send(conn, Header { capabilities, ..header }, [&body, &[]]);
         if places {
             self.keep_places(conn, cx);
@@ -283,7 +285,7 @@ impl Sessions {
 
     /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and
     /// sends them the changes since.
-    pub(crate) fn resume_some(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn resume_some(&mut self, cx: &mut Cx) {
         let Some(mut resuming) = self.greetings.resuming.pop_front() else { return };
         for (page, fetch) in resuming.pages.by_ref().take(RESUMED_AT_ONCE) {
             self.subscribe(resuming.conn, page, fetch, cx);
@@ -316,7 +318,7 @@ impl Sessions {
     }
 
     /// Tells a client why it is not served, and ends the connection.
-    pub(crate) fn turn_away(&mut self, conn: Conn, reason: Refusal, text: &str, cx: &mut Cx<'_>) {
+    pub(crate) fn turn_away(&mut self, conn: Conn, reason: Refusal, text: &str, cx: &mut Cx) {
         cx.refuse(unasked(conn), reason, text);
         cx.close(conn);
         self.disconnected(conn, cx);
@@ -324,19 +326,21 @@ impl Sessions {
 }
 
 /// Says whether this member, which follows, has a state that clients may read.
-fn serves_readers(cx: &Cx<'_>) -> bool {
+fn serves_readers(cx: &Cx) -> bool {
     let is_fed = |group: Status| group.lost_before.is_none() && group.members.get(group.me).is_some();
-    !cx.is_recovering && cx.replica.view().number > 0 && cx.sequencer.status().is_some_and(is_fed)
+    let has_begun = cx.end == End::Working && cx.work.replica.view().number > 0;
+    has_begun && cx.work.sequencer.status().is_some_and(is_fed)
 }
 
 /// Says whether the client has seen a state that is not visible here yet.
-fn is_behind(hello: &Hello, cx: &Cx<'_>) -> bool {
-    let has_seen = |r: &Resume| r.view.number > cx.replica.view().number || r.watermark > cx.pages.visible();
+fn is_behind(hello: &Hello, cx: &Cx) -> bool {
+    let (view, visible) = (cx.work.replica.view(), cx.work.pages.visible());
+    let has_seen = |r: &Resume| r.view.number > view.number || r.watermark > visible;
     hello.resume.as_ref().is_some_and(has_seen)
 }
 
 /// The refusal of a member that does not lead.
-pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
+pub(super) fn not_leader(cx: &Cx) -> Refused {
     let text = match (cx.led_by(), unled_s(cx)) {
         (Some(leader), _) => format!("this member of the group does not lead, and {} does", leader.address),
         (None, Some(seconds)) => format!(
@@ -346,7 +350,7 @@ pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
         (None, None) => "no member of the group leads now, as far as this one knows: try again".into(),
     };
     let leader = cx.led_by().map(|leader| leader.id);
-    let servers = cx.sequencer.status().map_or(Vec::new(), |group| {
+    let servers = cx.work.sequencer.status().map_or(Vec::new(), |group| {
         let mut servers = addresses(&group, |id| Some(id) == leader);
         servers.extend(addresses(&group, |id| Some(id) != leader && id != group.me));
         servers.extend(addresses(&group, |id| id == group.me));
@@ -356,13 +360,13 @@ pub(super) fn not_leader(cx: &Cx<'_>) -> Refused {
 }
 
 /// Seconds for which no member has led, if that is longer than a change of views takes.
-fn unled_s(cx: &Cx<'_>) -> Option<u64> {
-    cx.sequencer.unled_us(cx.now).filter(|us| *us >= HEARD_US).map(|us| us / 1_000_000)
+fn unled_s(cx: &Cx) -> Option<u64> {
+    cx.work.sequencer.unled_us(cx.work.now).filter(|us| *us >= HEARD_US).map(|us| us / 1_000_000)
 }
 
 /// The addresses of all members.
-pub(super) fn servers(cx: &Cx<'_>) -> Vec<String> {
-    cx.sequencer.status().map_or(Vec::new(), |group| addresses(&group, |_| true))
+pub(super) fn servers(cx: &Cx) -> Vec<String> {
+    cx.work.sequencer.status().map_or(Vec::new(), |group| addresses(&group, |_| true))
 }
 
 /// The addresses of some members.
@@ -372,9 +376,9 @@ fn addresses(group: &Status, is_one: impl Fn(MemberId) -> bool) -> Vec<String> {
 
 /// Why a client cannot go on from where it was, if it cannot. Its cache and the commits that it received may
 /// not be here, and stamps of the one history mean nothing in the other: it must not go on as if they did.
-fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Refusal, String)> {
+fn contradiction(r: &Resume, cx: &Cx) -> Option<(Refusal, String)> {
     let heard = r.watermark.max(r.heard);
-    if r.view.number < cx.config.view_first {
+    if r.view.number < cx.work.config.view_first {
         let text = format!(
             "the space was restored from a backup, or its group begun anew, and this client has seen commits up to {heard} of what it was before, \
              which may be gone: connect with a new client, and look at what is there"
@@ -386,7 +390,7 @@ fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Refusal, String)> {
             format!("another server leads by now, for this client has heard of view {}: try again", r.view);
         return Some((Refusal::Unavailable, text));
     }
-    if cx.replica.views.contradict(r.view, heard) && !dropped(Rule::ResumesOverLoss) {
+    if cx.work.replica.views.contradict(r.view, heard) && !dropped(Rule::ResumesOverLoss) {
         let text = format!(
             "the space goes on from before what this client has heard of, which is view {} up to {heard}: commits that it \
              was told of may be gone",

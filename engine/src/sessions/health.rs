@@ -41,6 +41,18 @@ pub(crate) enum Drain {
     Ordered(Stamp),
 }
 
+/// The stage of a server's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Working,
+    /// Its leader was deposed.
+    Deposed,
+    /// A copy takes the place of what is here: nothing more is taken in.
+    Replaced,
+    /// The order goes on, while the host recovers a replica.
+    Recovering,
+}
+
 impl Condition {
     pub(crate) fn new(now: Now) -> Condition {
         let (relieved, unwritten_since, unsure) = (None, None, None);
@@ -78,7 +90,7 @@ impl Condition {
 
 impl Sessions {
     /// A client asks whether the server serves.
-    pub(super) fn health(&self, asked: Asked, cx: &mut Cx<'_>) {
+    pub(super) fn health(&self, asked: Asked, cx: &mut Cx) {
         let (state, mut reason) = state(cx);
         let (readers, passed_on) = self.reading();
         if cx.leader.is_none() && readers > 0 {
@@ -90,7 +102,7 @@ impl Sessions {
             }
         }
         let calls = self.calls_under_way().try_into().unwrap_or(u32::MAX);
-        let up_us = cx.now.since_us(cx.condition.began);
+        let up_us = cx.work.now.since_us(cx.condition.began);
         cx.answer(asked, &FromServer::Health(Health { state, up_us, calls, reason }));
     }
 
@@ -101,15 +113,15 @@ impl Sessions {
 }
 
 /// The state, and why it is that. Of several that hold it is the one that matters most to a client.
-fn state(cx: &Cx<'_>) -> (HealthState, String) {
-    let Some(leader) = cx.leader.as_deref() else { return not_leading(cx) };
+fn state(cx: &Cx) -> (HealthState, String) {
+    let Some(leader) = cx.leader.as_ref() else { return not_leading(cx) };
     if cx.condition.is_draining() {
         return (HealthState::Draining, DRAINING.into());
     }
     if cx.condition.disk_full {
         return (HealthState::ReadOnly, "the disk is full: commits wait for room there".into());
     }
-    let waits_us = cx.condition.unwritten_since.map_or(0, |since| cx.now.since_us(since));
+    let waits_us = cx.condition.unwritten_since.map_or(0, |since| cx.work.now.since_us(since));
     if waits_us >= limits::LOG_STALLED_US {
         let seconds = waits_us / 1_000_000;
         return (
@@ -121,10 +133,11 @@ fn state(cx: &Cx<'_>) -> (HealthState, String) {
 }
 
 /// The state of a server that does not lead.
-fn not_leading(cx: &Cx<'_>) -> (HealthState, String) {
-    let more = cx.refusal.map_or(String::new(), |refusal| format!("; {refusal}"));
+fn not_leading(cx: &Cx) -> (HealthState, String) {
+    let refused = cx.refused.as_ref().filter(|(at, _)| cx.work.now.since_us(*at) <= REFUSED_TOLD_US);
+    let more = refused.map_or(String::new(), |(_, text)| format!("; {text}"));
     let none = || (HealthState::NotLeading, format!("no server leads, as far as this one knows{more}"));
-    let Some(group) = cx.sequencer.status() else { return none() };
+    let Some(group) = cx.work.sequencer.status() else { return none() };
     if let Some(needs) = group.lost_before {
         let text = format!(
             "this member needs entry {needs}, which the leader's log no longer has: it takes a copy of the space{more}"
@@ -145,6 +158,9 @@ fn not_leading(cx: &Cx<'_>) -> (HealthState, String) {
     };
     (HealthState::Following, format!("{at} leads, and this member follows{unsure}"))
 }
+
+/// Time for which a refusal by another member is told, in microseconds: longer than from one to the next.
+const REFUSED_TOLD_US: u64 = 10_000_000;
 
 /// The message for a call that comes while the server drains.
 pub(super) const DRAINING: &str =

@@ -53,19 +53,16 @@ mod upstream;
 use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind, ONE_HOST};
-use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, Stamp, ViewId};
 use tercel_wire::message::{
     Decided, Defined, Dependencies, FromServer, Nothing, Outcome, Refusal, Refused, ResponseEnd, Verdict,
 };
 
-use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
+use crate::effect::{Conn, Effect, Effects, HostStats};
 use crate::leader::{Asked, Leader, Reply, Work};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::order::quorum::members::Member;
-use crate::order::{self, Sequencer};
-use crate::pages::Pages;
-use crate::replica::Replica;
 use crate::table::{Map, Set};
 use crate::time::Now;
 
@@ -73,7 +70,7 @@ use backup::Backups;
 use call_queue::Calls;
 use echo::Echoing;
 use greet::Greetings;
-use health::Condition;
+use health::{Condition, End};
 use horizon::Horizon;
 use inside::Inside;
 use services::Serving;
@@ -81,29 +78,23 @@ use session::Session;
 use subscribe::Fullest;
 use upstream::Upstreams;
 
-/// Inputs and outputs of sessions, for the time of one call.
-pub(crate) struct Cx<'a> {
-    pub now: Now,
-    pub space: SpaceId,
+/// The parts of a server that its sessions work on. The leader cannot reach the sessions.
+#[derive(Debug)]
+pub(crate) struct Cx {
+    pub work: Work,
+    pub leader: Option<Leader>,
     /// The group; 0 without one.
     pub group: u64,
-    /// The words by which another member refused this one a moment ago.
-    pub refusal: Option<&'a str>,
-    /// The view into which the replica was recovered.
+    /// When another member refused this one last, and its words.
+    pub refused: Option<(Now, String)>,
+    /// The view into which the replica was recovered: what effects and their answers name.
     pub joined: ViewId,
-    /// Says whether the replica may have applied what is lost: another one is being recovered.
-    pub is_recovering: bool,
-    pub config: &'a ServerConfig,
-    pub replica: &'a mut Replica,
-    pub pages: &'a mut Pages,
-    pub leader: Option<&'a mut Leader>,
-    pub sequencer: &'a mut dyn Sequencer,
-    /// Outputs of the sequencer.
-    pub said: &'a mut Vec<order::Output>,
-    pub stats: &'a mut ServerStats,
-    pub host: &'a HostStats,
+    /// Unless it works, the replica may have applied what is lost: another one is being recovered.
+    pub end: End,
+    pub host: HostStats,
     pub condition: Condition,
-    pub out: &'a mut Effects,
+    /// Effects of the step that is under way.
+    pub out: Effects,
 }
 
 /// The sessions of a server, and the pages whose changes each must receive.
@@ -141,41 +132,42 @@ struct Ticks {
     all: Now,
 }
 
-impl Cx<'_> {
+impl Cx {
+    pub(crate) fn new(joined: ViewId, work: Work) -> Cx {
+        Cx {
+            condition: Condition::new(work.now),
+            work,
+            leader: None,
+            group: 0,
+            refused: None,
+            joined,
+            end: End::Working,
+            host: HostStats::default(),
+            out: Effects::default(),
+        }
+    }
+
     /// Says whether a client of a group has heard of a view after that of this server: another one leads, and
     /// only that one's list of views says what is lost.
     fn is_overtaken(&self, view: ViewId) -> bool {
-        let may_be_deposed = self.sequencer.stable() > LogPosition::ZERO;
-        may_be_deposed && view.number > self.replica.view().number && !dropped(Rule::HistoryOfHigherView)
+        let may_be_deposed = self.work.sequencer.stable() > LogPosition::ZERO;
+        may_be_deposed && view.number > self.work.replica.view().number && !dropped(Rule::HistoryOfHigherView)
     }
 
     /// The other member that leads, if it was heard a moment ago.
     fn led_by(&self) -> Option<&Member> {
-        self.sequencer.leader().filter(|_| self.sequencer.unled_us(self.now).is_none())
+        self.work.sequencer.leader().filter(|_| self.work.sequencer.unled_us(self.work.now).is_none())
     }
 
-    /// Has the leader do something; gives what it answers. `None` if this node does not lead, or not yet.
-    fn lead<R>(&mut self, f: impl FnOnce(&mut Leader, &mut Work<'_>) -> R) -> Option<(R, Vec<Reply>)> {
-        let leader = self.leader.as_deref_mut()?;
-        let mut replies = Vec::new();
-        let mut work = Work {
-            now: self.now,
-            space: self.space,
-            config: self.config,
-            replica: self.replica,
-            pages: self.pages,
-            sequencer: self.sequencer,
-            said: self.said,
-            replies: &mut replies,
-            stats: self.stats,
-            disk_full: self.condition.refuses_commits(self.now),
-        };
-        let result = f(leader, &mut work);
-        Some((result, replies))
+    /// Has the leader do something that it does not answer. `None` if this node does not lead, or not yet.
+    fn lead<R>(&mut self, f: impl FnOnce(&mut Leader, &mut Work) -> R) -> Option<R> {
+        let leader = self.leader.as_mut()?;
+        self.work.disk_full = self.condition.refuses_commits(self.work.now);
+        Some(f(leader, &mut self.work))
     }
 
     fn reply(&mut self, conn: Conn, kind: Kind, call: u64, body: &[u8]) {
-        self.reply_at(self.pages.visible(), conn, kind, call, [body, &[]]);
+        self.reply_at(self.work.pages.visible(), conn, kind, call, [body, &[]]);
     }
 
     /// A reply in two parts, whose header may name another stamp than what is visible.
@@ -186,7 +178,7 @@ impl Cx<'_> {
     fn header_at(&self, stamp: Stamp, kind: Kind, call: u64) -> Header {
         Header {
             stamp,
-            ack: self.pages.visible(),
+            ack: self.work.pages.visible(),
             view: self.leader.as_ref().map_or(ViewId::NONE, |l| l.view()),
             credit: limits::CREDIT,
             ..Header::new(kind, call)
@@ -244,7 +236,7 @@ impl Sessions {
         Sessions { backups, upstreams, ..Sessions::new(now, horizon) }
     }
 
-    pub(crate) fn connected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+    pub(crate) fn connected(&mut self, conn: Conn, cx: &mut Cx) {
         // A name that comes back is another's: what its last bearer left is not taken from it.
         while self.leaving.iter().any(|l| l.conn == conn) {
             self.leave_some();
@@ -253,14 +245,14 @@ impl Sessions {
             cx.refuse(unasked(conn), Refusal::Unavailable, "the server has all the clients it can take");
             return cx.close(conn);
         }
-        self.all.insert(conn, Session::new(cx.now, cx.pages.visible()));
+        self.all.insert(conn, Session::new(cx.work.now, cx.work.pages.visible()));
     }
 
     pub(crate) fn one_host(&mut self, conn: Conn) {
         self.all.get_mut(&conn).into_iter().for_each(|session| session.capabilities = ONE_HOST);
     }
 
-    pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+    pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx) {
         if conn.is_upstream() {
             return self.upstream_lost(conn, "the connection to the leader has ended: connect again", cx);
         }
@@ -273,16 +265,15 @@ impl Sessions {
         self.parts_bytes -= session.parts.bytes;
         self.calls.drop_conn(conn);
         self.awaiting.retain(|(asked, _)| asked.conn != conn);
-        cx.pages.reads.forget(conn);
+        cx.work.pages.reads.forget(conn);
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {
             self.clients.remove(&client);
             self.end_streams_of(client, cx);
-            self.serving.left(client, cx.now);
+            self.serving.left(client, cx.work.now);
         }
         self.end_upstream(conn, cx);
-        let left = cx.lead(|leader, work| leader.left(client, conn, work));
-        self.answer(left.map_or(Vec::new(), |(_, replies)| replies), cx);
+        self.lead(cx, |leader, work| leader.left(client, conn, work));
     }
 
     /// Ends all connections.
@@ -293,26 +284,29 @@ impl Sessions {
     }
 
     /// Tells a connection what is wrong with it, and leaves it.
-    pub(crate) fn refuse(&mut self, conn: Conn, text: &str, cx: &mut Cx<'_>) {
+    pub(crate) fn refuse(&mut self, conn: Conn, text: &str, cx: &mut Cx) {
         cx.refuse(unasked(conn), Refusal::Denied, text);
     }
 
     /// Ends a session whose client broke the protocol.
-    fn expel(&mut self, conn: Conn, text: impl Into<String>, cx: &mut Cx<'_>) {
+    fn expel(&mut self, conn: Conn, text: impl Into<String>, cx: &mut Cx) {
         cx.refuse(unasked(conn), Refusal::Protocol, text);
         cx.close(conn);
         self.disconnected(conn, cx);
     }
 
     /// Has the leader do something, and sends what it answers.
-    pub(crate) fn lead(&mut self, cx: &mut Cx<'_>, f: impl FnOnce(&mut Leader, &mut Work<'_>)) {
-        let replies = cx.lead(f).map_or(Vec::new(), |(_, replies)| replies);
-        self.answer(replies, cx);
+    pub(crate) fn lead(&mut self, cx: &mut Cx, f: impl FnOnce(&mut Leader, &mut Work)) {
+        cx.lead(f);
+        if !cx.work.replies.is_empty() {
+            self.answer(cx);
+        }
     }
 
     /// Sends what the leader answers. A session that is gone needs no answer.
-    fn answer(&mut self, replies: Vec<Reply>, cx: &mut Cx<'_>) {
-        for reply in replies {
+    fn answer(&mut self, cx: &mut Cx) {
+        let mut replies = std::mem::take(&mut cx.work.replies);
+        for reply in replies.drain(..) {
             let Some(reply) = self.inside.hear(reply) else { continue };
             match reply {
                 Reply::Verdict(asked, op, outcome) => {
@@ -352,6 +346,7 @@ impl Sessions {
                 Reply::Consult(consult) => cx.out.push(Effect::Consult(cx.joined, consult)),
             }
         }
+        cx.work.replies = replies;
     }
 
     /// Says whether the connection has a client's session.
@@ -385,23 +380,23 @@ impl Sessions {
     }
 
     /// Time passed: silent sessions end, subscribed ones receive the watermark.
-    pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
-        if cx.now < self.ticks.listening.plus_us(limits::HEARTBEAT_US) {
+    pub(crate) fn tick(&mut self, cx: &mut Cx) {
+        if cx.work.now < self.ticks.listening.plus_us(limits::HEARTBEAT_US) {
             return;
         }
-        self.ticks.listening = cx.now;
+        self.ticks.listening = cx.work.now;
         self.look_at_backup(cx);
-        self.serving.tick(cx.now);
-        let silence = 2 * cx.config.keepalive_ms as u64 * 1000;
+        self.serving.tick(cx.work.now);
+        let silence = 2 * cx.work.config.keepalive_ms as u64 * 1000;
         let mut silent: Vec<Conn> = Vec::new();
         // With thousands of sessions a look at all of them takes a while, and silence is long.
-        if cx.now.since_us(self.ticks.all) >= silence / 8 {
-            self.ticks.all = cx.now;
-            let heard = self.all.iter().filter(|(_, s)| cx.now.since_us(s.heard) > silence);
+        if cx.work.now.since_us(self.ticks.all) >= silence / 8 {
+            self.ticks.all = cx.work.now;
+            let heard = self.all.iter().filter(|(_, s)| cx.work.now.since_us(s.heard) > silence);
             silent.extend(heard.map(|(conn, _)| *conn).filter(|conn| !self.backups.owe(*conn)));
         }
         // A client with nothing in its cache receives the watermark with the replies to its requests.
-        let visible = cx.pages.visible();
+        let visible = cx.work.pages.visible();
         let wants = |s: &Session| s.news.sent < visible || !s.pages.revoking.is_empty();
         let is_behind = |conn: &&Conn| self.all.get(*conn).is_some_and(|s| s.client.is_some() && wants(s));
         let mut behind: Vec<Conn> = self.listening.iter().filter(is_behind).copied().collect();

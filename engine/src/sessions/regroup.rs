@@ -30,8 +30,8 @@ type Refused = (Refusal, String);
 
 impl Sessions {
     /// An operator asks about the group, or for a change.
-    pub(super) fn regroup(&mut self, asked: Asked, of: &Regroup, cx: &mut Cx<'_>) {
-        let Some(group) = cx.sequencer.status() else {
+    pub(super) fn regroup(&mut self, asked: Asked, of: &Regroup, cx: &mut Cx) {
+        let Some(group) = cx.work.sequencer.status() else {
             let text = "this server is of no group: stop it, and begin one with `tercel group init`";
             return cx.refuse(asked, Refusal::Denied, text);
         };
@@ -41,11 +41,11 @@ impl Sessions {
         if cx.leader.is_none() {
             return cx.answer(asked, &FromServer::Refused(not_leader(cx)));
         }
-        match change(&group, of, cx.now) {
+        match change(&group, of, cx.work.now) {
             Err((reason, text)) => cx.refuse(asked, reason, text),
             Ok(Change::Nothing) => self.grouped(asked, cx),
             Ok(Change::Lead(to)) => {
-                cx.sequencer.handle(cx.now, order::Input::MoveLead(to), cx.said);
+                cx.work.sequence(order::Input::MoveLead(to));
                 self.grouped(asked, cx);
             }
             Ok(Change::List(members)) => {
@@ -55,7 +55,7 @@ impl Sessions {
     }
 
     /// Answers the change under way if it is visible now. Says whether it is.
-    pub(crate) fn regrouped(&mut self, visible: Stamp, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn regrouped(&mut self, visible: Stamp, cx: &mut Cx) -> bool {
         let done = cx.leader.as_mut().and_then(|leader| leader.regrouped_upto(visible));
         if let Some(asked) = done {
             self.grouped(asked, cx);
@@ -69,11 +69,11 @@ impl Sessions {
         done.is_some()
     }
 
-    fn grouped(&self, asked: Asked, cx: &mut Cx<'_>) {
-        let Some(status) = cx.sequencer.status() else { return };
+    fn grouped(&self, asked: Asked, cx: &mut Cx) {
+        let Some(status) = cx.work.sequencer.status() else { return };
         let mut members = Vec::new();
         status.members.encode(&mut members);
-        let (space, view_first) = (cx.space, cx.config.view_first);
+        let (space, view_first) = (cx.work.space, cx.work.config.view_first);
         let grouped = Grouped { group: cx.group, space, view_first, members: &members };
         cx.answer(asked, &FromServer::Grouped(grouped));
     }

@@ -11,12 +11,12 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 
 impl Sessions {
-    pub(crate) fn frame(&mut self, conn: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+    pub(crate) fn frame(&mut self, conn: Conn, header: &Header, body: &[u8], cx: &mut Cx) {
         if conn.is_upstream() {
             return self.answered(conn, header, body, cx);
         }
         let Some(session) = self.all.get_mut(&conn) else { return };
-        session.heard = cx.now;
+        session.heard = cx.work.now;
         let (client, asked) = (session.client, Asked { conn, call: header.call });
         let message = match FromClient::decode(header.kind, body) {
             // Whoever sent it is younger, and goes on without it.
@@ -48,7 +48,7 @@ impl Sessions {
                 Way::Refused(text) => return cx.refuse(asked, Refusal::Denied, text),
             }
         }
-        if let Some(leader) = cx.leader.as_deref_mut() {
+        if let Some(leader) = cx.leader.as_mut() {
             leader.acknowledged(client, header.ack);
         }
         match message {
@@ -69,14 +69,14 @@ impl Sessions {
                 self.lead(cx, |leader, work| leader.grant(asked, client, lease, work));
             }
             FromClient::Define(layout) => self.lead(cx, |leader, work| leader.define(asked, layout, work)),
-            FromClient::Depend(depend) if depend.on.get(cx.space).is_some() => {
+            FromClient::Depend(depend) if depend.on.get(cx.work.space).is_some() => {
                 self.expel(conn, "a space does not rest on itself", cx);
             }
             FromClient::Depend(depend) => self.lead(cx, |leader, work| leader.depend(asked, depend.on, work)),
             FromClient::Prepare(prepare) => self.prepare(asked, client, prepare, body, cx),
             FromClient::Decide(decide) => self.decide(asked, client, decide, body, cx),
             FromClient::Settle(mut settle) => {
-                settle.seen.iter_mut().for_each(|seen| seen.remove(cx.space));
+                settle.seen.iter_mut().for_each(|seen| seen.remove(cx.work.space));
                 self.lead(cx, |leader, work| leader.settle(Some(asked), settle, work));
             }
             FromClient::Inquire(inquire) => {
@@ -100,7 +100,7 @@ impl Sessions {
             FromClient::Interfaces(_) => self.interfaces(asked, cx),
             FromClient::Ping(ping) => self.ping(asked, ping, cx),
             FromClient::Collect(collect) => {
-                let ticket = cx.leader.as_deref_mut().map(|leader| leader.collect(collect.is_dry));
+                let ticket = cx.leader.as_mut().map(|leader| leader.collect(collect.is_dry));
                 self.answer_status(asked, ticket, cx);
             }
             FromClient::Backup(_) => self.backup(asked, None, cx),
@@ -115,7 +115,7 @@ impl Sessions {
         }
     }
 
-    fn answer_status(&mut self, asked: Asked, ticket: Option<u64>, cx: &mut Cx<'_>) {
+    fn answer_status(&mut self, asked: Asked, ticket: Option<u64>, cx: &mut Cx) {
         let status = self.status(ticket, cx);
         cx.reply(asked.conn, Kind::Status, asked.call, status.as_bytes());
     }
@@ -127,7 +127,7 @@ impl Sessions {
         self.parts_bytes = self.parts_bytes - before + session.parts.bytes;
     }
 
-    fn commit(&mut self, asked: Asked, client: ClientId, commit: Commit<'_>, cx: &mut Cx<'_>) {
+    fn commit(&mut self, asked: Asked, client: ClientId, commit: Commit<'_>, cx: &mut Cx) {
         if commit.op.client != client {
             return cx.verdict(asked, commit.op, Err(Refusal::Invalid(Oref::NULL)));
         }
@@ -152,7 +152,7 @@ impl Sessions {
         self.lead(cx, |leader, work| leader.commit(asked, commit.op, body, work));
     }
 
-    fn resolve(&mut self, asked: Asked, client: ClientId, op: OpId, cx: &mut Cx<'_>) {
+    fn resolve(&mut self, asked: Asked, client: ClientId, op: OpId, cx: &mut Cx) {
         if op.client != client {
             return cx.verdict(asked, op, Err(Refusal::Unknown));
         }
@@ -164,10 +164,10 @@ impl Sessions {
         self.lead(cx, |leader, work| leader.resolve(asked, op, work));
     }
 
-    fn catalogue(&mut self, asked: Asked, cx: &mut Cx<'_>) {
+    fn catalogue(&mut self, asked: Asked, cx: &mut Cx) {
         let led = cx.lead(|leader, work| leader.catalogue(work));
-        let users = || cx.replica.catalogue.users().map(|(id, layout)| (id, layout.clone())).collect();
-        let classes = led.map_or_else(|| Classes { classes: users() }, |(classes, _)| classes);
+        let users = || cx.work.replica.catalogue.users().map(|(id, layout)| (id, layout.clone())).collect();
+        let classes = led.unwrap_or_else(|| Classes { classes: users() });
         let mut body = Vec::new();
         classes.encode(&mut body);
         if body.len() > BODY_BYTES_MAX {

@@ -210,7 +210,7 @@ impl Sessions {
         client: ClientId,
         header: &Header,
         request: &Request<'_>,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) {
         if request.object.is_some() {
             // It was to run where it arrived, and has arrived otherwise.
@@ -223,7 +223,7 @@ impl Sessions {
         if cx.condition.is_draining() && self.refuse_new(asked, client, request, cx) {
             return;
         }
-        let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
+        let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.work.now.plus_us(us.into()));
         // Granted by the greeting: a client may name what it was not granted.
         let granted = self.all.get(&asked.conn).map_or(0, |session| session.capabilities);
         let capabilities = header.capabilities & granted;
@@ -232,13 +232,13 @@ impl Sessions {
             return self.expel(asked.conn, "a service is bound before it is called", cx);
         };
         let (table, before) = (of.table, of.served.kept_bytes());
-        let context = Context::inline(client, cx.now, until);
-        let header = cx.header_at(cx.pages.visible(), Kind::Response, asked.call);
+        let context = Context::inline(client, cx.work.now, until);
+        let header = cx.header_at(cx.work.pages.visible(), Kind::Response, asked.call);
         let header = Header { capabilities, ..header };
         let mut taken = Taken::Silent;
         // The response is written where it is sent from.
         cx.out.send_if(asked.conn, header, |out| {
-            taken = serve(&mut of.served, &cx.config.services, request, &context, out);
+            taken = serve(&mut of.served, &cx.work.config.services, request, &context, out);
             taken == Taken::Answered
         });
         *kept_bytes = *kept_bytes - before + of.served.kept_bytes();
@@ -252,7 +252,7 @@ impl Sessions {
 
     /// Refuses a call that was not here before, for the server is about to stop. Says whether it was such a
     /// call.
-    fn refuse_new(&mut self, asked: Asked, client: ClientId, request: &Request<'_>, cx: &mut Cx<'_>) -> bool {
+    fn refuse_new(&mut self, asked: Asked, client: ClientId, request: &Request<'_>, cx: &mut Cx) -> bool {
         let serving = &mut self.serving;
         let Some(of) = serving.clients.get_mut(client) else { return false };
         let Some(slot) = request.slot else {
@@ -307,7 +307,7 @@ impl Sessions {
         table: u32,
         request: &Request<'_>,
         until: Option<Now>,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) {
         let call = request.slot.map(|slot| CallId { slot, seq: request.seq });
         let job = self.job(JobId { client, table, call }, request, until, cx);
@@ -329,15 +329,15 @@ impl Sessions {
     }
 
     /// A call for the host to run; none if it has as many as it takes.
-    fn job(&mut self, id: JobId, request: &Request<'_>, until: Option<Now>, cx: &Cx<'_>) -> Option<Job> {
+    fn job(&mut self, id: JobId, request: &Request<'_>, until: Option<Now>, cx: &Cx) -> Option<Job> {
         let serving = &mut self.serving;
         let bytes = serving.job_bytes + request.payload.len();
         let is_full =
-            serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0);
+            serving.jobs >= cx.work.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0);
         let of = serving.clients.get_mut(id.client)?;
         // Some are left for other clients, and for calls without streams.
-        let half = cx.config.jobs_max.div_ceil(2);
-        let has_streams = cx.config.services.streams(request.interface, request.method).is_any();
+        let half = cx.work.config.jobs_max.div_ceil(2);
+        let has_streams = cx.work.config.services.streams(request.interface, request.method).is_any();
         let is_streaming_full =
             has_streams && (of.streaming.len() >= limits::STREAMING_MAX || serving.streaming >= half);
         if is_full || is_streaming_full || of.jobs >= half {
@@ -346,11 +346,11 @@ impl Sessions {
         of.jobs += 1;
         (serving.jobs, serving.job_bytes) = (serving.jobs + 1, bytes);
         let method = (request.interface, request.method);
-        Some(Job::new(id, cx.config.services.clone(), method, request.payload, until))
+        Some(Job::new(id, cx.work.config.services.clone(), method, request.payload, until))
     }
 
     /// A call that the host was to run has come to its end.
-    pub(crate) fn ran(&mut self, done: JobDone, cx: &mut Cx<'_>) {
+    pub(crate) fn ran(&mut self, done: JobDone, cx: &mut Cx) {
         let serving = &mut self.serving;
         (serving.jobs, serving.job_bytes) = (serving.jobs - 1, serving.job_bytes - done.taken_bytes);
         serving.end_streaming(done.id);
@@ -359,7 +359,7 @@ impl Sessions {
             of.jobs -= 1;
         }
         let Some(id) = call else { return };
-        let stamp = if has_touched { cx.pages.visible() } else { Stamp::ZERO };
+        let stamp = if has_touched { cx.work.pages.visible() } else { Stamp::ZERO };
         Response::put_stamp(&mut body, stamp);
         if !serving.end(client, table, id, &body) {
             return;
@@ -374,7 +374,7 @@ impl Sessions {
     }
 
     /// The caller of a call waits no longer.
-    pub(super) fn cancel(&mut self, asked: Asked, client: ClientId, cancel: Cancel, cx: &mut Cx<'_>) {
+    pub(super) fn cancel(&mut self, asked: Asked, client: ClientId, cancel: Cancel, cx: &mut Cx) {
         let id = CallId { slot: cancel.slot, seq: cancel.seq };
         let Some(of) = self.serving.clients.get_mut(client) else { return };
         let (table, before) = (of.table, of.served.kept_bytes());
@@ -398,7 +398,7 @@ impl Sessions {
         table: u32,
         id: CallId,
         (why, text): (Refusal, &str),
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) {
         let mut body = Vec::new();
         put(id, ResponseEnd::Refused(why, text), &mut body);
@@ -407,7 +407,7 @@ impl Sessions {
     }
 }
 
-fn respond(asked: Asked, id: CallId, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
+fn respond(asked: Asked, id: CallId, end: ResponseEnd<'_>, cx: &mut Cx) {
     let mut body = Vec::new();
     put(id, end, &mut body);
     cx.reply(asked.conn, Kind::Response, asked.call, &body);

@@ -11,11 +11,11 @@ use crate::time::{Now, Times, in_words};
 
 impl Sessions {
     /// The status. `ticket` is the number of the collection that was just asked for, if one was.
-    pub(super) fn status(&self, ticket: Option<u64>, cx: &Cx<'_>) -> String {
-        let (s, mob, visible) = (&cx.stats, &cx.pages.mob, cx.pages.visible());
-        let places = &cx.replica.places;
+    pub(super) fn status(&self, ticket: Option<u64>, cx: &Cx) -> String {
+        let (s, mob, visible) = (&cx.work.stats, &cx.work.pages.mob, cx.work.pages.visible());
+        let places = &cx.work.replica.places;
         let fields: [(&str, u64); 36] = [
-            ("view", cx.replica.view().number.into()),
+            ("view", cx.work.replica.view().number.into()),
             ("visible", visible.0),
             ("pages", places.next_page().saturating_sub(1).into()),
             ("sessions", self.all.len() as u64),
@@ -23,8 +23,8 @@ impl Sessions {
             ("conflicts", s.conflicts),
             ("fetches", s.fetches),
             ("fetches_unchanged", s.fetches_unchanged),
-            ("page_reads", cx.pages.reads_asked),
-            ("pages_installed", cx.pages.pages_installed),
+            ("page_reads", cx.work.pages.reads_asked),
+            ("pages_installed", cx.work.pages.pages_installed),
             ("invalidations", s.invalidations),
             ("subscriptions", self.fullest.kept as u64),
             ("revocations", s.revocations),
@@ -36,7 +36,7 @@ impl Sessions {
             ("log_bytes", cx.host.log_bytes),
             ("sync_p99_us", cx.host.syncs.percentile_us(99)),
             ("slow_syncs", cx.host.syncs.slow),
-            ("replay_entries", cx.pages.entries_behind()),
+            ("replay_entries", cx.work.pages.entries_behind()),
             ("staged_bytes", self.parts_bytes as u64),
             ("backup_stamp", self.backups.stamp().map_or(0, |s| s.0)),
             ("pages_max", PageId::MAX.get().into()),
@@ -46,23 +46,23 @@ impl Sessions {
             ("bytes_granted", (places.granted_count() * PAGE_BYTES) as u64),
             ("pages_returned", places.returned_count() as u64),
             ("pages_held_back", places.held_back_count() as u64),
-            ("trees_released", cx.replica.released.count() as u64),
+            ("trees_released", cx.work.replica.released.count() as u64),
             ("freed", s.freed),
             ("collected", s.collected),
             ("collection_ticket", ticket.unwrap_or_default()),
             ("backup_bytes", mob.bytes_aside() as u64),
         ];
-        let mut out = format!("{{\"space\":\"{:016x}\",\"disk_full\":{}", cx.space.0, cx.host.disk_full);
-        let on = cx.replica.dependencies.all();
+        let mut out = format!("{{\"space\":\"{:016x}\",\"disk_full\":{}", cx.work.space.0, cx.host.disk_full);
+        let on = cx.work.replica.dependencies.all();
         let on: Vec<_> = on.iter().map(|(space, seen)| format!("\"{:x}:{}\"", space.0, seen.at)).collect();
         out.push_str(&format!(",\"rests_on\":[{}]", on.join(",")));
-        if let Some(leader) = cx.leader.as_deref() {
+        if let Some(leader) = cx.leader.as_ref() {
             out.push_str(&of_leader(leader, cx));
         }
         if cx.leader.is_none() {
             out.push_str(&self.of_readers(cx));
         }
-        if let Some(group) = cx.sequencer.status() {
+        if let Some(group) = cx.work.sequencer.status() {
             out.push_str(&format!(",\"group\":{}", group_json(&group, cx)));
         }
         out.push_str(&format!(",\"syncs\":{}", times_json(&cx.host.syncs)));
@@ -81,16 +81,16 @@ fn times_json(times: &Times) -> String {
 
 impl Sessions {
     /// The part of the status that only a member which follows has.
-    fn of_readers(&self, cx: &Cx<'_>) -> String {
+    fn of_readers(&self, cx: &Cx) -> String {
         let (readers, passed_on) = self.reading();
-        let silent_us = self.upstreams.line.silent_us(cx.now);
+        let silent_us = self.upstreams.line.silent_us(cx.work.now);
         let silent = silent_us.map_or("null".into(), |us| (us / 1_000).to_string());
         format!(",\"readers\":{readers},\"passed_on\":{passed_on},\"leader_silent_ms\":{silent}")
     }
 }
 
 /// The group, as this member knows it. Addresses have no characters that JSON writes otherwise.
-fn group_json(group: &Status, cx: &Cx<'_>) -> String {
+fn group_json(group: &Status, cx: &Cx) -> String {
     let why = match group.why {
         Why::NoLeader => "it knew of no leader",
         Why::Ended => "the process of the leader before had ended",
@@ -112,8 +112,8 @@ fn group_json(group: &Status, cx: &Cx<'_>) -> String {
             group.leader == Some(member.id),
             number(end),
             number(end.map(|end| group.end.position.0.saturating_sub(end))),
-            number(other.filter(|other| other.is_there(cx.now)).and_then(|other| other.round_trip_us)),
-            number(other.map(|other| cx.now.since_us(other.heard) / 1_000)),
+            number(other.filter(|other| other.is_there(cx.work.now)).and_then(|other| other.round_trip_us)),
+            number(other.map(|other| cx.work.now.since_us(other.heard) / 1_000)),
             other.is_some_and(|other| other.is_gone),
             other.is_some_and(|other| other.is_lost)
         )
@@ -121,7 +121,7 @@ fn group_json(group: &Status, cx: &Cx<'_>) -> String {
     let members: Vec<String> = members.collect();
     let address = |of: &Member| format!("\"{}\"", of.address);
     let led = group.leader.and_then(|leader| group.members.get(leader)).map_or("null".into(), address);
-    let unled_us = cx.sequencer.unled_us(cx.now);
+    let unled_us = cx.work.sequencer.unled_us(cx.work.now);
     let unled_ms = unled_us.map_or("null".into(), |us| (us / 1_000).to_string());
     let leader = if unled_us.is_none() { &led } else { "null" };
     let unsure = cx.condition.unsure.map_or("null".into(), |(view, _)| view.number.to_string());
@@ -141,10 +141,10 @@ fn group_json(group: &Status, cx: &Cx<'_>) -> String {
 }
 
 /// The part of the status that the leader alone knows.
-fn of_leader(leader: &Leader, cx: &Cx<'_>) -> String {
-    let collection = leader.collect_status(&cx.replica.places);
-    let outlook = leader.outlook(cx.now, cx.replica);
-    let (collected, counted) = (collection_json(&collection), counted_json(&collection, cx.now));
+fn of_leader(leader: &Leader, cx: &Cx) -> String {
+    let collection = leader.collect_status(&cx.work.replica.places);
+    let outlook = leader.outlook(cx.work.now, &cx.work.replica);
+    let (collected, counted) = (collection_json(&collection), counted_json(&collection, cx.work.now));
     let across = across_json(leader, cx);
     format!(
         ",\"collection\":{collected},\"counted\":{counted},\"across\":{across},{}",
@@ -154,9 +154,9 @@ fn of_leader(leader: &Leader, cx: &Cx<'_>) -> String {
 
 /// Transactions over several spaces: parts that wait to be settled, the oldest first, and decisions whose
 /// parts do.
-fn across_json(leader: &Leader, cx: &Cx<'_>) -> String {
-    let prepares = &cx.replica.prepares;
-    let age_ms = |stamp: Stamp| leader.part_age_us(stamp, cx.now) / 1_000;
+fn across_json(leader: &Leader, cx: &Cx) -> String {
+    let prepares = &cx.work.replica.prepares;
+    let age_ms = |stamp: Stamp| leader.part_age_us(stamp, cx.work.now) / 1_000;
     let oldest_ms = prepares.iter().map(|(stamp, _)| age_ms(stamp)).max().unwrap_or(0);
     let parts = prepares.iter().take(PARTS_TOLD).map(|(stamp, part)| {
         format!(
@@ -171,7 +171,7 @@ fn across_json(leader: &Leader, cx: &Cx<'_>) -> String {
     format!(
         "{{\"prepared\":{},\"oldest_ms\":{oldest_ms},\"decided\":{},\"unreached\":{:?},\"parts\":[{}]}}",
         prepares.len(),
-        cx.replica.decisions.len(),
+        cx.work.replica.decisions.len(),
         leader.unreached().unwrap_or(""),
         parts.join(",")
     )

@@ -12,7 +12,7 @@ use crate::mutant::{Rule, dropped};
 impl Sessions {
     /// Entries are visible: their changes go to the sessions subscribed to them. The client that committed
     /// finds its outcome there, and needs no other answer.
-    pub(crate) fn show(&mut self, shown: &[Flight], cx: &mut Cx<'_>) {
+    pub(crate) fn show(&mut self, shown: &[Flight], cx: &mut Cx) {
         self.end_overtaken(cx);
         let mut told: Vec<Conn> = Vec::with_capacity(shown.len());
         for flight in shown {
@@ -28,7 +28,7 @@ impl Sessions {
         self.echo(cx);
     }
 
-    fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, cx: &mut Cx<'_>) {
+    fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, cx: &mut Cx) {
         if let Some(op) = flight.op {
             self.inside.committed(op, flight.stamp);
         }
@@ -65,7 +65,7 @@ impl Sessions {
             }
             let Some(session) = self.all.get_mut(&conn) else { continue };
             let orefs: Vec<Oref> = of_session.iter().flat_map(|(_, orefs)| *orefs).copied().collect();
-            cx.stats.invalidations += if owner == Some(conn) { 0 } else { orefs.len() as u64 };
+            cx.work.stats.invalidations += if owner == Some(conn) { 0 } else { orefs.len() as u64 };
             let own = flight.op.filter(|_| owner == Some(conn));
             session.news.changes.push(Change { stamp: flight.stamp, own, orefs });
             told.push(conn);
@@ -74,8 +74,8 @@ impl Sessions {
     }
 
     /// Brings a session's stream up to the visible stamp.
-    pub(super) fn stream_to(&mut self, conn: Conn, cx: &mut Cx<'_>) {
-        let (visible, now) = (cx.pages.visible(), cx.now);
+    pub(super) fn stream_to(&mut self, conn: Conn, cx: &mut Cx) {
+        let (visible, now) = (cx.work.pages.visible(), cx.work.now);
         if self.is_resuming(conn) {
             return;
         }
@@ -117,14 +117,14 @@ impl Sessions {
 /// Tells a session of what the space rests on since a stamp: before the changes, so that it cannot see them
 /// and not that. What is not stable yet may be told as well. A reader of it waits, at worst, for a state of
 /// another space that it need not have waited for.
-pub(super) fn send_dependencies(conn: Conn, since: Stamp, cx: &mut Cx<'_>) {
-    let on = cx.replica.dependencies.after(since);
+pub(super) fn send_dependencies(conn: Conn, since: Stamp, cx: &mut Cx) {
+    let on = cx.work.replica.dependencies.after(since);
     if !on.is_empty() {
         cx.answer(unasked(conn), &FromServer::Dependencies(Dependencies { on }));
     }
 }
 
-fn send_stream(conn: Conn, stream: Stream, cx: &mut Cx<'_>) {
+fn send_stream(conn: Conn, stream: Stream, cx: &mut Cx) {
     let orefs: usize = stream.changes.iter().map(|c| c.orefs.len()).sum();
     let mut body = Vec::with_capacity(32 + 48 * stream.changes.len() + 4 * orefs + 12 * stream.revoked.len());
     stream.encode(&mut body);

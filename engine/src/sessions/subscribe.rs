@@ -45,7 +45,7 @@ const LOOKED_AT: usize = 32;
 
 impl Sessions {
     /// Adds a session to the subscribers of a page.
-    pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u64, cx: &mut Cx<'_>) {
+    pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u64, cx: &mut Cx) {
         let Some(session) = self.all.get_mut(&conn) else { return };
         let pages = &mut session.pages;
         let before = pages.kept();
@@ -58,18 +58,18 @@ impl Sessions {
             if pages.revoking.len() >= limits::REVOKING_MAX {
                 return self.expel(conn, "the client does not give pages back that it is asked for", cx);
             }
-            if pages.kept() > cx.config.subscriptions_max {
+            if pages.kept() > cx.work.config.subscriptions_max {
                 self.revoke_one(conn, page, cx);
             }
         }
-        if self.fullest.kept > cx.config.subscriptions_all_max {
+        if self.fullest.kept > cx.work.config.subscriptions_all_max {
             self.revoke_of_fullest(conn, page, cx);
         }
     }
 
     /// All sessions together have too many pages: the one that has most is asked for one. One that gives
     /// nothing back ends.
-    fn revoke_of_fullest(&mut self, asking: Conn, but: PageId, cx: &mut Cx<'_>) {
+    fn revoke_of_fullest(&mut self, asking: Conn, but: PageId, cx: &mut Cx) {
         if self.fullest.looks == 0 || !self.fullest.conn.is_some_and(|conn| self.all.contains_key(&conn)) {
             let by_pages = self.all.iter().map(|(conn, s)| (s.pages.kept(), *conn));
             (self.fullest.conn, self.fullest.looks) = (by_pages.max().map(|(_, conn)| conn), LOOK_EVERY);
@@ -90,7 +90,7 @@ impl Sessions {
         }
     }
 
-    fn revoke_one(&mut self, conn: Conn, but: PageId, cx: &mut Cx<'_>) {
+    fn revoke_one(&mut self, conn: Conn, but: PageId, cx: &mut Cx) {
         let Some(session) = self.all.get_mut(&conn) else { return };
         let pages = &mut session.pages;
         let others = pages.held.iter().filter(|(p, _)| **p != but && !pages.revoking.contains_key(*p));
@@ -103,7 +103,7 @@ impl Sessions {
             }
             pages.revoking.insert(page, fetch);
             pages.asking.push(page);
-            cx.stats.revocations += 1;
+            cx.work.stats.revocations += 1;
         }
     }
 

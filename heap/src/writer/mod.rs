@@ -96,11 +96,8 @@ pub fn heap(
             parked: Vec::with_capacity(PENDING_MAX),
             is_lost: false,
         },
-        moved_room: 0,
         ended: 0,
-        plan,
-        budget_bytes: config.budget_bytes,
-        charge: config.charge_table,
+        budget: Budget { bytes: config.budget_bytes, plan, charge_table: config.charge_table, moved_room: 0 },
         stats: Stats::default(),
         shared: shared.clone(),
     };
@@ -130,14 +127,20 @@ pub struct Writer {
     /// Look-ups of the slots at the last rotation of given-back handles.
     gets: Vec<u32>,
     gone: Gone,
-    /// Bytes that were made room for, for what scopes read and lost.
-    moved_room: usize,
     /// The number of read sets that had ended when they were looked at.
     ended: u64,
-    plan: Plan,
-    budget_bytes: usize,
-    charge: bool,
+    budget: Budget,
     stats: Stats,
+}
+
+/// The bytes that the cache may have, and what they are planned for.
+struct Budget {
+    bytes: usize,
+    plan: Plan,
+    /// Tables are charged, too.
+    charge_table: bool,
+    /// Bytes that were made room for, for what scopes read and lost.
+    moved_room: usize,
 }
 
 /// Pages that may have lost their last copy, each once.
@@ -385,7 +388,7 @@ impl Writer {
     pub fn stats(&self) -> Stats {
         let count = |s: State| self.frames.iter().filter(|f| f.state == s).count() as u32;
         Stats {
-            budget_bytes: self.budget_bytes,
+            budget_bytes: self.budget.bytes,
             charged_bytes: self.used_bytes(),
             frames: self.frames.len() as u32,
             frames_free: count(State::Free),
@@ -412,12 +415,12 @@ impl Writer {
     /// The bytes that are charged to the budget now.
     fn used_bytes(&self) -> usize {
         let frames = self.shared.in_use() * FRAME_BYTES;
-        if !self.charge {
+        if !self.budget.charge_table {
             return frames;
         }
         frames
-            + self.plan.fixed_bytes
-            + self.moved_room
+            + self.budget.plan.fixed_bytes
+            + self.budget.moved_room
             + self.index.bytes()
             + self.pages.allocation_size()
             + self.births.allocation_size()
@@ -430,12 +433,12 @@ impl Writer {
         let used = self.shared.ends.moved_bytes.load(Ordering::Relaxed);
         // A set that grows has its old table and one of twice its size at once; a new one begins with a small
         // table.
-        let wanted = (used * 3 + self.plan.moved_spare).min(self.plan.moved_bytes_max);
-        if wanted > self.moved_room {
-            self.make_room(wanted - self.moved_room)?;
-            self.moved_room = wanted;
-        } else if wanted < self.moved_room / 2 {
-            self.moved_room = wanted.max(used);
+        let wanted = (used * 3 + self.budget.plan.moved_spare).min(self.budget.plan.moved_bytes_max);
+        if wanted > self.budget.moved_room {
+            self.make_room(wanted - self.budget.moved_room)?;
+            self.budget.moved_room = wanted;
+        } else if wanted < self.budget.moved_room / 2 {
+            self.budget.moved_room = wanted.max(used);
         }
         self.give_back();
         Ok(())
@@ -444,7 +447,7 @@ impl Writer {
     /// Frames that were given up for tables which have shrunk since are frames again.
     fn give_back(&mut self) {
         while self.shared.in_use() < self.frames.len()
-            && self.used_bytes() + GIVE_BACK_SPARE <= self.budget_bytes
+            && self.used_bytes() + GIVE_BACK_SPARE <= self.budget.bytes
         {
             let Some(frame) = self.frames.iter().position(|f| f.state == State::Withheld) else { return };
             self.frames[frame].state = State::Free;
@@ -455,12 +458,12 @@ impl Writer {
 
     /// Bytes that all scopes' sets of moved references may have together now.
     fn moved_max(&self) -> usize {
-        if self.charge { self.moved_room } else { self.plan.moved_bytes_max }
+        if self.budget.charge_table { self.budget.moved_room } else { self.budget.plan.moved_bytes_max }
     }
 
     /// Gives frames up until `bytes` more fit into the budget.
     fn make_room(&mut self, bytes: usize) -> Result<(), Full> {
-        while self.charge && self.used_bytes() + bytes > self.budget_bytes {
+        while self.budget.charge_table && self.used_bytes() + bytes > self.budget.bytes {
             // Fewer frames would make the cache thrash on its own table, or leave none beside those held.
             self.shared.withhold().map_err(|pinned| Full { pinned })?;
             if let Err(full) = self.withhold() {

@@ -17,11 +17,11 @@ impl Writer {
         let (names, pages) = self.recount()?;
         self.verify_entries(&names)?;
         self.verify_pages(&pages)?;
-        if self.charge && self.used_bytes() > self.budget_bytes {
+        if self.budget.charge_table && self.used_bytes() > self.budget.bytes {
             return Err(format!(
                 "{} bytes are charged to a budget of {}",
                 self.used_bytes(),
-                self.budget_bytes
+                self.budget.bytes
             ));
         }
         Ok(())

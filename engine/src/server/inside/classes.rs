@@ -70,7 +70,7 @@ impl Inside<'_> {
             return Some(Err(e));
         }
         let layout = Layout::of(key.schema());
-        let id = match self.sessions(|s, cx| s.inside_define(&layout, cx))? {
+        let id = match self.server.sessions(|s, cx| s.inside_define(&layout, cx))? {
             Ok(id) => id,
             Err(e) => return Some(Err(e)),
         };
@@ -116,7 +116,7 @@ impl Inside<'_> {
     }
 
     fn class(&self, id: ClassId) -> Option<&Layout> {
-        self.server.replica.catalogue.class(id)
+        self.server.cx.work.replica.catalogue.class(id)
     }
 }
 

@@ -27,13 +27,13 @@ use tercel_wire::record::EncodeError;
 use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
-use super::{End, Server};
+use super::Server;
 use crate::effect::Effects;
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
+use crate::sessions::health::End;
 use crate::sessions::inside::Session;
-use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
 use crate::txn::{Allowed, Begin, Begun, Hold, Home, LocalWrite, Located, Place, Search, Ticket, Wanted};
 use classes::Classes;
@@ -87,10 +87,12 @@ impl Server {
         out: &mut Effects,
         step: impl FnOnce(&mut dyn Home) -> R,
     ) -> R {
-        self.now = self.now.max(now);
-        let result = step(&mut Inside { server: self, local, out });
-        self.go_on(out);
-        result
+        self.with_effects(out, |server| {
+            server.cx.work.now = server.cx.work.now.max(now);
+            let result = step(&mut Inside { server, local });
+            server.go_on();
+            result
+        })
     }
 
     /// Rises whenever a step that had to wait may go on. Another server begins anew.
@@ -103,23 +105,18 @@ impl Server {
 pub(super) struct Inside<'a> {
     pub server: &'a mut Server,
     pub local: &'a mut Local,
-    pub out: &'a mut Effects,
 }
 
 impl Inside<'_> {
-    fn sessions<R>(&mut self, f: impl FnOnce(&mut Sessions, &mut Cx<'_>) -> R) -> R {
-        self.server.sessions(self.out, f)
-    }
-
     /// The session that submits operations, begun if need be.
     fn session(&mut self) -> Result<Session, Error> {
         self.working()?;
-        self.sessions(|s, cx| s.inside_session(cx))
+        self.server.sessions(|s, cx| s.inside_session(cx))
     }
 
     /// Fails once the leader was deposed: commits of others are not known here any more.
     fn working(&self) -> Result<(), Error> {
-        match self.server.end {
+        match self.server.cx.end {
             End::Working => Ok(()),
             _ => Err(Error::Unavailable("this server does not lead any more: try again".into())),
         }
@@ -137,7 +134,7 @@ impl Inside<'_> {
                 _ => {}
             }
             if !echoes.is_asked_for(begin, now, RECENT_US) && echoes.may_ask() {
-                self.sessions(|s, cx| s.inside_ask(now, cx));
+                self.server.sessions(|s, cx| s.inside_ask(now, cx));
             }
         }
         None
@@ -170,7 +167,7 @@ impl Home for Inside<'_> {
             return Some(Err(e));
         }
         if let Some(token) = begin.at_least() {
-            match self.sessions(|s, cx| s.holds(token, cx)) {
+            match self.server.sessions(|s, cx| s.holds(token, cx)) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(e) => return Some(Err(e)),
@@ -197,7 +194,7 @@ impl Home for Inside<'_> {
 
     fn token(&mut self, stamp: Stamp) -> Token {
         // A snapshot may be of a later view than the transaction began in, and of one that another member led.
-        Token { space: self.server.space, view: self.server.replica.view(), stamp }
+        Token { space: self.server.cx.work.space, view: self.server.cx.work.replica.view(), stamp }
     }
 
     fn class_for(&mut self, _now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
@@ -205,14 +202,14 @@ impl Home for Inside<'_> {
     }
 
     fn dependencies(&self, at: Stamp) -> Option<Vector> {
-        (self.server.visible() >= at).then(|| self.server.replica.dependencies.all().clone())
+        (self.server.visible() >= at).then(|| self.server.cx.work.replica.dependencies.all().clone())
     }
 
     fn depend(&mut self, on: &Vector) -> Option<Result<(), Error>> {
         if let Err(e) = self.session() {
             return Some(Err(e));
         }
-        let ordered = self.sessions(|s, cx| s.inside_depend(on, cx));
+        let ordered = self.server.sessions(|s, cx| s.inside_depend(on, cx));
         match ordered {
             Ok(stamp) => (stamp <= self.server.visible()).then_some(Ok(())),
             Err(e) => Some(Err(e)),
@@ -242,7 +239,7 @@ impl Home for Inside<'_> {
             return Some(Err(e));
         }
         if self.server.sessions.inside.places.birth_next(bytes).is_none()
-            && let Err(e) = self.sessions(|s, cx| s.inside_grant(cx))?
+            && let Err(e) = self.server.sessions(|s, cx| s.inside_grant(cx))?
         {
             return Some(Err(e));
         }
@@ -301,7 +298,7 @@ impl Home for Inside<'_> {
             return Some(Err(e));
         }
         let makes = local_writes.iter().any(|o| o.new);
-        let op = self.sessions(|s, cx| s.inside_submit(session, makes, effects, cx))?;
+        let op = self.server.sessions(|s, cx| s.inside_submit(session, makes, effects, cx))?;
         self.made(local_writes);
         Some(Ok(op))
     }
@@ -324,7 +321,7 @@ impl Home for Inside<'_> {
             return Some(Err(Error::Conflict(None)));
         }
         let (reply, holds) = (reply.to_vec(), holds.to_vec());
-        let taken = self.sessions(|s, cx| s.call_wrote(ticket, reply, (effects, holds), cx));
+        let taken = self.server.sessions(|s, cx| s.call_wrote(ticket, reply, (effects, holds), cx));
         if taken {
             self.made(local_writes);
         }

@@ -164,7 +164,7 @@ impl Inside<'_> {
         if let Err(e) = self.working() {
             return Image::Failed(e);
         }
-        self.server.sessions.inside.image(page, &mut self.server.pages)
+        self.server.sessions.inside.image(page, &mut self.server.cx.work.pages)
     }
 
     /// The birth of a page; zero if nothing is in it, none while it is being read.

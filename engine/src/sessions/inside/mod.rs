@@ -240,7 +240,7 @@ impl Sessions {
     ///
     /// # Errors
     /// `Unavailable` as long as this server does not lead.
-    pub(crate) fn inside_session(&mut self, cx: &mut Cx<'_>) -> Result<Session, Error> {
+    pub(crate) fn inside_session(&mut self, cx: &mut Cx) -> Result<Session, Error> {
         let leader = cx.leader.as_mut();
         let leader =
             leader.ok_or_else(|| Error::Unavailable("this server does not lead: try again".into()))?;
@@ -260,15 +260,15 @@ impl Sessions {
     ///
     /// # Errors
     /// `Full`; `Unavailable` as long as this server does not lead.
-    pub(crate) fn inside_depend(&mut self, on: &Vector, cx: &mut Cx<'_>) -> Result<Stamp, Error> {
+    pub(crate) fn inside_depend(&mut self, on: &Vector, cx: &mut Cx) -> Result<Stamp, Error> {
         let ordered = cx.lead(|leader, work| leader.order_dependencies(on, work));
-        let (ordered, _) =
+        let ordered =
             ordered.ok_or_else(|| Error::Unavailable("this server does not lead: try again".into()))?;
         ordered.map_err(|(reason, text)| Error::refused(reason, &text))
     }
 
     /// Asks the sequencer whether this server still leads, for its own session.
-    pub(crate) fn inside_ask(&mut self, now: Now, cx: &mut Cx<'_>) {
+    pub(crate) fn inside_ask(&mut self, now: Now, cx: &mut Cx) {
         let asked = self.inside.asked();
         self.inside.echoes.asked(asked.call, now);
         self.question(asked, cx);
@@ -276,7 +276,7 @@ impl Sessions {
 
     /// The leader has ended the server's own session: the next transaction begins another. Its places return
     /// as those of any client that left do.
-    pub(super) fn expel_inside(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn expel_inside(&mut self, cx: &mut Cx) {
         if let Some(client) = self.inside.end() {
             self.lead(cx, |leader, work| leader.left(client, CONN, work));
         }
@@ -296,11 +296,7 @@ impl Sessions {
     ///
     /// # Errors
     /// `Schema` if the space's class of that name cannot become this one; `Full`.
-    pub(crate) fn inside_define(
-        &mut self,
-        layout: &Layout,
-        cx: &mut Cx<'_>,
-    ) -> Option<Result<ClassId, Error>> {
+    pub(crate) fn inside_define(&mut self, layout: &Layout, cx: &mut Cx) -> Option<Result<ClassId, Error>> {
         let asked = self.inside.defining.iter().position(|(l, _)| l == layout);
         if asked.is_none() {
             let asked = self.inside.asked();
@@ -321,7 +317,7 @@ impl Sessions {
     ///
     /// # Errors
     /// `Full` if the space has no pages left.
-    pub(crate) fn inside_grant(&mut self, cx: &mut Cx<'_>) -> Option<Result<(), Error>> {
+    pub(crate) fn inside_grant(&mut self, cx: &mut Cx) -> Option<Result<(), Error>> {
         let inside = &mut self.inside;
         let client = inside.client()?;
         if matches!(inside.granting, Question::Unasked) {
@@ -344,7 +340,7 @@ impl Sessions {
         session: Session,
         makes: bool,
         effects: &[u8],
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) -> Option<OpId> {
         let op = self.inside.ops.begin(session, makes)?;
         let asked = self.inside.asked();

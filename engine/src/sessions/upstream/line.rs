@@ -60,43 +60,43 @@ impl Line {
 
 impl Sessions {
     /// Says whether this member follows and has not heard of its leader for a keepalive.
-    pub(in crate::sessions) fn is_cut_off(&self, cx: &Cx<'_>) -> bool {
-        let silent_us = self.upstreams.line.silent_us(cx.now);
+    pub(in crate::sessions) fn is_cut_off(&self, cx: &Cx) -> bool {
+        let silent_us = self.upstreams.line.silent_us(cx.work.now);
         cx.leader.is_none() && silent_us.is_some_and(|us| us > keepalive_us(cx))
     }
 
     /// A client reads here: the line is wanted.
-    pub(in crate::sessions) fn want_line(&mut self, cx: &mut Cx<'_>) {
+    pub(in crate::sessions) fn want_line(&mut self, cx: &mut Cx) {
         let line = &mut self.upstreams.line;
-        line.heard.get_or_insert(cx.now);
+        line.heard.get_or_insert(cx.work.now);
         if line.conn.is_some() {
             return;
         }
-        let Some(leader) = cx.sequencer.leader() else { return };
+        let Some(leader) = cx.work.sequencer.leader() else { return };
         let address = leader.address.clone();
         let conn = self.upstreams.name();
         let line = &mut self.upstreams.line;
-        (line.conn, line.stage, line.asked, line.sent) = (Some(conn), Stage::Dialing, None, cx.now);
+        (line.conn, line.stage, line.asked, line.sent) = (Some(conn), Stage::Dialing, None, cx.work.now);
         cx.out.push(Effect::Connect(conn, address));
     }
 
-    pub(super) fn line_reached(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+    pub(super) fn line_reached(&mut self, conn: Conn, cx: &mut Cx) {
         let acked = self.least_acked(cx);
         let line = &mut self.upstreams.line;
-        (line.stage, line.told, line.sent) = (Stage::Greeting, acked, cx.now);
+        (line.stage, line.told, line.sent) = (Stage::Greeting, acked, cx.work.now);
         // Drawn anew for each line: what an earlier one was does not matter.
-        let me = cx.sequencer.status().map_or(0, |group| group.me.0);
-        let client = ClientId(Random::new(me ^ cx.now.0.rotate_left(32) ^ conn.0).next_u64());
+        let me = cx.work.sequencer.status().map_or(0, |group| group.me.0);
+        let client = ClientId(Random::new(me ^ cx.work.now.0.rotate_left(32) ^ conn.0).next_u64());
         greet(conn, client, 1, acked, cx);
     }
 
     /// The leader says something on the line.
-    pub(super) fn line_hears(&mut self, header: &Header, message: FromServer<'_>, cx: &mut Cx<'_>) {
+    pub(super) fn line_hears(&mut self, header: &Header, message: FromServer<'_>, cx: &mut Cx) {
         let line = &mut self.upstreams.line;
         match message {
-            FromServer::Welcome(welcome) if welcome.view != cx.replica.view() => self.drop_line(cx),
+            FromServer::Welcome(welcome) if welcome.view != cx.work.replica.view() => self.drop_line(cx),
             FromServer::Welcome(welcome) => {
-                (line.stage, line.heard) = (Stage::Up, Some(cx.now));
+                (line.stage, line.heard) = (Stage::Up, Some(cx.work.now));
                 if !welcome.resumed {
                     // A reader may know a place that was given out again, and it is not known here which.
                     let text = "places that the client may know have been given out again: connect again";
@@ -107,7 +107,7 @@ impl Sessions {
                 self.confirm(cx);
             }
             FromServer::Pong(pong) => {
-                (line.asked, line.heard, line.nearly_full) = (None, Some(cx.now), pong.nearly_full);
+                (line.asked, line.heard, line.nearly_full) = (None, Some(cx.work.now), pong.nearly_full);
                 self.confirmed(header.call, header.stamp, cx);
             }
             FromServer::Refused(_) if header.call == 0 => self.drop_line(cx),
@@ -116,35 +116,35 @@ impl Sessions {
     }
 
     /// Asks the leader how far the space is, by this number.
-    pub(in crate::sessions) fn ask_line(&mut self, number: u64, cx: &mut Cx<'_>) {
+    pub(in crate::sessions) fn ask_line(&mut self, number: u64, cx: &mut Cx) {
         let Some(conn) = self.upstreams.line.conn else { return };
         let acked = self.tells(cx);
-        self.upstreams.line.asked = Some(cx.now);
+        self.upstreams.line.asked = Some(cx.work.now);
         say(conn, Kind::Ping, number, acked, cx);
     }
 
     /// The stamp that the leader is told now.
-    fn tells(&mut self, cx: &Cx<'_>) -> Stamp {
+    fn tells(&mut self, cx: &Cx) -> Stamp {
         let acked = self.least_acked(cx);
         let line = &mut self.upstreams.line;
-        (line.sent, line.told) = (cx.now, line.told.max(acked));
+        (line.sent, line.told) = (cx.work.now, line.told.max(acked));
         acked
     }
 
-    fn drop_line(&mut self, cx: &mut Cx<'_>) {
+    fn drop_line(&mut self, cx: &mut Cx) {
         self.upstreams.line.conn.into_iter().for_each(|conn| cx.close(conn));
         self.line_lost(cx);
     }
 
     /// The line is gone: questions wait for the next one, which is made after a moment.
-    pub(super) fn line_lost(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn line_lost(&mut self, cx: &mut Cx) {
         let line = &mut self.upstreams.line;
-        (line.conn, line.stage, line.asked, line.sent) = (None, Stage::Wanted, None, cx.now);
+        (line.conn, line.stage, line.asked, line.sent) = (None, Stage::Wanted, None, cx.work.now);
         self.echoing.ask_again();
     }
 
     /// Nobody reads here any more.
-    pub(super) fn end_line(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn end_line(&mut self, cx: &mut Cx) {
         if let Some(conn) = self.upstreams.line.conn {
             if self.upstreams.line.is_up() {
                 say(conn, Kind::Bye, 0, Stamp::ZERO, cx);
@@ -156,25 +156,25 @@ impl Sessions {
         self.upstreams.line = Line::default();
     }
 
-    pub(super) fn tick_line(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn tick_line(&mut self, cx: &mut Cx) {
         if self.clients.is_empty() {
             return;
         }
         self.want_line(cx);
         let (half_us, line) = (keepalive_us(cx) / 2, &self.upstreams.line);
         let told = line.told;
-        let waits_us = line.asked.map(|asked| cx.now.since_us(asked));
+        let waits_us = line.asked.map(|asked| cx.work.now.since_us(asked));
         match line.stage {
-            Stage::Dialing | Stage::Greeting if cx.now.since_us(line.sent) > 4 * half_us => {
+            Stage::Dialing | Stage::Greeting if cx.work.now.since_us(line.sent) > 4 * half_us => {
                 self.drop_line(cx)
             }
             Stage::Wanted | Stage::Dialing | Stage::Greeting => {}
             Stage::Up if waits_us.is_some_and(|us| us > 4 * half_us) => self.drop_line(cx),
-            Stage::Up if waits_us.is_none() && line.silent_us(cx.now) >= Some(half_us) => {
+            Stage::Up if waits_us.is_none() && line.silent_us(cx.work.now) >= Some(half_us) => {
                 self.ask_line(0, cx)
             }
             Stage::Up => {
-                let is_waited = cx.replica.places.last_return().is_some_and(|at| at > told);
+                let is_waited = cx.work.replica.places.last_return().is_some_and(|at| at > told);
                 if is_waited && self.least_acked(cx) > told {
                     let acked = self.tells(cx);
                     self.upstreams.line.conn.into_iter().for_each(|conn| say(conn, Kind::Ack, 0, acked, cx));

@@ -138,7 +138,7 @@ impl Sessions {
         conn: Conn,
         header: &Header,
         (message, body): (&FromClient<'_>, &[u8]),
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
     ) {
         let up = match self.upstreams.of.get(&conn) {
             Some(up) => *up,
@@ -156,7 +156,7 @@ impl Sessions {
             upstream.writing.insert(op.slot, op.seq);
         }
         if upstream.stage == Stage::Up {
-            (upstream.sent, upstream.told) = (cx.now, upstream.told.max(header.ack));
+            (upstream.sent, upstream.told) = (cx.work.now, upstream.told.max(header.ack));
             return cx.out.send(up, *header, [body, &[]]);
         }
         if !self.upstreams.has_room(up, FRAME_BYTES + body.len()) {
@@ -165,18 +165,18 @@ impl Sessions {
             return self.turn_away(conn, Refusal::FULL, text, cx);
         }
         // Its stamp does not matter: it waits for the connection alone.
-        self.upstreams.keep(cx.now, up, Header { stamp: Stamp::ZERO, ..*header }, body);
+        self.upstreams.keep(cx.work.now, up, Header { stamp: Stamp::ZERO, ..*header }, body);
     }
 
     /// A client has places: the leader takes them back from one that it does not hear of for two keepalives,
     /// so it hears of this one before anything is passed on.
-    pub(super) fn keep_places(&mut self, session: Conn, cx: &mut Cx<'_>) {
+    pub(super) fn keep_places(&mut self, session: Conn, cx: &mut Cx) {
         if cx.leader.is_none() && !self.upstreams.of.contains_key(&session) {
             self.open_upstream(session, cx);
         }
     }
 
-    fn open_upstream(&mut self, session: Conn, cx: &mut Cx<'_>) -> Conn {
+    fn open_upstream(&mut self, session: Conn, cx: &mut Cx) -> Conn {
         let up = self.upstreams.name();
         let upstream = Upstream {
             session,
@@ -184,7 +184,7 @@ impl Sessions {
             frames: VecDeque::new(),
             bytes: 0,
             writing: Map::default(),
-            sent: cx.now,
+            sent: cx.work.now,
             told: Stamp::ZERO,
         };
         self.upstreams.all.insert(up, upstream);
@@ -193,8 +193,8 @@ impl Sessions {
         up
     }
 
-    fn dial(&mut self, up: Conn, cx: &mut Cx<'_>) {
-        let Some(leader) = cx.sequencer.leader() else { return };
+    fn dial(&mut self, up: Conn, cx: &mut Cx) {
+        let Some(leader) = cx.work.sequencer.leader() else { return };
         if let Some(upstream) = self.upstreams.all.get_mut(&up) {
             upstream.stage = Stage::Dialing;
             cx.out.push(Effect::Connect(up, leader.address.clone()));
@@ -202,13 +202,13 @@ impl Sessions {
     }
 
     /// The host has connected to the leader.
-    pub(crate) fn reached(&mut self, up: Conn, cx: &mut Cx<'_>) {
+    pub(crate) fn reached(&mut self, up: Conn, cx: &mut Cx) {
         if self.upstreams.line.is(up) {
             return self.line_reached(up, cx);
         }
         let upstream = self.upstreams.all.get_mut(&up).filter(|up| up.stage == Stage::Dialing);
         let session = upstream.and_then(|upstream| {
-            (upstream.stage, upstream.sent) = (Stage::Greeting, cx.now);
+            (upstream.stage, upstream.sent) = (Stage::Greeting, cx.work.now);
             self.all.get(&upstream.session)
         });
         let Some((session, client)) = session.and_then(|s| Some((s, s.client?))) else { return cx.close(up) };
@@ -216,7 +216,7 @@ impl Sessions {
     }
 
     /// The leader says something on a connection to it.
-    pub(super) fn answered(&mut self, up: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+    pub(super) fn answered(&mut self, up: Conn, header: &Header, body: &[u8], cx: &mut Cx) {
         let message = match FromServer::decode(header.kind, body) {
             Ok(message) => message,
             Err(error) => {
@@ -252,18 +252,18 @@ impl Sessions {
     }
 
     /// The leader has a session of the client.
-    fn welcomed(&mut self, up: Conn, welcome: &Welcome, cx: &mut Cx<'_>) {
+    fn welcomed(&mut self, up: Conn, welcome: &Welcome, cx: &mut Cx) {
         let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
         let conn = upstream.session;
         let Some(session) = self.all.get(&conn) else { return };
-        let why = if welcome.view != cx.replica.view() {
+        let why = if welcome.view != cx.work.replica.view() {
             "another view of the group has begun: connect again"
         } else if !welcome.resumed {
             "places that the client may know have been given out again: connect again"
         } else if session.has_places && !welcome.places {
             "the places that the client was granted were taken back: connect again"
         } else {
-            (upstream.stage, upstream.sent, upstream.told) = (Stage::Up, cx.now, session.acked);
+            (upstream.stage, upstream.sent, upstream.told) = (Stage::Up, cx.work.now, session.acked);
             while let Some((header, body)) = self.upstreams.take(up, Stamp::MAX) {
                 cx.out.send(up, header, [&body, &[]]);
             }
@@ -273,7 +273,7 @@ impl Sessions {
     }
 
     /// The leader does not have a session of the client.
-    fn refused(&mut self, up: Conn, refused: &Refused, cx: &mut Cx<'_>) {
+    fn refused(&mut self, up: Conn, refused: &Refused, cx: &mut Cx) {
         let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
         let conn = upstream.session;
         match refused.reason {
@@ -288,24 +288,24 @@ impl Sessions {
     }
 
     /// Keeps an answer until its stamp is visible here.
-    fn hold(&mut self, up: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+    fn hold(&mut self, up: Conn, header: &Header, body: &[u8], cx: &mut Cx) {
         let Some(session) = self.upstreams.all.get(&up).map(|up| up.session) else { return };
         if !self.upstreams.has_room(up, FRAME_BYTES + body.len()) {
             let text = "this member is so far behind the leader that it has no room for the leader's answers: connect again";
             return self.turn_away(session, Refusal::Unavailable, text, cx);
         }
-        self.upstreams.keep(cx.now, up, *header, body);
+        self.upstreams.keep(cx.work.now, up, *header, body);
         self.upstreams.holding.insert(up);
         self.release(up, cx);
     }
 
     /// Hands out the answers whose stamps are visible here.
-    fn release(&mut self, up: Conn, cx: &mut Cx<'_>) {
+    fn release(&mut self, up: Conn, cx: &mut Cx) {
         let Some(session) = self.upstreams.all.get(&up).map(|up| up.session) else { return };
-        let upto = if dropped(Rule::AnswerBeforeApplied) { Stamp::MAX } else { cx.pages.visible() };
+        let upto = if dropped(Rule::AnswerBeforeApplied) { Stamp::MAX } else { cx.work.pages.visible() };
         while let Some((header, body)) = self.upstreams.take(up, upto) {
             self.stream_to(session, cx);
-            cx.out.send(session, Header { ack: cx.pages.visible(), ..header }, [&body, &[]]);
+            cx.out.send(session, Header { ack: cx.work.pages.visible(), ..header }, [&body, &[]]);
         }
         if self.upstreams.all.get(&up).is_none_or(|up| up.frames.is_empty()) {
             self.upstreams.holding.remove(&up);
@@ -313,14 +313,14 @@ impl Sessions {
     }
 
     /// More is visible: hands out the answers that waited for that.
-    pub(super) fn release_held(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn release_held(&mut self, cx: &mut Cx) {
         for up in self.upstreams.holding.iter().copied().collect::<Vec<_>>() {
             self.release(up, cx);
         }
     }
 
     /// A connection to the leader is gone, or could not be made.
-    pub(super) fn upstream_lost(&mut self, up: Conn, why: &str, cx: &mut Cx<'_>) {
+    pub(super) fn upstream_lost(&mut self, up: Conn, why: &str, cx: &mut Cx) {
         if self.upstreams.line.is(up) {
             return self.line_lost(cx);
         }
@@ -335,7 +335,7 @@ impl Sessions {
     }
 
     /// A session is gone, and with it its connection to the leader; with the last one the line.
-    pub(super) fn end_upstream(&mut self, session: Conn, cx: &mut Cx<'_>) {
+    pub(super) fn end_upstream(&mut self, session: Conn, cx: &mut Cx) {
         if let Some((up, stage)) = self.upstreams.remove(session)
             && stage != Stage::Wanted
         {
@@ -347,7 +347,7 @@ impl Sessions {
     }
 
     /// A client that reads here says good-bye, which ends its session at the leader.
-    pub(super) fn pass_bye(&mut self, conn: Conn, header: &Header, cx: &mut Cx<'_>) {
+    pub(super) fn pass_bye(&mut self, conn: Conn, header: &Header, cx: &mut Cx) {
         let up = self.upstreams.of.get(&conn).copied();
         if let Some(up) = up.filter(|up| self.upstreams.all.get(up).is_some_and(|up| up.stage == Stage::Up)) {
             cx.out.send(up, *header, [&[], &[]]);
@@ -356,7 +356,7 @@ impl Sessions {
 
     /// Another view begins: the operations of clients are of the view that they were welcomed in, so those
     /// that read here greet again.
-    pub(crate) fn end_readers(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn end_readers(&mut self, cx: &mut Cx) {
         let text = "another view of the group has begun: connect again";
         for conn in self.readers() {
             self.turn_away(conn, Refusal::Unavailable, text, cx);
@@ -364,31 +364,31 @@ impl Sessions {
     }
 
     /// Time passed, at a member that follows.
-    pub(super) fn tick_upstreams(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn tick_upstreams(&mut self, cx: &mut Cx) {
         if cx.leader.is_some() {
             return;
         }
         self.tick_line(cx);
         // A connection that was cut without a word takes all that it is sent, and nothing comes back.
-        let is_silent = self.upstreams.line.silent_us(cx.now) > Some(2 * keepalive_us(cx));
-        let returned = cx.replica.places.last_return();
+        let is_silent = self.upstreams.line.silent_us(cx.work.now) > Some(2 * keepalive_us(cx));
+        let returned = cx.work.replica.places.last_return();
         for (up, conn) in self.upstreams.all.iter().map(|(up, of)| (*up, of.session)).collect::<Vec<_>>() {
             let Some(acked) = self.all.get(&conn).map(|session| session.acked) else { continue };
             let Some(upstream) = self.upstreams.all.get_mut(&up) else { continue };
-            let waits_us = upstream.frames.front().map(|(since, ..)| cx.now.since_us(*since));
+            let waits_us = upstream.frames.front().map(|(since, ..)| cx.work.now.since_us(*since));
             match upstream.stage {
                 Stage::Up if is_silent => self.send_elsewhere(conn, cx),
                 Stage::Up if waits_us > Some(keepalive_us(cx)) => self.send_ahead(conn, cx),
                 Stage::Up => {
                     let is_waited = acked > upstream.told && returned.is_some_and(|at| at > upstream.told);
-                    if is_waited || cx.now.since_us(upstream.sent) >= keepalive_us(cx) / 2 {
-                        (upstream.sent, upstream.told) = (cx.now, upstream.told.max(acked));
+                    if is_waited || cx.work.now.since_us(upstream.sent) >= keepalive_us(cx) / 2 {
+                        (upstream.sent, upstream.told) = (cx.work.now, upstream.told.max(acked));
                         say(up, Kind::Ack, 0, acked, cx);
                     }
                 }
                 _ if waits_us >= Some(2 * keepalive_us(cx)) => self.send_elsewhere(conn, cx),
                 Stage::Wanted if waits_us.is_some() || self.upstreams.line.is_up() => self.dial(up, cx),
-                Stage::Greeting if cx.now.since_us(upstream.sent) > 2 * keepalive_us(cx) => {
+                Stage::Greeting if cx.work.now.since_us(upstream.sent) > 2 * keepalive_us(cx) => {
                     upstream.stage = Stage::Wanted;
                     cx.close(up);
                 }
@@ -398,13 +398,13 @@ impl Sessions {
     }
 
     /// This member does not reach the leader for a client, which other members may do.
-    fn send_elsewhere(&mut self, conn: Conn, cx: &mut Cx<'_>) {
-        let refused = Refused { text: self.upstreams.line.cut_off(cx.now), ..not_leader(cx) };
+    fn send_elsewhere(&mut self, conn: Conn, cx: &mut Cx) {
+        let refused = Refused { text: self.upstreams.line.cut_off(cx.work.now), ..not_leader(cx) };
         self.send_on(conn, refused, cx);
     }
 
     /// This member is told by the leader how far the space is, and does not come there in time.
-    pub(super) fn send_ahead(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+    pub(super) fn send_ahead(&mut self, conn: Conn, cx: &mut Cx) {
         let text =
             "this member follows, and is more than a keepalive behind its leader: try another member".into();
         self.send_on(conn, Refused { text, ..not_leader(cx) }, cx);
@@ -424,8 +424,8 @@ impl Sessions {
     }
 
     /// The stamp up to which all readers have acknowledged what this member told them.
-    fn least_acked(&self, cx: &Cx<'_>) -> Stamp {
-        let visible = cx.pages.visible();
+    fn least_acked(&self, cx: &Cx) -> Stamp {
+        let visible = cx.work.pages.visible();
         let acked = self.clients.values().filter_map(|conn| self.all.get(conn)).map(|session| session.acked);
         match dropped(Rule::ReuseForgetsReaders) {
             true => visible,
@@ -451,8 +451,8 @@ impl Sessions {
 
     /// Places have been given out again: ends the readers that have not acknowledged that these had returned.
     /// The leader waits for readers that it is told of, and for those no longer than for its own clients.
-    pub(super) fn end_overtaken(&mut self, cx: &mut Cx<'_>) {
-        let reused = cx.replica.places.reused();
+    pub(super) fn end_overtaken(&mut self, cx: &mut Cx) {
+        let reused = cx.work.replica.places.reused();
         if cx.leader.is_some() || reused <= self.upstreams.reused || dropped(Rule::ReuseForgetsReaders) {
             return;
         }
@@ -466,11 +466,11 @@ impl Sessions {
 }
 
 /// Greets the leader as a client, or as this member itself.
-fn greet(up: Conn, client: ClientId, connection: u64, acked: Stamp, cx: &mut Cx<'_>) {
-    let view = cx.replica.view();
+fn greet(up: Conn, client: ClientId, connection: u64, acked: Stamp, cx: &mut Cx) {
+    let view = cx.work.replica.view();
     let hello = Hello {
         connection,
-        space: cx.space,
+        space: cx.work.space,
         resume: Some(Resume { view, watermark: acked, heard: acked, pages: Vec::new() }),
         via: Some(Via::Replica),
         ..Hello::new(client)
@@ -482,13 +482,13 @@ fn greet(up: Conn, client: ClientId, connection: u64, acked: Stamp, cx: &mut Cx<
 }
 
 /// Says something without a body to the leader.
-fn say(up: Conn, kind: Kind, call: u64, acked: Stamp, cx: &mut Cx<'_>) {
-    let header = Header { ack: acked, view: cx.replica.view(), ..Header::new(kind, call) };
+fn say(up: Conn, kind: Kind, call: u64, acked: Stamp, cx: &mut Cx) {
+    let header = Header { ack: acked, view: cx.work.replica.view(), ..Header::new(kind, call) };
     cx.out.send(up, header, [&[], &[]]);
 }
 
-pub(super) fn keepalive_us(cx: &Cx<'_>) -> u64 {
-    u64::from(cx.config.keepalive_ms) * 1_000
+pub(super) fn keepalive_us(cx: &Cx) -> u64 {
+    u64::from(cx.work.config.keepalive_ms) * 1_000
 }
 
 /// Bytes that may wait at one connection: the largest transaction, and what stands beside it.
