@@ -6,7 +6,7 @@
 //! one purse has. A strict cut is held to bare exchanges that depend on each other: one to begin in each
 //! space, and one with both at the end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
 
 use tercel::{Address, Client, ClientConfig, Cut, Error, Isolation, Object, Ref, Session, Spaces};
 use tercel_term::process::OwnProcess;
@@ -18,7 +18,7 @@ use super::commit::{bare, latencies, rate};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::stale::{self, Bare};
-use super::{COMMIT, Options};
+use super::{COMMIT, Options, placed};
 
 /// As large as what suite `commit` commits.
 #[derive(Object)]
@@ -33,13 +33,12 @@ struct Purse {
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "bank")?;
+    let (first, last) = placed::ends();
     options.say("starting two servers");
-    let data = ["north", "south"].map(|name| scratch.join(name));
-    let servers = [OwnProcess::serve(&data[0], None, &[])?, OwnProcess::serve(&data[1], None, &[])?];
-    let at: [Address; 2] = [servers[0].address()?, servers[1].address()?];
+    let bank = placed::on(last, || Bank::open(&scratch, "one"))?;
 
     options.say("measuring the bytes of a commit");
-    let shape = shape::measure(&servers[0], &data[0].join("log"), |address, commits| {
+    let shape = shape::measure(&bank.servers[0], &bank.data.join("log"), |address, commits| {
         let client = connect(address)?;
         let purse = purse(&client)?;
         for _ in 0..commits {
@@ -48,28 +47,64 @@ pub fn run(options: &Options) -> Result<Report, String> {
         Ok(client)
     })?;
 
-    let tellers = (0..TELLERS).map(|_| Teller::new(&at)).collect::<Result<Vec<_>, _>>()?;
-    let sessions = tellers.iter().map(|teller| teller.spaces.session()).collect::<Result<Vec<_>, _>>();
-    let mut at_work: Vec<_> = sessions.map_err(failed)?.into_iter().zip(&tellers).collect();
-    let transfers = AtomicU64::new(0);
     options.say(&format!("one teller: {shape}"));
-    let one = one(options, &mut at_work[0], &scratch, &shape, &transfers)?.note(shape.to_string());
-    options.say("strict cuts");
-    let read = strict(options, &at_work[0])?;
-    options.say(&format!("{TELLERS} tellers"));
-    let many = many(options, &mut at_work, &scratch, &shape, &transfers)?;
+    let raw = placed::on(last, || Raw::start(Mode::One, &scratch, &shape))?;
+    let echo = placed::on(last, stale::echo)?;
+    let teller = placed::on(first, || Teller::new(&bank.at))?;
+    let mut at_work = at_work(std::slice::from_ref(&teller))?;
+    let (one, read) = placed::on(first, || {
+        let one = one(options, &mut at_work[0], raw.callers(&shape)?)?;
+        Ok((one, strict(options, &at_work[0], Bare::connect(echo.listens_on())?)?))
+    })?;
+    check(&at_work)?;
+    drop((at_work, raw, echo));
+    drop((teller, bank));
 
-    let cents: i64 = at_work
-        .iter()
-        .map(|(session, teller)| teller.cents(session))
-        .sum::<Result<_, _>>()
-        .map_err(failed)?;
-    let (made, n) = (2 * CENTS * TELLERS as i64, transfers.into_inner());
-    if cents != made {
-        return Err(format!("{cents} cents of {made} are there after {n} transfers"));
+    // Neither end keeps a processor to itself where there are that many.
+    options.say(&format!("{TELLERS} tellers"));
+    let bank = Bank::open(&scratch, "many")?;
+    let tellers = (0..TELLERS).map(|_| Teller::new(&bank.at)).collect::<Result<Vec<_>, _>>()?;
+    let mut at_work = self::at_work(&tellers)?;
+    let many = many(options, &mut at_work, &Raw::start(Mode::Batch, &scratch, &shape)?, &shape)?;
+    check(&at_work)?;
+    let rows = vec![one.note(format!("{}; {shape}; {SETTLED}", placed::note())), many.note(SETTLED), read];
+    Ok(Report { suite: "bank", commit: COMMIT, machine: Machine::here(bank.servers[0].backend()), rows })
+}
+
+/// A session waits for its last transfer where it begins the next one.
+const SETTLED: &str =
+    "a transfer begins when the last one of its session is settled in both spaces, a third sync";
+
+/// Two spaces.
+struct Bank {
+    servers: [OwnProcess; 2],
+    at: [Address; 2],
+    /// The directory of the first.
+    data: PathBuf,
+}
+
+impl Bank {
+    fn open(scratch: &Scratch, name: &str) -> Result<Bank, String> {
+        let [data, south] = ["north", "south"].map(|space| scratch.join(&format!("{space} of {name}")));
+        let servers = [OwnProcess::serve(&data, None, &[])?, OwnProcess::serve(&south, None, &[])?];
+        let at = [servers[0].address()?, servers[1].address()?];
+        Ok(Bank { servers, at, data })
     }
-    let rows = vec![one, many, read];
-    Ok(Report { suite: "bank", commit: COMMIT, machine: Machine::here(servers[0].backend()), rows })
+}
+
+/// Begins the sessions of some tellers.
+fn at_work(tellers: &[Teller]) -> Result<Vec<AtWork<'_>>, String> {
+    tellers.iter().map(|teller| Ok((teller.spaces.session().map_err(failed)?, teller))).collect()
+}
+
+/// Fails if money was made or lost.
+fn check(at_work: &[AtWork<'_>]) -> Result<(), String> {
+    let made = 2 * CENTS * at_work.len() as i64;
+    let all = at_work.iter().map(|(session, teller)| teller.cents(session));
+    match all.sum::<Result<i64, _>>().map_err(failed)? {
+        cents if cents == made => Ok(()),
+        cents => Err(format!("{cents} cents of {made} are there")),
+    }
 }
 
 /// The clients of two spaces, with a purse in each that no other teller uses.
@@ -142,62 +177,44 @@ fn two_calls([north, south]: &mut [Caller; 2]) -> Result<(), String> {
 fn one(
     options: &Options,
     (session, teller): &mut AtWork<'_>,
-    scratch: &Scratch,
-    shape: &Shape,
-    transfers: &AtomicU64,
+    mut callers: [Caller; 2],
 ) -> Result<Row, String> {
-    let raw = Raw::start(Mode::One, scratch, shape)?;
-    let mut callers = raw.callers(shape)?;
-    let pairs = blocks(
-        options,
-        || two_calls(&mut callers),
-        || {
-            transfers.fetch_add(1, Ordering::Relaxed);
-            teller.transfer(session).map_err(failed)
-        },
-    )?;
-    Ok(Row::compared("bank.transfer.one", "us", &pairs, "raw.commit.two", transfers.load(Ordering::Relaxed)))
+    let mut n = 0;
+    let ours = || {
+        n += 1;
+        teller.transfer(session).map_err(failed)
+    };
+    let pairs = blocks(options, || two_calls(&mut callers), ours)?;
+    Ok(Row::compared("bank.transfer.one", "us", &pairs, "raw.commit.two", n))
 }
 
-fn strict(options: &Options, (session, teller): &AtWork<'_>) -> Result<Row, String> {
-    let echo = stale::echo()?;
-    let mut echo = Bare::connect(echo.listens_on())?;
-    let pairs = blocks(
-        options,
-        || (0..3).try_for_each(|_| echo.exchange()),
-        || teller.cents(session).map(drop).map_err(failed),
-    )?;
-    Ok(Row::compared("bank.read.strict", "us", &pairs, "raw.exchange.three", pairs.pairs.len() as u64)
+fn strict(options: &Options, (session, teller): &AtWork<'_>, mut echo: Bare) -> Result<Row, String> {
+    let mut n = 0;
+    let ours = || {
+        n += 1;
+        teller.cents(session).map(drop).map_err(failed)
+    };
+    let pairs = blocks(options, || (0..3).try_for_each(|_| echo.exchange()), ours)?;
+    Ok(Row::compared("bank.read.strict", "us", &pairs, "raw.exchange.three", n)
         .note("a strict cut of both purses, which are cached"))
 }
 
-fn many(
-    options: &Options,
-    at_work: &mut [AtWork<'_>],
-    scratch: &Scratch,
-    shape: &Shape,
-    transfers: &AtomicU64,
-) -> Result<Row, String> {
-    let raw = Raw::start(Mode::Batch, scratch, shape)?;
+fn many(options: &Options, at_work: &mut [AtWork<'_>], raw: &Raw, shape: &Shape) -> Result<Row, String> {
     let mut callers = at_work.iter().map(|_| raw.callers(shape)).collect::<Result<Vec<_>, _>>()?;
     let rounds = if options.quick { MANY_ROUNDS_QUICK } else { MANY_ROUNDS };
+    let mut transfers = 0.0;
     let pairs = alternate(
         rounds,
         || rate(BLOCK, callers.iter_mut().map(|callers| || two_calls(callers))),
         || {
-            rate(
-                BLOCK,
-                at_work.iter_mut().map(|(session, teller)| {
-                    || {
-                        transfers.fetch_add(1, Ordering::Relaxed);
-                        teller.transfer(session).map_err(failed)
-                    }
-                }),
-            )
+            let tellers = at_work.iter_mut();
+            let rate =
+                rate(BLOCK, tellers.map(|(session, teller)| || teller.transfer(session).map_err(failed)))?;
+            transfers += rate * BLOCK.as_secs_f64();
+            Ok::<_, String>(rate)
         },
     )?;
-    let n = transfers.load(Ordering::Relaxed);
-    Ok(Row::compared("bank.transfer.16", "transfers/s", &pairs, "raw.commit.two.16", n))
+    Ok(Row::compared("bank.transfer.16", "transfers/s", &pairs, "raw.commit.two.16", transfers as u64))
 }
 
 /// Medians of alternating blocks.

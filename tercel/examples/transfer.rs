@@ -37,7 +37,7 @@ fn pay(session: &Session<'_>, from: &str, to: &str, cents: i64) -> Result<i64, E
 fn tell(spaces: &Spaces, teller: usize) -> Result<(), Error> {
     let session = spaces.session()?;
     for i in 0..PAYMENTS {
-        let (from, to) = if (teller + i) % 2 == 0 { ("north", "south") } else { ("south", "north") };
+        let (from, to) = if (teller + i).is_multiple_of(2) { ("north", "south") } else { ("south", "north") };
         pay(&session, from, to, 5)?;
         let all = session.read(|cut| Ok(cents(cut, "north")? + cents(cut, "south")?))?;
         assert_eq!(all, 2 * CENTS);

@@ -152,7 +152,9 @@ fn transaction_has_bounded_parts() {
     let all = names.iter().map(String::as_str).zip(ports.iter().map(|port| port as &(dyn Port + Sync)));
     let session = Session::new(all);
     let many = |count: usize| {
-        session.run(|tx| names[..count].iter().try_for_each(|name| tx.space(name)?.create(&thing(1)).map(|_| ())))
+        session.run(|tx| {
+            names[..count].iter().try_for_each(|name| tx.space(name)?.create(&thing(1)).map(|_| ()))
+        })
     };
     assert_eq!(many(16), Ok(()));
     let many = many(17);
