@@ -320,6 +320,8 @@ impl Client {
         match asked {
             Asked::Page { page, .. } => self.fetches.refused(page, error),
             Asked::RawPage { fetch, .. } => self.tools.raw.came(fetch, Err(error)),
+            // The server cannot say anything now, nothing about a token either.
+            Asked::Question(_) if matches!(error, Error::Unavailable(_)) => self.not_echoed(call, error),
             Asked::Question(Some(token)) => {
                 self.questions.echoes.lost(call);
                 self.questions.tokens.refused(token, error.to_string());
