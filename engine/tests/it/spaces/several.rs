@@ -92,7 +92,7 @@ fn objects_are_made_in_both_spaces() {
         let make = |tx: &tercel_engine::txn::Tx<'_>| {
             let made = tx.create(&thing(5))?;
             tx.set_root("made", made)?;
-            Ok(made)
+            Ok::<_, Error>(made)
         };
         session.run(|tx| Ok([make(tx.space("accounts")?)?, make(tx.space("documents")?)?])).unwrap()
     });
