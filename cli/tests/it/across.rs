@@ -222,7 +222,7 @@ fn killed_servers_end_what_they_had_begun() {
 }
 
 #[test]
-fn prepared_part_of_a_lost_space_is_settled_by_hand() {
+fn part_of_lost_space_is_settled_by_hand() {
     for (at, kind, end, cents) in [(0, Kind::Decide, "--abort", 100), (1, Kind::Settle, "--commit", 110)] {
         let mut bank = Bank::open();
         drop(bank.pay_until(at, kind));
