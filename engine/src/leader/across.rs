@@ -409,9 +409,14 @@ impl Leader {
     /// Goes on with what time decides.
     pub(super) fn go_on_across(&mut self, work: &mut Work) {
         self.end_held(work);
+        self.go_on_settlements(work);
+        self.consult(work);
+    }
+
+    /// There may be room for settlements that wait for it.
+    pub(super) fn go_on_settlements(&mut self, work: &mut Work) {
         let settling: Vec<Stamp> = self.across.settling.keys().copied().collect();
         settling.into_iter().for_each(|prepared| self.go_on_settling(prepared, work));
-        self.consult(work);
     }
 }
 

@@ -297,6 +297,7 @@ impl Leader {
         for id in std::mem::take(&mut self.waiting.stalled) {
             self.page_came(id, work);
         }
+        self.go_on_settlements(work);
     }
 
     /// Bytes that the first of those that wait for room needs.

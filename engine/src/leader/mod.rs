@@ -260,7 +260,7 @@ impl Leader {
             granting: VecDeque::new(),
             ending: VecDeque::new(),
             regrouping: None,
-            across: Across::new(*now, replica),
+            across: Across::new(now, replica),
             present: Map::default(),
             // A client with grants keeps its session until it has had time to connect.
             absent: Absent::all(replica.places.clients(), over),
