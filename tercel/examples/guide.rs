@@ -387,6 +387,12 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         Ok((letter(cut.space("letters")?)?, account(cut.space("accounts")?)?))
     })?;
 
+    // Written in both, or in neither.
+    session.run(|tx| {
+        tx.space("accounts")?.get_root::<Note>("ann")?.edit()?.set_text("Ann lives in Bonn")?;
+        tx.space("letters")?.get_root::<Note>("to ann")?.edit()?.set_text("Dear Ann, in Bonn")
+    })?;
+
     // What the session has seen, for another process or another session.
     let token = session.token()?.to_string();
     spaces.session()?.absorb(&token.parse()?)?;

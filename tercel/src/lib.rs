@@ -160,7 +160,7 @@
 //! |---|---|
 //! | [`Client`], [`Tx`], [`Obj`], [`Ref`] | what a program holds |
 //! | [`Watch`] | a stream of changes |
-//! | [`Spaces`], [`Session`] | several spaces, read causally |
+//! | [`Spaces`], [`Session`] | several spaces, read causally and written together |
 //! | [`Server`] | a space being served |
 //! | [`backup`], [`check`] | copies of a space, and whether one is sound |
 //! | [`group`] | directories of the members of a group of servers |

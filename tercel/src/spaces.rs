@@ -9,7 +9,7 @@ use crate::client::Client;
 /// change in one space sees, in every other, at least what the session had seen that made it.
 ///
 /// Each client has its own cache and connection, of the size and with the waits of its
-/// [`ClientConfig`](crate::ClientConfig). A transaction writes one space.
+/// [`ClientConfig`](crate::ClientConfig). [`Session::run`] writes several spaces, in all of them or in none.
 ///
 /// ```
 /// use tercel::{Object, SessionToken, Spaces, Text, Tx};
@@ -38,6 +38,12 @@ use crate::client::Client;
 /// other.read(|cut| {
 ///     cut.space("letters")?.get_root::<Note>("ann")?;
 ///     cut.space("people")?.get_root::<Note>("ann").map(|_| ())
+/// })?;
+///
+/// // Written in both, or in neither.
+/// session.run(|tx| {
+///     tx.space("people")?.get_root::<Note>("ann")?.edit()?.set_text("moved again")?;
+///     tx.space("letters")?.get_root::<Note>("ann")?.edit()?.set_text("to her newest place")
 /// })?;
 ///
 /// // Another process goes on from here with the token.

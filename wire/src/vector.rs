@@ -287,6 +287,11 @@ mod tests {
         assert!(both.covers(&a) && both.covers(&b));
         assert_eq!(both, vector(&[(1, 1, 10), (2, 1, 5), (3, 1, 1)]));
         assert_eq!(both.token(SpaceId(1)).map(|t| t.stamp), Some(Stamp(10)));
+        // A prepare that is known to be committed is a state to be read, too, and has a view.
+        let mut done = a.clone();
+        done.add(SpaceId(2), Seen { done: Stamp(7), ..Seen::at(ViewId::new(3, 7), Stamp::ZERO) });
+        assert_eq!(done.get(SpaceId(2)).map(|seen| (seen.at, seen.done)), Some((Stamp(5), Stamp(7))));
+        assert_eq!(done.token(SpaceId(2)).map(|t| (t.view, t.stamp)), Some((ViewId::new(3, 7), Stamp(7))));
         assert_eq!(both.without(SpaceId(2)), vector(&[(1, 1, 10), (3, 1, 1)]));
     }
 

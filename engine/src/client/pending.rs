@@ -44,7 +44,7 @@ use tercel_wire::message::FromServer;
 use tercel_wire::token::Token;
 
 use super::Client;
-use crate::effect::Consulted;
+use crate::consult::Consulted;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
@@ -320,6 +320,8 @@ impl Client {
         match asked {
             Asked::Page { page, .. } => self.fetches.refused(page, error),
             Asked::RawPage { fetch, .. } => self.tools.raw.came(fetch, Err(error)),
+            // The server cannot say anything now, nothing about a token either.
+            Asked::Question(_) if matches!(error, Error::Unavailable(_)) => self.not_echoed(call, error),
             Asked::Question(Some(token)) => {
                 self.questions.echoes.lost(call);
                 self.questions.tokens.refused(token, error.to_string());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tercel::{
-    Address, ClientConfig, Error, Isolation, Object, Ref, Server, ServerConfig, Session, Spaces, Tx,
+    Address, ClientConfig, Cut, Error, Isolation, Object, Ref, Server, ServerConfig, Session, Spaces, Tx,
 };
 use tercel_testkit::ends::Ends;
 
@@ -18,8 +18,10 @@ fn socket(dir: &Path, name: &str) -> Address {
     Address::Unix(dir.join(name).with_extension("socket"))
 }
 
+/// Serves one of both spaces, with the other one's server as its peer.
 fn serve(dir: &Path, name: &str) -> Server {
-    Server::builder(dir.join(name)).listen(socket(dir, name)).start().unwrap()
+    let peer = socket(dir, if name == "causes" { "effects" } else { "causes" }).to_string();
+    Server::builder(dir.join(name)).listen(socket(dir, name)).peer(peer).start().unwrap()
 }
 
 fn connect(dir: &Path) -> Spaces {
@@ -106,6 +108,77 @@ fn effects_never_come_before_causes_through_restarts() {
         }
     });
     assert!(cuts.into_inner() > 10);
+}
+
+const MONEY: u64 = 1_000;
+const TELLERS: u64 = 3;
+
+#[test]
+fn money_moves_through_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut servers = ["causes", "effects"].map(|name| Some(serve(dir, name)));
+    let spaces = connect(dir);
+    let session = spaces.session().unwrap();
+    let purses = [("causes", make(&session, "causes")), ("effects", make(&session, "effects"))];
+    for (space, purse) in purses {
+        session.space(space).unwrap().run(|tx| tx.edit(purse)?.set_count(MONEY)).unwrap();
+    }
+    let (is_over, moved, cuts) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let count_both = |cut: &Cut<'_>| {
+        let [one, other] = purses.map(|(space, purse)| count(cut.space(space)?, purse));
+        Ok(one? + other?)
+    };
+    thread::scope(|scope| {
+        for teller in 0..TELLERS {
+            let (moved, is_over) = (&moved, &is_over);
+            scope.spawn(move || {
+                let _ends = Ends(is_over);
+                let spaces = connect(dir);
+                let session = spaces.session().unwrap();
+                for n in 0..ROUNDS / 2 {
+                    let mut both = purses;
+                    both.rotate_left(((teller + n) % 2) as usize);
+                    let [(from, purse), (to, other)] = both;
+                    let ended = session.run(|cut| {
+                        let (from, to) = (cut.space(from)?, cut.space(to)?);
+                        let (count, other_count) = (count(from, purse)?, count(to, other)?);
+                        from.edit(purse)?.set_count(count - 1)?;
+                        to.edit(other)?.set_count(other_count + 1)
+                    });
+                    // Whether one was committed of which nothing was heard is not asked here.
+                    if !matches!(ended, Err(Error::Timeout(_))) && there(ended).is_some() {
+                        moved.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            let spaces = connect(dir);
+            let session = spaces.session().unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                let isolation = [Isolation::Serializable, Isolation::Strict];
+                let isolation = isolation[cuts.load(Ordering::Relaxed) as usize % 2];
+                let cut = session.read_with(isolation, count_both);
+                let Some(both) = there(cut) else { continue };
+                assert_eq!(both, 2 * MONEY, "{isolation:?}");
+                cuts.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for n in 1..=RESTARTS {
+            while moved.load(Ordering::Relaxed) < n * 10 && !is_over.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            let (i, name) = [(0, "causes"), (1, "effects")][n as usize % 2];
+            servers[i].take().unwrap().stop().unwrap();
+            servers[i] = Some(serve(dir, name));
+        }
+    });
+    // What was left unsettled is settled by the servers, and a strict reader waits for it.
+    let reader = spaces.session().unwrap();
+    let both = (0..100).find_map(|_| there(reader.read_with(Isolation::Strict, count_both)));
+    assert_eq!(both, Some(2 * MONEY));
+    assert!(cuts.into_inner() > 10 && moved.into_inner() > 10 * RESTARTS);
 }
 
 #[test]

@@ -41,7 +41,7 @@ struct Kept {
     accounts: Vec<Ref<Thing>>,
     /// By session and pair: the transactions that were counted.
     tallies: Vec<Ref<Thing>>,
-    /// Whether somebody keeps watch here: of the first two spaces one at least does.
+    /// Set while somebody keeps watch here: of the first two spaces one at least does.
     watch: Ref<Thing>,
 }
 
@@ -55,6 +55,15 @@ struct Knows {
     unheard: [u64; PAIRS.len()],
 }
 
+/// A question of a server to another space, which is asked by a call.
+struct Carried {
+    from: usize,
+    view: ViewId,
+    consult: Consult,
+    to: usize,
+    call: u64,
+}
+
 pub struct Hosts {
     worlds: [World; SPACES],
     kept: Vec<Kept>,
@@ -63,8 +72,7 @@ pub struct Hosts {
     /// By session: steps of its waits until its process ends.
     lives: [AtomicI64; SESSIONS],
     depth: AtomicUsize,
-    /// Questions under way: of which space, and by which call of which.
-    carried: Mutex<Vec<(usize, ViewId, Consult, usize, u64)>>,
+    carried: Mutex<Vec<Carried>>,
     seeds: AtomicUsize,
     pub counts: Counts,
 }
@@ -162,7 +170,7 @@ impl Hosts {
             lives: [const { AtomicI64::new(i64::MAX) }; SESSIONS],
             depth: AtomicUsize::new(0),
             carried: Mutex::default(),
-            seeds: AtomicUsize::new(seed as usize * 1_000),
+            seeds: AtomicUsize::new((1 << 40) + seed as usize * 1_000),
             counts: Counts::default(),
         }
     }
@@ -195,15 +203,15 @@ impl Hosts {
                     Consult::Settle { settle, .. } => across.settle(settle),
                 });
                 match sent {
-                    Some(Ok(call)) => carried.push((from, view, consult, to, call)),
+                    Some(Ok(call)) => carried.push(Carried { from, view, consult, to, call }),
                     _ => self.answer(from, view, consult, Consulted::Failed("it is not there".into())),
                 }
             }
         }
-        carried.retain(|(from, view, consult, to, call)| {
-            let Some(answer) = self.at_carrier(*to, |across| across.answered(*call)) else { return true };
+        carried.retain(|c| {
+            let Some(answer) = self.at_carrier(c.to, |across| across.answered(c.call)) else { return true };
             let answer = answer.unwrap_or_else(|e| Consulted::Failed(e.to_string()));
-            self.answer(*from, *view, consult.clone(), answer);
+            self.answer(c.from, c.view, c.consult.clone(), answer);
             false
         });
     }
@@ -410,6 +418,8 @@ impl Hosts {
 
     /// Everything works again: what was begun comes to its end, in all spaces the same.
     fn end(&self) {
+        // Nobody else does anything meanwhile.
+        self.depth.store(SESSIONS, Relaxed);
         for world in &self.worlds {
             let mut inner = world.lock();
             inner.chaos = Chaos::default();
@@ -417,26 +427,18 @@ impl Hosts {
                 inner.start();
             }
         }
-        for at in 0..SPACES {
-            let mut is_settled = false;
-            for _ in 0..2_000 {
+        // A strict reader begins where nothing waits to be settled.
+        let read = (0..200).find_map(|_| {
+            for _ in 0..20 {
+                self.carry();
                 for world in &self.worlds {
                     world.run_until_idle();
                     world.lock().pass(50_000);
                 }
-                self.carry();
-                let upto = self.worlds[at].lock().clients[CARRIER].writer().watermark();
-                is_settled = self.at_carrier(at, |across| across.settled_from(upto)).is_some();
-                if is_settled {
-                    break;
-                }
             }
-            if !is_settled {
-                return self.wrong(format!("a transaction is not settled in {at}"));
-            }
-        }
-        let read = self.with(0, |its| its.read_with(Isolation::Strict, |cut| self.look(cut, false)));
-        let all = read.expect("everything works");
+            self.with(0, |its| its.read_with(Isolation::Strict, |cut| self.look(cut, false))).ok()
+        });
+        let Some(all) = read else { return self.wrong("a transaction is not settled".into()) };
         let knows = self.knows.lock().unwrap();
         let told: Vec<[u64; PAIRS.len()]> = knows.iter().map(|knows| knows.told).collect();
         self.judge(&all, 0, Isolation::Strict, &told);
@@ -461,16 +463,23 @@ pub fn play(seed: u64) -> Hosts {
     hosts
 }
 
+impl Hosts {
+    #[cfg_attr(not(tercel_mutants), expect(dead_code))]
+    pub fn is_clean(&self) -> bool {
+        self.counts.wrong.lock().unwrap().is_empty()
+    }
+}
+
 #[test]
 fn money_moves_between_spaces_in_random_worlds() {
-    let mut all = [0; 5];
-    for seed in 0..super::worlds(100) {
+    let mut all = [0u64; 5];
+    for seed in 0..super::worlds(40) {
         let Counts { moved, refused, vanished, cuts, carried, wrong } = play(seed).counts;
         let counts = [moved, refused, vanished, cuts, carried].map(AtomicUsize::into_inner);
-        all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
+        all.iter_mut().zip(counts).for_each(|(all, count)| *all += count as u64);
         let wrong = wrong.into_inner().unwrap();
-        assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
+        assert!(wrong.is_empty(), "seed {seed}: {}", wrong.concat());
     }
     println!("moved, refused, vanished, cuts, carried: {all:?}");
-    assert!(all.iter().all(|count| *count as u64 > super::worlds(100)), "{all:?}");
+    assert!(all.iter().all(|count| *count > super::worlds(40)), "{all:?}");
 }
