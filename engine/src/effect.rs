@@ -8,10 +8,10 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use tercel_wire::frame::{self, Header};
-use tercel_wire::id::{EntryId, LogPosition, MemberId, OpId, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{Decision, Refusal, Settle};
-use tercel_wire::vector::Vector;
+use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, Stamp, ViewId};
+use tercel_wire::message::Refusal;
 
+use crate::consult::{Consult, Consulted};
 use crate::limits;
 use crate::order::Sealed;
 use crate::order::quorum::members::{Electorate, Members};
@@ -199,48 +199,6 @@ pub enum Input<'a> {
     LogRoom(LogRoom),
     /// Time passed.
     Time,
-}
-
-/// A question or a message to another space, about a transaction over both.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Consult {
-    /// A participant asks the coordinator what became of a transaction that it has prepared.
-    Inquire {
-        /// The space that decides it.
-        coordinator: SpaceId,
-        /// The transaction.
-        of: OpId,
-        /// The stamp of the prepare here.
-        prepared: Stamp,
-    },
-    /// The coordinator tells a participant the end of a transaction, until its part is settled.
-    Settle {
-        /// The space that has prepared a part.
-        participant: SpaceId,
-        /// The end.
-        settle: Settle,
-    },
-}
-
-impl Consult {
-    /// The space that is asked.
-    pub fn space(&self) -> SpaceId {
-        match self {
-            Consult::Inquire { coordinator, .. } => *coordinator,
-            Consult::Settle { participant, .. } => *participant,
-        }
-    }
-}
-
-/// The answer of another space.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Consulted {
-    /// The end of the transaction, and of a committed one what it depends on.
-    Decided(Decision, Vector),
-    /// The part is settled.
-    Settled,
-    /// The space was not reached, or refused: with a sentence.
-    Failed(String),
 }
 
 /// Levels of room that the log has left of its allowance.

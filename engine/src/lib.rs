@@ -16,7 +16,7 @@
 //! | [`rpc`] | methods of objects and services: what is called, where it runs, and what of it is kept |
 //! | [`client`] | what is cached, when it is too old, what is asked for |
 //! | [`txn`] | what a transaction reads and writes, what it sends to commit, and where it runs: its home |
-//! | [`spaces`] | sessions over several spaces: causal reads |
+//! | [`spaces`], [`consult`] | sessions over several spaces; what their servers ask each other |
 //! | [`object`] | what a program holds: objects, references, lists |
 //!
 //! Learning one machine is learning all: `new(config, seed)`, `handle(now, input, ..)`, `deadline()`,
@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod consult;
 mod effect;
 pub mod error;
 mod leader;

@@ -8,7 +8,7 @@ use tercel_wire::message::{AwaitSettled, Decide, Inquire, Prepare, Prepared, Set
 
 use super::Client;
 use super::pending::Asked;
-use crate::effect::Consulted;
+use crate::consult::Consulted;
 use crate::error::Error;
 use crate::txn::{Across, SentPart};
 

@@ -44,7 +44,7 @@ use tercel_wire::message::FromServer;
 use tercel_wire::token::Token;
 
 use super::Client;
-use crate::effect::Consulted;
+use crate::consult::Consulted;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;

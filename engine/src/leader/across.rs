@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{OpId, Oref, PageId, SpaceId, Stamp};
-use tercel_wire::message::{CommitEffects, Decision, Limit, Prepared, Refusal, Settle};
+use tercel_wire::message::{CommitEffects, Decision, Limit, Refusal, Settle};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 use tercel_wire::vector::Vector;
@@ -21,6 +21,7 @@ use super::body::Body;
 use super::commit::{checked, missing_of};
 use super::consult::Consulting;
 use super::place::Placing;
+use super::role::Role;
 use super::{Asked, Leader, Reply, Work};
 use crate::effect::{Conn, Unread};
 use crate::limits;
@@ -33,20 +34,6 @@ use crate::replica::entry::{self, Entry, Head, Logged};
 use crate::replica::prepares::Part;
 use crate::table::{Map, Set};
 use crate::time::Now;
-
-/// The role of this space in a transaction over several, beside the part that is judged here.
-#[derive(Debug, Clone)]
-pub(crate) enum Role {
-    /// A part is prepared for a transaction that another space decides.
-    Participant {
-        of: OpId,
-        coordinator: SpaceId,
-        /// States that this space would rest on.
-        seen: Vector,
-    },
-    /// The transaction is decided here.
-    Coordinator { parts: Vec<Prepared>, seen: Vector },
-}
 
 /// Progress of the transactions over several spaces in which this one has a part.
 #[derive(Debug, Default)]
@@ -409,9 +396,14 @@ impl Leader {
     /// Goes on with what time decides.
     pub(super) fn go_on_across(&mut self, work: &mut Work) {
         self.end_held(work);
+        self.go_on_settlements(work);
+        self.consult(work);
+    }
+
+    /// There may be room for settlements that wait for it.
+    pub(super) fn go_on_settlements(&mut self, work: &mut Work) {
         let settling: Vec<Stamp> = self.across.settling.keys().copied().collect();
         settling.into_iter().for_each(|prepared| self.go_on_settling(prepared, work));
-        self.consult(work);
     }
 }
 

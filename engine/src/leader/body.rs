@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::ClientId;
 
-use super::across::Role;
+use super::role::Role;
 use crate::mutant;
 use crate::txn::Hold;
 

@@ -7,9 +7,9 @@ use tercel_wire::message::{CommitEffects, Limit, Refusal, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
-use super::across::Role;
 use super::body::Body;
 use super::own::Owned;
+use super::role::Role;
 use super::waiting::Parked;
 use super::{Asked, Leader, Work};
 use crate::effect::Unread;
@@ -297,6 +297,7 @@ impl Leader {
         for id in std::mem::take(&mut self.waiting.stalled) {
             self.page_came(id, work);
         }
+        self.go_on_settlements(work);
     }
 
     /// Bytes that the first of those that wait for room needs.

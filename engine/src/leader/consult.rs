@@ -11,7 +11,7 @@ use tercel_wire::id::{OpId, SpaceId, Stamp};
 use tercel_wire::message::{Decision, Settle};
 
 use super::{Leader, Reply, Work};
-use crate::effect::{Consult, Consulted};
+use crate::consult::{Consult, Consulted};
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
 use crate::time::Now;

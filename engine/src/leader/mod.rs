@@ -15,7 +15,7 @@
 //! | [`census`], [`growth`] | how the room of pages is used, and how long there will be any |
 //! | [`grant`] | pages to make objects in, and sessions that are over |
 //! | [`define`] | classes |
-//! | [`across`], [`consult`] | transactions over several spaces: parts, decisions, and what other spaces are asked |
+//! | [`across`], [`role`], [`consult`] | transactions over several spaces, and what others are asked |
 //! | [`rejected`] | operations that were answered "not executed" |
 
 mod absent;
@@ -35,6 +35,7 @@ mod marks;
 mod own;
 mod place;
 mod rejected;
+mod role;
 mod stage;
 mod waiting;
 
@@ -45,7 +46,8 @@ use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, Vie
 use tercel_wire::message::{Decision, Leased, Outcome, Refusal};
 use tercel_wire::vector::Vector;
 
-use crate::effect::{Conn, Consult, LogRoom, ServerConfig, ServerStats, SpaceWarning};
+use crate::consult::Consult;
+use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
 use crate::order::quorum::members::Members;
 use crate::order::{self, Sealed, Sequencer};
@@ -68,10 +70,10 @@ use place::{Fill, Overflow};
 use rejected::RejectedOps;
 use waiting::Waiting;
 
-pub(crate) use across::Role;
 pub(crate) use body::{Body, Ran};
 pub(crate) use collect::CollectStatus;
 pub(crate) use growth::Outlook;
+pub(crate) use role::Role;
 
 /// The parts of a server that its leader works on.
 #[derive(Debug)]
@@ -150,11 +152,13 @@ impl Work {
     }
 }
 
-/// Classes and vectors that are ordered and not visible yet, with the requests that wait for them, by stamp.
+/// Classes, vectors and a change of the members that are ordered and not visible yet, with the requests that
+/// wait for them, by stamp.
 #[derive(Debug, Default)]
 struct Ordered {
     classes: VecDeque<Defining>,
     vectors: VecDeque<Depending>,
+    regrouping: Option<(Stamp, Asked)>,
 }
 
 /// The leader of one view: all that it knows beyond ordered state.
@@ -180,8 +184,6 @@ pub(crate) struct Leader {
     granting: VecDeque<Granting>,
     /// Ends of sessions that are ordered and not yet visible.
     ending: VecDeque<(Stamp, ClientId)>,
-    /// The change of the members that is ordered and not yet visible.
-    regrouping: Option<(Stamp, Asked)>,
     across: Across,
     /// Clients with a session.
     present: Map<ClientId, Present>,
@@ -259,7 +261,6 @@ impl Leader {
             ordered: Ordered::default(),
             granting: VecDeque::new(),
             ending: VecDeque::new(),
-            regrouping: None,
             across: Across::new(now, replica),
             present: Map::default(),
             // A client with grants keeps its session until it has had time to connect.
@@ -296,12 +297,12 @@ impl Leader {
     /// Orders another list of members.
     pub(crate) fn regroup(&mut self, asked: Asked, members: Members, work: &mut Work) {
         let stamp = self.order(&Entry::Members(members), None, work);
-        self.regrouping = Some((stamp, asked));
+        self.ordered.regrouping = Some((stamp, asked));
     }
 
     /// Takes the change of the members that is visible now.
     pub(crate) fn regrouped_upto(&mut self, visible: Stamp) -> Option<Asked> {
-        self.regrouping.take_if(|(stamp, _)| *stamp <= visible).map(|(_, asked)| asked)
+        self.ordered.regrouping.take_if(|(stamp, _)| *stamp <= visible).map(|(_, asked)| asked)
     }
 
     /// The entries that are visible, now that everything up to a stamp is stable, in order.

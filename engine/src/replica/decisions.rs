@@ -33,7 +33,7 @@ pub struct Decided {
     pub view: ViewId,
     /// Its parts in other spaces.
     pub parts: Vec<Prepared>,
-    /// What it depends on, and the prepares of those of its parts that write.
+    /// The states that it depends on, and the prepares of those of its parts that write.
     pub seen: Vector,
 }
 

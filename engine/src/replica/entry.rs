@@ -100,7 +100,7 @@ pub struct Prepare<'a> {
 pub struct Decide<'a> {
     /// The parts of the other spaces.
     pub parts: Vec<Prepared>,
-    /// What the transaction depends on, and the prepares of those of its parts that write.
+    /// The states that it depends on, and the prepares of those of its parts that write.
     pub seen: Vector,
     /// The coordinator's part.
     pub logged: Logged<'a>,
@@ -111,7 +111,7 @@ pub struct Decide<'a> {
 pub struct Settle<'a> {
     /// The stamp of its prepare.
     pub prepared: Stamp,
-    /// What the space rests on from here on.
+    /// The states on which the space rests from here on.
     pub seen: Vector,
     /// The part with its places, if it is committed.
     pub logged: Option<Logged<'a>>,

@@ -26,9 +26,10 @@ use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Refusal, Request};
 
+pub use crate::consult::{Consult, Consulted};
 pub use crate::effect::{
-    Checkpoint, CollectConfig, Conn, Consult, Consulted, Effect, Effects, HostStats, Input, LogRoom,
-    PageUpdate, ServerConfig, ServerStats, SpaceWarning, Unread, store,
+    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
+    ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;

@@ -61,10 +61,10 @@ impl Sessions {
 
     /// A client asks to be answered once no prepare up to a stamp is unsettled.
     pub(super) fn await_settled(&mut self, asked: Asked, upto: Stamp, cx: &mut Cx) {
-        if self.awaiting.len() >= limits::SESSIONS_MAX {
+        if self.echoing.awaiting.len() >= limits::SESSIONS_MAX {
             return cx.refuse(asked, Refusal::FULL, "too many clients wait for settlements at once");
         }
-        self.awaiting.push((asked, upto));
+        self.echoing.awaiting.push((asked, upto));
         self.answer_awaiting(cx);
     }
 
@@ -72,7 +72,7 @@ impl Sessions {
     pub(super) fn answer_awaiting(&mut self, cx: &mut Cx) {
         let visible = cx.work.pages.visible();
         let is_settled = |upto: Stamp| upto <= visible && cx.work.replica.prepares.is_settled(upto, visible);
-        let settled: Vec<_> = self.awaiting.extract_if(.., |(_, upto)| is_settled(*upto)).collect();
+        let settled: Vec<_> = self.echoing.awaiting.extract_if(.., |(_, upto)| is_settled(*upto)).collect();
         for (asked, _) in settled {
             self.stream_to(asked.conn, cx);
             cx.answer(asked, &FromServer::SettledUpto(Nothing));

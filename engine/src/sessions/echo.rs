@@ -30,6 +30,8 @@ pub(super) struct Echoing {
     next: Vec<Asked>,
     /// The sequencer has confirmed that this node leads, then; echoes wait until this stamp is visible.
     confirmed: Option<(Stamp, Now)>,
+    /// Other questions, which wait until no prepare up to a stamp is unsettled.
+    pub awaiting: Vec<(Asked, Stamp)>,
 }
 
 impl Echoing {

@@ -119,8 +119,6 @@ pub(crate) struct Sessions {
     pub(crate) inside: Inside,
     pub(crate) calls: Calls,
     serving: Serving,
-    /// Questions that wait until no prepare up to a stamp is unsettled.
-    awaiting: Vec<(Asked, Stamp)>,
     upstreams: Upstreams,
     ticks: Ticks,
 }
@@ -223,7 +221,6 @@ impl Sessions {
             inside: Inside::default(),
             calls: Calls::default(),
             serving: Serving::default(),
-            awaiting: Vec::new(),
             upstreams: Upstreams::default(),
             ticks: Ticks { listening: now, all: now },
         }
@@ -264,7 +261,7 @@ impl Sessions {
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
         self.calls.drop_conn(conn);
-        self.awaiting.retain(|(asked, _)| asked.conn != conn);
+        self.echoing.awaiting.retain(|(asked, _)| asked.conn != conn);
         cx.work.pages.reads.forget(conn);
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {

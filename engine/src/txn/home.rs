@@ -17,7 +17,7 @@ use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
 use super::{Begin, Begun};
-use crate::effect::Consulted;
+use crate::consult::Consulted;
 use crate::error::Error;
 use crate::time::Now;
 use crate::txn::{Caller, Hold, Place, Ticket};

@@ -102,7 +102,7 @@ fn transaction(n: u64) -> OpId {
     OpId { client: ClientId(77), slot: 3, seq: n, view: ViewId::new(1, 1) }
 }
 
-/// What a transaction depends on that was decided at [`OTHER`].
+/// The states on which a transaction rests that was decided at [`OTHER`].
 fn decided_there() -> Vector {
     let mut seen = Vector::default();
     seen.add(OTHER, Seen::at(ViewId::new(1, 1), Stamp(40)));
@@ -307,7 +307,7 @@ fn participant_asks_what_became_of_its_part() {
 }
 
 #[test]
-fn space_that_is_asked_how_far_it_is_settles_first() {
+fn space_settles_before_it_echoes() {
     let mut s = space();
     let ping = |s: &mut Space| {
         let mut said = s.hand.send(B, Kind::Ping, |o| Ping { of: None }.encode(o));
@@ -323,7 +323,7 @@ fn space_that_is_asked_how_far_it_is_settles_first() {
 }
 
 #[test]
-fn question_is_refused_while_a_part_is_not_settled() {
+fn question_is_refused_while_parts_wait() {
     let mut s = space();
     s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
     s.hand.send(B, Kind::Ping, |o| Ping { of: None }.encode(o));

@@ -216,7 +216,7 @@ FromClient {
         op: OpId,
         /// The other spaces that it read or writes.
         parts: Vec<Prepared>,
-        /// What the transaction depends on, and the prepares of those of its parts that write.
+        /// The states that it depends on, and the prepares of those of its parts that write.
         seen: Vector,
         /// As in [`Commit`], in one piece.
         bytes: &'a [u8],
@@ -431,7 +431,7 @@ FromServer {
     90 Decided {
         /// The end.
         decision: Decision,
-        /// Of a committed one all that it depends on, and its own stamps: whoever sees a part of it sees that.
+        /// Empty unless it is committed: the states that it depends on, and its own stamps.
         seen: Vector,
     };
     /// In all states from the stamp of the frame on, no prepare up to the stamp that was asked for waits for
