@@ -33,7 +33,7 @@ fn transaction_writes_both_spaces() {
         }
     });
     assert_eq!(prepares(&two), [0, 4], "the first that is written decides");
-    [&two.accounts, &two.documents].map(World::run_until_idle);
+    two.settle();
     two.session(1, |reader| {
         assert_eq!(two.read(reader, "accounts", two.access), Ok(8));
         assert_eq!(two.read(reader, "documents", two.document), Ok(8));
@@ -97,7 +97,7 @@ fn objects_are_made_in_both_spaces() {
         };
         session.run(|tx| Ok([make(tx.space("accounts")?)?, make(tx.space("documents")?)?])).unwrap()
     });
-    [&two.accounts, &two.documents].map(World::run_until_idle);
+    two.settle();
     two.session(1, |reader| {
         assert_eq!(two.read(reader, "documents", of_documents), Ok(5));
         assert_eq!(two.read(reader, "accounts", of_accounts), Ok(5));
