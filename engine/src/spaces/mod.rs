@@ -406,14 +406,20 @@ impl<'s> Session<'s> {
         self.close(None, &within)?;
         let mut needs = self.seen.borrow().clone();
         options.at_least.iter().for_each(|token| needs.join(&Vector::of(*token)));
-        let mut conflict = Error::Conflict(None);
+        let (mut touched, mut conflict) = (Vec::new(), Error::Conflict(None));
         for attempt in 0..limits::RUN_ATTEMPTS_MAX {
             let transactions = self.spaces.iter().map(|_| OnceCell::new()).collect();
             let noted = vec![Cell::new(None); self.spaces.len()];
             let needed = RefCell::new(needs);
             let mut cut = Cut { session: self, within, may_write, needs: needed, transactions, noted };
+            // States that nothing was read of yet come together in any case.
+            touched.iter().try_for_each(|at| cut.at(*at).map(|_| ()))?;
+            if !touched.is_empty() {
+                cut.judge()?;
+            }
             let returned = body(&cut);
             let (tokens, together) = cut.judge()?;
+            touched = tokens.iter().map(|(at, _)| *at).collect();
             // A body that saw states which hold no longer may have failed for that alone.
             let is_doubtful = returned.is_err() && cut.is_stale()?;
             match returned {
@@ -438,6 +444,9 @@ impl<'s> Session<'s> {
         Err(conflict)
     }
 }
+
+/// Times that the states of a cut are moved on until they go together: each may rest on more of the others.
+const MOVES_MAX: usize = 4;
 
 /// The first pause between two attempts of a cut.
 const BACK_OFF_US: u64 = 50;
@@ -576,26 +585,48 @@ impl<'a> Cut<'a> {
         self.transactions.iter().filter_map(OnceCell::get).any(Tx::has_written)
     }
 
-    /// The states that were read, and whether each covers what the others rest on.
+    /// The states that were read, and whether each covers what the others rest on. One that does not is moved
+    /// on to one that does, if what was read is the same there.
     fn judge(&self) -> Result<(Vec<(usize, Token)>, bool), Error> {
         if !self.may_write && self.has_written() {
             return Err(writes("a cut over several spaces"));
         }
-        self.join_needs()?;
-        let (tokens, needs) = (self.tokens()?, self.needs.borrow());
-        if dropped(Rule::CutNotChecked) {
-            return Ok((tokens, true));
+        for _ in 0..MOVES_MAX {
+            self.join_needs()?;
+            let (tokens, needs) = (self.tokens()?, self.needs.borrow().clone());
+            if dropped(Rule::CutNotChecked) {
+                return Ok((tokens, true));
+            }
+            let mut late = Vec::new();
+            for (at, token) in &tokens {
+                let need = needs.get(token.space);
+                if need.is_some_and(|need| token.stamp < need.at.max(need.done))
+                    || self.session.settled_from(*at, need, &self.within)? > token.stamp
+                {
+                    late.push(*at);
+                }
+            }
+            if late.is_empty() {
+                tokens.iter().try_for_each(|(at, token)| self.is_of_history(*at, *token, &needs))?;
+                return Ok((tokens, true));
+            }
+            for at in late {
+                if !self.move_on(at, &needs)? {
+                    return Ok((tokens, false));
+                }
+            }
         }
-        let together = tokens.iter().try_fold(true, |all, (at, token)| -> Result<bool, Error> {
-            let Some(need) = needs.get(token.space) else { return Ok(all) };
-            // What is settled is asked for only where nothing else is amiss.
-            let is_late = !all || token.stamp < need.at.max(need.done);
-            Ok(!is_late && self.session.settled_from(*at, Some(need), &self.within)? <= token.stamp)
-        })?;
-        if together {
-            tokens.iter().try_for_each(|(at, token)| self.is_of_history(*at, *token, &needs))?;
-        }
-        Ok((tokens, together))
+        Ok((self.tokens()?, false))
+    }
+
+    /// Has a transaction read a state that covers what is needed, if all that it read is the same there.
+    fn move_on(&self, at: usize, needs: &Vector) -> Result<bool, Error> {
+        let (Some(tx), Some(id)) = (self.transactions[at].get(), self.session.ids.borrow()[at]) else {
+            return Ok(true);
+        };
+        self.session.settled_from(at, needs.get(id), &self.within)?;
+        let options = Options { isolation: Isolation::default(), ..self.within.left(needs.token(id)) };
+        tx.holds_since(&mut Begin::new(&options))
     }
 
     /// Says whether all that was read is of one moment, if that is asked for: whether each space says, asked

@@ -43,9 +43,13 @@ impl Two {
         two.accounts.lock().patience = 200;
         // Both readers have both in their caches.
         assert_eq!((two.access_now(), two.document_now()), (1, 0));
-        two.accounts.run_until_idle();
-        two.documents.run_until_idle();
+        two.settle();
         two
+    }
+
+    fn settle(&self) {
+        self.accounts.run_until_idle();
+        self.documents.run_until_idle();
     }
 
     fn access_now(&self) -> u64 {

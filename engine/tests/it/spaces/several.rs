@@ -3,7 +3,7 @@
 use tercel_engine::error::Error;
 use tercel_engine::server::ServerConfig;
 use tercel_engine::spaces::Session;
-use tercel_engine::txn::{Isolation, Port};
+use tercel_engine::txn::{Isolation, Port, Tx};
 use tercel_wire::id::SpaceId;
 
 use super::Two;
@@ -33,6 +33,7 @@ fn transaction_writes_both_spaces() {
         }
     });
     assert_eq!(prepares(&two), [0, 4], "the first that is written decides");
+    two.settle();
     two.session(1, |reader| {
         assert_eq!(two.read(reader, "accounts", two.access), Ok(8));
         assert_eq!(two.read(reader, "documents", two.document), Ok(8));
@@ -89,17 +90,18 @@ fn transaction_that_fails_writes_nothing() {
 fn objects_are_made_in_both_spaces() {
     let two = Two::new();
     let [of_accounts, of_documents] = two.session(0, |session| {
-        let make = |tx: &tercel_engine::txn::Tx<'_>| {
+        let make = |tx: &Tx<'_>| -> Result<_, Error> {
             let made = tx.create(&thing(5))?;
             tx.set_root("made", made)?;
             Ok::<_, Error>(made)
         };
         session.run(|tx| Ok([make(tx.space("accounts")?)?, make(tx.space("documents")?)?])).unwrap()
     });
+    two.settle();
     two.session(1, |reader| {
         assert_eq!(two.read(reader, "documents", of_documents), Ok(5));
         assert_eq!(two.read(reader, "accounts", of_accounts), Ok(5));
-        let by_root = |tx: &tercel_engine::txn::Tx<'_>| Ok(tx.get_root::<Thing>("made")?.count());
+        let by_root = |tx: &Tx<'_>| Ok(tx.get_root::<Thing>("made")?.count());
         assert_eq!(reader.space("documents").unwrap().read(by_root), Ok(5));
     });
 }
