@@ -499,8 +499,8 @@ pub struct Settle {
     /// It was not, and never will be
     #[arg(long)]
     pub abort: bool,
-    /// The states of other spaces that it had seen, if they are known: the token of a session that has seen it
-    /// committed
+    /// The states of other spaces that it had seen, if they are known: the token of a session that has seen
+    /// it committed
     #[arg(long, value_name = "TOKEN", requires = "commit")]
     pub seen: Option<SessionToken>,
     /// Do not ask
