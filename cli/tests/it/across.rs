@@ -18,7 +18,8 @@ use tercel::tools::wire::frame::{self, Kind};
 use tercel::{Client, Object, Spaces, Tx};
 use tercel_testkit::process::{err, out, until};
 
-use crate::common::{Serving, free, in_one_line, tercel};
+use crate::common::{Serving, free, in_one_line, leader, tercel};
+use crate::group::three;
 
 const PAY: &str = "TERCEL_TEST_PAY";
 const PAYER: &str = "across::client_killed_before_the_decision_has_paid_nothing";
@@ -30,7 +31,7 @@ struct Purse {
 
 /// Pays once between two spaces, as the process that is killed.
 fn pay(at: &str) {
-    let (from, to) = at.split_once(',').unwrap();
+    let (from, to) = at.rsplit_once(',').unwrap();
     let spaces = Spaces::connect([("from", from), ("to", to)]).unwrap();
     let paid = spaces.session().unwrap().run(|cut| {
         let purse = cut.space("from")?.get_root::<Purse>("purse")?;
@@ -60,10 +61,14 @@ impl Bank {
         let mut bank = Bank { dir: tempfile::tempdir().unwrap(), at, gates, servers: [None, None] };
         for i in [0, 1] {
             bank.start(i);
-            let client = Client::connect(&bank.at[i]).unwrap();
-            client.run(|tx| tx.set_root("purse", tx.create(&Purse { cents: 100 })?)).unwrap();
+            bank.make_purse(i);
         }
         bank
+    }
+
+    fn make_purse(&self, i: usize) {
+        let client = Client::connect(&self.at[i]).unwrap();
+        client.run(|tx| tx.set_root("purse", tx.create(&Purse { cents: 100 })?)).unwrap();
     }
 
     fn start(&mut self, i: usize) {
@@ -74,7 +79,8 @@ impl Bank {
 
     /// From now on a server is reached by the other one.
     fn open_gate(&self, i: usize) {
-        relay(&self.gates[i], &self.at[i], None);
+        let ways = self.gates[i].split(',').zip(self.at[i].split(','));
+        ways.for_each(|(gate, at)| relay(gate, at, None));
     }
 
     fn kill(&mut self, i: usize) {
@@ -222,6 +228,24 @@ fn killed_servers_end_what_they_had_begun() {
         bank.until_prepared(0);
         assert_eq!((bank.cents(0), bank.cents(1)), cents);
     }
+}
+
+/// A group decides, and its leader is killed: the next one knows what was decided.
+#[test]
+fn next_leader_is_asked_what_was_decided() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ats, mut members) = three(dir.path());
+    let gates = [[free(), free(), free()].join(","), free()];
+    let mut bank = Bank { dir, at: [ats.join(","), free()], gates, servers: [None, None] };
+    bank.start(1);
+    (0..2).for_each(|i| bank.make_purse(i));
+    drop(bank.pay_until(1, Kind::Settle));
+    let leads = leader(&bank.at[0]);
+    drop(members.remove(ats.iter().position(|at| *at == leads).unwrap()));
+    bank.until_prepared(1);
+    bank.open_gate(0);
+    bank.until_prepared(0);
+    assert_eq!((bank.cents(0), bank.cents(1)), (90, 110));
 }
 
 #[test]
