@@ -351,7 +351,7 @@ impl<'s> Session<'s> {
     ///
     /// Under [`Isolation::Strict`] all that `body` read in all spaces was current at one moment between this
     /// call and its return, as if the spaces had one order: strictly serializable beside serializable
-    /// transactions of one space each. It takes one round trip to the leaders of all spaces together after
+    /// transactions. It takes one round trip to the leaders of all spaces together after
     /// `body` has read, and begins again where something that was read has changed before that.
     ///
     /// # Errors
@@ -524,7 +524,7 @@ impl InSpace<'_, '_> {
 }
 
 impl<'a> Cut<'a> {
-    /// The transaction that reads the space of a name, begun with its first use.
+    /// The transaction in the space of a name, begun with its first use.
     ///
     /// # Errors
     /// `Invalid` if the session has no space of that name, and as [`Tx::begin`].
@@ -593,7 +593,7 @@ impl<'a> Cut<'a> {
         }
         for _ in 0..MOVES_MAX {
             self.join_needs()?;
-            let (tokens, needs) = (self.tokens()?, self.needs.borrow().clone());
+            let (tokens, needs) = (self.tokens()?, self.needs.borrow());
             if dropped(Rule::CutNotChecked) {
                 return Ok((tokens, true));
             }
