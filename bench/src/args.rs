@@ -134,6 +134,8 @@ pub enum Suite {
     Oo7,
     /// Durable commits, one at a time and 64 at once
     Commit,
+    /// Transfers between two spaces: durable in both, one at a time and 16 at once
+    Bank,
     /// The event queue beside a loop written by hand: batches, silent sources, declaring and revoking
     Events,
     /// Import and closures of the package graph

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::collections::Map;
-use tercel::{Bytes, Client, ClientConfig, List, Object, Ref, ServerConfig};
+use tercel::{Bytes, Client, ClientConfig, Collecting, List, Object, Ref, ServerConfig};
 
 use super::blocks::{median, percentile};
 use super::report::{Machine, Report, Row};
@@ -196,7 +196,8 @@ fn pass_through(space: &Client, r: Ref<Churned>, n: u64, window: u64) -> Result<
 }
 
 fn open(dir: &Path) -> Result<Client, String> {
-    let config = ServerConfig { collect_grace: GRACE, ..ServerConfig::new(dir) };
+    let collect = Collecting { grace: GRACE, ..Collecting::default() };
+    let config = ServerConfig { collect, ..ServerConfig::new(dir) };
     tercel::embedded_with(config, ClientConfig::default()).map_err(failed)
 }
 

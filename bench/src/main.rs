@@ -15,6 +15,7 @@
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
+//! | `bank` | suite `bank`: money that goes from one space to another |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
 //! | `events` | suite `events`: the event queue beside a loop by hand, and beside silent sources |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
@@ -28,6 +29,7 @@
 #[path = "../../tercel/examples/permissions/anomalies.rs"]
 mod anomalies;
 mod args;
+mod bank;
 mod blocks;
 mod callgrind;
 mod churn;
@@ -121,6 +123,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
     match suite {
         Suite::Oo7 => traversals::run(options),
         Suite::Commit => commit::run(options),
+        Suite::Bank => bank::run(options),
         Suite::Events => events::run(options),
         Suite::Graph => graph::run(options),
         Suite::Group => group::run(options),

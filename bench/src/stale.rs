@@ -60,6 +60,11 @@ pub fn child(_role: &OsStr) -> Result<(), String> {
     Ok(())
 }
 
+/// Starts a process that echoes.
+pub(super) fn echo() -> Result<OwnProcess, String> {
+    Ok(OwnProcess::role(&["bench", "stale"], ROLE, "echo")?)
+}
+
 /// Measures.
 ///
 /// # Errors
@@ -68,7 +73,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "stale")?;
     let server = OwnProcess::serve(&scratch.join("data"), None, &[])?;
     let address: Address = server.address()?;
-    let echo = OwnProcess::role(&["bench", "stale"], ROLE, "echo")?;
+    let echo = echo()?;
     let mut bare = Bare::connect(echo.listens_on())?;
 
     options.say("making pages to fetch");
@@ -200,7 +205,7 @@ fn strict_on(
 ) -> Result<Row, String> {
     let (server, echo) = placed::on(servers_on, || {
         let server = OwnProcess::serve(&scratch.join(id), None, &[])?;
-        Ok((server, OwnProcess::role(&["bench", "stale"], ROLE, "echo")?))
+        Ok((server, echo()?))
     })?;
     placed::on(client_on, || {
         let client = Client::connect(&server.address()?).map_err(failed)?;
@@ -259,12 +264,12 @@ fn at_least(options: &Options, client: &Client, watched: Ref<Watched>) -> Result
 }
 
 /// A connection to the process that echoes.
-struct Bare {
+pub(super) struct Bare {
     stream: TcpStream,
 }
 
 impl Bare {
-    fn connect(address: &str) -> Result<Bare, String> {
+    pub(super) fn connect(address: &str) -> Result<Bare, String> {
         let stream = TcpStream::connect(address).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         Ok(Bare { stream })
@@ -272,11 +277,14 @@ impl Bare {
 
     /// Microseconds of each exchange.
     fn block(&mut self) -> Result<Vec<f64>, String> {
+        timed(|| self.exchange())
+    }
+
+    /// A question and its answer.
+    pub(super) fn exchange(&mut self) -> Result<(), String> {
         let mut bytes = [7; EXCHANGE_BYTES];
-        timed(|| {
-            self.stream.write_all(&bytes).map_err(failed)?;
-            self.stream.read_exact(&mut bytes).map_err(failed)
-        })
+        self.stream.write_all(&bytes).map_err(failed)?;
+        self.stream.read_exact(&mut bytes).map_err(failed)
     }
 }
 

@@ -232,6 +232,19 @@ fn sentence(ends: &Ends) -> String {
     )
 }
 
+/// Asks the operator at the terminal.
+///
+/// # Errors
+/// If the answer is not `yes`, or there is no terminal to ask at.
+pub fn agreed(question: &str, next: &str) -> Result<(), Failure> {
+    let mut answer = String::new();
+    if std::io::stdin().is_terminal() {
+        tell!("{question}");
+        std::io::stdin().read_line(&mut answer)?;
+    }
+    if answer.trim() == "yes" { Ok(()) } else { Err(Failure::new("nothing was changed").next(next)) }
+}
+
 fn rescued(args: &args::Rescue) -> Outcome {
     let (dir, ends) = (args.data.display(), log_ends(&args.data)?);
     say!("{}", sentence(&ends));
@@ -240,19 +253,12 @@ fn rescued(args: &args::Rescue) -> Outcome {
         ends.last
     );
     if !args.yes {
-        let no = || {
-            Failure::new("nothing was changed")
-                .next(format!("if the quorum is lost for good, run `tercel group rescue --data {dir} --yes`"))
-        };
-        if !std::io::stdin().is_terminal() {
-            return Err(no());
-        }
-        tell!("if no quorum of the group can come back, answer `yes` to make {dir} a new group of one:");
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer)?;
-        if answer.trim() != "yes" {
-            return Err(no());
-        }
+        agreed(
+            &format!(
+                "if no quorum of the group can come back, answer `yes` to make {dir} a new group of one:"
+            ),
+            &format!("if the quorum is lost for good, run `tercel group rescue --data {dir} --yes`"),
+        )?;
     }
     let me = rescue(&args.data, args.advertise.as_ref())?;
     say!(

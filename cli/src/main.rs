@@ -17,6 +17,7 @@ mod query;
 mod restore;
 mod serve;
 mod settings;
+mod settle;
 mod space;
 mod stat;
 
@@ -51,6 +52,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Health(a) => health::run(&a),
         Command::Forget(a) => forget::run(&a),
         Command::Gc(a) => gc::run(&a, term),
+        Command::Settle(a) => settle::run(&a),
         Command::Inspect(a) => inspect::run(&a),
         Command::Call(a) => call::run(&a),
         Command::Check(a) => check::run(&a, term),

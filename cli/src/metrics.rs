@@ -122,6 +122,11 @@ impl Collector for Scraped {
                 encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?.encode_gauge(&value)?;
             }
         }
+        for (field, name, label, meaning) in stat::ACROSS {
+            let Some(value) = number(&status["across"][field]) else { continue };
+            let help = format!("{label}: {meaning}");
+            encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+        }
         syncs(&status["syncs"], &mut encoder)?;
         group(&status["group"], &mut encoder)
     }
@@ -224,7 +229,7 @@ mod tests {
             serde_json::json!({ "member": id, "address": address, "lag": lag, "round_trip_us": round_trip_us })
         };
         let status = serde_json::json!({
-            "commits": 7, "disk_full": false, "mob_bytes": 9,
+            "commits": 7, "disk_full": false, "mob_bytes": 9, "across": { "prepared": 3 },
             "syncs": { "bounds_us": [64, 128], "counts": [1, 2, 3], "sum_us": 2_000_000 },
             "group": { "view": 4, "leads": true, "members": [member("m1", 0), member("m2", 5)] },
         });
@@ -236,6 +241,7 @@ mod tests {
             "# TYPE tercel_commits counter",
             "tercel_commits_total 7",
             "tercel_disk_full 0",
+            "tercel_across_prepared 3",
             "tercel_mob_bytes 9",
             "tercel_sync_seconds_bucket{le=\"0.000128\"} 3",
             "tercel_sync_seconds_bucket{le=\"+Inf\"} 6",

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 
 use tercel::check::{LOST_NAME, losses};
-use tercel::{DiskError, Server, ServerConfig, ServerError, SharedMemory};
+use tercel::{Collecting, DiskError, Server, ServerConfig, ServerError, SharedMemory};
 use tercel_packages::model::{Mark, Marked};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::raise_descriptors;
@@ -25,8 +25,8 @@ pub fn run(args: &args::Serve) -> Outcome {
         cache_bytes: args.cache,
         subscriptions_max: args.subscriptions,
         keepalive: Duration::from_millis(args.keepalive.into()),
-        collect_grace: Duration::from_secs(args.gc_grace.into()),
-        collect_percent: args.gc_percent,
+        collect: Collecting { grace: Duration::from_secs(args.gc_grace.into()), percent: args.gc_percent },
+        peers: args.peer.iter().cloned().map(Into::into).collect(),
         methods: vec![Mark::METHODS],
         shared_memory: match args.shared_memory {
             args::SharedMemory::Off => SharedMemory::Off,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tercel::{Address, Addresses, Client, ClientConfig, Error, FaultKind, Oref, ServerConfig};
+use tercel::{Address, Addresses, Client, ClientConfig, Collecting, Error, FaultKind, Oref, ServerConfig};
 use tercel_term::fail::Failure;
 
 use crate::args;
@@ -56,8 +56,8 @@ fn will_be_made(dir: &Path) -> Option<PathBuf> {
 pub fn open_to_collect(space: &args::Space) -> Result<Client, Failure> {
     match &space.data {
         Some(dir) => {
-            let server =
-                ServerConfig { create: false, collect_grace: Duration::ZERO, ..ServerConfig::new(dir) };
+            let at_once = Collecting { grace: Duration::ZERO, ..Collecting::default() };
+            let server = ServerConfig { create: false, collect: at_once, ..ServerConfig::new(dir) };
             Ok(tercel::embedded_with(server, client_config(space))?)
         }
         None => open(space),

@@ -24,7 +24,8 @@ pub fn run(args: &args::Stat) -> Outcome {
     }
     let client = space::open(&args.space)?;
     let status = client.server_status()?;
-    let roots = client.run(|tx| tx.roots())?;
+    // A part of a transaction over several spaces that waits must not hold up the one who looks for it.
+    let roots = client.transaction().stale().run(|tx| tx.roots())?;
     let classes = tercel::tools::classes(&client)?;
     let mut status: Value =
         serde_json::from_str(&status).map_err(|e| Failure::new(format!("the server's status: {e}")))?;
@@ -71,13 +72,15 @@ fn shown(status: &Value) {
     for (name, value) in fields.iter().filter(|(name, _)| !is_said(name)) {
         show(&name.replace('_', " "), value, "");
     }
+    across(&status["across"]);
     for words in status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         hang(&format!("{:<16} {words}", "warning"), 17);
     }
 }
 
 /// Fields of the server's status that are shown in other words.
-const SAID: [&str; 8] = [
+const SAID: [&str; 9] = [
+    "across",
     "collection",
     "collection_ticket",
     "counted",
@@ -108,6 +111,42 @@ fn collection(of: &Value) -> Option<String> {
         (None, None) => now,
     })
 }
+
+/// Prints what is known of transactions over several spaces.
+fn across(of: &Value) {
+    // A server of before knows of none.
+    let Value::Object(fields) = of else { return };
+    for (field, _, label, meaning) in ACROSS {
+        fields.get(field).into_iter().for_each(|value| show(label, value, meaning));
+    }
+    for one in of["parts"].as_array().into_iter().flatten() {
+        let age_s = one["age_ms"].as_u64().unwrap_or(0) / 1_000;
+        let [of, coordinator] = ["of", "coordinator"].map(|field| one[field].as_str().unwrap_or_default());
+        let words = format!("{of}, which space {coordinator} decides, for {} s", thousands(age_s));
+        hang(&format!("{:<16} {:>16}  {words}", "prepared at", one["prepared"]), 35);
+    }
+    if let Some(why) = of["unreached"].as_str().filter(|why| !why.is_empty()) {
+        hang(&format!("{:<16} {why}", "unreached"), 17);
+    }
+}
+
+/// The counts of transactions over several spaces: the name there, the name of the counter, the name for
+/// people, and the meaning.
+pub const ACROSS: [(&str, &str, &str, &str); 3] = [
+    (
+        "prepared",
+        "across_prepared",
+        "prepared",
+        "parts of transactions over several spaces that wait to hear how those ended",
+    ),
+    ("oldest_ms", "across_oldest_ms", "oldest of these", "milliseconds since it was prepared"),
+    (
+        "decided",
+        "across_decided",
+        "decided",
+        "transactions over several spaces that another space has yet to hear the end of",
+    ),
+];
 
 /// The use of the room of pages at its last count: a label, a value and its meaning each.
 fn room(status: &Value) -> Vec<(&'static str, Value, String)> {

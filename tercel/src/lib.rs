@@ -199,7 +199,9 @@ pub use client::{
 };
 pub use disk::DiskError;
 pub use health::{Health, HealthState};
-pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings, group};
+pub use server::{
+    Collecting, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings, group,
+};
 pub use sharing::SharedMemory;
 pub use spaces::Spaces;
 #[doc(inline)]

@@ -13,12 +13,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tercel_engine::server::Consult;
 use tercel_engine::txn::Home;
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{ClassId, Oref, PageId, SpaceId};
 use tercel_wire::interface::Interface;
 use tercel_wire::layout::Layout;
+use tercel_wire::message::Settle;
 use tercel_wire::page::{PAGE_BYTES, Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 use tercel_wire::vector::Vector;
@@ -27,6 +29,7 @@ use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace};
 use crate::disk::log::LogConfig;
 use crate::disk::pages::RedbPages;
+use crate::server::links::step;
 use crate::{Client, Error};
 
 #[doc(hidden)]
@@ -88,6 +91,16 @@ pub fn interfaces(client: &Client) -> Result<Vec<Interface>, Error> {
 /// `Unavailable`, `Timeout`, `Full` if the server's disk is.
 pub fn forget_space(client: &Client, space: SpaceId) -> Result<(), Error> {
     client.ask(|machine| Home::depend(machine, &Vector::forgetting(space)))
+}
+
+/// Ends by hand what the space has prepared of a transaction over several spaces, because the space that
+/// decides is gone for good.
+///
+/// # Errors
+/// `Unavailable`, `Timeout`, `Full` if the server's disk is.
+pub fn settle(client: &Client, settle: Settle) -> Result<(), Error> {
+    let (consult, mut call) = (Consult::Settle { participant: settle.coordinator, settle }, None);
+    client.ask(|machine| step(machine, &consult, &mut call)).map(|_| ())
 }
 
 /// Calls a method by the server's description, for a tool that has neither class nor service. Gives nothing

@@ -265,9 +265,33 @@ pub struct OpId {
 
 impl fmt::Display for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}/{}/{}@{}", self.client.0, self.slot, self.seq, self.view)
+        let OpId { client, slot, seq, view } = self;
+        write!(f, "{:016x}/{slot}/{seq}@{}.{:x}", client.0, view.number, view.incarnation)
     }
 }
+
+impl std::str::FromStr for OpId {
+    type Err = BadOpId;
+
+    /// Reads the form that `Display` writes: `CLIENT/SLOT/SEQ@NUMBER.INCARNATION`.
+    fn from_str(s: &str) -> Result<OpId, BadOpId> {
+        let read = || {
+            let (op, view) = s.split_once('@')?;
+            let (number, incarnation) = view.split_once('.')?;
+            let mut op = op.splitn(3, '/');
+            let client = ClientId(u64::from_str_radix(op.next()?, 16).ok()?);
+            let (slot, seq) = (op.next()?.parse().ok()?, op.next()?.parse().ok()?);
+            let view = ViewId::new(number.parse().ok()?, u32::from_str_radix(incarnation, 16).ok()?);
+            Some(OpId { client, slot, seq, view })
+        };
+        read().ok_or(BadOpId)
+    }
+}
+
+/// A text that is not an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an operation is CLIENT/SLOT/SEQ@NUMBER.INCARNATION, with the first and last in hexadecimal digits")]
+pub struct BadOpId;
 
 /// Slots of a client: how many update transactions one process may have under way at once.
 pub const OP_SLOTS_MAX: u16 = 1024;
@@ -295,6 +319,16 @@ mod tests {
         assert_eq!((r.page(), r.slot(), r.raw()), (PageId::MAX, 511, 0x7fff_ffff));
         assert_eq!(Oref::from_raw(r.raw()), Some(r));
         assert_eq!(r.to_string().parse(), Ok(r));
+    }
+
+    #[test]
+    fn operation_is_read_as_written() {
+        let op = OpId { client: ClientId(u64::MAX - 10), slot: 7, seq: 300, view: ViewId::new(5, 0xbeef) };
+        assert_eq!(op.to_string(), "fffffffffffffff5/7/300@5.beef");
+        assert_eq!(op.to_string().parse(), Ok(op));
+        for none in ["", "1/2@3.4", "1/2/3@4", "1/65536/3@4.5", "x/2/3@4.5", "1/2/3/4@5.6"] {
+            assert_eq!(none.parse::<OpId>(), Err(BadOpId), "{none}");
+        }
     }
 
     #[test]

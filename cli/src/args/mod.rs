@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use tercel::{Address, Addresses};
+use tercel::{Address, Addresses, SessionToken};
 use tercel_term::fail::Failure;
 
 pub use group::*;
@@ -53,6 +53,7 @@ impl Args {
             Command::Inspect(a) => (&mut a.space.server, &a.space.data),
             Command::Forget(a) => (&mut a.space.server, &a.space.data),
             Command::Gc(a) => (&mut a.space.server, &a.space.data),
+            Command::Settle(a) => (&mut a.space.server, &a.space.data),
             Command::Backup(a) => (&mut a.server, &a.data),
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
@@ -103,6 +104,8 @@ pub enum Command {
     Gc(Gc),
     /// Have a space rest no longer on another one that is gone
     Forget(Forget),
+    /// End a transaction over several spaces by hand, in a space that waits for one that is gone
+    Settle(Settle),
     /// Show an object, or the entries of a map
     Inspect(Inspect),
     /// Call a method of an object, or a procedure of a service, at a server that offers it
@@ -147,6 +150,7 @@ pub struct Space {
   tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
   tercel serve --config /etc/tercel.toml --metrics 127.0.0.1:9117
   tercel serve --data ./near --listen 127.0.0.1:7120 --follow 127.0.0.1:7117
+  tercel serve --data ./euros --listen 127.0.0.1:7130 --peer 127.0.0.1:7131
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
 seconds. At the second it stops at once. What was acknowledged is kept either way.")]
@@ -159,6 +163,10 @@ pub struct Serve {
     pub listen: Vec<Address>,
     #[command(flatten)]
     pub member: MemberOf,
+    /// A server of another space, or with commas the members of its group, to ask how transactions over both
+    /// spaces ended whose client is gone; may be given several times
+    #[arg(long, value_name = "ADDR,..")]
+    pub peer: Vec<Addresses>,
     /// Allow addresses that other machines can reach, although nothing is encrypted
     #[arg(long)]
     pub allow_plain_remote: bool,
@@ -468,6 +476,36 @@ pub struct Forget {
     /// The id of the other space, in hexadecimal digits
     #[arg(value_name = "SPACE")]
     pub other: String,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel settle --prepared 57 --abort --server 127.0.0.1:7131
+  tercel settle --prepared 57 --commit --seen TOKEN --yes
+
+A space that has prepared its part of a transaction holds what the transaction read and wrote until it hears how that ended. \
+Servers find it out by themselves: see --peer of `tercel serve`. Settle by hand only where the space that decides is gone for good, \
+or has lost its history, and do the same in all other spaces of the transaction: it is committed in all of them or in none. \
+`tercel stat` lists what is prepared. The exit code is 1 if nothing is at that stamp.")]
+pub struct Settle {
+    /// The stamp of the prepare, as `tercel stat` lists it
+    #[arg(long, value_name = "STAMP")]
+    pub prepared: u64,
+    /// It was committed: have its changes here
+    #[arg(long, required_unless_present = "abort", conflicts_with = "abort")]
+    pub commit: bool,
+    /// It was not, and never will be
+    #[arg(long)]
+    pub abort: bool,
+    /// What the transaction had seen of other spaces, if that is known: the token of a session that has seen
+    /// it committed
+    #[arg(long, value_name = "TOKEN", requires = "commit")]
+    pub seen: Option<SessionToken>,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
     #[command(flatten)]
     pub space: Space,
 }

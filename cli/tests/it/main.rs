@@ -3,6 +3,7 @@
 
 mod common;
 
+mod across;
 mod call;
 mod columns;
 mod commands;

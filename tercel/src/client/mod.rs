@@ -9,6 +9,7 @@ mod by_socket;
 pub(crate) mod connection;
 mod drive;
 mod express;
+mod link;
 mod watch;
 
 use std::sync::{Arc, OnceLock};

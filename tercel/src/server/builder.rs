@@ -32,9 +32,9 @@ use crate::sharing::SharedMemory;
 #[derive(Debug, Clone)]
 #[must_use = "a server runs once it is started"]
 pub struct ServerBuilder {
-    config: ServerConfig,
+    pub(crate) config: ServerConfig,
     /// The first address that was none.
-    wrong: Option<AddressError>,
+    pub(crate) wrong: Option<AddressError>,
 }
 
 impl ServerBuilder {
@@ -97,15 +97,15 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets how long an object that no root reaches stays: [`ServerConfig::collect_grace`].
+    /// Sets how long an object that no root reaches stays: [`Collecting::grace`](crate::Collecting::grace).
     pub fn collect_grace(mut self, time: Duration) -> ServerBuilder {
-        self.config.collect_grace = time;
+        self.config.collect.grace = time;
         self
     }
 
-    /// Sets when collections begin by themselves: [`ServerConfig::collect_percent`].
+    /// Sets when collections begin by themselves: [`Collecting::percent`](crate::Collecting::percent).
     pub fn collect_percent(mut self, percent: u8) -> ServerBuilder {
-        self.config.collect_percent = percent;
+        self.config.collect.percent = percent;
         self
     }
 

@@ -11,6 +11,7 @@ pub mod group;
 mod inside;
 mod items;
 mod journal;
+pub(crate) mod links;
 mod records;
 mod run;
 mod shared;
@@ -31,10 +32,13 @@ use tercel_engine::error::{FaultKind, ServerFault};
 use tercel_engine::order::Sealed;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
-use tercel_engine::server::{Conn, Recovery, ServerConfig as Machine, Unread};
+use tercel_engine::server::{
+    CollectConfig, Conn, Consult, Consulted, Recovery, ServerConfig as Machine, Unread,
+};
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId};
+use tercel_wire::vector::VECTOR_MAX;
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
@@ -47,6 +51,7 @@ use crate::transaction::Transaction;
 
 pub use builder::ServerBuilder;
 use inside::Inside;
+pub use links::Peer;
 pub use start::Recovered;
 pub use warnings::Warnings;
 
@@ -65,7 +70,7 @@ pub use warnings::Warnings;
 /// assert_eq!(config.log_bytes_max, 1 << 30);
 /// assert_eq!(config.subscriptions_max, 1 << 20);
 /// assert_eq!(config.keepalive, Duration::from_secs(2));
-/// assert_eq!((config.collect_grace, config.collect_percent), (Duration::from_secs(600), 50));
+/// assert_eq!((config.collect.grace, config.collect.percent), (Duration::from_secs(600), 50));
 /// assert_eq!(config.workers, 4);
 /// assert_eq!(config.spin, None);
 /// ```
@@ -103,12 +108,13 @@ pub struct ServerConfig {
     /// of idle clients. It also takes a pause of a machine or a network for an end. Less than 100 ms counts
     /// as 100 ms.
     pub keepalive: Duration,
-    /// Time for which an object that no root reaches stays before it is freed, ten minutes by default:
-    /// programs may still hold a reference to it, and link it again. At most a day.
-    pub collect_grace: Duration,
-    /// A collection begins by itself once so many objects in a hundred of those that the last one left were
-    /// made, and 100,000 at least; 50 by default. With 0 none does.
-    pub collect_percent: u8,
+    /// When what no root reaches is collected.
+    pub collect: Collecting,
+    /// Servers of other spaces, each made of [`Addresses`](crate::Addresses): one, or those of a group's
+    /// members; none by default, 64 at most.
+    /// Where a transaction over this space and another one is left unfinished by its client, the server asks
+    /// there how it ended, or tells it: give both servers each other. Nothing is encrypted between them.
+    pub peers: Vec<Peer>,
     /// The methods that are run here when they are called, one set for each interface of a class: what
     /// `#[interface]` calls `METHODS` of the class. None by default: then they run at clients alone.
     pub methods: Vec<Methods>,
@@ -144,8 +150,8 @@ impl ServerConfig {
             log_bytes_max: crate::disk::log::LogConfig::default().bytes_max,
             subscriptions_max: machine.subscriptions_max,
             keepalive: Duration::from_millis(machine.keepalive_ms.into()),
-            collect_grace: Duration::from_millis(machine.collect.grace_ms),
-            collect_percent: machine.collect.made_percent,
+            collect: Collecting::default(),
+            peers: Vec::new(),
             methods: Vec::new(),
             services: Vec::new(),
             workers: 4,
@@ -164,6 +170,7 @@ impl ServerConfig {
             ("log_bytes_max", self.log_bytes_max, 0, LOG_BYTES_MAX, "many times what a space can hold"),
             ("workers", self.workers as u64, 1, WORKERS_MAX, "more threads than help"),
             ("subscriptions_max", self.subscriptions_max as u64, 1, SUBSCRIPTIONS_MAX, all_pages),
+            ("peers", self.peers.len() as u64, 0, PEERS_MAX, "as many spaces as one can rest on"),
         ];
         for (name, value, min, max, what) in bounds {
             if value < min {
@@ -177,10 +184,30 @@ impl ServerConfig {
     }
 }
 
+/// When a server collects what no root reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Collecting {
+    /// Time for which an object that no root reaches stays before it is freed, ten minutes by default:
+    /// programs may still hold a reference to it, and link it again. At most a day.
+    pub grace: Duration,
+    /// A collection begins by itself once so many objects in a hundred of those that the last one left were
+    /// made, and 100,000 at least; 50 by default. With 0 none does.
+    pub percent: u8,
+}
+
+impl Default for Collecting {
+    fn default() -> Collecting {
+        let CollectConfig { grace_ms, made_percent, .. } = CollectConfig::default();
+        Collecting { grace: Duration::from_millis(grace_ms), percent: made_percent }
+    }
+}
+
 /// Some pages' worth of objects: with less, a transaction of a single page may find no room.
 const MOB_BYTES_MIN: u64 = 64 << 10;
 /// Each has a stack of its own.
 const WORKERS_MAX: u64 = 256;
+/// Each has a thread once it is needed.
+const PEERS_MAX: u64 = VECTOR_MAX as u64;
 /// Sixteen pages: what one small commit and the reads beside it need at once.
 const CACHE_BYTES_MIN: u64 = 128 << 10;
 /// Many times what all pages of a space take.
@@ -375,6 +402,8 @@ pub(crate) enum Post {
     Dialed(MemberId, OwnedFd),
     /// The connection to the leader that the machine has given this name, if it could be made.
     Reached(Conn, Option<OwnedFd>),
+    /// A server of another space has answered, or none was reached.
+    Consulted(ViewId, Consult, Consulted),
     /// Promises up to this number are durable.
     Saved(u64),
     /// Entries of the log from this position on; none if the log begins later.

@@ -22,6 +22,7 @@ use super::datagrams::Datagrams;
 use super::door::Door;
 use super::group::Group;
 use super::group::reading::sealed;
+use super::links::{Links, Peer};
 use super::records::Records;
 use super::run::{DATAGRAMS_KEY, DOOR_KEY, LISTENER_KEY, Loop};
 use super::shared::Channels;
@@ -68,6 +69,8 @@ pub(crate) struct Opened {
     pub bounds: Bounds,
     /// Threads for slow procedures.
     pub workers: usize,
+    /// Servers of other spaces.
+    pub peers: Vec<Peer>,
     /// The clients that may hand over channels.
     pub shared_memory: SharedMemory,
 }
@@ -127,9 +130,9 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         subscriptions_max: config.subscriptions_max,
         keepalive_ms: millis(config.keepalive.max(KEEPALIVE_MIN)),
         collect: CollectConfig {
-            is_automatic: config.collect_percent > 0,
-            grace_ms: millis(config.collect_grace.min(COLLECT_GRACE_MAX)).into(),
-            made_percent: config.collect_percent,
+            is_automatic: config.collect.percent > 0,
+            grace_ms: millis(config.collect.grace.min(COLLECT_GRACE_MAX)).into(),
+            made_percent: config.collect.percent,
             ..CollectConfig::default()
         },
         methods: config.methods.iter().fold(Offers::default(), |offers, methods| offers.with(*methods)),
@@ -184,6 +187,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         out,
         bounds: Bounds::default(),
         workers: config.workers,
+        peers: config.peers.clone(),
         shared_memory: config.shared_memory,
     })
 }
@@ -379,7 +383,8 @@ fn prepare(
         Group::start(votes, opened.machine.space(), dirs, config, handle.clone())
     });
     let group = member.transpose()?;
-    let store = (Store::start(opened.pages, opened.applied, handle)?, group);
+    let links = Links::new(opened.peers, handle.clone());
+    let store = (Store::start(opened.pages, opened.applied, handle)?, group, links);
     let log = (log, last);
     let decided = (opened.machine, opened.out);
     let by_memory = (Channels::new(spin), Door::new(opened.shared_memory));

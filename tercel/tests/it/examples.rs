@@ -15,6 +15,9 @@ mod readme;
 #[path = "../../examples/serve.rs"]
 #[allow(dead_code, reason = "its main function reads the command line")]
 mod serve;
+#[path = "../../examples/transfer.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
+mod transfer;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -39,6 +42,11 @@ fn conflict_sells_each_seat_once() {
 #[test]
 fn hello_finds_the_friend_after_a_restart() {
     hello::run().unwrap();
+}
+
+#[test]
+fn transfer_between_spaces_loses_no_money() {
+    transfer::run(tempfile::tempdir().unwrap().path()).unwrap();
 }
 
 #[test]

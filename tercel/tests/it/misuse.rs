@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tercel::{
-    Called, Client, ClientConfig, Context, Error, Failure, Freshness, Isolation, Output, Pending, Ref,
-    Server, ServerConfig, Text, Tx, embedded_with, service,
+    Called, Client, ClientConfig, Collecting, Context, Error, Failure, Freshness, Isolation, Output, Pending,
+    Ref, Server, ServerConfig, Text, Tx, embedded_with, service,
 };
 
 use crate::common::Counter;
@@ -174,7 +174,7 @@ fn time_without_an_end_is_for_ever() {
         // In the same process, and with a server whose settings are as far.
         let server = ServerConfig {
             keepalive: time,
-            collect_grace: time,
+            collect: Collecting { grace: time, ..Collecting::default() },
             spin: None,
             ..ServerConfig::new(dir.path().join("embedded"))
         };

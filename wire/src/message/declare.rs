@@ -126,6 +126,15 @@ macro_rules! messages {
                     Kind::Unknown(_) => &[],
                 }
             }
+
+            /// Says whether its row, or another, names it as an answer; other messages are sent unasked, or on streams.
+            #[allow(unreachable_patterns)]
+            pub fn is_answer(self) -> bool {
+                match self {
+                    $($($($(Kind::$answer)|+ => true,)?)*)*
+                    _ => false,
+                }
+            }
         }
 
         /// Rows of the table, for people: the kind, its sender, its body and what it is.

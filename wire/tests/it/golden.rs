@@ -710,6 +710,12 @@ fn messages_have_the_bytes_of_version_4() {
     promised.0.end();
 }
 
+#[test]
+fn answers_are_known_by_their_rows() {
+    assert!(Kind::Verdict.is_answer() && Kind::Dependencies.is_answer());
+    assert!(!Kind::Stream.is_answer() && !Kind::OutputItem.is_answer() && !Kind::Fetch.is_answer());
+}
+
 /// The table of messages in the formats' page, which promises the numbers of the kinds.
 #[test]
 fn table_of_messages_is_that_of_the_formats_page() {

@@ -236,8 +236,6 @@ impl Sessions {
         match message {
             FromServer::Welcome(welcome) => self.welcomed(up, &welcome, cx),
             FromServer::Refused(refused) if header.call == 0 => self.refused(up, &refused, cx),
-            // This member streams the same itself.
-            FromServer::Stream(_) | FromServer::Addresses(_) => {}
             FromServer::Dependencies(_) if header.call == 0 => {}
             // Nothing of these is asked for.
             FromServer::Page(_)
@@ -246,8 +244,13 @@ impl Sessions {
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
             | FromServer::Grouped(_) => {}
+            FromServer::Refused(_) | FromServer::OutputItem(_) | FromServer::InputCredit(_) => {
+                self.hold(up, header, body, cx);
+            }
             // An answer to what was passed on, whatever it was.
-            _ => self.hold(up, header, body, cx),
+            message if message.kind().is_answer() => self.hold(up, header, body, cx),
+            // What is sent unasked this member sends itself.
+            _ => {}
         }
     }
 

@@ -93,7 +93,7 @@ fn objects_are_made_in_both_spaces() {
         let make = |tx: &Tx<'_>| -> Result<_, Error> {
             let made = tx.create(&thing(5))?;
             tx.set_root("made", made)?;
-            Ok(made)
+            Ok::<_, Error>(made)
         };
         session.run(|tx| Ok([make(tx.space("accounts")?)?, make(tx.space("documents")?)?])).unwrap()
     });

@@ -44,7 +44,7 @@ impl Loop {
         }
         if self.end.adopts {
             self.queue.flush();
-            self.dir.adopt_copy()?;
+            self.held.0.adopt_copy()?;
             return Err(ServerError::Replaced);
         }
         if std::mem::take(&mut self.end.copied) {
@@ -106,7 +106,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        self.files.clear();
+        self.held.1.clear();
         self.workers.inside().lending.close();
         // Sockets close with the queue; a client that waits at a pipe must be told.
         for peer in self.conns.values() {

@@ -159,6 +159,9 @@ impl Loop {
             }
             Post::Dialed(to, stream) => self.dialed(to, stream),
             Post::Reached(conn, stream) => self.reached(core, now, conn, stream),
+            Post::Consulted(view, consult, answer) => {
+                core.take(now, Input::Consulted(view, consult, answer));
+            }
             Post::Saved(number) => core.take(now, Input::Saved(number)),
             // It is told for a while, and the leader asked again.
             Post::Copied(Err((member, why))) => {

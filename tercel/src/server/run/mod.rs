@@ -28,6 +28,7 @@ use super::door::Door;
 use super::group::{Group, end_if_unanswered};
 use super::inside::{Core, Inside};
 use super::journal::{self, Journal};
+use super::links::Links;
 use super::records::Records;
 use super::shared::{Channels, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
@@ -67,10 +68,10 @@ pub(super) struct Loop {
     store: Store,
     /// The other members, if it is of a group.
     group: Option<Group>,
-    /// Keeps the directory locked.
-    dir: DataDir,
-    /// The files of its sockets, removed before those are closed.
-    files: Vec<SocketFile>,
+    /// The servers of other spaces.
+    links: Links,
+    /// The directory, which it keeps locked, and the files of its sockets, removed before those are closed.
+    held: (DataDir, Vec<SocketFile>),
     conns: Map<Conn, Peer>,
     hot: Hot,
     /// Decides which connection is served next, and which is not read.
@@ -116,8 +117,8 @@ impl Loop {
         (queue, (channels, door), datagrams): (EventQueue<Post>, (Channels, Door), Datagrams),
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
-        (store, group): (Store, Option<Group>),
-        (dir, files): (DataDir, Vec<SocketFile>),
+        (store, group, links): (Store, Option<Group>, Links),
+        held: (DataDir, Vec<SocketFile>),
         (bounds, workers): (Bounds, usize),
         board: Board,
     ) -> Loop {
@@ -133,8 +134,8 @@ impl Loop {
             records: Records::new(last),
             store,
             group,
-            dir,
-            files,
+            links,
+            held,
             conns: Map::default(),
             hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
@@ -294,10 +295,6 @@ impl Loop {
                 }
             }
             Effect::EndStreams(id) => self.workers.end_streams(id),
-            Effect::Consult(view, consult) => {
-                let why = format!("this server knows no server of space {:x}", consult.space().0);
-                core.take(core.now(), Input::Consulted(view, consult, Consulted::Failed(why)));
-            }
             Effect::Pin(view, pin) => self.store.pin(view, pin),
             Effect::ReadPinned { view, pin, from, count } => self.store.read_pinned(view, pin, from, count),
             Effect::Unpin(pin) => self.store.unpin(pin),
@@ -312,6 +309,11 @@ impl Loop {
                 }
             }
             Effect::Adopt => self.end.adopts = true,
+            Effect::Consult(view, consult) => {
+                if let Err(why) = self.links.consult(view, &consult) {
+                    core.take(core.now(), Input::Consulted(view, consult, Consulted::Failed(why)));
+                }
+            }
             Effect::Joined(conn, _) => {
                 self.scheduler.favour(conn);
                 if let Some(Peer::Socket(token)) = self.conns.get(&conn)
