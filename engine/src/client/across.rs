@@ -52,7 +52,7 @@ impl Ends {
         self.refused = Some((upto, error));
     }
 
-    /// What is known was of another history.
+    /// Nothing that is known counts any more: it was of another history.
     pub(super) fn forget(&mut self) {
         self.settled.clear();
         self.refused = None;

@@ -7,8 +7,8 @@
 //! vector has one entry a space and not one a copy, because a cache shows one state of a space).
 //!
 //! A transaction that writes several spaces commits in two phases ([`commit`]). From its commit until it is
-//! settled everywhere its prepares stand in the vectors of those who know of it: whoever has seen one part waits
-//! for the others.
+//! settled everywhere its prepares stand in the vectors of those who know of it: whoever has seen one part
+//! waits for the others.
 //!
 //! The invariant: the vector of a session is *closed*: what it has of one space covers what the space rests
 //! on in that state. Only the states of `Session::open` are not joined yet.
@@ -364,19 +364,19 @@ impl<'s> Session<'s> {
         self.attempts(options.into(), false, body)
     }
 
-    /// Runs `body` in a transaction that reads and writes several spaces in states that go together, and commits
-    /// it in all of them or in none, whatever becomes of this program and of their servers. `body` may run
-    /// more than once. What was read holds in all spaces at the moment of the commit.
+    /// Runs `body` in a transaction that reads and writes several spaces in states that go together, and
+    /// commits it in all of them or in none, whatever becomes of this program and of their servers. `body`
+    /// may run more than once. What was read holds in all spaces at the moment of the commit.
     ///
-    /// A transaction that has read and written one space alone commits there, as [`InSpace::run`] does. Otherwise
-    /// every other space prepares its part first, all at the same time, and then the first one in the order of
-    /// the session's names that was written decides; that is two round trips and two syncs.
+    /// A transaction that has read and written one space alone commits there, as [`InSpace::run`] does.
+    /// Otherwise every other space prepares its part first, all at the same time, and then the first one in
+    /// the order of the session's names that was written decides; that is two round trips and two syncs.
     ///
     /// # Errors
-    /// The error that `body` returned on states that go together; `Conflict` after many attempts; `Timeout` with
-    /// the operation if it is not known whether it was committed: it will be in all spaces or in none;
-    /// `Invalid` if it has a part in more than 16 spaces, or more than 256 KiB of reads and writes in one of
-    /// several, and as [`InSpace::run`]; and as a transaction in each of the spaces.
+    /// The error that `body` returned on states that go together; `Conflict` after many attempts; `Timeout`
+    /// with the operation if it is not known whether it was committed: it will be in all spaces or in none;
+    /// `Invalid` if it has a part in more than 16 spaces, or more than 256 KiB of reads and writes in one
+    /// of several, and as [`InSpace::run`]; and as a transaction in each of the spaces.
     pub fn run<R>(&self, body: impl FnMut(&Cut<'_>) -> Result<R, Error>) -> Result<R, Error> {
         self.run_with(Options::default(), body)
     }

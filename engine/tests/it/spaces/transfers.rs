@@ -1,8 +1,8 @@
 //! Worlds in which sessions move money between three spaces, and the judge of what they see: clients vanish
 //! amid a transaction, servers crash, connections are cut, and the spaces' servers settle what is left.
 //!
-//! The judge knows no stamps. Money is neither made nor lost in any cut; a transaction is counted in all of its
-//! spaces or in none; a watch that two keep is never left by both; and a strict reader sees what was
+//! The judge knows no stamps. Money is neither made nor lost in any cut; a transaction is counted in all of
+//! its spaces or in none; a watch that two keep is never left by both; and a strict reader sees what was
 //! acknowledged to anybody.
 
 #![allow(clippy::disallowed_types, reason = "the ports of a session are shared between threads")]
@@ -36,7 +36,7 @@ const PAIRS: [&[usize]; 4] = [&[0, 1], &[1, 2], &[0, 2], &[0, 1, 2]];
 /// Steps that a wait takes at most.
 const PATIENCE: usize = 300;
 
-/// What is in a space.
+/// The objects of a space.
 struct Kept {
     accounts: Vec<Ref<Thing>>,
     /// By session and pair: the transactions that were counted.
@@ -45,7 +45,7 @@ struct Kept {
     watch: Ref<Thing>,
 }
 
-/// What a session knows.
+/// Knowledge of a session.
 #[derive(Default)]
 struct Knows {
     seen: Vector,
@@ -77,7 +77,7 @@ pub struct Hosts {
     pub counts: Counts,
 }
 
-/// What happened in a world.
+/// Events of a world, in numbers.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub moved: AtomicUsize,
@@ -195,8 +195,8 @@ impl Hosts {
     fn carry(&self) {
         let mut carried = self.carried.lock().unwrap();
         for (from, world) in self.worlds.iter().enumerate() {
-            let asked = std::mem::take(&mut world.lock().consults);
-            for (view, consult) in asked {
+            let asked = world.lock().node.running.as_mut().map(|node| std::mem::take(&mut node.consults));
+            for (view, consult) in asked.into_iter().flatten() {
                 let to = (consult.space().0 - SPACE.0) as usize;
                 let sent = self.at_carrier(to, |across| match &consult {
                     Consult::Inquire { of, .. } => across.inquire(*of),
