@@ -6,7 +6,7 @@
 //! change sees, in every other space, at least what its writer had seen (Kordale and Ahamad's Flex; the
 //! vector has one entry a space and not one a copy, because a cache shows one state of a space).
 //!
-//! A transaction that writes several spaces commits in two phases ([`commit`]). From its commit until it is
+//! A transaction that writes several spaces commits in two phases (`commit`). From its commit until it is
 //! settled everywhere its prepares stand in the vectors of those who know of it: whoever has seen one part
 //! waits for the others.
 //!
