@@ -40,14 +40,14 @@ use tercel_engine::error::Error;
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::replica::entry::{Entry, Grant};
-use tercel_engine::server::{Conn, Consult, Effect, Effects, Input, Local, LocalConfig, ServerConfig};
+use tercel_engine::server::{Conn, Effect, Effects, Input, Local, LocalConfig, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{self, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_lock::unpoison;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Fetch, Outcome};
 
 use node::Node;
@@ -82,8 +82,6 @@ pub struct Inner {
     conn_last: u64,
     /// The bytes that were sent to connections that are no client's.
     pub heard: BTreeMap<Conn, Vec<u8>>,
-    /// Questions to other spaces, which nobody answers but the test.
-    pub consults: Vec<(ViewId, Consult)>,
     /// Every entry that was ordered and not lost, also those that the log has let go of.
     pub history: Vec<Sealed>,
     /// The frequency of troubles.
@@ -201,7 +199,6 @@ impl World {
                 links: Vec::new(),
                 conn_last: 0,
                 heard: BTreeMap::new(),
-                consults: Vec::new(),
                 history: Vec::new(),
                 chaos: Chaos::default(),
                 depth: 0,
@@ -386,7 +383,6 @@ impl Inner {
             self.history.retain(|e| e.stamp <= last);
         }
         self.tasks.clear();
-        self.consults.clear();
         for link in &mut self.links {
             link.server_open = false;
             link.up.clear();
@@ -540,7 +536,6 @@ impl Inner {
                     self.counts.truncated = stamp;
                     self.node.carry_out(effect);
                 }
-                Effect::Consult(view, consult) => self.consults.push((view, consult)),
                 Effect::Stop(why) => panic!("the server stopped: {why}"),
                 deed => self.tasks.push(Task::Deed(deed)),
             }

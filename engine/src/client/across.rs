@@ -52,7 +52,7 @@ impl Ends {
         self.refused = Some((upto, error));
     }
 
-    /// What is known was of another history.
+    /// Nothing that is known counts any more: it was of another history.
     pub(super) fn forget(&mut self) {
         self.settled.clear();
         self.refused = None;
@@ -143,5 +143,71 @@ impl Across for Client {
             self.request(Asked::AwaitSettled(upto), &body);
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tercel_wire::frame::split;
+    use tercel_wire::vector::Vector;
+
+    use super::*;
+
+    fn prepare(client: &mut Client, op: OpId) -> Option<Result<(), Error>> {
+        let (mut local_writes, seen) = (Vec::new(), Vector::default());
+        let mut part =
+            SentPart { op, base: Stamp(1), local_writes: &mut local_writes, effects: b"", seen: &seen };
+        client.prepare(&mut part, op, SpaceId(2))
+    }
+
+    #[test]
+    fn reserved_operation_ends_with_its_view() {
+        let mut client = Client::connected_for_test();
+        let [kept, lost] = [(); 2].map(|()| client.reserve().unwrap().unwrap());
+        assert_eq!(prepare(&mut client, kept), Some(Ok(())));
+        let (header, body, _) = split(client.outgoing()).unwrap().unwrap();
+        assert_eq!((header.kind, Prepare::decode(body).unwrap().op), (Kind::Prepare, kept));
+        client.ops.end_view();
+        assert_eq!(prepare(&mut client, lost), Some(Err(Error::Conflict(None))));
+        // Only what was sent is asked about.
+        assert_eq!(client.ops.unanswered(), [kept]);
+        client.unreserve(lost);
+        let next = client.reserve().unwrap().unwrap();
+        assert_eq!((next.slot, next.seq), (lost.slot, lost.seq + 1));
+        // It is sent once.
+        assert_eq!(prepare(&mut client, kept), Some(Err(Error::Conflict(None))));
+    }
+
+    #[test]
+    fn settled_stamps_are_known_from_their_state_on() {
+        let mut client = Client::connected_for_test();
+        assert_eq!(client.settled_from(Stamp(5)), None);
+        client.questions.ends.settled(Stamp(10), Stamp(20));
+        client.questions.ends.settled(Stamp(30), Stamp(40));
+        client.writer.advance(Stamp(19));
+        assert_eq!(client.settled_from(Stamp(10)), None);
+        client.writer.advance(Stamp(20));
+        assert_eq!(client.settled_from(Stamp(10)), Some(Ok(Stamp(20))));
+        assert_eq!(client.settled_from(Stamp(11)), None);
+        // One that says more at an earlier state replaces both.
+        client.questions.ends.settled(Stamp(50), Stamp(15));
+        assert_eq!(
+            (client.settled_from(Stamp(1)), client.questions.ends.settled.len()),
+            (Some(Ok(Stamp(15))), 1)
+        );
+        client.questions.ends.forget();
+        assert_eq!(client.settled_from(Stamp(1)), None);
+    }
+
+    #[test]
+    fn answers_that_nobody_takes_are_bounded() {
+        let mut client = Client::connected_for_test();
+        (0..2 * ENDS_MAX as u64)
+            .for_each(|call| client.questions.ends.answered(call, Ok(Consulted::Settled)));
+        assert_eq!(client.questions.ends.answers.len(), ENDS_MAX);
+        assert_eq!(client.answered(0), None);
+        let last = 2 * ENDS_MAX as u64 - 1;
+        assert_eq!(client.answered(last), Some(Ok(Consulted::Settled)));
+        assert_eq!(client.answered(last), None);
     }
 }

@@ -1,9 +1,10 @@
 //! The commit of a transaction over several spaces, driven by its client: replicated two-phase commit.
 //!
-//! Each space but one prepares its part: it is judged as a commit would be, and what it read and wrote is held
-//! in ordered state. Then the one that is left, the *coordinator*, commits its own part, which is the decision.
-//! Whoever gave up before that has committed nothing: a transaction that was not decided is aborted (presumed
-//! abort), and the servers find that out by themselves. So does the end of one whose client is gone.
+//! Each space but one prepares its part: it is judged as a commit would be, and what it read and wrote is
+//! held in ordered state. Then the one that is left, the *coordinator*, commits its own part, which is the
+//! decision. Whoever gave up before that has committed nothing: a transaction that was not decided is
+//! aborted (presumed abort), and the servers find that out by themselves, as they do where its client ends
+//! behind the decision.
 //!
 //! The invariant: nobody is notified of an abort while the decision may still be ordered.
 

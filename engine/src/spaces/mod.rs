@@ -6,9 +6,9 @@
 //! change sees, in every other space, at least what its writer had seen (Kordale and Ahamad's Flex; the
 //! vector has one entry a space and not one a copy, because a cache shows one state of a space).
 //!
-//! A transaction that writes several spaces commits in two phases ([`commit`]). From its commit until it is
-//! settled everywhere its prepares stand in the vectors of those who know of it: whoever has seen one part waits
-//! for the others.
+//! A transaction that writes several spaces commits in two phases (`commit`). From its commit until it is
+//! settled everywhere its prepares stand in the vectors of those who know of it: whoever has seen one part
+//! waits for the others.
 //!
 //! The invariant: the vector of a session is *closed*: what it has of one space covers what the space rests
 //! on in that state. Only the states of `Session::open` are not joined yet.
@@ -351,7 +351,7 @@ impl<'s> Session<'s> {
     ///
     /// Under [`Isolation::Strict`] all that `body` read in all spaces was current at one moment between this
     /// call and its return, as if the spaces had one order: strictly serializable beside serializable
-    /// transactions of one space each. It takes one round trip to the leaders of all spaces together after
+    /// transactions. It takes one round trip to the leaders of all spaces together after
     /// `body` has read, and begins again where something that was read has changed before that.
     ///
     /// # Errors
@@ -364,19 +364,19 @@ impl<'s> Session<'s> {
         self.attempts(options.into(), false, body)
     }
 
-    /// Runs `body` in a transaction that reads and writes several spaces in states that go together, and commits
-    /// it in all of them or in none, whatever becomes of this program and of their servers. `body` may run
-    /// more than once. What was read holds in all spaces at the moment of the commit.
+    /// Runs `body` in a transaction that reads and writes several spaces in states that go together, and
+    /// commits it in all of them or in none, whatever becomes of this program and of their servers. `body`
+    /// may run more than once. What was read holds in all spaces at the moment of the commit.
     ///
-    /// A transaction that has read and written one space alone commits there, as [`InSpace::run`] does. Otherwise
-    /// every other space prepares its part first, all at the same time, and then the first one in the order of
-    /// the session's names that was written decides; that is two round trips and two syncs.
+    /// A transaction that has read and written one space alone commits there, as [`InSpace::run`] does.
+    /// Otherwise every other space prepares its part first, all at the same time, and then the first one in
+    /// the order of the session's names that was written decides; that is two round trips and two syncs.
     ///
     /// # Errors
-    /// The error that `body` returned on states that go together; `Conflict` after many attempts; `Timeout` with
-    /// the operation if it is not known whether it was committed: it will be in all spaces or in none;
-    /// `Invalid` if it has a part in more than 16 spaces, or more than 256 KiB of reads and writes in one of
-    /// several, and as [`InSpace::run`]; and as a transaction in each of the spaces.
+    /// The error that `body` returned on states that go together; `Conflict` after many attempts; `Timeout`
+    /// with the operation if it is not known whether it was committed: it will be in all spaces or in none;
+    /// `Invalid` if it has a part in more than 16 spaces, or more than 256 KiB of reads and writes in one
+    /// of several, and as [`InSpace::run`]; and as a transaction in each of the spaces.
     pub fn run<R>(&self, body: impl FnMut(&Cut<'_>) -> Result<R, Error>) -> Result<R, Error> {
         self.run_with(Options::default(), body)
     }
@@ -524,7 +524,7 @@ impl InSpace<'_, '_> {
 }
 
 impl<'a> Cut<'a> {
-    /// The transaction that reads the space of a name, begun with its first use.
+    /// The transaction in the space of a name, begun with its first use.
     ///
     /// # Errors
     /// `Invalid` if the session has no space of that name, and as [`Tx::begin`].
@@ -593,7 +593,7 @@ impl<'a> Cut<'a> {
         }
         for _ in 0..MOVES_MAX {
             self.join_needs()?;
-            let (tokens, needs) = (self.tokens()?, self.needs.borrow().clone());
+            let (tokens, needs) = (self.tokens()?, self.needs.borrow());
             if dropped(Rule::CutNotChecked) {
                 return Ok((tokens, true));
             }

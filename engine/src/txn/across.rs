@@ -91,8 +91,8 @@ impl Tx<'_> {
         found(self.port, self.until, op)
     }
 
-    /// Notifies its space of the end of the transaction, and waits for nothing: where that does not arrive, the
-    /// servers find it out.
+    /// Notifies its space of the end of the transaction, and waits for nothing: where that does not arrive,
+    /// the servers find it out.
     pub(crate) fn settle(&self, settle: &Settle) {
         let told = self.port.drive(None, &mut |home, _| {
             if let Some(across) = home.across() {
@@ -108,8 +108,8 @@ impl Tx<'_> {
     }
 }
 
-/// Waits until the client of a space shows a state in which no prepare up to a stamp waits for its settlement.
-/// Gives a stamp from which on that is so.
+/// Waits until the client of a space shows a state in which no prepare up to a stamp waits for its
+/// settlement. Gives a stamp from which on that is so.
 pub(crate) fn settled_from(port: &dyn Port, until: Option<Now>, upto: Stamp) -> Result<Stamp, Error> {
     let mut end = None;
     let driven = port.drive(until, &mut |home, _| {

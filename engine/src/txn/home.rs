@@ -198,8 +198,8 @@ pub trait Across {
     /// As [`Across::prepare`].
     fn decide(&mut self, part: &mut SentPart<'_>, others: &[Prepared]) -> Option<Result<(), Error>>;
 
-    /// Notifies the space of the end of a transaction that it has prepared, and gives the call of the message.
-    /// `None` while there is no connection, or very many answers are to come.
+    /// Notifies the space of the end of a transaction that it has prepared, and gives the call of the
+    /// message. `None` while there is no connection, or very many answers are to come.
     ///
     /// # Errors
     /// `Unavailable`.

@@ -10,7 +10,7 @@ pub mod log;
 
 use tercel_engine::order::{Sealed, Sequencer};
 use tercel_engine::server::{
-    Checkpoint, Effect, Effects, Input, PageUpdate, Recovery, RecoveryError, Server, ServerConfig,
+    Checkpoint, Consult, Effect, Effects, Input, PageUpdate, Recovery, RecoveryError, Server, ServerConfig,
 };
 use tercel_engine::time::Now;
 use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId, Written};
@@ -59,6 +59,8 @@ pub struct Running<H = ()> {
     pub cuts: u32,
     /// A replica is to be recovered up to there.
     pub recovers: Option<LogPosition>,
+    /// Questions to other spaces, which nobody answers but the host.
+    pub consults: Vec<(ViewId, Consult)>,
     /// The state that the host keeps.
     pub host: H,
     /// The log is no longer needed below this, and whether it is to be cut there.
@@ -130,6 +132,7 @@ impl<H> Node<H> {
             pin_next: None,
             cuts: 0,
             recovers: None,
+            consults: Vec::new(),
             host,
             needed: Stamp::ZERO,
             truncates: false,
@@ -229,6 +232,7 @@ impl<H> Node<H> {
                 self.truncate();
             }
             Effect::Recover(upto) => running.recovers = Some(upto),
+            Effect::Consult(view, consult) => running.consults.push((view, consult)),
             Effect::KeepFrom(position) => running.log.keep = position,
             Effect::Sure => self.disk.is_unsure = false,
             other => panic!("a node alone does not do {other:?}"),

@@ -52,7 +52,7 @@ pub struct World {
 pub struct Inner {
     random: Random,
     seed: u64,
-    now: u64,
+    pub now: u64,
     pub nodes: Vec<Node>,
     /// The view that each member has promised last.
     promised: [ViewId; 3],
@@ -148,21 +148,10 @@ impl World {
     /// Adds a client that reads at a member, or at the leader.
     pub fn client(&self, at: Option<usize>) -> usize {
         let mut inner = self.lock();
-        let config = HeapConfig { budget_bytes: 512 << 10, ..HeapConfig::default() };
-        let memory = Boxed::new(arena_bytes(&config).unwrap());
-        let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
-        let i = inner.clients.len();
-        let seed = inner.random.next_u64();
-        let mut client = Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer);
-        let mut names: Vec<String> = (0..3).map(name).collect();
-        if let Some(at) = at {
-            client.reads_anywhere();
-            names.rotate_left(at);
-        }
-        client.set_servers(names);
+        let client = inner.new_client(at);
         inner.clients.push(client);
         inner.ends.push(ClientEnd::default());
-        i
+        inner.clients.len() - 1
     }
 
     /// The way of a client's transactions.
@@ -225,6 +214,27 @@ impl Inner {
         }
     }
 
+    fn new_client(&mut self, at: Option<usize>) -> Client {
+        let config = HeapConfig { budget_bytes: 512 << 10, ..HeapConfig::default() };
+        let memory = Boxed::new(arena_bytes(&config).unwrap());
+        let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
+        let seed = self.random.next_u64();
+        let mut client = Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer);
+        let mut names: Vec<String> = (0..3).map(name).collect();
+        if let Some(at) = at {
+            client.reads_anywhere();
+            names.rotate_left(at);
+        }
+        client.set_servers(names);
+        client
+    }
+
+    /// The process of a client ends, and another one begins, at the leader.
+    pub fn renew_client(&mut self, client: usize) {
+        self.lose(client);
+        self.clients[client] = self.new_client(None);
+    }
+
     /// Those that were stopped come back.
     pub fn start(&mut self) {
         (0..3).for_each(|n| _ = (!self.nodes[n].is_up()).then(|| self.begin(n)));
@@ -283,7 +293,7 @@ impl Inner {
         self.channels.entry(end).or_default().push_back(item);
     }
 
-    fn take(&mut self, n: usize, input: Input<'_>) {
+    pub fn take(&mut self, n: usize, input: Input<'_>) {
         let out = self.nodes[n].take(self.now, input);
         self.perform(n, out);
     }

@@ -17,7 +17,7 @@ const READERS: usize = 3;
 const STEPS: usize = 160;
 
 /// Something bad happens in a space, or ends.
-fn trouble(world: &World, random: &mut Random) {
+pub fn trouble(world: &World, random: &mut Random) {
     let (n, reader) = (random.below(3) as usize, random.below(READERS as u64) as usize);
     match random.below(16) {
         0 => world.with(|w| w.cut(reader)),
@@ -32,7 +32,7 @@ fn trouble(world: &World, random: &mut Random) {
     }
 }
 
-fn heal(world: &World) {
+pub fn heal(world: &World) {
     world.with(|w| {
         (w.apart, w.held) = Default::default();
         w.start();
@@ -40,7 +40,7 @@ fn heal(world: &World) {
 }
 
 /// Readers at the leader, and at the two members that follow.
-fn populate(world: &World) {
+pub fn populate(world: &World) {
     let leads = world.with(|w| w.leader()).unwrap();
     [None, Some((leads + 1) % 3), Some((leads + 2) % 3)].into_iter().for_each(|home| _ = world.client(home));
     world.with(|w| w.early = Some(0));

@@ -1,14 +1,14 @@
 //! Worlds in which sessions move money between three spaces, and the judge of what they see: clients vanish
 //! amid a transaction, servers crash, connections are cut, and the spaces' servers settle what is left.
 //!
-//! The judge knows no stamps. Money is neither made nor lost in any cut; a transaction is counted in all of its
-//! spaces or in none; a watch that two keep is never left by both; and a strict reader sees what was
+//! The judge knows no stamps. Money is neither made nor lost in any cut; a transaction is counted in all of
+//! its spaces or in none; a watch that two keep is never left by both; and a strict reader sees what was
 //! acknowledged to anybody.
 
 #![allow(clippy::disallowed_types, reason = "the ports of a session are shared between threads")]
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::Relaxed};
 
 use tercel_engine::client::Client;
 use tercel_engine::error::Error;
@@ -21,6 +21,9 @@ use tercel_wire::id::{SpaceId, ViewId};
 use tercel_wire::record::Ref;
 use tercel_wire::vector::Vector;
 
+use super::groups;
+use crate::readers::world::World as Group;
+use crate::world::node::Node;
 use crate::world::things::{Thing, set, thing};
 use crate::world::{Chaos, SPACE, World};
 
@@ -33,10 +36,7 @@ const ACCOUNTS: usize = 2;
 const MONEY: u64 = 100;
 /// The spaces between which money is moved.
 const PAIRS: [&[usize]; 4] = [&[0, 1], &[1, 2], &[0, 2], &[0, 1, 2]];
-/// Steps that a wait takes at most.
-const PATIENCE: usize = 300;
-
-/// What is in a space.
+/// The objects of a space.
 struct Kept {
     accounts: Vec<Ref<Thing>>,
     /// By session and pair: the transactions that were counted.
@@ -45,7 +45,7 @@ struct Kept {
     watch: Ref<Thing>,
 }
 
-/// What a session knows.
+/// Knowledge of a session.
 #[derive(Default)]
 struct Knows {
     seen: Vector,
@@ -57,27 +57,139 @@ struct Knows {
 
 /// A question of a server to another space, which is asked by a call.
 struct Carried {
-    from: usize,
+    from: (usize, usize),
     view: ViewId,
     consult: Consult,
     to: usize,
     call: u64,
 }
 
+/// A space with its servers, and a client of each session.
+trait Space: Sync {
+    fn at(&self, client: usize, f: &mut dyn FnMut(&mut Client, Now));
+    /// Something happens there.
+    fn step(&self);
+    fn pass_us(&self, us: u64);
+    /// The steps that a wait takes at most.
+    fn patience(&self) -> usize;
+    /// Questions to other spaces, each with its server.
+    fn consults(&self) -> Vec<(usize, ViewId, Consult)>;
+    fn take(&self, server: usize, input: Input<'_>);
+    fn renew(&self, client: usize, seed: u64);
+    /// Something bad happens there, or ends.
+    fn trouble(&self, random: &mut Random);
+    /// Nothing bad happens any more.
+    fn heal(&self);
+}
+
+impl Space for World {
+    fn at(&self, client: usize, f: &mut dyn FnMut(&mut Client, Now)) {
+        let mut inner = self.lock();
+        let now = inner.now;
+        f(&mut inner.clients[client], now);
+        inner.send(client);
+    }
+
+    fn step(&self) {
+        self.wait();
+    }
+
+    fn pass_us(&self, us: u64) {
+        self.lock().pass(us);
+    }
+
+    fn patience(&self) -> usize {
+        300
+    }
+
+    fn consults(&self) -> Vec<(usize, ViewId, Consult)> {
+        let mut inner = self.lock();
+        let consults = inner.node.running.as_mut().map(|node| std::mem::take(&mut node.consults));
+        consults.into_iter().flatten().map(|(view, consult)| (0, view, consult)).collect()
+    }
+
+    fn take(&self, _server: usize, input: Input<'_>) {
+        self.lock().server_takes(input);
+    }
+
+    fn renew(&self, client: usize, seed: u64) {
+        self.renew_client(client, seed);
+    }
+
+    fn trouble(&self, _: &mut Random) {
+        self.lock().chaos = Chaos { cut: 300, crash: 1_200, ..Chaos::default() };
+    }
+
+    fn heal(&self) {
+        let mut inner = self.lock();
+        inner.chaos = Chaos::default();
+        if !inner.node.is_up() {
+            inner.start();
+        }
+    }
+}
+
+impl Space for Group {
+    fn at(&self, client: usize, f: &mut dyn FnMut(&mut Client, Now)) {
+        self.with(|w| {
+            f(&mut w.clients[client], Now(w.now));
+            w.after_client(client);
+        });
+    }
+
+    fn step(&self) {
+        self.steps(1);
+    }
+
+    fn pass_us(&self, us: u64) {
+        self.pass(us);
+    }
+
+    fn patience(&self) -> usize {
+        2_000
+    }
+
+    fn consults(&self) -> Vec<(usize, ViewId, Consult)> {
+        let take = |(n, node): (usize, &mut Node)| {
+            let consults = node.running.as_mut().map(|node| std::mem::take(&mut node.consults));
+            consults.into_iter().flatten().map(move |(view, consult)| (n, view, consult)).collect::<Vec<_>>()
+        };
+        self.with(|w| w.nodes.iter_mut().enumerate().flat_map(take).collect())
+    }
+
+    fn take(&self, server: usize, input: Input<'_>) {
+        self.with(|w| w.take(server, input));
+    }
+
+    fn renew(&self, client: usize, _seed: u64) {
+        self.with(|w| w.renew_client(client));
+    }
+
+    fn trouble(&self, random: &mut Random) {
+        groups::trouble(self, random);
+    }
+
+    fn heal(&self) {
+        groups::heal(self);
+    }
+}
+
 pub struct Hosts {
-    worlds: [World; SPACES],
+    spaces: Vec<Box<dyn Space>>,
     kept: Vec<Kept>,
     random: Mutex<Random>,
     knows: Mutex<Vec<Knows>>,
     /// By session: steps of its waits until its process ends.
     lives: [AtomicI64; SESSIONS],
     depth: AtomicUsize,
+    /// Nothing bad happens, and only what was begun goes on.
+    is_calm: AtomicBool,
     carried: Mutex<Vec<Carried>>,
     seeds: AtomicUsize,
     pub counts: Counts,
 }
 
-/// What happened in a world.
+/// Events of a world, in numbers.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub moved: AtomicUsize,
@@ -97,7 +209,9 @@ struct Joint<'w> {
 
 impl Port for Joint<'_> {
     fn now(&self) -> Now {
-        self.hosts.worlds[self.at].lock().now
+        let mut now = Now(0);
+        self.hosts.spaces[self.at].at(self.session, &mut |_, is| now = is);
+        now
     }
 
     fn drive(
@@ -105,26 +219,20 @@ impl Port for Joint<'_> {
         _until: Option<Now>,
         step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
     ) -> Result<(), Error> {
-        for _ in 0..PATIENCE {
+        let space = &self.hosts.spaces[self.at];
+        for _ in 0..space.patience() {
             if self.hosts.lives[self.session].load(Relaxed) <= 0 {
                 return Err(Error::Unavailable("its process has ended".into()));
             }
-            {
-                let mut inner = self.hosts.worlds[self.at].lock();
-                let now = inner.now;
-                let done = step(&mut inner.clients[self.session], now) == Step::Done;
-                inner.send(self.session);
-                if done {
-                    return Ok(());
-                }
+            let mut is_done = false;
+            space.at(self.session, &mut |client, now| is_done = step(client, now) == Step::Done);
+            if is_done {
+                return Ok(());
             }
             self.hosts.lives[self.session].fetch_sub(1, Relaxed);
             self.hosts.wait(self.at);
         }
-        match self.hosts.worlds[self.at].lock().clients[self.session].availability() {
-            None => Err(Error::Unavailable("no connection".into())),
-            _ => Err(Error::Timeout(None)),
-        }
+        Err(Error::Timeout(None))
     }
 
     fn back_off(&self, _: u64) {
@@ -133,46 +241,35 @@ impl Port for Joint<'_> {
 }
 
 impl Hosts {
-    fn new(seed: u64) -> Hosts {
-        let config = || ServerConfig { keepalive_ms: 1_000, ..ServerConfig::default() };
-        let world = |n: usize| {
-            World::of_space(
-                SpaceId(SPACE.0 + n as u64),
-                SPACES as u64 * seed + n as u64,
-                SESSIONS + 1,
-                config(),
-            )
-        };
-        let worlds = [0, 1, 2].map(world);
-        let keep = |world: &World| {
-            let make = |tx: &Tx<'_>| {
-                let make = |count| {
-                    let made = tx.create(&thing(count))?;
-                    tx.set_root(&format!("{made:?}"), made)?;
-                    Ok::<_, Error>(made)
-                };
-                Ok(Kept {
-                    accounts: (0..ACCOUNTS).map(|_| make(MONEY)).collect::<Result<_, _>>()?,
-                    tallies: (0..SESSIONS * PAIRS.len()).map(|_| make(0)).collect::<Result<_, _>>()?,
-                    watch: make(1)?,
-                })
-            };
-            let kept = world.run(0, make).unwrap();
-            world.run_until_idle();
-            world.lock().chaos = Chaos { cut: 300, crash: 1_200, ..Chaos::default() };
-            kept
-        };
-        Hosts {
-            kept: worlds.iter().map(keep).collect(),
-            worlds,
+    fn new(seed: u64, spaces: Vec<Box<dyn Space>>) -> Hosts {
+        let mut hosts = Hosts {
+            kept: Vec::new(),
+            spaces,
             random: Mutex::new(Random::new(seed)),
             knows: Mutex::new((0..SESSIONS).map(|_| Knows::default()).collect()),
             lives: [const { AtomicI64::new(i64::MAX) }; SESSIONS],
             depth: AtomicUsize::new(0),
+            is_calm: AtomicBool::new(true),
             carried: Mutex::default(),
             seeds: AtomicUsize::new((1 << 40) + seed as usize * 1_000),
             counts: Counts::default(),
-        }
+        };
+        let make = |tx: &Tx<'_>| {
+            let make = |count| {
+                let made = tx.create(&thing(count))?;
+                tx.set_root(&format!("{made:?}"), made)?;
+                Ok::<_, Error>(made)
+            };
+            Ok(Kept {
+                accounts: (0..ACCOUNTS).map(|_| make(MONEY)).collect::<Result<_, _>>()?,
+                tallies: (0..SESSIONS * PAIRS.len()).map(|_| make(0)).collect::<Result<_, _>>()?,
+                watch: make(1)?,
+            })
+        };
+        let make = |name: &str| hosts.with(0, |its| its.space(name).unwrap().run(make)).unwrap();
+        hosts.kept = NAMES.map(make).into();
+        hosts.is_calm.store(false, Relaxed);
+        hosts
     }
 
     fn below(&self, n: u64) -> usize {
@@ -181,27 +278,32 @@ impl Hosts {
 
     /// Something happens where it is waited for, and perhaps elsewhere.
     fn wait(&self, at: usize) {
+        let is_calm = self.is_calm.load(Relaxed);
         match self.below(24) {
             0..4 => self.carry(),
-            4..10 => self.worlds[self.below(SPACES as u64)].wait(),
-            10 if self.depth.load(Relaxed) < SESSIONS => self.act(),
-            11 => self.worlds[self.below(SPACES as u64)].lock().pass(40_000),
+            4..10 => self.spaces[self.below(SPACES as u64)].step(),
+            10 if !is_calm && self.depth.load(Relaxed) < SESSIONS => self.act(),
+            11 => self.spaces[self.below(SPACES as u64)].pass_us(40_000),
+            12 if !is_calm && self.below(20) == 0 => {
+                let mut random = Random::new(self.random.lock().unwrap().next_u64());
+                self.spaces[self.below(SPACES as u64)].trouble(&mut random);
+            }
             _ => {}
         }
-        self.worlds[at].wait();
+        self.spaces[at].step();
     }
 
     /// Does what servers ask of the servers of other spaces.
     fn carry(&self) {
         let mut carried = self.carried.lock().unwrap();
-        for (from, world) in self.worlds.iter().enumerate() {
-            let asked = std::mem::take(&mut world.lock().consults);
-            for (view, consult) in asked {
+        for (space, asking) in self.spaces.iter().enumerate() {
+            for (server, view, consult) in asking.consults() {
                 let to = (consult.space().0 - SPACE.0) as usize;
                 let sent = self.at_carrier(to, |across| match &consult {
                     Consult::Inquire { of, .. } => across.inquire(*of),
                     Consult::Settle { settle, .. } => across.settle(settle),
                 });
+                let from = (space, server);
                 match sent {
                     Some(Ok(call)) => carried.push(Carried { from, view, consult, to, call }),
                     _ => self.answer(from, view, consult, Consulted::Failed("it is not there".into())),
@@ -216,17 +318,15 @@ impl Hosts {
         });
     }
 
-    fn at_carrier<R>(&self, to: usize, f: impl FnOnce(&mut dyn Across) -> R) -> R {
-        let mut inner = self.worlds[to].lock();
-        let client: &mut Client = &mut inner.clients[CARRIER];
-        let result = f(client.across().unwrap());
-        inner.send(CARRIER);
-        result
+    fn at_carrier<R>(&self, to: usize, f: impl Fn(&mut dyn Across) -> R) -> R {
+        let mut result = None;
+        self.spaces[to].at(CARRIER, &mut |client, _| result = client.across().map(&f));
+        result.unwrap()
     }
 
-    fn answer(&self, to: usize, view: ViewId, consult: Consult, answer: Consulted) {
+    fn answer(&self, (space, server): (usize, usize), view: ViewId, consult: Consult, answer: Consulted) {
         self.counts.carried.fetch_add(1, Relaxed);
-        self.worlds[to].lock().server_takes(Input::Consulted(view, consult, answer));
+        self.spaces[space].take(server, Input::Consulted(view, consult, answer));
     }
 
     /// Runs `f` in a session that goes on where the last one of its number was.
@@ -265,8 +365,8 @@ impl Hosts {
         if has_ended {
             self.counts.vanished.fetch_add(1, Relaxed);
             knows[session].seen = Vector::default();
-            for world in &self.worlds {
-                world.renew_client(session, self.seeds.fetch_add(1, Relaxed) as u64);
+            for space in &self.spaces {
+                space.renew(session, self.seeds.fetch_add(1, Relaxed) as u64);
             }
         }
         knows[session].is_busy = false;
@@ -418,22 +518,15 @@ impl Hosts {
 
     /// Everything works again: what was begun comes to its end, in all spaces the same.
     fn end(&self) {
-        // Nobody else does anything meanwhile.
-        self.depth.store(SESSIONS, Relaxed);
-        for world in &self.worlds {
-            let mut inner = world.lock();
-            inner.chaos = Chaos::default();
-            if !inner.node.is_up() {
-                inner.start();
-            }
-        }
+        self.is_calm.store(true, Relaxed);
+        self.spaces.iter().for_each(|space| space.heal());
         // A strict reader begins where nothing waits to be settled.
         let read = (0..200).find_map(|_| {
             for _ in 0..20 {
                 self.carry();
-                for world in &self.worlds {
-                    world.run_until_idle();
-                    world.lock().pass(50_000);
+                for space in &self.spaces {
+                    (0..50).for_each(|_| space.step());
+                    space.pass_us(50_000);
                 }
             }
             self.with(0, |its| its.read_with(Isolation::Strict, |cut| self.look(cut, false))).ok()
@@ -452,15 +545,37 @@ impl Hosts {
     }
 }
 
-/// Plays a world.
-pub fn play(seed: u64) -> Hosts {
-    let hosts = Hosts::new(seed);
-    for _ in 0..60 {
+fn play_in(seed: u64, space: impl Fn(u64) -> Box<dyn Space>, acts: usize) -> Hosts {
+    let hosts = Hosts::new(seed, (0..SPACES as u64).map(space).collect());
+    for space in &hosts.spaces {
+        space.trouble(&mut Random::new(seed));
+    }
+    for _ in 0..acts {
         hosts.act();
         hosts.wait(hosts.below(SPACES as u64));
     }
     hosts.end();
     hosts
+}
+
+/// Plays a world of lone servers.
+pub fn play(seed: u64) -> Hosts {
+    let config = || ServerConfig { keepalive_ms: 1_000, ..ServerConfig::default() };
+    let id = |n| SpaceId(SPACE.0 + n);
+    let space = |n| World::of_space(id(n), SPACES as u64 * seed + n, SESSIONS + 1, config());
+    play_in(seed, |n| Box::new(space(n)), 60)
+}
+
+/// Plays a world of groups: some sessions read at members that follow.
+pub fn play_groups(seed: u64) -> Hosts {
+    let config = || ServerConfig { keepalive_ms: 200, ..ServerConfig::default() };
+    let space = |n| {
+        let group = Group::of_space(SpaceId(SPACE.0 + n), SPACES as u64 * seed + n, config());
+        groups::populate(&group);
+        group.client(None);
+        group
+    };
+    play_in(seed, |n| Box::new(space(n)), 40)
 }
 
 impl Hosts {
@@ -470,16 +585,25 @@ impl Hosts {
     }
 }
 
-#[test]
-fn money_moves_between_spaces_in_random_worlds() {
+fn play_worlds(play: fn(u64) -> Hosts, worlds: u64) {
     let mut all = [0u64; 5];
-    for seed in 0..super::worlds(40) {
+    for seed in 0..worlds {
         let Counts { moved, refused, vanished, cuts, carried, wrong } = play(seed).counts;
         let counts = [moved, refused, vanished, cuts, carried].map(AtomicUsize::into_inner);
         all.iter_mut().zip(counts).for_each(|(all, count)| *all += count as u64);
         let wrong = wrong.into_inner().unwrap();
-        assert!(wrong.is_empty(), "seed {seed}: {}", wrong.concat());
+        assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
     }
-    println!("moved, refused, vanished, cuts, carried: {all:?}");
-    assert!(all.iter().all(|count| *count > super::worlds(40)), "{all:?}");
+    println!("{worlds} worlds: moved, refused, vanished, cuts, carried: {all:?}");
+    assert!(all.iter().all(|count| *count > worlds), "{all:?}");
+}
+
+#[test]
+fn money_moves_between_spaces_in_random_worlds() {
+    play_worlds(play, super::worlds(40));
+}
+
+#[test]
+fn money_moves_between_groups_in_random_worlds() {
+    play_worlds(play_groups, super::worlds(40));
 }
