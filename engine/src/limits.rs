@@ -301,6 +301,9 @@ pub const RUN_ATTEMPTS_MAX: u32 = 64;
 /// server loses its connection or catches up.
 pub const RUN_RETRIES_MAX: u32 = 1_024;
 
+/// Time for which it is run again in one state, in microseconds.
+pub const RUN_SAME_US: u64 = 10_000_000;
+
 /// Transactions open at once inside of a server: threads of its program and methods under way.
 pub const LOCAL_TRANSACTIONS_MAX: usize = 64;
 

@@ -31,6 +31,7 @@ use tercel_wire::record::Ref;
 use tercel_wire::token::Token;
 
 use crate::error::Error;
+use crate::limits;
 use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
@@ -369,12 +370,15 @@ fn attempts<R, E: From<Error>>(
 ) -> Result<R, E> {
     let until = options.until(port);
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
+    let mut same_since = port.now();
     loop {
         let tx = Tx::begin_until(port, &options, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
         // the same snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();
-        attempt += u32::from(seen.replace(begun) != Some(begun));
+        if seen.replace(begun) != Some(begun) {
+            (attempt, same_since) = (attempt + 1, port.now());
+        }
         let returned = body(&tx);
         // A commit's state has that of its attempt.
         if returned.is_err() || tx.has_written() {
@@ -395,9 +399,11 @@ fn attempts<R, E: From<Error>>(
             Err(e) => return Err(e),
         };
         retries += 1;
-        let is_late = until.is_some_and(|until| port.now() >= until);
-        if attempt >= crate::limits::RUN_ATTEMPTS_MAX || retries >= crate::limits::RUN_RETRIES_MAX || is_late
-        {
+        let now = port.now();
+        // Nothing newer comes of a part of a transaction over several spaces that is not settled.
+        let is_stuck = now.since_us(same_since) > limits::RUN_SAME_US;
+        let is_late = until.is_some_and(|until| now >= until) || is_stuck;
+        if attempt >= limits::RUN_ATTEMPTS_MAX || retries >= limits::RUN_RETRIES_MAX || is_late {
             return Err(conflict);
         }
         port.back_off(BACK_OFF_US << retries.min(8));

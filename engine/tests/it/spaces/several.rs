@@ -3,7 +3,7 @@
 use tercel_engine::error::Error;
 use tercel_engine::server::ServerConfig;
 use tercel_engine::spaces::Session;
-use tercel_engine::txn::{Isolation, Port, Tx};
+use tercel_engine::txn::{Freshness, Isolation, Port, Tx};
 use tercel_wire::id::SpaceId;
 
 use super::Two;
@@ -123,6 +123,10 @@ fn part_that_is_not_settled_is_waited_for() {
     two.session(1, |reader| {
         // Who knows nothing of it waits for nothing, and then goes on with that.
         assert_eq!(two.read(reader, "documents", two.document), Ok(0));
+        // A writer is refused in the end: no newer state comes.
+        let space = reader.space("documents").unwrap().with(Freshness::Stale);
+        let held = space.run(|tx| set(tx, two.document, 9));
+        assert!(matches!(held, Err(Error::Conflict(_))), "{held:?}");
         assert_eq!(two.read(reader, "accounts", two.access), Ok(5));
         let half = two.read(reader, "documents", two.document);
         assert!(matches!(&half, Err(Error::Unavailable(text)) if text.contains("settled")), "{half:?}");
