@@ -327,9 +327,18 @@ pub const BACKUP_WINDOW_PAGES_MIN: usize = 1_024;
 pub const PREPARES_MAX: usize = 4_096;
 pub const PREPARES_BYTES_MAX: usize = 16 << 20;
 
+/// Those of one client.
+pub const PREPARES_CLIENT_MAX: usize = 512;
+
 /// Decisions about transactions over several spaces whose parts are not known to be settled: some hundred
 /// bytes each.
-pub const DECISIONS_MAX: usize = 1 << 16;
+pub const DECISIONS_MAX: usize = 1 << 14;
+
+/// Those of one client.
+pub const DECISIONS_CLIENT_MAX: usize = 4_096;
+
+/// Questions of one connection that wait until parts are settled.
+pub const AWAITING_MAX: usize = 16;
 
 /// Spaces that one transaction reads or writes.
 pub const SPACES_MAX: usize = 16;

@@ -112,15 +112,21 @@ impl Leader {
     }
 
     /// The reason why a part, or a decision, is refused before it is judged.
-    pub(super) fn refuses_role(&self, role: &Role, bytes: usize, work: &Work) -> Option<Refusal> {
+    pub(super) fn refuses_role(&self, op: OpId, role: &Role, bytes: usize, work: &Work) -> Option<Refusal> {
         let replica = &work.replica;
         let (seen, is_much) = match role {
             Role::Participant { seen, .. } => {
                 let is_much = replica.prepares.len() >= limits::PREPARES_MAX
+                    || replica.prepares.count_of(op.client) >= limits::PREPARES_CLIENT_MAX
                     || replica.prepares.bytes() + bytes > limits::PREPARES_BYTES_MAX;
                 (seen, is_much)
             }
-            Role::Coordinator { seen, .. } => (seen, replica.decisions.len() >= limits::DECISIONS_MAX),
+            Role::Coordinator { seen, .. } => {
+                let is_much = replica.decisions.len() >= limits::DECISIONS_MAX
+                    || replica.decisions.len() >= limits::DECISIONS_CLIENT_MAX
+                        && replica.decisions.count_of(op.client) >= limits::DECISIONS_CLIENT_MAX;
+                (seen, is_much)
+            }
         };
         if bytes > limits::PART_BYTES {
             return Some(Refusal::Full(Limit::Transaction));
@@ -193,6 +199,7 @@ impl Leader {
     fn end_held(&mut self, work: &mut Work) {
         let now = work.now;
         let late: Vec<Held> = self.across.held.extract_if(.., |held| held.until <= now).collect();
+        self.across.held_until.retain(|_, until| *until > now);
         for held in late {
             let Some(parked) = self.waiting.take(held.id) else { continue };
             self.across.held_until.remove(&parked.op);
@@ -206,6 +213,11 @@ impl Leader {
         let Settle { of, coordinator, prepared, seen } = settle;
         let is_of = |part: &&Part| (part.of, part.coordinator) == (of, coordinator);
         if work.replica.prepares.get(prepared).filter(is_of).is_none() {
+            // Of what is not visible here another leader may know more.
+            if prepared > work.pages.visible() && !dropped(Rule::SettledUnseen) {
+                let text = "this server does not know of so late a prepare: ask again";
+                return asked.into_iter().for_each(|asked| work.refuse(asked, Refusal::Unavailable, text));
+            }
             let at = work.replica.prepares.settled_at(prepared).unwrap_or_default();
             return self.answer_settled(at, asked, work);
         }
@@ -230,14 +242,24 @@ impl Leader {
     /// Places a part and orders its settlement, once its pages are here and there is room.
     fn go_on_settling(&mut self, prepared: Stamp, work: &mut Work) {
         let Some(settling) = self.across.settling.get(&prepared).filter(|s| s.missing == 0) else { return };
+        if work.disk_full || work.log_is_full() || work.pages.mob.bytes() > work.config.mob_bytes {
+            work.pages.installer.is_awaited = true;
+            return;
+        }
         let seen = settling.seen.clone();
+        if !work.replica.dependencies.has_room_for(&seen) {
+            let text = "a part waits to be settled, and the space rests on 64 others, as many as it can: have it forget one that is \
+                        gone (`tercel forget`)";
+            self.across.consulting.unreached = Some(text.into());
+            return;
+        }
         let Some(part) = work.replica.prepares.get(prepared).cloned() else {
             self.across.settling.remove(&prepared);
             return;
         };
         let part = part.entry();
-        if work.disk_full || work.log_is_full() || work.pages.mob.bytes() > work.config.mob_bytes {
-            work.pages.installer.is_awaited = true;
+        if part.logged.effects.writes.iter().any(|w| w.new && self.large_fills(w.oref.page())) {
+            // Once that is ordered, the room of the page is known.
             return;
         }
         let missing = self.missing_of_part(&part.logged.effects, work);
@@ -257,14 +279,10 @@ impl Leader {
                 self.order_settlement(prepared, (seen, Some(logged)), settling.asked, work);
             }
             Err(why) => {
+                let text = "a part that was prepared finds no place: make room in the space";
                 let asked = self.across.settling.get_mut(&prepared).map(|s| std::mem::take(&mut s.asked));
-                for asked in asked.into_iter().flatten() {
-                    work.refuse(
-                        asked,
-                        why,
-                        "a part that was prepared finds no place: make room in the space",
-                    );
-                }
+                asked.into_iter().flatten().for_each(|asked| work.refuse(asked, why, text));
+                self.across.consulting.unreached = Some(text.into());
             }
         }
     }
@@ -384,7 +402,8 @@ impl Leader {
             Past::Committed(_) => Decision::Unknown,
             Past::Superseded | Past::Unknown => Decision::Aborted,
             Past::Never => {
-                if !dropped(Rule::AbortNotSpent) {
+                // One of an earlier view is never executed.
+                if of.view == self.view && !dropped(Rule::AbortNotSpent) {
                     self.spend(of);
                 }
                 Decision::Aborted

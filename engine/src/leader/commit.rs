@@ -55,7 +55,7 @@ impl Leader {
         if is_large {
             return self.begin_large(asked, op, body);
         }
-        if let Some(why) = body.role.as_ref().and_then(|role| self.refuses_role(role, body.len(), work)) {
+        if let Some(why) = body.role.as_ref().and_then(|role| self.refuses_role(op, role, body.len(), work)) {
             return self.not_executed(asked, op, why, work);
         }
         let (ran, role) = (body.ran.clone(), body.role.clone());

@@ -12,8 +12,10 @@ use tercel_wire::message::{Decision, Settle};
 
 use super::{Leader, Reply, Work};
 use crate::consult::{Consult, Consulted};
+use crate::mutant::{Rule, dropped};
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
+use crate::table::Map;
 use crate::time::Now;
 
 /// The questions, by when they are due.
@@ -21,8 +23,8 @@ use crate::time::Now;
 pub(super) struct Consulting {
     due: BTreeSet<(Now, Subject)>,
     questions: BTreeMap<Subject, Question>,
-    /// Questions that are out.
-    out: usize,
+    /// By space, questions that are out.
+    out: Map<SpaceId, usize>,
     /// Decisions all parts of which are settled.
     done: Vec<OpId>,
     /// Why the last question was not answered, until one is.
@@ -45,18 +47,24 @@ struct Question {
     since: Now,
     due: Now,
     wait_us: u64,
-    is_out: bool,
+    /// The space that is being asked.
+    out_to: Option<SpaceId>,
 }
 
-/// The time before the first question, and between two, in microseconds: it doubles up to the longest.
-const FIRST_US: u64 = 500_000;
+/// The time before a participant is told, and before a coordinator is asked, in microseconds: its question
+/// ends a transaction that is not decided, and other parts may take longer to prepare.
+const FIRST_TOLD_US: u64 = 500_000;
+const FIRST_ASKED_US: u64 = 2_000_000;
+
+/// The time between two questions doubles up to this, in microseconds.
 const LONGEST_US: u64 = 30_000_000;
 
 /// The time after which a question without an answer is asked again.
 const ANSWER_US: u64 = 10_000_000;
 
-/// Questions that are out at once.
-const OUT_MAX: usize = 64;
+/// Questions to one space that are out at once, and the time after which another is tried, in microseconds.
+const OUT_MAX: usize = 16;
+const FULL_US: u64 = 50_000;
 
 /// Decisions that one entry forgets.
 const FORGOTTEN_AT_ONCE: usize = 64;
@@ -75,25 +83,27 @@ impl Consulting {
 
     /// A part waits to be settled.
     pub(super) fn prepared(&mut self, stamp: Stamp, now: Now) {
-        self.ask_at(Subject::Part(stamp), now, now, FIRST_US);
+        self.ask_at(Subject::Part(stamp), now, now, FIRST_ASKED_US);
     }
 
     /// A transaction was decided.
     pub(super) fn decided(&mut self, stamp: Stamp, spaces: impl Iterator<Item = SpaceId>, now: Now) {
-        spaces.for_each(|space| self.ask_at(Subject::Decision(stamp, space), now, now, FIRST_US));
+        spaces.for_each(|space| self.ask_at(Subject::Decision(stamp, space), now, now, FIRST_TOLD_US));
     }
 
     fn ask_at(&mut self, subject: Subject, since: Now, now: Now, wait_us: u64) {
         self.end(subject);
         let due = now.plus_us(wait_us);
         self.due.insert((due, subject));
-        self.questions.insert(subject, Question { since, due, wait_us, is_out: false });
+        self.questions.insert(subject, Question { since, due, wait_us, out_to: None });
     }
 
     fn end(&mut self, subject: Subject) -> Option<Question> {
         let question = self.questions.remove(&subject)?;
         self.due.remove(&(question.due, subject));
-        self.out -= usize::from(question.is_out);
+        if let Some(count) = question.out_to.and_then(|space| self.out.get_mut(&space)) {
+            *count -= 1;
+        }
         Some(question)
     }
 
@@ -101,17 +111,33 @@ impl Consulting {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// The next question that is due.
+    /// Takes a question that is due, which is asked again at that moment unless something happens before.
     fn next(&mut self, now: Now) -> Option<Subject> {
         let (due, subject) = *self.due.first().filter(|(due, _)| *due <= now)?;
-        let question = self.questions.get_mut(&subject)?;
-        self.due.remove(&(due, subject));
-        // One that had no answer is out no longer.
-        let was_out = std::mem::replace(&mut question.is_out, true);
-        self.out += usize::from(!was_out);
-        question.due = now.plus_us(ANSWER_US);
-        self.due.insert((question.due, subject));
+        self.postpone(due, subject, now.plus_us(ANSWER_US));
         Some(subject)
+    }
+
+    fn postpone(&mut self, due: Now, subject: Subject, until: Now) {
+        self.due.remove(&(due, subject));
+        self.due.insert((until, subject));
+        if let Some(question) = self.questions.get_mut(&subject) {
+            question.due = until;
+        }
+    }
+
+    /// Notes that a space is asked, if it is not asked too much at once.
+    fn send(&mut self, subject: Subject, to: SpaceId, now: Now) -> bool {
+        let Some(question) = self.questions.get_mut(&subject) else { return false };
+        let count = self.out.entry(to).or_default();
+        // One that had no answer is out no longer.
+        if question.out_to != Some(to) && *count >= OUT_MAX {
+            let due = question.due;
+            self.postpone(due, subject, now.plus_us(FULL_US));
+            return false;
+        }
+        *count += usize::from(question.out_to.replace(to) != Some(to));
+        true
     }
 
     /// The question is asked again later.
@@ -136,12 +162,19 @@ impl Leader {
 
     /// Asks what is due, and forgets decisions whose parts are all settled.
     pub(super) fn consult(&mut self, work: &mut Work) {
-        while self.across.consulting.out < OUT_MAX
-            && let Some(subject) = self.across.consulting.next(work.now)
-        {
+        while let Some(subject) = self.across.consulting.next(work.now) {
             match question(subject, work) {
-                Some(consult) => work.replies.push(Reply::Consult(consult)),
-                None => _ = self.across.consulting.end(subject),
+                Asking::Over => _ = self.across.consulting.end(subject),
+                Asking::NotYet => self.across.consulting.again(subject, work.now),
+                Asking::ByHand(why) => {
+                    self.across.consulting.unreached = Some(why);
+                    self.across.consulting.again(subject, work.now);
+                }
+                Asking::Now(consult) => {
+                    if self.across.consulting.send(subject, consult.space(), work.now) {
+                        work.replies.push(Reply::Consult(consult));
+                    }
+                }
             }
         }
         let done = &mut self.across.consulting.done;
@@ -207,19 +240,39 @@ impl Leader {
     }
 }
 
-/// The question about a subject; none if that is over.
-fn question(subject: Subject, work: &Work) -> Option<Consult> {
+/// The question about a subject.
+enum Asking {
+    Now(Consult),
+    /// What would be told may still be lost.
+    NotYet,
+    /// Nobody who can be asked knows: with a sentence.
+    ByHand(String),
+    Over,
+}
+
+fn question(subject: Subject, work: &Work) -> Asking {
     match subject {
         Subject::Part(prepared) => {
-            let part = work.replica.prepares.get(prepared)?;
-            Some(Consult::Inquire { coordinator: part.coordinator, of: part.of, prepared })
+            let Some(part) = work.replica.prepares.get(prepared) else { return Asking::Over };
+            if part.view.number < work.config.view_first {
+                // The coordinator may have forgotten since what it decided.
+                return Asking::ByHand(format!(
+                    "a part of transaction {} was prepared before this space was restored: its operator settles it (`tercel settle`)",
+                    part.of
+                ));
+            }
+            Asking::Now(Consult::Inquire { coordinator: part.coordinator, of: part.of, prepared })
         }
         Subject::Decision(stamp, participant) => {
-            let decided = work.replica.decisions.at(stamp)?;
-            let part = decided.parts.iter().find(|part| part.space == participant)?;
+            let Some(decided) = work.replica.decisions.at(stamp) else { return Asking::Over };
+            let part = decided.parts.iter().find(|part| part.space == participant);
+            let Some(part) = part else { return Asking::Over };
+            if stamp > work.pages.visible() && !dropped(Rule::ToldUnstable) {
+                return Asking::NotYet;
+            }
             let seen = Some(decided.seen_at(stamp, work.space));
             let settle = Settle { of: decided.op, coordinator: work.space, prepared: part.at, seen };
-            Some(Consult::Settle { participant, settle })
+            Asking::Now(Consult::Settle { participant, settle })
         }
     }
 }

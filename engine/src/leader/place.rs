@@ -195,10 +195,18 @@ impl Leader {
     /// Free bytes of a page with the newest version of everything in it, and with what a large transaction
     /// will leave there; none of one that is not at hand.
     fn room(&self, page: PageId, work: &mut Work) -> isize {
-        let free = work.pages.extents(page).map_or(0, |extents| extents.free());
-        // Each object that a part will make there leaves a forward at least.
-        let promised = work.replica.prepares.promised_in(page).count() * (FORWARD_BYTES + SLOT_BYTES);
-        free - promised as isize - self.large.as_ref().map_or(0, |large| large.placing.will_take(page))
+        let Some(extents) = work.pages.extents(page) else { return 0 };
+        // Each object that a part will make there leaves a forward at least, and its slot is in the table.
+        let promised = work
+            .replica
+            .prepares
+            .promised_in(page)
+            .fold((0, extents.slots), |(count, slots), slot| (count + 1, slots.max(slot + 1)));
+        let slots = (promised.1 - extents.slots) as usize;
+        let reserved = promised.0 * FORWARD_BYTES + slots * SLOT_BYTES;
+        extents.free()
+            - reserved as isize
+            - self.large.as_ref().map_or(0, |large| large.placing.will_take(page))
     }
 
     /// Finds a place for every write. A refusal leaves no trace.

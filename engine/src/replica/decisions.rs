@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{OpId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, OpId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::Prepared;
 use tercel_wire::message::form::Form;
 use tercel_wire::vector::{Seen, Vector};
@@ -64,6 +64,18 @@ impl Decisions {
             self.all.remove(&stamp);
             self.sum.remove(&row(stamp, op));
         }
+    }
+
+    /// A space is gone for good: nothing is told to it any more.
+    pub(super) fn forget_space(&mut self, space: SpaceId) {
+        self.all.values_mut().for_each(|decided| decided.parts.retain(|part| part.space != space));
+        let done = self.all.values().filter(|decided| decided.parts.is_empty()).map(|decided| decided.op);
+        done.collect::<Vec<_>>().into_iter().for_each(|op| self.forget(op));
+    }
+
+    /// The number of decisions that a client has asked for.
+    pub fn count_of(&self, client: ClientId) -> usize {
+        self.all.values().filter(|decided| decided.op.client == client).count()
     }
 
     /// The decision about a transaction, and its stamp.
@@ -127,7 +139,6 @@ fn row(stamp: Stamp, op: OpId) -> [u64; 4] {
 mod tests {
     use super::*;
     use crate::replica::entry::{Head, Logged};
-    use tercel_wire::id::ClientId;
     use tercel_wire::message::CommitEffects;
 
     #[test]

@@ -286,7 +286,10 @@ impl Replica {
                 self.answers.forget(*client);
             }
             Entry::Members(members) => self.members = Some(members.clone()),
-            Entry::Depend(on) => self.dependencies.join(stamp, on),
+            Entry::Depend(on) => {
+                self.dependencies.join(stamp, on);
+                on.forgotten().for_each(|space| self.decisions.forget_space(space));
+            }
             Entry::Forget(ops) => ops.iter().for_each(|op| self.decisions.forget(*op)),
             Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
             Entry::Genesis

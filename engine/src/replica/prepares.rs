@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp};
+use tercel_wire::id::{ClientId, OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};
 use tercel_wire::message::CommitEffects;
 
 use super::digest::RowSum;
@@ -26,6 +26,7 @@ pub struct Prepares {
     /// Those of them that will be made.
     made: BTreeSet<Oref>,
     bytes: usize,
+    by_client: Map<ClientId, usize>,
     /// Parts whose settlement may not be visible yet, with its stamp. No ordered state: only what is told to
     /// readers needs them.
     settled: VecDeque<(Stamp, Stamp)>,
@@ -39,6 +40,9 @@ pub struct Part {
     pub of: OpId,
     /// The space that decides it.
     pub coordinator: SpaceId,
+    /// The client that had it prepared, and the view in which it did.
+    pub client: ClientId,
+    pub view: ViewId,
     /// The entry by which it was prepared.
     payload: Vec<u8>,
 }
@@ -68,7 +72,9 @@ impl Prepares {
         }
         self.bytes += payload.len();
         self.sum.add(&row(stamp, prepare.of, prepare.coordinator));
-        let part = Part { of: prepare.of, coordinator: prepare.coordinator, payload };
+        let OpId { client, view, .. } = prepare.logged.head.op;
+        *self.by_client.entry(client).or_default() += 1;
+        let part = Part { of: prepare.of, coordinator: prepare.coordinator, client, view, payload };
         self.parts.insert(stamp, part);
     }
 
@@ -89,6 +95,12 @@ impl Prepares {
             self.made.remove(&w.oref);
         }
         self.bytes -= part.payload.len();
+        if let Some(count) = self.by_client.get_mut(&part.client) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_client.remove(&part.client);
+            }
+        }
         self.sum.remove(&row(prepared, part.of, part.coordinator));
         self.settled.push_back((prepared, at));
     }
@@ -148,6 +160,11 @@ impl Prepares {
         self.parts.iter().map(|(stamp, part)| (*stamp, part))
     }
 
+    /// The number of parts that a client has had prepared.
+    pub fn count_of(&self, client: ClientId) -> usize {
+        self.by_client.get(&client).copied().unwrap_or(0)
+    }
+
     /// The number of parts.
     pub fn len(&self) -> usize {
         self.parts.len()
@@ -200,7 +217,6 @@ fn row(stamp: Stamp, of: OpId, coordinator: SpaceId) -> [u64; 5] {
 mod tests {
     use super::*;
     use crate::replica::entry::{Head, Logged};
-    use tercel_wire::id::{ClientId, ViewId};
     use tercel_wire::message::Write;
 
     const OBJECT: [u8; 8] = [16, 0, 0, 0, 1, 2, 3, 4];

@@ -2,6 +2,7 @@
 
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
 use tercel_wire::message::{Decide, FromServer, Limit, Nothing, Prepare, Refusal};
+use tercel_wire::vector::VECTOR_MAX;
 
 use super::{Cx, Sessions};
 use crate::leader::{Asked, Body, Role};
@@ -41,6 +42,8 @@ impl Sessions {
         let is_one = !parts.is_empty()
             && spaces.len() == parts.len()
             && spaces.len() < limits::SPACES_MAX
+            // Beside its own stamp.
+            && seen.len() < VECTOR_MAX
             && !spaces.contains(&cx.work.space);
         if !is_one {
             return cx.verdict(asked, op, Err(Refusal::Invalid(Oref::NULL)));
@@ -61,7 +64,8 @@ impl Sessions {
 
     /// A client asks to be answered once no prepare up to a stamp is unsettled.
     pub(super) fn await_settled(&mut self, asked: Asked, upto: Stamp, cx: &mut Cx) {
-        if self.echoing.awaiting.len() >= limits::SESSIONS_MAX {
+        let of_conn = self.echoing.awaiting.iter().filter(|(other, _)| other.conn == asked.conn).count();
+        if of_conn >= limits::AWAITING_MAX || self.echoing.awaiting.len() >= limits::SESSIONS_MAX {
             return cx.refuse(asked, Refusal::FULL, "too many clients wait for settlements at once");
         }
         self.echoing.awaiting.push((asked, upto));
