@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::{Address, Addresses, SessionToken};
 use tercel_term::fail::Failure;
 
@@ -489,17 +489,18 @@ A space that has prepared its part of a transaction holds what the transaction r
 Servers find it out by themselves: see --peer of `tercel serve`. Settle by hand only where the space that decides is gone for good, \
 or has lost its history, and do the same in all other spaces of the transaction: it is committed in all of them or in none. \
 `tercel stat` lists what is prepared. The exit code is 1 if nothing is at that stamp.")]
+#[command(group = ArgGroup::new("end").required(true).args(["commit", "abort"]))]
 pub struct Settle {
     /// The stamp of the prepare, as `tercel stat` lists it
     #[arg(long, value_name = "STAMP")]
     pub prepared: u64,
     /// It was committed: have its changes here
-    #[arg(long, required_unless_present = "abort", conflicts_with = "abort")]
+    #[arg(long)]
     pub commit: bool,
     /// It was not, and never will be
-    #[arg(long)]
+    #[arg(long, conflicts_with = "commit")]
     pub abort: bool,
-    /// What the transaction had seen of other spaces, if that is known: the token of a session that has seen
+    /// The states of other spaces that it had seen, if they are known: the token of a session that has seen
     /// it committed
     #[arg(long, value_name = "TOKEN", requires = "commit")]
     pub seen: Option<SessionToken>,
@@ -694,8 +695,11 @@ mod tests {
             let names = arg.get_long().into_iter().chain(arg.get_all_aliases().into_iter().flatten());
             names.into_iter().any(|name| name == "server")
         });
-        let needed = command.get_positionals().filter(|arg| arg.is_required_set()).map(|_| "x");
-        let own = path.iter().copied().chain(needed).map(String::from).collect();
+        let needed = command.get_arguments().filter(|arg| arg.is_required_set());
+        let needed = needed.map(|arg| arg.get_long().map_or("x".into(), |long| format!("--{long}=1")));
+        let ends = command.get_groups().filter(|group| group.is_required_set());
+        let ends = ends.filter_map(|group| Some(format!("--{}", group.get_args().next()?)));
+        let own = path.iter().map(ToString::to_string).chain(needed).chain(ends).collect();
         let below = command.get_subcommands().flat_map(|below| lines_without_server(below, &path));
         takes_server.then_some(own).into_iter().chain(below).collect()
     }

@@ -18,21 +18,20 @@ use tercel::tools::wire::frame::{self, Kind};
 use tercel::{Client, Object, Spaces, Tx};
 use tercel_testkit::process::{err, out, until};
 
-use crate::common::{Serving, free, in_one_line, tercel};
+use crate::common::{Serving, free, in_one_line, leader, tercel};
+use crate::group::three;
 
 const PAY: &str = "TERCEL_TEST_PAY";
-const PAYER: &str = "across::payer_pays_from_one_space_to_the_other";
+const PAYER: &str = "across::client_killed_before_the_decision_has_paid_nothing";
 
 #[derive(Object)]
 struct Purse {
     cents: i64,
 }
 
-/// Pays once between the spaces that the variable names, as the process that is killed.
-#[test]
-fn payer_pays_from_one_space_to_the_other() {
-    let Ok(at) = std::env::var(PAY) else { return };
-    let (from, to) = at.split_once(',').unwrap();
+/// Pays once between two spaces, as the process that is killed.
+fn pay(at: &str) {
+    let (from, to) = at.rsplit_once(',').unwrap();
     let spaces = Spaces::connect([("from", from), ("to", to)]).unwrap();
     let paid = spaces.session().unwrap().run(|cut| {
         let purse = cut.space("from")?.get_root::<Purse>("purse")?;
@@ -62,10 +61,14 @@ impl Bank {
         let mut bank = Bank { dir: tempfile::tempdir().unwrap(), at, gates, servers: [None, None] };
         for i in [0, 1] {
             bank.start(i);
-            let client = Client::connect(&bank.at[i]).unwrap();
-            client.run(|tx| tx.set_root("purse", tx.create(&Purse { cents: 100 })?)).unwrap();
+            bank.make_purse(i);
         }
         bank
+    }
+
+    fn make_purse(&self, i: usize) {
+        let client = Client::connect(&self.at[i]).unwrap();
+        client.run(|tx| tx.set_root("purse", tx.create(&Purse { cents: 100 })?)).unwrap();
     }
 
     fn start(&mut self, i: usize) {
@@ -74,9 +77,10 @@ impl Bank {
             Some(Serving::start_with(&data, &["--listen", &self.at[i], "--peer", &self.gates[1 - i]]));
     }
 
-    /// From now on the servers reach each other.
-    fn open_gates(&self) {
-        self.gates.iter().zip(&self.at).for_each(|(gate, at)| relay(gate, at, None));
+    /// From now on a server is reached by the other one.
+    fn open_gate(&self, i: usize) {
+        let ways = self.gates[i].split(',').zip(self.at[i].split(','));
+        ways.for_each(|(gate, at)| relay(gate, at, None));
     }
 
     fn kill(&mut self, i: usize) {
@@ -185,10 +189,14 @@ fn pass_on(from: &mut TcpStream, mut to: &TcpStream, held: Held) {
 
 #[test]
 fn client_killed_before_the_decision_has_paid_nothing() {
+    if let Ok(at) = std::env::var(PAY) {
+        return pay(&at);
+    }
     let bank = Bank::open();
     drop(bank.pay_until(0, Kind::Decide));
     bank.until_prepared(1);
-    bank.open_gates();
+    // The participant asks.
+    bank.open_gate(0);
     bank.until_prepared(0);
     assert_eq!((bank.cents(0), bank.cents(1)), (100, 100));
 }
@@ -198,7 +206,8 @@ fn client_killed_behind_the_decision_has_paid() {
     let bank = Bank::open();
     drop(bank.pay_until(1, Kind::Settle));
     bank.until_prepared(1);
-    bank.open_gates();
+    // The coordinator tells.
+    bank.open_gate(1);
     bank.until_prepared(0);
     assert_eq!((bank.cents(0), bank.cents(1)), (90, 110));
 }
@@ -215,14 +224,32 @@ fn killed_servers_end_what_they_had_begun() {
         bank.start(1);
         bank.until_prepared(1);
         bank.start(0);
-        bank.open_gates();
+        (0..2).for_each(|i| bank.open_gate(i));
         bank.until_prepared(0);
         assert_eq!((bank.cents(0), bank.cents(1)), cents);
     }
 }
 
+/// A group decides, and its leader is killed: the next one knows what was decided.
 #[test]
-fn prepared_part_of_a_lost_space_is_settled_by_hand() {
+fn next_leader_is_asked_what_was_decided() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ats, mut members) = three(dir.path());
+    let gates = [[free(), free(), free()].join(","), free()];
+    let mut bank = Bank { dir, at: [ats.join(","), free()], gates, servers: [None, None] };
+    bank.start(1);
+    (0..2).for_each(|i| bank.make_purse(i));
+    drop(bank.pay_until(1, Kind::Settle));
+    let leads = leader(&bank.at[0]);
+    drop(members.remove(ats.iter().position(|at| *at == leads).unwrap()));
+    bank.until_prepared(1);
+    bank.open_gate(0);
+    bank.until_prepared(0);
+    assert_eq!((bank.cents(0), bank.cents(1)), (90, 110));
+}
+
+#[test]
+fn part_of_lost_space_is_settled_by_hand() {
     for (at, kind, end, cents) in [(0, Kind::Decide, "--abort", 100), (1, Kind::Settle, "--commit", 110)] {
         let mut bank = Bank::open();
         drop(bank.pay_until(at, kind));

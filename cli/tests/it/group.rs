@@ -127,7 +127,7 @@ fn member_follows_leader_that_came_meanwhile() {
 }
 
 /// A group of three that all vote, of which the first leads.
-fn three(dir: &Path) -> ([String; 3], Vec<Serving>) {
+pub fn three(dir: &Path) -> ([String; 3], Vec<Serving>) {
     let ats = [free(), free(), free()];
     out(&tercel(&["group", "init", "--data", &at(dir, "0"), "--advertise", &ats[0]]));
     let mut all = vec![logged(dir, "0", &["--listen", &ats[0]], 0)];

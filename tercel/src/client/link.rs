@@ -36,7 +36,8 @@ fn connect(at: &Addresses) -> Result<Box<dyn Link>, Error> {
 const CACHE_BYTES: usize = 512 << 10;
 
 impl ServerBuilder {
-    /// Names a server of another space, or with commas the members of its group: [`ServerConfig::peers`](crate::ServerConfig::peers).
+    /// Names a server of another space, or with commas the members of its group:
+    /// [`ServerConfig::peers`](crate::ServerConfig::peers).
     pub fn peer<A>(mut self, servers: A) -> ServerBuilder
     where
         A: TryInto<Addresses>,

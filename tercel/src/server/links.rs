@@ -1,9 +1,9 @@
-//! Links to servers of other spaces, for transactions over several: what the machine wants to ask or tell
-//! there is carried by clients.
+//! Links to servers of other spaces, which carry the machine's questions about transactions over several.
 //!
-//! Each peer has a thread and, while it is in use, a client of its own. So a peer that cannot be reached holds
-//! up neither another one nor the loop. The space of a peer is known once it was reached: a question about
-//! a space that no peer is known to serve goes to all peers that were not reached yet.
+//! Each peer has a thread and, while it is in use, a client of its own. So a peer that cannot be reached
+//! holds up neither another one nor the loop. The space of a peer is known once it was reached: a question
+//! about a space that no peer is known to serve goes to all peers that were not reached yet. The machine has
+//! few questions out at once, and so bounds what waits here.
 //!
 //! The invariant: the machine is answered once, whether the question went to one peer or to several. If a
 //! thread ends early, the machine asks again.
@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tercel_engine::Error;
@@ -48,18 +48,16 @@ pub(super) struct Links {
 
 struct Linked {
     peer: Peer,
-    space: Arc<Space>,
-    /// Its thread, which begins with the first question and ends when this is dropped.
-    to: Option<Sender<Arc<Question>>>,
+    /// The space that it served when it was reached last; 0 before.
+    space: Arc<AtomicU64>,
+    /// It begins with the first question and ends when the sender is dropped.
+    thread: Option<(Sender<Arc<Question>>, JoinHandle<()>)>,
 }
-
-/// The space that a peer served when it was reached last; 0 before.
-type Space = AtomicU64;
 
 impl Links {
     pub(super) fn new(peers: Vec<Peer>, handle: Handle<Post>) -> Links {
-        let peers = peers.into_iter().map(|peer| Linked { peer, space: Arc::default(), to: None }).collect();
-        Links { peers, handle }
+        let peers = peers.into_iter().map(|peer| Linked { peer, space: Arc::default(), thread: None });
+        Links { peers: peers.collect(), handle }
     }
 
     /// Begins to carry what the machine says to another space; the answer is posted.
@@ -67,55 +65,59 @@ impl Links {
     /// # Errors
     /// A sentence for the operator if there is no peer to carry it to. Nothing is posted then.
     pub(super) fn consult(&mut self, view: ViewId, consult: &Consult) -> Result<(), String> {
-        let space = consult.space();
-        let is_at = |peer: &Linked, space: u64| peer.space.load(Ordering::Relaxed) == space;
-        let known = self.peers.iter().any(|peer| is_at(peer, space.0));
-        let asked = if known { space.0 } else { 0 };
-        let senders: Vec<_> =
-            self.peers.iter_mut().filter(|peer| is_at(peer, asked)).filter_map(Linked::sender).collect();
-        if senders.is_empty() {
-            let others = self
-                .peers
-                .iter()
-                .map(|peer| format!("{} serves {:x}", peer.peer.at, peer.space.load(Ordering::Relaxed)));
-            return Err(unreached(space, others));
+        let (space, mut whys) = (consult.space(), Vec::new());
+        let served: Vec<u64> = self.peers.iter().map(|peer| peer.space.load(Ordering::Relaxed)).collect();
+        let asked = if served.contains(&space.0) { space.0 } else { 0 };
+        let mut senders = Vec::new();
+        for (peer, served) in self.peers.iter_mut().zip(served) {
+            if served != asked {
+                // One that was not reached is not asked where another one is known to serve the space.
+                whys.extend((served != 0).then(|| format!("{} serves {served:x}", peer.peer.at)));
+                continue;
+            }
+            match peer.sender() {
+                Ok(sender) => senders.push(sender),
+                Err(e) => whys.push(format!("{}: {e}", peer.peer.at)),
+            }
         }
-        let question = Arc::new(Question {
-            view,
-            consult: consult.clone(),
-            left: Mutex::new((senders.len(), Vec::new())),
-            handle: self.handle.clone(),
-        });
+        if senders.is_empty() {
+            return Err(unreached(space, &whys));
+        }
+        let left = Mutex::new((senders.len(), whys));
+        let question =
+            Arc::new(Question { view, consult: consult.clone(), left, handle: self.handle.clone() });
         senders.iter().for_each(|to| _ = to.send(question.clone()));
         Ok(())
     }
 }
 
 /// Says that a space is not reached, why, and what its operator does.
-fn unreached(space: SpaceId, why: impl Iterator<Item = String>) -> String {
-    let why: Vec<String> = why.collect();
-    let why = if why.is_empty() { "this server has no peers".into() } else { why.join("; ") };
+fn unreached(space: SpaceId, whys: &[String]) -> String {
+    let whys = if whys.is_empty() { "this server has no peers".into() } else { whys.join("; ") };
     format!(
-        "space {:x} is not reached: {why}; start a server of it, and this one with `--peer ADDRESS` of that one",
+        "space {:x} is not reached: {whys}; start a server of it, and this one with `--peer ADDRESS` of that one",
         space.0
     )
 }
 
 impl Linked {
-    /// The way to its thread; none if the system refuses the thread.
-    fn sender(&mut self) -> Option<Sender<Arc<Question>>> {
-        if self.to.is_none() {
-            let (to, questions) = channel();
-            let mut carrier = Carrier { peer: self.peer.clone(), space: self.space.clone() };
-            let spawned =
-                thread::Builder::new().name("tercel-link".into()).spawn(move || carrier.run(&questions));
-            self.to = spawned.is_ok().then_some(to);
+    /// The way to its thread, which is begun if need be.
+    fn sender(&mut self) -> std::io::Result<Sender<Arc<Question>>> {
+        if let Some((to, thread)) = &self.thread
+            && !thread.is_finished()
+        {
+            return Ok(to.clone());
         }
-        self.to.clone()
+        let (to, questions) = channel();
+        let (peer, space) = (self.peer.clone(), self.space.clone());
+        let thread = thread::Builder::new().name("tercel-link".into());
+        let thread = thread.spawn(move || carry_all(&peer, &space, &questions))?;
+        self.thread = Some((to.clone(), thread));
+        Ok(to)
     }
 }
 
-/// What is to be said to another space, with all peers that may serve it.
+/// A message to another space, with all peers that may serve it.
 struct Question {
     view: ViewId,
     consult: Consult,
@@ -134,75 +136,55 @@ impl Question {
 
     /// A peer could not carry it. The last one answers for all.
     fn give_up(&self, at: &Addresses, why: &dyn Display) {
-        let mut left = unpoison(self.left.lock());
-        left.1.push(format!("{at}: {why}"));
-        match left.0 {
-            0 => {}
-            1 => {
-                let whys = std::mem::take(&mut left.1);
-                drop(left);
-                let space = self.consult.space();
-                self.answer(Consulted::Failed(unreached(space, whys.into_iter())));
+        let whys = {
+            let (left, whys) = &mut *unpoison(self.left.lock());
+            whys.push(format!("{at}: {why}"));
+            if *left > 1 {
+                *left -= 1;
+                return;
             }
-            _ => left.0 -= 1,
-        }
-    }
-}
-
-/// The thread of a peer.
-struct Carrier {
-    peer: Peer,
-    space: Arc<Space>,
-}
-
-impl Carrier {
-    /// Carries questions until the server has stopped.
-    fn run(&mut self, questions: &Receiver<Arc<Question>>) {
-        let mut link = None;
-        loop {
-            let first = match link {
-                Some(_) => questions.recv_timeout(DISUSE_MAX),
-                None => questions.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            link = match first {
-                Ok(first) => {
-                    let all = [first].into_iter().chain(questions.try_iter()).collect();
-                    self.carry(link, all)
-                }
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        }
-    }
-
-    /// Carries questions, all at once, and waits a bounded time for the answers. Gives the client back if it
-    /// can be used again.
-    fn carry(&self, link: Option<Box<dyn Link>>, questions: Vec<Arc<Question>>) -> Option<Box<dyn Link>> {
-        let at = &self.peer.at;
-        let reached = link.map_or_else(|| (self.peer.connect)(at), Ok);
-        let reached = reached.and_then(|link| Ok((space_of(link.port()?)?, link)));
-        let (space, link) = match reached {
-            Ok(reached) => reached,
-            Err(e) => {
-                // Another server may come to be there.
-                self.space.store(0, Ordering::Relaxed);
-                questions.iter().for_each(|question| question.give_up(at, &e));
-                return None;
-            }
+            std::mem::take(whys)
         };
-        self.space.store(space.0, Ordering::Relaxed);
-        let is_here = |question: &Arc<Question>| question.consult.space() == space;
-        let (here, elsewhere): (Vec<_>, Vec<_>) = questions.into_iter().partition(is_here);
-        let other = format!("it serves {:x}", space.0);
-        elsewhere.iter().for_each(|question| question.give_up(at, &other));
-        let asking = here.iter().map(|question| Asking { question, call: None }).collect();
-        match ask(&*link, asking) {
-            Ok(()) => Some(link),
-            // Connected anew, it may be another server.
-            Err((e, unanswered)) => {
-                unanswered.iter().for_each(|asking| asking.question.give_up(at, &e));
-                None
-            }
+        self.answer(Consulted::Failed(unreached(self.consult.space(), &whys)));
+    }
+}
+
+/// The thread of a peer: carries questions until the server has stopped.
+fn carry_all(peer: &Peer, space: &AtomicU64, questions: &Receiver<Arc<Question>>) {
+    let mut link = None;
+    loop {
+        let first = match link {
+            Some(_) => questions.recv_timeout(DISUSE_MAX),
+            None => questions.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        link = match first {
+            Ok(first) => carry(peer, space, link, [first].into_iter().chain(questions.try_iter()).collect()),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Carries questions, all at once, and waits a bounded time for the answers. Gives the client back if it can
+/// be used again: connected anew, it may be another server.
+fn carry(
+    Peer { at, connect }: &Peer,
+    space: &AtomicU64,
+    link: Option<Box<dyn Link>>,
+    mut questions: Vec<Arc<Question>>,
+) -> Option<Box<dyn Link>> {
+    let reached = link.map_or_else(|| connect(at), Ok).and_then(|link| Ok((space_of(link.port()?)?, link)));
+    space.store(reached.as_ref().map_or(0, |(space, _)| space.0), Ordering::Relaxed);
+    match reached {
+        Ok((space, link)) => {
+            let other = format!("it serves {:x}", space.0);
+            let elsewhere = questions.extract_if(.., |question| question.consult.space() != space);
+            elsewhere.for_each(|question| question.give_up(at, &other));
+            ask(&*link, at, &questions).then_some(link)
+        }
+        Err(e) => {
+            questions.iter().for_each(|question| question.give_up(at, &e));
+            None
         }
     }
 }
@@ -217,16 +199,32 @@ fn space_of(port: &dyn Port) -> Result<SpaceId, Error> {
     Ok(space)
 }
 
-/// A question under way, with its call once it is sent.
-struct Asking<'a> {
-    question: &'a Question,
-    call: Option<u64>,
+/// Asks until all are answered. Says whether they were.
+fn ask(link: &dyn Link, at: &Addresses, questions: &[Arc<Question>]) -> bool {
+    let mut asking: Vec<(&Question, Option<u64>)> = questions.iter().map(|one| (&**one, None)).collect();
+    let asked = link.port().and_then(|port| {
+        port.drive(Some(port.now().plus(ANSWER_MAX)), &mut |home, _| {
+            asking.retain_mut(|(question, call)| match step(home, &question.consult, call) {
+                Some(answer) => {
+                    let space = question.consult.space().0;
+                    let failed = |e| Consulted::Failed(format!("space {space:x} refuses: {e}"));
+                    question.answer(answer.unwrap_or_else(failed));
+                    false
+                }
+                None => true,
+            });
+            if asking.is_empty() { Step::Done } else { Step::Wait }
+        })
+    });
+    let failed = asked.as_ref().err().into_iter();
+    failed.for_each(|e| asking.iter().for_each(|(question, _)| question.give_up(at, e)));
+    asked.is_ok()
 }
 
 /// Sends what is to be said to the space of a client, or looks for the answer.
 ///
 /// # Errors
-/// As that of a commit.
+/// As of a commit.
 pub(crate) fn step(
     home: &mut dyn Home,
     consult: &Consult,
@@ -244,28 +242,6 @@ pub(crate) fn step(
         }
     }
     across.answered((*call)?)
-}
-
-/// Asks until all are answered.
-///
-/// # Errors
-/// Why some were not, with those.
-fn ask<'a>(link: &dyn Link, mut asking: Vec<Asking<'a>>) -> Result<(), (Error, Vec<Asking<'a>>)> {
-    let asked = link.port().and_then(|port| {
-        port.drive(Some(port.now().plus(ANSWER_MAX)), &mut |home, _| {
-            asking.retain_mut(|Asking { question, call }| match step(home, &question.consult, call) {
-                Some(answer) => {
-                    let space = question.consult.space().0;
-                    let failed = |e| Consulted::Failed(format!("space {space:x} refuses: {e}"));
-                    question.answer(answer.unwrap_or_else(failed));
-                    false
-                }
-                None => true,
-            });
-            if asking.is_empty() { Step::Done } else { Step::Wait }
-        })
-    });
-    asked.map_err(|e| (e, asking))
 }
 
 /// The wait for a peer's answers. The machine asks again later.
@@ -313,7 +289,7 @@ mod tests {
         }
 
         // Of the one it is known now that it serves another space.
-        let mut links = Links { peers: links.peers.drain(..1).collect(), ..links };
+        links.peers.truncate(1);
         let why = links.consult(view, &consult).unwrap_err();
         assert!(why.contains(&format!("{other} serves {:x}", server.space().0)), "{why}");
         server.stop().unwrap();
