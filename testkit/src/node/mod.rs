@@ -59,8 +59,7 @@ pub struct Running<H = ()> {
     pub cuts: u32,
     /// A replica is to be recovered up to there.
     pub recovers: Option<LogPosition>,
-    /// Questions to other spaces, which nobody answers but the host.
-    pub consults: Vec<(ViewId, Consult)>,
+    consults: Vec<(ViewId, Consult)>,
     /// The state that the host keeps.
     pub host: H,
     /// The log is no longer needed below this, and whether it is to be cut there.
@@ -96,6 +95,11 @@ impl<H> Node<H> {
     /// The machine, while it runs.
     pub fn machine_mut(&mut self) -> Option<&mut Server> {
         self.running.as_mut().map(|running| &mut running.machine)
+    }
+
+    /// Questions to other spaces that were not taken yet.
+    pub fn take_consults(&mut self) -> Vec<(ViewId, Consult)> {
+        self.running.as_mut().map(|running| std::mem::take(&mut running.consults)).unwrap_or_default()
     }
 
     /// Begins a recovery from a checkpoint.

@@ -103,9 +103,7 @@ impl Space for World {
     }
 
     fn consults(&self) -> Vec<(usize, ViewId, Consult)> {
-        let mut inner = self.lock();
-        let consults = inner.node.running.as_mut().map(|node| std::mem::take(&mut node.consults));
-        consults.into_iter().flatten().map(|(view, consult)| (0, view, consult)).collect()
+        self.lock().node.take_consults().into_iter().map(|(view, consult)| (0, view, consult)).collect()
     }
 
     fn take(&self, _server: usize, input: Input<'_>) {
@@ -151,8 +149,7 @@ impl Space for Group {
 
     fn consults(&self) -> Vec<(usize, ViewId, Consult)> {
         let take = |(n, node): (usize, &mut Node)| {
-            let consults = node.running.as_mut().map(|node| std::mem::take(&mut node.consults));
-            consults.into_iter().flatten().map(move |(view, consult)| (n, view, consult)).collect::<Vec<_>>()
+            node.take_consults().into_iter().map(move |(view, consult)| (n, view, consult))
         };
         self.with(|w| w.nodes.iter_mut().enumerate().flat_map(take).collect())
     }
@@ -373,6 +370,11 @@ impl Hosts {
         self.depth.fetch_sub(1, Relaxed);
     }
 
+    /// By session: what it was told.
+    fn told(&self) -> Vec<[u64; PAIRS.len()]> {
+        self.knows.lock().unwrap().iter().map(|knows| knows.told).collect()
+    }
+
     fn wrong(&self, what: String) {
         self.counts.wrong.lock().unwrap().push(what);
     }
@@ -466,8 +468,7 @@ impl Hosts {
 
     fn cut(&self, session: usize, isolation: Isolation) {
         let backwards = self.below(2) == 0;
-        let told: Vec<[u64; PAIRS.len()]> =
-            self.knows.lock().unwrap().iter().map(|knows| knows.told).collect();
+        let told = self.told();
         let seen = self.with(session, |its| its.read_with(isolation, |cut| self.look(cut, backwards)));
         if let Ok(all) = seen {
             self.counts.cuts.fetch_add(1, Relaxed);
@@ -499,8 +500,7 @@ impl Hosts {
     /// Reads one space strictly: whatever was acknowledged is there.
     fn strict(&self, session: usize) {
         let at = self.below(SPACES as u64);
-        let told: Vec<[u64; PAIRS.len()]> =
-            self.knows.lock().unwrap().iter().map(|knows| knows.told).collect();
+        let told = self.told();
         let read = self.with(session, |its| {
             its.space(NAMES[at])?.with(Isolation::Strict).read(|tx| {
                 let tallies = &self.kept[at].tallies;
@@ -532,9 +532,8 @@ impl Hosts {
             self.with(0, |its| its.read_with(Isolation::Strict, |cut| self.look(cut, false))).ok()
         });
         let Some(all) = read else { return self.wrong("a transaction is not settled".into()) };
+        self.judge(&all, 0, Isolation::Strict, &self.told());
         let knows = self.knows.lock().unwrap();
-        let told: Vec<[u64; PAIRS.len()]> = knows.iter().map(|knows| knows.told).collect();
-        self.judge(&all, 0, Isolation::Strict, &told);
         for (i, tallies) in all[2..].iter().enumerate() {
             let (session, pair) = (i / PAIRS.len(), i % PAIRS.len());
             let (told, unheard) = (knows[session].told[pair], knows[session].unheard[pair]);
