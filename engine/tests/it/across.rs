@@ -297,7 +297,7 @@ fn participant_asks_what_became_of_its_part() {
         let mut s = space();
         let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
         let mut s = s.restarted();
-        s.pass(500_000);
+        s.pass(2_000_000);
         let consult = s.hand.consults.pop().expect("the coordinator is asked");
         assert_eq!(consult, Consult::Inquire { coordinator: OTHER, of: transaction(1), prepared });
         s.hand.input(Input::Consulted(s.hand.view(), consult, Consulted::Decided(decision, seen)));
