@@ -369,7 +369,7 @@ fn large_transaction_meets_holds() {
 }
 
 #[test]
-fn prepare_that_is_not_visible_here_is_not_called_settled() {
+fn unseen_prepare_is_not_called_settled() {
     let mut s = space();
     let later = Stamp(s.hand.last().0 + 5);
     let said = s.settle(1, later, true);
@@ -379,7 +379,7 @@ fn prepare_that_is_not_visible_here_is_not_called_settled() {
 }
 
 #[test]
-fn part_of_before_a_restore_is_settled_by_hand() {
+fn part_before_a_restore_waits_for_an_operator() {
     let mut s = space();
     let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
     let config = ServerConfig { view_first: 5, ..ServerConfig::default() };
@@ -396,7 +396,7 @@ fn part_of_before_a_restore_is_settled_by_hand() {
 }
 
 #[test]
-fn nothing_is_told_to_a_space_that_is_gone() {
+fn forgotten_space_is_told_nothing() {
     let mut s = space();
     decide(&mut s);
     s.hand.sync();
