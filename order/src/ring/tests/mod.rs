@@ -1,0 +1,83 @@
+//! Rings in small worlds made from seeds: links that lose, double, delay and reorder; cuts of one way or of
+//! both; members that pause, crash and come back, and programs that do not read.
+
+mod check;
+mod world;
+
+use world::{Plan, World};
+
+use super::Level;
+
+/// Runs worlds from seeds. Gives what the first that failed blames.
+fn hunt(seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
+    seeds.into_iter().find_map(|seed| {
+        let run = std::panic::catch_unwind(|| World::new(Plan::of(seed)).run());
+        run.unwrap_or_else(|_| Err("it panics".into())).err().map(|blame| (seed, blame))
+    })
+}
+
+#[test]
+fn members_deliver_alike_and_come_together() {
+    let worlds = std::env::var("TERCEL_TEST_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
+    let found = hunt(0..worlds);
+    assert!(found.is_none(), "seed {}: {}", found.as_ref().unwrap().0, found.as_ref().unwrap().1);
+}
+
+#[test]
+fn worlds_have_changes_crashes_and_messages() {
+    let (mut transitions, mut crashes, mut messages) = (0, 0, 0);
+    for seed in 0..50 {
+        let mut world = World::new(Plan::of(seed));
+        world.run().unwrap();
+        transitions += world.lives.iter().map(|life| life.transitions()).sum::<usize>();
+        crashes += world.lives.iter().filter(|life| life.is_over).count();
+        messages += world.lives.iter().map(|life| life.events.len()).sum::<usize>();
+    }
+    let seen = (transitions, crashes, messages);
+    assert!(transitions > 500 && crashes > 20 && messages > 20_000, "{seen:?}");
+}
+
+/// A message in an idle ring of three, by one who does not hold the token. Gives the microseconds to all.
+fn idle_latency(seed: u64) -> Result<u64, String> {
+    let mut world = World::new(Plan { every_us: 1, until_us: 0, ..Plan::quiet(seed, 3) });
+    world.run()?;
+    world.pass(50_000);
+    let (before, name) = (world.now(), world.submit(2, Level::Safe, 100));
+    world.until("the message", 100_000, |world| world.lives.iter().all(|life| life.has(name)))?;
+    Ok(world.now() - before)
+}
+
+#[test]
+fn idle_ring_sends_little_and_wakes_at_once() {
+    for seed in 0..20 {
+        let latency = idle_latency(seed).unwrap();
+        assert!(latency < 1_500, "{latency} us");
+    }
+    let mut world = World::new(Plan { every_us: 1, until_us: 0, ..Plan::quiet(1, 3) });
+    world.run().unwrap();
+    world.pass(20_000);
+    let before = world.sent;
+    world.pass(1_000_000);
+    // A rotation each 10 ms.
+    assert!(world.sent - before < 450, "{} packets a second", world.sent - before);
+}
+
+/// Each rule is missed when it is dropped. `RUSTFLAGS='--cfg tercel_mutants'` makes it possible.
+#[cfg(tercel_mutants)]
+#[test]
+fn every_dropped_rule_is_noticed() {
+    use tercel_machine::mutant::{Rule, drop_rule};
+
+    for rule in Rule::OF_RINGS {
+        drop_rule(Some(*rule));
+        let found = match rule {
+            Rule::HoldIgnoresMessage => {
+                idle_latency(1).ok().filter(|us| *us > 1_500).map(|us| (1, us.to_string()))
+            }
+            _ => hunt(0..20_000),
+        };
+        drop_rule(None);
+        println!("{rule:?}: {found:?}");
+        assert!(found.is_some(), "{rule:?} can be dropped");
+    }
+}
