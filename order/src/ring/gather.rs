@@ -77,7 +77,7 @@ impl Ring {
     pub(super) fn foreign(&mut self, now: Now, from: Place, ring: RingId, out: &mut Vec<Output>) {
         let is_known = self.current.members.has(from) || self.is_shunned(now, from);
         if self.state == State::Operational && !is_known && !self.is_late {
-            self.numbers.known = self.numbers.known.max(ring.number);
+            self.know(ring.number);
             self.gather(now, self.current.members.and(Set::one(from)), Set::default(), out);
         }
     }
@@ -108,7 +108,7 @@ impl Ring {
 
     /// A member looks for others.
     pub(super) fn take_join(&mut self, now: Now, from: Place, join: Join, out: &mut Vec<Output>) {
-        self.numbers.known = self.numbers.known.max(join.number);
+        self.know(join.number);
         if self.is_late {
             return;
         }

@@ -417,6 +417,13 @@ impl Ring {
         Arc::new(packet.encode(Head { from: self.config.me, group: self.config.group }))
     }
 
+    /// Another member knows a ring of this number. One that cannot be is not believed, so that there is a next.
+    fn know(&mut self, number: u64) {
+        if number < packet::NUMBERS_MAX / 2 {
+            self.numbers.known = self.numbers.known.max(number);
+        }
+    }
+
     /// Agrees to a ring of this number: it is used once.
     fn take_number(&mut self, number: u64, out: &mut Vec<Output>) {
         self.numbers.taken = number;

@@ -16,6 +16,9 @@ pub const DATA_HEAD_BYTES: usize = 29;
 /// Most ranges that a token asks for.
 pub const REQUESTS_MAX: usize = 32;
 
+/// Numbers in packets are below this, so that sums of some do not overflow.
+pub const NUMBERS_MAX: u64 = 1 << 62;
+
 /// The sender of a packet and its group: members with another list of members are not heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
@@ -336,10 +339,9 @@ fn ring(r: &mut Reader<'_>, all: Set) -> Result<RingId, DecodeError> {
     if all.has(ring.leader) { Ok(ring) } else { Err(DecodeError::BadField("leader")) }
 }
 
-/// Reads a number with room above it, so that sums of some do not overflow.
 fn number(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
     let number = r.u64()?;
-    if number < 1 << 62 { Ok(number) } else { Err(DecodeError::BadField("number")) }
+    if number < NUMBERS_MAX { Ok(number) } else { Err(DecodeError::BadField("number")) }
 }
 
 fn set(r: &mut Reader<'_>, of: Set) -> Result<Set, DecodeError> {

@@ -37,6 +37,9 @@ fn worlds_have_changes_crashes_and_messages() {
     assert!(transitions > 500 && crashes > 20 && messages > 20_000, "{seen:?}");
 }
 
+/// Some rotations, and less than the token is held.
+const LATENCY_US: u64 = 1_500;
+
 /// A message in an idle ring of three, by one who does not hold the token. Gives the microseconds to all.
 fn idle_latency(seed: u64) -> Result<u64, String> {
     let mut world = World::new(Plan { every_us: 1, until_us: 0, ..Plan::quiet(seed, 3) });
@@ -51,7 +54,7 @@ fn idle_latency(seed: u64) -> Result<u64, String> {
 fn idle_ring_sends_little_and_wakes_at_once() {
     for seed in 0..20 {
         let latency = idle_latency(seed).unwrap();
-        assert!(latency < 1_500, "{latency} us");
+        assert!(latency < LATENCY_US, "{latency} us");
     }
     let mut world = World::new(Plan { every_us: 1, until_us: 0, ..Plan::quiet(1, 3) });
     world.run().unwrap();
@@ -79,5 +82,63 @@ fn every_dropped_rule_is_noticed() {
         drop_rule(None);
         println!("{rule:?}: {found:?}");
         assert!(found.is_some(), "{rule:?} can be dropped");
+    }
+}
+
+#[test]
+fn packets_have_the_bytes_of_their_version() {
+    use super::members::{Place, RingId, Set};
+    use super::packet::{self, Commit, Data, Entry, Head, Holds, Join, Packet, Token};
+
+    let ring = RingId { number: 5, leader: Place(1) };
+    let members = Set(0b110);
+    let (rows, wanted, number, recovered) = (vec![7, 9], vec![(8, 2)], 9, 3);
+    let (done, complete) = (Set(0b110), Set(0b100));
+    let (sent_bytes, backlog_bytes, idle) = (1_000, 2_000, 1);
+    let token = Token {
+        ring,
+        hop: 12,
+        members,
+        number,
+        rows,
+        wanted,
+        sent_bytes,
+        backlog_bytes,
+        idle,
+        recovered,
+        done,
+        complete,
+    };
+    let entry = Entry { ring: RingId::NONE, whole: 4, highest: 6, owed: Set(0b111) };
+    let packets = [
+        (
+            Packet::Data(Data { ring, number: 2, holds: Holds::Safe, body: &[3, 1, 0, 42] }),
+            "01010201000000000000020500000000000000010200000000000000010301002a",
+        ),
+        (
+            Packet::Token(token),
+            "01020201000000000000020500000000000000010c00000000000000060009000000000000000700\
+             0000000000000900000000000000e8030000d0070000010300000000000000060004000108000000\
+             000000000200",
+        ),
+        (
+            Packet::Join(Join { heard: Set(0b111), failed: Set(1), number: 4 }),
+            "0103020100000000000002070001000400000000000000",
+        ),
+        (
+            Packet::Commit(Commit { ring, hop: 1, members, entries: vec![entry] }),
+            "01040201000000000000020500000000000000010100000000000000060000000000000000000004\
+             0000000000000006000000000000000700",
+        ),
+        (Packet::Cancel(ring), "0105020100000000000002050000000000000001"),
+        (Packet::Beacon(ring), "0106020100000000000002050000000000000001"),
+    ];
+    for (packet, golden) in packets {
+        let bytes = packet.encode(Head { from: Place(2), group: 0x0102 });
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden, "{packet:?}");
+        assert_eq!(packet::decode(&bytes, 0x0102, 3).map(|read| read.1), Ok(packet));
+        assert!(packet::decode(&bytes, 0x0103, 3).is_err() && packet::decode(&bytes, 0x0102, 2).is_err());
+        (0..bytes.len().min(29)).for_each(|end| assert!(packet::decode(&bytes[..end], 0x0102, 3).is_err()));
     }
 }
