@@ -50,6 +50,12 @@ impl Ring {
     /// Leaves the token and looks for members.
     pub(super) fn gather(&mut self, now: Now, heard: Set, failed: Set, out: &mut Vec<Output>) {
         let me = Set::one(self.config.me);
+        // The others may go by a ring whose last word has come and is not answered yet.
+        if let Some(Packet::Token(token)) = &self.tokens.arrived
+            && token.complete == token.members
+        {
+            self.install(now, out);
+        }
         self.state = State::Gather;
         self.next = None;
         self.tokens = Tokens::new();
@@ -115,13 +121,21 @@ impl Ring {
         let me = self.config.me;
         match (&self.next, self.state) {
             (_, State::Gather) => {}
-            (Some(next), _) => {
+            (Some(next), state) => {
                 // Others are asked in when this ring is there.
-                if !next.epoch.members.has(from) || join.number < next.epoch.id.number {
+                if !next.epoch.members.has(from) {
                     return;
                 }
-                let heard = next.epoch.members;
-                self.gather(now, heard, Set::default(), out);
+                // It does not agree any longer: a ring of these does not come about.
+                let Gather { heard, failed, .. } = self.gather;
+                let is_news = !join.heard.is_in(heard) || !join.failed.is_in(failed);
+                if state == State::Commit && is_news {
+                    self.gather(now, heard, failed, out);
+                } else if join.number >= next.epoch.id.number {
+                    self.gather(now, next.epoch.members, Set::default(), out);
+                } else {
+                    return;
+                }
             }
             (None, _) => {
                 let is_mate = self.current.members.has(from);
@@ -238,9 +252,11 @@ impl Ring {
             self.take_number(commit.ring.number, out);
             self.state = State::Commit;
             self.next = Some(Next::new(Epoch::new(commit.ring, commit.members)));
-            let store = &self.current.store;
+            let Epoch { id: ring, store, safe, owed, .. } = &self.current;
             let (whole, highest) = (store.whole(), store.highest());
-            commit.entries.push(Entry { ring: self.current.id, whole, highest, owed: self.current.owed });
+            // They are safe because this member has them, too.
+            let safe = (*safe).min(whole);
+            commit.entries.push(Entry { ring: *ring, whole, highest, safe, owed: *owed });
         } else {
             self.begin_recovery(&commit);
         }

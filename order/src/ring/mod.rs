@@ -4,12 +4,12 @@
 //! A token goes from member to member, and its holder numbers what it sends. *Agreed* delivery waits for all
 //! lower numbers, *safe* delivery also for every member to have the message: each writes into the token, in a
 //! row of its own, up to where it has everything. When a member is gone, the others gather, form a ring of a
-//! higher number, and give each other what some of them lack of the ring before. Members that go together from
-//! one configuration to the next deliver the same messages before it (extended virtual synchrony).
+//! higher number, and give each other what some of them lack of the ring before. Members that go together
+//! from one configuration to the next deliver the same messages before it (extended virtual synchrony).
 //!
 //! Nothing here is durable but the number of a ring, so that none is used twice. A configuration is *primary*
-//! if it has most of the configured members: no two disjoint configurations are primary, but a member that was
-//! away is not told what it missed. Programs that need that keep a log, or a space.
+//! if it has most of the configured members: no two disjoint configurations are primary, but a member that
+//! was away is not told what it missed. Programs that need that keep a log, or a space.
 //!
 //! | file | its noun |
 //! |---|---|
@@ -381,7 +381,8 @@ impl Ring {
         while !self.is_full && self.deliver_next(out) {}
     }
 
-    /// Delivers the next packet of the current ring, if it is there and may be delivered in its configuration.
+    /// Delivers the next packet of the current ring, if it is there and may be delivered in its
+    /// configuration.
     fn deliver_next(&mut self, out: &mut Vec<Output>) -> bool {
         let number = self.current.delivered + 1;
         let Some(bytes) = self.current.store.get(number).cloned() else { return false };
@@ -417,7 +418,8 @@ impl Ring {
         Arc::new(packet.encode(Head { from: self.config.me, group: self.config.group }))
     }
 
-    /// Another member knows a ring of this number. One that cannot be is not believed, so that there is a next.
+    /// Another member knows a ring of this number. One that cannot be is not believed, so that there is a
+    /// next.
     fn know(&mut self, number: u64) {
         if number < packet::NUMBERS_MAX / 2 {
             self.numbers.known = self.numbers.known.max(number);

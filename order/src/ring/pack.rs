@@ -1,8 +1,8 @@
 //! Messages into packets, and back: small ones share a packet, large ones go in pieces.
 //!
-//! A body is chunks, one behind the other: flags, length, bytes. A message begins with one chunk and ends with
-//! one, perhaps the same; its chunks are in the packets of its sender in order. What a sender has placed of a
-//! message when the ring ends without the message's end is worth nothing: it begins anew.
+//! A body is chunks, one behind the other: flags, length, bytes. A message begins with one chunk and ends
+//! with one, perhaps the same; its chunks are in the packets of its sender in order. What a sender has placed
+//! of a message when the ring ends without the message's end is worth nothing: it begins anew.
 
 use std::collections::VecDeque;
 

@@ -131,6 +131,8 @@ pub struct Entry {
     pub whole: u64,
     /// The highest number that it has.
     pub highest: u64,
+    /// It knows that all members of that ring have everything up to here.
+    pub safe: u64,
     /// Members whose messages it must deliver beyond a gap.
     pub owed: Set,
 }
@@ -304,6 +306,7 @@ impl Commit {
             put_ring(entry.ring, out);
             out.put_u64(entry.whole);
             out.put_u64(entry.highest);
+            out.put_u64(entry.safe);
             out.put_u16(entry.owed.0);
         }
     }
@@ -316,9 +319,10 @@ fn commit(r: &mut Reader<'_>, all: Set) -> Result<Commit, DecodeError> {
     let count = hop.min(members.count() as u64) as usize;
     let mut entries = Vec::with_capacity(count);
     for _ in 0..count {
-        let entry =
-            Entry { ring: self::ring(r, all)?, whole: number(r)?, highest: number(r)?, owed: set(r, all)? };
-        if entry.whole > entry.highest {
+        let ring = self::ring(r, all)?;
+        let (whole, highest, safe) = (number(r)?, number(r)?, number(r)?);
+        let entry = Entry { ring, whole, highest, safe, owed: set(r, all)? };
+        if entry.whole > entry.highest || entry.safe > entry.whole {
             return Err(DecodeError::BadField("whole"));
         }
         entries.push(entry);

@@ -47,6 +47,9 @@ impl Ring {
         next.owed = entries().fold(next.together, |owed, (_, entry)| owed.and(entry.owed));
         let least = entries().map(|(_, entry)| entry.whole).min().unwrap_or(0);
         let most = entries().map(|(_, entry)| entry.whole).max().unwrap_or(0);
+        // All end the configuration at the same message.
+        let safe = entries().map(|(_, entry)| entry.safe).max().unwrap_or(0);
+        self.current.safe = self.current.safe.max(safe);
         let has_most = entries().find(|(_, entry)| entry.whole == most).map(|(place, _)| place);
         let store = &self.current.store;
         // A member alone sends what all have that it has; the rest, whoever has it.
@@ -149,8 +152,8 @@ impl Ring {
         self.deliver(out);
     }
 
-    /// Delivers the rest of the current ring: in its own configuration what may be, and behind the transitional
-    /// one what the members that come along have.
+    /// Delivers the rest of the current ring: in its own configuration what may be, and behind the
+    /// transitional one what the members that come along have.
     fn end_current(&mut self, next: &Next, out: &mut Vec<Output>) {
         while self.deliver_next(out) {}
         let (ring, members) = (self.current.id, next.together);
@@ -163,7 +166,8 @@ impl Ring {
         self.deliver_rest(next.owed, out);
     }
 
-    /// Delivers the rest of the current ring; beyond a gap only messages of these members, of which all is there.
+    /// Delivers the rest of the current ring; beyond a gap only messages of these members, of which all is
+    /// there.
     fn deliver_rest(&mut self, of: Set, out: &mut Vec<Output>) {
         for number in self.current.delivered + 1..=self.current.store.highest() {
             let Some(bytes) = self.current.store.get(number).cloned() else { continue };

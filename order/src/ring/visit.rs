@@ -12,7 +12,7 @@ use tercel_machine::time::Now;
 use super::members::{Place, RingId, Set};
 use super::packet::{DATA_HEAD_BYTES, Data, Holds, Packet, REQUESTS_MAX, Token};
 use super::store::{KEPT_MAX, OUTSTANDING_MAX};
-use super::{Level, NEVER, Output, Ring, State};
+use super::{Config, Level, NEVER, Output, Ring, State};
 
 /// A ring in which nothing has changed for so many rotations is idle.
 const IDLE_ROTATIONS: u8 = 2;
@@ -294,7 +294,10 @@ impl Ring {
 
     /// Sends a token on, and keeps it until something shows that it has arrived.
     pub(super) fn pass(&mut self, now: Now, members: Set, token: Packet<'static>, out: &mut Vec<Output>) {
-        self.tokens.lost_at = now.plus_us(self.config.lost_us);
+        // A ring that does not come about is given up as a member that does not agree is.
+        let Config { lost_us, consensus_us, .. } = self.config;
+        let patience_us = if self.state == State::Commit { consensus_us } else { lost_us };
+        self.tokens.lost_at = now.plus_us(patience_us);
         let to = members.after(self.config.me).unwrap_or(self.config.me);
         if to == self.config.me {
             self.tokens.arrived = Some(token);

@@ -37,6 +37,15 @@ fn worlds_have_changes_crashes_and_messages() {
     assert!(transitions > 500 && crashes > 20 && messages > 20_000, "{seen:?}");
 }
 
+#[test]
+fn members_that_begin_together_meet_at_once() {
+    for seed in 0..200 {
+        let mut world = World::new(Plan::quiet(seed, 2 + seed as usize % 4));
+        let met = world.until("one ring", 15_000, World::is_one_ring);
+        met.unwrap_or_else(|blame| panic!("seed {seed}: {blame}"));
+    }
+}
+
 /// Some rotations, and less than the token is held.
 const LATENCY_US: u64 = 1_500;
 
@@ -109,7 +118,7 @@ fn packets_have_the_bytes_of_their_version() {
         done,
         complete,
     };
-    let entry = Entry { ring: RingId::NONE, whole: 4, highest: 6, owed: Set(0b111) };
+    let entry = Entry { ring: RingId::NONE, whole: 4, highest: 6, safe: 3, owed: Set(0b111) };
     let packets = [
         (
             Packet::Data(Data { ring, number: 2, holds: Holds::Safe, body: &[3, 1, 0, 42] }),
@@ -128,7 +137,7 @@ fn packets_have_the_bytes_of_their_version() {
         (
             Packet::Commit(Commit { ring, hop: 1, members, entries: vec![entry] }),
             "01040201000000000000020500000000000000010100000000000000060000000000000000000004\
-             0000000000000006000000000000000700",
+             00000000000000060000000000000003000000000000000700",
         ),
         (Packet::Cancel(ring), "0105020100000000000002050000000000000001"),
         (Packet::Beacon(ring), "0106020100000000000002050000000000000001"),
