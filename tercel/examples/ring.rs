@@ -99,7 +99,7 @@ pub fn run() -> Result<Vec<i64>, Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-ring-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     // Addresses of this host that no other process uses.
-    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let [d, c, b, a] = std::process::id().to_le_bytes();
     let members = [1, 2, 3].map(|me| (me, SocketAddr::from(([127, 64 | a | b, c, d], 7_000 + me as u16))));
     let join = |me, count| Replica::join(me, &members, &dir, count);
     let (once, again) = (3 * 5_050, 4 * 5_050);

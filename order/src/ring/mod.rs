@@ -93,7 +93,7 @@ impl Config {
             behind_bytes: 24 << 10,
             lost_us: 300_000,
             // Longer than a thread usually waits for a core.
-            resend_us: 5_000,
+            resend_us: 2_000,
             hold_us: 100_000,
             join_us: 20_000,
             consensus_us: 200_000,

@@ -18,7 +18,7 @@ use super::{Config, Level, NEVER, Output, Ring, State};
 const IDLE_ROTATIONS: u8 = 2;
 
 /// Times that a token is sent again, each twice as late as the one before.
-const RESENDS_MAX: u32 = 6;
+const RESENDS_MAX: u32 = 7;
 
 /// A member's side of the token.
 #[derive(Debug)]

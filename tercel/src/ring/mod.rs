@@ -308,7 +308,7 @@ impl Shared {
 
     fn wake(&self) {
         // It fails only if the thread is to be woken so often already.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
     }
 
     /// The thread ends, with a reason.

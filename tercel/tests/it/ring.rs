@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Addresses that no other process of this host has, by its number.
 fn members(process: u32, count: u16) -> Vec<(u64, SocketAddr)> {
-    let [_, a, b, c] = process.to_be_bytes();
+    let [c, b, a, _] = process.to_le_bytes();
     let at = |n| SocketAddr::from((Ipv4Addr::new(127, a + 1, b, c), 7_100 + n));
     (1..=count).map(|n| (n.into(), at(n))).collect()
 }
@@ -36,7 +36,7 @@ fn message(run: u8, number: u32) -> (Vec<u8>, Level) {
     };
     let mut bytes = vec![run; 5 + length];
     bytes[1..5].copy_from_slice(&number.to_le_bytes());
-    (bytes, if number % 3 == 0 { Level::Safe } else { Level::Agreed })
+    (bytes, if number.is_multiple_of(3) { Level::Safe } else { Level::Agreed })
 }
 
 fn send_all(ring: &Ring, run: u8) {
@@ -119,7 +119,7 @@ fn killed_member_returns_and_others_agree() {
     });
     if let Some(at) = one.iter().zip(&two).position(|(a, b)| a != b) {
         let around = |all: &[Delivery]| {
-            all[at.saturating_sub(2)..all.len().min(at + 3)].iter().map(|it| brief(it)).collect::<Vec<_>>()
+            all[at.saturating_sub(2)..all.len().min(at + 3)].iter().map(brief).collect::<Vec<_>>()
         };
         panic!("two members are given other things: {:#?} and {:#?}", around(&one), around(&two));
     }
