@@ -16,8 +16,8 @@ use super::report::number;
 use super::{COMMIT, Options};
 
 /// The suites in the order of the document.
-const SUITES: [&str; 13] = [
-    "commit", "bank", "oo7", "graph", "flex", "rpc", "events", "proxy", "group", "stale", "idle", "load",
+const SUITES: [&str; 14] = [
+    "commit", "bank", "oo7", "graph", "flex", "rpc", "events", "proxy", "group", "ring", "stale", "idle", "load",
     "churn",
 ];
 

@@ -38,6 +38,7 @@ mod quotes;
 mod read_only;
 mod reconnects;
 mod repair;
+mod ring;
 mod sends;
 mod services;
 mod session;
