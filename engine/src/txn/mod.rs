@@ -42,10 +42,11 @@ pub use commit::Committed;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
-pub use home::{Heard, Home, LocalWrite, Located, Search, Wanted, WatchId, Watcher};
+pub use home::{Heard, Home, LocalWrite, Located, Search, StoredObject, Wanted, WatchId, Watcher};
 pub(crate) use places::Places;
 pub use places::{Hold, Place};
 pub(crate) use read::Boxed;
+pub use read::stored;
 pub use watch::{Change, Found, Query, Source, Watch};
 
 /// A thread's way to a home: holds its lock, carries out what the home wants done, waits.
