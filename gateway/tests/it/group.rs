@@ -1,0 +1,1 @@
+//! Gateways over a group, of which members and gateways die.
