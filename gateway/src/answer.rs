@@ -110,8 +110,8 @@ pub fn error(e: &Error) -> Answer {
     refused_with(status, body)
 }
 
-/// The status of an error, the next step if its text has none, and whether a call was executed that ended with
-/// it, if that is in doubt.
+/// The status of an error, the next step if its text has none, and how far a call was executed that ended so,
+/// if that is in doubt.
 fn kind(e: &Error) -> (StatusCode, &'static str, Option<&'static str>) {
     const LATER: &str = "send it again";
     const LOOK: &str = "it was executed once at most: look whether it was before you send it again";

@@ -1,43 +1,23 @@
 //! Calls of methods and procedures, as the servers describe them.
 
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 use serde_json::{Value, json};
 use tercel::tools::wire::interface::{Interface, Method};
 use tercel::tools::{Described, Reply};
-use tercel::{Client, Error, Oref};
+use tercel::{Error, Oref};
 
 use crate::answer::{self, Answer};
+use crate::asked::Asked;
+use crate::gate::{Gate, PATIENCE, located};
 use crate::json::call::{Target, Wrong, arguments, only, to_json};
-use crate::routes::{Asked, Gate, PATIENCE, Route, located};
+use crate::route::Route;
 
 /// The header of a key under which a call is executed at most once.
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-
-/// The interfaces that the servers offer, as they were last asked.
-#[derive(Debug, Default)]
-pub struct Offered(RwLock<Option<(Instant, Vec<Arc<Interface>>)>>);
-
-/// Time after which the servers are asked again. A server that has others by then refuses a call.
-const OFFERED_FOR: Duration = Duration::from_secs(2);
-
-impl Offered {
-    /// The interfaces, asked for after `since` at the earliest.
-    pub fn get(&self, client: &Client, since: Option<Instant>) -> Result<Vec<Arc<Interface>>, Error> {
-        let now = Instant::now();
-        let is_good = |at: Instant| since.map_or(now - at < OFFERED_FOR, |since| at >= since);
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((_, known)) = known.filter(|(at, _)| is_good(*at)) {
-            return Ok(known);
-        }
-        let all: Vec<_> = tercel::tools::interfaces(client)?.into_iter().map(Arc::new).collect();
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some((now, all.clone()));
-        Ok(all)
-    }
-}
 
 /// A call that can be made.
 pub struct Ready {

@@ -8,7 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::routes::Route;
+use crate::route::Route;
 
 /// The counts of a gateway, since its start.
 #[derive(Debug, Default)]
@@ -45,12 +45,12 @@ pub struct Told(pub Arc<Counts>);
 impl Collector for Told {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let all = || Route::ALL.iter().zip(&self.0.0);
+        let all = || Route::ALL.iter().map(|(_, name)| *name).zip(&self.0.0);
         let help = "requests by route and first digit of the status";
         let mut metric = encoder.encode_descriptor("gateway_requests", help, None, MetricType::Counter)?;
         for (route, of) in all() {
             for (digit, n) in (1..).zip(&of.outcomes).filter(|(_, n)| load(n) > 0) {
-                let labels = [("route", route.name().to_string()), ("outcome", format!("{digit}xx"))];
+                let labels = [("route", route.to_string()), ("outcome", format!("{digit}xx"))];
                 metric.encode_family(&labels)?.encode_counter::<NoLabels, u64, u64>(&load(n), None)?;
             }
         }
@@ -62,7 +62,7 @@ impl Collector for Told {
             let buckets: Vec<(f64, u64)> = bounds.zip(of.times.iter().map(load)).collect();
             let (sum, count) = (load(&of.sum_us) as f64 / 1e6, buckets.iter().map(|(_, n)| n).sum());
             if count > 0 {
-                let labels = [("route", route.name())];
+                let labels = [("route", route)];
                 metric.encode_family(&labels)?.encode_histogram::<NoLabels>(sum, count, &buckets, None)?;
             }
         }

@@ -1,7 +1,7 @@
 //! Connections and their bounds, and the way of a request: head, body, answer.
 //!
-//! A request that can be answered from the cache is answered on the thread that read it. Every other one goes to
-//! a thread that may wait for a server, and there are as many of these as requests may be in flight. The
+//! A request that can be answered from the cache is answered on the thread that read it. Every other one goes
+//! to a thread that may wait for a server, and there are as many of these as requests may be in flight. The
 //! invariant: nothing that a peer sends or withholds takes more than the bounds below.
 
 use std::convert::Infallible;
@@ -22,12 +22,11 @@ use tokio::{task, time};
 
 use crate::Config;
 use crate::answer::{Answer, refused};
-use crate::routes::{Asked, Gate};
+use crate::asked::Asked;
+use crate::gate::{Gate, IN_FLIGHT_MAX};
 
 /// Connections at once; more wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 1_024;
-/// Requests that may wait for a server at once, each on a thread of its own; more are refused.
-pub const IN_FLIGHT_MAX: usize = 64;
 /// The body of a request.
 const BODY_BYTES_MAX: usize = 8 << 20;
 /// The head of a request, and what a connection buffers.
@@ -88,7 +87,12 @@ async fn answer(request: Request<Incoming>, gate: &Arc<Gate>, idle: Duration) ->
     let begun = Instant::now();
     let (asked, body) = Asked::of(request);
     let route = asked.route;
-    let answer = match gate.from_cache(&asked) {
+    let answer = match gate.cached(&asked) {
+        _ if asked.is_foreign(gate.is_public) => refused(
+            StatusCode::FORBIDDEN,
+            "a page of another site may not ask here",
+            "name the gateway by its address, or localhost, from a program or its own console",
+        ),
         Some(answer) => answer,
         None if asked.wants_events() => gate.clone().watch(asked).await,
         None => waiting(gate, asked, body, idle).await,

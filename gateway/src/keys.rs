@@ -1,9 +1,10 @@
-//! Calls under a key of their caller: executed at most once, whichever gateway receives them, and however often.
+//! Calls under a key of their caller: executed at most once, at whatever gateways they arrive, and however
+//! often.
 //!
-//! A key is an object of the space. It is claimed by a commit before the call is sent, and its answer is written
-//! there by another before the caller has it. So a repetition finds the answer, or a claim without one: the call
-//! is then under way, or its gateway has ended, and it is not sent a second time. A claim goes again only if
-//! it is known that the call was not executed.
+//! A key is an object of the space. It is claimed by a commit before the call is sent, and its answer is
+//! committed beside it before the caller has it. A repetition thus finds the answer, or a claim without one:
+//! the call is then under way, or its gateway has ended, and it is not sent a second time. A claim goes again
+//! only if it is known that the call was not executed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,9 +17,10 @@ use tercel::collections::Map;
 use tercel::{Error, Isolation, Object, Ref, Text, Tx};
 
 use crate::answer::{self, Answer, Content, refused, with};
+use crate::asked::Asked;
 use crate::calls::{Ready, told};
+use crate::gate::{Gate, PATIENCE};
 use crate::json::call::Wrong;
-use crate::routes::{Asked, Gate, PATIENCE};
 
 /// The root of the keys.
 const ROOT: &str = "gateway.keys";
@@ -41,7 +43,7 @@ struct Keys {
 #[derive(Object)]
 #[object(name = "gateway.Key")]
 struct Key {
-    /// Of what was asked for: a key stands for one request.
+    /// A digest of the request, for a key stands for one.
     digest: u64,
     /// The status of the answer; 0 if there is none yet.
     status: u16,
@@ -134,7 +136,7 @@ impl Gate {
         })
     }
 
-    /// Writes an answer beside its key. Without that the caller is not told it, for it could not be told again.
+    /// Writes an answer beside its key. The caller is not told an answer that could not be told again.
     fn keep(&self, place: Ref<Key>, answer: &Answer) -> Result<(), Error> {
         let body = match answer.body() {
             Content::Whole(Some(body)) => std::str::from_utf8(body).unwrap_or_default(),

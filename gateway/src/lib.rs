@@ -1,30 +1,37 @@
 //! HTTP/1.1 in front of Tercel servers, for programs that are not written in Rust: objects and calls as JSON,
 //! changes as server-sent events, counters, and a console in the browser.
 //!
-//! A gateway is a client of the space and nothing more: it decides nothing, keeps nothing on disk, and any number
-//! of them may stand before the same servers. Nothing here encrypts. What it reads comes from the client's cache,
-//! by the catalogue of the space, and what it calls goes by the descriptions that the servers give.
+//! A gateway is a client of the space and nothing more: it decides nothing, keeps nothing on disk, and several
+//! may stand before the same servers. Nothing here encrypts. Objects come from the client's cache, by the
+//! catalogue of the space; calls go by the descriptions that the servers give.
 //!
 //! | module | its noun |
 //! |---|---|
 //! | [`json`] | objects, calls and interfaces as JSON; the command shows them in the same form |
 //! | [`status`] | a server's status, for people and for Prometheus |
 //! | `http` | connections, their bounds, and the way of a request |
-//! | `routes` | what is answered where |
-//! | `answer` | answers, and errors as answers |
+//! | `route`, `routes` | the routes, and what is answered at each |
+//! | `asked`, `answer` | a request; an answer, and errors as answers |
+//! | `gate` | the state that all requests share |
+//! | `objects`, `servers` | objects and roots; how the servers are |
 //! | `calls`, `keys` | calls, and those that are executed at most once under a key |
 //! | `watch` | streams of events |
 //! | `openapi` | what the space and its servers offer, described |
 //! | `counts` | requests by route and outcome |
 
 mod answer;
+mod asked;
 mod calls;
 mod counts;
+mod gate;
 mod http;
 pub mod json;
 mod keys;
+mod objects;
 mod openapi;
+mod route;
 mod routes;
+mod servers;
 pub mod status;
 mod watch;
 
@@ -39,7 +46,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::watch as told;
 
-use routes::Gate;
+use gate::{Gate, IN_FLIGHT_MAX, STREAMS_MAX};
 
 /// The settings of a gateway.
 #[derive(Debug, Clone)]
@@ -125,7 +132,7 @@ impl Gateway {
         let client = Client::connect_with(config.servers.clone(), of_client)?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX)))
-            .max_blocking_threads(http::IN_FLIGHT_MAX)
+            .max_blocking_threads(IN_FLIGHT_MAX)
             .thread_name("tercel-gateway")
             .enable_all()
             .build()?;
@@ -172,4 +179,4 @@ const THREADS_MAX: usize = 4;
 
 /// Transactions of the client: one a request in flight, and one a stream of changes, with some to spare for
 /// hits.
-const TRANSACTIONS_MAX: usize = http::IN_FLIGHT_MAX + 192;
+const TRANSACTIONS_MAX: usize = IN_FLIGHT_MAX + STREAMS_MAX + 64;

@@ -8,9 +8,9 @@ use tercel::tools::wire::layout::{Layout, Shape};
 use tercel::tools::wire::schema::Scalar;
 
 use crate::answer::{self, Answer};
+use crate::gate::Gate;
 use crate::json::call::Wrong;
 use crate::json::interfaces::{line, types};
-use crate::routes::Gate;
 
 /// Classes below are the system's own.
 const USER_CLASS_MIN: u16 = 16;

@@ -1,7 +1,7 @@
 //! Server-sent events: changes of an object or a root, and the status of the servers.
 //!
-//! A stream has a thread, because a watch waits as threads do. The invariant: an event's id is a token behind all
-//! that the stream has told, so a reader that comes back with it misses nothing.
+//! A stream has a thread, because a watch waits as threads do. The invariant: an event's id is a token of a
+//! state that the reader was told, so a reader that comes back with it misses nothing.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,10 +16,10 @@ use tercel::{Any, Error, Oref, Ref, Token, Watch};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::{self, Answer, Content, refused, with};
-use crate::routes::{Asked, Gate, Route, located, shown};
+use crate::asked::Asked;
+use crate::gate::{Gate, STREAMS_MAX, located, shown};
+use crate::route::Route;
 
-/// Streams at once.
-pub const WATCHES_MAX: usize = 128;
 /// Events that wait for their reader. Changes behind them join, so none is lost.
 const EVENTS_MAX: usize = 16;
 /// Silence after which a comment goes out, so that nobody on the way takes the stream for dead.
@@ -59,7 +59,7 @@ impl Gate {
     /// Begins a stream, and says so or why not.
     pub async fn watch(self: Arc<Gate>, asked: Asked) -> Answer {
         let Ok(room) = self.streams.clone().try_acquire_owned() else {
-            let what = format!("{WATCHES_MAX} streams are open, which are all that this gateway has");
+            let what = format!("{STREAMS_MAX} streams are open, which are all that this gateway has");
             return refused(StatusCode::SERVICE_UNAVAILABLE, &what, "close some, or run another gateway");
         };
         let (to, events) = mpsc::channel(EVENTS_MAX);
@@ -92,10 +92,6 @@ impl Gate {
                 refused(StatusCode::SERVICE_UNAVAILABLE, "the system has no thread for it", "try again later")
             }
         }
-    }
-
-    fn is_stopped(&self) -> bool {
-        *self.stopped.borrow()
     }
 
     fn tell_status(&self, events: &mut Events) {
@@ -150,8 +146,7 @@ impl Watched {
 
     /// Tells changes until nobody reads, or the gateway stops.
     fn tell(mut self, gate: &Gate, events: &mut Events) {
-        let mut at = self.watch.token();
-        let first = if self.anew { "anew" } else { "state" };
+        let (at, first) = (self.watch.token(), if self.anew { "anew" } else { "state" });
         if !events.send("retry: 1000\n\n".into())
             || !self.resumes && !self.tell_state(gate, events, at, first)
         {
@@ -161,15 +156,13 @@ impl Watched {
             match self.watch.next_within(ROUND) {
                 Ok(None) => {}
                 Ok(Some(change)) => {
-                    // Of one thing that is watched no other change is ready then.
-                    at = change.token;
-                    if !self.tell_state(gate, events, at, "change") {
+                    if !self.tell_state(gate, events, change.token, "change") {
                         return;
                     }
                 }
                 Err(e) => {
                     let next = "the stream ends here: connect again";
-                    events.tell(Some(at), "error", &json!({ "error": e.to_string(), "next": next }));
+                    events.tell(None, "error", &json!({ "error": e.to_string(), "next": next }));
                     return;
                 }
             }

@@ -1,5 +1,5 @@
-//! `gateway.get.cached`: objects of the cache by HTTP, beside the same bytes from a bare handler of hyper. It stands
-//! apart, for its figures are of a process to itself.
+//! `gateway.get.cached`: objects of the cache by HTTP, beside the same bytes from a bare handler of hyper. It
+//! stands apart, for its figures are of a process to itself.
 
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -78,7 +78,7 @@ fn asked(at: SocketAddr) -> String {
                 stream.get_ref().set_nodelay(true).unwrap();
                 let (mut line, mut body) = (String::new(), Vec::new());
                 for _ in 0..REQUESTS {
-                    let request = b"GET /v1/objects/ann HTTP/1.1\r\nHost: here\r\n\r\n";
+                    let request = b"GET /v1/objects/ann HTTP/1.1\r\nHost: localhost\r\n\r\n";
                     stream.get_mut().write_all(request).unwrap();
                     loop {
                         line.clear();

@@ -8,7 +8,7 @@ use crate::common::{Serving, err, imported, in_one_line, out, tercel};
 
 fn get(at: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(at).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
     said

@@ -14,7 +14,7 @@ use super::interfaces;
 /// The reason why a request cannot be done, by the party that must act.
 #[derive(Debug)]
 pub enum Wrong {
-    /// What is named is not there.
+    /// A name that leads nowhere.
     Absent(Said),
     /// It cannot be meant.
     Invalid(Said),

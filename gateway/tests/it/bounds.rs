@@ -14,7 +14,8 @@ fn body_beyond_bound_is_refused() {
     let world = World::new();
     let got = {
         let mut stream = TcpStream::connect(world.at()).unwrap();
-        let head_only = "POST /v1/services/Clock/add HTTP/1.1\r\nHost: a\r\nContent-Length: 8388609\r\n\r\n";
+        let head_only =
+            "POST /v1/services/Clock/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8388609\r\n\r\n";
         stream.write_all(head_only.as_bytes()).unwrap();
         head(&mut BufReader::new(stream)).unwrap().0
     };
@@ -30,8 +31,8 @@ fn silent_peers_are_let_go() {
     for sent in [
         "",
         "GET /v1/health HT",
-        "GET /v1/health HTTP/1.1\r\nHost: a\r\n\r\n",
-        "POST /v1/services/Clock/add HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n[1",
+        "GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "POST /v1/services/Clock/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n[1",
     ] {
         let mut stream = TcpStream::connect(world.at()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -52,6 +53,31 @@ fn other_machines_are_refused_without_word() {
     let public = Gateway::start(public).unwrap();
     let at = ([127, 0, 0, 1], public.address().port()).into();
     assert_eq!(request(at, "GET", "/v1/health", &[], "").status, 200);
+}
+
+#[test]
+fn pages_of_other_sites_are_refused() {
+    let world = World::new();
+    let own = format!("http://{}", world.at());
+    for (header, value, status) in [
+        ("Origin", "http://elsewhere.example", 403),
+        ("Origin", "null", 403),
+        ("Origin", own.as_str(), 200),
+        ("X-Other", "1", 200),
+    ] {
+        let got = send_to(&world, &world.at().to_string(), (header, value));
+        assert_eq!(got, status, "{header}: {value}");
+    }
+    assert_eq!(send_to(&world, "elsewhere.example:8470", ("X-Other", "1")), 403);
+    assert_eq!(send_to(&world, "localhost:8470", ("X-Other", "1")), 200);
+}
+
+/// The status of a call with a header.
+fn send_to(world: &World, host: &str, (name, value): (&str, &str)) -> u16 {
+    let mut stream = TcpStream::connect(world.at()).unwrap();
+    let head = format!("POST /v1/services/Clock/tick HTTP/1.1\r\nHost: {host}\r\n{name}: {value}\r\n");
+    stream.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).unwrap();
+    crate::common::head(&mut BufReader::new(stream)).unwrap().0
 }
 
 #[test]
