@@ -11,6 +11,7 @@ use crate::answer::{self, Answer};
 use crate::gate::Gate;
 use crate::json::call::Wrong;
 use crate::json::interfaces::{line, types};
+use crate::route::Route;
 
 /// Classes below are the system's own.
 const USER_CLASS_MIN: u16 = 16;
@@ -60,48 +61,36 @@ fn fixed() -> Map<String, Value> {
         let responses = json!({ "200": { "description": "as the summary says" }, "default": refusal() });
         json!({ "get": { "summary": summary, "parameters": takes, "responses": responses } })
     };
-    let parameter = |name: &str, place: &str, about: &str| {
-        let required = place == "path";
-        json!({ "name": name, "in": place, "required": required, "description": about, "schema": { "type": "string" } })
-    };
     let object = parameter("object", "path", "PAGE.SLOT, or a root's name");
     let fresh = parameter("fresh", "query", "strict, stale or bounded:MS");
     let at_least = parameter("at_least", "query", "the Tercel-Token of an earlier answer");
     let last = parameter("Last-Event-ID", "header", "the id of the last event that was read");
+    let status = "The servers' status; once a second as events, if text/event-stream is accepted.";
     let all = [
-        ("/v1/health", get("Says whether a server serves.", &[])),
-        (
-            "/v1/status",
-            get("The servers' status; once a second as events, if text/event-stream is accepted.", &[]),
-        ),
-        ("/metrics", get("Counters for Prometheus.", &[])),
-        ("/v1/roots", get("The roots of the space.", &[fresh.clone(), at_least.clone()])),
-        ("/v1/services", get("The interfaces of objects and services.", &[])),
-        ("/v1/objects/{object}", get("An object, with an ETag.", &[object.clone(), fresh, at_least])),
-        (
-            "/v1/watch/{object}",
-            get("Changes of an object or a root, as server-sent events.", &[object, last]),
-        ),
+        (Route::Health, get("Says whether a server serves.", &[])),
+        (Route::Status, get(status, &[])),
+        (Route::Metrics, get("Counters for Prometheus.", &[])),
+        (Route::Roots, get("The roots of the space.", &[fresh.clone(), at_least.clone()])),
+        (Route::Services, get("The interfaces of objects and services.", &[])),
+        (Route::Object, get("An object, with an ETag.", &[object.clone(), fresh, at_least])),
+        (Route::Watch, get("Changes of an object or a root, as server-sent events.", &[object, last])),
     ];
-    all.into_iter().map(|(path, item)| (path.to_string(), item)).collect()
+    all.into_iter().map(|(route, item)| (route.name().to_string(), item)).collect()
 }
 
 fn operation(i: &Interface, m: &Method) -> Value {
-    let mut takes = vec![json!({
-        "name": "Idempotency-Key", "in": "header", "required": false, "schema": { "type": "string" },
-        "description": "the call is executed at most once under it",
-    })];
+    let about = "the call is executed at most once under it";
+    let mut takes = vec![parameter("Idempotency-Key", "header", about)];
     if !i.is_service() {
         let about = format!("PAGE.SLOT, or a root's name, of an object of class {}", i.class);
-        takes.push(json!({
-            "name": "object", "in": "path", "required": true, "description": about, "schema": { "type": "string" },
-        }));
+        takes.push(parameter("object", "path", &about));
     }
     let gives = m.gives.fields().first().map_or(json!({ "type": "null" }), |f| shape(&f.shape));
     let gives = json!({ "type": "object", "properties": { "gives": gives } });
     let mut responses = json!({ "200": described("what it gives", gives), "default": refusal() });
     if let Some(fails) = m.fails.fields().first() {
-        let fails = json!({ "type": "object", "properties": { "error": { "type": "string" }, "fails": shape(&fails.shape) } });
+        let properties = json!({ "error": { "type": "string" }, "fails": shape(&fails.shape) });
+        let fails = json!({ "type": "object", "properties": properties });
         responses["422"] = described("its own error", fails);
     }
     json!({
@@ -112,6 +101,11 @@ fn operation(i: &Interface, m: &Method) -> Value {
         "requestBody": { "content": { "application/json": { "schema": record(&m.takes) } } },
         "responses": responses,
     })
+}
+
+fn parameter(name: &str, place: &str, about: &str) -> Value {
+    let (is_needed, text) = (place == "path", json!({ "type": "string" }));
+    json!({ "name": name, "in": place, "required": is_needed, "description": about, "schema": text })
 }
 
 fn described(about: &str, schema: Value) -> Value {
@@ -157,7 +151,8 @@ fn shape(of: &Shape) -> Value {
         Shape::Text => json!({ "type": "string" }),
         Shape::Bytes => json!({ "type": "string", "description": "two hexadecimal digits a byte" }),
         Shape::Ref(class) => {
-            json!({ "type": ["string", "null"], "description": format!("PAGE.SLOT of {}", if class.is_empty() { "any object" } else { class }) })
+            let of = if class.is_empty() { "any object" } else { class };
+            json!({ "type": ["string", "null"], "description": format!("PAGE.SLOT of {of}") })
         }
         Shape::Far(_) => json!({ "type": ["string", "null"], "description": "a reference with its space" }),
         Shape::List(of) => json!({ "type": "array", "items": shape(of) }),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tercel::group::{health_of, status_of};
-use tercel::{Error, HealthState};
+use tercel::{Address, Error, Health, HealthState};
 
 use crate::answer::{self, Answer, of_type, refused};
 use crate::counts::Told;
@@ -14,54 +14,35 @@ use crate::json::call::Wrong;
 use crate::status::{self, OPEN_METRICS};
 
 impl Gate {
-    /// The first of the servers that answers: one that waits to be asked again is as good as none.
-    pub fn health(&self) -> Result<Answer, Wrong> {
-        let (mut last, mut failed) = (None, Error::Timeout(None));
+    /// The answer of the first server that gives a good one, else the last that there was.
+    fn ask<T>(
+        &self,
+        ask: impl Fn(&Address) -> Result<T, Error>,
+        is_good: impl Fn(&T) -> bool,
+    ) -> Result<T, Error> {
+        let mut found = Err(Error::Timeout(None));
         for server in self.servers.iter() {
-            match health_of(server, ASK) {
-                Ok(health) => {
-                    let serves = matches!(health.state, HealthState::Serving | HealthState::Following);
-                    last = Some(health);
-                    if serves {
-                        break;
-                    }
-                }
-                Err(e) => failed = e,
+            match ask(server) {
+                Ok(answer) if is_good(&answer) => return Ok(answer),
+                Ok(answer) => found = Ok(answer),
+                Err(e) => found = found.or(Err(e)),
             }
         }
-        let Some(health) = last else { return Err(failed.into()) };
-        let (state, serves) = match health.state {
-            HealthState::Serving => ("serving", true),
-            HealthState::Following => ("following", true),
-            HealthState::ReadOnly => ("read-only", false),
-            HealthState::Draining => ("draining", false),
-            HealthState::NotLeading => ("not leading", false),
-        };
-        let (seconds, calls) = (health.uptime.as_secs(), health.calls);
-        let body =
-            json!({ "state": state, "reason": health.reason, "uptime_seconds": seconds, "calls": calls });
-        let status = if serves { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        Ok(answer::json(status, &body))
+        found
+    }
+
+    pub fn health(&self) -> Result<Answer, Wrong> {
+        let serves = |health: &Health| matches!(health.state, HealthState::Serving | HealthState::Following);
+        let health = self.ask(|server| health_of(server, ASK), serves)?;
+        let status = if serves(&health) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        Ok(answer::json(status, &status::health(&health)))
     }
 
     /// The status of the server that leads, else of any that answers.
     pub fn status(&self) -> Result<Value, Error> {
-        let (mut found, mut failed) = (None, Error::Timeout(None));
-        for server in self.servers.iter() {
-            match status_of(server, ASK) {
-                Ok(status) => {
-                    let status: Value = serde_json::from_str(&status)
-                        .map_err(|e| Error::Corrupt(format!("the server's status: {e}")))?;
-                    let leads = status["group"]["leads"] != false;
-                    found = Some(status);
-                    if leads {
-                        break;
-                    }
-                }
-                Err(e) => failed = e,
-            }
-        }
-        found.ok_or(failed)
+        let damaged = |e| Error::Corrupt(format!("the server's status: {e}"));
+        let ask = |server: &Address| serde_json::from_str(&status_of(server, ASK)?).map_err(damaged);
+        self.ask(ask, |status: &Value| status["group"]["leads"] != false)
     }
 
     /// The counts of the gateway, and of the servers if they answer.

@@ -4,7 +4,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tercel::{Health, HealthState};
 
 /// The type of the text that [`scraped`] gives.
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -17,6 +18,23 @@ pub fn scraped(status: Value) -> Result<String, std::fmt::Error> {
     let mut registry = registry();
     add(&mut registry, status);
     written(&registry)
+}
+
+/// A server's health.
+pub fn health(of: &Health) -> Value {
+    let seconds = of.uptime.as_secs();
+    json!({ "state": state(of.state), "reason": of.reason, "uptime_seconds": seconds, "calls": of.calls })
+}
+
+/// The word for a state.
+pub fn state(state: HealthState) -> &'static str {
+    match state {
+        HealthState::Serving => "serving",
+        HealthState::ReadOnly => "read-only",
+        HealthState::Draining => "draining",
+        HealthState::NotLeading => "not leading",
+        HealthState::Following => "following",
+    }
 }
 
 /// Counters under the names of the system.
