@@ -44,6 +44,7 @@ mod services;
 mod session;
 mod shared;
 mod spaces;
+mod stored;
 mod streams;
 mod threads;
 mod udp;
