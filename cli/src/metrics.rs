@@ -93,7 +93,7 @@ fn head(stream: &mut TcpStream) -> io::Result<String> {
 fn scrape(of: &Address) -> Result<String, String> {
     let status = tercel::group::status_of(of, PATIENCE).map_err(|e| format!("{e}\n"))?;
     let status: Value = serde_json::from_str(&status).map_err(|e| format!("{e}\n"))?;
-    tercel_gateway::status::scraped(status).map_err(|e| format!("{e}\n"))
+    tercel_gateway::status::scraped(Some(status), |_| ()).map_err(|e| format!("{e}\n"))
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";

@@ -57,6 +57,34 @@ impl Asked {
         is_other || !is_public && !host.is_empty() && !is_local
     }
 
+    /// Says whether it is to be answered from a state that no server can give without being asked.
+    pub fn is_strict(&self) -> bool {
+        self.parameter("fresh").is_some_and(|fresh| fresh == "strict")
+    }
+
+    /// A transaction that reads a state as new as the query says.
+    ///
+    /// # Errors
+    /// `Invalid` if that says something else.
+    pub fn transaction<'c>(&self, client: &'c Client, timeout: Duration) -> Result<Transaction<'c>, Wrong> {
+        let mut tx = client.transaction().isolation(Isolation::Snapshot).timeout(timeout);
+        match self.parameter("fresh").as_deref() {
+            None => {}
+            Some("strict") => tx = tx.isolation(Isolation::Strict),
+            Some("stale") => tx = tx.stale(),
+            Some(text) => {
+                let ms = text.strip_prefix("bounded:").and_then(|ms| ms.parse().ok());
+                let next = "say strict, stale or bounded:MS";
+                let ms = ms.ok_or_else(|| Wrong::invalid(format!("fresh={text}"), next.into()))?;
+                tx = tx.bounded(Duration::from_millis(ms));
+            }
+        }
+        let Some(text) = self.parameter("at_least") else { return Ok(tx) };
+        let next = "give the Tercel-Token of an earlier answer";
+        let token: Result<Token, _> = text.parse();
+        Ok(tx.at_least(token.map_err(|_| Wrong::invalid(format!("at_least={text}"), next.into()))?))
+    }
+
     /// A parameter of the query.
     pub fn parameter(&self, name: &str) -> Option<String> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
@@ -81,58 +109,4 @@ fn unescaped(part: &str) -> String {
         rest = if escaped.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// The age that a read may have.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Fresh {
-    pub isolation: Option<Isolation>,
-    age: Option<Duration>,
-    is_stale: bool,
-    at_least: Option<Token>,
-}
-
-impl Fresh {
-    /// # Errors
-    /// `Invalid` if the query says something else.
-    pub fn of(asked: &Asked) -> Result<Fresh, Wrong> {
-        let mut fresh = Fresh::default();
-        match asked.parameter("fresh").as_deref() {
-            None => {}
-            Some("strict") => fresh.isolation = Some(Isolation::Strict),
-            Some("stale") => fresh.is_stale = true,
-            Some(text) => {
-                let ms = text.strip_prefix("bounded:").and_then(|ms| ms.parse().ok());
-                let wrong =
-                    || Wrong::invalid(format!("fresh={text}"), "say strict, stale or bounded:MS".into());
-                fresh.age = Some(Duration::from_millis(ms.ok_or_else(wrong)?));
-            }
-        }
-        if let Some(text) = asked.parameter("at_least") {
-            let wrong = |_| {
-                Wrong::invalid(
-                    format!("at_least={text}"),
-                    "give the Tercel-Token of an earlier answer".into(),
-                )
-            };
-            fresh.at_least = Some(text.parse().map_err(wrong)?);
-        }
-        Ok(fresh)
-    }
-
-    /// A transaction that reads in this way.
-    pub fn transaction<'c>(&self, client: &'c Client, timeout: Duration) -> Transaction<'c> {
-        let mut tx = client.transaction().timeout(timeout);
-        tx = tx.isolation(self.isolation.unwrap_or(Isolation::Snapshot));
-        if let Some(age) = self.age {
-            tx = tx.bounded(age);
-        }
-        if self.is_stale {
-            tx = tx.stale();
-        }
-        match self.at_least {
-            Some(token) => tx.at_least(token),
-            None => tx,
-        }
-    }
 }

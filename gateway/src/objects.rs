@@ -10,7 +10,7 @@ use tercel::tools::stored;
 use tercel::{Error, Oref, Tx};
 
 use crate::answer::{self, Answer, of_type, with};
-use crate::asked::{Asked, Fresh};
+use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE, located, shown};
 use crate::json::call::Wrong;
 use crate::route::Route;
@@ -18,11 +18,10 @@ use crate::route::Route;
 impl Gate {
     /// The answer, if it can be given without a wait.
     pub fn cached(&self, asked: &Asked) -> Option<Answer> {
-        if asked.route != Route::Object || !asked.is_allowed || self.is_out() {
+        if asked.route != Route::Object || !asked.is_allowed || asked.is_strict() || self.is_out() {
             return None;
         }
-        let fresh = Fresh::of(asked).ok().filter(|fresh| fresh.isolation.is_none())?;
-        match self.object(asked, &fresh, Duration::ZERO) {
+        match self.object(asked, Duration::ZERO) {
             Ok(answer) => Some(answer),
             Err(Wrong::Space(Error::Unavailable(_))) => {
                 self.note_outage();
@@ -33,7 +32,7 @@ impl Gate {
     }
 
     pub fn roots(&self, asked: &Asked) -> Result<Answer, Wrong> {
-        let roots = Fresh::of(asked)?.transaction(&self.client, PATIENCE).run(|tx| tx.roots())?;
+        let roots = asked.transaction(&self.client, PATIENCE)?.run(|tx| tx.roots())?;
         let roots: Vec<Value> =
             roots.iter().map(|(name, r)| json!({ "name": name, "ref": r.oref().to_string() })).collect();
         Ok(answer::json(StatusCode::OK, &json!({ "roots": roots })))
@@ -43,7 +42,7 @@ impl Gate {
     ///
     /// # Errors
     /// As the transaction that reads it.
-    pub fn object(&self, asked: &Asked, fresh: &Fresh, patience: Duration) -> Result<Answer, Wrong> {
+    pub fn object(&self, asked: &Asked, patience: Duration) -> Result<Answer, Wrong> {
         let name = &asked.path[2];
         let read = |tx: &Tx<'_>| {
             let oref = located(tx, name)?;
@@ -51,7 +50,7 @@ impl Gate {
                 stored(tx, oref)?.ok_or_else(|| Error::NotFound(format!("object {oref}")))?;
             Ok((tx.as_of().token, oref, layout, object))
         };
-        let transaction = fresh.transaction(&self.client, patience);
+        let transaction = asked.transaction(&self.client, patience)?;
         let read = match patience.is_zero() {
             true => transaction.begin().and_then(|tx| read(&tx)),
             false => transaction.run(read),

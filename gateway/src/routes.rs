@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use hyper::header::ALLOW;
 
 use crate::answer::{self, Answer, of_type, refused, with};
-use crate::asked::{Asked, Fresh};
+use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE};
 use crate::json::call::Wrong;
 use crate::route::Route;
@@ -29,7 +29,7 @@ impl Gate {
             }
             Route::Metrics => Ok(self.metrics()),
             Route::Roots => self.roots(asked),
-            Route::Object => Fresh::of(asked).and_then(|fresh| self.object(asked, &fresh, PATIENCE)),
+            Route::Object => self.object(asked, PATIENCE),
             Route::Services => self.services(),
             Route::Method | Route::Procedure => self.call(asked),
             Route::Console => Ok(of_type(StatusCode::OK, "text/html; charset=utf-8", CONSOLE)),

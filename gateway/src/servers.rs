@@ -8,7 +8,6 @@ use tercel::group::{health_of, status_of};
 use tercel::{Address, Error, Health, HealthState};
 
 use crate::answer::{self, Answer, of_type, refused};
-use crate::counts::Told;
 use crate::gate::Gate;
 use crate::json::call::Wrong;
 use crate::status::{self, OPEN_METRICS};
@@ -47,12 +46,7 @@ impl Gate {
 
     /// The counts of the gateway, and of the servers if they answer.
     pub fn metrics(&self) -> Answer {
-        let mut registry = status::registry();
-        registry.register_collector(Box::new(Told(self.counts.clone())));
-        if let Ok(status) = self.status() {
-            status::add(&mut registry, status);
-        }
-        match status::written(&registry) {
+        match status::scraped(self.status().ok(), |registry| self.counts.register(registry)) {
             Ok(body) => of_type(StatusCode::OK, OPEN_METRICS, body),
             Err(e) => refused(StatusCode::INTERNAL_SERVER_ERROR, &format!("counters: {e}"), "report it"),
         }

@@ -10,14 +10,19 @@ use tercel::{Health, HealthState};
 /// The type of the text that [`scraped`] gives.
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A status in the OpenMetrics text format.
+/// A status in the OpenMetrics text format, if there is one, and what else registers itself.
 ///
 /// # Errors
 /// If it cannot be written, which it always can.
-pub fn scraped(status: Value) -> Result<String, std::fmt::Error> {
-    let mut registry = registry();
-    add(&mut registry, status);
-    written(&registry)
+pub fn scraped(status: Option<Value>, add: impl FnOnce(&mut Registry)) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::with_prefix("tercel");
+    add(&mut registry);
+    if let Some(status) = status {
+        registry.register_collector(Box::new(Scraped(status)));
+    }
+    let mut body = String::new();
+    text::encode(&mut body, &registry)?;
+    Ok(body)
 }
 
 /// A server's health.
@@ -35,23 +40,6 @@ pub fn state(state: HealthState) -> &'static str {
         HealthState::NotLeading => "not leading",
         HealthState::Following => "following",
     }
-}
-
-/// Counters under the names of the system.
-pub(crate) fn registry() -> Registry {
-    Registry::with_prefix("tercel")
-}
-
-/// Adds a status to what is told once.
-pub(crate) fn add(registry: &mut Registry, status: Value) {
-    registry.register_collector(Box::new(Scraped(status)));
-}
-
-/// Counters as the text that is scraped.
-pub(crate) fn written(registry: &Registry) -> Result<String, std::fmt::Error> {
-    let mut body = String::new();
-    text::encode(&mut body, registry)?;
-    Ok(body)
 }
 
 /// A status, to be told once.
@@ -271,7 +259,7 @@ mod tests {
             "syncs": { "bounds_us": [64, 128], "counts": [1, 2, 3], "sum_us": 2_000_000 },
             "group": { "view": 4, "leads": true, "members": [member("m1", 0), member("m2", 5)] },
         });
-        let body = scraped(status).unwrap();
+        let body = scraped(Some(status), |_| ()).unwrap();
         for line in [
             "# TYPE tercel_commits counter",
             "tercel_commits_total 7",

@@ -48,6 +48,6 @@ fn gateway_that_cannot_begin_says_why() {
     let said = refused(&[&server.1, "--listen", &server.1]);
     assert!(said.contains("name HOST:PORT that is free"), "{said}");
     let said = refused(&["127.0.0.1:1"]);
-    assert!(said.contains("start a server with `tercel serve"), "{said}");
+    assert!(said.contains("tercel serve --data DIR"), "{said}");
     assert!(refused(&["nowhere"]).contains("SERVER: "));
 }
