@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tercel::Addresses;
 use tercel_gateway::{Config, Gateway, StartError};
+use tercel_testkit::process::until;
 
-use crate::common::{World, head, request};
+use crate::common::{HELD, World, head, request, send};
 
 #[test]
 fn body_beyond_bound_is_refused() {
@@ -53,6 +54,23 @@ fn other_machines_are_refused_without_word() {
     let public = Gateway::start(public).unwrap();
     let at = ([127, 0, 0, 1], public.address().port()).into();
     assert_eq!(request(at, "GET", "/v1/health", &[], "").status, 200);
+}
+
+#[test]
+fn requests_beyond_those_in_flight_are_refused() {
+    let world = World::new();
+    let held = HELD.lock().unwrap();
+    let send = |_| send(world.at(), "POST", "/v1/services/Clock/wait", &[], "").unwrap();
+    let waiting: Vec<_> = (0..64).map(send).collect();
+    let refused = until(|| Some(world.get("/v1/roots")).filter(|got| got.status == 503));
+    assert_eq!(refused.header("retry-after"), "1", "{refused:?}");
+    // A hit takes no thread that may wait.
+    until(|| (world.get("/v1/objects/purse").status == 200).then_some(()));
+    drop(held);
+    let ended = waiting.into_iter().map(|stream| head(&mut BufReader::new(stream)).unwrap().0);
+    // A look at the roots may have been in flight meanwhile, in the place of one of them.
+    assert!(ended.filter(|status| *status == 200).count() >= 60);
+    assert_eq!(world.get("/v1/roots").status, 200);
 }
 
 #[test]
