@@ -46,8 +46,8 @@ impl Asked {
             }
     }
 
-    /// Says whether a browser sent it for a page of another site, or by a name that another site may have given
-    /// to this host: such pages must not call what their reader may. Programs send no `Origin`.
+    /// Says whether a browser sent it for a page of another site, or by a name that another site may have
+    /// given to this host: such pages must not call what their reader may. Programs send no `Origin`.
     pub fn is_foreign(&self, is_public: bool) -> bool {
         let host = self.header(&HOST).unwrap_or_default();
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);

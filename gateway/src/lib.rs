@@ -1,9 +1,9 @@
 //! HTTP/1.1 in front of Tercel servers, for programs that are not written in Rust: objects and calls as JSON,
 //! changes as server-sent events, counters, and a console in the browser.
 //!
-//! A gateway is a client of the space and nothing more: it decides nothing, keeps nothing on disk, and several
-//! may stand before the same servers. Nothing here encrypts. Objects come from the client's cache, by the
-//! catalogue of the space; calls go by the descriptions that the servers give.
+//! A gateway is a client of the space and nothing more: it decides nothing and keeps nothing on disk, and
+//! several may stand before the same servers. Nothing here encrypts. Objects come from the client's cache, by
+//! the catalogue of the space; calls go by the descriptions that the servers give.
 //!
 //! | module | its noun |
 //! |---|---|

@@ -84,7 +84,7 @@ const REQUESTS: usize = 1_000;
 const ROUNDS: usize = 7;
 
 #[test]
-fn cached_object_costs_at_most_twice_a_bare_answer() {
+fn cached_object_costs_twice_bare_answer_at_most() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
     let at = server.addresses()[0].clone();

@@ -2,12 +2,14 @@
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use tercel::Addresses;
 use tercel_gateway::{Config, Gateway, StartError};
+use tercel_testkit::process::until;
 
-use crate::common::{World, head, request};
+use crate::common::{HELD, World, head, request};
 
 #[test]
 fn body_beyond_bound_is_refused() {
@@ -54,6 +56,33 @@ fn other_machines_are_refused_without_word() {
     let at = ([127, 0, 0, 1], public.address().port()).into();
     assert_eq!(request(at, "GET", "/v1/health", &[], "").status, 200);
 }
+
+#[test]
+fn requests_beyond_those_in_flight_are_refused() {
+    let world = World::new();
+    assert_eq!(world.get("/v1/objects/purse").status, 200);
+    let held = HELD.lock().unwrap();
+    let (at, (tell, told)) = (world.at(), mpsc::channel());
+    for _ in 0..IN_FLIGHT + 16 {
+        let tell = tell.clone();
+        let call = move || tell.send(request(at, "POST", "/v1/services/Clock/wait", &[], ""));
+        std::thread::spawn(call);
+    }
+    let next = || told.recv_timeout(Duration::from_secs(60)).expect("an answer");
+    for _ in 0..16 {
+        let refused = next();
+        assert_eq!((refused.status, refused.header("retry-after")), (503, "1"), "{refused:?}");
+    }
+    assert_eq!(world.get("/v1/roots").status, 503);
+    // A hit takes no thread that may wait.
+    until(|| (world.get("/v1/objects/purse").status == 200).then_some(()));
+    drop(held);
+    (0..IN_FLIGHT).for_each(|_| assert_eq!(next().status, 200));
+    assert_eq!(world.get("/v1/roots").status, 200);
+}
+
+/// As many as the guide says.
+const IN_FLIGHT: usize = 64;
 
 #[test]
 fn pages_of_other_sites_are_refused() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -51,6 +52,9 @@ impl Account for Purse {
 pub trait Clock {
     fn add(&self, a: u64, b: u64) -> u64;
     fn tick(&self) -> u64;
+    /// Waits for the lock that a test may hold.
+    #[slow]
+    fn wait(&self) -> bool;
 }
 
 /// A clock that counts.
@@ -65,7 +69,13 @@ impl Clock for Ticks {
     fn tick(&self, _: &Context<'_>) -> Called<u64> {
         Ok(self.0.fetch_add(1, Ordering::SeqCst) + 1)
     }
+
+    fn wait(&self, _: &Context<'_>) -> Called<bool> {
+        Ok(HELD.lock().is_ok())
+    }
 }
+
+pub static HELD: Mutex<()> = Mutex::new(());
 
 /// A purse under the root `purse`, its server, and a gateway.
 pub struct World {

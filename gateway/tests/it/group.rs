@@ -28,7 +28,7 @@ struct Process(Child, String);
 impl Process {
     fn start(role: &str) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "group::leader_and_gateway_die_and_each_key_executes_once", "--nocapture"]);
+        command.args(["--exact", "group::keys_execute_once_while_leader_and_gateway_die", "--nocapture"]);
         let mut child = command.env(ROLE, role).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let at = lines.map_while(Result::ok).find_map(|l| Some(l.split_once("ready at ")?.1.to_string()));
@@ -90,7 +90,7 @@ fn paid(gateways: [SocketAddr; 2], key: &str) -> Option<String> {
 }
 
 #[test]
-fn leader_and_gateway_die_and_each_key_executes_once() {
+fn keys_execute_once_while_leader_and_gateway_die() {
     if let Ok(role) = std::env::var(ROLE) {
         return play(&role);
     }

@@ -148,8 +148,8 @@ impl Writer {
         }
     }
 
-    /// The object as it is stored, header included, if it is here: for a reader that has no type for its class.
-    /// The body is as the page has it, unchecked. It counts as read.
+    /// The object as it is stored, header included, if it is here: for a reader that has no type for it. The
+    /// body is as the page has it, unchecked. It counts as read.
     ///
     /// # Errors
     /// The page to fetch, as of [`Writer::lookup`]; `Damaged` if it had moved and is not where it went.
