@@ -271,8 +271,9 @@ impl Ring {
             (true, true) => token.idle.saturating_add(1).min(IDLE_ROTATIONS),
             (true, false) => token.idle,
         };
-        if self.is_stuck(now, &token) {
-            return self.leave_out_stuck(now, &token, out);
+        let stuck = self.stuck(now, &token);
+        if !stuck.is_empty() {
+            return self.gather(now, token.members, stuck, out);
         }
         self.tokens.is_wanted = false;
         if is_leader && token.idle >= IDLE_ROTATIONS {
@@ -310,20 +311,19 @@ impl Ring {
         self.tokens.resend_at = now.plus_us(held + self.config.resend_us);
     }
 
-    /// A member of the least row has lacked the same packet for too long.
-    fn is_stuck(&mut self, now: Now, token: &Token) -> bool {
+    /// Other members that have lacked the same packet for too long.
+    fn stuck(&mut self, now: Now, token: &Token) -> Set {
         let least = token.rows.iter().min().copied().unwrap_or(0);
         let has_all = self.tokens.before.as_ref().is_none_or(|before| least >= before.number);
         if has_all || self.tokens.least.0 != least || self.tokens.least.1 == NEVER {
             self.tokens.least = (least, now);
         }
-        now.since_us(self.tokens.least.1) > self.config.stuck_us
-    }
-
-    fn leave_out_stuck(&mut self, now: Now, token: &Token, out: &mut Vec<Output>) {
+        if now.since_us(self.tokens.least.1) <= self.config.stuck_us {
+            return Set::default();
+        }
         let rows = token.members.iter().zip(&token.rows);
-        let stuck = rows.filter(|(_, row)| **row == self.tokens.least.0).map(|(place, _)| place);
-        self.gather(now, token.members, stuck.collect(), out);
+        let stuck: Set = rows.filter(|(_, row)| **row == least).map(|(place, _)| place).collect();
+        stuck.without(Set::one(self.config.me))
     }
 
     /// There is something to send: a token that is held is to go on.

@@ -262,8 +262,8 @@ impl Ring {
         Ok(())
     }
 
-    /// The next delivery; none if there is none in time. A program that takes none slows all members, and is
-    /// left out after ten seconds.
+    /// The next delivery; none if there is none in time. A program that takes none slows all members, and its
+    /// member leaves after ten seconds.
     ///
     /// # Errors
     /// If the ring has ended, and everything is delivered.
@@ -373,11 +373,13 @@ fn settings(config: &RingConfig, members: &[(u64, SocketAddr)], me: Place) -> ma
     let is_local = members.iter().all(|(_, at)| is_this_host(*at));
     let packet_bytes = config.packet_bytes.unwrap_or(if is_local { 8_900 } else { 1_400 });
     let usual = machine::Config::new(me, members.len(), group(members), packet_bytes);
-    let part = |n: u64, of: u64| usual.lost_us.min(config.silence.as_micros() as u64) * n / of;
+    let lost_us = config.silence.as_micros() as u64;
+    let consensus_us = lost_us * 2 / 3;
     machine::Config {
-        lost_us: config.silence.as_micros() as u64,
-        hold_us: part(1, 3),
-        consensus_us: config.silence.as_micros() as u64 * 2 / 3,
+        lost_us,
+        consensus_us,
+        hold_us: usual.hold_us.min(lost_us / 3),
+        join_us: usual.join_us.min(consensus_us / 8),
         ..usual
     }
 }

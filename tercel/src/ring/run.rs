@@ -7,7 +7,7 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_reuseport;
@@ -37,7 +37,8 @@ pub(super) struct Run {
     out: Vec<Output>,
     deliveries: Vec<Delivery>,
     buffer: Box<[u8]>,
-    is_full: bool,
+    /// The program has taken too little, since then.
+    full_since: Option<Instant>,
 }
 
 /// Another member.
@@ -51,6 +52,9 @@ struct Peer {
 
 /// Receives of one socket before others have their turn; more is more than all members send in a rotation.
 const RECEIVES_MAX: usize = 64;
+
+/// A program that leaves deliveries untaken for so long stops all members, so its member leaves.
+const TAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages that are handed to the machine at once.
 const SUBMITS_MAX: usize = 1_024;
@@ -84,7 +88,7 @@ impl Run {
             out,
             deliveries: Vec::new(),
             buffer: vec![0; DATAGRAM_BYTES].into(),
-            is_full: false,
+            full_since: None,
         })
     }
 
@@ -179,9 +183,12 @@ impl Run {
         }
         drop(queues);
         self.shared.went.notify_all();
-        if is_full != self.is_full {
-            self.is_full = is_full;
+        if is_full != self.full_since.is_some() {
+            self.full_since = is_full.then(Instant::now);
             self.machine.handle(now, Input::Full(is_full), &mut self.out);
+        }
+        if self.full_since.is_some_and(|since| since.elapsed() > TAKE_PATIENCE) {
+            return Err(format!("its program has left 8 MB of deliveries untaken for {TAKE_PATIENCE:?}"));
         }
         Ok(())
     }

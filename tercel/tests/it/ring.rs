@@ -127,8 +127,9 @@ fn killed_member_returns_and_others_agree() {
     let whole = [1, 2, 4].map(|run| see_whole(&one, run));
     assert_eq!(whole, [MESSAGES; 3]);
     assert!((MESSAGES / 3..MESSAGES).contains(&see_whole(&one, 3)), "it was killed amid its messages");
-    let changes = one.iter().filter(|it| matches!(it, Delivery::Configuration(it) if it.is_transitional));
-    assert!(changes.count() >= 2, "it went and came");
+    // The end and the return may be one change.
+    let is_without = |it: &Delivery| matches!(it, Delivery::Configuration(it) if it.is_transitional && it.members == [1, 2]);
+    assert!(one.iter().any(is_without), "the others went on without it");
 }
 
 /// The third member: its first process sends run 3, its second one run 4.

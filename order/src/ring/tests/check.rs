@@ -61,6 +61,11 @@ impl Life {
             .any(|event| matches!(event, Event::Message(_, name, _) if *name == wanted))
     }
 
+    pub fn was_with(&self, members: Set) -> bool {
+        let is_it = |event: &Event| matches!(event, Event::Configuration(c) if c.members == members && !c.is_transitional);
+        self.events.iter().any(is_it)
+    }
+
     pub fn transitions(&self) -> usize {
         let is_one = |event: &&Event| matches!(event, Event::Configuration(c) if c.is_transitional);
         self.events.iter().filter(is_one).count()

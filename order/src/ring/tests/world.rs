@@ -218,9 +218,10 @@ impl World {
     /// Lets time go by.
     pub fn pass(&mut self, us: u64) {
         let end = self.now + us;
-        while self.now < end {
+        while self.queue.peek().is_some_and(|Reverse((at, ..))| *at < end) {
             self.step();
         }
+        self.now = end;
     }
 
     pub fn now(&self) -> u64 {
@@ -358,7 +359,7 @@ impl World {
         }
     }
 
-    fn fill(&mut self, i: usize, is_full: bool) {
+    pub fn fill(&mut self, i: usize, is_full: bool) {
         if self.nodes[i].is_full != is_full {
             self.nodes[i].is_full = is_full;
             self.handle(i, Input::Full(is_full));
