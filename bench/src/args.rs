@@ -155,6 +155,8 @@ pub enum Suite {
     Flex,
     /// An HTTP proxy on the event queue, beside connections that say nothing
     Proxy,
+    /// Messages of three members in one order, by bare datagrams, and the end of a member
+    Ring,
     /// Calls to a server of this machine, by bare trips over the same road
     Rpc,
     /// Every suite in turn, as one document: some five minutes with --quick

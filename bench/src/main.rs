@@ -22,6 +22,7 @@
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
+//! | `ring` | suite `ring`: messages in one order among three members, and the end of one |
 //! | `rpc` | suite `rpc`: calls between two processes, beside the bare means under them |
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
@@ -54,6 +55,7 @@ mod page;
 mod placed;
 mod proxy;
 mod report;
+mod ring;
 mod rpc;
 mod scratch;
 mod soak;
@@ -133,6 +135,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Churn => churn::run(options),
         Suite::Flex => flex::run(options),
         Suite::Proxy => proxy::run(options),
+        Suite::Ring => ring::run(options),
         Suite::Rpc => rpc::run(options),
         Suite::All => Err("all suites make no one report; numbers::run measures them one by one".into()),
     }
@@ -248,7 +251,7 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 11] = [
+const CHILDREN: [(&str, Part); 12] = [
     (commit::ROLE, commit::child),
     (events::ROLE, events::child),
     (flex::ROLE, flex::child),
@@ -258,6 +261,7 @@ const CHILDREN: [(&str, Part); 11] = [
     (load::ROLE, load::child),
     (map::ROLE, map::child),
     (proxy::ROLE, proxy::child),
+    (ring::ROLE, ring::child),
     (rpc::ROLE, rpc::child),
     (stale::ROLE, stale::child),
 ];

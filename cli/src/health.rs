@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tercel::group::health_of;
 use tercel::{Address, Addresses, Error, Health, HealthState};
+use tercel_gateway::status;
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{count, say};
 
@@ -26,13 +27,10 @@ pub fn run(args: &args::Health) -> Outcome {
         }
         Err(e) => return Err(Failure::at_server(e, "--server").code(UNREACHABLE)),
     };
-    let state = word(health.state);
+    let state = status::state(health.state);
     let seconds = health.uptime.as_secs();
     if args.json {
-        say!(
-            "{}",
-            json!({ "state": state, "reason": health.reason, "uptime_seconds": seconds, "calls": health.calls })
-        );
+        say!("{}", status::health(&health));
     } else {
         let reason = if health.reason.is_empty() { String::new() } else { format!(": {}", health.reason) };
         let calls = count(health.calls.into(), "call", "calls");
@@ -54,14 +52,4 @@ fn ask(servers: &Addresses, within: Duration) -> Result<Health, Error> {
         }
     }
     Err(failed.unwrap_or(Error::Timeout(None)))
-}
-
-fn word(state: HealthState) -> &'static str {
-    match state {
-        HealthState::Serving => "serving",
-        HealthState::ReadOnly => "read-only",
-        HealthState::Draining => "draining",
-        HealthState::NotLeading => "not leading",
-        HealthState::Following => "following",
-    }
 }

@@ -6,6 +6,7 @@ mod call;
 mod check;
 mod demo;
 mod forget;
+mod gateway;
 mod gc;
 mod group;
 mod health;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
 fn run(args: Args, term: &Term) -> Outcome {
     match args.command {
         Command::Serve(a) => serve::run(&a),
+        Command::Gateway(a) => gateway::run(&a),
         Command::Demo(a) => demo::run(&a, term),
         Command::Import(a) => import::run(&a, term),
         Command::Query(a) => query::run(&a),

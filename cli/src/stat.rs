@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tercel_gateway::status::{ACROSS, WORDS};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::wrap::{columns, wrap};
 use tercel_term::{count, say, thousands};
@@ -130,24 +131,6 @@ fn across(of: &Value) {
     }
 }
 
-/// The counts of transactions over several spaces: the name there, the name of the counter, the name for
-/// people, and the meaning.
-pub const ACROSS: [(&str, &str, &str, &str); 3] = [
-    (
-        "prepared",
-        "across_prepared",
-        "prepared",
-        "parts of transactions over several spaces that wait to hear how those ended",
-    ),
-    ("oldest_ms", "across_oldest_ms", "oldest of these", "milliseconds since it was prepared"),
-    (
-        "decided",
-        "across_decided",
-        "decided",
-        "transactions over several spaces that another space has yet to hear the end of",
-    ),
-];
-
 /// The use of the room of pages at its last count: a label, a value and its meaning each.
 fn room(status: &Value) -> Vec<(&'static str, Value, String)> {
     let counted = &status["counted"];
@@ -202,86 +185,6 @@ fn element(value: &Value) -> String {
         (None, None) => value.to_string(),
     }
 }
-
-/// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
-pub const WORDS: [(&str, &str, &str); 44] = [
-    ("space", "space", "the space's own number"),
-    ("view", "view", "grows with every start of a server"),
-    ("visible", "last commit", "the newest commit that clients can see"),
-    (
-        "pages",
-        "pages given out",
-        "of 8 KB, to objects or to clients for objects to come; `check` counts those stored",
-    ),
-    ("pages_max", "pages at most", "that the space can give out: page numbers have 22 bits"),
-    ("pages_in_use", "pages in use", "among those given out, that something is in"),
-    (
-        "pages_free",
-        "pages free",
-        "that can still be given out: those that never were, and those that returned",
-    ),
-    ("time_to_full", "time to full", "by the fresh pages of the last hour; known after five minutes"),
-    ("pages_granted", "pages granted", "among those given out, to clients that may make objects in them"),
-    ("bytes_granted", "bytes granted", "of these pages"),
-    ("pages_returned", "pages returned", "among those given out, that nothing is in and are given out again"),
-    (
-        "pages_held_back",
-        "pages held back",
-        "among those given out, that nothing may be in and that a reference to a place in them keeps",
-    ),
-    ("trees_released", "trees released", "large values that were replaced and are yet to be freed"),
-    ("freed", "chunks freed", "of large values, since the start"),
-    ("collected", "collected", "objects that no root reached, since the start"),
-    ("sessions", "clients", "connected now, this one too"),
-    ("readers", "readers", "clients that read at this member, which follows"),
-    ("passed_on", "passed on", "among them, for which it is connected to the leader"),
-    (
-        "leader_silent_ms",
-        "leader silent",
-        "milliseconds since the leader's last word on how far the space is",
-    ),
-    ("commits", "commits", "since the start, as all that follow up to forwards"),
-    ("conflicts", "conflicts", "transactions refused because others were first"),
-    ("fetches", "fetches", "pages that clients asked for"),
-    (
-        "fetches_unchanged",
-        "fetches unchanged",
-        "among them, for which no page was sent because the client's copy was still true",
-    ),
-    ("page_reads", "page reads", "pages read from disk"),
-    ("pages_installed", "pages installed", "pages written to disk"),
-    ("invalidations", "invalidations", "objects that clients were told have changed"),
-    (
-        "subscriptions",
-        "subscriptions",
-        "pages that clients are told of changes to, each as often as clients have it",
-    ),
-    ("revocations", "revocations", "pages that clients had to give up, for watching too many"),
-    ("forwards", "forwards", "objects that outgrew their page and moved to another"),
-    ("mob_bytes", "modified bytes", "of objects in memory that are in the log and not yet in pages"),
-    ("mob_pages", "modified pages", "that these objects belong to"),
-    ("staged_bytes", "staged bytes", "of transactions of which parts are still to come"),
-    ("accepts_paused", "accepts paused", "times that no client was let in, for want of descriptors"),
-    (
-        "ended_for_room",
-        "ended for room",
-        "connections, because too much had arrived in part or was not taken",
-    ),
-    ("log_bytes", "log bytes", "on disk"),
-    (
-        "sync_p99_us",
-        "sync p99",
-        "microseconds in which the log's disk had what it was given, of 99 in 100 times",
-    ),
-    ("slow_syncs", "slow syncs", "among them, that took 100 ms or more"),
-    ("replay_entries", "log to replay", "commits that a start after a crash would replay"),
-    ("disk_full", "disk full", "whether commits wait for room on the disk"),
-    ("backup_stamp", "backup at", "the commit of the backup under way, or 0"),
-    ("backup_bytes", "backup bytes", "kept in memory for that backup"),
-    ("rests_on", "rests on", "other spaces that its writers had seen, each up to a commit"),
-    ("roots", "roots", ""),
-    ("classes", "classes", ""),
-];
 
 #[cfg(test)]
 mod tests {

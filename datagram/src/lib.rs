@@ -46,7 +46,8 @@ impl<A> Default for Packets<A> {
 }
 
 impl<A> Packets<A> {
-    fn packet(&mut self, to: A, put: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds a packet, whose bytes a function appends.
+    pub fn packet(&mut self, to: A, put: impl FnOnce(&mut Vec<u8>)) {
         put(&mut self.bytes);
         self.ends.push((self.bytes.len(), to));
     }

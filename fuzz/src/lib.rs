@@ -13,6 +13,7 @@
 //! | [`recovery`] | any log and any stored state are replayed or refused |
 //! | [`datagram`] | packets are written back as they were read; neither end of a connection minds any |
 //! | [`group`] | packets, lists of members and files of votes are written back as they were read |
+//! | [`ring`] | packets are written back as they were read; a member of a ring minds none |
 //! | [`packages`] | any text is read or refused, however it arrives |
 //! | [`server`] | a server survives whatever is said to it |
 //! | [`script`] | whatever clients do and whatever befalls them, transactions are serializable and durable |
@@ -26,6 +27,7 @@ pub mod packages;
 pub mod page;
 pub mod record;
 pub mod recovery;
+pub mod ring;
 pub mod script;
 pub mod server;
 pub mod shapes;

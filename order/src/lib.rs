@@ -20,9 +20,12 @@
 //! |---|---|
 //! | [`solo`] | one node: it always leads, and an entry on its disk is stable |
 //! | [`quorum`] | a group of servers: an entry is stable once a quorum's disks have it |
+//!
+//! [`ring`] orders messages of many senders, for programs. It is no sequencer of a space's entries yet.
 #![forbid(unsafe_code)]
 
 pub mod quorum;
+pub mod ring;
 pub mod solo;
 
 use std::sync::Arc;

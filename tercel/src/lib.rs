@@ -164,6 +164,7 @@
 //! | [`Server`] | a space being served |
 //! | [`backup`], [`check`] | copies of a space, and whether one is sound |
 //! | [`group`] | directories of the members of a group of servers |
+//! | [`ring`] | messages of many senders in one order |
 //! | [`collections`] | ordered maps and lists, as ordinary objects |
 //! | [`object`] | what derived code is made of |
 //! | [`tools`] | for tools that look at files, pages and frames; no promise of stability |
@@ -186,6 +187,7 @@ mod memory;
 mod once;
 mod panics;
 mod pipe;
+pub mod ring;
 mod server;
 mod serving;
 mod sharing;

@@ -14,14 +14,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tercel_engine::server::Consult;
-use tercel_engine::txn::Home;
-use tercel_wire::class::FORWARD;
-use tercel_wire::cursor::le32;
+use tercel_engine::txn::{Home, Isolation};
 use tercel_wire::id::{ClassId, Oref, PageId, SpaceId};
 use tercel_wire::interface::Interface;
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Settle;
-use tercel_wire::page::{PAGE_BYTES, Page, class_of};
+use tercel_wire::page::{PAGE_BYTES, class_of};
 use tercel_wire::record::HEADER_BYTES;
 use tercel_wire::vector::Vector;
 
@@ -35,6 +33,7 @@ use crate::{Client, Error};
 #[doc(hidden)]
 pub use tercel_engine as engine;
 pub use tercel_engine::rpc::{Described, Reply};
+pub use tercel_engine::txn::stored;
 pub use tercel_events as events;
 pub use tercel_heap as heap;
 pub use tercel_wire as wire;
@@ -124,27 +123,11 @@ pub fn page(client: &Client, page: PageId) -> Result<Option<Vec<u8>>, Error> {
 /// An object in stored form, header left out, with its class: for a tool that does not know the class.
 ///
 /// # Errors
-/// `NotFound`, `Corrupt`, and as [`page`].
+/// `NotFound`, `Corrupt`, and as [`Tx::get`](crate::Tx::get).
 pub fn stored_object(client: &Client, oref: Oref) -> Result<(ClassId, Arc<Layout>, Vec<u8>), Error> {
-    let mut at = oref;
-    for _ in 0..2 {
-        let bytes = page(client, at.page())?.ok_or_else(|| Error::not_found(oref))?;
-        let page = Page::parse(&bytes, at.page()).map_err(|e| Error::Corrupt(e.to_string()))?;
-        let object = page.object(at.slot()).ok_or_else(|| Error::not_found(oref))?;
-        let class = class_of(object);
-        if class == FORWARD {
-            at = Oref::from_raw(le32(object, 4)).ok_or_else(|| Error::Corrupt(format!("{oref}")))?;
-            continue;
-        }
-        let layout = classes(client)?.into_iter().find(|(id, _)| *id == class).map(|(_, l)| l);
-        let layout = layout.ok_or_else(|| {
-            Error::Corrupt(format!("{oref} is of class {}, which the space does not have", class.0))
-        })?;
-        let body = object[HEADER_BYTES..].to_vec();
-        layout.check(&body).map_err(|e| Error::Corrupt(format!("{oref}: {e}")))?;
-        return Ok((class, layout, body));
-    }
-    Err(Error::Corrupt(format!("{oref} moved twice")))
+    let reading = client.transaction().isolation(Isolation::Snapshot);
+    let (layout, object) = reading.run(|tx| stored(tx, oref))?.ok_or_else(|| Error::not_found(oref))?;
+    Ok((class_of(&object), layout, object[HEADER_BYTES..].to_vec()))
 }
 
 /// Gives bytes of the page store in which nothing is any more back to the file system, for a directory that

@@ -36,6 +36,11 @@ impl Signals {
         Ok(Signals(iterator::Signals::new([SIGINT, SIGTERM])?))
     }
 
+    /// Waits for the first of them.
+    pub fn wait(mut self) {
+        self.0.forever().next();
+    }
+
     /// Waits until the server has stopped, by a signal or by itself. Calls that are under way at the first
     /// signal have `drain` to come to their end.
     ///

@@ -1,4 +1,4 @@
-//! `tercel bench events` and `tercel bench proxy`, in their quick forms: that every row comes out, and that
+//! `tercel bench events`, `proxy` and `ring`, in their quick forms: that every row comes out, and that
 //! its numbers can be.
 
 use std::process::Command;
@@ -65,4 +65,10 @@ fn measurements_of_the_proxy_have_their_rows() {
 
 fn of_proxy(name: &str) -> String {
     format!("proxy.{name}")
+}
+
+#[test]
+fn measurements_of_a_ring_have_their_rows() {
+    let expected = ["agreed.1k", "safe.1k", "throughput.1k", "exit.1ms", "exit.idle"];
+    are_there(&rows("ring"), &expected.map(|name| format!("ring.{name}")));
 }

@@ -40,7 +40,7 @@ impl Args {
     pub fn with_server(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let instead = match &self.command {
             Command::Call(_) => "--addr ADDR",
-            Command::Health(_) | Command::Group(_) => "--server ADDR",
+            Command::Health(_) | Command::Group(_) | Command::Gateway(_) => "--server ADDR",
             _ => "--server ADDR or --data DIR",
         };
         let (server, data) = match &mut self.command {
@@ -57,12 +57,14 @@ impl Args {
             Command::Backup(a) => (&mut a.server, &a.data),
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
+            Command::Gateway(a) if a.servers.is_empty() => (&mut a.server, &None),
             Command::Group(Group::Status(a)) => (&mut a.of.server, &None),
             Command::Group(Group::Add(a) | Group::Remove(a) | Group::MoveLeader(a)) => {
                 (&mut a.of.server, &None)
             }
             // They need none, or begin one of their own.
             Command::Serve(_)
+            | Command::Gateway(_)
             | Command::Demo(_)
             | Command::Check(_)
             | Command::Restore(_)
@@ -90,6 +92,8 @@ impl Args {
 pub enum Command {
     /// Serve a data directory
     Serve(Serve),
+    /// Answer programs in any language, by HTTP and JSON, and show a console in the browser
+    Gateway(Gateway),
     /// Show the main job on real data: import, traverse, change, kill, recover
     Demo(Demo),
     /// Import real data
@@ -441,6 +445,39 @@ pub struct Health {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel gateway                                    of the server on this host
+  tercel gateway 10.0.0.1:7117 10.0.0.2:7117        of a group, by its members
+  tercel gateway --server unix:/run/tercel.sock --listen 127.0.0.1:8080
+  curl http://127.0.0.1:8470/v1/roots
+  curl -d '[5]' http://127.0.0.1:8470/v1/objects/purse/deposit
+
+It is a client of the servers and keeps nothing: run several, on the servers' hosts or beside them. /openapi.json describes \
+what it answers, and / is a console for the browser. Nothing is encrypted, and everyone who reaches it may call everything.
+
+At SIGTERM or SIGINT it takes no more requests, and stops when those under way have ended, or after --drain seconds.")]
+pub struct Gateway {
+    /// The servers' addresses, HOST:PORT or unix:PATH: one, or those of a group's members
+    #[arg(value_name = "SERVER", conflicts_with = "server")]
+    pub servers: Vec<String>,
+    /// The same as one option, with commas between; else those in TERCEL_SERVER, else 127.0.0.1:7117
+    #[arg(long, value_name = "ADDR", alias = "addr")]
+    pub server: Option<Addresses>,
+    /// Where to answer HTTP
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8470")]
+    pub listen: String,
+    /// Allow an address that other machines can reach, although nothing is encrypted
+    #[arg(long)]
+    pub public: bool,
+    /// The client's cache, such as 64M or 1G: from 1M to 8G
+    #[arg(long, value_name = "BYTES", value_parser = cache_bytes, default_value = "64M")]
+    pub cache: usize,
+    /// Seconds that requests under way have to end at SIGTERM or SIGINT, up to 3600
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "5")]
+    pub drain: u32,
 }
 
 #[derive(Debug, ClapArgs)]

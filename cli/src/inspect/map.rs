@@ -8,6 +8,7 @@ use tercel::collections::{Key, Map, MapNode};
 use tercel::tools::wire::layout::{Layout, Shape};
 use tercel::tools::wire::record::Class;
 use tercel::{Any, Bytes, Client, Error, Isolation, Oref, Ref, Text};
+use tercel_gateway::json::{record, reference};
 use tercel_term::fail::Failure;
 use tercel_term::{say, tell};
 
@@ -174,7 +175,7 @@ fn value(client: &Client, value: Ref<Any>) -> Result<Value, Error> {
         Ok((_, layout, body)) => Ok(json!({
             "ref": value.oref().to_string(),
             "class": layout.name(),
-            "fields": super::record(&layout, &body, 0),
+            "fields": record(&layout, &body, 0),
         })),
         Err(e @ (Error::NotFound(_) | Error::Corrupt(_))) => {
             Ok(json!({ "ref": value.oref().to_string(), "error": e.to_string() }))
@@ -188,7 +189,7 @@ pub fn is_none(oref: Oref, layout: &Layout, body: &[u8]) -> Failure {
     let failure = Failure::new(format!("{oref} is a {} and no map", layout.name())).code(2);
     let is_map = |shape: &Shape| matches!(shape, Shape::Ref(name) if name == MapNode::NAME);
     let maps = layout.fields().iter().filter(|field| is_map(&field.shape));
-    let maps = maps.filter_map(|f| Some(format!("{} is {}", f.name, super::reference(body, f.at).as_str()?)));
+    let maps = maps.filter_map(|f| Some(format!("{} is {}", f.name, reference(body, f.at).as_str()?)));
     match maps.collect::<Vec<_>>() {
         maps if !maps.is_empty() => {
             failure.next(format!("name one of its maps in place of it: {}", maps.join(", ")))

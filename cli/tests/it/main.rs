@@ -12,6 +12,7 @@ mod cut_off;
 mod demo;
 mod disks;
 mod exports;
+mod gateway;
 mod gc;
 mod group;
 mod health;

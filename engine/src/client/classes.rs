@@ -223,19 +223,9 @@ impl Client {
         id: ClassId,
         missing: &mut Option<u32>,
     ) -> Option<Result<(), Error>> {
-        let Some(stored) = self.classes.layouts.get(&id).cloned() else {
-            // It may have been defined after the catalogue was read, so it is read again, once.
-            let reads = *missing.get_or_insert_with(|| {
-                self.classes.fresh = false;
-                self.classes.reads
-            });
-            if self.catalogue() && self.classes.reads != reads {
-                return Some(Err(Error::Corrupt(format!(
-                    "an object of class {}, which the space does not have",
-                    id.0
-                ))));
-            }
-            return None;
+        let stored = match self.layout_of(id, missing)? {
+            Ok(stored) => stored,
+            Err(e) => return Some(Err(e)),
         };
         if stored.name() != key.schema().name {
             let what = format!("an object of class {} was read as {}", stored.name(), key.schema().name);
@@ -259,6 +249,26 @@ impl Client {
     /// The name of a class, for messages to people.
     pub(super) fn class_name(&self, id: ClassId) -> String {
         self.classes.layouts.get(&id).map_or_else(|| format!("number {}", id.0), |l| l.name().to_owned())
+    }
+
+    /// The layout of a class that an object has.
+    pub(super) fn layout_of(
+        &mut self,
+        id: ClassId,
+        missing: &mut Option<u32>,
+    ) -> Option<Result<Arc<Layout>, Error>> {
+        if let Some(layout) = self.classes.layouts.get(&id) {
+            return Some(Ok(layout.clone()));
+        }
+        // It may have been defined after the catalogue was read, so it is read again, once.
+        let reads = *missing.get_or_insert_with(|| {
+            self.classes.fresh = false;
+            self.classes.reads
+        });
+        let is_read_again = self.catalogue() && self.classes.reads != reads;
+        is_read_again.then(|| {
+            Err(Error::Corrupt(format!("an object of class {}, which the space does not have", id.0)))
+        })
     }
 
     /// The layouts of all classes, once the catalogue is read.

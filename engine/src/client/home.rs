@@ -13,7 +13,8 @@ use super::Client;
 use crate::error::Error;
 use crate::time::Now;
 use crate::txn::{
-    Across, Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher,
+    Across, Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Search, StoredObject, Wanted,
+    Watcher,
 };
 
 impl Home for Client {
@@ -46,6 +47,15 @@ impl Home for Client {
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>> {
         Client::class_at(self, now, scope, oref, stamp, search)
+    }
+
+    fn stored(
+        &mut self,
+        scope: &Scope,
+        oref: Oref,
+        search: &mut Search,
+    ) -> Option<Result<Option<StoredObject>, Error>> {
+        Client::stored(self, scope, oref, search)
     }
 
     fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<Place, Error>> {

@@ -2,6 +2,7 @@
 
 use tercel_heap::{Resolved, Scope, TypeKey};
 use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
+use tercel_wire::page::class_of;
 
 use super::Client;
 use super::classes::taken;
@@ -9,7 +10,7 @@ use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::object::RefsLeaf;
-use crate::txn::{Located, Search, Wanted};
+use crate::txn::{Located, Search, StoredObject, Wanted};
 
 impl Client {
     pub(crate) fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located {
@@ -23,6 +24,29 @@ impl Client {
         };
         match resolved {
             Resolved::Ready { hint } => Located::Ready { hint },
+            Resolved::Unbound { class } => {
+                match self.bind_for_reading(now, key, class, &mut search.catalogue) {
+                    None => Located::Wait,
+                    Some(Err(e)) => Located::Failed(e),
+                    Some(Ok(())) => self.locate(now, wanted, search),
+                }
+            }
+            Resolved::WrongClass { found } => {
+                let found = self.class_name(found);
+                Located::Failed(if found == key.schema().name {
+                    taken(key)
+                } else {
+                    Error::Schema(format!("object {oref} is of class {found}, not {}", key.schema().name))
+                })
+            }
+            Resolved::Newer(e) => Located::Failed(Error::Schema(format!("object {oref}: {e}"))),
+            missing => self.missing(scope, oref, missing, search),
+        }
+    }
+
+    /// Goes on where an object of whatever class was not found.
+    fn missing(&mut self, scope: &Scope, oref: Oref, found: Resolved, search: &mut Search) -> Located {
+        match found {
             Resolved::Miss { page } | Resolved::Stale { page } => self.fetch_for(scope, oref, page, search),
             Resolved::Empty { page } => match search.fetched {
                 // An empty slot of a page just fetched: the server has said so.
@@ -40,24 +64,32 @@ impl Client {
                 _ => self.fetch_for(scope, oref, page, search),
             },
             Resolved::Reborn => self.absent(scope, oref),
-            Resolved::Unbound { class } => {
-                match self.bind_for_reading(now, key, class, &mut search.catalogue) {
-                    None => Located::Wait,
-                    Some(Err(e)) => Located::Failed(e),
-                    Some(Ok(())) => self.locate(now, wanted, search),
-                }
-            }
-            Resolved::WrongClass { found } => {
-                let found = self.class_name(found);
-                Located::Failed(if found == key.schema().name {
-                    taken(key)
-                } else {
-                    Error::Schema(format!("object {oref} is of class {found}, not {}", key.schema().name))
-                })
-            }
             Resolved::Damaged(e) => Located::Failed(Error::Corrupt(format!("object {oref}: {e}"))),
-            Resolved::Newer(e) => Located::Failed(Error::Schema(format!("object {oref}: {e}"))),
-            Resolved::Full(_) => Located::Failed(Error::Full(Bound::Cache)),
+            _ => Located::Failed(Error::Full(Bound::Cache)),
+        }
+    }
+
+    /// An object of whatever class as it is stored, from the cache if it is there.
+    pub(crate) fn stored(
+        &mut self,
+        scope: &Scope,
+        oref: Oref,
+        search: &mut Search,
+    ) -> Option<Result<Option<StoredObject>, Error>> {
+        if let Err(e) = self.still_true(scope) {
+            return Some(Err(e));
+        }
+        let missing = match self.writer.stored_object(scope, oref) {
+            Ok(object) => {
+                let layout = self.layout_of(class_of(&object), &mut search.catalogue)?;
+                return Some(layout.map(|layout| Some((layout, object))));
+            }
+            Err(missing) => missing,
+        };
+        match self.missing(scope, oref, missing, search) {
+            Located::Absent => Some(Ok(None)),
+            Located::Failed(e) => Some(Err(e)),
+            Located::Wait | Located::Ready { .. } => None,
         }
     }
 

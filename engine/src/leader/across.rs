@@ -214,7 +214,7 @@ impl Leader {
         let is_of = |part: &&Part| (part.of, part.coordinator) == (of, coordinator);
         if work.replica.prepares.get(prepared).filter(is_of).is_none() {
             // Of what is not visible here another leader may know more.
-            if prepared > work.pages.visible() && !dropped(Rule::SettledUnseen) {
+            if prepared > work.pages.visible() {
                 let text = "this server does not know of so late a prepare: ask again";
                 return asked.into_iter().for_each(|asked| work.refuse(asked, Refusal::Unavailable, text));
             }

@@ -12,7 +12,6 @@ use tercel_wire::message::{Decision, Settle};
 
 use super::{Leader, Reply, Work};
 use crate::consult::{Consult, Consulted};
-use crate::mutant::{Rule, dropped};
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
 use crate::table::Map;
@@ -267,7 +266,7 @@ fn question(subject: Subject, work: &Work) -> Asking {
             let Some(decided) = work.replica.decisions.at(stamp) else { return Asking::Over };
             let part = decided.parts.iter().find(|part| part.space == participant);
             let Some(part) = part else { return Asking::Over };
-            if stamp > work.pages.visible() && !dropped(Rule::ToldUnstable) {
+            if stamp > work.pages.visible() {
                 return Asking::NotYet;
             }
             let seen = Some(decided.seen_at(stamp, work.space));

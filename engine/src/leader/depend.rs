@@ -39,7 +39,10 @@ impl Leader {
         on: &Vector,
         work: &mut Work,
     ) -> Result<Stamp, (Refusal, String)> {
-        if let Some(stamp) = work.replica.dependencies.covered_since(on) {
+        let is_told = |space| work.replica.decisions.has_part_of(space);
+        if let Some(stamp) =
+            work.replica.dependencies.covered_since(on).filter(|_| !on.forgotten().any(is_told))
+        {
             return Ok(stamp);
         }
         if !work.replica.dependencies.has_room_for(on) {

@@ -437,9 +437,7 @@ impl Leader {
         let writes = large.writes(from..end.max(large.reads.len()) - large.reads.len());
         let effects = CommitEffects { base: large.base, reads: reads.to_vec(), writes };
         self.judge(&effects, work)?;
-        if let Some(over) =
-            work.replica.prepares.meets(&effects).filter(|_| !dropped(Rule::LargeIgnoresHolds))
-        {
+        if let Some(over) = work.replica.prepares.meets(&effects) {
             return Err(Refusal::Conflict(over));
         }
         large.done(end, all, LargePhase::Expect);

@@ -73,6 +73,11 @@ impl Decisions {
         done.collect::<Vec<_>>().into_iter().for_each(|op| self.forget(op));
     }
 
+    /// Says whether a part of the space is not known to be settled.
+    pub fn has_part_of(&self, space: SpaceId) -> bool {
+        self.all.values().any(|decided| decided.parts.iter().any(|part| part.space == space))
+    }
+
     /// The number of decisions that a client has asked for.
     pub fn count_of(&self, client: ClientId) -> usize {
         self.all.values().filter(|decided| decided.op.client == client).count()

@@ -22,6 +22,9 @@ use crate::error::Error;
 use crate::time::Now;
 use crate::txn::{Caller, Hold, Place, Ticket};
 
+/// An object in stored form, header included, and the layout of its class.
+pub type StoredObject = (Arc<Layout>, Vec<u8>);
+
 /// The home of transactions. `None` means: call again when something has happened.
 pub trait Home {
     /// Opens the read side of a transaction. Waits until the home shows its own last commit, and a state as
@@ -64,6 +67,20 @@ pub trait Home {
         stamp: Stamp,
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>>;
+
+    /// An object of whatever class as it is stored, unchecked; none if the reference names none. It counts as
+    /// read.
+    ///
+    /// # Errors
+    /// `Denied` if this home has no such reads; `Conflict`, `Corrupt`, and as [`Home::locate`].
+    fn stored(
+        &mut self,
+        _scope: &Scope,
+        _oref: Oref,
+        _search: &mut Search,
+    ) -> Option<Result<Option<StoredObject>, Error>> {
+        Some(Err(Error::Denied("inside of a server objects are read by their classes".into())))
+    }
 
     /// A place for a new object of that many bytes, and the birth of its page. The scope's snapshot is at or
     /// above the birth then: it has taken over a newer state if need be.

@@ -45,10 +45,13 @@ pub(crate) use commit::commit_surely;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
-pub use home::{Across, Heard, Home, LocalWrite, Located, Search, SentPart, Wanted, WatchId, Watcher};
+pub use home::{
+    Across, Heard, Home, LocalWrite, Located, Search, SentPart, StoredObject, Wanted, WatchId, Watcher,
+};
 pub(crate) use places::Places;
 pub use places::{Hold, Place};
 pub(crate) use read::Boxed;
+pub use read::stored;
 pub use watch::{Change, Found, Query, Source, Watch};
 
 /// A thread's way to a home: holds its lock, carries out what the home wants done, waits.

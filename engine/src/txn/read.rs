@@ -3,9 +3,9 @@
 use tercel_heap::{Left, Lent, Lookup, RefView, TypeKey, Typed, View};
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::layout::Var;
-use tercel_wire::record::{Class, Ref};
+use tercel_wire::record::{Class, HEADER_BYTES, Ref};
 
-use super::{Begin, Home, Located, Search, Tx, Wanted, begun};
+use super::{Begin, Home, Located, Search, StoredObject, Tx, Wanted, begun};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -324,6 +324,24 @@ impl<'c> Tx<'c> {
             }))
         })
     }
+}
+
+/// An object in stored form, header included, with the layout of its class, for a tool that has no type for
+/// that; none if the reference names nothing. It comes from the cache if it is there, and counts as read.
+///
+/// # Errors
+/// As [`Tx::get`]; `Corrupt` if it is not what its class says; `Denied` inside of a server.
+pub fn stored(tx: &Tx<'_>, oref: Oref) -> Result<Option<StoredObject>, Error> {
+    if oref.is_null() {
+        return Ok(None);
+    }
+    let mut search = Search::default();
+    let found = tx.ask(|home, _| home.stored(&tx.scope, oref, &mut search))?;
+    if let Some((layout, object)) = &found {
+        let body = object.get(HEADER_BYTES..).unwrap_or_default();
+        layout.check(body).map_err(|e| Error::Corrupt(format!("{oref}: {e}")))?;
+    }
+    Ok(found)
 }
 
 /// Kept references that a transaction writes into objects.

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes, recovery, refused};
-use tercel_engine::limits::HELD_US;
+use tercel_engine::limits::{HELD_US, PREPARES_CLIENT_MAX};
 use tercel_engine::server::{Conn, Consult, Consulted, Input, Recovery, ServerConfig};
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{
-    AwaitSettled, Decide, Decided, Decision, Inquire, Ping, Prepare, Prepared, Refusal, Settle, Write,
+    AwaitSettled, Decide, Decided, Decision, Depend, Inquire, Limit, Ping, Prepare, Prepared, Refusal,
+    Settle, Write,
 };
 use tercel_wire::vector::{Seen, Vector};
 
@@ -331,4 +332,119 @@ fn question_is_refused_while_parts_wait() {
     let (reason, text) = refused(&said).expect("it is refused");
     assert_eq!(reason, Refusal::Unavailable);
     assert!(text.contains("space 63 decides"), "{text}");
+}
+
+/// Asks to decide a transaction with a part at [`OTHER`]; nothing is durable yet.
+fn decide(s: &mut Space) -> Said {
+    let (op, bytes) = (s.op(5), s.effects(&[], &[(s.x, false, 7)]));
+    let parts = vec![Prepared { space: OTHER, view: op.view, at: Stamp(30), writes: true }];
+    let decide = Decide { op, parts, seen: Vector::default(), bytes: &bytes };
+    s.hand.send(A, Kind::Decide, |o| decide.encode(o))
+}
+
+#[test]
+fn decision_that_may_be_lost_is_not_told() {
+    let mut s = space();
+    decide(&mut s);
+    s.pass(500_000);
+    assert!(s.hand.consults.is_empty());
+    s.hand.sync();
+    s.pass(1_000_000);
+    assert!(matches!(s.hand.consults[..], [Consult::Settle { .. }]));
+}
+
+#[test]
+fn large_transaction_meets_holds() {
+    let mut s = space();
+    let z = Oref::new(s.x.page(), 2).unwrap();
+    s.commit(5, &[], &[(z, true, 3)]);
+    s.prepare(1, &[s.y], &[(s.x, false, 7)]).unwrap();
+    let others: Vec<Oref> = (0..17_000u32).map(|n| Oref::from_raw((100 << 9) + n).unwrap()).collect();
+    let reads_held: Vec<Oref> = others.iter().copied().chain([s.x]).collect();
+    for (reads, writes) in [(&reads_held, (z, 1)), (&others, (s.y, 9))] {
+        let mut said = s.commit(6, reads, &[(writes.0, false, writes.1)]);
+        said.extend(s.hand.finish().0);
+        assert!(matches!(outcomes(&said)[..], [Err(Refusal::Conflict(_))]), "{said:?}");
+    }
+}
+
+#[test]
+fn unseen_prepare_is_not_called_settled() {
+    let mut s = space();
+    let later = Stamp(s.hand.last().0 + 5);
+    let said = s.settle(1, later, true);
+    assert_eq!(refused(&said).map(|(reason, _)| reason), Some(Refusal::Unavailable));
+    let earlier = s.hand.server.visible();
+    assert!(has(&s.settle(1, earlier, true), Kind::Settled));
+}
+
+#[test]
+fn part_before_a_restore_waits_for_an_operator() {
+    let mut s = space();
+    let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    let config = ServerConfig { view_first: 5, ..ServerConfig::default() };
+    let mut recovery = Recovery::new(config, SpaceId(1), None, 0).unwrap();
+    s.hand.log.iter().for_each(|e| recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap());
+    let mut s = Space { hand: Hand::greeted(recovery, s.hand.log.clone()), ..s };
+    s.pass(2_000_000);
+    assert!(s.hand.consults.is_empty(), "the coordinator may have forgotten the transaction");
+    let said = s.hand.send(B, Kind::Stat, |_| ());
+    let status = String::from_utf8(said[0].3.clone()).unwrap();
+    assert!(status.contains("before this space was restored"), "{status}");
+    s.settle(1, prepared, false);
+    assert_eq!(s.hand.stat("prepared"), 0);
+}
+
+#[test]
+fn forgotten_space_is_told_nothing() {
+    let mut s = space();
+    decide(&mut s);
+    s.hand.sync();
+    assert_eq!(s.hand.stat("decided"), 1);
+    let depend = Depend { on: Vector::forgetting(OTHER) };
+    s.hand.send(A, Kind::Depend, |o| depend.encode(o));
+    s.hand.sync();
+    s.pass(500_000);
+    assert_eq!((s.hand.stat("decided"), s.hand.consults.len()), (0, 0));
+}
+
+#[test]
+fn settlement_waits_for_room_among_dependencies() {
+    let mut s = space();
+    let spaces = |ids: std::ops::Range<u64>| {
+        let mut on = Vector::default();
+        ids.for_each(|id| on.add(SpaceId(1_000 + id), Seen::at(ViewId::new(1, 1), Stamp(4))));
+        on
+    };
+    let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    s.hand.send(A, Kind::Depend, |o| Depend { on: spaces(0..60) }.encode(o));
+    s.hand.sync();
+    let seen = Some(spaces(60..70));
+    let settle = Settle { of: transaction(1), coordinator: OTHER, prepared, seen };
+    s.hand.send(A, Kind::Settle, |o| settle.encode(o));
+    s.hand.sync();
+    assert_eq!((s.value(s.x), s.hand.stat("prepared")), (Some(1), 1));
+    for gone in 0..8 {
+        let depend = Depend { on: Vector::forgetting(SpaceId(1_000 + gone)) };
+        s.hand.send(A, Kind::Depend, |o| depend.encode(o));
+    }
+    s.pass(1);
+    s.hand.sync();
+    assert_eq!((s.value(s.x), s.hand.stat("prepared")), (Some(7), 0));
+}
+
+#[test]
+fn parts_of_one_client_are_bounded() {
+    let mut s = space();
+    for n in 0..PREPARES_CLIENT_MAX as u64 {
+        s.seq = n % 500;
+        let op = OpId { client: ClientId(5), slot: s.seq as u16, seq: 2 + n, view: s.hand.view() };
+        let bytes = s.effects(&[], &[]);
+        let seen = Vector::default();
+        let prepare = Prepare { op, of: transaction(n + 1), coordinator: OTHER, seen, bytes: &bytes };
+        s.hand.send(A, Kind::Prepare, |o| prepare.encode(o));
+    }
+    s.hand.sync();
+    s.seq = 600;
+    assert_eq!(s.prepare(9_999, &[], &[]), Err(Refusal::Full(Limit::Buffer)));
 }

@@ -137,7 +137,7 @@ fn entries_have_the_bytes_of_version_4() {
 }
 
 #[test]
-fn a_stored_state_has_the_bytes_of_version_8() {
+fn stored_state_has_the_bytes_of_version_8() {
     let mut promised = Promises::read(include_str!("../golden/states_v8.txt"));
     let mut state = Replica::new();
     let bytes = promised.keep("new", &state.encode());

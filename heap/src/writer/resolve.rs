@@ -3,6 +3,7 @@
 //! Nothing is installed here and nothing is waited for: what is missing is named, and the caller fetches it.
 
 use tercel_wire::class::FORWARD;
+use tercel_wire::cursor::le32;
 use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
 use tercel_wire::layout::RecordError;
 use tercel_wire::page::class_of;
@@ -145,6 +146,59 @@ impl Writer {
             }
             Err(full) => Resolved::Full(full),
         }
+    }
+
+    /// The object as it is stored, header included, if it is here: for a reader that has no type for it. The
+    /// body is as the page has it, unchecked. It counts as read.
+    ///
+    /// # Errors
+    /// The page to fetch, as of [`Writer::lookup`]; `Damaged` if it had moved and is not where it went.
+    pub fn stored_object(&mut self, scope: &Scope, oref: Oref) -> Result<Vec<u8>, Resolved> {
+        self.assert_own(scope);
+        let mut object = self.stored_at(oref)?;
+        if class_of(&object) == FORWARD {
+            let to = (object.len() >= 8).then(|| Oref::from_raw(le32(&object, 4))).flatten();
+            let to = to.filter(|to| !to.is_null());
+            let to = to.ok_or(Resolved::Damaged(damaged("tercel.Forward", "to", "it leads nowhere")))?;
+            object = self.stored_at(to)?;
+            if class_of(&object) == FORWARD {
+                return Err(Resolved::Damaged(damaged(
+                    "tercel.Forward",
+                    "to",
+                    "it leads to another forward",
+                )));
+            }
+            self.note_read(scope, to);
+        }
+        self.note_read(scope, oref);
+        Ok(object)
+    }
+
+    fn stored_at(&self, oref: Oref) -> Result<Vec<u8>, Resolved> {
+        let led = self.index.find(&self.shared.table, oref).and_then(|h| self.shared.table.arena_offset(h));
+        let flags = |at: ArenaOffset| self.object(at).flags().load(Ordering::Relaxed);
+        if let Some(at) = led.filter(|at| flags(*at) & INVALID == 0) {
+            return Ok(self.stored_or_behind(at));
+        }
+        let page = oref.page();
+        let frame = self.pages.get(&page).and_then(|p| p.frame).ok_or(Resolved::Miss { page })?;
+        let (at, bytes) = page::extent(&self.shared, frame, oref.slot()).ok_or(Resolved::Empty { page })?;
+        match flags(at) {
+            flags if flags & INVALID != 0 => Err(Resolved::Stale { page }),
+            flags if flags & VALID != 0 => Ok(self.stored_or_behind(at)),
+            _ => Ok(self.untouched(at, bytes).to_vec()),
+        }
+    }
+
+    /// A valid object as it is stored in the space, also where its type reads it as a newer class.
+    fn stored_or_behind(&self, at: ArenaOffset) -> Vec<u8> {
+        if self.object(at).flags().load(Ordering::Relaxed) & CONVERTED == 0 {
+            return self.stored(at);
+        }
+        let (words, behind, _) = self.item_parts(at);
+        let from = at.0 + words + 1;
+        let words = from..from + behind - 1;
+        words.flat_map(|at| self.shared.arena.word(at).load(Ordering::Relaxed).to_le_bytes()).collect()
     }
 
     /// Once a scope has missed in a cache that is more than half full, it holds no further frame: the pages

@@ -282,9 +282,6 @@ OF_SPACES {
     HoldsForgotten,
     UnsettledRead,
     AbortNotSpent,
-    ToldUnstable,
-    SettledUnseen,
-    LargeIgnoresHolds,
     ExportIsNoRoot,
     TokenNotWaitedFor,
     BehindWelcomed,
@@ -296,6 +293,17 @@ OF_SPACES {
 OF_READERS {
     AnswerBeforeApplied,
     ReuseForgetsReaders,
+}
+/// The rules of a ring: the worlds of `tercel-order` notice them.
+OF_RINGS {
+    RowOfAnother,
+    RowBehindGap,
+    SafeWhenAgreed,
+    RingNumberReused,
+    RecoveredNotWrapped,
+    TransitionalAsSafe,
+    ObligationsDropped,
+    HoldIgnoresMessage,
 }
 /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.
 OF_DATAGRAMS {

@@ -12,6 +12,9 @@ mod hello;
 #[path = "../../examples/readme.rs"]
 #[allow(dead_code, reason = "it changes the directory, which all tests share")]
 mod readme;
+#[path = "../../examples/ring.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
+mod ring;
 #[path = "../../examples/serve.rs"]
 #[allow(dead_code, reason = "its main function reads the command line")]
 mod serve;
@@ -47,6 +50,11 @@ fn hello_finds_the_friend_after_a_restart() {
 #[test]
 fn transfer_between_spaces_loses_no_money() {
     transfer::run(tempfile::tempdir().unwrap().path()).unwrap();
+}
+
+#[test]
+fn ring_counts_alike_at_all_members() {
+    assert_eq!(ring::run().unwrap(), [20_200; 3]);
 }
 
 #[test]

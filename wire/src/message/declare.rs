@@ -127,7 +127,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Says whether its row, or another, names it as an answer; other messages are sent unasked, or on streams.
+            /// Says whether a row names it as an answer; other messages are sent unasked, or on streams.
             #[allow(unreachable_patterns)]
             pub fn is_answer(self) -> bool {
                 match self {

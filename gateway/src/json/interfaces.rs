@@ -1,43 +1,21 @@
-//! `tercel inspect --interfaces`: the methods that a server runs, and the services that it offers.
+//! The methods that a server runs, and the services that it offers, as JSON and as a trait declares them.
 
 use serde_json::{Value, json};
-use tercel::Client;
 use tercel::tools::wire::interface::{Interface, Method};
 use tercel::tools::wire::layout::{FieldLayout, Layout, Shape};
-use tercel_term::fail::Failure;
-use tercel_term::say;
-
-pub fn show(client: &Client, as_json: bool) -> Result<(), Failure> {
-    let all = tercel::tools::interfaces(client)?;
-    if as_json {
-        let all: Vec<Value> = all.iter().map(interface).collect();
-        say!("{}", json!({ "interfaces": all }));
-        return Ok(());
-    }
-    if all.is_empty() {
-        say!("this server runs no methods, which run at clients that have them, and offers no services");
-    }
-    for i in &all {
-        match i.is_service() {
-            true => say!("service {}", i.name),
-            false => say!("{} for {}", i.name, i.class),
-        }
-        i.methods.iter().for_each(|m| say!("  {}", line(m)));
-        types(i).iter().for_each(|named| say!("  {}", named.line()));
-    }
-    Ok(())
-}
 
 /// A record or an enum that has a name.
-#[derive(Clone, Copy)]
-struct Named<'a> {
-    layout: &'a Layout,
-    is_enum: bool,
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    /// Its layout.
+    pub layout: &'a Layout,
+    /// Set if it is an enum.
+    pub is_enum: bool,
 }
 
 impl Named<'_> {
     /// As a program declares it.
-    fn line(self) -> String {
+    pub fn line(self) -> String {
         let name = self.layout.name();
         if !self.is_enum {
             return format!("struct {name} {{ {} }}", fields(self.layout).join(", "));
@@ -54,7 +32,7 @@ impl Named<'_> {
     }
 
     /// The variants of an enum, each with its fields.
-    fn variants(&self) -> impl Iterator<Item = (&str, Option<&Layout>)> {
+    pub fn variants(&self) -> impl Iterator<Item = (&str, Option<&Layout>)> {
         // Before them stands the tag.
         self.layout.fields().iter().skip(1).map(|variant| match &variant.shape {
             Shape::Record(of) => (variant.name.as_str(), Some(&**of)),
@@ -88,7 +66,7 @@ fn fields(of: &Layout) -> Vec<String> {
 }
 
 /// The named types in the arguments and results of an interface's methods.
-fn types(i: &Interface) -> Vec<Named<'_>> {
+pub fn types(i: &Interface) -> Vec<Named<'_>> {
     let mut all = Vec::new();
     for m in &i.methods {
         for layout in [&m.takes, &m.gives, &m.fails, &m.input, &m.output] {
@@ -118,7 +96,8 @@ fn gather<'a>(shape: &'a Shape, all: &mut Vec<Named<'a>>) {
     }
 }
 
-fn interface(i: &Interface) -> Value {
+/// An interface, with its methods and the named types in them.
+pub fn interface(i: &Interface) -> Value {
     let methods: Vec<Value> = i.methods.iter().map(method).collect();
     let class = Some(&i.class).filter(|_| !i.is_service());
     let types: Vec<Value> = types(i).into_iter().map(Named::json).collect();

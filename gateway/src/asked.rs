@@ -1,0 +1,112 @@
+//! A request, as its head has it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::{Method, Request};
+use tercel::{Client, Isolation, Token, Transaction};
+
+use crate::json::call::Wrong;
+use crate::route::Route;
+
+/// A request.
+#[derive(Debug)]
+pub struct Asked {
+    pub route: Route,
+    pub is_allowed: bool,
+    /// The parts of the path, without escapes.
+    pub path: Vec<String>,
+    query: String,
+    headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Asked {
+    /// Reads the head of a request, and leaves its body.
+    pub fn of(request: Request<Incoming>) -> (Asked, Incoming) {
+        let (head, body) = request.into_parts();
+        let path: Vec<String> = head.uri.path().split('/').skip(1).map(unescaped).collect();
+        let route = Route::of(&path);
+        let is_allowed =
+            head.method == route.method() || head.method == Method::HEAD && route.method() == Method::GET;
+        let query = head.uri.query().unwrap_or_default().to_string();
+        (Asked { route, is_allowed, path, query, headers: head.headers, body: Vec::new() }, body)
+    }
+
+    /// Says whether it is answered by a stream of events.
+    pub fn wants_events(&self) -> bool {
+        let takes = |kind: &str| self.header(&ACCEPT).is_some_and(|kinds| kinds.contains(kind));
+        self.is_allowed
+            && match self.route {
+                Route::Watch => true,
+                Route::Status => takes("text/event-stream"),
+                _ => false,
+            }
+    }
+
+    /// Says whether a browser sent it for a page of another site, or by a name that another site may have
+    /// given to this host: such pages must not call what their reader may. Programs send no `Origin`.
+    pub fn is_foreign(&self, is_public: bool) -> bool {
+        let host = self.header(&HOST).unwrap_or_default();
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+        let is_local = name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost");
+        let origin = self.header(&ORIGIN).and_then(|origin| Some(origin.split_once("://")?.1));
+        let is_other = self.headers.contains_key(ORIGIN) && origin != Some(host);
+        is_other || !is_public && !host.is_empty() && !is_local
+    }
+
+    /// Says whether it is to be answered from a state that no server can give without being asked.
+    pub fn is_strict(&self) -> bool {
+        self.parameter("fresh").is_some_and(|fresh| fresh == "strict")
+    }
+
+    /// A transaction that reads a state as new as the query says.
+    ///
+    /// # Errors
+    /// `Invalid` if that says something else.
+    pub fn transaction<'c>(&self, client: &'c Client, timeout: Duration) -> Result<Transaction<'c>, Wrong> {
+        let mut tx = client.transaction().isolation(Isolation::Snapshot).timeout(timeout);
+        match self.parameter("fresh").as_deref() {
+            None => {}
+            Some("strict") => tx = tx.isolation(Isolation::Strict),
+            Some("stale") => tx = tx.stale(),
+            Some(text) => {
+                let ms = text.strip_prefix("bounded:").and_then(|ms| ms.parse().ok());
+                let next = "say strict, stale or bounded:MS";
+                let ms = ms.ok_or_else(|| Wrong::invalid(format!("fresh={text}"), next.into()))?;
+                tx = tx.bounded(Duration::from_millis(ms));
+            }
+        }
+        let Some(text) = self.parameter("at_least") else { return Ok(tx) };
+        let next = "give the Tercel-Token of an earlier answer";
+        let token: Result<Token, _> = text.parse();
+        Ok(tx.at_least(token.map_err(|_| Wrong::invalid(format!("at_least={text}"), next.into()))?))
+    }
+
+    /// A parameter of the query.
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(key, _)| *key == name).map(|(_, value)| unescaped(value)).next()
+    }
+
+    pub fn header(&self, name: &HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// A part of a path or query with its escapes read; one that is wrong stays as it is.
+fn unescaped(part: &str) -> String {
+    if !part.contains('%') {
+        return part.to_string();
+    }
+    let (mut bytes, mut rest) = (Vec::with_capacity(part.len()), part.as_bytes());
+    while let [first, tail @ ..] = rest {
+        let escaped = (*first == b'%').then(|| tail.get(..2)).flatten();
+        let escaped = escaped.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,101 @@
+//! Calls of methods and procedures, as the servers describe them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hyper::StatusCode;
+use hyper::header::HeaderName;
+use serde_json::{Value, json};
+use tercel::tools::wire::interface::{Interface, Method};
+use tercel::tools::{Described, Reply};
+use tercel::{Error, Oref};
+
+use crate::answer::{self, Answer};
+use crate::asked::Asked;
+use crate::gate::{Gate, PATIENCE, located};
+use crate::json::call::{Target, Wrong, arguments, only, to_json};
+use crate::route::Route;
+
+/// The header of a key under which a call is executed at most once.
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// A call that can be made.
+pub struct Ready {
+    interface: Arc<Interface>,
+    method: usize,
+    object: Oref,
+    takes: Vec<u8>,
+}
+
+impl Ready {
+    fn method(&self) -> &Method {
+        &self.interface.methods[self.method]
+    }
+}
+
+impl Gate {
+    /// The interfaces of the servers.
+    pub fn services(&self) -> Result<Answer, Wrong> {
+        let all = self.offered.get(&self.client, None)?;
+        let all: Vec<Value> = all.iter().map(|i| crate::json::interfaces::interface(i)).collect();
+        Ok(answer::json(StatusCode::OK, &json!({ "interfaces": all })))
+    }
+
+    /// Calls what is named.
+    pub fn call(&self, asked: &Asked) -> Result<Answer, Wrong> {
+        let begun = Instant::now();
+        let ready = self.ready(asked, None)?;
+        let ended = match asked.header(&KEY) {
+            Some(key) if !ready.method().reads => return self.call_once(key, asked, &ready),
+            _ => self.call_ready(&ready),
+        };
+        let ended = match ended {
+            // The servers may offer something else since they were asked.
+            Err(Error::Schema(_)) => self.call_ready(&self.ready(asked, Some(begun))?),
+            ended => ended,
+        };
+        Ok(told(&ready, ended?)?)
+    }
+
+    fn ready(&self, asked: &Asked, since: Option<Instant>) -> Result<Ready, Wrong> {
+        let offered = self.offered.get(&self.client, since)?;
+        let name = &asked.path[2];
+        let target = match asked.route {
+            Route::Procedure => Target::of_service(offered, name)?,
+            _ => {
+                let oref = self.client.run(|tx| located(tx, name))?;
+                Target::of_object(&self.client, offered, oref)?
+            }
+        };
+        let (interface, method) = target.method(&asked.path[3])?;
+        let text = std::str::from_utf8(&asked.body)
+            .map_err(|_| Wrong::invalid("the body is not UTF-8".into(), "send JSON".into()))?;
+        let takes = arguments(&interface.methods[method], Some(text).filter(|text| !text.trim().is_empty()))?;
+        Ok(Ready { interface: interface.clone(), method, object: target.object.unwrap_or(Oref::NULL), takes })
+    }
+
+    pub fn call_ready(&self, ready: &Ready) -> Result<Option<Reply>, Error> {
+        let Ready { interface, method, object, takes } = ready;
+        let call = Described { interface, method: *method, object: *object, timeout: PATIENCE, takes };
+        tercel::tools::call(&self.client, &call)
+    }
+}
+
+/// The answer to a call that has come to its end.
+pub fn told(ready: &Ready, reply: Option<Reply>) -> Result<Answer, Error> {
+    let method = ready.method();
+    Ok(match reply {
+        None => answer::json(StatusCode::ACCEPTED, &json!({ "gives": null })),
+        Some(Reply::Returned(bytes)) => {
+            let gives = only(&method.gives, &bytes)?.map(to_json);
+            answer::json(StatusCode::OK, &json!({ "gives": gives }))
+        }
+        Some(Reply::Failed(bytes)) => {
+            let fails = only(&method.fails, &bytes)?.map(to_json);
+            let name = method.fails.fields().first().map_or_else(String::new, |f| f.shape.to_string());
+            let next = "the method failed by its own decision, and changed nothing if it is of an object";
+            let body = json!({ "error": name, "fails": fails, "next": next });
+            answer::json(StatusCode::UNPROCESSABLE_ENTITY, &body)
+        }
+    })
+}

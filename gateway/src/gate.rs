@@ -1,0 +1,122 @@
+//! The state that all requests share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tercel::tools::wire::interface::Interface;
+use tercel::tools::wire::layout::Layout;
+use tercel::tools::wire::page::class_of;
+use tercel::tools::wire::record::HEADER_BYTES;
+use tercel::{Addresses, Any, Client, Error, Oref, Tx};
+use tokio::sync::{Semaphore, watch};
+
+use crate::Config;
+use crate::counts::Counts;
+use crate::json::record;
+
+/// Requests that may wait for a server at once, each on a thread of its own; more are refused.
+pub const IN_FLIGHT_MAX: usize = 64;
+/// Streams of events at once, each with a thread; more are refused.
+pub const STREAMS_MAX: usize = 128;
+/// Time for a server to answer a request.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The state that all requests share.
+pub struct Gate {
+    pub client: Client,
+    pub servers: Addresses,
+    pub is_public: bool,
+    pub counts: Counts,
+    pub in_flight: Arc<Semaphore>,
+    pub streams: Arc<Semaphore>,
+    pub offered: Offered,
+    begun: Instant,
+    /// Microseconds after `begun` until which nothing is read from the cache without a thread that may wait.
+    wait_until_us: AtomicU64,
+    pub stopped: watch::Sender<bool>,
+}
+
+impl Gate {
+    pub fn new(client: Client, config: &Config) -> Gate {
+        Gate {
+            client,
+            servers: config.servers.clone(),
+            is_public: config.is_public,
+            counts: Counts::new(),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            offered: Offered::default(),
+            begun: Instant::now(),
+            wait_until_us: AtomicU64::new(0),
+            stopped: watch::channel(false).0,
+        }
+    }
+
+    /// Ends what would never end by itself.
+    pub fn stop(&self) {
+        self.stopped.send_replace(true);
+    }
+
+    /// Says whether requests are to be answered on a thread that may wait, also if they may be in the cache.
+    pub fn is_out(&self) -> bool {
+        self.wait_until_us.load(Ordering::Relaxed) > self.begun.elapsed().as_micros() as u64
+    }
+
+    /// No server was found: a client without one makes its callers pause.
+    pub fn note_outage(&self) {
+        let until = self.begun.elapsed().as_micros() as u64 + OUTAGE_US;
+        self.wait_until_us.store(until, Ordering::Relaxed);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        *self.stopped.borrow()
+    }
+}
+
+/// The interfaces that the servers offer, as they were last asked.
+#[derive(Debug, Default)]
+pub struct Offered(RwLock<Option<(Instant, Vec<Arc<Interface>>)>>);
+
+/// Time after which the servers are asked again. A server that has others by then refuses a call.
+const OFFERED_FOR: Duration = Duration::from_secs(2);
+
+impl Offered {
+    /// The interfaces, asked for after `since` at the earliest.
+    pub fn get(&self, client: &Client, since: Option<Instant>) -> Result<Vec<Arc<Interface>>, Error> {
+        let now = Instant::now();
+        let is_good = |at: Instant| since.map_or(now - at < OFFERED_FOR, |since| at >= since);
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, known)) = known.filter(|(at, _)| is_good(*at)) {
+            return Ok(known);
+        }
+        let all: Vec<_> = tercel::tools::interfaces(client)?.into_iter().map(Arc::new).collect();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some((now, all.clone()));
+        Ok(all)
+    }
+}
+
+/// The object that a name means: `PAGE.SLOT`, else a root.
+pub fn located(tx: &Tx<'_>, name: &str) -> Result<Oref, Error> {
+    if let Ok(oref) = name.parse() {
+        return Ok(oref);
+    }
+    match tx.get_root_ref::<Any>(name)? {
+        Some(root) => Ok(root.oref()),
+        None => Err(Error::NotFound(format!("the root `{name}`"))),
+    }
+}
+
+/// An object as JSON.
+pub fn shown(oref: Oref, layout: &Layout, object: &[u8]) -> Value {
+    json!({
+        "ref": oref.to_string(),
+        "class": layout.name(),
+        "class_id": class_of(object).0,
+        "fields": record(layout, &object[HEADER_BYTES..], 0),
+    })
+}
+
+/// Microseconds for which requests go to threads that may wait, after one that found no server.
+const OUTAGE_US: u64 = 200_000;

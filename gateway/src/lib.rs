@@ -1,0 +1,182 @@
+//! HTTP/1.1 in front of Tercel servers, for programs that are not written in Rust: objects and calls as JSON,
+//! changes as server-sent events, counters, and a console in the browser.
+//!
+//! A gateway is a client of the space and nothing more: it decides nothing and keeps nothing on disk, and
+//! several may stand before the same servers. Nothing here encrypts. Objects come from the client's cache, by
+//! the catalogue of the space; calls go by the descriptions that the servers give.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`json`] | objects, calls and interfaces as JSON; the command shows them in the same form |
+//! | [`status`] | a server's status, for people and for Prometheus |
+//! | `http` | connections, their bounds, and the way of a request |
+//! | `route`, `routes` | the routes, and what is answered at each |
+//! | `asked`, `answer` | a request; an answer, and errors as answers |
+//! | `gate` | the state that all requests share |
+//! | `objects`, `servers` | objects and roots; how the servers are |
+//! | `calls`, `keys` | calls, and those that are executed at most once under a key |
+//! | `watch` | streams of events |
+//! | `openapi` | what the space and its servers offer, described |
+//! | `counts` | requests by route and outcome |
+
+mod answer;
+mod asked;
+mod calls;
+mod counts;
+mod gate;
+mod http;
+pub mod json;
+mod keys;
+mod objects;
+mod openapi;
+mod route;
+mod routes;
+mod servers;
+pub mod status;
+mod watch;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tercel::{Addresses, Client, ClientConfig, Error};
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::sync::watch as told;
+
+use gate::{Gate, IN_FLIGHT_MAX, STREAMS_MAX};
+
+/// The settings of a gateway.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The server, or the members of a group.
+    pub servers: Addresses,
+    /// HOST:PORT at which HTTP is answered.
+    pub listen: String,
+    /// Set if other machines may reach it, although nothing is encrypted and everyone may call everything.
+    pub is_public: bool,
+    /// Memory of the client's cache.
+    pub cache_bytes: usize,
+    /// Time for a request's head, between two parts of its body, and for the next request on a connection.
+    pub idle: Duration,
+    /// Time that requests under way have to end after [`Gateway::stop`].
+    pub drain: Duration,
+}
+
+impl Config {
+    /// The usual settings.
+    pub fn new(servers: Addresses, listen: impl Into<String>) -> Config {
+        Config {
+            servers,
+            listen: listen.into(),
+            is_public: false,
+            cache_bytes: 64 << 20,
+            idle: Duration::from_secs(30),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The reason why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Name another address.
+    #[error("{at}: {source}; name HOST:PORT that is free")]
+    Listen {
+        /// As it was named.
+        at: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The operator must allow it.
+    #[error(
+        "{0}: other machines can reach it, and nothing is encrypted; name a loopback address, or say --public"
+    )]
+    Public(String),
+    /// The servers do not answer.
+    #[error(transparent)]
+    Space(#[from] Error),
+    /// The system has no thread for it.
+    #[error("the system refuses it: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A gateway at work. Dropping it stops it.
+#[derive(Debug)]
+pub struct Gateway {
+    address: SocketAddr,
+    stop: told::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Connects to the servers, listens, and answers from then on.
+    ///
+    /// # Errors
+    /// If the servers do not answer, or the address cannot be taken or may not be.
+    pub fn start(config: Config) -> Result<Gateway, StartError> {
+        let taken = |source| StartError::Listen { at: config.listen.clone(), source };
+        let listener = std::net::TcpListener::bind(&config.listen).map_err(taken)?;
+        let address = listener.local_addr().map_err(taken)?;
+        if !address.ip().is_loopback() && !config.is_public {
+            return Err(StartError::Public(config.listen));
+        }
+        listener.set_nonblocking(true)?;
+        let of_client = ClientConfig {
+            cache_bytes: config.cache_bytes,
+            transactions_max: TRANSACTIONS_MAX,
+            ..ClientConfig::default()
+        };
+        let client = Client::connect_with(config.servers.clone(), of_client)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX)))
+            .max_blocking_threads(IN_FLIGHT_MAX)
+            .thread_name("tercel-gateway")
+            .enable_all()
+            .build()?;
+        let (stop, stopped) = told::channel(false);
+        let gate = Arc::new(Gate::new(client, &config));
+        let thread = thread::Builder::new().name("tercel-gateway".into()).spawn(move || {
+            runtime.block_on(async {
+                if let Ok(listener) = TcpListener::from_std(listener) {
+                    http::serve(listener, gate, stopped, &config).await;
+                }
+            });
+            // A call that waits for a server would hold the process.
+            runtime.shutdown_background();
+        })?;
+        Ok(Gateway { address, stop, thread: Some(thread) })
+    }
+
+    /// The address at which it answers.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more requests, and returns once those under way have ended or the time for that is over.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Threads that read requests and answer hits: more would wait for the cache's lock.
+const THREADS_MAX: usize = 4;
+
+/// Transactions of the client: one a request in flight, and one a stream of changes, with some to spare for
+/// hits.
+const TRANSACTIONS_MAX: usize = IN_FLIGHT_MAX + STREAMS_MAX + 64;

@@ -1,0 +1,83 @@
+//! Objects and roots.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, ETAG, HeaderName, IF_NONE_MATCH};
+use serde_json::{Value, json};
+use tercel::tools::stored;
+use tercel::{Error, Oref, Tx};
+
+use crate::answer::{self, Answer, of_type, with};
+use crate::asked::Asked;
+use crate::gate::{Gate, PATIENCE, located, shown};
+use crate::json::call::Wrong;
+use crate::route::Route;
+
+impl Gate {
+    /// The answer, if it can be given without a wait.
+    pub fn cached(&self, asked: &Asked) -> Option<Answer> {
+        if asked.route != Route::Object || !asked.is_allowed || asked.is_strict() || self.is_out() {
+            return None;
+        }
+        match self.object(asked, Duration::ZERO) {
+            Ok(answer) => Some(answer),
+            Err(Wrong::Space(Error::Unavailable(_))) => {
+                self.note_outage();
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    pub fn roots(&self, asked: &Asked) -> Result<Answer, Wrong> {
+        let roots = asked.transaction(&self.client, PATIENCE)?.run(|tx| tx.roots())?;
+        let roots: Vec<Value> =
+            roots.iter().map(|(name, r)| json!({ "name": name, "ref": r.oref().to_string() })).collect();
+        Ok(answer::json(StatusCode::OK, &json!({ "roots": roots })))
+    }
+
+    /// An object, by its reference or the root that it is.
+    ///
+    /// # Errors
+    /// As the transaction that reads it.
+    pub fn object(&self, asked: &Asked, patience: Duration) -> Result<Answer, Wrong> {
+        let name = &asked.path[2];
+        let read = |tx: &Tx<'_>| {
+            let oref = located(tx, name)?;
+            let (layout, object) =
+                stored(tx, oref)?.ok_or_else(|| Error::NotFound(format!("object {oref}")))?;
+            Ok((tx.as_of().token, oref, layout, object))
+        };
+        let transaction = asked.transaction(&self.client, patience)?;
+        let read = match patience.is_zero() {
+            true => transaction.begin().and_then(|tx| read(&tx)),
+            false => transaction.run(read),
+        };
+        let (token, oref, layout, object) = read?;
+        let tag = tag(oref, &object);
+        let has = asked.header(&IF_NONE_MATCH).is_some_and(|tags| {
+            tags == "*" || tags.split(',').any(|has| has.trim().trim_start_matches("W/") == tag)
+        });
+        let answer = match has {
+            true => of_type(StatusCode::NOT_MODIFIED, JSON, ""),
+            false => answer::json(StatusCode::OK, &shown(oref, &layout, &object)),
+        };
+        let answer = with(with(answer, ETAG, &tag), CACHE_CONTROL, "no-cache");
+        Ok(with(answer, TOKEN, &token.to_string()))
+    }
+}
+
+/// The entity tag of an object: the same bytes have the same one at every gateway, and an object that changes
+/// has another. A stamp would change with every commit of the space, for objects have none of their own.
+fn tag(oref: Oref, object: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    (oref.raw(), object).hash(&mut hasher);
+    format!("\"{:016x}\"", hasher.finish())
+}
+
+const JSON: &str = "application/json";
+
+/// The header of the state that an answer is of: `at_least` and `Last-Event-ID` take it.
+const TOKEN: HeaderName = HeaderName::from_static("tercel-token");

@@ -1,0 +1,44 @@
+//! The answers at each route.
+
+use hyper::StatusCode;
+use hyper::header::ALLOW;
+
+use crate::answer::{self, Answer, of_type, refused, with};
+use crate::asked::Asked;
+use crate::gate::{Gate, PATIENCE};
+use crate::json::call::Wrong;
+use crate::route::Route;
+
+impl Gate {
+    /// The answer, whatever it takes.
+    pub fn answer(&self, asked: &Asked) -> Answer {
+        if asked.route == Route::None {
+            let what = format!("there is nothing at /{}", asked.path.join("/"));
+            return refused(StatusCode::NOT_FOUND, &what, "GET /openapi.json lists what there is");
+        }
+        if !asked.is_allowed {
+            let method = asked.route.method();
+            let what = format!("{} takes {method}", asked.route.name());
+            let answer = refused(StatusCode::METHOD_NOT_ALLOWED, &what, &format!("send it as {method}"));
+            return with(answer, ALLOW, method.as_str());
+        }
+        let answer = match asked.route {
+            Route::Health => self.health(),
+            Route::Status => {
+                self.status().map(|status| answer::json(StatusCode::OK, &status)).map_err(Wrong::from)
+            }
+            Route::Metrics => Ok(self.metrics()),
+            Route::Roots => self.roots(asked),
+            Route::Object => self.object(asked, PATIENCE),
+            Route::Services => self.services(),
+            Route::Method | Route::Procedure => self.call(asked),
+            Route::Console => Ok(of_type(StatusCode::OK, "text/html; charset=utf-8", CONSOLE)),
+            Route::OpenApi => self.openapi(),
+            Route::Watch | Route::None => unreachable!("it was answered before"),
+        };
+        answer.unwrap_or_else(|why| answer::wrong(&why))
+    }
+}
+
+/// The console: one page, which fetches nothing from elsewhere.
+const CONSOLE: &str = include_str!("console.html");

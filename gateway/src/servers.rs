@@ -1,0 +1,57 @@
+//! The servers: their health, their status, and counters.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde_json::Value;
+use tercel::group::{health_of, status_of};
+use tercel::{Address, Error, Health, HealthState};
+
+use crate::answer::{self, Answer, of_type, refused};
+use crate::gate::Gate;
+use crate::json::call::Wrong;
+use crate::status::{self, OPEN_METRICS};
+
+impl Gate {
+    /// The answer of the first server that gives a good one, else the last that there was.
+    fn ask<T>(
+        &self,
+        ask: impl Fn(&Address) -> Result<T, Error>,
+        is_good: impl Fn(&T) -> bool,
+    ) -> Result<T, Error> {
+        let mut found = Err(Error::Timeout(None));
+        for server in self.servers.iter() {
+            match ask(server) {
+                Ok(answer) if is_good(&answer) => return Ok(answer),
+                Ok(answer) => found = Ok(answer),
+                Err(e) => found = found.or(Err(e)),
+            }
+        }
+        found
+    }
+
+    pub fn health(&self) -> Result<Answer, Wrong> {
+        let serves = |health: &Health| matches!(health.state, HealthState::Serving | HealthState::Following);
+        let health = self.ask(|server| health_of(server, ASK), serves)?;
+        let status = if serves(&health) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        Ok(answer::json(status, &status::health(&health)))
+    }
+
+    /// The status of the server that leads, else of any that answers.
+    pub fn status(&self) -> Result<Value, Error> {
+        let damaged = |e| Error::Corrupt(format!("the server's status: {e}"));
+        let ask = |server: &Address| serde_json::from_str(&status_of(server, ASK)?).map_err(damaged);
+        self.ask(ask, |status: &Value| status["group"]["leads"] != false)
+    }
+
+    /// The counts of the gateway, and of the servers if they answer.
+    pub fn metrics(&self) -> Answer {
+        match status::scraped(self.status().ok(), |registry| self.counts.register(registry)) {
+            Ok(body) => of_type(StatusCode::OK, OPEN_METRICS, body),
+            Err(e) => refused(StatusCode::INTERNAL_SERVER_ERROR, &format!("counters: {e}"), "report it"),
+        }
+    }
+}
+
+/// Time for each server to say how it is.
+const ASK: Duration = Duration::from_secs(2);

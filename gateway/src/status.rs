@@ -1,0 +1,280 @@
+//! A server's status in words: for people, and for Prometheus.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tercel::{Health, HealthState};
+
+/// The type of the text that [`scraped`] gives.
+pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// A status in the OpenMetrics text format, if there is one, and what else registers itself.
+///
+/// # Errors
+/// If it cannot be written, which it always can.
+pub fn scraped(status: Option<Value>, add: impl FnOnce(&mut Registry)) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::with_prefix("tercel");
+    add(&mut registry);
+    if let Some(status) = status {
+        registry.register_collector(Box::new(Scraped(status)));
+    }
+    let mut body = String::new();
+    text::encode(&mut body, &registry)?;
+    Ok(body)
+}
+
+/// A server's health.
+pub fn health(of: &Health) -> Value {
+    let seconds = of.uptime.as_secs();
+    json!({ "state": state(of.state), "reason": of.reason, "uptime_seconds": seconds, "calls": of.calls })
+}
+
+/// The word for a state.
+pub fn state(state: HealthState) -> &'static str {
+    match state {
+        HealthState::Serving => "serving",
+        HealthState::ReadOnly => "read-only",
+        HealthState::Draining => "draining",
+        HealthState::NotLeading => "not leading",
+        HealthState::Following => "following",
+    }
+}
+
+/// A status, to be told once.
+#[derive(Debug)]
+struct Scraped(Value);
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let Scraped(status) = self;
+        for (name, label, meaning) in WORDS {
+            let Some(value) = number(&status[name]) else { continue };
+            let help = format!("{label}: {meaning}");
+            if COUNTERS.contains(&name) {
+                let mut metric = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
+                metric.encode_counter::<NoLabels, u64, u64>(&value, None)?;
+            } else {
+                encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+            }
+        }
+        for (field, name, label, meaning) in ACROSS {
+            let Some(value) = number(&status["across"][field]) else { continue };
+            let help = format!("{label}: {meaning}");
+            encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+        }
+        syncs(&status["syncs"], &mut encoder)?;
+        group(&status["group"], &mut encoder)
+    }
+}
+
+type NoLabels = [(&'static str, &'static str); 0];
+
+/// The times of the log's syncs, in seconds.
+fn syncs(syncs: &Value, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    let Some(counts) = syncs["counts"].as_array() else { return Ok(()) };
+    let bound = |i: usize| (i + 1 < counts.len()).then(|| syncs["bounds_us"][i].as_f64()).flatten();
+    let buckets: Vec<(f64, u64)> = counts
+        .iter()
+        .enumerate()
+        .map(|(i, n)| (bound(i).map_or(f64::INFINITY, |us| us / 1e6), n.as_u64().unwrap_or(0)))
+        .collect();
+    let (sum, count) = (syncs["sum_us"].as_f64().unwrap_or(0.0) / 1e6, buckets.iter().map(|(_, n)| n).sum());
+    let help = "time in which the log's disk had what it was given";
+    let mut metric = encoder.encode_descriptor("sync_seconds", help, None, MetricType::Histogram)?;
+    metric.encode_histogram::<NoLabels>(sum, count, &buckets, None)
+}
+
+/// The group: the server's part in it, and each member as this one knows it.
+fn group(group: &Value, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    let Some(members) = group["members"].as_array() else { return Ok(()) };
+    for (name, field, help) in OF_GROUP {
+        let Some(value) = number(&group[field]) else { continue };
+        encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+    }
+    for (name, field, help) in OF_MEMBERS {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for member in members {
+            let Some(value) = number(&member[field]) else { continue };
+            let word = |field: &str| member[field].as_str().unwrap_or_default().to_string();
+            let labels = [("member", word("member")), ("address", word("address"))];
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+    }
+    Ok(())
+}
+
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_bool().map(u64::from))
+}
+
+/// The fields of the status that only grow while a server runs; the others are gauges.
+const COUNTERS: [&str; 14] = [
+    "commits",
+    "conflicts",
+    "fetches",
+    "fetches_unchanged",
+    "page_reads",
+    "pages_installed",
+    "invalidations",
+    "revocations",
+    "forwards",
+    "freed",
+    "collected",
+    "accepts_paused",
+    "ended_for_room",
+    "slow_syncs",
+];
+
+/// The counts of transactions over several spaces: the name there, the name of the counter, the name for
+/// people, and the meaning.
+pub const ACROSS: [(&str, &str, &str, &str); 3] = [
+    (
+        "prepared",
+        "across_prepared",
+        "prepared",
+        "parts of transactions over several spaces that wait to hear how those ended",
+    ),
+    ("oldest_ms", "across_oldest_ms", "oldest of these", "milliseconds since it was prepared"),
+    (
+        "decided",
+        "across_decided",
+        "decided",
+        "transactions over several spaces that another space has yet to hear the end of",
+    ),
+];
+
+/// Rows of the group: name, field of the status, meaning.
+const OF_GROUP: [(&str, &str, &str); 5] = [
+    ("group_view", "view", "the view that this member takes part in"),
+    ("group_leads", "leads", "1 if this member leads and answers clients"),
+    ("group_end", "end", "position of the last entry of its log"),
+    ("group_stable", "stable", "position up to which a quorum's disks have the log"),
+    ("group_sure", "sure", "0 if its log had ended in damage and is not whole again"),
+];
+
+/// Rows of each member: name, field of the status, meaning.
+const OF_MEMBERS: [(&str, &str, &str); 6] = [
+    ("group_member_votes", "votes", "1 if it votes"),
+    ("group_member_leads", "leads", "1 if it leads, as far as this member knows"),
+    ("group_member_lag", "lag", "entries that it lacks"),
+    ("group_member_round_trip_us", "round_trip_us", "microseconds of a round trip to it"),
+    ("group_member_silent_ms", "silent_ms", "milliseconds since it was heard"),
+    ("group_member_lost", "lost", "1 if it needs a copy of the space"),
+];
+
+/// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
+pub const WORDS: [(&str, &str, &str); 44] = [
+    ("space", "space", "the space's own number"),
+    ("view", "view", "grows with every start of a server"),
+    ("visible", "last commit", "the newest commit that clients can see"),
+    (
+        "pages",
+        "pages given out",
+        "of 8 KB, to objects or to clients for objects to come; `check` counts those stored",
+    ),
+    ("pages_max", "pages at most", "that the space can give out: page numbers have 22 bits"),
+    ("pages_in_use", "pages in use", "among those given out, that something is in"),
+    (
+        "pages_free",
+        "pages free",
+        "that can still be given out: those that never were, and those that returned",
+    ),
+    ("time_to_full", "time to full", "by the fresh pages of the last hour; known after five minutes"),
+    ("pages_granted", "pages granted", "among those given out, to clients that may make objects in them"),
+    ("bytes_granted", "bytes granted", "of these pages"),
+    ("pages_returned", "pages returned", "among those given out, that nothing is in and are given out again"),
+    (
+        "pages_held_back",
+        "pages held back",
+        "among those given out, that nothing may be in and that a reference to a place in them keeps",
+    ),
+    ("trees_released", "trees released", "large values that were replaced and are yet to be freed"),
+    ("freed", "chunks freed", "of large values, since the start"),
+    ("collected", "collected", "objects that no root reached, since the start"),
+    ("sessions", "clients", "connected now, this one too"),
+    ("readers", "readers", "clients that read at this member, which follows"),
+    ("passed_on", "passed on", "among them, for which it is connected to the leader"),
+    (
+        "leader_silent_ms",
+        "leader silent",
+        "milliseconds since the leader's last word on how far the space is",
+    ),
+    ("commits", "commits", "since the start, as all that follow up to forwards"),
+    ("conflicts", "conflicts", "transactions refused because others were first"),
+    ("fetches", "fetches", "pages that clients asked for"),
+    (
+        "fetches_unchanged",
+        "fetches unchanged",
+        "among them, for which no page was sent because the client's copy was still true",
+    ),
+    ("page_reads", "page reads", "pages read from disk"),
+    ("pages_installed", "pages installed", "pages written to disk"),
+    ("invalidations", "invalidations", "objects that clients were told have changed"),
+    (
+        "subscriptions",
+        "subscriptions",
+        "pages that clients are told of changes to, each as often as clients have it",
+    ),
+    ("revocations", "revocations", "pages that clients had to give up, for watching too many"),
+    ("forwards", "forwards", "objects that outgrew their page and moved to another"),
+    ("mob_bytes", "modified bytes", "of objects in memory that are in the log and not yet in pages"),
+    ("mob_pages", "modified pages", "that these objects belong to"),
+    ("staged_bytes", "staged bytes", "of transactions of which parts are still to come"),
+    ("accepts_paused", "accepts paused", "times that no client was let in, for want of descriptors"),
+    (
+        "ended_for_room",
+        "ended for room",
+        "connections, because too much had arrived in part or was not taken",
+    ),
+    ("log_bytes", "log bytes", "on disk"),
+    (
+        "sync_p99_us",
+        "sync p99",
+        "microseconds in which the log's disk had what it was given, of 99 in 100 times",
+    ),
+    ("slow_syncs", "slow syncs", "among them, that took 100 ms or more"),
+    ("replay_entries", "log to replay", "commits that a start after a crash would replay"),
+    ("disk_full", "disk full", "whether commits wait for room on the disk"),
+    ("backup_stamp", "backup at", "the commit of the backup under way, or 0"),
+    ("backup_bytes", "backup bytes", "kept in memory for that backup"),
+    ("rests_on", "rests on", "other spaces that its writers had seen, each up to a commit"),
+    ("roots", "roots", ""),
+    ("classes", "classes", ""),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_becomes_counters_gauges_and_a_histogram() {
+        let member = |id: &str, lag: u64| {
+            let (address, round_trip_us) = ("a:1", Value::Null);
+            serde_json::json!({ "member": id, "address": address, "lag": lag, "round_trip_us": round_trip_us })
+        };
+        let status = serde_json::json!({
+            "commits": 7, "disk_full": false, "mob_bytes": 9, "across": { "prepared": 3 },
+            "syncs": { "bounds_us": [64, 128], "counts": [1, 2, 3], "sum_us": 2_000_000 },
+            "group": { "view": 4, "leads": true, "members": [member("m1", 0), member("m2", 5)] },
+        });
+        let body = scraped(Some(status), |_| ()).unwrap();
+        for line in [
+            "# TYPE tercel_commits counter",
+            "tercel_commits_total 7",
+            "tercel_disk_full 0",
+            "tercel_across_prepared 3",
+            "tercel_mob_bytes 9",
+            "tercel_sync_seconds_bucket{le=\"0.000128\"} 3",
+            "tercel_sync_seconds_bucket{le=\"+Inf\"} 6",
+            "tercel_sync_seconds_sum 2.0",
+            "tercel_group_leads 1",
+            "tercel_group_member_lag{member=\"m2\",address=\"a:1\"} 5",
+            "# EOF",
+        ] {
+            assert!(body.lines().any(|has| has == line), "{line} is not in:\n{body}");
+        }
+        assert!(!body.contains("round_trip_us{"), "{body}");
+    }
+}

@@ -1,0 +1,190 @@
+//! Server-sent events: changes of an object or a root, and the status of the servers.
+//!
+//! A stream has a thread, because a watch waits as threads do. The invariant: an event's id is a token of a
+//! state that the reader was told, so a reader that comes back with it misses nothing.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hyper::body::Bytes;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+use tercel::tools::stored;
+use tercel::{Any, Error, Oref, Ref, Token, Watch};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::answer::{self, Answer, Content, refused, with};
+use crate::asked::Asked;
+use crate::gate::{Gate, STREAMS_MAX, located, shown};
+use crate::route::Route;
+
+/// Events that wait for their reader. Changes behind them join, so none is lost.
+const EVENTS_MAX: usize = 16;
+/// Silence after which a comment goes out, so that nobody on the way takes the stream for dead.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// The longest wait without a look whether the stream is to end.
+const ROUND: Duration = Duration::from_millis(500);
+/// Time between two states of the servers.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// The sending end of a stream.
+struct Events {
+    to: mpsc::Sender<Bytes>,
+    told: Instant,
+}
+
+impl Events {
+    /// Sends an event; false once nobody reads.
+    fn tell(&mut self, id: Option<Token>, name: &str, data: &Value) -> bool {
+        let id = id.map_or(String::new(), |token| format!("id: {token}\n"));
+        self.send(format!("{id}event: {name}\ndata: {data}\n\n"))
+    }
+
+    fn send(&mut self, text: String) -> bool {
+        self.told = Instant::now();
+        self.to.blocking_send(text.into()).is_ok()
+    }
+
+    /// Keeps the stream alive through silence.
+    fn pass(&mut self) -> bool {
+        if self.told.elapsed() >= HEARTBEAT { self.send(":\n\n".into()) } else { !self.to.is_closed() }
+    }
+}
+
+impl Gate {
+    /// Begins a stream, and says so or why not.
+    pub async fn watch(self: Arc<Gate>, asked: Asked) -> Answer {
+        let Ok(room) = self.streams.clone().try_acquire_owned() else {
+            let what = format!("{STREAMS_MAX} streams are open, which are all that this gateway has");
+            return refused(StatusCode::SERVICE_UNAVAILABLE, &what, "close some, or run another gateway");
+        };
+        let (to, events) = mpsc::channel(EVENTS_MAX);
+        let (begun, begins) = oneshot::channel();
+        let thread = thread::Builder::new().name("tercel-events".into()).spawn(move || {
+            let mut events = Events { to, told: Instant::now() };
+            match asked.route {
+                Route::Status => {
+                    let _ = begun.send(Ok(()));
+                    self.tell_status(&mut events);
+                }
+                _ => match Watched::begin(&self, &asked) {
+                    Ok(watched) => {
+                        let _ = begun.send(Ok(()));
+                        watched.tell(&self, &mut events);
+                    }
+                    Err(e) => _ = begun.send(Err(e)),
+                },
+            }
+            drop(room);
+        });
+        match (thread, begins.await) {
+            (Ok(_), Ok(Ok(()))) => {
+                let mut answer = Response::new(Content::Events(events));
+                answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+                with(answer, CACHE_CONTROL, "no-store")
+            }
+            (Ok(_), Ok(Err(e))) => answer::error(&e),
+            _ => {
+                refused(StatusCode::SERVICE_UNAVAILABLE, "the system has no thread for it", "try again later")
+            }
+        }
+    }
+
+    fn tell_status(&self, events: &mut Events) {
+        loop {
+            let (name, data) = match self.status() {
+                Ok(status) => ("status", status),
+                Err(e) => ("error", json!({ "error": e.to_string() })),
+            };
+            let next = Instant::now() + STATUS_EVERY;
+            if !events.tell(None, name, &data) {
+                return;
+            }
+            while Instant::now() < next {
+                if self.is_stopped() || !events.pass() {
+                    return;
+                }
+                thread::park_timeout(next.saturating_duration_since(Instant::now()).min(ROUND));
+            }
+        }
+    }
+}
+
+/// Something that is watched.
+struct Watched {
+    watch: Watch,
+    /// A root's name, or a reference.
+    name: String,
+    /// The reader has told how far it came, and that place is known.
+    resumes: bool,
+    /// It has told so, and that place is of another history.
+    anew: bool,
+}
+
+impl Watched {
+    fn begin(gate: &Gate, asked: &Asked) -> Result<Watched, Error> {
+        let name = asked.path[2].clone();
+        let last = asked.header(&LAST_EVENT_ID).map(str::to_string).or_else(|| asked.parameter("since"));
+        let since: Option<Token> = last.as_ref().and_then(|text| text.parse().ok());
+        let start = |since: Option<Token>| {
+            let watch = match name.parse::<Oref>() {
+                Ok(oref) => gate.client.watch().object(Ref::<Any>::new(oref)),
+                Err(_) => gate.client.watch().root(&name),
+            };
+            since.into_iter().fold(watch, |watch, token| watch.since(token)).start()
+        };
+        let (watch, resumes) = match start(since) {
+            Err(Error::OtherHistory(_)) if since.is_some() => (start(None)?, false),
+            watch => (watch?, since.is_some()),
+        };
+        Ok(Watched { watch, name, resumes, anew: last.is_some() && !resumes })
+    }
+
+    /// Tells changes until nobody reads, or the gateway stops.
+    fn tell(mut self, gate: &Gate, events: &mut Events) {
+        let (at, first) = (self.watch.token(), if self.anew { "anew" } else { "state" });
+        if !events.send("retry: 1000\n\n".into())
+            || !self.resumes && !self.tell_state(gate, events, at, first)
+        {
+            return;
+        }
+        while !gate.is_stopped() && events.pass() {
+            match self.watch.next_within(ROUND) {
+                Ok(None) => {}
+                Ok(Some(change)) => {
+                    if !self.tell_state(gate, events, change.token, "change") {
+                        return;
+                    }
+                }
+                Err(e) => {
+                    let next = "the stream ends here: connect again";
+                    events.tell(None, "error", &json!({ "error": e.to_string(), "next": next }));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Tells the state at a token or behind it.
+    fn tell_state(&self, gate: &Gate, events: &mut Events, at: Token, name: &str) -> bool {
+        let read = gate.client.transaction().at_least(at).run(|tx| {
+            let oref = located(tx, &self.name)?;
+            Ok(stored(tx, oref)?.map(|(layout, object)| shown(oref, &layout, &object)))
+        });
+        match read {
+            Ok(Some(state)) => events.tell(Some(at), name, &state),
+            Ok(None) | Err(Error::NotFound(_)) => {
+                events.tell(Some(at), "absent", &json!({ "name": self.name }))
+            }
+            Err(e) => {
+                // The reader comes back for what it was not told.
+                events.tell(None, "error", &json!({ "error": e.to_string(), "next": "connect again" }));
+                false
+            }
+        }
+    }
+}

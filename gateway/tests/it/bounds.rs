@@ -1,0 +1,124 @@
+//! Bounds: what a peer sends, or withholds.
+
+use std::io::{BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tercel::Addresses;
+use tercel_gateway::{Config, Gateway, StartError};
+use tercel_testkit::process::until;
+
+use crate::common::{HELD, World, head, request};
+
+#[test]
+fn body_beyond_bound_is_refused() {
+    let world = World::new();
+    let got = {
+        let mut stream = TcpStream::connect(world.at()).unwrap();
+        let head_only =
+            "POST /v1/services/Clock/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8388609\r\n\r\n";
+        stream.write_all(head_only.as_bytes()).unwrap();
+        head(&mut BufReader::new(stream)).unwrap().0
+    };
+    assert_eq!(got, 413);
+    let large = format!("[1, 2{}]", " ".repeat(1 << 20));
+    assert_eq!(world.post("/v1/services/Clock/add", &large).status, 200);
+}
+
+#[test]
+fn silent_peers_are_let_go() {
+    let world = World::with(|config| Config { idle: Duration::from_millis(200), ..config });
+    // No head; half of one; a whole request and then nothing; half of a body.
+    for sent in [
+        "",
+        "GET /v1/health HT",
+        "GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "POST /v1/services/Clock/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n[1",
+    ] {
+        let mut stream = TcpStream::connect(world.at()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(sent.as_bytes()).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap_or_else(|e| panic!("it stays open after {sent:?}: {e}"));
+        assert_eq!(said.contains("408"), sent.ends_with("[1"), "{sent:?}: {said}");
+    }
+}
+
+#[test]
+fn other_machines_are_refused_without_word() {
+    let world = World::new();
+    let servers: Addresses = world.server.addresses()[0].clone().into();
+    let refused = Gateway::start(Config::new(servers.clone(), "0.0.0.0:0"));
+    assert!(matches!(refused, Err(StartError::Public(_))), "{refused:?}");
+    let public = Config { is_public: true, ..Config::new(servers, "0.0.0.0:0") };
+    let public = Gateway::start(public).unwrap();
+    let at = ([127, 0, 0, 1], public.address().port()).into();
+    assert_eq!(request(at, "GET", "/v1/health", &[], "").status, 200);
+}
+
+#[test]
+fn requests_beyond_those_in_flight_are_refused() {
+    let world = World::new();
+    assert_eq!(world.get("/v1/objects/purse").status, 200);
+    let held = HELD.lock().unwrap();
+    let (at, (tell, told)) = (world.at(), mpsc::channel());
+    for _ in 0..IN_FLIGHT + 16 {
+        let tell = tell.clone();
+        let call = move || tell.send(request(at, "POST", "/v1/services/Clock/wait", &[], ""));
+        std::thread::spawn(call);
+    }
+    let next = || told.recv_timeout(Duration::from_secs(60)).expect("an answer");
+    for _ in 0..16 {
+        let refused = next();
+        assert_eq!((refused.status, refused.header("retry-after")), (503, "1"), "{refused:?}");
+    }
+    assert_eq!(world.get("/v1/roots").status, 503);
+    // A hit takes no thread that may wait.
+    until(|| (world.get("/v1/objects/purse").status == 200).then_some(()));
+    drop(held);
+    (0..IN_FLIGHT).for_each(|_| assert_eq!(next().status, 200));
+    assert_eq!(world.get("/v1/roots").status, 200);
+}
+
+/// As many as the guide says.
+const IN_FLIGHT: usize = 64;
+
+#[test]
+fn pages_of_other_sites_are_refused() {
+    let world = World::new();
+    let own = format!("http://{}", world.at());
+    for (header, value, status) in [
+        ("Origin", "http://elsewhere.example", 403),
+        ("Origin", "null", 403),
+        ("Origin", own.as_str(), 200),
+        ("X-Other", "1", 200),
+    ] {
+        let got = send_to(&world, &world.at().to_string(), (header, value));
+        assert_eq!(got, status, "{header}: {value}");
+    }
+    assert_eq!(send_to(&world, "elsewhere.example:8470", ("X-Other", "1")), 403);
+    assert_eq!(send_to(&world, "localhost:8470", ("X-Other", "1")), 200);
+}
+
+/// The status of a call with a header.
+fn send_to(world: &World, host: &str, (name, value): (&str, &str)) -> u16 {
+    let mut stream = TcpStream::connect(world.at()).unwrap();
+    let head = format!("POST /v1/services/Clock/tick HTTP/1.1\r\nHost: {host}\r\n{name}: {value}\r\n");
+    stream.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).unwrap();
+    crate::common::head(&mut BufReader::new(stream)).unwrap().0
+}
+
+#[test]
+fn server_that_is_gone_is_unavailable() {
+    let world = World::new();
+    assert_eq!(world.get("/v1/objects/purse").status, 200);
+    let World { gateway, client, server, .. } = world;
+    drop(client);
+    server.stop().unwrap();
+    let health = request(gateway.address(), "GET", "/v1/health", &[], "");
+    assert_eq!((health.status, health.header("retry-after")), (503, "1"), "{health:?}");
+    // What is cached can be had, if its age does not matter.
+    let stale = request(gateway.address(), "GET", "/v1/objects/purse?fresh=stale", &[], "");
+    assert_eq!(stale.status, 200, "{stale:?}");
+}

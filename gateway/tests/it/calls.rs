@@ -1,0 +1,96 @@
+//! Methods and procedures, and keys under which they are executed once.
+
+use serde_json::json;
+use tercel_gateway::{Config, Gateway};
+
+use crate::common::{Got, World, request};
+
+fn post_under(world: &World, key: &str, path: &str, body: &str) -> Got {
+    request(world.at(), "POST", path, &[("Idempotency-Key", key)], body)
+}
+
+#[test]
+fn methods_and_procedures_are_called() {
+    let world = World::new();
+    let paid = world.post("/v1/objects/purse/pay", "[300]");
+    assert_eq!((paid.status, paid.json()), (200, json!({ "gives": 700 })), "{paid:?}");
+    let path = format!("/v1/objects/{}/Account.pay", world.purse.oref());
+    assert_eq!(world.post(&path, r#"{"cents": 100}"#).json(), json!({ "gives": 600 }));
+    assert_eq!(world.post("/v1/objects/purse/balance", "").json(), json!({ "gives": 600 }));
+    assert_eq!(world.post("/v1/services/Clock/add", "[2, 3]").json(), json!({ "gives": 5 }));
+    let short = world.post("/v1/objects/purse/pay", "[601]");
+    assert_eq!((short.status, &short.json()["error"]), (422, &json!("Overdrawn")), "{short:?}");
+    assert_eq!(short.json()["fails"], json!({ "short": 1 }));
+    // What a call has written is read after it.
+    assert_eq!(world.get("/v1/objects/purse").json()["fields"]["cents"], 600);
+    for (path, body, status, words) in [
+        ("/v1/objects/purse/pay", "[\"much\"]", 400, "the arguments of `pay`"),
+        ("/v1/objects/purse/pay", "[1", 400, "no JSON"),
+        ("/v1/objects/purse/lend", "[]", 404, "has no method `lend`"),
+        ("/v1/objects/nothing/pay", "[1]", 404, "the root `nothing`"),
+        ("/v1/services/Calendar/add", "[]", 404, "no service `Calendar`"),
+        ("/v1/services/purse/pay", "[1]", 404, "no service `purse`"),
+    ] {
+        let got = world.post(path, body);
+        assert_eq!(got.status, status, "{path} {body}: {got:?}");
+        assert!(got.json()["error"].as_str().unwrap().contains(words), "{path}: {got:?}");
+    }
+    let services = world.get("/v1/services").json();
+    assert!(services["interfaces"].as_array().unwrap().iter().any(|i| i["name"] == "Clock"), "{services}");
+}
+
+#[test]
+fn key_executes_once_at_several_gateways() {
+    let world = World::new();
+    let at = world.server.addresses()[0].clone();
+    let other = Gateway::start(Config::new(at.into(), "127.0.0.1:0")).unwrap();
+    let pay = |at, key: &str, body: &str| {
+        request(at, "POST", "/v1/objects/purse/pay", &[("Idempotency-Key", key)], body)
+    };
+    let first = pay(world.at(), "k1", "[300]");
+    assert_eq!(first.json(), json!({ "gives": 700 }), "{first:?}");
+    for at in [world.at(), other.address(), world.at()] {
+        let again = pay(at, "k1", "[300]");
+        assert_eq!((again.status, again.body), (200, first.body.clone()));
+    }
+    let different = pay(other.address(), "k1", "[301]");
+    assert_eq!(different.status, 422, "{different:?}");
+    // A method's own error is an answer, too, and stays although it would not fail any more.
+    let short = pay(world.at(), "k2", "[701]");
+    world.client.run(|tx| tx.edit(world.purse)?.set_cents(5_000)).unwrap();
+    assert_eq!(pay(other.address(), "k2", "[701]").body, short.body);
+    assert_eq!(world.post("/v1/objects/purse/balance", "").json(), json!({ "gives": 5_000 }));
+    // And so is a procedure's.
+    let ticked = post_under(&world, "k3", "/v1/services/Clock/tick", "");
+    assert_eq!(ticked.json(), json!({ "gives": 1 }));
+    assert_eq!(post_under(&world, "k3", "/v1/services/Clock/tick", "").body, ticked.body);
+    assert_eq!(world.post("/v1/services/Clock/tick", "").json(), json!({ "gives": 2 }));
+    // What was not begun takes no key.
+    assert_eq!(post_under(&world, "k4", "/v1/objects/purse/pay", "[\"a\"]").status, 400);
+    assert_eq!(pay(world.at(), "k4", "[1]").json(), json!({ "gives": 4_999 }));
+    assert_eq!(pay(world.at(), &"k".repeat(129), "[1]").status, 400);
+}
+
+#[test]
+fn repetitions_at_once_execute_once() {
+    let world = World::new();
+    let at = world.at();
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let path = "/v1/objects/purse/pay";
+                request(at, "POST", path, &[("Idempotency-Key", "same")], "[1]")
+            })
+        })
+        .collect();
+    let answers: Vec<Got> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    assert!(answers.iter().any(|got| got.status == 200), "{answers:?}");
+    for got in &answers {
+        match got.status {
+            200 => assert_eq!(got.json(), json!({ "gives": 999 })),
+            409 => assert_eq!((&got.json()["executed"], got.header("retry-after")), (&json!("unknown"), "1")),
+            _ => panic!("{got:?}"),
+        }
+    }
+    assert_eq!(world.post("/v1/objects/purse/balance", "").json(), json!({ "gives": 999 }));
+}

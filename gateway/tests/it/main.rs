@@ -1,0 +1,8 @@
+//! Gateways as programs meet them: by HTTP over a socket, in front of real servers.
+
+mod bounds;
+mod calls;
+mod common;
+mod group;
+mod objects;
+mod watch;

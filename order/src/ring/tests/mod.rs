@@ -1,0 +1,164 @@
+//! Rings in small worlds made from seeds: links that lose, double, delay and reorder; cuts of one way or of
+//! both; members that pause, crash and come back, and programs that do not read.
+
+mod check;
+mod world;
+
+use world::{Plan, World};
+
+use super::Level;
+use super::members::Set;
+
+/// Runs worlds from seeds. Gives what the first that failed blames.
+fn hunt(seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
+    seeds.into_iter().find_map(|seed| {
+        let run = std::panic::catch_unwind(|| World::new(Plan::of(seed)).run());
+        run.unwrap_or_else(|_| Err("it panics".into())).err().map(|blame| (seed, blame))
+    })
+}
+
+#[test]
+fn members_deliver_alike_and_come_together() {
+    let worlds = std::env::var("TERCEL_TEST_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
+    let found = hunt(0..worlds);
+    assert!(found.is_none(), "seed {}: {}", found.as_ref().unwrap().0, found.as_ref().unwrap().1);
+}
+
+#[test]
+fn worlds_have_changes_crashes_and_messages() {
+    let (mut transitions, mut crashes, mut messages) = (0, 0, 0);
+    for seed in 0..50 {
+        let mut world = World::new(Plan::of(seed));
+        world.run().unwrap();
+        transitions += world.lives.iter().map(|life| life.transitions()).sum::<usize>();
+        crashes += world.lives.iter().filter(|life| life.is_over).count();
+        messages += world.lives.iter().map(|life| life.events.len()).sum::<usize>();
+    }
+    let seen = (transitions, crashes, messages);
+    assert!(transitions > 500 && crashes > 20 && messages > 20_000, "{seen:?}");
+}
+
+#[test]
+fn members_that_begin_together_meet_at_once() {
+    for seed in 0..200 {
+        let mut world = World::new(Plan::quiet(seed, 2 + seed as usize % 4));
+        let met = world.until("one ring", 15_000, World::is_one_ring);
+        met.unwrap_or_else(|blame| panic!("seed {seed}: {blame}"));
+    }
+}
+
+#[test]
+fn member_whose_program_takes_nothing_is_left_out() {
+    let mut world = World::new(Plan { until_us: 0, ..Plan::quiet(1, 3) });
+    world.until("one ring", 15_000, World::is_one_ring).unwrap();
+    world.fill(2, true);
+    world.until("a ring of two", 3_000_000, |world| world.lives[0].was_with(Set(0b011))).unwrap();
+}
+
+/// Some rotations, and less than the token is held.
+const LATENCY_US: u64 = 1_500;
+
+/// A message in an idle ring of three, by one who does not hold the token. Gives the microseconds to all.
+fn idle_latency(seed: u64) -> Result<u64, String> {
+    let mut world = World::new(Plan { every_us: 1, until_us: 0, ..Plan::quiet(seed, 3) });
+    world.run()?;
+    // Amid a hold.
+    world.pass(41_000 + seed * 500);
+    let (before, name) = (world.now(), world.submit(2, Level::Safe, 100));
+    world.until("the message", 100_000, |world| world.lives.iter().all(|life| life.has(name)))?;
+    Ok(world.now() - before)
+}
+
+#[test]
+fn idle_ring_sends_little_and_wakes_at_once() {
+    for seed in 0..20 {
+        let latency = idle_latency(seed).unwrap();
+        assert!(latency < LATENCY_US, "{latency} us");
+    }
+    let mut world = World::new(Plan { every_us: 1, until_us: 0, ..Plan::quiet(1, 3) });
+    world.run().unwrap();
+    world.pass(20_000);
+    let before = world.sent;
+    world.pass(1_000_000);
+    // A rotation each 10 ms.
+    assert!(world.sent - before < 450, "{} packets a second", world.sent - before);
+}
+
+/// Each rule is missed when it is dropped. `RUSTFLAGS='--cfg tercel_mutants'` makes it possible.
+#[cfg(tercel_mutants)]
+#[test]
+fn every_dropped_rule_is_noticed() {
+    use tercel_machine::mutant::{Rule, drop_rule};
+
+    for rule in Rule::OF_RINGS {
+        drop_rule(Some(*rule));
+        let found = match rule {
+            Rule::HoldIgnoresMessage => (0..20).find_map(|seed| {
+                let latency = idle_latency(seed).ok().filter(|us| *us >= LATENCY_US)?;
+                Some((seed, format!("{latency} us")))
+            }),
+            _ => hunt(0..20_000),
+        };
+        drop_rule(None);
+        println!("{rule:?}: {found:?}");
+        assert!(found.is_some(), "{rule:?} can be dropped");
+    }
+}
+
+#[test]
+fn packets_have_the_bytes_of_their_version() {
+    use super::members::{Place, RingId};
+    use super::packet::{self, Commit, Data, Entry, Head, Holds, Join, Packet, Token};
+
+    let ring = RingId { number: 5, leader: Place(1) };
+    let members = Set(0b110);
+    let (rows, wanted, number, recovered) = (vec![7, 9], vec![(8, 2)], 9, 3);
+    let (done, complete) = (Set(0b110), Set(0b100));
+    let (sent_bytes, backlog_bytes, idle) = (1_000, 2_000, 1);
+    let token = Token {
+        ring,
+        hop: 12,
+        members,
+        number,
+        rows,
+        wanted,
+        sent_bytes,
+        backlog_bytes,
+        idle,
+        recovered,
+        done,
+        complete,
+    };
+    let entry = Entry { ring: RingId::NONE, whole: 4, highest: 6, safe: 3, owed: Set(0b111) };
+    let packets = [
+        (
+            Packet::Data(Data { ring, number: 2, holds: Holds::Safe, body: &[3, 1, 0, 42] }),
+            "01010201000000000000020500000000000000010200000000000000010301002a",
+        ),
+        (
+            Packet::Token(token),
+            "01020201000000000000020500000000000000010c00000000000000060009000000000000000700\
+             0000000000000900000000000000e8030000d0070000010300000000000000060004000108000000\
+             000000000200",
+        ),
+        (
+            Packet::Join(Join { heard: Set(0b111), failed: Set(1), number: 4 }),
+            "0103020100000000000002070001000400000000000000",
+        ),
+        (
+            Packet::Commit(Commit { ring, hop: 1, members, entries: vec![entry] }),
+            "01040201000000000000020500000000000000010100000000000000060000000000000000000004\
+             00000000000000060000000000000003000000000000000700",
+        ),
+        (Packet::Cancel(ring), "0105020100000000000002050000000000000001"),
+        (Packet::Beacon(ring), "0106020100000000000002050000000000000001"),
+    ];
+    for (packet, golden) in packets {
+        let bytes = packet.encode(Head { from: Place(2), group: 0x0102 });
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden, "{packet:?}");
+        assert_eq!(packet::decode(&bytes, 0x0102, 3).map(|read| read.1), Ok(packet));
+        assert!(packet::decode(&bytes, 0x0103, 3).is_err() && packet::decode(&bytes, 0x0102, 2).is_err());
+        (0..bytes.len().min(29)).for_each(|end| assert!(packet::decode(&bytes[..end], 0x0102, 3).is_err()));
+    }
+}

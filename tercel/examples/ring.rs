@@ -1,0 +1,128 @@
+//! A counter with three replicas, one of which goes and comes back: `cargo run -p tercel --example ring`.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use tercel::ring::{Delivery, Level, Ring, RingConfig, RingError};
+
+/// A member with its replica of the count. All apply the same additions in the same order.
+struct Replica {
+    me: u64,
+    ring: Ring,
+    /// None while it has to be asked for: this one has just come, or was apart from most others.
+    count: Option<i64>,
+    /// Additions since the question.
+    since: i64,
+    questions: i64,
+    was_primary: bool,
+}
+
+/// A kind, the member that asked and the number of its question, a count.
+type Message = (u8, u64, i64, i64);
+
+const ADD: u8 = 0;
+const ASK: u8 = 1;
+const ANSWER: u8 = 2;
+
+fn bytes((kind, member, question, count): Message) -> Vec<u8> {
+    [&[kind][..], &member.to_le_bytes(), &question.to_le_bytes(), &count.to_le_bytes()].concat()
+}
+
+fn message(bytes: &[u8]) -> Option<Message> {
+    let number = |at: usize| Some(i64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    Some((*bytes.first()?, number(1)? as u64, number(9)?, number(17)?))
+}
+
+impl Replica {
+    fn join(
+        me: u64,
+        members: &[(u64, SocketAddr)],
+        dir: &Path,
+        count: Option<i64>,
+    ) -> Result<Replica, RingError> {
+        let ring = Ring::join(RingConfig::new(me, members.to_vec(), dir.join(format!("{me}.ring"))))?;
+        Ok(Replica { me, ring, count, since: 0, questions: 0, was_primary: false })
+    }
+
+    /// Applies deliveries until it has a count that is wanted.
+    fn until(&mut self, wanted: impl Fn(i64) -> bool) -> Result<i64, RingError> {
+        loop {
+            if let Some(count) = self.count.filter(|count| wanted(*count)) {
+                return Ok(count);
+            }
+            match self.ring.next(Duration::from_secs(1))? {
+                Some(Delivery::Message(it)) => message(&it.bytes).map_or(Ok(()), |it| self.apply(it))?,
+                Some(Delivery::Configuration(it)) if !it.is_transitional => {
+                    println!("member {} is with {:?}", self.me, it.members);
+                    // Most others may go on without it: its count may become old.
+                    self.count = self.count.filter(|_| it.is_primary || !self.was_primary);
+                    self.was_primary = it.is_primary;
+                    if self.count.is_none() && it.is_primary {
+                        self.questions += 1;
+                        self.ring.send(&bytes((ASK, self.me, self.questions, 0)), Level::Agreed)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn apply(&mut self, (kind, member, question, count): Message) -> Result<(), RingError> {
+        let is_mine = (member, question) == (self.me, self.questions);
+        match (kind, &mut self.count) {
+            (ADD, Some(mine)) => *mine += count,
+            (ADD, None) => self.since += count,
+            // The count as of the question's place in the order, which is the same at all members.
+            (ASK, Some(mine)) => self.ring.send(&bytes((ANSWER, member, question, *mine)), Level::Agreed)?,
+            (ASK, None) if is_mine => self.since = 0,
+            (ANSWER, mine @ None) if is_mine => *mine = Some(count + self.since),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn add(&self, count: i64) -> Result<(), RingError> {
+        self.ring.send(&bytes((ADD, 0, 0, count)), Level::Safe)
+    }
+}
+
+/// A replica that adds 1 to 100 and stays until the count is so high.
+fn work(mut replica: Replica, until: i64) -> Result<i64, RingError> {
+    replica.until(|_| true)?;
+    (1..=100).try_for_each(|n| replica.add(n))?;
+    replica.until(|count| count >= until)
+}
+
+/// The program. Gives the counts of the replicas at its end.
+pub fn run() -> Result<Vec<i64>, Box<dyn std::error::Error>> {
+    let dir = std::env::temp_dir().join(format!("tercel-ring-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    // Addresses of this host that no other process uses.
+    let [d, c, b, a] = std::process::id().to_le_bytes();
+    let members = [1, 2, 3].map(|me| (me, SocketAddr::from(([127, 64 | a | b, c, d], 7_000 + me as u16))));
+    let join = |me, count| Replica::join(me, &members, &dir, count);
+    let (once, again) = (3 * 5_050, 4 * 5_050);
+    let counts = std::thread::scope(|scope| {
+        let one = scope.spawn(|| work(join(1, Some(0))?, again));
+        let two = scope.spawn(|| work(join(2, None)?, again));
+        let three = scope.spawn(|| {
+            work(join(3, None)?, once)?;
+            println!("member 3 leaves with its replica, and comes back with none");
+            work(join(3, None)?, again)
+        });
+        [one, two, three].map(|thread| thread.join().expect("a replica panicked"))
+    });
+    let counts: Vec<i64> = counts.into_iter().collect::<Result<_, _>>()?;
+    println!("the counts are {counts:?}");
+    std::fs::remove_dir_all(&dir)?;
+    Ok(counts)
+}
+
+/// An error that `main` returns is printed for programmers, as `Timeout(None)`; this prints its sentence.
+fn main() {
+    if let Err(e) = run() {
+        eprintln!("error: {e}");
+        std::process::exit(1);
+    }
+}
