@@ -51,7 +51,11 @@ impl Seen {
         self.at >= other.at && self.done >= other.done
     }
 
-    /// The state that is at least to be read.
+    /// The state of this space that is at least to be read.
+    pub fn token(&self, space: SpaceId) -> Token {
+        Token { space, view: self.view, stamp: self.least() }
+    }
+
     fn least(&self) -> Stamp {
         self.at.max(self.done)
     }
@@ -111,7 +115,7 @@ impl Vector {
 
     /// The state that is at least to be read of a space.
     pub fn token(&self, space: SpaceId) -> Option<Token> {
-        self.get(space).map(|seen| Token { space, view: seen.view, stamp: seen.least() })
+        self.get(space).map(|seen| seen.token(space))
     }
 
     /// Joins what was seen of one space.

@@ -151,7 +151,9 @@ mod tests {
     use tercel_wire::frame::split;
     use tercel_wire::vector::Vector;
 
+    use super::super::{Input, LinkState};
     use super::*;
+    use crate::time::Now;
 
     fn prepare(client: &mut Client, op: OpId) -> Option<Result<(), Error>> {
         let (mut local_writes, seen) = (Vec::new(), Vector::default());
@@ -161,13 +163,17 @@ mod tests {
     }
 
     #[test]
-    fn reserved_operation_ends_with_its_view() {
+    fn reserved_operation_ends_with_its_connection() {
         let mut client = Client::connected_for_test();
         let [kept, lost] = [(); 2].map(|()| client.reserve().unwrap().unwrap());
         assert_eq!(prepare(&mut client, kept), Some(Ok(())));
         let (header, body, _) = split(client.outgoing()).unwrap().unwrap();
         assert_eq!((header.kind, Prepare::decode(body).unwrap().op), (Kind::Prepare, kept));
-        client.ops.end_view();
+        // On a later one of the same view its id may be spent.
+        client.handle(Now(1), Input::Disconnected("it was cut".into()));
+        assert_eq!(prepare(&mut client, lost), Some(Err(Error::Conflict(None))));
+        client.handle(Now(2), Input::Connected);
+        client.peer.link = LinkState::Up;
         assert_eq!(prepare(&mut client, lost), Some(Err(Error::Conflict(None))));
         // Only what was sent is asked about.
         assert_eq!(client.ops.unanswered(), [kept]);

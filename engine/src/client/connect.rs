@@ -305,7 +305,6 @@ impl Client {
         }
         if self.history.view != w.view {
             self.peer.silences = 0;
-            self.ops.end_view();
         }
         self.peer.servers.learn(w.servers);
         self.peer.servers.found();

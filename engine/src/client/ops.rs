@@ -50,8 +50,9 @@ struct Busy {
     abandoned: bool,
     /// It makes objects.
     makes: bool,
-    /// It is not sent yet.
-    is_reserved: bool,
+    /// The connection on which it was reserved, until it is sent. Its id may be spent on a later one: the
+    /// server that refused it remembers that only while the client is connected.
+    reserved: Option<u64>,
     /// It is a call; and what that came to.
     call: Option<CallSlot>,
 }
@@ -87,12 +88,12 @@ impl Ops {
     /// Operations without an answer.
     pub(super) fn unanswered(&self) -> Vec<OpId> {
         let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
-        busy.filter(|b| b.outcome.is_none() && !b.is_reserved).map(|b| b.op).collect()
+        busy.filter(|b| b.outcome.is_none() && b.reserved.is_none()).map(|b| b.op).collect()
     }
 
     /// Says whether there is an operation without an answer.
     pub(super) fn is_owed(&self) -> bool {
-        self.slots.iter().filter_map(|s| s.busy.as_ref()).any(|b| b.outcome.is_none() && !b.is_reserved)
+        self.slots.iter().filter_map(|s| s.busy.as_ref()).any(|b| b.outcome.is_none() && b.reserved.is_none())
     }
 
     /// Says whether an unresolved operation writes to the page.
@@ -179,7 +180,7 @@ impl Ops {
     }
 
     /// Takes a slot for an operation, which is not sent yet.
-    fn reserve(&mut self, client: ClientId, view: ViewId) -> Option<OpId> {
+    fn reserve(&mut self, client: ClientId, view: ViewId, connection: u64) -> Option<OpId> {
         let index = self.take()?;
         let slot = self.slots.get_mut(index as usize)?;
         slot.seq += 1;
@@ -193,16 +194,10 @@ impl Ops {
             asked: None,
             abandoned: false,
             makes: false,
-            is_reserved: true,
+            reserved: Some(connection),
             call: None,
         });
         Some(op)
-    }
-
-    /// The server leads another view: what was reserved in the one before and is not sent yet never will be.
-    pub(super) fn end_view(&mut self) {
-        let busy = self.slots.iter_mut().filter_map(|s| s.busy.as_mut());
-        busy.filter(|b| b.is_reserved).for_each(|b| _ = b.outcome.get_or_insert(Err(Refusal::NotExecuted)));
     }
 
     fn release(&mut self, op: OpId) -> Option<Outcome> {
@@ -259,13 +254,13 @@ impl Client {
 
     /// Takes the slot of an operation; `None` if there is none.
     pub(super) fn reserve_op(&mut self) -> Option<OpId> {
-        self.ops.reserve(self.id, self.history.view)
+        self.ops.reserve(self.id, self.history.view, self.peer.connection)
     }
 
     /// Gives back the slot of an operation that was reserved. One that was sent is abandoned.
     pub(super) fn give_back_op(&mut self, op: OpId) {
         let Some(busy) = self.ops.busy(op) else { return };
-        if busy.is_reserved {
+        if busy.reserved.is_some() {
             busy.outcome = Some(Err(Refusal::NotExecuted));
             self.ops.release(op);
         } else {
@@ -280,12 +275,13 @@ impl Client {
         kind: Kind,
         encode: impl FnOnce(&mut Vec<u8>),
     ) -> Option<Result<(), Error>> {
+        let connection = self.peer.link.is_connected().then_some(self.peer.connection);
+        let is_reserved = |busy: &mut Busy| busy.reserved.is_some() && busy.reserved == connection;
+        if !self.ops.busy(part.op).is_some_and(|busy| is_reserved(busy) && busy.outcome.is_none()) {
+            return Some(Err(Error::Conflict(None)));
+        }
         if let Err(e) = self.may_send(part.local_writes, part.effects)? {
             return Some(Err(e));
-        }
-        if !self.ops.busy(part.op).is_some_and(|busy| busy.is_reserved && busy.outcome.is_none()) {
-            // It was of a view, or a session, that is over.
-            return Some(Err(Error::Conflict(None)));
         }
         self.enter(part.op, part.base, part.local_writes);
         if kind == Kind::Prepare
@@ -313,7 +309,7 @@ impl Client {
             keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object, Stamp::ZERO));
         }
         if let Some(busy) = self.ops.busy(op) {
-            (busy.base, busy.local_writes, busy.makes, busy.is_reserved) = (base, keep, makes, false);
+            (busy.base, busy.local_writes, busy.makes, busy.reserved) = (base, keep, makes, None);
         }
     }
 
@@ -343,7 +339,7 @@ impl Client {
         let op = self.reserve_op()?;
         self.ops.call_bytes.spend(bytes);
         if let Some(busy) = self.ops.busy(op) {
-            (busy.call, busy.is_reserved) = (Some(CallSlot { bytes, body: None }), false);
+            (busy.call, busy.reserved) = (Some(CallSlot { bytes, body: None }), None);
         }
         Some(op)
     }

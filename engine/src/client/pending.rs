@@ -145,8 +145,10 @@ pub(super) struct Pending {
 impl Pending {
     /// Says whether an answer is to come that is not only a sign of life.
     pub(super) fn is_owed(&self) -> bool {
-        // A settlement may take as long as the servers of other spaces.
-        self.by_call.values().any(|asked| !matches!(asked, Asked::Question(_) | Asked::AwaitSettled(_)))
+        // A settlement may take as long as the servers of other spaces, or until there is room.
+        let may_wait =
+            |asked: &Asked| matches!(asked, Asked::Question(_) | Asked::AwaitSettled(_) | Asked::Settle);
+        !self.by_call.values().all(may_wait)
     }
 
     /// The number of the next message.
@@ -574,6 +576,16 @@ mod tests {
         let call = client.ask(Now(3), None);
         client.told_for_test(Kind::Pong, call, |o| Pong { nearly_full: false }.encode(o));
         assert!(client.questions.refused.is_none());
+    }
+
+    #[test]
+    fn settlement_is_no_answer_that_is_owed() {
+        let mut client = Client::connected_for_test();
+        let (of, coordinator) = (OpId::default(), SpaceId(2));
+        client.settle(&Settle { of, coordinator, prepared: Stamp(7), seen: None }).unwrap().unwrap();
+        assert!(!client.peer.pending.is_owed());
+        client.inquire(of).unwrap().unwrap();
+        assert!(client.peer.pending.is_owed());
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::time::Now;
 pub(super) struct Echoing {
     /// The number of the last confirmation that the sequencer was asked for.
     number: u64,
+    /// That one only shows that this node still leads, while its answer to a question before waits.
+    is_checking: bool,
     /// Those that its answer will answer.
     under_way: Vec<Asked>,
     /// Those that came since: one of each connection, for the echo of a later question answers all before it.
@@ -37,7 +39,7 @@ pub(super) struct Echoing {
 impl Echoing {
     /// No answer comes to those under way: they are among the next.
     pub(super) fn ask_again(&mut self) {
-        self.confirmed = None;
+        (self.confirmed, self.is_checking) = (None, false);
         for asked in self.under_way.drain(..) {
             if self.next.iter().all(|later| later.conn != asked.conn) {
                 self.next.push(asked);
@@ -81,6 +83,11 @@ impl Sessions {
             None => self.echoing.next.push(asked),
         }
         self.confirm(cx);
+        // Clients give up a silent leader before a part that waits for another space is settled.
+        if cx.leader.is_some() && !self.echoing.is_checking && self.is_unsettled(cx) {
+            (self.echoing.number, self.echoing.is_checking) = (self.echoing.number + 1, true);
+            cx.work.sequence(order::Input::Confirm(self.echoing.number));
+        }
     }
 
     pub(super) fn confirm(&mut self, cx: &mut Cx) {
@@ -90,7 +97,7 @@ impl Sessions {
             return;
         }
         std::mem::swap(&mut echoing.under_way, &mut echoing.next);
-        echoing.number += 1;
+        (echoing.number, echoing.is_checking) = (echoing.number + 1, false);
         let number = echoing.number;
         match cx.leader {
             Some(_) => cx.work.sequence(order::Input::Confirm(number)),
@@ -110,9 +117,16 @@ impl Sessions {
     /// The sequencer says that this node still led when it was asked, and that everything up to `stamp` was
     /// ordered before.
     pub(crate) fn confirmed(&mut self, number: u64, stamp: Stamp, cx: &mut Cx) {
-        if number == self.echoing.number && !self.echoing.under_way.is_empty() {
+        if number != self.echoing.number || self.echoing.under_way.is_empty() {
+            return;
+        }
+        if !std::mem::take(&mut self.echoing.is_checking) {
             self.echoing.confirmed = Some((stamp, cx.work.now));
             self.echo(cx);
+        }
+        if self.is_unsettled(cx) {
+            let waiting = self.echoing.under_way.iter().chain(&self.echoing.next);
+            waiting.for_each(|asked| self.show_life(asked.conn, cx));
         }
     }
 

@@ -112,6 +112,15 @@ impl Sessions {
         }
         send_stream(conn, Stream { from, to: visible, changes, revoked, ack }, cx);
     }
+
+    /// Sends a session that has nothing to hear of a sign of life: a stream that goes nowhere.
+    pub(super) fn show_life(&self, conn: Conn, cx: &mut Cx) {
+        let Some(session) = self.all.get(&conn).filter(|session| session.client.is_some()) else { return };
+        if !self.is_resuming(conn) {
+            let (at, changes, revoked) = (session.news.sent, Vec::new(), Vec::new());
+            send_stream(conn, Stream { from: at, to: at, changes, revoked, ack: false }, cx);
+        }
+    }
 }
 
 /// Tells a session of what the space rests on since a stamp: before the changes, so that it cannot see them

@@ -62,6 +62,7 @@ impl Cut<'_> {
 
     fn commit_parts(&self, mut parts: Vec<(usize, SpaceId)>) -> Result<(), Error> {
         let seen = self.session.seen.borrow().clone();
+        // The spaces of all parts are among these already, so no prepare makes it longer.
         passed_on(&seen, "a transaction rests on")?;
         // All who take slots in several spaces take them in one order, so none waits in a circle.
         parts.sort_unstable_by_key(|(_, space)| *space);

@@ -259,13 +259,17 @@ impl<'s> Session<'s> {
 
     /// Waits until the transactions over several spaces of which a space is known to have a part are settled
     /// there. Gives a stamp of it from which on they are.
-    fn settled_from(&self, at: usize, seen: Option<Seen>, within: &Within<'_>) -> Result<Stamp, Error> {
-        let done = seen.map_or(Stamp::ZERO, |seen| seen.done);
-        if done == Stamp::ZERO || dropped(Rule::DoneNotCovered) {
+    fn settled_from(
+        &self,
+        at: usize,
+        (space, seen): (SpaceId, Option<Seen>),
+        within: &Within<'_>,
+    ) -> Result<Stamp, Error> {
+        let Some(seen) = seen.filter(|seen| seen.done > Stamp::ZERO && !dropped(Rule::DoneNotCovered)) else {
             return Ok(Stamp::ZERO);
-        }
+        };
         let port = self.spaces[at].1;
-        txn::settled_from(port, within.until(port), done)
+        txn::settled_from(port, within.until(port), seen.done, seen.token(space))
     }
 
     /// A state of a space was read or made.
@@ -499,7 +503,7 @@ impl InSpace<'_, '_> {
         self.session.close(Some(self.at), &within)?;
         let id = self.session.id(self.at, &within)?;
         let seen = self.session.seen.borrow().get(id);
-        self.session.settled_from(self.at, seen, &within)?;
+        self.session.settled_from(self.at, (id, seen), &within)?;
         Ok((id, within))
     }
 
@@ -548,7 +552,7 @@ impl<'a> Cut<'a> {
             // The spaces that were read before may rest on this one, and on more of it if their states moved.
             self.join_needs()?;
             let (need, at_least) = (self.needs.borrow().get(id), self.needs.borrow().token(id));
-            self.session.settled_from(at, need, &self.within)?;
+            self.session.settled_from(at, (id, need), &self.within)?;
             let tx = Tx::begin(port, self.within.left(at_least))?;
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.
@@ -601,7 +605,7 @@ impl<'a> Cut<'a> {
             for (at, token) in &tokens {
                 let need = needs.get(token.space);
                 if need.is_some_and(|need| token.stamp < need.at.max(need.done))
-                    || self.session.settled_from(*at, need, &self.within)? > token.stamp
+                    || self.session.settled_from(*at, (token.space, need), &self.within)? > token.stamp
                 {
                     late.push(*at);
                 }
@@ -624,7 +628,7 @@ impl<'a> Cut<'a> {
         let (Some(tx), Some(id)) = (self.transactions[at].get(), self.session.ids.borrow()[at]) else {
             return Ok(true);
         };
-        self.session.settled_from(at, needs.get(id), &self.within)?;
+        self.session.settled_from(at, (id, needs.get(id)), &self.within)?;
         let options = Options { isolation: Isolation::default(), ..self.within.left(needs.token(id)) };
         tx.holds_since(&mut Begin::new(&options))
     }

@@ -7,7 +7,7 @@ use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
 use super::commit::{Parcel, Sending, found};
-use super::{Across, Home, Isolation, Port, SentPart, Step, Tx};
+use super::{Across, Begin, Freshness, Home, Isolation, Options, Port, SentPart, Step, Tx};
 use crate::error::Error;
 use crate::limits;
 use crate::time::Now;
@@ -109,11 +109,24 @@ impl Tx<'_> {
 }
 
 /// Waits until the client of a space shows a state in which no prepare up to a stamp waits for its
-/// settlement. Gives a stamp from which on that is so.
-pub(crate) fn settled_from(port: &dyn Port, until: Option<Now>, upto: Stamp) -> Result<Stamp, Error> {
-    let mut end = None;
-    let driven = port.drive(until, &mut |home, _| {
+/// settlement. Gives a stamp from which on that is so. Fails with `OtherHistory` if `seen`, the state that
+/// has the prepare, is of a history that the space has lost.
+pub(crate) fn settled_from(
+    port: &dyn Port,
+    until: Option<Now>,
+    upto: Stamp,
+    seen: Token,
+) -> Result<Stamp, Error> {
+    let stale = Options { freshness: Freshness::Stale, at_least: Some(seen), ..Options::default() };
+    let (mut end, mut begin) = (None, Begin::new(&stale));
+    let driven = port.drive(until, &mut |home, now| {
         end = across(home, |across| across.settled_from(upto));
+        if end.is_none()
+            && let Some(Err(e @ Error::OtherHistory(_))) = home.may_begin(now, &mut begin)
+        {
+            // Another history comes to that stamp late or never.
+            end = Some(Err(e));
+        }
         if end.is_some() { Step::Done } else { Step::Wait }
     });
     match driven {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use tercel::{
     Address, ClientConfig, Cut, Error, Isolation, Object, Ref, Server, ServerConfig, Session, Spaces, Tx,
@@ -24,9 +25,16 @@ fn serve(dir: &Path, name: &str) -> Server {
     Server::builder(dir.join(name)).listen(socket(dir, name)).peer(peer).start().unwrap()
 }
 
+/// Connects to both spaces, of which one may be away for a moment.
 fn connect(dir: &Path) -> Spaces {
     let [causes, effects] = ["causes", "effects"].map(|name| socket(dir, name).to_string());
-    Spaces::connect([("causes", causes.as_str()), ("effects", effects.as_str())]).unwrap()
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        match Spaces::connect([("causes", causes.as_str()), ("effects", effects.as_str())]) {
+            Err(Error::Unavailable(_)) if Instant::now() < end => thread::yield_now(),
+            connected => return connected.unwrap(),
+        }
+    }
 }
 
 fn make(session: &Session<'_>, space: &str) -> Ref<Count> {

@@ -3,15 +3,18 @@
 
 use std::time::Duration;
 
+use tercel_engine::error::Error;
+use tercel_engine::limits::HELD_US;
 use tercel_engine::random::Random;
 use tercel_engine::server::ServerConfig;
-use tercel_engine::txn::{Freshness, Isolation, Options};
+use tercel_engine::txn::{Freshness, Isolation, Options, Tx, run};
 use tercel_wire::id::SpaceId;
 
 use super::Played;
-use super::judged::Judged;
+use super::judged::{Judged, both};
 use crate::readers::world::{End, World};
 use crate::world::SPACE;
+use crate::world::things::{set, thing};
 
 const READERS: usize = 3;
 const STEPS: usize = 160;
@@ -71,4 +74,37 @@ pub fn play(seed: u64, is_causal: bool) -> Played {
     judged.end(Options { isolation: Isolation::Strict, ..options(20_000) });
     let early = worlds.iter().map(|world| world.with(|w| w.early.unwrap_or(0))).sum();
     Played::of(judged, early)
+}
+
+#[test]
+fn commit_at_hold_keeps_its_leader() {
+    let worlds = [0, 1].map(|n| World::of_space(SpaceId(SPACE.0 + n), n, ServerConfig::default()));
+    let clients = worlds.each_ref().map(|world| [world.client(None), world.client(None)]);
+    let ports = [0, 1].map(|n| worlds[n].port(clients[n][0]));
+    let [account, document] =
+        ports.each_ref().map(|port| run(port, Isolation::Serializable, |tx| tx.create(&thing(1))).unwrap());
+    let session = both(&[&ports[0], &ports[1]]);
+    // The decision is made, and neither its client nor the other space hears of it.
+    let brief = Options { timeout: Some(Duration::from_millis(300)), ..Options::default() };
+    let unheard = session.run_with(brief, |cut| {
+        set(cut.space("accounts")?, account, 5)?;
+        set(cut.space("documents")?, document, 5)?;
+        worlds[0].with(|w| _ = w.held.insert(End::Client(clients[0][0])));
+        Ok(())
+    });
+    assert!(matches!(unheard, Err(Error::Timeout(Some(_)))), "{unheard:?}");
+    let (world, other) = (&worlds[1], clients[1][1]);
+    let port = world.port(other);
+    run(&port, Freshness::Stale, |tx| Ok(tx.get(document)?.count())).unwrap();
+    world.with(|w| w.clients[other].has_others());
+    let there = || world.with(|w| (w.clients[other].stats().connections, w.home(other)));
+    let (before, began) = (there(), world.with(|w| w.now));
+    let held = Tx::begin(&port, Freshness::Stale).and_then(|tx| {
+        set(&tx, document, 7)?;
+        tx.commit()
+    });
+    assert!(matches!(held, Err(Error::Conflict(_))), "{held:?}");
+    // A silent one would have been given up by then.
+    assert!(world.with(|w| w.now) >= began + HELD_US);
+    assert_eq!(there(), before);
 }

@@ -5,8 +5,9 @@ use tercel_engine::server::ServerConfig;
 use tercel_engine::spaces::Session;
 use tercel_engine::txn::{Freshness, Isolation, Port, Tx};
 use tercel_wire::id::SpaceId;
+use tercel_wire::vector::VECTOR_MAX;
 
-use super::Two;
+use super::{Two, invented, put_back};
 use crate::world::things::{Thing, set, thing};
 use crate::world::{SPACE, World};
 
@@ -133,6 +134,47 @@ fn part_that_is_not_settled_is_waited_for() {
         let half = two.cut(reader, true);
         assert!(half.is_err(), "{half:?}");
     });
+}
+
+#[test]
+fn prepare_of_lost_history_is_not_waited_for() {
+    let two = Two::new();
+    let old = two.documents.lock().node.disk.clone();
+    // The space is far from the stamp of the prepare when it comes back.
+    (0..9).for_each(|n| two.documents.run(0, |tx| set(tx, two.document, n)).unwrap());
+    let token = two.session(0, |writer| {
+        write_both(&two, writer, 5).unwrap();
+        two.settle();
+        writer.token().unwrap()
+    });
+    put_back(&two.documents, old);
+    two.session(1, |reader| {
+        reader.absorb(&token).unwrap();
+        let read = two.read(reader, "documents", two.document);
+        assert!(matches!(read, Err(Error::OtherHistory(_))), "{read:?}");
+        for documents_first in [true, false] {
+            let cut = two.cut(reader, documents_first);
+            assert!(matches!(cut, Err(Error::OtherHistory(_))), "{cut:?}");
+        }
+    });
+}
+
+#[test]
+fn transaction_rests_on_bounded_number_of_spaces() {
+    let two = Two::new();
+    two.session(0, |session| {
+        // Its own two are among those that it has seen, also where nothing was seen of them before.
+        session.absorb(&invented(1_000, VECTOR_MAX - 2)).unwrap();
+        assert_eq!(write_both(&two, session, 5), Ok(()));
+        assert_eq!(two.cut(session, true), Ok((5, 5)));
+    });
+    two.settle();
+    two.session(1, |session| {
+        session.absorb(&invented(1_000, VECTOR_MAX - 1)).unwrap();
+        let more = write_both(&two, session, 6);
+        assert!(matches!(&more, Err(Error::Invalid(text)) if text.contains("at most 64")), "{more:?}");
+    });
+    assert_eq!((prepares(&two), two.document_now()), ([0, 1], 5));
 }
 
 #[test]
