@@ -86,6 +86,11 @@ impl Streamer for Client {
     }
 
     fn send_item(&mut self, id: CallId, item: &[u8]) -> Option<Result<bool, Error>> {
+        // Whether or not the procedure has ended since: it may at any moment.
+        let sending = self.requests.streams_of(id).and_then(|streams| streams.sending.as_mut());
+        if sending.is_some_and(|sending| sending.is_ended()) {
+            return Some(Err(Error::Invalid("the stream to the procedure was closed".into())));
+        }
         if let Some(ended) = self.is_ended(id) {
             return Some(ended.map(|()| false));
         }
@@ -93,9 +98,6 @@ impl Streamer for Client {
             return None;
         }
         let sending = self.requests.streams_of(id)?.sending.as_mut()?;
-        if sending.is_ended() {
-            return Some(Err(Error::Invalid("the stream to the procedure was closed".into())));
-        }
         let ordinal = sending.send(item.len())?;
         let mut body = Vec::with_capacity(18 + item.len());
         Item { slot: id.slot, seq: id.seq, ordinal, payload: item }.encode(&mut body);
