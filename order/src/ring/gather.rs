@@ -22,13 +22,15 @@ pub(super) struct Gather {
     pub(super) consensus_at: Now,
     /// Members of other rings that did not answer: until when they do not disturb, and how often that was.
     shunned: [(Now, u32); MEMBERS_MAX],
+    /// Those of them that were left out as stuck: they do not come back by naming this member.
+    stuck: Set,
 }
 
 impl Default for Gather {
     fn default() -> Gather {
-        let (heard, failed, agreed) = Default::default();
+        let (heard, failed, agreed, stuck) = Default::default();
         let shunned = [(Now(0), 0); MEMBERS_MAX];
-        Gather { heard, failed, agreed, join_at: NEVER, consensus_at: NEVER, shunned }
+        Gather { heard, failed, agreed, join_at: NEVER, consensus_at: NEVER, shunned, stuck }
     }
 }
 
@@ -43,6 +45,7 @@ impl Gather {
     /// These are in a ring with this member.
     pub(super) fn found(&mut self, members: Set) {
         members.iter().for_each(|place| self.shunned[usize::from(place.0)] = (Now(0), 0));
+        self.stuck = self.stuck.without(members);
     }
 }
 
@@ -56,12 +59,25 @@ impl Ring {
         {
             self.install(now, out);
         }
+        let stuck = self.lagged(now, self.config.stuck_us / 2);
+        self.shun(now, stuck);
+        self.gather.stuck = self.gather.stuck.and(stuck);
         self.state = State::Gather;
         self.next = None;
         self.tokens = Tokens::new();
         self.gather.heard = heard.and(me);
         self.gather.failed = failed.without(me);
+        // The others waited for this member's program long enough: it comes back when there is room.
+        if self.full_since.is_some_and(|since| now.since_us(since) >= self.config.stuck_us) {
+            (self.gather.join_at, self.gather.consensus_at) = (NEVER, NEVER);
+            return;
+        }
         self.gather_again(now, out);
+    }
+
+    /// Says whether this member waits for its program, outside of any ring.
+    pub(super) fn rests(&self) -> bool {
+        self.state == State::Gather && self.gather.join_at == NEVER
     }
 
     /// Says what this member now knows. All are to agree anew.
@@ -99,7 +115,7 @@ impl Ring {
             (Some(next), _) => next.epoch.members,
             _ => self.current.members,
         };
-        if !ring.has(place) || place == self.config.me {
+        if !ring.has(place) || place == self.config.me || self.rests() {
             return;
         }
         match self.state {
@@ -115,7 +131,7 @@ impl Ring {
     /// A member looks for others.
     pub(super) fn take_join(&mut self, now: Now, from: Place, join: Join, out: &mut Vec<Output>) {
         self.know(join.number);
-        if self.is_late {
+        if self.is_late || self.rests() {
             return;
         }
         let me = self.config.me;
@@ -141,7 +157,8 @@ impl Ring {
                 let is_mate = self.current.members.has(from);
                 let is_stale = is_mate && join.number < self.current.id.number;
                 // A member that names this one hears it, or hears of it.
-                let is_deaf = !join.heard.has(me) && self.is_shunned(now, from);
+                let is_heard = join.heard.has(me) && !self.gather.stuck.has(from);
+                let is_deaf = !is_heard && self.is_shunned(now, from);
                 if is_stale || join.failed.has(me) || !is_mate && is_deaf {
                     return;
                 }
@@ -228,6 +245,7 @@ impl Ring {
             // The first time: a number is agreed to once, over all processes of a member.
             None => {
                 self.state == State::Gather
+                    && !self.rests()
                     && commit.hop < members.count() as u64
                     && members == self.gather.members()
                     && commit.ring.number > self.numbers.taken

@@ -192,7 +192,8 @@ pub struct Ring {
     gather: Gather,
     numbers: Numbers,
     tokens: Tokens,
-    is_full: bool,
+    /// Since when the program has had no room.
+    full_since: Option<Now>,
     /// The next moment at which it wanted to be woken.
     asked: Now,
     /// It has slept: packets are older than they look until all of them are read.
@@ -248,7 +249,7 @@ impl Ring {
             gather: Gather::default(),
             numbers: Numbers { known: remembered, taken: remembered, remembered },
             tokens: Tokens::new(),
-            is_full: false,
+            full_since: None,
             asked: NEVER,
             is_late: false,
         };
@@ -279,10 +280,13 @@ impl Ring {
             }
             Input::Gone(place) => self.gone(now, place, out),
             Input::Full(is_full) => {
-                self.is_full = is_full;
+                self.full_since = is_full.then_some(now);
                 if !is_full {
                     self.deliver(out);
                     self.want_token(now, out);
+                    if self.rests() {
+                        self.gather(now, self.current.members, Set::default(), out);
+                    }
                 }
             }
             Input::Drained => self.drained(now, out),
@@ -378,7 +382,7 @@ impl Ring {
         if !matches!(self.state, State::Gather | State::Operational) {
             return;
         }
-        while !self.is_full && self.deliver_next(out) {}
+        while self.full_since.is_none() && self.deliver_next(out) {}
     }
 
     /// Delivers the next packet of the current ring, if it is there and may be delivered in its

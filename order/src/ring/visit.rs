@@ -318,11 +318,21 @@ impl Ring {
         if has_all || self.tokens.least.0 != least || self.tokens.least.1 == NEVER {
             self.tokens.least = (least, now);
         }
-        if now.since_us(self.tokens.least.1) <= self.config.stuck_us {
+        self.lag(now, token, self.config.stuck_us)
+    }
+
+    /// Other members that lacked the same packet for so long when the token left the last time.
+    pub(super) fn lagged(&self, now: Now, for_us: u64) -> Set {
+        self.tokens.before.as_ref().map_or(Set::default(), |before| self.lag(now, before, for_us))
+    }
+
+    fn lag(&self, now: Now, token: &Token, for_us: u64) -> Set {
+        let (least, since) = self.tokens.least;
+        if now.since_us(since) <= for_us {
             return Set::default();
         }
         let rows = token.members.iter().zip(&token.rows);
-        let stuck: Set = rows.filter(|(_, row)| **row == least).map(|(place, _)| place).collect();
+        let stuck: Set = rows.filter(|(_, row)| **row <= least).map(|(place, _)| place).collect();
         stuck.without(Set::one(self.config.me))
     }
 

@@ -53,6 +53,13 @@ fn member_whose_program_takes_nothing_is_left_out() {
     world.until("one ring", 15_000, World::is_one_ring).unwrap();
     world.fill(2, true);
     world.until("a ring of two", 3_000_000, |world| world.lives[0].was_with(Set(0b011))).unwrap();
+    // It does not come back while its program takes nothing.
+    let events = |world: &World| world.lives[2].events.len();
+    let (rings, had) = (world.lives[0].transitions(), events(&world));
+    world.pass(3_000_000);
+    assert_eq!((world.lives[0].transitions(), events(&world)), (rings, had));
+    world.fill(2, false);
+    world.until("one ring", 1_000_000, World::is_one_ring).unwrap();
 }
 
 /// Some rotations, and less than the token is held.
