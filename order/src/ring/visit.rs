@@ -74,7 +74,7 @@ impl Tokens {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.before.as_ref().is_some_and(|before| before.idle + 1 >= IDLE_ROTATIONS)
     }
 }
@@ -157,10 +157,13 @@ impl Ring {
         }
     }
 
-    /// Sends what is wanted and is here, to the members whose rows do not reach it. Gives the bytes.
+    /// Sends what is wanted and is here, to the members whose rows do not reach it. Gives the bytes. What all
+    /// have by now is wanted no longer.
     fn send_again(&mut self, token: &mut Token, room: usize, out: &mut Vec<Output>) -> usize {
         let store = self.next.as_ref().map_or(&self.current.store, |next| &next.epoch.store);
-        let numbers = token.wanted.iter().flat_map(|(first, count)| *first..*first + u64::from(*count));
+        let least = token.rows.iter().min().copied().unwrap_or(0);
+        let wanted = token.wanted.iter().flat_map(|(first, count)| *first..*first + u64::from(*count));
+        let numbers = wanted.filter(|number| *number > least);
         let (mut sent, mut left) = (0, BTreeSet::new());
         for number in numbers.take(KEPT_MAX as usize) {
             match store.get(number) {

@@ -174,6 +174,9 @@ impl World {
             let mut lives = world.lives.iter().filter(|life| !life.is_over);
             lives.all(|life| last.iter().all(|name| life.has(*name)))
         })?;
+        self.until("an idle ring", 500_000, |world| {
+            world.nodes.iter().flat_map(|node| &node.ring).all(|ring| ring.tokens.is_idle())
+        })?;
         super::check::all(&self.lives, self.plan.members)
     }
 
