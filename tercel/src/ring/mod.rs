@@ -150,9 +150,11 @@ pub enum RingError {
     /// The file of ring numbers cannot be used.
     #[error(transparent)]
     File(#[from] DiskError),
-    /// Another process uses the file.
-    #[error("{} is used by another process, which is this member; end that one first", .0.display())]
-    InUse(PathBuf),
+    /// Another process uses the file or the address.
+    #[error(
+        "{0} is used by another process, which may be this member; end that one, or correct the settings"
+    )]
+    InUse(String),
     /// The system gives no thread or no event.
     #[error("the system has too little left for a ring: {0}; end other processes, or raise its limits")]
     System(io::Error),

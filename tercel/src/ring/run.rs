@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,7 @@ impl Run {
     ) -> Result<Run, RingError> {
         let (numbers, remembered) = Numbers::open(&config.file)?;
         let from = members[usize::from(me.0)].1;
+        see_free(from)?;
         let mut peers = Vec::new();
         for (place, (_, to)) in (0..).map(Place).zip(&members).filter(|(place, _)| *place != me) {
             let to = *to;
@@ -252,10 +253,22 @@ impl Run {
     }
 }
 
+/// Sees that no other process has a member's address, which those to come share among themselves.
+fn see_free(from: SocketAddr) -> Result<(), RingError> {
+    match socket(from).and_then(|socket| Ok(bind(&socket, &from)?)) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => Err(RingError::InUse(from.to_string())),
+        seen => seen.map_err(|error| RingError::Socket { from, to: from, error }),
+    }
+}
+
+fn socket(of: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
+}
+
 /// A socket between two addresses. Others of this member have the same address of their own.
 fn connected(from: SocketAddr, to: SocketAddr) -> io::Result<UdpSocket> {
-    let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    let socket = socket(from)?;
     set_socket_reuseport(&socket, true)?;
     bind(&socket, &from)?;
     connect(&socket, &to)?;

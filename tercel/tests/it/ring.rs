@@ -183,7 +183,9 @@ fn settings_that_cannot_be_name_their_remedy() {
     }
     let members = members(std::process::id() ^ 0x40_0000, 2);
     let ring = join(1, &members, dir.path());
-    let again = RingConfig::new(1, members, dir.path().join("1.ring"));
-    assert!(matches!(Ring::join(again), Err(RingError::InUse(_))));
+    for file in ["1.ring", "another.ring"] {
+        let again = RingConfig::new(1, members.clone(), dir.path().join(file));
+        assert!(matches!(Ring::join(again), Err(RingError::InUse(_))));
+    }
     assert!(matches!(ring.send(&vec![0; (1 << 20) + 1], Level::Agreed), Err(RingError::TooLarge(_))));
 }
