@@ -90,8 +90,11 @@ impl Ring {
     fn join(&mut self, now: Now, out: &mut Vec<Output>) {
         self.gather.join_at = now.plus_us(self.config.join_us);
         let Gather { heard, failed, .. } = self.gather;
+        self.say(Join { heard, failed, number: self.numbers.known }, out);
+    }
+
+    pub(super) fn say(&self, join: Join, out: &mut Vec<Output>) {
         let others = Set::first_of(self.config.members).without(Set::one(self.config.me));
-        let join = Join { heard, failed, number: self.numbers.known };
         out.push(Output::Send(others, self.encode(&Packet::Join(join))));
     }
 
@@ -135,6 +138,11 @@ impl Ring {
             return;
         }
         let me = self.config.me;
+        if join.failed.has(from) {
+            // It leaves, unless this is late and of a process before.
+            let is_late = self.current.members.has(from) && join.number < self.current.id.number;
+            return if is_late { Default::default() } else { self.gone(now, from, out) };
+        }
         match (&self.next, self.state) {
             (_, State::Gather) => {}
             (Some(next), state) => {

@@ -39,7 +39,7 @@ use tercel_machine::time::Now;
 use gather::Gather;
 use members::{Place, RingId, Set};
 use pack::{Outbox, Pieces};
-use packet::{Data, Head, Holds, Packet};
+use packet::{Data, Head, Holds, Join, Packet};
 use recover::Next;
 use store::{Store, UNDELIVERED_MAX};
 use visit::Tokens;
@@ -208,6 +208,8 @@ struct Epoch {
     store: Store,
     /// The number of the last packet that was delivered.
     delivered: u64,
+    /// The last number that this member gave to a packet.
+    placed: u64,
     /// Every member has everything up to here.
     safe: u64,
     /// The own row.
@@ -292,6 +294,17 @@ impl Ring {
             Input::Drained => self.drained(now, out),
         }
         self.asked = self.deadline().max(now);
+    }
+
+    /// Says whether all members have what was submitted.
+    pub fn is_settled(&self) -> bool {
+        self.outbox.is_empty() && self.next.is_none() && self.current.safe >= self.current.placed
+    }
+
+    /// Tells the others that this member's process ends, as far as a packet that may be lost does.
+    pub fn leave(&self, out: &mut Vec<Output>) {
+        let (heard, failed) = (self.current.members, Set::one(self.config.me));
+        self.say(Join { heard, failed, number: self.numbers.known }, out);
     }
 
     /// The next moment at which it needs [`Input::Drained`].
@@ -443,7 +456,8 @@ impl Ring {
 
 impl Epoch {
     fn new(id: RingId, members: Set) -> Epoch {
-        Epoch { id, members, store: Store::default(), delivered: 0, safe: 0, row: 0, owed: Set::default() }
+        let (store, owed) = Default::default();
+        Epoch { id, members, store, delivered: 0, placed: 0, safe: 0, row: 0, owed }
     }
 
     /// The row to write: up to where everything is there, and not too far beyond what was delivered.

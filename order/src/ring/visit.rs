@@ -209,6 +209,7 @@ impl Ring {
             let packet = self.encode(&Packet::Data(data));
             let epoch = self.next.as_mut().map_or(&mut self.current, |next| &mut next.epoch);
             epoch.store.insert(token.number, packet.clone());
+            epoch.placed = token.number;
             if holds == Holds::Recovered {
                 token.recovered = token.number;
             }

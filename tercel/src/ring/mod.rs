@@ -171,7 +171,9 @@ pub enum RingError {
     Ended(String),
 }
 
-/// A member of a ring. Its end, or the process's, is the end of its membership.
+/// A member of a ring. Its end, or the process's, is the end of its membership. When it is dropped, messages that
+/// were sent go to all members for at most a second: behind that, and at the end of the process, those that are
+/// not at all members may be lost.
 #[derive(Debug)]
 pub struct Ring {
     shared: Arc<Shared>,

@@ -39,6 +39,8 @@ pub(super) struct Run {
     buffer: Box<[u8]>,
     /// The program has taken too little, since then.
     full_since: Option<Instant>,
+    /// The program leaves, and what it has sent is to be at the others by then.
+    leave_by: Option<Instant>,
 }
 
 /// Another member.
@@ -55,6 +57,9 @@ const RECEIVES_MAX: usize = 64;
 
 /// A program that leaves deliveries untaken for so long stops all members, so its member leaves.
 const TAKE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A member that leaves sends for so long what waits.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Messages that are handed to the machine at once.
 const SUBMITS_MAX: usize = 1_024;
@@ -90,6 +95,7 @@ impl Run {
             deliveries: Vec::new(),
             buffer: vec![0; DATAGRAM_BYTES].into(),
             full_since: None,
+            leave_by: None,
         })
     }
 
@@ -133,6 +139,9 @@ impl Run {
     /// Waits for a packet, the program, or a time. Gives the sockets with packets.
     fn wait(&self) -> io::Result<Vec<bool>> {
         let left_us = self.machine.deadline().since_us(self.now());
+        let leave_us =
+            self.leave_by.map(|by| by.saturating_duration_since(Instant::now()).as_micros() as u64 + 1);
+        let left_us = left_us.min(leave_us.unwrap_or(u64::MAX));
         let left =
             Timespec { tv_sec: (left_us / 1_000_000) as i64, tv_nsec: (left_us % 1_000_000) as i64 * 1_000 };
         let mut fds: Vec<PollFd<'_>> =
@@ -171,8 +180,11 @@ impl Run {
         let now = self.now();
         let mut queues = self.shared.lock();
         if queues.is_leaving {
-            return Err("the program has left it".into());
+            // Nobody takes them.
+            queues.deliveries.clear();
+            queues.delivered_bytes = 0;
         }
+        let (is_leaving, is_empty) = (queues.is_leaving, queues.sent.is_empty());
         let is_full = queues.is_full();
         for _ in 0..SUBMITS_MAX {
             if !queues.sent.front().is_some_and(|(_, message)| self.machine.has_room(message.len())) {
@@ -184,6 +196,14 @@ impl Run {
         }
         drop(queues);
         self.shared.went.notify_all();
+        if is_leaving {
+            let by = *self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_PATIENCE);
+            if is_empty && self.machine.is_settled() || Instant::now() > by {
+                self.machine.leave(&mut self.out);
+                self.carry_out()?;
+                return Err("the program has left it".into());
+            }
+        }
         if is_full != self.full_since.is_some() {
             self.full_since = is_full.then(Instant::now);
             self.machine.handle(now, Input::Full(is_full), &mut self.out);

@@ -163,6 +163,20 @@ fn end_of_member_is_noticed_without_silence() {
 }
 
 #[test]
+fn dropped_member_has_sent_its_messages() {
+    let (dir, members) = (tempfile::tempdir().unwrap(), members(std::process::id() ^ 0x20_0000, 2));
+    let mut rings: Vec<Ring> = (1..=2).map(|me| join(me, &members, dir.path())).collect();
+    rings.iter().for_each(|ring| until_all_are_in(ring, 2));
+    let last = rings.pop().unwrap();
+    (0..100).for_each(|number| last.send(&message(1, number).0, message(1, number).1).unwrap());
+    drop(last);
+    for number in 0..100 {
+        let Delivery::Message(it) = next(&rings[0]) else { panic!("message {number} is lost") };
+        assert_eq!(read(&it), (1, number));
+    }
+}
+
+#[test]
 fn settings_that_cannot_be_name_their_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let at = |text: &str| text.parse::<SocketAddr>().unwrap();
