@@ -117,7 +117,8 @@ pub struct Configuration {
     /// Set if most of the configured members are in it. Never set if it is transitional.
     pub is_primary: bool,
     /// Set if the members change: these go on together, and get the last messages of the configuration
-    /// before. Other members may or may not get those.
+    /// before. Other members may or may not get those. Of the messages before it, others have the safe ones; agreed
+    /// ones may be missing there too.
     pub is_transitional: bool,
 }
 
