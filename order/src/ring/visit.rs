@@ -17,8 +17,8 @@ use super::{Config, Level, NEVER, Output, Ring, State};
 /// A ring in which nothing has changed for so many rotations is idle.
 const IDLE_ROTATIONS: u8 = 2;
 
-/// Times that a token is sent again, each twice as late as the one before.
-const RESENDS_MAX: u32 = 7;
+/// Times that the pause doubles before a token is sent again.
+const RESEND_DOUBLES_MAX: u32 = 7;
 
 /// A member's side of the token.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Tokens {
     pub(super) arrived: Option<Packet<'static>>,
     /// The last pass that this member has seen or made.
     pub(super) hop: u64,
-    /// It as it was sent, its receiver, and how often.
+    /// It as it was sent, its receiver, and how often the pause has doubled.
     sent: Option<(Place, Arc<Vec<u8>>, u32)>,
     /// It as it left the last time.
     before: Option<Token>,
@@ -385,8 +385,8 @@ impl Ring {
         }
         if now >= self.tokens.resend_at {
             self.tokens.resend_at = NEVER;
-            if let Some((to, bytes, times)) = self.tokens.sent.as_mut().filter(|sent| sent.2 < RESENDS_MAX) {
-                *times += 1;
+            if let Some((to, bytes, times)) = self.tokens.sent.as_mut() {
+                *times = (*times + 1).min(RESEND_DOUBLES_MAX);
                 self.tokens.resend_at = now.plus_us(self.config.resend_us << *times);
                 out.push(Output::Send(Set::one(*to), bytes.clone()));
             }

@@ -179,6 +179,7 @@ pub enum RingError {
 pub struct Ring {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    patience: Duration,
 }
 
 /// The state between the program's threads and the ring's.
@@ -213,8 +214,11 @@ const DELIVERED_BYTES_MAX: usize = 8 << 20;
 /// Bytes that an empty message counts for.
 const MESSAGE_BYTES: usize = 64;
 
-/// A `send` that gets no room for so long fails: longer than a change of members takes.
-const SEND_PATIENCE: Duration = Duration::from_secs(10);
+/// The time of a `send` without room, of a program that takes nothing, and of a member that lacks a packet: ten
+/// seconds, or longer than a change of members takes.
+fn patience(config: &RingConfig) -> Duration {
+    Duration::from_secs(10).max(4 * config.silence)
+}
 
 impl Ring {
     /// Makes this process a member. Others are found once they are there; the first configuration is a
@@ -234,25 +238,26 @@ impl Ring {
         let shared = Arc::new(shared);
         let run = run::Run::new(&config, members, me, shared.clone())?;
         let thread = std::thread::Builder::new().name("tercel ring".into()).spawn(move || run.run());
-        Ok(Ring { shared, thread: Some(thread.map_err(RingError::System)?) })
+        let thread = Some(thread.map_err(RingError::System)?);
+        Ok(Ring { shared, thread, patience: patience(&config) })
     }
 
     /// Sends a message to all members, this one among them. It returns once the message has its place among
     /// the member's own, and waits for room first. It is lost if this member fails before it is delivered.
     ///
     /// # Errors
-    /// If it is larger than 1 MiB, if there is no room for ten seconds, or if the ring has ended.
+    /// If it is larger than 1 MiB, if there is no room for ten seconds or four times `silence`, or if the ring has ended.
     pub fn send(&self, bytes: &[u8], level: Level) -> Result<(), RingError> {
         if bytes.len() > MESSAGE_MAX {
             return Err(RingError::TooLarge(bytes.len()));
         }
         let size = bytes.len() + MESSAGE_BYTES;
         let mut queues = self.shared.lock();
-        let end = Instant::now() + SEND_PATIENCE;
+        let end = Instant::now() + self.patience;
         while queues.ended.is_none() && queues.sent_bytes + size > SENT_BYTES_MAX {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(RingError::Full(SEND_PATIENCE));
+                return Err(RingError::Full(self.patience));
             }
             queues = unpoison(self.shared.went.wait_timeout(queues, left)).0;
         }
@@ -268,7 +273,8 @@ impl Ring {
     }
 
     /// The next delivery; none if there is none in time. A program that takes none slows all members, and its
-    /// member leaves after ten seconds.
+    /// member leaves after ten seconds or four times
+    /// `silence`.
     ///
     /// # Errors
     /// If the ring has ended, and everything is delivered.
@@ -380,11 +386,13 @@ fn settings(config: &RingConfig, members: &[(u64, SocketAddr)], me: Place) -> ma
     let usual = machine::Config::new(me, members.len(), group(members), packet_bytes);
     let lost_us = config.silence.as_micros() as u64;
     let consensus_us = lost_us * 2 / 3;
+    let stuck_us = patience(config).as_micros() as u64;
     machine::Config {
         lost_us,
         consensus_us,
         hold_us: usual.hold_us.min(lost_us / 3),
-        join_us: usual.join_us.min(consensus_us / 8),
+        join_us: usual.join_us.min(consensus_us / 4),
+        stuck_us,
         ..usual
     }
 }

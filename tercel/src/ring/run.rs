@@ -21,7 +21,8 @@ use tercel_events::DatagramSocket;
 
 use super::number::Numbers;
 use super::{
-    Configuration, Delivery, MESSAGE_BYTES, Message, RingConfig, RingError, Shared, bytes_of, settings,
+    Configuration, Delivery, MESSAGE_BYTES, Message, RingConfig, RingError, Shared, bytes_of, patience,
+    settings,
 };
 use crate::datagrams::{self, DATAGRAM_BYTES};
 use crate::panics;
@@ -39,6 +40,8 @@ pub(super) struct Run {
     buffer: Box<[u8]>,
     /// The program has taken too little, since then.
     full_since: Option<Instant>,
+    /// One that takes too little for so long stops all members, so its member leaves.
+    patience: Duration,
     /// The program leaves, and what it has sent is to be at the others by then.
     leave_by: Option<Instant>,
 }
@@ -54,9 +57,6 @@ struct Peer {
 
 /// Receives of one socket before others have their turn; more is more than all members send in a rotation.
 const RECEIVES_MAX: usize = 64;
-
-/// A program that leaves deliveries untaken for so long stops all members, so its member leaves.
-const TAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A member that leaves sends for so long what waits.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
@@ -95,6 +95,7 @@ impl Run {
             deliveries: Vec::new(),
             buffer: vec![0; DATAGRAM_BYTES].into(),
             full_since: None,
+            patience: patience(config),
             leave_by: None,
         })
     }
@@ -208,8 +209,8 @@ impl Run {
             self.full_since = is_full.then(Instant::now);
             self.machine.handle(now, Input::Full(is_full), &mut self.out);
         }
-        if self.full_since.is_some_and(|since| since.elapsed() > TAKE_PATIENCE) {
-            return Err(format!("its program has left 8 MB of deliveries untaken for {TAKE_PATIENCE:?}"));
+        if self.full_since.is_some_and(|since| since.elapsed() > self.patience) {
+            return Err(format!("its program has left 8 MB of deliveries untaken for {:?}", self.patience));
         }
         Ok(())
     }
