@@ -98,7 +98,7 @@ impl Ring {
         out.push(Output::Send(others, self.encode(&Packet::Join(join))));
     }
 
-    /// A member of another ring is heard.
+    /// A member of another ring says so.
     pub(super) fn foreign(&mut self, now: Now, from: Place, ring: RingId, out: &mut Vec<Output>) {
         let is_known = self.current.members.has(from) || self.is_shunned(now, from);
         if self.state == State::Operational && !is_known && !self.is_late {

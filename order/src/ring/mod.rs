@@ -336,9 +336,9 @@ impl Ring {
         // Data is sent again by others than its sender; the rest is not.
         let is_own = head.from == from;
         match packet {
-            Packet::Data(data) => self.data(now, from, head.from, &data, bytes, out),
+            Packet::Data(data) => self.data(head.from, &data, bytes, out),
             _ if !is_own || from == self.config.me => {}
-            Packet::Token(token) => self.take_token(now, from, token, out),
+            Packet::Token(token) => self.take_token(token),
             Packet::Commit(commit) => self.take_commit(from, commit),
             Packet::Join(join) => self.take_join(now, from, join, out),
             Packet::Cancel(ring) => self.take_cancel(ring),
@@ -346,15 +346,7 @@ impl Ring {
         }
     }
 
-    fn data(
-        &mut self,
-        now: Now,
-        from: Place,
-        origin: Place,
-        data: &Data<'_>,
-        bytes: &[u8],
-        out: &mut Vec<Output>,
-    ) {
+    fn data(&mut self, origin: Place, data: &Data<'_>, bytes: &[u8], out: &mut Vec<Output>) {
         match &mut self.next {
             Some(next) if next.epoch.id == data.ring => {
                 if next.epoch.members.has(origin)
@@ -373,7 +365,8 @@ impl Ring {
                     self.deliver(out);
                 }
             }
-            _ => self.foreign(now, from, data.ring, out),
+            // It may be late, of the ring before: beacons tell of another one.
+            _ => {}
         }
     }
 

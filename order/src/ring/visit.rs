@@ -81,16 +81,14 @@ impl Tokens {
 
 impl Ring {
     /// A token has come.
-    pub(super) fn take_token(&mut self, now: Now, from: Place, token: Token, out: &mut Vec<Output>) {
+    pub(super) fn take_token(&mut self, token: Token) {
         let epoch = match (&self.next, self.state) {
             (Some(next), State::Recovery) => &next.epoch,
             (_, State::Operational) => &self.current,
             _ => return,
         };
-        if epoch.id != token.ring {
-            return self.foreign(now, from, token.ring, out);
-        }
-        let is_mine = epoch.members == token.members && self.is_turn(token.members, token.hop);
+        let is_mine = (epoch.id, epoch.members) == (token.ring, token.members)
+            && self.is_turn(token.members, token.hop);
         let is_whole = token.number <= epoch.safe.max(epoch.row) + KEPT_MAX;
         if is_mine && is_whole && token.hop > self.tokens.hop {
             self.tokens.arrived = Some(Packet::Token(token));
