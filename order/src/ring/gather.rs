@@ -102,7 +102,9 @@ impl Ring {
     pub(super) fn foreign(&mut self, now: Now, from: Place, ring: RingId, out: &mut Vec<Output>) {
         let is_known = self.current.members.has(from) || self.is_shunned(now, from);
         if self.state == State::Operational && !is_known && !self.is_late {
-            self.know(ring.number);
+            if !self.know(ring.number) {
+                return;
+            }
             self.gather(now, self.current.members.and(Set::one(from)), Set::default(), out);
         }
     }
@@ -133,8 +135,7 @@ impl Ring {
 
     /// A member looks for others.
     pub(super) fn take_join(&mut self, now: Now, from: Place, join: Join, out: &mut Vec<Output>) {
-        self.know(join.number);
-        if self.is_late || self.rests() {
+        if !self.know(join.number) || self.is_late || self.rests() {
             return;
         }
         let me = self.config.me;
@@ -257,6 +258,7 @@ impl Ring {
                     && commit.hop < members.count() as u64
                     && members == self.gather.members()
                     && commit.ring.number > self.numbers.taken
+                    && self.know(commit.ring.number)
             }
             Some(next) => {
                 (next.epoch.id, next.epoch.members) == (commit.ring, members) && commit.hop > self.tokens.hop

@@ -232,6 +232,9 @@ struct Numbers {
 /// Numbers are remembered in blocks, so that a change of members does not wait for the disk.
 const NUMBERS_AT_ONCE: u64 = 64;
 
+/// More rings than there are in the absence of a member.
+const NUMBERS_AHEAD_MAX: u64 = 1 << 32;
+
 /// A moment that does not come.
 const NEVER: Now = Now(u64::MAX);
 
@@ -428,12 +431,14 @@ impl Ring {
         Arc::new(packet.encode(Head { from: self.config.me, group: self.config.group }))
     }
 
-    /// Another member knows a ring of this number. One that cannot be is not believed, so that there is a
-    /// next.
-    fn know(&mut self, number: u64) {
-        if number < packet::NUMBERS_MAX / 2 {
+    /// Another member knows a ring of this number. Says whether that can be: one far beyond what is known is
+    /// not believed, so that there is always a next.
+    fn know(&mut self, number: u64) -> bool {
+        let can_be = number < (self.numbers.known + NUMBERS_AHEAD_MAX).min(packet::NUMBERS_MAX / 2);
+        if can_be {
             self.numbers.known = self.numbers.known.max(number);
         }
+        can_be
     }
 
     /// Agrees to a ring of this number: it is used once.

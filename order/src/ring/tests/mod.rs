@@ -91,6 +91,21 @@ fn idle_ring_sends_little_and_wakes_at_once() {
     assert!(world.sent - before < 450, "{} packets a second", world.sent - before);
 }
 
+#[test]
+fn number_of_ring_far_ahead_is_refused() {
+    use super::members::Place;
+    use super::packet::{Head, Join, Packet};
+    use super::{Config, Input, Now, Ring};
+
+    let mut ring = Ring::new(Config::new(Place(0), 2, 7, 640), 5, Now(0), &mut Vec::new());
+    for (ahead, is_taken) in [(1 << 33, false), (1 << 31, true)] {
+        let join = Join { heard: Set(0b11), failed: Set(0), number: 5 + ahead };
+        let bytes = Packet::Join(join).encode(Head { from: Place(1), group: 7 });
+        ring.handle(Now(1), Input::Packet(Place(1), &bytes), &mut Vec::new());
+        assert_eq!(ring.numbers.known > 5, is_taken);
+    }
+}
+
 /// Each rule is missed when it is dropped. `RUSTFLAGS='--cfg tercel_mutants'` makes it possible.
 #[cfg(tercel_mutants)]
 #[test]
