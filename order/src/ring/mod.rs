@@ -243,7 +243,10 @@ impl Ring {
     pub fn new(config: Config, remembered: u64, now: Now, out: &mut Vec<Output>) -> Ring {
         assert!((2..=members::MEMBERS_MAX).contains(&config.members), "a ring has 2 to 16 members");
         assert!(usize::from(config.me.0) < config.members, "this one is a member");
-        assert!(config.hold_us < config.lost_us && config.packet_bytes >= 512, "times and sizes fit");
+        assert!(
+            config.hold_us < config.lost_us && config.packet_bytes >= packet::BYTES_MIN,
+            "times and sizes fit"
+        );
         let mut ring = Ring {
             config,
             state: State::Gather,

@@ -40,6 +40,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tercel_engine::order::ring as machine;
 use tercel_engine::order::ring::members::{MEMBERS_MAX, Place};
 use tercel_engine::order::ring::pack::MESSAGE_MAX;
+use tercel_engine::order::ring::packet::BYTES_MIN;
 use tercel_lock::unpoison;
 use thiserror::Error;
 
@@ -370,8 +371,8 @@ fn checked(config: &RingConfig) -> Result<(Vec<(u64, SocketAddr)>, Place), RingE
     if let (false, Some((_, at))) = (config.allows_network, far) {
         return Err(RingError::Network(*at));
     }
-    if config.packet_bytes.is_some_and(|bytes| !(512..=60_000).contains(&bytes)) {
-        return Err(RingError::Setting("packet_bytes is 512 to 60,000"));
+    if config.packet_bytes.is_some_and(|bytes| !(BYTES_MIN..=60_000).contains(&bytes)) {
+        return Err(RingError::Setting("packet_bytes is 640 to 60,000"));
     }
     if !(Duration::from_millis(20)..=Duration::from_secs(60)).contains(&config.silence) {
         return Err(RingError::Setting("silence is 20 ms to 60 s"));

@@ -189,7 +189,7 @@ fn settings_that_cannot_be_name_their_remedy() {
         (config(&[(2, a), (3, b)]), "this one among them"),
         (config(&[(1, at("127.0.0.1:0")), (2, b)]), "one has none"),
         (far, "set `allows_network`"),
-        (RingConfig { packet_bytes: Some(9), ..config(&[(1, a), (2, b)]) }, "choose another value"),
+        (RingConfig { packet_bytes: Some(639), ..config(&[(1, a), (2, b)]) }, "choose another value"),
     ];
     for (config, says) in wrong {
         let error = Ring::join(config).unwrap_err().to_string();
