@@ -116,9 +116,12 @@ impl Run {
                 }
             }
         });
-        shared.end(std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+        let why = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
             format!("its thread panicked: {}; this is a defect, please report it", panics::text(&*panic))
-        }));
+        });
+        // A program that is told of the end may join anew at once.
+        drop(self);
+        shared.end(why);
     }
 
     /// Waits, takes what has come, and carries out what follows.
