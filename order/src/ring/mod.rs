@@ -355,18 +355,16 @@ impl Ring {
     fn data(&mut self, origin: Place, data: &Data<'_>, bytes: &[u8], out: &mut Vec<Output>) {
         match &mut self.next {
             Some(next) if next.epoch.id == data.ring => {
-                if next.epoch.members.has(origin)
-                    && next.epoch.store.insert(data.number, Arc::new(bytes.to_vec()))
-                {
+                let epoch = &mut next.epoch;
+                if epoch.members.has(origin) && epoch.store.insert(data.number, Arc::new(bytes.to_vec())) {
                     self.recovered(data);
                 }
             }
             // What comes of the old ring by itself now would be known to this member alone.
             Some(_) if !dropped(Rule::RecoveredNotWrapped) => {}
             _ if self.current.id == data.ring => {
-                if self.current.members.has(origin)
-                    && self.current.store.insert(data.number, Arc::new(bytes.to_vec()))
-                {
+                let epoch = &mut self.current;
+                if epoch.members.has(origin) && epoch.store.insert(data.number, Arc::new(bytes.to_vec())) {
                     self.tokens.heard(data.number);
                     self.deliver(out);
                 }

@@ -118,8 +118,8 @@ pub struct Configuration {
     /// Set if most of the configured members are in it. Never set if it is transitional.
     pub is_primary: bool,
     /// Set if the members change: these go on together, and get the last messages of the configuration
-    /// before. Other members may or may not get those. Of the messages before it, others have the safe ones; agreed
-    /// ones may be missing there too.
+    /// before. Other members may or may not get those. Of the messages before it, others have the safe ones;
+    /// agreed ones may be missing there too.
     pub is_transitional: bool,
 }
 
@@ -173,9 +173,9 @@ pub enum RingError {
     Ended(String),
 }
 
-/// A member of a ring. Its end, or the process's, is the end of its membership. When it is dropped, messages that
-/// were sent go to all members for at most a second: behind that, and at the end of the process, those that are
-/// not at all members may be lost.
+/// A member of a ring. Its end, or the process's, is the end of its membership. When it is dropped, what was
+/// sent still goes to all members for at most a second. Messages that some members lack then, or at the end
+/// of the process, may be lost.
 #[derive(Debug)]
 pub struct Ring {
     shared: Arc<Shared>,
@@ -215,8 +215,8 @@ const DELIVERED_BYTES_MAX: usize = 8 << 20;
 /// Bytes that an empty message counts for.
 const MESSAGE_BYTES: usize = 64;
 
-/// The time of a `send` without room, of a program that takes nothing, and of a member that lacks a packet: ten
-/// seconds, or longer than a change of members takes.
+/// The time of a `send` without room, of a program that takes nothing, and of a member that lacks a packet:
+/// ten seconds, or longer than a change of members takes.
 fn patience(config: &RingConfig) -> Duration {
     Duration::from_secs(10).max(4 * config.silence)
 }
@@ -247,7 +247,8 @@ impl Ring {
     /// the member's own, and waits for room first. It is lost if this member fails before it is delivered.
     ///
     /// # Errors
-    /// If it is larger than 1 MiB, if there is no room for ten seconds or four times `silence`, or if the ring has ended.
+    /// If it is larger than 1 MiB, if there is no room for ten seconds or four times `silence`, or if the
+    /// ring has ended.
     pub fn send(&self, bytes: &[u8], level: Level) -> Result<(), RingError> {
         if bytes.len() > MESSAGE_MAX {
             return Err(RingError::TooLarge(bytes.len()));
