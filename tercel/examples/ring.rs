@@ -104,11 +104,12 @@ impl Replica {
     }
 }
 
-/// A replica that adds 1 to 100 and stays until the count is so high.
-fn work(mut replica: Replica, until: i64) -> Result<i64> {
+/// Adds 1 to 100, and waits until the count is so high.
+fn work(mut replica: Replica, until: i64) -> Result<Replica> {
     replica.until(|_| true)?;
     (1..=100).try_for_each(|n| replica.add(n))?;
-    replica.until(|count| count >= until)
+    replica.until(|count| count >= until)?;
+    Ok(replica)
 }
 
 /// The program, with members that are looked for after so much silence. Gives the counts at its end.
@@ -120,7 +121,7 @@ pub fn run(silence: Duration) -> Result<Vec<i64>> {
     let members = [1, 2, 3].map(|me| (me, SocketAddr::from(([127, 64 | a | b, c, d], 7_000 + me as u16))));
     let join = |me, count| Replica::join(me, &members, &dir, count, silence);
     let (once, again) = (3 * 5_050, 4 * 5_050);
-    let counts = std::thread::scope(|scope| {
+    let replicas = std::thread::scope(|scope| {
         let one = scope.spawn(|| work(join(1, Some(0))?, again));
         let two = scope.spawn(|| work(join(2, None)?, again));
         let three = scope.spawn(|| {
@@ -130,7 +131,9 @@ pub fn run(silence: Duration) -> Result<Vec<i64>> {
         });
         [one, two, three].map(|thread| thread.join().expect("a replica panicked"))
     });
-    let counts: Vec<i64> = counts.into_iter().collect::<Result<_>>()?;
+    // They leave when all have the count: one that others leave before has no majority, and so no count.
+    let replicas: Vec<Replica> = replicas.into_iter().collect::<Result<_>>()?;
+    let counts = replicas.iter().filter_map(|replica| replica.count).collect();
     println!("the counts are {counts:?}");
     std::fs::remove_dir_all(&dir)?;
     Ok(counts)
