@@ -2,9 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tercel::ring::{Delivery, Level, Ring, RingConfig, RingError};
+use tercel::ring::{Delivery, Level, Ring, RingConfig};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Most of the three members.
+const MOST: usize = 2;
+
+/// A count that does not come in this time is an error.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A member with its replica of the count. All apply the same additions in the same order.
 struct Replica {
@@ -40,35 +48,44 @@ impl Replica {
         members: &[(u64, SocketAddr)],
         dir: &Path,
         count: Option<i64>,
-    ) -> Result<Replica, RingError> {
-        let ring = Ring::join(RingConfig::new(me, members.to_vec(), dir.join(format!("{me}.ring"))))?;
+        silence: Duration,
+    ) -> Result<Replica> {
+        let config = RingConfig::new(me, members.to_vec(), dir.join(format!("{me}.ring")));
+        let ring = Ring::join(RingConfig { silence, ..config })?;
         Ok(Replica { me, ring, count, since: 0, questions: 0, was_primary: false })
     }
 
     /// Applies deliveries until it has a count that is wanted.
-    fn until(&mut self, wanted: impl Fn(i64) -> bool) -> Result<i64, RingError> {
+    fn until(&mut self, wanted: impl Fn(i64) -> bool) -> Result<i64> {
+        let end = Instant::now() + PATIENCE;
         loop {
             if let Some(count) = self.count.filter(|count| wanted(*count)) {
                 return Ok(count);
             }
+            if Instant::now() > end {
+                return Err(format!("member {} has waited {PATIENCE:?}; start the others", self.me).into());
+            }
             match self.ring.next(Duration::from_secs(1))? {
                 Some(Delivery::Message(it)) => message(&it.bytes).map_or(Ok(()), |it| self.apply(it))?,
-                Some(Delivery::Configuration(it)) if !it.is_transitional => {
+                Some(Delivery::Configuration(it)) => {
+                    // Most others may have gone on without it, also if they are in the next configuration.
+                    self.count = self.count.filter(|_| it.members.len() >= MOST || !self.was_primary);
+                    if it.is_transitional {
+                        continue;
+                    }
                     println!("member {} is with {:?}", self.me, it.members);
-                    // Most others may go on without it: its count may become old.
-                    self.count = self.count.filter(|_| it.is_primary || !self.was_primary);
                     self.was_primary = it.is_primary;
                     if self.count.is_none() && it.is_primary {
                         self.questions += 1;
                         self.ring.send(&bytes((ASK, self.me, self.questions, 0)), Level::Agreed)?;
                     }
                 }
-                _ => {}
+                None => {}
             }
         }
     }
 
-    fn apply(&mut self, (kind, member, question, count): Message) -> Result<(), RingError> {
+    fn apply(&mut self, (kind, member, question, count): Message) -> Result<()> {
         let is_mine = (member, question) == (self.me, self.questions);
         match (kind, &mut self.count) {
             (ADD, Some(mine)) => *mine += count,
@@ -82,28 +99,29 @@ impl Replica {
         Ok(())
     }
 
-    fn add(&self, count: i64) -> Result<(), RingError> {
-        self.ring.send(&bytes((ADD, 0, 0, count)), Level::Safe)
+    fn add(&self, count: i64) -> Result<()> {
+        Ok(self.ring.send(&bytes((ADD, 0, 0, count)), Level::Safe)?)
     }
 }
 
-/// A replica that adds 1 to 100 and stays until the count is so high.
-fn work(mut replica: Replica, until: i64) -> Result<i64, RingError> {
+/// Adds 1 to 100, and waits until the count is so high.
+fn work(mut replica: Replica, until: i64) -> Result<Replica> {
     replica.until(|_| true)?;
     (1..=100).try_for_each(|n| replica.add(n))?;
-    replica.until(|count| count >= until)
+    replica.until(|count| count >= until)?;
+    Ok(replica)
 }
 
-/// The program. Gives the counts of the replicas at its end.
-pub fn run() -> Result<Vec<i64>, Box<dyn std::error::Error>> {
+/// The program, with members that are looked for after so much silence. Gives the counts at its end.
+pub fn run(silence: Duration) -> Result<Vec<i64>> {
     let dir = std::env::temp_dir().join(format!("tercel-ring-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     // Addresses of this host that no other process uses.
     let [d, c, b, a] = std::process::id().to_le_bytes();
     let members = [1, 2, 3].map(|me| (me, SocketAddr::from(([127, 64 | a | b, c, d], 7_000 + me as u16))));
-    let join = |me, count| Replica::join(me, &members, &dir, count);
+    let join = |me, count| Replica::join(me, &members, &dir, count, silence);
     let (once, again) = (3 * 5_050, 4 * 5_050);
-    let counts = std::thread::scope(|scope| {
+    let replicas = std::thread::scope(|scope| {
         let one = scope.spawn(|| work(join(1, Some(0))?, again));
         let two = scope.spawn(|| work(join(2, None)?, again));
         let three = scope.spawn(|| {
@@ -113,7 +131,9 @@ pub fn run() -> Result<Vec<i64>, Box<dyn std::error::Error>> {
         });
         [one, two, three].map(|thread| thread.join().expect("a replica panicked"))
     });
-    let counts: Vec<i64> = counts.into_iter().collect::<Result<_, _>>()?;
+    // They leave when all have the count: one that others leave before has no majority, and so no count.
+    let replicas: Vec<Replica> = replicas.into_iter().collect::<Result<_>>()?;
+    let counts = replicas.iter().filter_map(|replica| replica.count).collect();
     println!("the counts are {counts:?}");
     std::fs::remove_dir_all(&dir)?;
     Ok(counts)
@@ -121,7 +141,7 @@ pub fn run() -> Result<Vec<i64>, Box<dyn std::error::Error>> {
 
 /// An error that `main` returns is printed for programmers, as `Timeout(None)`; this prints its sentence.
 fn main() {
-    if let Err(e) = run() {
+    if let Err(e) = run(Duration::from_millis(300)) {
         eprintln!("error: {e}");
         std::process::exit(1);
     }

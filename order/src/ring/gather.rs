@@ -22,13 +22,15 @@ pub(super) struct Gather {
     pub(super) consensus_at: Now,
     /// Members of other rings that did not answer: until when they do not disturb, and how often that was.
     shunned: [(Now, u32); MEMBERS_MAX],
+    /// Those of them that were left out as stuck: they do not come back by naming this member.
+    stuck: Set,
 }
 
 impl Default for Gather {
     fn default() -> Gather {
-        let (heard, failed, agreed) = Default::default();
+        let (heard, failed, agreed, stuck) = Default::default();
         let shunned = [(Now(0), 0); MEMBERS_MAX];
-        Gather { heard, failed, agreed, join_at: NEVER, consensus_at: NEVER, shunned }
+        Gather { heard, failed, agreed, join_at: NEVER, consensus_at: NEVER, shunned, stuck }
     }
 }
 
@@ -43,6 +45,7 @@ impl Gather {
     /// These are in a ring with this member.
     pub(super) fn found(&mut self, members: Set) {
         members.iter().for_each(|place| self.shunned[usize::from(place.0)] = (Now(0), 0));
+        self.stuck = self.stuck.without(members);
     }
 }
 
@@ -56,12 +59,25 @@ impl Ring {
         {
             self.install(now, out);
         }
+        let stuck = self.lagged(now, self.config.stuck_us / 2);
+        self.shun(now, stuck);
+        self.gather.stuck = self.gather.stuck.and(stuck);
         self.state = State::Gather;
         self.next = None;
         self.tokens = Tokens::new();
         self.gather.heard = heard.and(me);
         self.gather.failed = failed.without(me);
+        // The others waited for this member's program long enough: it comes back when there is room.
+        if self.full_since.is_some_and(|since| now.since_us(since) >= self.config.stuck_us) {
+            (self.gather.join_at, self.gather.consensus_at) = (NEVER, NEVER);
+            return;
+        }
         self.gather_again(now, out);
+    }
+
+    /// Says whether this member waits for its program, outside of any ring.
+    pub(super) fn rests(&self) -> bool {
+        self.state == State::Gather && self.gather.join_at == NEVER
     }
 
     /// Says what this member now knows. All are to agree anew.
@@ -74,16 +90,21 @@ impl Ring {
     fn join(&mut self, now: Now, out: &mut Vec<Output>) {
         self.gather.join_at = now.plus_us(self.config.join_us);
         let Gather { heard, failed, .. } = self.gather;
+        self.say(Join { heard, failed, number: self.numbers.known }, out);
+    }
+
+    pub(super) fn say(&self, join: Join, out: &mut Vec<Output>) {
         let others = Set::first_of(self.config.members).without(Set::one(self.config.me));
-        let join = Join { heard, failed, number: self.numbers.known };
         out.push(Output::Send(others, self.encode(&Packet::Join(join))));
     }
 
-    /// A member of another ring is heard.
+    /// A member of another ring says so.
     pub(super) fn foreign(&mut self, now: Now, from: Place, ring: RingId, out: &mut Vec<Output>) {
         let is_known = self.current.members.has(from) || self.is_shunned(now, from);
         if self.state == State::Operational && !is_known && !self.is_late {
-            self.know(ring.number);
+            if !self.know(ring.number) {
+                return;
+            }
             self.gather(now, self.current.members.and(Set::one(from)), Set::default(), out);
         }
     }
@@ -99,7 +120,7 @@ impl Ring {
             (Some(next), _) => next.epoch.members,
             _ => self.current.members,
         };
-        if !ring.has(place) || place == self.config.me {
+        if !ring.has(place) || place == self.config.me || self.rests() {
             return;
         }
         match self.state {
@@ -114,11 +135,15 @@ impl Ring {
 
     /// A member looks for others.
     pub(super) fn take_join(&mut self, now: Now, from: Place, join: Join, out: &mut Vec<Output>) {
-        self.know(join.number);
-        if self.is_late {
+        if !self.know(join.number) || self.is_late || self.rests() {
             return;
         }
         let me = self.config.me;
+        if join.failed.has(from) {
+            // It leaves, unless this is late and of a process before.
+            let is_late = self.current.members.has(from) && join.number < self.current.id.number;
+            return if is_late { Default::default() } else { self.gone(now, from, out) };
+        }
         match (&self.next, self.state) {
             (_, State::Gather) => {}
             (Some(next), state) => {
@@ -141,7 +166,8 @@ impl Ring {
                 let is_mate = self.current.members.has(from);
                 let is_stale = is_mate && join.number < self.current.id.number;
                 // A member that names this one hears it, or hears of it.
-                let is_deaf = !join.heard.has(me) && self.is_shunned(now, from);
+                let is_heard = join.heard.has(me) && !self.gather.stuck.has(from);
+                let is_deaf = !is_heard && self.is_shunned(now, from);
                 if is_stale || join.failed.has(me) || !is_mate && is_deaf {
                     return;
                 }
@@ -228,9 +254,11 @@ impl Ring {
             // The first time: a number is agreed to once, over all processes of a member.
             None => {
                 self.state == State::Gather
+                    && !self.rests()
                     && commit.hop < members.count() as u64
                     && members == self.gather.members()
                     && commit.ring.number > self.numbers.taken
+                    && self.know(commit.ring.number)
             }
             Some(next) => {
                 (next.epoch.id, next.epoch.members) == (commit.ring, members) && commit.hop > self.tokens.hop

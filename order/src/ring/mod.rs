@@ -39,7 +39,7 @@ use tercel_machine::time::Now;
 use gather::Gather;
 use members::{Place, RingId, Set};
 use pack::{Outbox, Pieces};
-use packet::{Data, Head, Holds, Packet};
+use packet::{Data, Head, Holds, Join, Packet};
 use recover::Next;
 use store::{Store, UNDELIVERED_MAX};
 use visit::Tokens;
@@ -192,7 +192,8 @@ pub struct Ring {
     gather: Gather,
     numbers: Numbers,
     tokens: Tokens,
-    is_full: bool,
+    /// Since when the program has had no room.
+    full_since: Option<Now>,
     /// The next moment at which it wanted to be woken.
     asked: Now,
     /// It has slept: packets are older than they look until all of them are read.
@@ -207,6 +208,8 @@ struct Epoch {
     store: Store,
     /// The number of the last packet that was delivered.
     delivered: u64,
+    /// The last number that this member gave to a packet.
+    placed: u64,
     /// Every member has everything up to here.
     safe: u64,
     /// The own row.
@@ -229,6 +232,9 @@ struct Numbers {
 /// Numbers are remembered in blocks, so that a change of members does not wait for the disk.
 const NUMBERS_AT_ONCE: u64 = 64;
 
+/// More rings than there are in the absence of a member.
+const NUMBERS_AHEAD_MAX: u64 = 1 << 32;
+
 /// A moment that does not come.
 const NEVER: Now = Now(u64::MAX);
 
@@ -237,7 +243,10 @@ impl Ring {
     pub fn new(config: Config, remembered: u64, now: Now, out: &mut Vec<Output>) -> Ring {
         assert!((2..=members::MEMBERS_MAX).contains(&config.members), "a ring has 2 to 16 members");
         assert!(usize::from(config.me.0) < config.members, "this one is a member");
-        assert!(config.hold_us < config.lost_us && config.packet_bytes >= 512, "times and sizes fit");
+        assert!(
+            config.hold_us < config.lost_us && config.packet_bytes >= packet::BYTES_MIN,
+            "times and sizes fit"
+        );
         let mut ring = Ring {
             config,
             state: State::Gather,
@@ -248,7 +257,7 @@ impl Ring {
             gather: Gather::default(),
             numbers: Numbers { known: remembered, taken: remembered, remembered },
             tokens: Tokens::new(),
-            is_full: false,
+            full_since: None,
             asked: NEVER,
             is_late: false,
         };
@@ -279,15 +288,29 @@ impl Ring {
             }
             Input::Gone(place) => self.gone(now, place, out),
             Input::Full(is_full) => {
-                self.is_full = is_full;
+                self.full_since = is_full.then_some(now);
                 if !is_full {
                     self.deliver(out);
                     self.want_token(now, out);
+                    if self.rests() {
+                        self.gather(now, self.current.members, Set::default(), out);
+                    }
                 }
             }
             Input::Drained => self.drained(now, out),
         }
         self.asked = self.deadline().max(now);
+    }
+
+    /// Says whether all members have what was submitted.
+    pub fn is_settled(&self) -> bool {
+        self.outbox.is_empty() && self.next.is_none() && self.current.safe >= self.current.placed
+    }
+
+    /// Tells the others that this member's process ends, as far as a packet that may be lost does.
+    pub fn leave(&self, out: &mut Vec<Output>) {
+        let (heard, failed) = (self.current.members, Set::one(self.config.me));
+        self.say(Join { heard, failed, number: self.numbers.known }, out);
     }
 
     /// The next moment at which it needs [`Input::Drained`].
@@ -319,9 +342,9 @@ impl Ring {
         // Data is sent again by others than its sender; the rest is not.
         let is_own = head.from == from;
         match packet {
-            Packet::Data(data) => self.data(now, from, head.from, &data, bytes, out),
+            Packet::Data(data) => self.data(head.from, &data, bytes, out),
             _ if !is_own || from == self.config.me => {}
-            Packet::Token(token) => self.take_token(now, from, token, out),
+            Packet::Token(token) => self.take_token(token),
             Packet::Commit(commit) => self.take_commit(from, commit),
             Packet::Join(join) => self.take_join(now, from, join, out),
             Packet::Cancel(ring) => self.take_cancel(ring),
@@ -329,34 +352,25 @@ impl Ring {
         }
     }
 
-    fn data(
-        &mut self,
-        now: Now,
-        from: Place,
-        origin: Place,
-        data: &Data<'_>,
-        bytes: &[u8],
-        out: &mut Vec<Output>,
-    ) {
+    fn data(&mut self, origin: Place, data: &Data<'_>, bytes: &[u8], out: &mut Vec<Output>) {
         match &mut self.next {
             Some(next) if next.epoch.id == data.ring => {
-                if next.epoch.members.has(origin)
-                    && next.epoch.store.insert(data.number, Arc::new(bytes.to_vec()))
-                {
+                let epoch = &mut next.epoch;
+                if epoch.members.has(origin) && epoch.store.insert(data.number, Arc::new(bytes.to_vec())) {
                     self.recovered(data);
                 }
             }
             // What comes of the old ring by itself now would be known to this member alone.
             Some(_) if !dropped(Rule::RecoveredNotWrapped) => {}
             _ if self.current.id == data.ring => {
-                if self.current.members.has(origin)
-                    && self.current.store.insert(data.number, Arc::new(bytes.to_vec()))
-                {
+                let epoch = &mut self.current;
+                if epoch.members.has(origin) && epoch.store.insert(data.number, Arc::new(bytes.to_vec())) {
                     self.tokens.heard(data.number);
                     self.deliver(out);
                 }
             }
-            _ => self.foreign(now, from, data.ring, out),
+            // It may be late, of the ring before: beacons tell of another one.
+            _ => {}
         }
     }
 
@@ -378,7 +392,7 @@ impl Ring {
         if !matches!(self.state, State::Gather | State::Operational) {
             return;
         }
-        while !self.is_full && self.deliver_next(out) {}
+        while self.full_since.is_none() && self.deliver_next(out) {}
     }
 
     /// Delivers the next packet of the current ring, if it is there and may be delivered in its
@@ -418,12 +432,14 @@ impl Ring {
         Arc::new(packet.encode(Head { from: self.config.me, group: self.config.group }))
     }
 
-    /// Another member knows a ring of this number. One that cannot be is not believed, so that there is a
-    /// next.
-    fn know(&mut self, number: u64) {
-        if number < packet::NUMBERS_MAX / 2 {
+    /// Another member knows a ring of this number. Says whether that can be: one far beyond what is known is
+    /// not believed, so that there is always a next.
+    fn know(&mut self, number: u64) -> bool {
+        let can_be = number < (self.numbers.known + NUMBERS_AHEAD_MAX).min(packet::NUMBERS_MAX / 2);
+        if can_be {
             self.numbers.known = self.numbers.known.max(number);
         }
+        can_be
     }
 
     /// Agrees to a ring of this number: it is used once.
@@ -439,7 +455,8 @@ impl Ring {
 
 impl Epoch {
     fn new(id: RingId, members: Set) -> Epoch {
-        Epoch { id, members, store: Store::default(), delivered: 0, safe: 0, row: 0, owed: Set::default() }
+        let (store, owed) = Default::default();
+        Epoch { id, members, store, delivered: 0, placed: 0, safe: 0, row: 0, owed }
     }
 
     /// The row to write: up to where everything is there, and not too far beyond what was delivered.

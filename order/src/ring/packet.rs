@@ -13,6 +13,9 @@ pub const VERSION: u8 = 1;
 /// Bytes of a [`Data`] before its body.
 pub const DATA_HEAD_BYTES: usize = 29;
 
+/// Least bytes of the largest packet: those of a [`Commit`] of sixteen members, which is not cut, and some.
+pub const BYTES_MIN: usize = 640;
+
 /// Most ranges that a token asks for.
 pub const REQUESTS_MAX: usize = 32;
 

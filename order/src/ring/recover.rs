@@ -137,6 +137,8 @@ impl Ring {
     pub(super) fn install(&mut self, now: Now, out: &mut Vec<Output>) {
         let Some(next) = self.next.take() else { return };
         self.state = State::Operational;
+        // All that is left was delivered without room: once is enough.
+        self.full_since = self.full_since.map(|_| Now(0));
         if self.current.id != RingId::NONE {
             self.end_current(&next, out);
         }

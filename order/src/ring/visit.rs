@@ -17,8 +17,8 @@ use super::{Config, Level, NEVER, Output, Ring, State};
 /// A ring in which nothing has changed for so many rotations is idle.
 const IDLE_ROTATIONS: u8 = 2;
 
-/// Times that a token is sent again, each twice as late as the one before.
-const RESENDS_MAX: u32 = 7;
+/// Times that the pause doubles before a token is sent again.
+const RESEND_DOUBLES_MAX: u32 = 7;
 
 /// A member's side of the token.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Tokens {
     pub(super) arrived: Option<Packet<'static>>,
     /// The last pass that this member has seen or made.
     pub(super) hop: u64,
-    /// It as it was sent, its receiver, and how often.
+    /// It as it was sent, its receiver, and how often the pause has doubled.
     sent: Option<(Place, Arc<Vec<u8>>, u32)>,
     /// It as it left the last time.
     before: Option<Token>,
@@ -74,23 +74,21 @@ impl Tokens {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.before.as_ref().is_some_and(|before| before.idle + 1 >= IDLE_ROTATIONS)
     }
 }
 
 impl Ring {
     /// A token has come.
-    pub(super) fn take_token(&mut self, now: Now, from: Place, token: Token, out: &mut Vec<Output>) {
+    pub(super) fn take_token(&mut self, token: Token) {
         let epoch = match (&self.next, self.state) {
             (Some(next), State::Recovery) => &next.epoch,
             (_, State::Operational) => &self.current,
             _ => return,
         };
-        if epoch.id != token.ring {
-            return self.foreign(now, from, token.ring, out);
-        }
-        let is_mine = epoch.members == token.members && self.is_turn(token.members, token.hop);
+        let is_mine = (epoch.id, epoch.members) == (token.ring, token.members)
+            && self.is_turn(token.members, token.hop);
         let is_whole = token.number <= epoch.safe.max(epoch.row) + KEPT_MAX;
         if is_mine && is_whole && token.hop > self.tokens.hop {
             self.tokens.arrived = Some(Packet::Token(token));
@@ -157,10 +155,13 @@ impl Ring {
         }
     }
 
-    /// Sends what is wanted and is here, to the members whose rows do not reach it. Gives the bytes.
+    /// Sends what is wanted and is here, to the members whose rows do not reach it. Gives the bytes. What all
+    /// have by now is wanted no longer.
     fn send_again(&mut self, token: &mut Token, room: usize, out: &mut Vec<Output>) -> usize {
         let store = self.next.as_ref().map_or(&self.current.store, |next| &next.epoch.store);
-        let numbers = token.wanted.iter().flat_map(|(first, count)| *first..*first + u64::from(*count));
+        let least = token.rows.iter().min().copied().unwrap_or(0);
+        let wanted = token.wanted.iter().flat_map(|(first, count)| *first..*first + u64::from(*count));
+        let numbers = wanted.filter(|number| *number > least);
         let (mut sent, mut left) = (0, BTreeSet::new());
         for number in numbers.take(KEPT_MAX as usize) {
             match store.get(number) {
@@ -206,6 +207,7 @@ impl Ring {
             let packet = self.encode(&Packet::Data(data));
             let epoch = self.next.as_mut().map_or(&mut self.current, |next| &mut next.epoch);
             epoch.store.insert(token.number, packet.clone());
+            epoch.placed = token.number;
             if holds == Holds::Recovered {
                 token.recovered = token.number;
             }
@@ -318,11 +320,21 @@ impl Ring {
         if has_all || self.tokens.least.0 != least || self.tokens.least.1 == NEVER {
             self.tokens.least = (least, now);
         }
-        if now.since_us(self.tokens.least.1) <= self.config.stuck_us {
+        self.lag(now, token, self.config.stuck_us)
+    }
+
+    /// Other members that lacked the same packet for so long when the token left the last time.
+    pub(super) fn lagged(&self, now: Now, for_us: u64) -> Set {
+        self.tokens.before.as_ref().map_or(Set::default(), |before| self.lag(now, before, for_us))
+    }
+
+    fn lag(&self, now: Now, token: &Token, for_us: u64) -> Set {
+        let (least, since) = self.tokens.least;
+        if now.since_us(since) <= for_us {
             return Set::default();
         }
         let rows = token.members.iter().zip(&token.rows);
-        let stuck: Set = rows.filter(|(_, row)| **row == least).map(|(place, _)| place).collect();
+        let stuck: Set = rows.filter(|(_, row)| **row <= least).map(|(place, _)| place).collect();
         stuck.without(Set::one(self.config.me))
     }
 
@@ -371,8 +383,8 @@ impl Ring {
         }
         if now >= self.tokens.resend_at {
             self.tokens.resend_at = NEVER;
-            if let Some((to, bytes, times)) = self.tokens.sent.as_mut().filter(|sent| sent.2 < RESENDS_MAX) {
-                *times += 1;
+            if let Some((to, bytes, times)) = self.tokens.sent.as_mut() {
+                *times = (*times + 1).min(RESEND_DOUBLES_MAX);
                 self.tokens.resend_at = now.plus_us(self.config.resend_us << *times);
                 out.push(Output::Send(Set::one(*to), bytes.clone()));
             }

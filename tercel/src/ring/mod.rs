@@ -40,6 +40,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tercel_engine::order::ring as machine;
 use tercel_engine::order::ring::members::{MEMBERS_MAX, Place};
 use tercel_engine::order::ring::pack::MESSAGE_MAX;
+use tercel_engine::order::ring::packet::BYTES_MIN;
 use tercel_lock::unpoison;
 use thiserror::Error;
 
@@ -117,7 +118,8 @@ pub struct Configuration {
     /// Set if most of the configured members are in it. Never set if it is transitional.
     pub is_primary: bool,
     /// Set if the members change: these go on together, and get the last messages of the configuration
-    /// before. Other members may or may not get those.
+    /// before. Other members may or may not get those. Of the messages before it, others have the safe ones;
+    /// agreed ones may be missing there too.
     pub is_transitional: bool,
 }
 
@@ -150,9 +152,11 @@ pub enum RingError {
     /// The file of ring numbers cannot be used.
     #[error(transparent)]
     File(#[from] DiskError),
-    /// Another process uses the file.
-    #[error("{} is used by another process, which is this member; end that one first", .0.display())]
-    InUse(PathBuf),
+    /// Another process uses the file or the address.
+    #[error(
+        "{0} is used by another process, which may be this member; end that one, or correct the settings"
+    )]
+    InUse(String),
     /// The system gives no thread or no event.
     #[error("the system has too little left for a ring: {0}; end other processes, or raise its limits")]
     System(io::Error),
@@ -169,11 +173,14 @@ pub enum RingError {
     Ended(String),
 }
 
-/// A member of a ring. Its end, or the process's, is the end of its membership.
+/// A member of a ring. Its end, or the process's, is the end of its membership. When it is dropped, what was
+/// sent still goes to all members for at most a second. Messages that some members lack then, or at the end
+/// of the process, may be lost.
 #[derive(Debug)]
 pub struct Ring {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    patience: Duration,
 }
 
 /// The state between the program's threads and the ring's.
@@ -208,8 +215,11 @@ const DELIVERED_BYTES_MAX: usize = 8 << 20;
 /// Bytes that an empty message counts for.
 const MESSAGE_BYTES: usize = 64;
 
-/// A `send` that gets no room for so long fails: longer than a change of members takes.
-const SEND_PATIENCE: Duration = Duration::from_secs(10);
+/// The time of a `send` without room, of a program that takes nothing, and of a member that lacks a packet:
+/// ten seconds, or longer than a change of members takes.
+fn patience(config: &RingConfig) -> Duration {
+    Duration::from_secs(10).max(4 * config.silence)
+}
 
 impl Ring {
     /// Makes this process a member. Others are found once they are there; the first configuration is a
@@ -229,25 +239,27 @@ impl Ring {
         let shared = Arc::new(shared);
         let run = run::Run::new(&config, members, me, shared.clone())?;
         let thread = std::thread::Builder::new().name("tercel ring".into()).spawn(move || run.run());
-        Ok(Ring { shared, thread: Some(thread.map_err(RingError::System)?) })
+        let thread = Some(thread.map_err(RingError::System)?);
+        Ok(Ring { shared, thread, patience: patience(&config) })
     }
 
     /// Sends a message to all members, this one among them. It returns once the message has its place among
     /// the member's own, and waits for room first. It is lost if this member fails before it is delivered.
     ///
     /// # Errors
-    /// If it is larger than 1 MiB, if there is no room for ten seconds, or if the ring has ended.
+    /// If it is larger than 1 MiB, if there is no room for ten seconds or four times `silence`, or if the
+    /// ring has ended.
     pub fn send(&self, bytes: &[u8], level: Level) -> Result<(), RingError> {
         if bytes.len() > MESSAGE_MAX {
             return Err(RingError::TooLarge(bytes.len()));
         }
         let size = bytes.len() + MESSAGE_BYTES;
         let mut queues = self.shared.lock();
-        let end = Instant::now() + SEND_PATIENCE;
+        let end = Instant::now() + self.patience;
         while queues.ended.is_none() && queues.sent_bytes + size > SENT_BYTES_MAX {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(RingError::Full(SEND_PATIENCE));
+                return Err(RingError::Full(self.patience));
             }
             queues = unpoison(self.shared.went.wait_timeout(queues, left)).0;
         }
@@ -263,7 +275,8 @@ impl Ring {
     }
 
     /// The next delivery; none if there is none in time. A program that takes none slows all members, and its
-    /// member leaves after ten seconds.
+    /// member leaves after ten seconds or four times
+    /// `silence`.
     ///
     /// # Errors
     /// If the ring has ended, and everything is delivered.
@@ -359,8 +372,8 @@ fn checked(config: &RingConfig) -> Result<(Vec<(u64, SocketAddr)>, Place), RingE
     if let (false, Some((_, at))) = (config.allows_network, far) {
         return Err(RingError::Network(*at));
     }
-    if config.packet_bytes.is_some_and(|bytes| !(512..=60_000).contains(&bytes)) {
-        return Err(RingError::Setting("packet_bytes is 512 to 60,000"));
+    if config.packet_bytes.is_some_and(|bytes| !(BYTES_MIN..=60_000).contains(&bytes)) {
+        return Err(RingError::Setting("packet_bytes is 640 to 60,000"));
     }
     if !(Duration::from_millis(20)..=Duration::from_secs(60)).contains(&config.silence) {
         return Err(RingError::Setting("silence is 20 ms to 60 s"));
@@ -375,11 +388,13 @@ fn settings(config: &RingConfig, members: &[(u64, SocketAddr)], me: Place) -> ma
     let usual = machine::Config::new(me, members.len(), group(members), packet_bytes);
     let lost_us = config.silence.as_micros() as u64;
     let consensus_us = lost_us * 2 / 3;
+    let stuck_us = patience(config).as_micros() as u64;
     machine::Config {
         lost_us,
         consensus_us,
         hold_us: usual.hold_us.min(lost_us / 3),
-        join_us: usual.join_us.min(consensus_us / 8),
+        join_us: usual.join_us.min(consensus_us / 4),
+        stuck_us,
         ..usual
     }
 }

@@ -31,12 +31,14 @@ const COPY_BYTES: usize = 20;
 impl Numbers {
     /// Opens or makes the file. Gives the number that it remembers.
     pub(super) fn open(path: &Path) -> Result<(Numbers, u64), RingError> {
+        // The program may go to another directory.
+        let path = &std::path::absolute(path).map_err(DiskError::io("find", path))?;
         let open = File::options().read(true).write(true).create(true).truncate(false).open(path);
         let file = open.map_err(DiskError::io("open", path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| RingError::InUse(path.to_path_buf()))?;
+            .map_err(|_| RingError::InUse(path.display().to_string()))?;
         // Its name must be durable before a number in it is.
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = path.parent().unwrap_or(path);
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(DiskError::io("sync", dir))?;
         let bytes = file.metadata().map_err(DiskError::io("read", path))?.len();
         let copies = COPIES.map(|at| copy_at(&file, at));

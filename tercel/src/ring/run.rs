@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,8 @@ use tercel_events::DatagramSocket;
 
 use super::number::Numbers;
 use super::{
-    Configuration, Delivery, MESSAGE_BYTES, Message, RingConfig, RingError, Shared, bytes_of, settings,
+    Configuration, Delivery, MESSAGE_BYTES, Message, RingConfig, RingError, Shared, bytes_of, patience,
+    settings,
 };
 use crate::datagrams::{self, DATAGRAM_BYTES};
 use crate::panics;
@@ -39,6 +40,12 @@ pub(super) struct Run {
     buffer: Box<[u8]>,
     /// The program has taken too little, since then.
     full_since: Option<Instant>,
+    /// Turns in which packets came since the machine was told that there are no more.
+    undrained: u32,
+    /// One that takes too little for so long stops all members, so its member leaves.
+    patience: Duration,
+    /// The program leaves, and what it has sent is to be at the others by then.
+    leave_by: Option<Instant>,
 }
 
 /// Another member.
@@ -53,8 +60,11 @@ struct Peer {
 /// Receives of one socket before others have their turn; more is more than all members send in a rotation.
 const RECEIVES_MAX: usize = 64;
 
-/// A program that leaves deliveries untaken for so long stops all members, so its member leaves.
-const TAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// A member that leaves sends for so long what waits.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Turns with packets after which time goes on all the same.
+const UNDRAINED_MAX: u32 = 64;
 
 /// Messages that are handed to the machine at once.
 const SUBMITS_MAX: usize = 1_024;
@@ -69,6 +79,7 @@ impl Run {
     ) -> Result<Run, RingError> {
         let (numbers, remembered) = Numbers::open(&config.file)?;
         let from = members[usize::from(me.0)].1;
+        see_free(from)?;
         let mut peers = Vec::new();
         for (place, (_, to)) in (0..).map(Place).zip(&members).filter(|(place, _)| *place != me) {
             let to = *to;
@@ -89,6 +100,9 @@ impl Run {
             deliveries: Vec::new(),
             buffer: vec![0; DATAGRAM_BYTES].into(),
             full_since: None,
+            undrained: 0,
+            patience: patience(config),
+            leave_by: None,
         })
     }
 
@@ -102,9 +116,12 @@ impl Run {
                 }
             }
         });
-        shared.end(std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+        let why = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
             format!("its thread panicked: {}; this is a defect, please report it", panics::text(&*panic))
-        }));
+        });
+        // A program that is told of the end may join anew at once.
+        drop(self);
+        shared.end(why);
     }
 
     /// Waits, takes what has come, and carries out what follows.
@@ -121,7 +138,11 @@ impl Run {
                 self.machine.handle(now, Input::Gone(self.peers[at].place), &mut self.out);
             }
         }
-        self.machine.handle(now, Input::Drained, &mut self.out);
+        // A packet sent before the token may have come to another socket since that was looked at.
+        self.undrained = if ready.contains(&true) { (self.undrained + 1) % UNDRAINED_MAX } else { 0 };
+        if self.undrained == 0 {
+            self.machine.handle(now, Input::Drained, &mut self.out);
+        }
         Ok(())
     }
 
@@ -132,6 +153,10 @@ impl Run {
     /// Waits for a packet, the program, or a time. Gives the sockets with packets.
     fn wait(&self) -> io::Result<Vec<bool>> {
         let left_us = self.machine.deadline().since_us(self.now());
+        let leave_us =
+            self.leave_by.map(|by| by.saturating_duration_since(Instant::now()).as_micros() as u64 + 1);
+        let left_us = left_us.min(leave_us.unwrap_or(u64::MAX));
+        let left_us = if self.undrained > 0 { 0 } else { left_us };
         let left =
             Timespec { tv_sec: (left_us / 1_000_000) as i64, tv_nsec: (left_us % 1_000_000) as i64 * 1_000 };
         let mut fds: Vec<PollFd<'_>> =
@@ -170,8 +195,11 @@ impl Run {
         let now = self.now();
         let mut queues = self.shared.lock();
         if queues.is_leaving {
-            return Err("the program has left it".into());
+            // Nobody takes them.
+            queues.deliveries.clear();
+            queues.delivered_bytes = 0;
         }
+        let (is_leaving, is_empty) = (queues.is_leaving, queues.sent.is_empty());
         let is_full = queues.is_full();
         for _ in 0..SUBMITS_MAX {
             if !queues.sent.front().is_some_and(|(_, message)| self.machine.has_room(message.len())) {
@@ -183,12 +211,20 @@ impl Run {
         }
         drop(queues);
         self.shared.went.notify_all();
+        if is_leaving {
+            let by = *self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_PATIENCE);
+            if is_empty && self.machine.is_settled() || Instant::now() > by {
+                self.machine.leave(&mut self.out);
+                self.carry_out()?;
+                return Err("the program has left it".into());
+            }
+        }
         if is_full != self.full_since.is_some() {
             self.full_since = is_full.then(Instant::now);
             self.machine.handle(now, Input::Full(is_full), &mut self.out);
         }
-        if self.full_since.is_some_and(|since| since.elapsed() > TAKE_PATIENCE) {
-            return Err(format!("its program has left 8 MB of deliveries untaken for {TAKE_PATIENCE:?}"));
+        if self.full_since.is_some_and(|since| since.elapsed() > self.patience) {
+            return Err(format!("its program has left 8 MB of deliveries untaken for {:?}", self.patience));
         }
         Ok(())
     }
@@ -252,10 +288,22 @@ impl Run {
     }
 }
 
+/// Sees that no other process has a member's address, which those to come share among themselves.
+fn see_free(from: SocketAddr) -> Result<(), RingError> {
+    match socket(from).and_then(|socket| Ok(bind(&socket, &from)?)) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => Err(RingError::InUse(from.to_string())),
+        seen => seen.map_err(|error| RingError::Socket { from, to: from, error }),
+    }
+}
+
+fn socket(of: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
+}
+
 /// A socket between two addresses. Others of this member have the same address of their own.
 fn connected(from: SocketAddr, to: SocketAddr) -> io::Result<UdpSocket> {
-    let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    let socket = socket(from)?;
     set_socket_reuseport(&socket, true)?;
     bind(&socket, &from)?;
     connect(&socket, &to)?;

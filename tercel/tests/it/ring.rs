@@ -163,6 +163,20 @@ fn end_of_member_is_noticed_without_silence() {
 }
 
 #[test]
+fn dropped_member_has_sent_its_messages() {
+    let (dir, members) = (tempfile::tempdir().unwrap(), members(std::process::id() ^ 0x20_0000, 2));
+    let mut rings: Vec<Ring> = (1..=2).map(|me| join(me, &members, dir.path())).collect();
+    rings.iter().for_each(|ring| until_all_are_in(ring, 2));
+    let last = rings.pop().unwrap();
+    (0..100).for_each(|number| last.send(&message(1, number).0, message(1, number).1).unwrap());
+    drop(last);
+    for number in 0..100 {
+        let Delivery::Message(it) = next(&rings[0]) else { panic!("message {number} is lost") };
+        assert_eq!(read(&it), (1, number));
+    }
+}
+
+#[test]
 fn settings_that_cannot_be_name_their_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let at = |text: &str| text.parse::<SocketAddr>().unwrap();
@@ -175,7 +189,7 @@ fn settings_that_cannot_be_name_their_remedy() {
         (config(&[(2, a), (3, b)]), "this one among them"),
         (config(&[(1, at("127.0.0.1:0")), (2, b)]), "one has none"),
         (far, "set `allows_network`"),
-        (RingConfig { packet_bytes: Some(9), ..config(&[(1, a), (2, b)]) }, "choose another value"),
+        (RingConfig { packet_bytes: Some(639), ..config(&[(1, a), (2, b)]) }, "choose another value"),
     ];
     for (config, says) in wrong {
         let error = Ring::join(config).unwrap_err().to_string();
@@ -183,7 +197,9 @@ fn settings_that_cannot_be_name_their_remedy() {
     }
     let members = members(std::process::id() ^ 0x40_0000, 2);
     let ring = join(1, &members, dir.path());
-    let again = RingConfig::new(1, members, dir.path().join("1.ring"));
-    assert!(matches!(Ring::join(again), Err(RingError::InUse(_))));
+    for file in ["1.ring", "another.ring"] {
+        let again = RingConfig::new(1, members.clone(), dir.path().join(file));
+        assert!(matches!(Ring::join(again), Err(RingError::InUse(_))));
+    }
     assert!(matches!(ring.send(&vec![0; (1 << 20) + 1], Level::Agreed), Err(RingError::TooLarge(_))));
 }

@@ -184,6 +184,9 @@ fn pair(one: &Part, other: &Part) -> Result<(), String> {
     if !places.is_sorted() {
         return Err("their orders differ".into());
     }
+    if one.next.is_some() && one.next == other.next && one.together != other.together {
+        return Err("they go to one configuration together and are told other members".into());
+    }
     let go_together = one.together.is_some() && one.together == other.together && one.next == other.next;
     if go_together && one.next.is_some() && (&one.names, one.regular) != (&other.names, other.regular) {
         return Err("they go on together and have other messages, or their configuration elsewhere".into());

@@ -53,6 +53,13 @@ fn member_whose_program_takes_nothing_is_left_out() {
     world.until("one ring", 15_000, World::is_one_ring).unwrap();
     world.fill(2, true);
     world.until("a ring of two", 3_000_000, |world| world.lives[0].was_with(Set(0b011))).unwrap();
+    // It does not come back while its program takes nothing.
+    let events = |world: &World| world.lives[2].events.len();
+    let (rings, had) = (world.lives[0].transitions(), events(&world));
+    world.pass(3_000_000);
+    assert_eq!((world.lives[0].transitions(), events(&world)), (rings, had));
+    world.fill(2, false);
+    world.until("one ring", 1_000_000, World::is_one_ring).unwrap();
 }
 
 /// Some rotations, and less than the token is held.
@@ -82,6 +89,21 @@ fn idle_ring_sends_little_and_wakes_at_once() {
     world.pass(1_000_000);
     // A rotation each 10 ms.
     assert!(world.sent - before < 450, "{} packets a second", world.sent - before);
+}
+
+#[test]
+fn number_of_ring_far_ahead_is_refused() {
+    use super::members::Place;
+    use super::packet::{Head, Join, Packet};
+    use super::{Config, Input, Now, Ring};
+
+    let mut ring = Ring::new(Config::new(Place(0), 2, 7, 640), 5, Now(0), &mut Vec::new());
+    for (ahead, is_taken) in [(1 << 33, false), (1 << 31, true)] {
+        let join = Join { heard: Set(0b11), failed: Set(0), number: 5 + ahead };
+        let bytes = Packet::Join(join).encode(Head { from: Place(1), group: 7 });
+        ring.handle(Now(1), Input::Packet(Place(1), &bytes), &mut Vec::new());
+        assert_eq!(ring.numbers.known > 5, is_taken);
+    }
 }
 
 /// Each rule is missed when it is dropped. `RUSTFLAGS='--cfg tercel_mutants'` makes it possible.

@@ -8,6 +8,7 @@ use tercel_machine::time::Now;
 
 use super::check::{Event, Life};
 use crate::ring::members::{Place, Set};
+use crate::ring::packet::BYTES_MIN;
 use crate::ring::{Config, Input, Level, Output, Ring, State};
 
 /// The events of a world.
@@ -114,7 +115,7 @@ fn config(me: usize, members: usize) -> Config {
         beacon_us: 20_000,
         stuck_us: 300_000,
         pause_us: 5_000,
-        ..Config::new(Place(me as u8), members, 7, 512)
+        ..Config::new(Place(me as u8), members, 7, BYTES_MIN)
     }
 }
 
@@ -173,6 +174,9 @@ impl World {
         self.until("the last messages", 500_000, |world| {
             let mut lives = world.lives.iter().filter(|life| !life.is_over);
             lives.all(|life| last.iter().all(|name| life.has(*name)))
+        })?;
+        self.until("an idle ring", 500_000, |world| {
+            world.nodes.iter().flat_map(|node| &node.ring).all(|ring| ring.tokens.is_idle())
         })?;
         super::check::all(&self.lives, self.plan.members)
     }
@@ -320,7 +324,7 @@ impl World {
     }
 
     fn send(&mut self, from: usize, to: usize, bytes: &[u8]) {
-        assert!(bytes.len() <= 512, "a packet of {} bytes is too large", bytes.len());
+        assert!(bytes.len() <= BYTES_MIN, "a packet of {} bytes is too large", bytes.len());
         assert!(to != from, "a member sends to itself");
         self.sent += 1;
         if self.cut[from][to] {
