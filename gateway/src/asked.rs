@@ -11,6 +11,11 @@ use tercel::{Client, Isolation, Token, Transaction};
 use crate::json::call::Wrong;
 use crate::route::Route;
 
+/// The header of a key under which a call is executed at most once.
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Bytes of a key.
+const KEY_BYTES_MAX: usize = 128;
+
 /// A request.
 #[derive(Debug)]
 pub struct Asked {
@@ -50,16 +55,34 @@ impl Asked {
     /// given to this host: such pages must not call what their reader may. Programs send no `Origin`.
     pub fn is_foreign(&self, is_public: bool) -> bool {
         let host = self.header(&HOST).unwrap_or_default();
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-        let is_local = name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost");
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        // An address of IPv6 without a port has colons of its own.
+        let is_local = is_address(name) || is_address(host) || name.eq_ignore_ascii_case("localhost");
         let origin = self.header(&ORIGIN).and_then(|origin| Some(origin.split_once("://")?.1));
         let is_other = self.headers.contains_key(ORIGIN) && origin != Some(host);
         is_other || !is_public && !host.is_empty() && !is_local
     }
 
-    /// Says whether it is to be answered from a state that no server can give without being asked.
-    pub fn is_strict(&self) -> bool {
-        self.parameter("fresh").is_some_and(|fresh| fresh == "strict")
+    /// Says whether the cached state may be new enough for it without a word of a server.
+    pub fn may_be_cached(&self) -> bool {
+        self.parameter("fresh").is_none_or(|fresh| fresh == "stale") && self.parameter("at_least").is_none()
+    }
+
+    /// The key under which it is to be executed at most once.
+    ///
+    /// # Errors
+    /// `Invalid` if there are several, or it is too long, or has other characters than visible ASCII.
+    pub fn key(&self) -> Result<Option<&str>, Wrong> {
+        let mut all = self.headers.get_all(KEY).iter();
+        let Some(key) = all.next() else { return Ok(None) };
+        let key = key.to_str().ok().filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len()));
+        let key = key.filter(|_| all.next().is_none()).ok_or_else(|| {
+            let what =
+                format!("a key has 1 to {KEY_BYTES_MAX} characters of visible ASCII, and a request one key");
+            Wrong::invalid(what, "send one, such as a UUID".into())
+        });
+        key.map(Some)
     }
 
     /// A transaction that reads a state as new as the query says.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::StatusCode;
-use hyper::header::HeaderName;
 use serde_json::{Value, json};
 use tercel::tools::wire::interface::{Interface, Method};
 use tercel::tools::{Described, Reply};
@@ -15,9 +14,6 @@ use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE, located};
 use crate::json::call::{Target, Wrong, arguments, only, to_json};
 use crate::route::Route;
-
-/// The header of a key under which a call is executed at most once.
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A call that can be made.
 pub struct Ready {
@@ -45,7 +41,7 @@ impl Gate {
     pub fn call(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let begun = Instant::now();
         let ready = self.ready(asked, None)?;
-        let ended = match asked.header(&KEY) {
+        let ended = match asked.key()? {
             Some(key) if !ready.method().reads => return self.call_once(key, asked, &ready),
             _ => self.call_ready(&ready),
         };

@@ -1,6 +1,5 @@
 //! The state that all requests share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -32,9 +31,6 @@ pub struct Gate {
     pub in_flight: Arc<Semaphore>,
     pub streams: Arc<Semaphore>,
     pub offered: Offered,
-    begun: Instant,
-    /// Microseconds after `begun` until which nothing is read from the cache without a thread that may wait.
-    wait_until_us: AtomicU64,
     pub stopped: watch::Sender<bool>,
 }
 
@@ -48,8 +44,6 @@ impl Gate {
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             offered: Offered::default(),
-            begun: Instant::now(),
-            wait_until_us: AtomicU64::new(0),
             stopped: watch::channel(false).0,
         }
     }
@@ -57,17 +51,6 @@ impl Gate {
     /// Ends what would never end by itself.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
-    }
-
-    /// Says whether requests are to be answered on a thread that may wait, also if they may be in the cache.
-    pub fn is_out(&self) -> bool {
-        self.wait_until_us.load(Ordering::Relaxed) > self.begun.elapsed().as_micros() as u64
-    }
-
-    /// No server was found: a client without one makes its callers pause.
-    pub fn note_outage(&self) {
-        let until = self.begun.elapsed().as_micros() as u64 + OUTAGE_US;
-        self.wait_until_us.store(until, Ordering::Relaxed);
     }
 
     pub fn is_stopped(&self) -> bool {
@@ -117,6 +100,3 @@ pub fn shown(oref: Oref, layout: &Layout, object: &[u8]) -> Value {
         "fields": record(layout, &object[HEADER_BYTES..], 0),
     })
 }
-
-/// Microseconds for which requests go to threads that may wait, after one that found no server.
-const OUTAGE_US: u64 = 200_000;

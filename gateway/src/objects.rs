@@ -18,17 +18,10 @@ use crate::route::Route;
 impl Gate {
     /// The answer, if it can be given without a wait.
     pub fn cached(&self, asked: &Asked) -> Option<Answer> {
-        if asked.route != Route::Object || !asked.is_allowed || asked.is_strict() || self.is_out() {
+        if asked.route != Route::Object || !asked.is_allowed || !asked.may_be_cached() {
             return None;
         }
-        match self.object(asked, Duration::ZERO) {
-            Ok(answer) => Some(answer),
-            Err(Wrong::Space(Error::Unavailable(_))) => {
-                self.note_outage();
-                None
-            }
-            Err(_) => None,
-        }
+        self.object(asked, Duration::ZERO).ok()
     }
 
     pub fn roots(&self, asked: &Asked) -> Result<Answer, Wrong> {

@@ -72,6 +72,17 @@ fn key_executes_once_at_several_gateways() {
 }
 
 #[test]
+fn keys_that_cannot_be_read_execute_nothing() {
+    let world = World::new();
+    for keys in [&["schlüssel"][..], &[""], &["a", "a"]] {
+        let keys: Vec<_> = keys.iter().map(|key| ("Idempotency-Key", *key)).collect();
+        let got = request(world.at(), "POST", "/v1/services/Clock/tick", &keys, "");
+        assert_eq!(got.status, 400, "{keys:?}: {got:?}");
+    }
+    assert_eq!(world.post("/v1/services/Clock/tick", "").json(), json!({ "gives": 1 }));
+}
+
+#[test]
 fn repetitions_at_once_execute_once() {
     let world = World::new();
     let at = world.at();
