@@ -8,7 +8,8 @@ use hyper::header::{ACCEPT, HOST, HeaderMap, HeaderName, ORIGIN};
 use hyper::{Method, Request};
 use tercel::{Client, Isolation, Token, Transaction};
 
-use crate::json::call::Wrong;
+use crate::json::call::{Wrong, cut};
+use crate::keys;
 use crate::route::Route;
 
 /// The header of a key under which a call is executed at most once.
@@ -69,6 +70,11 @@ impl Asked {
         self.parameter("fresh").is_none_or(|fresh| fresh == "stale") && self.parameter("at_least").is_none()
     }
 
+    /// Says whether it names the root of the keys, in which are answers to others.
+    pub fn is_reserved(&self) -> bool {
+        matches!(self.route, Route::Object | Route::Watch | Route::Method) && self.path[2] == keys::ROOT
+    }
+
     /// The key under which it is to be executed at most once.
     ///
     /// # Errors
@@ -98,14 +104,14 @@ impl Asked {
             Some(text) => {
                 let ms = text.strip_prefix("bounded:").and_then(|ms| ms.parse().ok());
                 let next = "say strict, stale or bounded:MS";
-                let ms = ms.ok_or_else(|| Wrong::invalid(format!("fresh={text}"), next.into()))?;
+                let ms = ms.ok_or_else(|| Wrong::invalid(format!("fresh={}", cut(text)), next.into()))?;
                 tx = tx.bounded(Duration::from_millis(ms));
             }
         }
         let Some(text) = self.parameter("at_least") else { return Ok(tx) };
         let next = "give the Tercel-Token of an earlier answer";
         let token: Result<Token, _> = text.parse();
-        Ok(tx.at_least(token.map_err(|_| Wrong::invalid(format!("at_least={text}"), next.into()))?))
+        Ok(tx.at_least(token.map_err(|_| Wrong::invalid(format!("at_least={}", cut(&text)), next.into()))?))
     }
 
     /// A parameter of the query.

@@ -13,10 +13,15 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::Config;
 use crate::counts::Counts;
+use crate::json::call::cut;
 use crate::json::record;
 
 /// Requests that may wait for a server at once, each on a thread of its own; more are refused.
 pub const IN_FLIGHT_MAX: usize = 64;
+/// Bytes of all bodies that are received or in work.
+const BODIES_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the large ones that are in work: two of the largest.
+const LARGE_BODIES_BYTES_MAX: usize = 16 << 20;
 /// Streams of events at once, each with a thread; more are refused.
 pub const STREAMS_MAX: usize = 128;
 /// Time for a server to answer a request.
@@ -29,6 +34,9 @@ pub struct Gate {
     pub is_public: bool,
     pub counts: Counts,
     pub in_flight: Arc<Semaphore>,
+    /// Bytes of bodies, and of those that are large.
+    pub bodies: Arc<Semaphore>,
+    pub large_bodies: Arc<Semaphore>,
     pub streams: Arc<Semaphore>,
     pub offered: Offered,
     pub stopped: watch::Sender<bool>,
@@ -42,6 +50,8 @@ impl Gate {
             is_public: config.is_public,
             counts: Counts::new(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
+            large_bodies: Arc::new(Semaphore::new(LARGE_BODIES_BYTES_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             offered: Offered::default(),
             stopped: watch::channel(false).0,
@@ -87,7 +97,7 @@ pub fn located(tx: &Tx<'_>, name: &str) -> Result<Oref, Error> {
     }
     match tx.get_root_ref::<Any>(name)? {
         Some(root) => Ok(root.oref()),
-        None => Err(Error::NotFound(format!("the root `{name}`"))),
+        None => Err(Error::NotFound(format!("the root `{}`", cut(name)))),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::gate::{Gate, PATIENCE};
 use crate::json::call::Wrong;
 
 /// The root of the keys.
-const ROOT: &str = "gateway.keys";
+pub const ROOT: &str = "gateway.keys";
 /// Time for which a key is kept at least, and half of the time for which it is at most.
 const KEPT_MS: u64 = 24 * 3_600 * 1_000;
 

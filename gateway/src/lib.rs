@@ -59,7 +59,7 @@ pub struct Config {
     pub is_public: bool,
     /// Memory of the client's cache.
     pub cache_bytes: usize,
-    /// Time for a request's head, between two parts of its body, and for the next request on a connection.
+    /// Time for a request's head, for its whole body, and for the next request on a connection.
     pub idle: Duration,
     /// Time that requests under way have to end after [`Gateway::stop`].
     pub drain: Duration,
@@ -74,7 +74,7 @@ impl Config {
             is_public: false,
             cache_bytes: 64 << 20,
             idle: Duration::from_secs(30),
-            drain: Duration::from_secs(5),
+            drain: Duration::from_secs(25),
         }
     }
 }

@@ -81,6 +81,35 @@ fn requests_beyond_those_in_flight_are_refused() {
     assert_eq!(world.get("/v1/roots").status, 200);
 }
 
+#[test]
+fn slow_bodies_take_no_place_in_flight() {
+    let world = World::with(|config| Config { idle: Duration::from_secs(3), ..config });
+    let head = "POST /v1/services/Clock/add HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n[1";
+    let mut slow: Vec<TcpStream> =
+        (0..IN_FLIGHT + 1).map(|_| TcpStream::connect(world.at()).unwrap()).collect();
+    slow.iter_mut().for_each(|stream| stream.write_all(head.as_bytes()).unwrap());
+    assert_eq!(world.get("/v1/roots").status, 200);
+    // One that goes on sending has no more time than the others.
+    let mut last = slow.pop().unwrap();
+    last.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut said = [0; 12];
+    let sent = (0..400).find(|_| last.write_all(b" ").is_err() || last.read(&mut said).is_ok_and(|n| n > 0));
+    assert!(sent.is_some() && said.ends_with(b"408"), "{sent:?}: {said:?}");
+}
+
+#[test]
+fn refusals_repeat_only_beginnings() {
+    let world = World::new();
+    for body in [
+        format!("[\"{}\"]", "a".repeat(1 << 20)),
+        "b".repeat(1 << 20),
+        format!("{{\"{}\": 1}}", "c".repeat(1 << 20)),
+    ] {
+        let got = world.post("/v1/objects/purse/pay", &body);
+        assert!(got.status == 400 && got.body.len() < 4_096, "{} bytes", got.body.len());
+    }
+}
+
 /// As many as the guide says.
 const IN_FLIGHT: usize = 64;
 

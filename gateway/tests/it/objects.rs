@@ -85,6 +85,7 @@ fn state_of_servers_and_counters_are_told() {
         assert!(metrics.body.lines().any(|has| has == line), "{line} is not in:\n{}", metrics.body);
     }
     let console = world.get("/");
+    assert!(console.header("content-security-policy").contains("frame-ancestors 'none'"), "{console:?}");
     assert!(console.header("content-type").starts_with("text/html") && console.body.contains("/v1/roots"));
 }
 
