@@ -40,12 +40,13 @@ impl Gate {
     /// Calls what is named.
     pub fn call(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let begun = Instant::now();
-        let ready = self.ready(asked, None)?;
-        let ended = match asked.key()? {
-            Some(key) if !ready.method().reads => return self.call_once(key, asked, &ready),
-            _ => self.call_ready(&ready),
+        let (key, ready) = (asked.key()?, self.ready(asked, None));
+        let ready = match (key, ready) {
+            (None, ready) => ready?,
+            (Some(_), Ok(ready)) if ready.method().reads => ready,
+            (Some(key), ready) => return self.call_once(key, asked, ready),
         };
-        let ended = match ended {
+        let ended = match self.call_ready(&ready) {
             // The servers may offer something else since they were asked.
             Err(Error::Schema(_)) => self.call_ready(&self.ready(asked, Some(begun))?),
             ended => ended,
@@ -53,7 +54,7 @@ impl Gate {
         Ok(told(&ready, ended?)?)
     }
 
-    fn ready(&self, asked: &Asked, since: Option<Instant>) -> Result<Ready, Wrong> {
+    pub fn ready(&self, asked: &Asked, since: Option<Instant>) -> Result<Ready, Wrong> {
         let offered = self.offered.get(&self.client, since)?;
         let name = &asked.path[2];
         let target = match asked.route {

@@ -15,6 +15,7 @@ use crate::Config;
 use crate::counts::Counts;
 use crate::json::call::cut;
 use crate::json::record;
+use crate::keys::Claims;
 
 /// Requests that may wait for a server at once, each on a thread of its own; more are refused.
 pub const IN_FLIGHT_MAX: usize = 64;
@@ -39,6 +40,7 @@ pub struct Gate {
     pub large_bodies: Arc<Semaphore>,
     pub streams: Arc<Semaphore>,
     pub offered: Offered,
+    pub claims: Claims,
     pub stopped: watch::Sender<bool>,
 }
 
@@ -54,6 +56,7 @@ impl Gate {
             large_bodies: Arc::new(Semaphore::new(LARGE_BODIES_BYTES_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             offered: Offered::default(),
+            claims: Claims::default(),
             stopped: watch::channel(false).0,
         }
     }
