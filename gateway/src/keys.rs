@@ -124,7 +124,7 @@ impl Gate {
         let mut ready = match ready {
             Ok(ready) => ready,
             // What was called may be gone since, and its answer is still that.
-            Err(why) => return Ok(self.found(key, digest)?.and_then(|was| answered(key, was)).ok_or(why)?),
+            Err(why) => return self.found(key, digest)?.and_then(|was| answered(key, was)).ok_or(why),
         };
         let nonce = self.claims.nonce(key);
         let claim = self.claim(key, digest, nonce).inspect_err(|_| self.claims.remember(key, nonce))?;
@@ -321,4 +321,59 @@ fn open(key: &str) -> Answer {
     let next = "send it again with this key; if that stays so, look whether it was executed before you take another key";
     let body = json!({ "error": what, "next": next, "executed": "unknown" });
     with(answer::json(StatusCode::CONFLICT, &body), RETRY_AFTER, "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use tercel::{Client, Server};
+
+    use super::*;
+    use crate::Config;
+
+    const DIGEST: [u64; 2] = [1, 2];
+
+    #[test]
+    fn claims_go_by_nonce_clock_and_bounds() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
+        let at = server.addresses()[0].clone();
+        let gate = Gate::new(Client::connect(&at).unwrap(), &Config::new(at.into(), "127.0.0.1:0"));
+        let claim = |key, digest, nonce| gate.claim(key, digest, nonce).unwrap();
+        let Claim::Taken(place, _) = claim("k", DIGEST, 7) else { panic!("it is free") };
+        // The claimant goes on; nobody else does.
+        assert!(matches!(claim("k", DIGEST, 7), Claim::Taken(again, _) if again == place));
+        assert!(matches!(claim("k", DIGEST, 8), Claim::Open));
+        assert!(matches!(claim("k", [1, 3], 7), Claim::Other));
+        gate.claims.remember("k", 7);
+        assert_eq!(gate.claims.nonce("k"), 7);
+        assert_ne!(gate.claims.nonce("k"), 7, "two repetitions have the claim");
+        // An answer beyond the bound leaves that it was executed.
+        let large = answer::of_type(StatusCode::OK, "text/plain", "x".repeat(KEPT_BYTES_MAX + 1));
+        gate.keep(place, &large).unwrap();
+        assert!(matches!(claim("k", DIGEST, 7), Claim::Answered(410, body) if body == TOO_LARGE));
+        // A day that a clock ahead began ends in a day from now.
+        let set =
+            |ms| gate.client.run(|tx| tx.edit(tx.get_root_ref::<Keys>(ROOT)?.unwrap())?.set_since_ms(ms));
+        set(u64::MAX).unwrap();
+        let Claim::Taken(_, since_ms) = claim("j", DIGEST, 1) else { panic!("it is free") };
+        assert!(since_ms < u64::MAX);
+        // Two turns leave a key, the third does not.
+        for (key, is_there) in [("a", true), ("b", true), ("c", false)] {
+            set(0).unwrap();
+            let Claim::Taken(_, since_ms) = claim(key, DIGEST, 1) else { panic!("it is free") };
+            assert!(since_ms > 0);
+            assert_eq!(gate.found("k", DIGEST).unwrap().is_some(), is_there);
+        }
+        let Claim::Taken(_, since_ms) = claim("last", DIGEST, 1) else { panic!("it is free") };
+        (0..KEYS_MAX).for_each(|_| gate.claims.count(since_ms));
+        assert!(matches!(claim("more", DIGEST, 1), Claim::Full));
+        assert!(matches!(claim("last", DIGEST, 1), Claim::Taken(..)));
+    }
+
+    #[test]
+    fn digest_keeps_parts_apart() {
+        // FNV-1a of nothing is its offset. Parts do not run together.
+        assert_eq!(fnv([].into_iter()), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_ne!(fnv([&b"ab"[..], b"c"].into_iter()), fnv([&b"a"[..], b"bc"].into_iter()));
+    }
 }

@@ -22,8 +22,8 @@ impl Gate {
         is_good: impl Fn(&T) -> bool,
     ) -> Result<T, Error> {
         let (tell, told) = mpsc::channel();
-        for server in self.servers.iter().cloned() {
-            let tell = tell.clone();
+        for server in self.servers.iter() {
+            let (server, tell) = (server.clone(), tell.clone());
             // None reads the answers behind a good one.
             let asked = thread::Builder::new().spawn(move || _ = tell.send(ask(&server)));
             asked.map_err(|e| Error::Unavailable(format!("the gateway has no thread: {e}")))?;

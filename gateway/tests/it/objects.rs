@@ -102,6 +102,12 @@ fn description_names_what_can_be_called() {
     assert_eq!(fails["properties"]["fails"]["$ref"], "#/components/schemas/Overdrawn");
     assert!(schemas["Overdrawn"]["properties"]["short"].is_object());
     assert!(described["paths"]["/v1/services/Clock/add"]["post"].is_object());
+    // Each schema that is named is there, those of the fields of classes too.
+    assert!(schemas["Limit"]["properties"]["cents"].is_object());
+    for rest in described.to_string().split("#/components/schemas/").skip(1) {
+        let name = rest.split('"').next().unwrap();
+        assert!(schemas[name].is_object(), "{name}");
+    }
     // Each route of the description is there.
     for (path, item) in described["paths"].as_object().unwrap() {
         let path = path.replace("{object}", "purse");
