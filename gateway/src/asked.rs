@@ -9,8 +9,7 @@ use hyper::{Method, Request};
 use tercel::{Client, Isolation, Token, Transaction};
 
 use crate::json::call::{Wrong, cut};
-use crate::keys;
-use crate::route::Route;
+use crate::route::{KEYS, Route};
 
 /// The header of a key under which a call is executed at most once.
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -72,7 +71,7 @@ impl Asked {
 
     /// Says whether it names the root of the keys, in which are answers to others.
     pub fn is_reserved(&self) -> bool {
-        matches!(self.route, Route::Object | Route::Watch | Route::Method) && self.path[2] == keys::ROOT
+        matches!(self.route, Route::Object | Route::Watch | Route::Method) && self.path[2] == KEYS
     }
 
     /// The key under which it is to be executed at most once.

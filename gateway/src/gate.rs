@@ -12,10 +12,10 @@ use tercel::{Addresses, Any, Client, Error, Oref, Tx};
 use tokio::sync::{Semaphore, watch};
 
 use crate::Config;
+use crate::claims::Claims;
 use crate::counts::Counts;
 use crate::json::call::cut;
 use crate::json::record;
-use crate::keys::Claims;
 
 /// Requests that may wait for a server at once, each on a thread of its own; more are refused.
 pub const IN_FLIGHT_MAX: usize = 64;

@@ -29,7 +29,7 @@ use crate::gate::{Gate, IN_FLIGHT_MAX};
 const CONNECTIONS_MAX: usize = 1_024;
 /// The body of a request.
 const BODY_BYTES_MAX: usize = 8 << 20;
-/// A body beyond is large: as values it has many times its bytes, so [`LARGE_BODIES_BYTES_MAX`] bounds these.
+/// A body beyond is large: as values it has many times its bytes.
 const LARGE_BODY_BYTES: usize = 1 << 20;
 /// The head of a request, and what a connection buffers.
 const HEAD_BYTES_MAX: usize = 32 << 10;

@@ -4,12 +4,9 @@
 //! A key is an object of the space. It is claimed by a commit before the call is sent, and its answer is
 //! committed beside it before the caller has it. A repetition thus finds the answer, or a claim without one:
 //! the call is then under way, or its gateway has ended, and it is not sent a second time. A claim goes again
-//! only if it is known that the call was not executed. If the claim was in doubt, or cannot be given back, its
-//! gateway knows its nonce, and a repetition there goes on with it.
+//! only if it is known that the call was not executed. If the claim was in doubt, or cannot be given back,
+//! its gateway knows its nonce, and a repetition there goes on with it.
 
-use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hyper::StatusCode;
@@ -22,17 +19,13 @@ use tercel::{Error, Isolation, Obj, Object, Ref, Text, Transaction, Tx};
 use crate::answer::{self, Answer, Content, refused, with};
 use crate::asked::Asked;
 use crate::calls::{Ready, told};
+use crate::claims::KEYS_MAX;
 use crate::gate::{Gate, PATIENCE};
 use crate::json::call::Wrong;
+use crate::route::KEYS as ROOT;
 
-/// The root of the keys.
-pub const ROOT: &str = "gateway.keys";
 /// Time for which a generation of keys is filled; a key is kept for two such times at least.
 const KEPT_MS: u64 = 24 * 3_600 * 1_000;
-/// New keys of a gateway in a generation: each is an object of the space, and three generations are kept.
-const KEYS_MAX: u32 = 100_000;
-/// Nonces that a gateway knows; of a claim beyond, the key stays open.
-const NONCES_MAX: usize = 1_024;
 /// The largest answer that is kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
@@ -58,50 +51,6 @@ struct Key {
     /// The status of the answer; 0 if there is none yet.
     status: u16,
     answer: Text,
-}
-
-/// What a gateway remembers of the claims that it has made.
-#[derive(Default)]
-pub struct Claims(Mutex<Made>);
-
-#[derive(Default)]
-struct Made {
-    /// The generation that is counted, and its new keys.
-    since_ms: u64,
-    count: u32,
-    /// Claims that may stand in the space though no call was sent under them, by their keys.
-    idle: BTreeMap<String, u64>,
-}
-
-impl Claims {
-    /// The nonce for a claim: that of an earlier one under this key, if that is idle.
-    fn nonce(&self, key: &str) -> u64 {
-        let idle = unpoison(self.0.lock()).idle.remove(key);
-        idle.unwrap_or_else(|| RandomState::new().hash_one(key))
-    }
-
-    fn remember(&self, key: &str, nonce: u64) {
-        let mut made = unpoison(self.0.lock());
-        made.idle.insert(key.into(), nonce);
-        if made.idle.len() > NONCES_MAX {
-            made.idle.pop_first();
-        }
-    }
-
-    fn is_full(&self, since_ms: u64) -> bool {
-        let made = unpoison(self.0.lock());
-        made.since_ms == since_ms && made.count >= KEYS_MAX
-    }
-
-    fn count(&self, since_ms: u64) {
-        let mut made = unpoison(self.0.lock());
-        let count = if made.since_ms == since_ms { made.count + 1 } else { 1 };
-        (made.since_ms, made.count) = (since_ms, count);
-    }
-}
-
-fn unpoison<T>(locked: Result<T, PoisonError<T>>) -> T {
-    locked.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The state of a key that was to be claimed.

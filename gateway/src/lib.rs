@@ -14,7 +14,7 @@
 //! | `asked`, `answer` | a request; an answer, and errors as answers |
 //! | `gate` | the state that all requests share |
 //! | `objects`, `servers` | objects and roots; how the servers are |
-//! | `calls`, `keys` | calls, and those that are executed at most once under a key |
+//! | `calls`, `keys`, `claims` | calls, and those that are executed at most once under a key |
 //! | `watch` | streams of events |
 //! | `openapi` | what the space and its servers offer, described |
 //! | `counts` | requests by route and outcome |
@@ -22,6 +22,7 @@
 mod answer;
 mod asked;
 mod calls;
+mod claims;
 mod counts;
 mod gate;
 mod http;
