@@ -48,6 +48,9 @@ struct Key {
     digest: [u64; 2],
     /// A number that the claimant alone knows.
     nonce: u64,
+    /// Claims by that number: each changes the key, so that a release of an earlier one that comes late is a
+    /// conflict.
+    claims: u32,
     /// The status of the answer; 0 if there is none yet.
     status: u16,
     answer: Text,
@@ -131,6 +134,10 @@ impl Gate {
             };
             let keys = tx.get(at)?;
             if let Some(found) = find(tx, &keys, key, digest, Some(nonce))? {
+                if let Claim::Taken(place, _) = found {
+                    let claims = tx.get(place)?.claims();
+                    tx.edit(place)?.set_claims(claims.saturating_add(1))?;
+                }
                 return Ok(found);
             }
             let (mut since_ms, mut today) = (keys.since_ms(), keys.today());
@@ -146,7 +153,7 @@ impl Gate {
             if self.claims.is_full(since_ms) {
                 return Ok(Claim::Full);
             }
-            let place = tx.create(&Key { digest, nonce, status: 0, answer: Text::default() })?;
+            let place = tx.create(&Key { digest, nonce, claims: 1, status: 0, answer: Text::default() })?;
             today.insert(tx, key, place)?;
             Ok(Claim::Taken(place, since_ms))
         })
@@ -176,7 +183,11 @@ impl Gate {
         let released = self.client.transaction().timeout(PATIENCE).run(|tx| {
             let keys = tx.get_root::<Keys>(ROOT)?;
             for day in [keys.today(), keys.yesterday(), keys.before()] {
-                day.remove(tx, key)?;
+                if let Some(place) = day.get_ref(tx, key)?
+                    && tx.get(place)?.nonce() == nonce
+                {
+                    day.remove(tx, key)?;
+                }
             }
             Ok(())
         });
@@ -293,6 +304,8 @@ mod tests {
         assert!(matches!(claim("k", DIGEST, 7), Claim::Taken(again, _) if again == place));
         assert!(matches!(claim("k", DIGEST, 8), Claim::Open));
         assert!(matches!(claim("k", [1, 3], 7), Claim::Other));
+        gate.release("k", 8);
+        assert!(matches!(claim("k", DIGEST, 8), Claim::Open), "another's release");
         gate.claims.remember("k", 7);
         assert_eq!(gate.claims.nonce("k"), 7);
         assert_ne!(gate.claims.nonce("k"), 7, "two repetitions have the claim");
@@ -300,6 +313,10 @@ mod tests {
         let large = answer::of_type(StatusCode::OK, "text/plain", "x".repeat(KEPT_BYTES_MAX + 1));
         gate.keep(place, &large).unwrap();
         assert!(matches!(claim("k", DIGEST, 7), Claim::Answered(410, body) if body == TOO_LARGE));
+        // A release gives it back.
+        assert!(matches!(claim("i", DIGEST, 7), Claim::Taken(..)));
+        gate.release("i", 7);
+        assert!(matches!(claim("i", DIGEST, 8), Claim::Taken(..)));
         // A day that a clock ahead began ends in a day from now.
         let set =
             |ms| gate.client.run(|tx| tx.edit(tx.get_root_ref::<Keys>(ROOT)?.unwrap())?.set_since_ms(ms));
