@@ -1,6 +1,8 @@
 //! Objects, roots and the state of the servers.
 
 use serde_json::json;
+use tercel::Server;
+use tercel_testkit::process::until;
 
 use crate::common::{World, request};
 
@@ -87,6 +89,22 @@ fn state_of_servers_and_counters_are_told() {
     let console = world.get("/");
     assert!(console.header("content-security-policy").contains("frame-ancestors 'none'"), "{console:?}");
     assert!(console.header("content-type").starts_with("text/html") && console.body.contains("/v1/roots"));
+}
+
+#[test]
+fn other_space_at_address_fails_health() {
+    let World { gateway, server, client, .. } = World::new();
+    let at = server.addresses()[0].to_string();
+    drop(client);
+    server.stop().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let _other = Server::builder(dir.path()).listen(&at).start().unwrap();
+    // The other space serves, and it is the gateway that must be restarted.
+    let told = until(|| {
+        let got = request(gateway.address(), "GET", "/v1/health", &[], "");
+        (got.status == 503 && got.json()["next"] == "restart the gateway").then_some(got)
+    });
+    assert_eq!(told.header("retry-after"), "1", "{told:?}");
 }
 
 #[test]
