@@ -8,8 +8,13 @@ use hyper::header::{ACCEPT, HOST, HeaderMap, HeaderName, ORIGIN};
 use hyper::{Method, Request};
 use tercel::{Client, Isolation, Token, Transaction};
 
-use crate::json::call::Wrong;
-use crate::route::Route;
+use crate::json::call::{Wrong, cut};
+use crate::route::{KEYS, Route};
+
+/// The header of a key under which a call is executed at most once.
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Bytes of a key.
+const KEY_BYTES_MAX: usize = 128;
 
 /// A request.
 #[derive(Debug)]
@@ -50,16 +55,39 @@ impl Asked {
     /// given to this host: such pages must not call what their reader may. Programs send no `Origin`.
     pub fn is_foreign(&self, is_public: bool) -> bool {
         let host = self.header(&HOST).unwrap_or_default();
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-        let is_local = name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost");
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        // An address of IPv6 without a port has colons of its own.
+        let is_local = is_address(name) || is_address(host) || name.eq_ignore_ascii_case("localhost");
         let origin = self.header(&ORIGIN).and_then(|origin| Some(origin.split_once("://")?.1));
         let is_other = self.headers.contains_key(ORIGIN) && origin != Some(host);
         is_other || !is_public && !host.is_empty() && !is_local
     }
 
-    /// Says whether it is to be answered from a state that no server can give without being asked.
-    pub fn is_strict(&self) -> bool {
-        self.parameter("fresh").is_some_and(|fresh| fresh == "strict")
+    /// Says whether the cached state may be new enough for it without a word of a server.
+    pub fn may_be_cached(&self) -> bool {
+        self.parameter("fresh").is_none_or(|fresh| fresh == "stale") && self.parameter("at_least").is_none()
+    }
+
+    /// Says whether it names the root of the keys, in which are answers to others.
+    pub fn is_reserved(&self) -> bool {
+        matches!(self.route, Route::Object | Route::Watch | Route::Method) && self.path[2] == KEYS
+    }
+
+    /// The key under which it is to be executed at most once.
+    ///
+    /// # Errors
+    /// `Invalid` if there are several, or it is too long, or has other characters than visible ASCII.
+    pub fn key(&self) -> Result<Option<&str>, Wrong> {
+        let mut all = self.headers.get_all(KEY).iter();
+        let Some(key) = all.next() else { return Ok(None) };
+        let key = key.to_str().ok().filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len()));
+        let key = key.filter(|_| all.next().is_none()).ok_or_else(|| {
+            let what =
+                format!("a key has 1 to {KEY_BYTES_MAX} characters of visible ASCII, and a request one key");
+            Wrong::invalid(what, "send one, such as a UUID".into())
+        });
+        key.map(Some)
     }
 
     /// A transaction that reads a state as new as the query says.
@@ -75,14 +103,14 @@ impl Asked {
             Some(text) => {
                 let ms = text.strip_prefix("bounded:").and_then(|ms| ms.parse().ok());
                 let next = "say strict, stale or bounded:MS";
-                let ms = ms.ok_or_else(|| Wrong::invalid(format!("fresh={text}"), next.into()))?;
+                let ms = ms.ok_or_else(|| Wrong::invalid(format!("fresh={}", cut(text)), next.into()))?;
                 tx = tx.bounded(Duration::from_millis(ms));
             }
         }
         let Some(text) = self.parameter("at_least") else { return Ok(tx) };
         let next = "give the Tercel-Token of an earlier answer";
         let token: Result<Token, _> = text.parse();
-        Ok(tx.at_least(token.map_err(|_| Wrong::invalid(format!("at_least={text}"), next.into()))?))
+        Ok(tx.at_least(token.map_err(|_| Wrong::invalid(format!("at_least={}", cut(&text)), next.into()))?))
     }
 
     /// A parameter of the query.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::StatusCode;
-use hyper::header::HeaderName;
 use serde_json::{Value, json};
 use tercel::tools::wire::interface::{Interface, Method};
 use tercel::tools::{Described, Reply};
@@ -15,9 +14,6 @@ use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE, located};
 use crate::json::call::{Target, Wrong, arguments, only, to_json};
 use crate::route::Route;
-
-/// The header of a key under which a call is executed at most once.
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A call that can be made.
 pub struct Ready {
@@ -44,12 +40,13 @@ impl Gate {
     /// Calls what is named.
     pub fn call(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let begun = Instant::now();
-        let ready = self.ready(asked, None)?;
-        let ended = match asked.header(&KEY) {
-            Some(key) if !ready.method().reads => return self.call_once(key, asked, &ready),
-            _ => self.call_ready(&ready),
+        let (key, ready) = (asked.key()?, self.ready(asked, None));
+        let ready = match (key, ready) {
+            (None, ready) => ready?,
+            (Some(_), Ok(ready)) if ready.method().reads => ready,
+            (Some(key), ready) => return self.call_once(key, asked, ready),
         };
-        let ended = match ended {
+        let ended = match self.call_ready(&ready) {
             // The servers may offer something else since they were asked.
             Err(Error::Schema(_)) => self.call_ready(&self.ready(asked, Some(begun))?),
             ended => ended,
@@ -57,7 +54,7 @@ impl Gate {
         Ok(told(&ready, ended?)?)
     }
 
-    fn ready(&self, asked: &Asked, since: Option<Instant>) -> Result<Ready, Wrong> {
+    pub fn ready(&self, asked: &Asked, since: Option<Instant>) -> Result<Ready, Wrong> {
         let offered = self.offered.get(&self.client, since)?;
         let name = &asked.path[2];
         let target = match asked.route {

@@ -1,6 +1,5 @@
 //! The state that all requests share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -13,11 +12,17 @@ use tercel::{Addresses, Any, Client, Error, Oref, Tx};
 use tokio::sync::{Semaphore, watch};
 
 use crate::Config;
+use crate::claims::Claims;
 use crate::counts::Counts;
+use crate::json::call::cut;
 use crate::json::record;
 
 /// Requests that may wait for a server at once, each on a thread of its own; more are refused.
 pub const IN_FLIGHT_MAX: usize = 64;
+/// Bytes of all bodies that are received or in work.
+const BODIES_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the large ones that are in work: two of the largest.
+const LARGE_BODIES_BYTES_MAX: usize = 16 << 20;
 /// Streams of events at once, each with a thread; more are refused.
 pub const STREAMS_MAX: usize = 128;
 /// Time for a server to answer a request.
@@ -30,11 +35,12 @@ pub struct Gate {
     pub is_public: bool,
     pub counts: Counts,
     pub in_flight: Arc<Semaphore>,
+    /// Bytes of bodies, and of those that are large.
+    pub bodies: Arc<Semaphore>,
+    pub large_bodies: Arc<Semaphore>,
     pub streams: Arc<Semaphore>,
     pub offered: Offered,
-    begun: Instant,
-    /// Microseconds after `begun` until which nothing is read from the cache without a thread that may wait.
-    wait_until_us: AtomicU64,
+    pub claims: Claims,
     pub stopped: watch::Sender<bool>,
 }
 
@@ -46,10 +52,11 @@ impl Gate {
             is_public: config.is_public,
             counts: Counts::new(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
+            large_bodies: Arc::new(Semaphore::new(LARGE_BODIES_BYTES_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             offered: Offered::default(),
-            begun: Instant::now(),
-            wait_until_us: AtomicU64::new(0),
+            claims: Claims::default(),
             stopped: watch::channel(false).0,
         }
     }
@@ -57,17 +64,6 @@ impl Gate {
     /// Ends what would never end by itself.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
-    }
-
-    /// Says whether requests are to be answered on a thread that may wait, also if they may be in the cache.
-    pub fn is_out(&self) -> bool {
-        self.wait_until_us.load(Ordering::Relaxed) > self.begun.elapsed().as_micros() as u64
-    }
-
-    /// No server was found: a client without one makes its callers pause.
-    pub fn note_outage(&self) {
-        let until = self.begun.elapsed().as_micros() as u64 + OUTAGE_US;
-        self.wait_until_us.store(until, Ordering::Relaxed);
     }
 
     pub fn is_stopped(&self) -> bool {
@@ -104,7 +100,7 @@ pub fn located(tx: &Tx<'_>, name: &str) -> Result<Oref, Error> {
     }
     match tx.get_root_ref::<Any>(name)? {
         Some(root) => Ok(root.oref()),
-        None => Err(Error::NotFound(format!("the root `{name}`"))),
+        None => Err(Error::NotFound(format!("the root `{}`", cut(name)))),
     }
 }
 
@@ -117,6 +113,3 @@ pub fn shown(oref: Oref, layout: &Layout, object: &[u8]) -> Value {
         "fields": record(layout, &object[HEADER_BYTES..], 0),
     })
 }
-
-/// Microseconds for which requests go to threads that may wait, after one that found no server.
-const OUTAGE_US: u64 = 200_000;

@@ -17,11 +17,11 @@ use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::{task, time};
 
 use crate::Config;
-use crate::answer::{Answer, refused};
+use crate::answer::{self, Answer, refused};
 use crate::asked::Asked;
 use crate::gate::{Gate, IN_FLIGHT_MAX};
 
@@ -29,6 +29,8 @@ use crate::gate::{Gate, IN_FLIGHT_MAX};
 const CONNECTIONS_MAX: usize = 1_024;
 /// The body of a request.
 const BODY_BYTES_MAX: usize = 8 << 20;
+/// A body beyond is large: as values it has many times its bytes.
+const LARGE_BODY_BYTES: usize = 1 << 20;
 /// The head of a request, and what a connection buffers.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// The pause after a connection that could not be taken, because descriptors have run out.
@@ -87,11 +89,18 @@ async fn answer(request: Request<Incoming>, gate: &Arc<Gate>, idle: Duration) ->
     let begun = Instant::now();
     let (asked, body) = Asked::of(request);
     let route = asked.route;
-    let answer = match gate.cached(&asked) {
-        _ if asked.is_foreign(gate.is_public) => refused(
+    let is_foreign = asked.is_foreign(gate.is_public);
+    let answer = if is_foreign { None } else { gate.cached(&asked) };
+    let answer = match answer {
+        _ if is_foreign => refused(
             StatusCode::FORBIDDEN,
             "a page of another site may not ask here",
             "name the gateway by its address, or localhost, from a program or its own console",
+        ),
+        _ if asked.is_reserved() => refused(
+            StatusCode::FORBIDDEN,
+            "the root is the gateway's own",
+            "name an object of your program: GET /v1/roots lists the roots",
         ),
         Some(answer) => answer,
         None if asked.wants_events() => gate.clone().watch(asked).await,
@@ -102,20 +111,31 @@ async fn answer(request: Request<Incoming>, gate: &Arc<Gate>, idle: Duration) ->
 }
 
 /// Answers on a thread that may wait.
-async fn waiting(gate: &Arc<Gate>, mut asked: Asked, body: Incoming, idle: Duration) -> Answer {
+async fn waiting(gate: &Arc<Gate>, mut asked: Asked, body: Incoming, patience: Duration) -> Answer {
+    let mut held = Vec::new();
+    let received = received(body, &gate.bodies, &mut held, &mut asked.body);
+    match time::timeout(patience, received).await {
+        Ok(Ok(())) => {}
+        Ok(Err(answer)) => return answer,
+        Err(_) => {
+            let what = "the body did not come in time";
+            return refused(StatusCode::REQUEST_TIMEOUT, what, "send it again");
+        }
+    }
+    if asked.body.len() > LARGE_BODY_BYTES {
+        match gate.large_bodies.clone().try_acquire_many_owned(asked.body.len() as u32) {
+            Ok(room) => held.push(room),
+            Err(_) => return no_room("the large bodies in work have 16 MiB"),
+        }
+    }
     let Ok(room) = gate.in_flight.clone().try_acquire_owned() else {
-        let what = format!("{IN_FLIGHT_MAX} requests are in flight, which are all that this gateway takes");
-        return refused(StatusCode::SERVICE_UNAVAILABLE, &what, "send it again, or run another gateway");
-    };
-    asked.body = match received(body, idle).await {
-        Ok(body) => body,
-        Err(answer) => return answer,
+        return no_room(&format!("{IN_FLIGHT_MAX} requests are in flight"));
     };
     let gate = gate.clone();
     let done = task::spawn_blocking(move || {
         let answer = gate.answer(&asked);
-        drop(room);
-        answer
+        drop((asked, held));
+        answer::holding(answer, room)
     });
     done.await.unwrap_or_else(|_| {
         let next = "report what was asked for; it is not known whether it was done";
@@ -123,8 +143,13 @@ async fn waiting(gate: &Arc<Gate>, mut asked: Asked, body: Incoming, idle: Durat
     })
 }
 
-/// The body of a request.
-async fn received(mut body: Incoming, idle: Duration) -> Result<Vec<u8>, Answer> {
+/// Receives the body of a request, as far as there is room for it among all.
+async fn received(
+    mut body: Incoming,
+    room: &Arc<Semaphore>,
+    held: &mut Vec<OwnedSemaphorePermit>,
+    bytes: &mut Vec<u8>,
+) -> Result<(), Answer> {
     let too_large = || {
         let what = format!("the body has more than {BODY_BYTES_MAX} bytes");
         refused(StatusCode::PAYLOAD_TOO_LARGE, &what, "send it in parts")
@@ -132,27 +157,25 @@ async fn received(mut body: Incoming, idle: Duration) -> Result<Vec<u8>, Answer>
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(too_large());
     }
-    let mut bytes = Vec::new();
-    loop {
-        let frame = time::timeout(idle, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
-        match frame {
-            Ok(None) => return Ok(bytes),
-            Ok(Some(Ok(frame))) => {
-                bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
-                if bytes.len() > BODY_BYTES_MAX {
-                    return Err(too_large());
-                }
-            }
-            Ok(Some(Err(e))) => {
-                return Err(refused(StatusCode::BAD_REQUEST, &format!("the body: {e}"), "send all of it"));
-            }
-            Err(_) => {
-                return Err(refused(
-                    StatusCode::REQUEST_TIMEOUT,
-                    "the body did not come in time",
-                    "send it again",
-                ));
-            }
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let wrong = |e| refused(StatusCode::BAD_REQUEST, &format!("the body: {e}"), "send all of it");
+        let frame = frame.map_err(wrong)?;
+        let data = frame.data_ref().map_or(&[][..], |data| data);
+        if bytes.len() + data.len() > BODY_BYTES_MAX {
+            return Err(too_large());
         }
+        let more = room.clone().try_acquire_many_owned(data.len() as u32);
+        let more = more.map_err(|_| no_room("the bodies of requests have 64 MiB"))?;
+        match held.first_mut() {
+            Some(held) => held.merge(more),
+            None => held.push(more),
+        }
+        bytes.extend_from_slice(data);
     }
+    Ok(())
+}
+
+fn no_room(why: &str) -> Answer {
+    let what = format!("{why}, which are all that this gateway takes");
+    refused(StatusCode::SERVICE_UNAVAILABLE, &what, "send it again, or run another gateway")
 }

@@ -14,7 +14,7 @@
 //! | `asked`, `answer` | a request; an answer, and errors as answers |
 //! | `gate` | the state that all requests share |
 //! | `objects`, `servers` | objects and roots; how the servers are |
-//! | `calls`, `keys` | calls, and those that are executed at most once under a key |
+//! | `calls`, `keys`, `claims` | calls, and those that are executed at most once under a key |
 //! | `watch` | streams of events |
 //! | `openapi` | what the space and its servers offer, described |
 //! | `counts` | requests by route and outcome |
@@ -22,6 +22,7 @@
 mod answer;
 mod asked;
 mod calls;
+mod claims;
 mod counts;
 mod gate;
 mod http;
@@ -59,7 +60,7 @@ pub struct Config {
     pub is_public: bool,
     /// Memory of the client's cache.
     pub cache_bytes: usize,
-    /// Time for a request's head, between two parts of its body, and for the next request on a connection.
+    /// Time for a request's head, for its whole body, and for the next request on a connection.
     pub idle: Duration,
     /// Time that requests under way have to end after [`Gateway::stop`].
     pub drain: Duration,
@@ -74,7 +75,7 @@ impl Config {
             is_public: false,
             cache_bytes: 64 << 20,
             idle: Duration::from_secs(30),
-            drain: Duration::from_secs(5),
+            drain: Duration::from_secs(25),
         }
     }
 }

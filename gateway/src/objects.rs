@@ -1,6 +1,5 @@
 //! Objects and roots.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -13,22 +12,17 @@ use crate::answer::{self, Answer, of_type, with};
 use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE, located, shown};
 use crate::json::call::Wrong;
+use crate::keys::fnv;
 use crate::route::Route;
 
 impl Gate {
     /// The answer, if it can be given without a wait.
     pub fn cached(&self, asked: &Asked) -> Option<Answer> {
-        if asked.route != Route::Object || !asked.is_allowed || asked.is_strict() || self.is_out() {
+        if asked.route != Route::Object || !asked.is_allowed || !asked.may_be_cached() || asked.is_reserved()
+        {
             return None;
         }
-        match self.object(asked, Duration::ZERO) {
-            Ok(answer) => Some(answer),
-            Err(Wrong::Space(Error::Unavailable(_))) => {
-                self.note_outage();
-                None
-            }
-            Err(_) => None,
-        }
+        self.object(asked, Duration::ZERO).ok()
     }
 
     pub fn roots(&self, asked: &Asked) -> Result<Answer, Wrong> {
@@ -72,9 +66,8 @@ impl Gate {
 /// The entity tag of an object: the same bytes have the same one at every gateway, and an object that changes
 /// has another. A stamp would change with every commit of the space, for objects have none of their own.
 fn tag(oref: Oref, object: &[u8]) -> String {
-    let mut hasher = DefaultHasher::new();
-    (oref.raw(), object).hash(&mut hasher);
-    format!("\"{:016x}\"", hasher.finish())
+    let raw = oref.raw().to_le_bytes();
+    format!("\"{:032x}\"", fnv([&raw[..], object].into_iter()))
 }
 
 const JSON: &str = "application/json";

@@ -10,7 +10,7 @@ use tercel::tools::wire::schema::Scalar;
 use crate::answer::{self, Answer};
 use crate::gate::Gate;
 use crate::json::call::Wrong;
-use crate::json::interfaces::{line, types};
+use crate::json::interfaces::{Named, line, types, types_in};
 use crate::route::Route;
 
 /// Classes below are the system's own.
@@ -21,21 +21,16 @@ impl Gate {
     pub fn openapi(&self) -> Result<Answer, Wrong> {
         let interfaces = self.offered.get(&self.client, None)?;
         let (mut paths, mut schemas) = (fixed(), Map::new());
-        schemas.insert("Error".into(), error());
+        schemas.insert("gateway.Error".into(), error());
         for (id, layout) in tercel::tools::classes(&self.client)? {
             // A class that was changed has several ids: the last is what programs write today.
             if id.0 >= USER_CLASS_MIN {
                 schemas.insert(schema_name(layout.name()), record(&layout));
+                schemas.extend(types_in(&layout).into_iter().map(schema));
             }
         }
         for i in &interfaces {
-            for named in types(i) {
-                let schema = match named.is_enum {
-                    false => record(named.layout),
-                    true => variants(named.variants()),
-                };
-                schemas.insert(schema_name(named.layout.name()), schema);
-            }
+            schemas.extend(types(i).into_iter().map(schema));
             for m in i.methods.iter().filter(|m| !m.has_streams()) {
                 let path = match i.is_service() {
                     true => format!("/v1/services/{}/{}", i.name, m.name),
@@ -113,7 +108,7 @@ fn described(about: &str, schema: Value) -> Value {
 }
 
 fn refusal() -> Value {
-    described("why not, and the next step", json!({ "$ref": "#/components/schemas/Error" }))
+    described("why not, and the next step", json!({ "$ref": "#/components/schemas/gateway.Error" }))
 }
 
 fn error() -> Value {
@@ -121,6 +116,11 @@ fn error() -> Value {
     let executed = json!({ "type": "string", "enum": ["unknown", "in part"] });
     let properties = json!({ "error": text(), "next": text(), "executed": executed, "operation": text() });
     json!({ "type": "object", "required": ["error", "next"], "properties": properties })
+}
+
+fn schema(of: Named<'_>) -> (String, Value) {
+    let schema = if of.is_enum { variants(of.variants()) } else { record(of.layout) };
+    (schema_name(of.layout.name()), schema)
 }
 
 fn record(layout: &Layout) -> Value {

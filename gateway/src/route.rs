@@ -2,6 +2,9 @@
 
 use hyper::Method;
 
+/// The root of the keys of calls, which is no object of a program.
+pub const KEYS: &str = "gateway.keys";
+
 /// A route, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {

@@ -1,19 +1,19 @@
 //! The answers at each route.
 
 use hyper::StatusCode;
-use hyper::header::ALLOW;
+use hyper::header::{ALLOW, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
 
 use crate::answer::{self, Answer, of_type, refused, with};
 use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE};
-use crate::json::call::Wrong;
+use crate::json::call::{Wrong, cut};
 use crate::route::Route;
 
 impl Gate {
     /// The answer, whatever it takes.
     pub fn answer(&self, asked: &Asked) -> Answer {
         if asked.route == Route::None {
-            let what = format!("there is nothing at /{}", asked.path.join("/"));
+            let what = format!("there is nothing at /{}", cut(&asked.path.join("/")));
             return refused(StatusCode::NOT_FOUND, &what, "GET /openapi.json lists what there is");
         }
         if !asked.is_allowed {
@@ -32,13 +32,22 @@ impl Gate {
             Route::Object => self.object(asked, PATIENCE),
             Route::Services => self.services(),
             Route::Method | Route::Procedure => self.call(asked),
-            Route::Console => Ok(of_type(StatusCode::OK, "text/html; charset=utf-8", CONSOLE)),
+            Route::Console => Ok(console()),
             Route::OpenApi => self.openapi(),
             Route::Watch | Route::None => unreachable!("it was answered before"),
         };
         answer.unwrap_or_else(|why| answer::wrong(&why))
     }
 }
+
+fn console() -> Answer {
+    let page = of_type(StatusCode::OK, "text/html; charset=utf-8", CONSOLE);
+    let page = with(page, CONTENT_SECURITY_POLICY, POLICY);
+    with(page, X_CONTENT_TYPE_OPTIONS, "nosniff")
+}
+
+/// The policy of the console: its own scripts and styles, and no page around it.
+const POLICY: &str = "default-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'";
 
 /// The console: one page, which fetches nothing from elsewhere.
 const CONSOLE: &str = include_str!("console.html");

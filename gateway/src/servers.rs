@@ -1,5 +1,7 @@
 //! The servers: their health, their status, and counters.
 
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -13,15 +15,23 @@ use crate::json::call::Wrong;
 use crate::status::{self, OPEN_METRICS};
 
 impl Gate {
-    /// The answer of the first server that gives a good one, else the last that there was.
-    fn ask<T>(
+    /// The first good answer of a server, else the last that there was. All are asked at once.
+    fn ask<T: Send + 'static>(
         &self,
-        ask: impl Fn(&Address) -> Result<T, Error>,
+        ask: fn(&Address) -> Result<T, Error>,
         is_good: impl Fn(&T) -> bool,
     ) -> Result<T, Error> {
-        let mut found = Err(Error::Timeout(None));
+        let (tell, told) = mpsc::channel();
         for server in self.servers.iter() {
-            match ask(server) {
+            let (server, tell) = (server.clone(), tell.clone());
+            // None reads the answers behind a good one.
+            let asked = thread::Builder::new().spawn(move || _ = tell.send(ask(&server)));
+            asked.map_err(|e| Error::Unavailable(format!("the gateway has no thread: {e}")))?;
+        }
+        drop(tell);
+        let mut found = Err(Error::Timeout(None));
+        for answer in told {
+            match answer {
                 Ok(answer) if is_good(&answer) => return Ok(answer),
                 Ok(answer) => found = Ok(answer),
                 Err(e) => found = found.or(Err(e)),
@@ -31,6 +41,9 @@ impl Gate {
     }
 
     pub fn health(&self) -> Result<Answer, Wrong> {
+        if let Err(Error::OtherHistory(why)) = self.client.transaction().timeout(Duration::ZERO).begin() {
+            return Ok(refused(StatusCode::SERVICE_UNAVAILABLE, &why, "restart the gateway"));
+        }
         let serves = |health: &Health| matches!(health.state, HealthState::Serving | HealthState::Following);
         let health = self.ask(|server| health_of(server, ASK), serves)?;
         let status = if serves(&health) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -39,8 +52,10 @@ impl Gate {
 
     /// The status of the server that leads, else of any that answers.
     pub fn status(&self) -> Result<Value, Error> {
-        let damaged = |e| Error::Corrupt(format!("the server's status: {e}"));
-        let ask = |server: &Address| serde_json::from_str(&status_of(server, ASK)?).map_err(damaged);
+        let ask = |server: &Address| {
+            let damaged = |e| Error::Corrupt(format!("the server's status: {e}"));
+            serde_json::from_str(&status_of(server, ASK)?).map_err(damaged)
+        };
         self.ask(ask, |status: &Value| status["group"]["leads"] != false)
     }
 

@@ -476,7 +476,7 @@ pub struct Gateway {
     #[arg(long, value_name = "BYTES", value_parser = cache_bytes, default_value = "64M")]
     pub cache: usize,
     /// Seconds that requests under way have to end at SIGTERM or SIGINT, up to 3600
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "5")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "25")]
     pub drain: u32,
 }
 

@@ -308,7 +308,8 @@ fn begun<R>(
         driven => driven.and(end),
     };
     end.inspect_err(|e| {
-        if e.is_outage() {
+        // A caller whose time is over is told so at once: it may be one that must not wait.
+        if e.is_outage() && until.is_none_or(|until| port.now() < until) {
             port.pause();
         }
     })

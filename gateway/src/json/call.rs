@@ -103,9 +103,10 @@ impl Target {
         let services = listed(offered.iter().filter(|i| i.is_service()).map(|i| i.name.as_str()));
         let interfaces: Vec<_> = offered.into_iter().filter(|i| i.is_service() && i.name == name).collect();
         match interfaces.is_empty() {
-            true => {
-                Err(Wrong::absent(format!("there is no service `{name}`"), format!("services: {services}")))
-            }
+            true => Err(Wrong::absent(
+                format!("there is no service `{}`", cut(name)),
+                format!("services: {services}"),
+            )),
             false => Ok(Target { what: format!("service `{name}`"), object: None, interfaces }),
         }
     }
@@ -157,7 +158,7 @@ impl Target {
                         format!("interfaces: {}", listed(self.interfaces.iter().map(|i| i.name.as_str())))
                     }
                 };
-                Err(Wrong::absent(format!("{} has no method `{name}`", self.what), hint))
+                Err(Wrong::absent(format!("{} has no method `{}`", self.what, cut(name)), hint))
             }
             ref several => {
                 let names: Vec<String> = several.iter().map(|(i, _)| format!("{}.{bare}", i.name)).collect();
@@ -167,6 +168,20 @@ impl Target {
         }
     }
 }
+
+/// The beginning of a text that a message repeats.
+pub fn cut(text: &str) -> &str {
+    of_bytes(text, CUT_BYTES)
+}
+
+fn of_bytes(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
+/// As much as shows which text it is.
+const CUT_BYTES: usize = 100;
+/// As much as a message that names fields and values may have.
+const MESSAGE_BYTES: usize = 1_000;
 
 /// Names for a message, as many as it has room for.
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -199,11 +214,17 @@ pub fn arguments(of: &Method, text: Option<&str>) -> Result<Vec<u8>, Wrong> {
             value @ (Value::Object(_) | Value::Array(_)) => of_json(value),
             // Of a method that takes one value it can be no other.
             value if of.takes.fields().len() == 1 => Datum::List(vec![of_json(value)]),
-            other => return Err(wrong(format!("{other} is neither a JSON object nor an array"))),
+            other => {
+                return Err(wrong(format!(
+                    "{} is neither a JSON object nor an array",
+                    cut(&other.to_string())
+                )));
+            }
         },
     };
     let mut bytes = Vec::new();
-    datum::encode(&of.takes, &datum, &mut bytes).map_err(|e| wrong(e.to_string()))?;
+    datum::encode(&of.takes, &datum, &mut bytes)
+        .map_err(|e| wrong(of_bytes(&e.to_string(), MESSAGE_BYTES).into()))?;
     Ok(bytes)
 }
 
@@ -211,7 +232,7 @@ pub fn arguments(of: &Method, text: Option<&str>) -> Result<Vec<u8>, Wrong> {
 /// shell took them.
 fn not_json(text: &str, e: &serde_json::Error) -> String {
     let is_structure = text.trim_start().starts_with(['{', '[', '"']);
-    let text = Value::from(text).to_string().replace('\'', r"'\''");
+    let text = Value::from(cut(text)).to_string().replace('\'', r"'\''");
     match (is_structure, e.is_eof()) {
         (false, _) => format!("this is no JSON: if it is a text, it needs quotes of its own: '{text}'"),
         (true, false) => format!(

@@ -76,6 +76,13 @@ pub fn types(i: &Interface) -> Vec<Named<'_>> {
     all
 }
 
+/// The named types in the fields of a class.
+pub fn types_in(class: &Layout) -> Vec<Named<'_>> {
+    let mut all = Vec::new();
+    class.fields().iter().for_each(|f| gather(&f.shape, &mut all));
+    all
+}
+
 fn gather<'a>(shape: &'a Shape, all: &mut Vec<Named<'a>>) {
     let (layout, is_enum) = match shape {
         Shape::List(of) | Shape::Option(of) => return gather(of, all),

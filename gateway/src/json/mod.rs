@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_of_an_enum_is_shown_by_its_variant() {
+    fn enum_is_shown_by_its_variant() {
         let scalar = |name: &str, s| (name.to_owned(), Shape::Scalar(s));
         let variants = vec![
             Layout::new("Nobody".into(), vec![]),

@@ -72,6 +72,32 @@ fn key_executes_once_at_several_gateways() {
 }
 
 #[test]
+fn answer_stays_although_target_is_gone() {
+    let world = World::new();
+    let first = post_under(&world, "k", "/v1/objects/purse/pay", "[1]");
+    assert_eq!(first.status, 200, "{first:?}");
+    world.client.run(|tx| tx.remove_root("purse")).unwrap();
+    let again = post_under(&world, "k", "/v1/objects/purse/pay", "[1]");
+    assert_eq!((again.status, again.body), (200, first.body));
+    assert_eq!(post_under(&world, "other", "/v1/objects/purse/pay", "[1]").status, 404);
+    // Nobody reads by its name what is kept for others.
+    for path in ["/v1/objects/gateway.keys", "/v1/watch/gateway.keys"] {
+        assert_eq!(world.get(path).status, 403, "{path}");
+    }
+}
+
+#[test]
+fn keys_that_cannot_be_read_execute_nothing() {
+    let world = World::new();
+    for keys in [&["schlüssel"][..], &[""], &["a", "a"]] {
+        let keys: Vec<_> = keys.iter().map(|key| ("Idempotency-Key", *key)).collect();
+        let got = request(world.at(), "POST", "/v1/services/Clock/tick", &keys, "");
+        assert_eq!(got.status, 400, "{keys:?}: {got:?}");
+    }
+    assert_eq!(world.post("/v1/services/Clock/tick", "").json(), json!({ "gives": 1 }));
+}
+
+#[test]
 fn repetitions_at_once_execute_once() {
     let world = World::new();
     let at = world.at();

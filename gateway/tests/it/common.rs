@@ -26,6 +26,13 @@ pub struct Purse {
     pub owner: Text,
     pub friends: List<Ref<Purse>>,
     pub by_name: Map<Text, Purse>,
+    pub limit: Limit,
+}
+
+/// A type that no method names.
+#[derive(Record, Debug)]
+pub struct Limit {
+    pub cents: i64,
 }
 
 #[derive(Record, Debug)]
@@ -119,7 +126,13 @@ impl World {
 pub fn purse(client: &Client, cents: i64) -> Ref<Purse> {
     let made = client.run(|tx| {
         let by_name = Map::create(tx)?;
-        let purse = tx.create(&Purse { cents, owner: "Ann".into(), friends: List::new(), by_name })?;
+        let purse = tx.create(&Purse {
+            cents,
+            owner: "Ann".into(),
+            friends: List::new(),
+            by_name,
+            limit: Limit { cents: 0 },
+        })?;
         tx.set_root("purse", purse)?;
         Ok(purse)
     });

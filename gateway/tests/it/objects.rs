@@ -1,6 +1,8 @@
 //! Objects, roots and the state of the servers.
 
 use serde_json::json;
+use tercel::Server;
+use tercel_testkit::process::until;
 
 use crate::common::{World, request};
 
@@ -85,7 +87,24 @@ fn state_of_servers_and_counters_are_told() {
         assert!(metrics.body.lines().any(|has| has == line), "{line} is not in:\n{}", metrics.body);
     }
     let console = world.get("/");
+    assert!(console.header("content-security-policy").contains("frame-ancestors 'none'"), "{console:?}");
     assert!(console.header("content-type").starts_with("text/html") && console.body.contains("/v1/roots"));
+}
+
+#[test]
+fn other_space_at_address_fails_health() {
+    let World { gateway, server, client, .. } = World::new();
+    let at = server.addresses()[0].to_string();
+    drop(client);
+    server.stop().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let _other = Server::builder(dir.path()).listen(&at).start().unwrap();
+    // The other space serves, and it is the gateway that must be restarted.
+    let told = until(|| {
+        let got = request(gateway.address(), "GET", "/v1/health", &[], "");
+        (got.status == 503 && got.json()["next"] == "restart the gateway").then_some(got)
+    });
+    assert_eq!(told.header("retry-after"), "1", "{told:?}");
 }
 
 #[test]
@@ -101,6 +120,12 @@ fn description_names_what_can_be_called() {
     assert_eq!(fails["properties"]["fails"]["$ref"], "#/components/schemas/Overdrawn");
     assert!(schemas["Overdrawn"]["properties"]["short"].is_object());
     assert!(described["paths"]["/v1/services/Clock/add"]["post"].is_object());
+    // Each schema that is named is there, those of the fields of classes too.
+    assert!(schemas["Limit"]["properties"]["cents"].is_object());
+    for rest in described.to_string().split("#/components/schemas/").skip(1) {
+        let name = rest.split('"').next().unwrap();
+        assert!(schemas[name].is_object(), "{name}");
+    }
     // Each route of the description is there.
     for (path, item) in described["paths"].as_object().unwrap() {
         let path = path.replace("{object}", "purse");
