@@ -106,6 +106,40 @@ fn number_of_ring_far_ahead_is_refused() {
     }
 }
 
+#[test]
+fn request_for_what_all_have_ends() {
+    use super::members::{Place, RingId};
+    use super::packet::{Packet, Token, decode};
+    use super::{Config, Now, Output, Ring};
+
+    let mut out = Vec::new();
+    let mut ring = Ring::new(Config::new(Place(0), 2, 7, 640), 0, Now(0), &mut out);
+    let (members, none) = (Set(0b11), Set(0));
+    let token = Token {
+        ring: RingId { number: 1, leader: Place(0) },
+        hop: 2,
+        members,
+        number: 5,
+        rows: vec![5, 5],
+        wanted: vec![(1, 1)],
+        sent_bytes: 0,
+        backlog_bytes: 0,
+        idle: 0,
+        recovered: 0,
+        done: none,
+        complete: none,
+    };
+    ring.visit(Now(1), token, &mut out);
+    let wanted = out.iter().find_map(|output| match output {
+        Output::Send(_, bytes) => match decode(bytes, 7, 2).ok()?.1 {
+            Packet::Token(token) => Some(token.wanted),
+            _ => None,
+        },
+        _ => None,
+    });
+    assert_eq!(wanted, Some(Vec::new()));
+}
+
 /// Each rule is missed when it is dropped. `RUSTFLAGS='--cfg tercel_mutants'` makes it possible.
 #[cfg(tercel_mutants)]
 #[test]
