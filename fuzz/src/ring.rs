@@ -11,7 +11,7 @@ const GROUP: u64 = 7;
 /// read is written back as it was.
 pub fn run(data: &[u8]) {
     let mut out = Vec::new();
-    let mut ring = Ring::new(Config::new(Place(1), 3, GROUP, 512), 0, Now(1), &mut out);
+    let mut ring = Ring::new(Config::new(Place(1), 3, GROUP, 640), 0, Now(1), &mut out);
     let (mut now, mut rest) = (1, data);
     while let [from, kind, steps, length, after @ ..] = rest {
         let (body, left) = after.split_at(usize::from(*length).min(after.len()));
