@@ -85,10 +85,13 @@ struct Bank {
 
 impl Bank {
     fn open(scratch: &Scratch, name: &str) -> Result<Bank, String> {
-        let [data, south] = ["north", "south"].map(|space| scratch.join(&format!("{space} of {name}")));
-        let servers = [OwnProcess::serve(&data, None, &[])?, OwnProcess::serve(&south, None, &[])?];
-        let at = [servers[0].address()?, servers[1].address()?];
-        Ok(Bank { servers, at, data })
+        let [data, of_south] = ["north", "south"].map(|space| scratch.join(&format!("{space} of {name}")));
+        // Each is a peer of the other: what is decided is kept until the other is known to have heard it.
+        let at_south = OwnProcess::serve(&of_south, None, &[])?.address()?;
+        let north = OwnProcess::serve(&data, None, &["--peer", &at_south.to_string()])?;
+        let at_north = north.address()?;
+        let south = OwnProcess::serve(&of_south, Some(&at_south), &["--peer", &at_north.to_string()])?;
+        Ok(Bank { servers: [north, south], at: [at_north, at_south], data })
     }
 }
 
