@@ -25,7 +25,7 @@ pub fn run(args: &args::Stat) -> Outcome {
     }
     let client = space::open(&args.space)?;
     let status = client.server_status()?;
-    // A part of a transaction over several spaces that waits must not hold up the one who looks for it.
+    // Any other freshness is refused while a part waits, which is when an operator looks for it.
     let roots = client.transaction().stale().run(|tx| tx.roots())?;
     let classes = tercel::tools::classes(&client)?;
     let mut status: Value =

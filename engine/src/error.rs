@@ -169,7 +169,9 @@ pub enum Bound {
         bytes: usize,
     },
     /// The server's buffer of modified objects. Run the transaction again; `run` does so by itself.
-    #[error("the server's buffer of modified objects: it drains by itself, try again")]
+    #[error(
+        "the server's buffer of modified objects drains by itself, try again; if it lasts, transactions over several spaces wait for other servers (`tercel stat`)"
+    )]
     Buffer,
     /// The writes of one transaction to the server.
     #[error(

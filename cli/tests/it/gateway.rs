@@ -26,7 +26,7 @@ fn gateway_answers_until_it_is_told_to_stop() {
     let at = line.strip_prefix("listening on http://").unwrap();
     let shown = get(at, "/v1/objects/debian");
     assert!(shown.starts_with("HTTP/1.1 200") && shown.contains("\"class\":\"Catalog\""), "{shown}");
-    // What `inspect` prints of the same object, in the same form.
+    // `inspect` prints the same object in the same form.
     let inspected: serde_json::Value =
         serde_json::from_str(&out(&tercel(&["inspect", "debian", "--server", &server.1]))).unwrap();
     let body: serde_json::Value = serde_json::from_str(shown.split_once("\r\n\r\n").unwrap().1).unwrap();

@@ -187,7 +187,7 @@ impl Ops {
         let op = OpId { client, slot: index, seq: slot.seq, view };
         slot.busy = Some(Busy {
             op,
-            // What a call names has stamps of its own.
+            // The references of a call have stamps of their own.
             base: Stamp::MAX,
             local_writes: Vec::new(),
             outcome: None,

@@ -86,7 +86,7 @@ impl Streamer for Client {
     }
 
     fn send_item(&mut self, id: CallId, item: &[u8]) -> Option<Result<bool, Error>> {
-        // Whether or not the procedure has ended since: it may at any moment.
+        // This comes first: the procedure may have ended since, at any moment.
         let sending = self.requests.streams_of(id).and_then(|streams| streams.sending.as_mut());
         if sending.is_some_and(|sending| sending.is_ended()) {
             return Some(Err(Error::Invalid("the stream to the procedure was closed".into())));

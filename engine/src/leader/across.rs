@@ -3,10 +3,10 @@
 //! A participant judges its part as a commit and orders the *prepare*: from then on the part is held
 //! ([`crate::replica::prepares`]). The coordinator orders the *decision*, which is its own part's commit, and
 //! the point from which on the transaction is committed. Each participant then orders the *settlement*: what
-//! the part wrote is placed and becomes visible, or the hold goes without effects. Whoever knows the end may
-//! bring it: the client, the coordinator, an operator. A participant that is told nothing asks the
-//! coordinator, which spends an id that it has not decided: presumed abort. Nobody waits for a lock: a part
-//! that meets a hold is refused, a commit of this space alone waits for a bounded time ([`super::consult`]).
+//! the part wrote is placed and becomes visible, or the hold goes without effects. The client, the
+//! coordinator or an operator brings the end. A participant that hears nothing asks the coordinator
+//! ([`super::consult`]), which spends an id that it has not decided: presumed abort. No part waits for a lock:
+//! one that meets a hold is refused, and a commit of this space alone waits for a bounded time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -213,7 +213,7 @@ impl Leader {
         let Settle { of, coordinator, prepared, seen } = settle;
         let is_of = |part: &&Part| (part.of, part.coordinator) == (of, coordinator);
         if work.replica.prepares.get(prepared).filter(is_of).is_none() {
-            // Of what is not visible here another leader may know more.
+            // Another leader may have prepared it: only what is visible here is in every later history.
             if prepared > work.pages.visible() {
                 let text = "this server does not know of so late a prepare: ask again";
                 return asked.into_iter().for_each(|asked| work.refuse(asked, Refusal::Unavailable, text));

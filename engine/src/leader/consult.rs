@@ -242,9 +242,9 @@ impl Leader {
 /// The question about a subject.
 enum Asking {
     Now(Consult),
-    /// What would be told may still be lost.
+    /// The decision is not stable, and may still be lost.
     NotYet,
-    /// Nobody who can be asked knows: with a sentence.
+    /// No server can know the end: an operator decides, by this sentence.
     ByHand(String),
     Over,
 }

@@ -38,8 +38,8 @@ pub struct Decided {
 }
 
 impl Decided {
-    /// All that whoever sees a part of it has seen: it was decided here, in the space of that number, at that
-    /// stamp.
+    /// The vector that a reader of any of its parts joins: `seen`, and the decision's own stamp in the
+    /// coordinator's space.
     pub fn seen_at(&self, stamp: Stamp, space: SpaceId) -> Vector {
         let mut seen = self.seen.clone();
         seen.add(space, Seen::at(self.view, stamp));

@@ -333,7 +333,7 @@ impl Sessions {
                     cx.answer(asked, &FromServer::Dependencies(Dependencies { on }));
                 }
                 Reply::Settled(asked) => {
-                    // Whoever brought the end of a transaction sees it.
+                    // The client sees the end that it has brought.
                     self.stream_to(asked.conn, cx);
                     cx.answer(asked, &FromServer::Settled(Nothing));
                 }

@@ -2,7 +2,7 @@
 //!
 //! Each space but one prepares its part: it is judged as a commit would be, and what it read and wrote is
 //! held in ordered state. Then the one that is left, the *coordinator*, commits its own part, which is the
-//! decision. Whoever gave up before that has committed nothing: a transaction that was not decided is
+//! decision. A client that gives up before that commits nothing: a transaction that was not decided is
 //! aborted (presumed abort), and the servers find that out by themselves, as they do where its client ends
 //! behind the decision.
 //!
@@ -64,7 +64,7 @@ impl Cut<'_> {
         let seen = self.session.seen.borrow().clone();
         // The spaces of all parts are among these already, so no prepare makes it longer.
         passed_on(&seen, "a transaction rests on")?;
-        // All who take slots in several spaces take them in one order, so none waits in a circle.
+        // All clients take slots in this order, so none waits in a circle.
         parts.sort_unstable_by_key(|(_, space)| *space);
         let mut taken: Vec<Part<'_, '_>> = Vec::new();
         for (at, space) in parts {

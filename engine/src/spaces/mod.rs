@@ -7,8 +7,8 @@
 //! vector has one entry a space and not one a copy, because a cache shows one state of a space).
 //!
 //! A transaction that writes several spaces commits in two phases (`commit`). From its commit until it is
-//! settled everywhere its prepares stand in the vectors of those who know of it: whoever has seen one part
-//! waits for the others.
+//! settled everywhere, its prepares stand in the vectors of the sessions that know of it: a session that has
+//! seen one part waits for the others.
 //!
 //! The invariant: the vector of a session is *closed*: what it has of one space covers what the space rests
 //! on in that state. Only the states of `Session::open` are not joined yet.

@@ -128,7 +128,7 @@ macro_rules! messages {
             }
 
             /// Says whether a row names it as an answer; other messages are sent unasked, or on streams.
-            #[allow(unreachable_patterns)]
+            #[allow(unreachable_patterns, reason = "some kinds answer several requests")]
             pub fn is_answer(self) -> bool {
                 match self {
                     $($($($(Kind::$answer)|+ => true,)?)*)*

@@ -322,7 +322,8 @@ impl<'a> Form<'a> for Outcome {
 numbered! {
     /// The resource that was full.
     Limit {
-        /// The buffer of modified objects; it drains by itself.
+        /// The buffer of modified objects, which drains by itself; or the table of transactions over several
+        /// spaces, which drains as servers reach each other.
         Buffer = 1,
         /// The transaction alone is too large.
         Transaction = 2,

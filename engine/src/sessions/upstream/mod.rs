@@ -249,7 +249,7 @@ impl Sessions {
             }
             // An answer to what was passed on, whatever it was.
             message if message.kind().is_answer() => self.hold(up, header, body, cx),
-            // What is sent unasked this member sends itself.
+            // Unasked messages: this member sends its own.
             _ => {}
         }
     }
