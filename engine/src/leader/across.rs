@@ -5,8 +5,8 @@
 //! the point from which on the transaction is committed. Each participant then orders the *settlement*: what
 //! the part wrote is placed and becomes visible, or the hold goes without effects. The client, the
 //! coordinator or an operator brings the end. A participant that hears nothing asks the coordinator
-//! ([`super::consult`]), which spends an id that it has not decided: presumed abort. No part waits for a lock:
-//! one that meets a hold is refused, and a commit of this space alone waits for a bounded time.
+//! ([`super::consult`]), which spends an id that it has not decided: presumed abort. No part waits for a
+//! lock: one that meets a hold is refused, and a commit of this space alone waits for a bounded time.
 
 use std::collections::{BTreeMap, VecDeque};
 
