@@ -1,6 +1,7 @@
 //! Named entry points: a list of small objects whose head every space has.
 
 use tercel_wire::class::ROOT_HEAD;
+use tercel_wire::id::Oref;
 use tercel_wire::record::{Any, Class, Ref, Target, Text};
 
 use super::Tx;
@@ -45,7 +46,7 @@ impl<'c> Tx<'c> {
     ///
     /// # Errors
     /// As [`Tx::create`]; `Full` if the space has 1,024 roots; `Invalid` if the name is not of 1 to 255
-    /// bytes.
+    /// bytes, or reads as a reference does (`2.0`): tools that take either would find another object by it.
     pub fn set_root<T: Target>(&self, name: &str, r: Ref<T>) -> Result<(), Error> {
         if r.is_null() {
             return self.remove_root(name).map(drop);
@@ -54,6 +55,11 @@ impl<'c> Tx<'c> {
             return Err(Error::Invalid(format!(
                 "the name of a root has 1 to {NAME_BYTES_MAX} bytes, and this one has {}",
                 name.len()
+            )));
+        }
+        if reads_as_reference(name) {
+            return Err(Error::Invalid(format!(
+                "the name of a root must not read as a reference, PAGE.SLOT, as `{name}` does"
             )));
         }
         let mut others = 0;
@@ -115,6 +121,15 @@ impl<'c> Tx<'c> {
         }
         Err(Error::Corrupt(format!("the list of roots has more than {ROOTS_MAX}")))
     }
+}
+
+/// Says whether a name has the form PAGE.SLOT, be such an object possible or not.
+fn reads_as_reference(name: &str) -> bool {
+    if name.parse::<Oref>().is_ok() {
+        return true;
+    }
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    name.split_once('.').is_some_and(|(page, slot)| is_number(page) && is_number(slot))
 }
 
 fn next(root: &Obj<'_, Root>) -> Ref<Root> {
