@@ -15,6 +15,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use thiserror::Error;
 
+use crate::lookup::look_up;
+
 /// An address of a server: a text of it is parsed wherever one is taken.
 ///
 /// ```
@@ -41,19 +43,23 @@ impl Address {
         Address::Tcp("127.0.0.1:7117".into())
     }
 
-    /// Connects, within the time given for all addresses of a name together; sending on the connection fails
-    /// when nothing is taken for as long.
+    /// Connects, within the time given for the look-up of a name and all of its addresses together. Sending
+    /// on the connection fails when nothing is taken for as long.
     pub(crate) fn connect(&self, timeout: Duration) -> io::Result<OwnedFd> {
         match self {
             Address::Tcp(host) | Address::Udp(host) => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name stands for no address");
                 let begun = Instant::now();
-                for addr in host.to_socket_addrs()? {
+                let all = look_up(host, timeout)?;
+                let mut last = io::ErrorKind::TimedOut.into();
+                for (i, addr) in all.iter().enumerate() {
                     let left = timeout.saturating_sub(begun.elapsed());
                     if left.is_zero() {
                         return Err(last);
                     }
-                    match TcpStream::connect_timeout(&addr, left) {
+                    // One that is not there leaves time for those behind it.
+                    let share = left / (all.len() - i) as u32;
+                    match TcpStream::connect_timeout(addr, share.max(SHARE_MIN)) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
                             stream.set_write_timeout(Some(timeout))?;
@@ -131,6 +137,9 @@ pub(crate) fn is_this_host(address: SocketAddr) -> bool {
 /// # Ok::<(), tercel::AddressError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+/// The least time for one address of a name.
+const SHARE_MIN: Duration = Duration::from_millis(1);
+
 pub struct Addresses(Vec<Address>);
 
 impl Addresses {

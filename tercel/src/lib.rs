@@ -183,6 +183,7 @@ mod datagrams;
 mod disk;
 mod files;
 mod health;
+mod lookup;
 mod memory;
 mod once;
 mod panics;
