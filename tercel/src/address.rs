@@ -48,7 +48,6 @@ impl Address {
     pub(crate) fn connect(&self, timeout: Duration) -> io::Result<OwnedFd> {
         match self {
             Address::Tcp(host) | Address::Udp(host) => {
-                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name stands for no address");
                 let begun = Instant::now();
                 let all = look_up(host, timeout)?;
                 let mut last = io::ErrorKind::TimedOut.into();
@@ -108,6 +107,24 @@ impl Address {
         }
     }
 
+    /// Checks that others can reach a server there, as far as the address alone tells.
+    ///
+    /// # Errors
+    /// If it stands for every address of a host, or for a port of the system's choice.
+    pub(crate) fn is_for_others(&self) -> Result<(), AddressError> {
+        let (Address::Tcp(host) | Address::Udp(host)) = self else { return Ok(()) };
+        // A name that is not known here may be known to others.
+        let all = look_up(host, KNOWN_WITHIN).unwrap_or_default();
+        let what = match all.iter().find(|at| at.ip().to_canonical().is_unspecified() || at.port() == 0) {
+            None => return Ok(()),
+            Some(at) if at.port() == 0 => "a port that the system chooses",
+            Some(_) => "every address of a host",
+        };
+        Err(AddressError(format!(
+            "{self} stands for {what}, and others reach a member at none of these; name with --advertise the address at which they do"
+        )))
+    }
+
     /// Says whether only this machine can reach the address.
     pub(crate) fn is_local(&self) -> bool {
         match self {
@@ -119,6 +136,11 @@ impl Address {
         }
     }
 }
+
+/// The least time for one address of a name.
+const SHARE_MIN: Duration = Duration::from_millis(1);
+/// Time for the look-up of a name that is to be told to others.
+const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Says whether a peer at the address is on this host. So is a tunnel's end, as far as can be seen from here.
 pub(crate) fn is_this_host(address: SocketAddr) -> bool {
@@ -137,9 +159,6 @@ pub(crate) fn is_this_host(address: SocketAddr) -> bool {
 /// # Ok::<(), tercel::AddressError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-/// The least time for one address of a name.
-const SHARE_MIN: Duration = Duration::from_millis(1);
-
 pub struct Addresses(Vec<Address>);
 
 impl Addresses {
@@ -441,6 +460,24 @@ mod tests {
         assert!(UnixStream::connect(&path).is_ok());
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn address_that_leads_nowhere_is_not_for_others() {
+        for (at, what) in [
+            ("0.0.0.0:7117", "every address"),
+            ("[::]:7117", "every address"),
+            ("[::ffff:0.0.0.0]:7117", "every address"),
+            ("0:7117", "every address"),
+            ("udp:0.0.0.0:7117", "every address"),
+            ("127.0.0.1:0", "a port that the system chooses"),
+        ] {
+            let refused = at.parse::<Address>().unwrap().is_for_others().unwrap_err().to_string();
+            assert!(refused.contains(what) && refused.contains("--advertise"), "{at}: {refused}");
+        }
+        for at in ["127.0.0.1:7117", "10.0.0.1:7117", "localhost:7117", "unix:/tmp/x", "[::1]:7117"] {
+            assert_eq!(at.parse::<Address>().unwrap().is_for_others(), Ok(()), "{at}");
+        }
     }
 
     #[test]

@@ -252,6 +252,7 @@ const UNSENT_BYTES_MAX: usize = 32 << 20;
 /// # Errors
 /// If the directory cannot be opened, is in use, or is a member's.
 pub fn init(dir: &Path, address: &Address) -> Result<MemberId, ServerError> {
+    address.is_for_others()?;
     let held = open(dir)?;
     let (me, members) = match begun(dir, &held)? {
         Some(begun) => begun,
@@ -331,6 +332,7 @@ pub fn inspect(dir: &Path) -> Result<Inspected, ServerError> {
 /// # Errors
 /// As [`init`].
 pub fn form(members: &[(&Path, Address)]) -> Result<(), ServerError> {
+    members.iter().try_for_each(|(_, address)| address.is_for_others())?;
     let (first, _) = members.first().ok_or_else(|| ServerError::Stopped("a group has a member".into()))?;
     let group = random_u64(first)?;
     let ids = members.iter().map(|_| random_u64(first)).collect::<Result<Vec<_>, _>>()?;

@@ -151,6 +151,7 @@ pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<Member
         Error::Denied(text) | Error::Unavailable(text) => ServerError::Join(text),
         error => ServerError::Join(error.to_string()),
     };
+    address.is_for_others()?;
     let found = if DataDir::is_absent(dir) { None } else { Some(inspect(dir)) };
     if let Some(Err(ServerError::Disk(DiskError::Io { source, .. }))) = &found
         && source.kind() == std::io::ErrorKind::NotFound

@@ -52,6 +52,7 @@ pub fn log_ends(dir: &Path) -> Result<Ends, ServerError> {
 /// # Errors
 /// If the directory is of no member, is in use, or cannot be recovered.
 pub fn rescue(dir: &Path, address: Option<&Address>) -> Result<MemberId, ServerError> {
+    address.map_or(Ok(()), Address::is_for_others)?;
     let was = super::inspect(dir)?;
     let held = open(dir)?;
     let whole = Whole::recover(&held)?;
