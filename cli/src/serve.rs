@@ -9,6 +9,7 @@ use tercel::check::{LOST_NAME, losses};
 use tercel::{Collecting, DiskError, Server, ServerConfig, ServerError, SharedMemory};
 use tercel_packages::model::{Mark, Marked};
 use tercel_term::fail::{Failure, Outcome};
+use tercel_term::notify::{self, Watchdog};
 use tercel_term::process::raise_descriptors;
 use tercel_term::say;
 use tercel_term::stop::Signals;
@@ -54,15 +55,18 @@ pub fn run(args: &args::Serve) -> Outcome {
         let part = if follow.is_some() { ", a copy for readers" } else { "" };
         say!("member {member} of the group, reached at {at}{part}");
     }
+    let watchdog = Watchdog::start()?;
     let mut is_first = true;
     loop {
-        match serve(args, config.clone(), (signals, &mut metrics), is_first) {
+        // Taken before the others go: one that comes in between is not lost.
+        let next = Signals::take()?;
+        match serve(args, config.clone(), (signals, &mut metrics, &watchdog), is_first) {
             // Pages and log are those of the copy from now on.
             Err(Ended::Replaced) => note("a copy of the space was taken from the group, and is served now"),
             Err(Ended::Failed(failure)) => return Err(failure),
             Ok(()) => break,
         }
-        (signals, is_first) = (Signals::take()?, false);
+        (signals, is_first) = (next, false);
     }
     say!("stopped");
     Ok(ExitCode::SUCCESS)
@@ -129,7 +133,7 @@ impl<E: Into<Failure>> From<E> for Ended {
 fn serve(
     args: &args::Serve,
     config: ServerConfig,
-    (signals, metrics): (Signals, &mut Option<Metrics>),
+    (signals, metrics, watchdog): (Signals, &mut Option<Metrics>, &Watchdog),
     is_first: bool,
 ) -> Result<(), Ended> {
     let server = Server::start(config).map_err(not_started)?;
@@ -156,7 +160,8 @@ fn serve(
         metrics
             .serve(server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?.clone())?;
     }
-    tercel_term::notify::tell("READY=1");
+    watchdog.watch(Some(server.stopper()));
+    notify::tell("READY=1");
     if !losses(&args.data).map_err(ServerError::from)?.is_empty() {
         let lost = args.data.join(LOST_NAME);
         eprintln!(
@@ -174,6 +179,7 @@ fn serve(
         });
     }
     let result = signals.wait_for(server, Duration::from_secs(args.drain.into()));
+    watchdog.watch(None);
     let _ = teller.join();
     match result {
         Err(ServerError::Replaced) => Err(Ended::Replaced),

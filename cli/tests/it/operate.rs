@@ -85,6 +85,33 @@ fn service_manager_is_told_of_start_and_stop() {
     assert!(server.wait().unwrap().success());
 }
 
+#[test]
+fn watchdog_hears_of_a_loop_that_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let serving = |usec: &str| {
+        Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(dir.path().join("space"))
+            .env("NOTIFY_SOCKET", &socket)
+            .env("WATCHDOG_USEC", usec)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut told = [0; 64];
+    let mut next = || {
+        let n = manager.recv(&mut told).unwrap();
+        String::from_utf8_lossy(&told[..n]).into_owned()
+    };
+    let mut server = serving("200000");
+    assert!((0..8).map(|_| next()).filter(|told| told == "WATCHDOG=1").count() >= 7);
+    terminate(server.id());
+    assert!(server.wait().unwrap().success());
+}
+
 fn terminate(process: u32) {
     assert!(Command::new("kill").arg(process.to_string()).status().unwrap().success());
 }

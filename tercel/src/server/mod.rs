@@ -434,6 +434,8 @@ pub(crate) enum Post {
     Says(ViewId, JobId, Said),
     /// No new calls are to be begun; it is to be said when none is under way.
     Drain(mpsc::Sender<()>),
+    /// It is to be said that the loop turns.
+    Turn(mpsc::Sender<()>),
     Stop,
 }
 
@@ -675,9 +677,18 @@ impl Stopper {
         drain(&self.0, within)
     }
 
-    /// Asks the server to stop; [`Server::wait`] returns when it has.
+    /// Asks the server to stop; [`Server::wait`] returns when it has. Asked again, it waits for nothing more:
+    /// what was acknowledged is in the log.
     pub fn stop(&self) {
         store::post(&self.0, Post::Stop);
+    }
+
+    /// Says whether the server's loop turns within so long, or is over. One that does not is stuck in what it
+    /// does, and answers nobody.
+    pub fn turns(&self, within: Duration) -> bool {
+        let (tell, told) = mpsc::channel();
+        store::post(&self.0, Post::Turn(tell));
+        told.recv_timeout(within) != Err(mpsc::RecvTimeoutError::Timeout)
     }
 }
 

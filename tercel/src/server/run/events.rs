@@ -212,6 +212,8 @@ impl Loop {
                 core.take(now, Input::Says(view, id, said));
             }
             Post::Drain(tell) => self.drain(core, now, tell),
+            // The thread may wait no longer.
+            Post::Turn(tell) => _ = tell.send(()),
             Post::Stop => self.stop(core, now),
         }
     }
