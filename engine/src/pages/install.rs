@@ -186,6 +186,11 @@ impl Pages {
         installer.batch.is_none() && self.mob.pages() == 0 && installer.checkpointed == replica.stamp
     }
 
+    /// Says whether everything up to there is stored, so that recovery would replay none of it.
+    pub(crate) fn is_stored(&self, upto: Stamp) -> bool {
+        self.installer.batch.is_none() && self.installer.replay_from > upto
+    }
+
     /// Pages of a batch: all of them must find room in the page cache.
     fn batch_max(&self, hurried: bool) -> usize {
         let pages = if hurried { HURRIED_PAGES } else { BATCH_PAGES };

@@ -538,6 +538,18 @@ impl Server {
         self.cx.work.pages.is_flushed(&self.cx.work.replica)
     }
 
+    /// Says whether a clean stop has nothing to wait for. A server that is alone stores all that is ordered.
+    /// A member stores what was visible when the stop began: its log has the rest, and the others would go
+    /// on writing for as long as it waits.
+    pub fn may_stop(&self, begun: Stamp) -> bool {
+        match (self.cx.end, self.cx.work.sequencer.status()) {
+            (End::Working, None) => self.is_quiet() && self.is_flushed(),
+            (End::Working, Some(_)) => self.is_flushed() || self.cx.work.pages.is_stored(begun),
+            // There is no replica whose pages could be stored.
+            _ => true,
+        }
+    }
+
     /// Everything up to this position of the log is stable, as far as is known since it was recovered.
     pub fn stable_upto(&self) -> LogPosition {
         self.suffix.stable()

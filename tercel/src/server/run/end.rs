@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tercel_engine::server::Input;
 use tercel_engine::time::Now;
 use tercel_events::{Event, Kind};
+use tercel_wire::id::Stamp;
 
 use super::{Loop, Peer};
 use crate::server::group::Group;
@@ -23,6 +24,8 @@ pub(super) struct End {
     pub(super) failed: Option<String>,
     /// It stops, by then at the latest.
     pub(super) by: Option<Instant>,
+    /// What was visible when that began.
+    begun: Stamp,
     /// A copy of the space takes the place of pages and log when this process has let go of them.
     pub(super) adopts: bool,
     /// A copy has come, and it is not decided yet whether it is adopted.
@@ -63,7 +66,13 @@ impl Loop {
         self.end.drains.clear();
         self.workers.inside().lending.stop();
         // Told again, it waits for nothing: all that was acknowledged is in the log.
-        let last = if self.end.by.is_some() { Duration::ZERO } else { STOP_MAX };
+        let last = match self.end.by {
+            Some(_) => Duration::ZERO,
+            None => {
+                self.end.begun = core.machine.visible();
+                STOP_MAX
+            }
+        };
         self.end.by = Some(Instant::now() + last);
         // A client that went on committing would keep the buffer from ever being empty. Ordered commits are
         // not lost: clients ask for them when there is a server again.
@@ -97,10 +106,11 @@ impl Loop {
         ServerError::Stopped(said.unwrap_or_else(|| "a transaction inside of it panicked".into()))
     }
 
-    /// Says whether everything is stored, or is in the log while the disk has no room for the store.
+    /// Says whether everything is stored, or is in the log while the disk has no room for the store. What the
+    /// log has no room for was never acknowledged.
     fn may_stop(&self, core: &Core) -> bool {
-        let is_stored = core.machine.is_quiet() && core.machine.is_flushed();
-        is_stored || (self.disk.pages_full && core.machine.is_all_visible())
+        let is_logged = self.group.is_some() || self.log.state().is_short || core.machine.is_all_visible();
+        core.machine.may_stop(self.end.begun) || self.disk.disk_full && is_logged
     }
 }
 

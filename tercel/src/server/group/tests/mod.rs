@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 mod readers;
+mod stops;
 
 use tercel_testkit::process::until;
 
