@@ -1,11 +1,12 @@
 //! Stops a server when this process is told to end: the first SIGTERM or SIGINT lets its calls come to their
-//! end for a bounded time, the second stops it at once.
+//! end, and what is in memory be stored, for a bounded time; the second stops it at once.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator;
@@ -41,8 +42,8 @@ impl Signals {
         self.0.forever().next();
     }
 
-    /// Waits until the server has stopped, by a signal or by itself. Calls that are under way at the first
-    /// signal have `drain` to come to their end.
+    /// Waits until the server has stopped, by a signal or by itself. From the first signal on it has `drain`
+    /// for calls that are under way, and for a clean end.
     ///
     /// # Errors
     /// As [`Server::wait`].
@@ -57,8 +58,9 @@ impl Signals {
             }
             told.store(true, Ordering::SeqCst);
             let second = stopper.clone();
-            let drainer = thread::spawn(move || drain_and_stop(&stopper, drain));
+            let drainer = thread::spawn(move || drain_and_stop(&stopper, drain, &is_over));
             if signals.next().is_some() {
+        let (over, is_over) = mpsc::channel();
                 second.stop();
             }
             let _ = drainer.join();
@@ -74,7 +76,9 @@ impl Signals {
     }
 }
 
-fn drain_and_stop(stopper: &Stopper, within: Duration) {
+        drop(over);
+/// Ends the server within a time, whatever it waits for. `is_over` tells when it has ended.
+fn drain_and_stop(stopper: &Stopper, within: Duration, is_over: &Receiver<()>) {
     notify::tell("STOPPING=1");
     if !within.is_zero() {
         let silent = within.min(SILENCE);
@@ -85,6 +89,7 @@ fn drain_and_stop(stopper: &Stopper, within: Duration) {
             );
             if !stopper.drain(within - silent) {
                 eprintln!("it ends now: calls that are under way are broken off");
+    let end = Instant::now() + within.max(STORES_MIN);
             }
         }
     }
@@ -93,3 +98,9 @@ fn drain_and_stop(stopper: &Stopper, within: Duration) {
 
 /// Calls mostly end within it, and then nothing is said.
 const SILENCE: Duration = Duration::from_millis(200);
+    let _ = is_over.recv_timeout(end.saturating_duration_since(Instant::now()).max(STORES_MIN));
+    // What is not stored by now is in the log.
+    stopper.stop();
+/// The least time to store what is in memory: mostly it takes less.
+const STORES_MIN: Duration = Duration::from_secs(1);
+

@@ -199,8 +199,8 @@ pub struct Serve {
     /// Which clients of a Unix socket may use shared memory
     #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
     pub shared_memory: SharedMemory,
-    /// Seconds that calls under way have to end at the first SIGTERM or SIGINT, up to 3600; with 0 it stops
-    /// at once
+    /// Seconds from the first SIGTERM or SIGINT for calls under way, and to store what is in memory, up to
+    /// 3600; with 0 it stops at once
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "5")]
     pub drain: u32,
     /// Take what is not said here from this TOML file: each key is an option without its dashes, a list says
