@@ -232,6 +232,14 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
     if is_leader {
         assert_ne!(leader(&all), ats[0]);
     }
+    // It says so itself, and ends when it is told to.
+    let said = tercel(&["health", "--server", &ats[small]]);
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("the disk is full"), "{said}");
+    let (begun, member) = (Instant::now(), &mut servers[small].0);
+    out(&Command::new("kill").arg(member.id().to_string()).output().unwrap());
+    assert!(member.wait().unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     for (n, kept) in kept.iter().enumerate() {
         assert_eq!(client.run(|tx| Ok(tx.get(*kept)?.bytes()?[0])).unwrap(), n as u8);
     }

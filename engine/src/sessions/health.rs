@@ -114,12 +114,21 @@ impl Sessions {
 
 /// The state, and why it is that. Of several that hold it is the one that matters most to a client.
 fn state(cx: &Cx) -> (HealthState, String) {
-    let Some(leader) = cx.leader.as_ref() else { return not_leading(cx) };
+    let Some(leader) = cx.leader.as_ref() else {
+        let (state, reason) = not_leading(cx);
+        return match cx.condition.disk_full {
+            true => (
+                state,
+                format!("{reason}; {DISK_FULL}: this member counts for no commit until there is room"),
+            ),
+            false => (state, reason),
+        };
+    };
     if cx.condition.is_draining() {
         return (HealthState::Draining, DRAINING.into());
     }
     if cx.condition.disk_full {
-        return (HealthState::ReadOnly, "the disk is full: commits wait for room there".into());
+        return (HealthState::ReadOnly, format!("{DISK_FULL}: commits wait for room there"));
     }
     let waits_us = cx.condition.unwritten_since.map_or(0, |since| cx.work.now.since_us(since));
     if waits_us >= limits::LOG_STALLED_US {
@@ -144,7 +153,12 @@ fn not_leading(cx: &Cx) -> (HealthState, String) {
         );
         return (HealthState::NotLeading, text);
     }
-    let Some(leader) = cx.led_by() else { return none() };
+    let Some(leader) = cx.led_by() else {
+        let (state, text) = none();
+        // One that listens elsewhere hears nobody, and is told so by nothing else.
+        let reached = group.members.get(group.me).map(|me| format!("; others reach it at {}", me.address));
+        return (state, text + &reached.unwrap_or_default());
+    };
     let at = &leader.address;
     if group.members.get(group.me).is_none() {
         let text = format!("member {} is not on the list of its group, which {at} leads", group.me);
@@ -158,6 +172,9 @@ fn not_leading(cx: &Cx) -> (HealthState, String) {
     };
     (HealthState::Following, format!("{at} leads, and this member follows{unsure}"))
 }
+
+/// The words for a disk, of a server of any part, that has no room for log or pages.
+const DISK_FULL: &str = "the disk is full";
 
 /// Time for which a refusal by another member is told, in microseconds: longer than from one to the next.
 const REFUSED_TOLD_US: u64 = 10_000_000;

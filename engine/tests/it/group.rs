@@ -254,6 +254,23 @@ fn follower_says_whom_it_follows() {
     assert_eq!((refused.reason, &refused.servers[0]), (Refusal::NotLeader, &"m2:1".to_string()));
 }
 
+#[test]
+fn follower_whose_disk_is_full_says_so() {
+    let mut first = First::following();
+    first.input(Input::DiskFull(true));
+    let (state, reason) = first.health();
+    assert!(state == HealthState::Following && reason.contains("the disk is full"), "{reason}");
+    first.input(Input::DiskFull(false));
+    assert!(!first.health().1.contains("the disk is full"));
+}
+
+#[test]
+fn member_that_hears_nobody_says_its_address() {
+    let mut first = First::of(&[true, true, true], 0, true);
+    let (state, reason) = first.health();
+    assert!(state == HealthState::NotLeading && reason.ends_with("others reach it at m1:1"), "{reason}");
+}
+
 /// The word of the second member, which leads, or of the first to the second.
 fn lost(view: ViewId, needs: u64) -> Packet {
     let address = if view == VIEW { "m2:1" } else { "m1:1" };
