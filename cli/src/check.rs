@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tercel::backup::{BackupError, Verified, is_backup};
-use tercel::check::{Finding, LOST_NAME, Repaired, Report};
-use tercel_term::fail::{Failure, Outcome};
+use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
+use tercel::tools::disk::dir::is_member;
+use tercel_term::fail::{Failure, Outcome, anew};
 use tercel_term::tidy;
 use tercel_term::{THINGS, Term, count, say, tell};
 
@@ -31,8 +32,9 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
         bar.set_length(total);
         bar.set_position(done);
     };
+    let failed = |e: CheckError| Failure::from(e).in_directory(&args.data);
     let whole = if args.repair {
-        let repaired = tercel::check::repair(&args.data, progress)?;
+        let repaired = tercel::check::repair(&args.data, progress).map_err(failed)?;
         bar.finish_and_clear();
         if args.json {
             say!("{}", repair_as_json(&repaired));
@@ -52,7 +54,7 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
         }
         verified.is_sound()
     } else {
-        let report = tercel::check::check(&args.data, progress)?;
+        let report = tercel::check::check(&args.data, progress).map_err(failed)?;
         bar.finish_and_clear();
         if args.json {
             say!("{}", as_json(&report));
@@ -60,10 +62,13 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
             tell(&report, &args.data, term);
             if !report.is_sound() {
                 let data = args.data.display();
-                tell!(
-                    "{} `tercel check --data {data} --repair` restores what pages and log still hold; it keeps the damaged files",
-                    term.bold("next:")
-                );
+                let next = match is_member(&args.data) {
+                    true => anew(&args.data),
+                    false => format!(
+                        "`tercel check --data {data} --repair` restores what pages and log still hold; it keeps the damaged files"
+                    ),
+                };
+                tell!("{} {next}", term.bold("next:"));
             }
         }
         report.is_whole()

@@ -1,12 +1,14 @@
 //! `tercel serve`.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 
 use tercel::check::{LOST_NAME, losses};
-use tercel::{Collecting, DiskError, Server, ServerConfig, ServerError, SharedMemory};
+use tercel::group::inspect;
+use tercel::{Address, Collecting, DiskError, Server, ServerConfig, ServerError, SharedMemory};
 use tercel_packages::model::{Mark, Marked};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::notify::{self, Watchdog};
@@ -50,7 +52,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         let at =
             at.ok_or_else(|| Failure::new("a member needs an address").next("name it with --advertise"))?;
         // A mistake is found before the group is told of it.
-        Server::rehearse(&config).map_err(not_started)?;
+        Server::rehearse(&config).map_err(|e| not_started(e).in_directory(&args.data))?;
         let member = tercel::group::join(&args.data, servers, at)?;
         let part = if follow.is_some() { ", a copy for readers" } else { "" };
         say!("member {member} of the group, reached at {at}{part}");
@@ -63,7 +65,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         match serve(args, config.clone(), (signals, &mut metrics, &watchdog), is_first) {
             // Pages and log are those of the copy from now on.
             Err(Ended::Replaced) => note("a copy of the space was taken from the group, and is served now"),
-            Err(Ended::Failed(failure)) => return Err(failure),
+            Err(Ended::Failed(failure)) => return Err(failure.in_directory(&args.data)),
             Ok(()) => break,
         }
         (signals, is_first) = (next, false);
@@ -162,6 +164,9 @@ fn serve(
     }
     watchdog.watch(Some(server.stopper()));
     notify::tell("READY=1");
+    if let Some(text) = elsewhere(&args.data, server.addresses()) {
+        tracing::warn!("{text}");
+    }
     if !losses(&args.data).map_err(ServerError::from)?.is_empty() {
         let lost = args.data.join(LOST_NAME);
         eprintln!(
@@ -185,6 +190,24 @@ fn serve(
         Err(ServerError::Replaced) => Err(Ended::Replaced),
         result => Ok(result?),
     }
+}
+
+/// The warning of a member that listens at another port than others reach it at, if its group knows it so.
+/// Something between may lead from the one to the other, so it is no error.
+fn elsewhere(dir: &Path, listens: &[Address]) -> Option<String> {
+    let found = inspect(dir).ok()?;
+    let (.., reached) = found.members.iter().find(|(id, ..)| *id == found.member)?;
+    let port = |at: &str| at.rsplit_once(':').map(|(_, port)| port.to_string());
+    let known = port(reached).filter(|_| !reached.starts_with("unix:"))?;
+    if listens.iter().any(|at| port(&at.to_string()).as_ref() == Some(&known)) {
+        return None;
+    }
+    let listens: Vec<String> = listens.iter().map(Address::to_string).collect();
+    Some(format!(
+        "others reach this member at {reached}, and it listens at {}: unless something leads from there to here, listen there, or \
+         tell the group another address with --join and --advertise",
+        listens.join(" ")
+    ))
 }
 
 /// Why it did not start. A command that opens a directory may ask its server instead; a second server must

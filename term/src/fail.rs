@@ -6,6 +6,7 @@ use std::path::Path;
 use tercel::DiskError;
 use tercel::backup::BackupError;
 use tercel::check::CheckError;
+use tercel::tools::disk::dir::is_member;
 use tercel::{Bound, Error, ServerError};
 
 use crate::wrap::{columns, wrap};
@@ -68,6 +69,17 @@ impl Failure {
     pub fn next(mut self, next: impl Into<String>) -> Failure {
         self.next = Some(next.into());
         self
+    }
+
+    /// The same, of a command that opened a directory. A member's is neither repaired nor restored, so what
+    /// is advised for others is no step there.
+    pub fn in_directory(self, dir: &Path) -> Failure {
+        let parts = self.what.split("; ").chain(self.next.as_deref());
+        if !parts.clone().any(is_of_one_server) || !is_member(dir) {
+            return self;
+        }
+        let what: Vec<&str> = self.what.split("; ").filter(|part| !is_of_one_server(part)).collect();
+        Failure { what: what.join("; "), next: Some(anew(dir)), code: self.code }
     }
 
     /// The same with another exit code.
@@ -155,7 +167,7 @@ impl Failure {
                 Some("give less memory with --cache, such as --cache 1G")
             }
             ServerError::Disk(e) => of_disk(e),
-            ServerError::Join(_) => return Failure::of_sentence(&e.to_string()),
+            ServerError::Join(_) | ServerError::Address(_) => return Failure::of_sentence(&e.to_string()),
             _ => None,
         };
         let wrong_line = matches!(e, ServerError::TooLarge { .. });
@@ -165,6 +177,20 @@ impl Failure {
             None => failure,
         }
     }
+}
+
+/// Says whether words advise to repair a directory, or to put another state in its place.
+fn is_of_one_server(words: &str) -> bool {
+    ["tercel check", "tercel restore", "restore a backup"].iter().any(|advice| words.contains(advice))
+}
+
+/// The steps for a member whose directory is damaged: the others have what it had.
+pub fn anew(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "the other members have what it had: remove it (`tercel group remove ADDR --server OTHERS`), empty {dir}, and let it join \
+         again (`tercel serve --data {dir} --join OTHERS`); if no quorum is left for good, `tercel group rescue --data {dir}`"
+    )
 }
 
 /// Says whether the server's buffer was full, so that nothing happened and the same can be tried again a
@@ -252,6 +278,22 @@ const LATER: u8 = 75;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn damage_of_a_member_is_not_repaired() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = || {
+            let damaged = "the log is damaged; `tercel check --data DIR --repair` saves what can be saved";
+            Failure::new(damaged).next("restore a backup").in_directory(dir.path())
+        };
+        assert_eq!(of().next.as_deref(), Some("restore a backup"));
+        std::fs::write(dir.path().join("votes"), "").unwrap();
+        let member = of();
+        assert_eq!(member.what, "the log is damaged");
+        assert!(member.next.is_some_and(|next| next.contains("--join") && !next.contains("repair")));
+        let other = Failure::new("it is in use; end that").in_directory(dir.path());
+        assert_eq!((other.what.as_str(), other.next), ("it is in use; end that", None));
+    }
 
     #[test]
     fn only_a_space_that_is_there_is_to_be_copied() {
