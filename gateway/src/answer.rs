@@ -9,7 +9,7 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use tercel::{Bound, Error};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use crate::json::call::{Said, Wrong};
 
@@ -62,29 +62,6 @@ pub fn of_type(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -
 pub fn json(status: StatusCode, body: &Value) -> Answer {
     of_type(status, "application/json", body.to_string())
 }
-
-/// The same answer, which holds its place among those in flight until it is written, if it is large: a peer
-/// that takes it slowly has it in memory for as long.
-pub fn holding(answer: Answer, place: OwnedSemaphorePermit) -> Answer {
-    answer.map(|content| match content {
-        Content::Whole(Some(body)) if body.len() > SMALL_BYTES_MAX => {
-            Content::Whole(Some(Bytes::from_owner(Held(body, place))))
-        }
-        content => content,
-    })
-}
-
-/// A body and the place that it holds.
-struct Held(Bytes, #[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// An answer that the buffers of a connection take at once, mostly.
-const SMALL_BYTES_MAX: usize = 64 << 10;
 
 /// The same answer with a header, whose value is of visible characters.
 pub fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {

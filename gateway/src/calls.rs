@@ -9,10 +9,11 @@ use tercel::tools::wire::interface::{Interface, Method};
 use tercel::tools::{Described, Reply};
 use tercel::{Error, Oref};
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, Content};
 use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE, located};
 use crate::json::call::{Target, Wrong, arguments, only, to_json};
+use crate::room::ANSWER_BYTES_MAX;
 use crate::route::Route;
 
 /// A call that can be made.
@@ -51,7 +52,7 @@ impl Gate {
             Err(Error::Schema(_)) => self.call_ready(&self.ready(asked, Some(begun))?),
             ended => ended,
         };
-        Ok(told(&ready, ended?)?)
+        Ok(self.told(&ready, ended?)?)
     }
 
     pub fn ready(&self, asked: &Asked, since: Option<Instant>) -> Result<Ready, Wrong> {
@@ -76,11 +77,34 @@ impl Gate {
         let call = Described { interface, method: *method, object: *object, timeout: PATIENCE, takes };
         tercel::tools::call(&self.client, &call)
     }
+
+    /// The answer to a call that has come to its end.
+    pub fn told(&self, ready: &Ready, reply: Option<Reply>) -> Result<Answer, Error> {
+        let is_large = match &reply {
+            Some(Reply::Returned(bytes) | Reply::Failed(bytes)) => bytes.len() > LARGE_BYTES,
+            None => false,
+        };
+        let _alone = is_large.then(|| self.large_reply.lock());
+        let answer = told(ready.method(), reply)?;
+        match answer.body() {
+            Content::Whole(Some(body)) if body.len() > ANSWER_BYTES_MAX => {
+                let what = format!(
+                    "the answer has {} bytes, and {ANSWER_BYTES_MAX} are all that one has",
+                    body.len()
+                );
+                let next = "it was executed: read what it changed, or call what gives less at once";
+                let body = json!({ "error": what, "next": next, "executed": "yes" });
+                Ok(answer::json(StatusCode::INTERNAL_SERVER_ERROR, &body))
+            }
+            _ => Ok(answer),
+        }
+    }
 }
 
-/// The answer to a call that has come to its end.
-pub fn told(ready: &Ready, reply: Option<Reply>) -> Result<Answer, Error> {
-    let method = ready.method();
+/// A reply beyond is large: as values it has many times its bytes.
+const LARGE_BYTES: usize = 1 << 20;
+
+fn told(method: &Method, reply: Option<Reply>) -> Result<Answer, Error> {
     Ok(match reply {
         None => answer::json(StatusCode::ACCEPTED, &json!({ "gives": null })),
         Some(Reply::Returned(bytes)) => {

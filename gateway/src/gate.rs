@@ -1,6 +1,6 @@
 //! The state that all requests share.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -16,9 +16,12 @@ use crate::claims::Claims;
 use crate::counts::Counts;
 use crate::json::call::cut;
 use crate::json::record;
+use crate::room::Room;
 
 /// Requests that may wait for a server at once, each on a thread of its own; more are refused.
 pub const IN_FLIGHT_MAX: usize = 64;
+/// Requests for health or counters beside these.
+pub const SIGNS_MAX: usize = 8;
 /// Bytes of all bodies that are received or in work.
 const BODIES_BYTES_MAX: usize = 64 << 20;
 /// Bytes of the large ones that are in work: two of the largest.
@@ -35,10 +38,14 @@ pub struct Gate {
     pub is_public: bool,
     pub counts: Counts,
     pub in_flight: Arc<Semaphore>,
+    pub signs: Arc<Semaphore>,
     /// Bytes of bodies, and of those that are large.
     pub bodies: Arc<Semaphore>,
     pub large_bodies: Arc<Semaphore>,
     pub streams: Arc<Semaphore>,
+    pub room: Arc<Room>,
+    /// Held while a large reply becomes text: one does at a time.
+    pub large_reply: Mutex<()>,
     pub offered: Offered,
     pub claims: Claims,
     pub stopped: watch::Sender<bool>,
@@ -52,9 +59,12 @@ impl Gate {
             is_public: config.is_public,
             counts: Counts::new(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            signs: Arc::new(Semaphore::new(SIGNS_MAX)),
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
             large_bodies: Arc::new(Semaphore::new(LARGE_BODIES_BYTES_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            room: Arc::default(),
+            large_reply: Mutex::default(),
             offered: Offered::default(),
             claims: Claims::default(),
             stopped: watch::channel(false).0,

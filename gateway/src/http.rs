@@ -1,13 +1,14 @@
 //! Connections and their bounds, and the way of a request: head, body, answer.
 //!
 //! A request that can be answered from the cache is answered on the thread that read it. Every other one goes
-//! to a thread that may wait for a server, and there are as many of these as requests may be in flight. The
-//! invariant: nothing that a peer sends or withholds takes more than the bounds below.
+//! to a thread that may wait for a server, and there are as many of these as requests may be in flight.
+//! Health and counters have threads of their own: an operator asks for them just when there are no others.
+//! The invariant: nothing that a peer sends, withholds or leaves untaken costs more than the bounds below.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -17,15 +18,16 @@ use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::{task, time};
 
 use crate::Config;
-use crate::answer::{self, Answer, refused};
+use crate::answer::{Answer, refused};
 use crate::asked::Asked;
-use crate::gate::{Gate, IN_FLIGHT_MAX};
+use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
+use crate::pace::{Link, Paced};
 
-/// Connections at once; more wait in the kernel's queue.
+/// Connections at once; one beyond them ends that which has been silent for longest.
 const CONNECTIONS_MAX: usize = 1_024;
 /// The body of a request.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -33,22 +35,27 @@ const BODY_BYTES_MAX: usize = 8 << 20;
 const LARGE_BODY_BYTES: usize = 1 << 20;
 /// The head of a request, and what a connection buffers.
 const HEAD_BYTES_MAX: usize = 32 << 10;
+/// Bytes that the kernel has for a peer: a line with a round trip of 100 ms takes 20 Mbit/s so.
+const SENT_BYTES_MAX: usize = 256 << 10;
+/// The silence of a peer that keeps its connection from another.
+const SILENT: Duration = Duration::from_secs(1);
 /// The pause after a connection that could not be taken, because descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers until it is told to stop, and then for as long as requests under way may take.
 pub async fn serve(listener: TcpListener, gate: Arc<Gate>, mut stop: watch::Receiver<bool>, config: &Config) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let next = async || {
-        let room = connections.clone().acquire_owned().await;
-        (room, listener.accept().await)
-    };
-    while let Some(accepted) = before_stop(&mut stop, next()).await {
-        let (Ok(room), Ok((stream, _))) = accepted else {
+    let mut links: Vec<Weak<Link>> = Vec::new();
+    while let Some(accepted) = unless(&mut stop, listener.accept()).await {
+        let Ok((stream, _)) = accepted else {
             time::sleep(PAUSE).await;
             continue;
         };
-        let served = connection(stream, gate.clone(), stop.clone(), config.idle);
+        links.retain(|link| link.strong_count() > 0);
+        let Some(Ok(room)) = unless(&mut stop, room(&connections, &links)).await else { break };
+        let link = Link::new();
+        links.push(Arc::downgrade(&link));
+        let served = connection(stream, gate.clone(), link, stop.clone(), config.idle);
         task::spawn(async move {
             served.await;
             drop(room);
@@ -59,33 +66,65 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>, mut stop: watch::Rece
     let _ = time::timeout(config.drain, connections.acquire_many(CONNECTIONS_MAX as u32)).await;
 }
 
-/// The result of a future, unless it is told to stop before.
-async fn before_stop<T>(stop: &mut watch::Receiver<bool>, work: impl Future<Output = T>) -> Option<T> {
-    let (mut stopped, mut work) = (pin!(stop.wait_for(|stop| *stop)), pin!(work));
-    poll_fn(|cx| match stopped.as_mut().poll(cx) {
+/// Room for a connection: if there is none, that of the peer which has been silent for longest.
+async fn room(of: &Arc<Semaphore>, links: &[Weak<Link>]) -> Result<OwnedSemaphorePermit, AcquireError> {
+    let mut wait = Duration::ZERO;
+    loop {
+        if let Ok(room) = time::timeout(wait, of.clone().acquire_owned()).await {
+            return room;
+        }
+        let all = links.iter().filter_map(Weak::upgrade).filter_map(|link| Some((link.silence()?, link)));
+        let silent = all.filter(|(silence, _)| *silence >= SILENT);
+        if let Some((_, link)) = silent.max_by_key(|(silence, _)| *silence) {
+            link.cut();
+        }
+        // One that was cut ends at once; else another peer is silent by then.
+        wait = PAUSE;
+    }
+}
+
+/// The result of a future, unless something else is told before.
+async fn unless<T>(told: &mut watch::Receiver<bool>, work: impl Future<Output = T>) -> Option<T> {
+    let (mut told, mut work) = (pin!(told.wait_for(|told| *told)), pin!(work));
+    poll_fn(|cx| match told.as_mut().poll(cx) {
         Poll::Ready(_) => Poll::Ready(None),
         Poll::Pending => work.as_mut().poll(cx).map(Some),
     })
     .await
 }
 
-async fn connection(stream: TcpStream, gate: Arc<Gate>, mut stop: watch::Receiver<bool>, idle: Duration) {
-    // A peer that takes nothing holds its connection for no longer.
+async fn connection(
+    stream: TcpStream,
+    gate: Arc<Gate>,
+    link: Arc<Link>,
+    mut stop: watch::Receiver<bool>,
+    idle: Duration,
+) {
+    // A peer that is gone without a word holds its connection for no longer.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, idle.as_millis() as u32);
     let _ = stream.set_nodelay(true);
-    let service = service_fn(|request| answer(request, &gate, idle));
+    // Else the kernel takes megabytes for a peer that takes none.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SENT_BYTES_MAX);
+    let mut cut = link.is_cut();
+    let service = service_fn(|request| answer(request, &gate, &link, idle));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD_BYTES_MAX);
-    let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));
-    if before_stop(&mut stop, served.as_mut()).await.is_none() {
+    let stream = TokioIo::new(Paced::new(stream, link.clone(), idle));
+    let mut served = pin!(http.serve_connection(stream, service));
+    // A peer that breaks off, or sends no HTTP, was told by hyper what there is to tell.
+    if let Some(None) = unless(&mut cut, unless(&mut stop, served.as_mut())).await {
         served.as_mut().graceful_shutdown();
-        // A peer that breaks off, or sends no HTTP, was told by hyper what there is to tell.
-        let _ = served.await;
+        let _ = unless(&mut cut, served).await;
     }
 }
 
 /// Answers a request and counts it.
-async fn answer(request: Request<Incoming>, gate: &Arc<Gate>, idle: Duration) -> Result<Answer, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    gate: &Arc<Gate>,
+    link: &Arc<Link>,
+    idle: Duration,
+) -> Result<Answer, Infallible> {
     let begun = Instant::now();
     let (asked, body) = Asked::of(request);
     let route = asked.route;
@@ -102,16 +141,22 @@ async fn answer(request: Request<Incoming>, gate: &Arc<Gate>, idle: Duration) ->
             "the root is the gateway's own",
             "name an object of your program: GET /v1/roots lists the roots",
         ),
-        Some(answer) => answer,
+        Some(answer) => gate.room.hold(answer, link).await,
         None if asked.wants_events() => gate.clone().watch(asked).await,
-        None => waiting(gate, asked, body, idle).await,
+        None => waiting(gate, link, asked, body, idle).await,
     };
     gate.counts.count(route, answer.status().as_u16(), begun.elapsed());
     Ok(answer)
 }
 
 /// Answers on a thread that may wait.
-async fn waiting(gate: &Arc<Gate>, mut asked: Asked, body: Incoming, patience: Duration) -> Answer {
+async fn waiting(
+    gate: &Arc<Gate>,
+    link: &Arc<Link>,
+    mut asked: Asked,
+    body: Incoming,
+    patience: Duration,
+) -> Answer {
     let mut held = Vec::new();
     let received = received(body, &gate.bodies, &mut held, &mut asked.body);
     match time::timeout(patience, received).await {
@@ -128,19 +173,29 @@ async fn waiting(gate: &Arc<Gate>, mut asked: Asked, body: Incoming, patience: D
             Err(_) => return no_room("the large bodies in work have 16 MiB"),
         }
     }
-    let Ok(room) = gate.in_flight.clone().try_acquire_owned() else {
-        return no_room(&format!("{IN_FLIGHT_MAX} requests are in flight"));
+    let (places, max) = match asked.route.is_sign() {
+        true => (&gate.signs, SIGNS_MAX),
+        false => (&gate.in_flight, IN_FLIGHT_MAX),
     };
-    let gate = gate.clone();
+    let Ok(place) = places.clone().try_acquire_owned() else {
+        return no_room(&format!("{max} requests are in flight"));
+    };
+    let at = gate.clone();
+    link.works(true);
     let done = task::spawn_blocking(move || {
-        let answer = gate.answer(&asked);
+        let answer = at.answer(&asked);
         drop((asked, held));
-        answer::holding(answer, room)
+        (answer, place)
     });
-    done.await.unwrap_or_else(|_| {
-        let next = "report what was asked for; it is not known whether it was done";
-        refused(StatusCode::INTERNAL_SERVER_ERROR, "the gateway failed at this request", next)
-    })
+    let done = done.await;
+    link.works(false);
+    match done {
+        Ok((answer, _place)) => gate.room.hold(answer, link).await,
+        Err(_) => {
+            let next = "report what was asked for; it is not known whether it was done";
+            refused(StatusCode::INTERNAL_SERVER_ERROR, "the gateway failed at this request", next)
+        }
+    }
 }
 
 /// Receives the body of a request, as far as there is room for it among all.

@@ -18,7 +18,7 @@ use tercel::{Error, Isolation, Obj, Object, Ref, Text, Transaction, Tx};
 
 use crate::answer::{self, Answer, Content, refused, with};
 use crate::asked::Asked;
-use crate::calls::{Ready, told};
+use crate::calls::Ready;
 use crate::claims::KEYS_MAX;
 use crate::gate::{Gate, PATIENCE};
 use crate::json::call::Wrong;
@@ -92,7 +92,7 @@ impl Gate {
             ended = self.call_ready(&ready);
         }
         let answer = match ended {
-            Ok(reply) => told(&ready, reply)?,
+            Ok(reply) => self.told(&ready, reply)?,
             Err(Error::Timeout(Some(op))) => match self.client.resolve_within(*op, PATIENCE) {
                 Ok(None) => {
                     self.release(key, nonce);

@@ -13,6 +13,7 @@
 //! | `route`, `routes` | the routes, and what is answered at each |
 //! | `asked`, `answer` | a request; an answer, and errors as answers |
 //! | `gate` | the state that all requests share |
+//! | `pace`, `room` | how slowly an answer may be taken, and the memory of those that are |
 //! | `objects`, `servers` | objects and roots; how the servers are |
 //! | `calls`, `keys`, `claims` | calls, and those that are executed at most once under a key |
 //! | `watch` | streams of events |
@@ -30,6 +31,8 @@ pub mod json;
 mod keys;
 mod objects;
 mod openapi;
+mod pace;
+mod room;
 mod route;
 mod routes;
 mod servers;
@@ -47,7 +50,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::watch as told;
 
-use gate::{Gate, IN_FLIGHT_MAX, STREAMS_MAX};
+use gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX, STREAMS_MAX};
 
 /// The settings of a gateway.
 #[derive(Debug, Clone)]
@@ -60,7 +63,8 @@ pub struct Config {
     pub is_public: bool,
     /// Memory of the client's cache.
     pub cache_bytes: usize,
-    /// Time for a request's head, for its whole body, and for the next request on a connection.
+    /// Time for a request's head, for its whole body, for a peer that takes nothing of an answer, and for the
+    /// next request on a connection.
     pub idle: Duration,
     /// Time that requests under way have to end after [`Gateway::stop`].
     pub drain: Duration,
@@ -133,7 +137,7 @@ impl Gateway {
         let client = Client::connect_with(config.servers.clone(), of_client)?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX)))
-            .max_blocking_threads(IN_FLIGHT_MAX)
+            .max_blocking_threads(IN_FLIGHT_MAX + SIGNS_MAX)
             .thread_name("tercel-gateway")
             .enable_all()
             .build()?;
@@ -180,4 +184,4 @@ const THREADS_MAX: usize = 4;
 
 /// Transactions of the client: one a request in flight, and one a stream of changes, with some to spare for
 /// hits.
-const TRANSACTIONS_MAX: usize = IN_FLIGHT_MAX + STREAMS_MAX + 64;
+const TRANSACTIONS_MAX: usize = IN_FLIGHT_MAX + SIGNS_MAX + STREAMS_MAX + 64;

@@ -51,6 +51,11 @@ impl Route {
         }
     }
 
+    /// Says whether it tells how the servers are, in a few bytes.
+    pub fn is_sign(self) -> bool {
+        matches!(self, Route::Health | Route::Metrics)
+    }
+
     /// The route of the parts of a path.
     pub fn of(path: &[String]) -> Route {
         let fits = |name: &str| {

@@ -74,6 +74,10 @@ fn requests_beyond_those_in_flight_are_refused() {
         assert_eq!((refused.status, refused.header("retry-after")), (503, "1"), "{refused:?}");
     }
     assert_eq!(world.get("/v1/roots").status, 503);
+    // An operator asks just then.
+    for path in ["/v1/health", "/metrics"] {
+        assert_eq!(world.get(path).status, 200, "{path}");
+    }
     // A hit takes no thread that may wait.
     until(|| (world.get("/v1/objects/purse").status == 200).then_some(()));
     drop(held);

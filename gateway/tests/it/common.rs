@@ -59,6 +59,10 @@ impl Account for Purse {
 pub trait Clock {
     fn add(&self, a: u64, b: u64) -> u64;
     fn tick(&self) -> u64;
+    /// A text of that length.
+    fn long(&self, bytes: u64) -> Text;
+    /// The same again.
+    fn echo(&self, text: &str) -> Text;
     /// Waits for the lock that a test may hold.
     #[slow]
     fn wait(&self) -> bool;
@@ -75,6 +79,14 @@ impl Clock for Ticks {
 
     fn tick(&self, _: &Context<'_>) -> Called<u64> {
         Ok(self.0.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    fn long(&self, _: &Context<'_>, bytes: u64) -> Called<Text> {
+        Ok("a".repeat(bytes as usize).into())
+    }
+
+    fn echo(&self, _: &Context<'_>, text: &str) -> Called<Text> {
+        Ok(text.into())
     }
 
     fn wait(&self, _: &Context<'_>) -> Called<bool> {

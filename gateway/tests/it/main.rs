@@ -5,4 +5,5 @@ mod calls;
 mod common;
 mod group;
 mod objects;
+mod slow;
 mod watch;
