@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::header::{ACCEPT, CONTENT_ENCODING, HOST, HeaderMap, HeaderName, ORIGIN};
 use hyper::{Method, Request};
 use tercel::{Client, Isolation, Token, Transaction};
 
@@ -14,7 +14,7 @@ use crate::route::{KEYS, Route};
 /// The header of a key under which a call is executed at most once.
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Bytes of a key.
-const KEY_BYTES_MAX: usize = 128;
+pub const KEY_BYTES_MAX: usize = 128;
 
 /// A request.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Asked {
 
     /// Says whether it is answered by a stream of events.
     pub fn wants_events(&self) -> bool {
-        let takes = |kind: &str| self.header(&ACCEPT).is_some_and(|kinds| kinds.contains(kind));
+        let takes = |kind: &str| self.accepts().contains(kind);
         self.is_allowed
             && match self.route {
                 Route::Watch => true,
@@ -74,6 +74,20 @@ impl Asked {
         matches!(self.route, Route::Object | Route::Watch | Route::Method) && self.path[2] == KEYS
     }
 
+    /// The types of answers that it takes, as it says.
+    pub fn accepts(&self) -> String {
+        let all = self.headers.get_all(ACCEPT).iter();
+        all.filter_map(|kinds| kinds.to_str().ok()).collect::<Vec<_>>().join(",")
+    }
+
+    /// The coding of its body, if the gateway does not read it.
+    pub fn coding(&self) -> Option<String> {
+        let all = self.headers.get_all(CONTENT_ENCODING).iter();
+        let mut all = all.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        let coded = all.find(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"identity"))?;
+        Some(String::from_utf8_lossy(coded.trim_ascii()).into_owned())
+    }
+
     /// The key under which it is to be executed at most once.
     ///
     /// # Errors
@@ -81,10 +95,11 @@ impl Asked {
     pub fn key(&self) -> Result<Option<&str>, Wrong> {
         let mut all = self.headers.get_all(KEY).iter();
         let Some(key) = all.next() else { return Ok(None) };
-        let key = key.to_str().ok().filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len()));
+        let is_visible = |key: &&str| key.bytes().all(|byte| byte.is_ascii_graphic());
+        let key = key.to_str().ok().filter(is_visible).filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len()));
         let key = key.filter(|_| all.next().is_none()).ok_or_else(|| {
             let what =
-                format!("a key has 1 to {KEY_BYTES_MAX} characters of visible ASCII, and a request one key");
+                format!("a key has 1 to {KEY_BYTES_MAX} characters of visible ASCII without spaces, and a request one key");
             Wrong::invalid(what, "send one, such as a UUID".into())
         });
         key.map(Some)

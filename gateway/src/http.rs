@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Incoming};
+use hyper::header::ACCEPT_ENCODING;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
@@ -22,9 +23,10 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::{task, time};
 
 use crate::Config;
-use crate::answer::{Answer, refused};
+use crate::answer::{Answer, refused, with};
 use crate::asked::Asked;
 use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
+use crate::json::call::cut;
 use crate::pace::{Link, Paced};
 
 /// Connections at once; one beyond them ends that which has been silent for longest.
@@ -157,6 +159,12 @@ async fn waiting(
     body: Incoming,
     patience: Duration,
 ) -> Answer {
+    if let Some(coding) = asked.coding() {
+        let what = format!("the body is coded as `{}`, which is not read here", cut(&coding));
+        let next = "send it as it is, without Content-Encoding";
+        let refused = refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, &what, next);
+        return with(refused, ACCEPT_ENCODING, "identity");
+    }
     let mut held = Vec::new();
     let received = received(body, &gate.bodies, &mut held, &mut asked.body);
     match time::timeout(patience, received).await {

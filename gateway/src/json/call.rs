@@ -10,6 +10,7 @@ use tercel::tools::wire::payload::Payload;
 use tercel::{Client, Error, Oref};
 
 use super::interfaces;
+use super::read::Written;
 
 /// The reason why a request cannot be done, by the party that must act.
 #[derive(Debug)]
@@ -211,14 +212,12 @@ pub fn arguments(of: &Method, text: Option<&str>) -> Result<Vec<u8>, Wrong> {
     let datum = match text {
         None => Datum::Map(Vec::new()),
         Some(text) => match serde_json::from_str(text).map_err(|e| wrong(not_json(text, &e)))? {
-            value @ (Value::Object(_) | Value::Array(_)) => of_json(value),
+            Written(datum @ (Datum::Map(_) | Datum::List(_))) => datum,
             // Of a method that takes one value it can be no other.
-            value if of.takes.fields().len() == 1 => Datum::List(vec![of_json(value)]),
-            other => {
-                return Err(wrong(format!(
-                    "{} is neither a JSON object nor an array",
-                    cut(&other.to_string())
-                )));
+            Written(datum) if of.takes.fields().len() == 1 => Datum::List(vec![datum]),
+            Written(other) => {
+                let other = to_json(other).to_string();
+                return Err(wrong(format!("{} is neither a JSON object nor an array", cut(&other))));
             }
         },
     };
@@ -246,23 +245,6 @@ fn not_json(text: &str, e: &serde_json::Error) -> String {
 fn sample(takes: &Layout) -> String {
     let fields: Vec<String> = takes.fields().iter().map(|p| format!("\"{}\": ..", p.name)).collect();
     format!("{{{}}}", fields.join(", "))
-}
-
-fn of_json(value: Value) -> Datum {
-    match value {
-        Value::Null => Datum::Null,
-        Value::Bool(b) => Datum::Bool(b),
-        Value::Number(n) => match (n.as_i64(), n.as_u64()) {
-            (Some(n), _) => Datum::Int(n.into()),
-            (None, Some(n)) => Datum::Int(n.into()),
-            (None, None) => Datum::Float(n.as_f64().unwrap_or(f64::NAN)),
-        },
-        Value::String(text) => Datum::Text(text),
-        Value::Array(values) => Datum::List(values.into_iter().map(of_json).collect()),
-        Value::Object(fields) => {
-            Datum::Map(fields.into_iter().map(|(name, value)| (name, of_json(value))).collect())
-        }
-    }
 }
 
 /// A value as JSON.

@@ -3,6 +3,7 @@
 
 pub mod call;
 pub mod interfaces;
+mod read;
 
 use serde_json::{Value, json};
 use tercel::tools::wire::layout::{Layout, Shape, Var, var};

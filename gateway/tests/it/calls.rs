@@ -89,12 +89,28 @@ fn answer_stays_although_target_is_gone() {
 #[test]
 fn keys_that_cannot_be_read_execute_nothing() {
     let world = World::new();
-    for keys in [&["schlüssel"][..], &[""], &["a", "a"]] {
+    for keys in [&["schlüssel"][..], &[""], &["a", "a"], &["a b"], &["a\tb"]] {
         let keys: Vec<_> = keys.iter().map(|key| ("Idempotency-Key", *key)).collect();
         let got = request(world.at(), "POST", "/v1/services/Clock/tick", &keys, "");
         assert_eq!(got.status, 400, "{keys:?}: {got:?}");
     }
     assert_eq!(world.post("/v1/services/Clock/tick", "").json(), json!({ "gives": 1 }));
+}
+
+#[test]
+fn bodies_that_would_be_misread_are_refused() {
+    let world = World::new();
+    let twice = world.post("/v1/objects/purse/pay", r#"{"cents": 1, "cents": 2}"#);
+    assert_eq!(twice.status, 400, "{twice:?}");
+    assert!(twice.json()["error"].as_str().unwrap().contains("`cents` is given twice"), "{twice:?}");
+    for (coding, status) in [("gzip", 415), ("identity, br", 415), ("Identity", 200)] {
+        let headers = [("Content-Encoding", coding)];
+        let got = request(world.at(), "POST", "/v1/services/Clock/add", &headers, "[1, 2]");
+        assert_eq!(got.status, status, "{got:?}");
+        let named = coding.split(", ").last().unwrap();
+        assert!(status == 200 || got.body.contains(&format!("`{named}`")), "{got:?}");
+    }
+    assert_eq!(world.post("/v1/objects/purse/balance", "").json(), json!({ "gives": 1_000 }));
 }
 
 #[test]
