@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
-/// New keys of a gateway in a generation: each is an object of the space, and three generations are kept.
+/// New keys of a gateway in a day: each is an object of the space, and three days are kept.
 pub const KEYS_MAX: u32 = 100_000;
 /// Nonces that a gateway knows; beyond, the key of one of them stays open.
 const NONCES_MAX: usize = 1_024;
@@ -15,9 +16,11 @@ pub struct Claims(Mutex<Made>);
 
 #[derive(Default)]
 struct Made {
-    /// The generation that is counted, and its new keys.
-    since_ms: u64,
+    /// The day that is counted, and its new keys.
+    day: u64,
     count: u32,
+    /// The hour of a day that was last seen, and when it was first.
+    hour: Option<((u64, u32), Instant)>,
     /// Claims that may stand in the space though no call was sent under them, by their keys.
     idle: BTreeMap<String, u64>,
 }
@@ -38,17 +41,25 @@ impl Claims {
         }
     }
 
-    /// Says whether the generation has all of its new keys.
-    pub fn is_full(&self, since_ms: u64) -> bool {
+    /// Says whether the day has all of its new keys.
+    pub fn is_full(&self, day: u64) -> bool {
         let made = unpoison(self.0.lock());
-        made.since_ms == since_ms && made.count >= KEYS_MAX
+        made.day == day && made.count >= KEYS_MAX
     }
 
     /// Counts a new key.
-    pub fn count(&self, since_ms: u64) {
+    pub fn count(&self, day: u64) {
         let mut made = unpoison(self.0.lock());
-        let count = if made.since_ms == since_ms { made.count + 1 } else { 1 };
-        (made.since_ms, made.count) = (since_ms, count);
+        let count = if made.day == day { made.count + 1 } else { 1 };
+        (made.day, made.count) = (day, count);
+    }
+
+    /// The whole hours for which this gateway knows that the space was at this hour of this day.
+    pub fn hours_since(&self, hour: (u64, u32), now: Instant) -> u32 {
+        let mut made = unpoison(self.0.lock());
+        let first = made.hour.filter(|(seen, _)| *seen == hour).map_or(now, |(_, first)| first);
+        made.hour = Some((hour, first));
+        (now.saturating_duration_since(first).as_secs() / 3_600) as u32
     }
 }
 

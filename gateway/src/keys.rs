@@ -6,14 +6,22 @@
 //! the call is then under way, or its gateway has ended, and it is not sent a second time. A claim goes again
 //! only if it is known that the call was not executed. If the claim was in doubt, or cannot be given back,
 //! its gateway knows its nonce, and a repetition there goes on with it.
+//!
+//! Clocks that tell the date decide nothing: an hour has passed where a gateway has seen the same one through
+//! it. What is kept is of others, so no answer shows it: the objects are refused by their classes, no part of
+//! an answer is large enough to leave them, and keys stand as digests in the nodes of maps.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::fmt::Write;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Instant;
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::RETRY_AFTER;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use tercel::collections::Map;
+use tercel::tools::wire::record::SPILL_BYTES;
 use tercel::{Error, Isolation, Obj, Object, Ref, Text, Transaction, Tx};
 
 use crate::answer::{self, Answer, Content, refused, with};
@@ -24,8 +32,8 @@ use crate::gate::{Gate, PATIENCE};
 use crate::json::call::Wrong;
 use crate::route::KEYS as ROOT;
 
-/// Time for which a generation of keys is filled; a key is kept for two such times at least.
-const KEPT_MS: u64 = 24 * 3_600 * 1_000;
+/// Hours for which a generation of keys is filled; a key is kept for two such times at least.
+const DAY_HOURS: u32 = 24;
 /// The largest answer that is kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
@@ -33,8 +41,12 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 #[derive(Object)]
 #[object(name = "gateway.Keys")]
 struct Keys {
-    /// Milliseconds of the Unix clock at which the present day began.
-    since_ms: u64,
+    /// The number of the present day.
+    day: u64,
+    /// The hours of it that have passed.
+    hours: u32,
+    /// Goes into the digests of keys, so that nobody finds a key by trying.
+    salt: [u64; 2],
     today: Map<Text, Key>,
     yesterday: Map<Text, Key>,
     before: Map<Text, Key>,
@@ -53,12 +65,25 @@ struct Key {
     claims: u32,
     /// The status of the answer; 0 if there is none yet.
     status: u16,
-    answer: Text,
+    answer: Ref<Part>,
+}
+
+/// A part of an answer, and those behind it.
+#[derive(Object)]
+#[object(name = "gateway.Part")]
+struct Part {
+    text: Text,
+    next: Ref<Part>,
+}
+
+/// Says whether the objects of a class are the gateways' own, in which are answers to others.
+pub fn is_kept(class: &str) -> bool {
+    ["gateway.Keys", "gateway.Key", "gateway.Part"].contains(&class)
 }
 
 /// The state of a key that was to be claimed.
 enum Claim {
-    /// It is the caller's, in the generation that began then.
+    /// It is the caller's, on that day.
     Taken(Ref<Key>, u64),
     /// Another request has it, without an answer so far.
     Open,
@@ -79,12 +104,13 @@ impl Gate {
             Err(why) => return self.found(key, digest)?.and_then(|was| answered(key, was)).ok_or(why),
         };
         let nonce = self.claims.nonce(key);
-        let claim = self.claim(key, digest, nonce).inspect_err(|_| self.claims.remember(key, nonce))?;
-        let Claim::Taken(place, since_ms) = claim else {
+        let begun = Instant::now();
+        let claim =
+            self.claim(key, digest, nonce, begun).inspect_err(|_| self.claims.remember(key, nonce))?;
+        let Claim::Taken(place, day) = claim else {
             return Ok(answered(key, claim).unwrap_or_else(|| open(key)));
         };
-        self.claims.count(since_ms);
-        let begun = Instant::now();
+        self.claims.count(day);
         let mut ended = self.call_ready(&ready);
         if let Err(Error::Schema(_)) = ended {
             // The servers may offer something else since they were asked.
@@ -124,13 +150,11 @@ impl Gate {
         self.client.transaction().isolation(Isolation::Strict).timeout(PATIENCE)
     }
 
-    fn claim(&self, key: &str, digest: [u64; 2], nonce: u64) -> Result<Claim, Error> {
-        let now_ms =
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d: Duration| d.as_millis() as u64);
+    fn claim(&self, key: &str, digest: [u64; 2], nonce: u64, now: Instant) -> Result<Claim, Error> {
         self.strict().run(|tx| {
             let at = match tx.get_root_ref::<Keys>(ROOT)? {
                 Some(keys) => keys,
-                None => begin(tx, now_ms)?,
+                None => begin(tx)?,
             };
             let keys = tx.get(at)?;
             if let Some(found) = find(tx, &keys, key, digest, Some(nonce))? {
@@ -140,22 +164,22 @@ impl Gate {
                 }
                 return Ok(found);
             }
-            let (mut since_ms, mut today) = (keys.since_ms(), keys.today());
-            if now_ms.saturating_sub(since_ms) >= KEPT_MS {
+            let (mut day, mut today, salt) = (keys.day(), keys.today(), keys.salt());
+            let passed = self.claims.hours_since((day, keys.hours()), now);
+            let hours = keys.hours().saturating_add(passed);
+            if hours >= DAY_HOURS {
                 let (yesterday, before) = (today, keys.yesterday());
-                (since_ms, today) = (now_ms, Map::create(tx)?);
-                tx.replace(at, &Keys { since_ms, today, yesterday, before })?;
-            } else if since_ms > now_ms {
-                // A clock was ahead, and the day would not end before that time.
-                since_ms = now_ms;
-                tx.edit(at)?.set_since_ms(since_ms)?;
+                (day, today) = (day + 1, Map::create(tx)?);
+                tx.replace(at, &Keys { day, hours: 0, salt, today, yesterday, before })?;
+            } else if passed > 0 {
+                tx.edit(at)?.set_hours(hours)?;
             }
-            if self.claims.is_full(since_ms) {
+            if self.claims.is_full(day) {
                 return Ok(Claim::Full);
             }
-            let place = tx.create(&Key { digest, nonce, claims: 1, status: 0, answer: Text::default() })?;
-            today.insert(tx, key, place)?;
-            Ok(Claim::Taken(place, since_ms))
+            let place = tx.create(&Key { digest, nonce, claims: 1, status: 0, answer: Ref::NULL })?;
+            today.insert(tx, &name(salt, key), place)?;
+            Ok(Claim::Taken(place, day))
         })
     }
 
@@ -171,9 +195,13 @@ impl Gate {
             false => (answer.status(), body),
         };
         let kept = self.client.transaction().timeout(PATIENCE).run(|tx| {
+            let mut answer = Ref::NULL;
+            for text in parts(body).into_iter().rev() {
+                answer = tx.create(&Part { text: text.into(), next: answer })?;
+            }
             let key = tx.edit(place)?;
             key.set_status(status.as_u16())?;
-            key.set_answer(body)
+            key.set_answer(answer)
         });
         kept.map_err(|e| Error::Unknown(format!("it was, and its answer could not be kept: {e}")))
     }
@@ -182,11 +210,12 @@ impl Gate {
     fn release(&self, key: &str, nonce: u64) {
         let released = self.client.transaction().timeout(PATIENCE).run(|tx| {
             let keys = tx.get_root::<Keys>(ROOT)?;
+            let name = name(keys.salt(), key);
             for day in [keys.today(), keys.yesterday(), keys.before()] {
-                if let Some(place) = day.get_ref(tx, key)?
+                if let Some(place) = day.get_ref(tx, &name)?
                     && tx.get(place)?.nonce() == nonce
                 {
-                    day.remove(tx, key)?;
+                    day.remove(tx, &name)?;
                 }
             }
             Ok(())
@@ -205,14 +234,15 @@ fn find(
     digest: [u64; 2],
     nonce: Option<u64>,
 ) -> Result<Option<Claim>, Error> {
+    let name = name(keys.salt(), key);
     for day in [keys.today(), keys.yesterday(), keys.before()] {
-        if let Some(place) = day.get_ref(tx, key)? {
+        if let Some(place) = day.get_ref(tx, &name)? {
             let found = tx.get(place)?;
             return Ok(Some(match (found.digest() == digest, found.status()) {
                 (false, _) => Claim::Other,
-                (true, 0) if Some(found.nonce()) == nonce => Claim::Taken(place, keys.since_ms()),
+                (true, 0) if Some(found.nonce()) == nonce => Claim::Taken(place, keys.day()),
                 (true, 0) => Claim::Open,
-                (true, status) => Claim::Answered(status, found.answer()?.into_owned()),
+                (true, status) => Claim::Answered(status, whole(tx, found.answer().reference())?),
             }));
         }
     }
@@ -236,29 +266,63 @@ fn answered(key: &str, claim: Claim) -> Option<Answer> {
     })
 }
 
-/// The digest of a request.
-fn digest(asked: &Asked) -> [u64; 2] {
-    let parts = asked.path.iter().map(String::as_bytes).chain([&asked.body[..]]);
-    let digest = fnv(parts);
-    [digest as u64, (digest >> 64) as u64]
+/// The parts of an answer that are small enough to stay in their objects.
+fn parts(body: &str) -> Vec<&str> {
+    let (mut parts, mut rest) = (Vec::new(), body);
+    while !rest.is_empty() {
+        let (part, behind) = rest.split_at(rest.floor_char_boundary(SPILL_BYTES));
+        parts.push(part);
+        rest = behind;
+    }
+    parts
 }
 
-/// FNV-1a of 128 bits, over parts and their lengths: the same at every gateway, of whatever build.
-pub fn fnv<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u128 {
-    let add = |sum: u128, byte: &u8| (sum ^ u128::from(*byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
-    parts.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |sum, part| {
-        let sum = (part.len() as u64).to_le_bytes().iter().fold(sum, add);
-        part.iter().fold(sum, add)
+/// The answer of which this is the first part.
+fn whole(tx: &Tx<'_>, mut part: Ref<Part>) -> Result<String, Error> {
+    let mut body = String::new();
+    while !part.is_null() && body.len() <= KEPT_BYTES_MAX {
+        let found = tx.get(part)?;
+        body.push_str(&found.text()?);
+        part = found.next().reference();
+    }
+    Ok(body)
+}
+
+/// The digest of a request.
+fn digest(asked: &Asked) -> [u64; 2] {
+    sha(asked.path.iter().map(String::as_bytes).chain([&asked.body[..]]))
+}
+
+/// The name by which a key stands in a map.
+fn name(salt: [u64; 2], key: &str) -> String {
+    let salt = salt.map(u64::to_le_bytes);
+    let digest = sha([&salt[0][..], &salt[1], key.as_bytes()].into_iter());
+    digest.iter().fold(String::new(), |mut name, half| {
+        let _ = write!(name, "{half:016x}");
+        name
     })
+}
+
+/// The first half of SHA-256, over parts and their lengths.
+fn sha<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u64; 2] {
+    let mut sha = Sha256::new();
+    for part in parts {
+        sha.update((part.len() as u64).to_le_bytes());
+        sha.update(part);
+    }
+    let digest = sha.finalize();
+    [0, 8].map(|at| digest[at..at + 8].iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)))
 }
 
 /// The answer to a repetition whose first answer could not be kept.
 const TOO_LARGE: &str =
     r#"{"error":"executed, answer too large to be kept","next":"read what it changed","executed":"yes"}"#;
 
-fn begin(tx: &Tx<'_>, now_ms: u64) -> Result<Ref<Keys>, Error> {
+fn begin(tx: &Tx<'_>) -> Result<Ref<Keys>, Error> {
     let keys = Keys {
-        since_ms: now_ms,
+        day: 0,
+        hours: 0,
+        salt: [0, 1].map(|half| RandomState::new().hash_one(half)),
         today: Map::create(tx)?,
         yesterday: Map::create(tx)?,
         before: Map::create(tx)?,
@@ -285,6 +349,8 @@ fn open(key: &str) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tercel::{Client, Server};
 
     use super::*;
@@ -298,7 +364,8 @@ mod tests {
         let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
         let at = server.addresses()[0].clone();
         let gate = Gate::new(Client::connect(&at).unwrap(), &Config::new(at.into(), "127.0.0.1:0"));
-        let claim = |key, digest, nonce| gate.claim(key, digest, nonce).unwrap();
+        let now = Instant::now();
+        let claim = |key, digest, nonce| gate.claim(key, digest, nonce, now).unwrap();
         let Claim::Taken(place, _) = claim("k", DIGEST, 7) else { panic!("it is free") };
         // The claimant goes on; nobody else does.
         assert!(matches!(claim("k", DIGEST, 7), Claim::Taken(again, _) if again == place));
@@ -317,29 +384,52 @@ mod tests {
         assert!(matches!(claim("i", DIGEST, 7), Claim::Taken(..)));
         gate.release("i", 7);
         assert!(matches!(claim("i", DIGEST, 8), Claim::Taken(..)));
-        // A day that a clock ahead began ends in a day from now.
-        let set =
-            |ms| gate.client.run(|tx| tx.edit(tx.get_root_ref::<Keys>(ROOT)?.unwrap())?.set_since_ms(ms));
-        set(u64::MAX).unwrap();
-        let Claim::Taken(_, since_ms) = claim("j", DIGEST, 1) else { panic!("it is free") };
-        assert!(since_ms < u64::MAX);
-        // Two turns leave a key, the third does not.
-        for (key, is_there) in [("a", true), ("b", true), ("c", false)] {
-            set(0).unwrap();
-            let Claim::Taken(_, since_ms) = claim(key, DIGEST, 1) else { panic!("it is free") };
-            assert!(since_ms > 0);
-            assert_eq!(gate.found("k", DIGEST).unwrap().is_some(), is_there);
+        // Two turns leave a key, the third does not. A day has passed where a gateway saw all of its hours.
+        let hours = |n: u64| Duration::from_secs(n * 3_600);
+        let claim_after = |key: &str, passed| {
+            let Claim::Taken(_, day) = gate.claim(key, DIGEST, 1, now + passed).unwrap() else {
+                panic!("{key} is free");
+            };
+            day
+        };
+        assert_eq!(claim_after("seen", Duration::ZERO), 0);
+        for (turn, is_there) in [(1, true), (2, true), (3, false)] {
+            assert_eq!(claim_after(&format!("a{turn}"), hours(25 * turn)), turn);
+            assert_eq!(claim_after(&format!("b{turn}"), hours(25 * turn)), turn);
+            assert_eq!(gate.found("k", DIGEST).unwrap().is_some(), is_there, "turn {turn}");
         }
-        let Claim::Taken(_, since_ms) = claim("last", DIGEST, 1) else { panic!("it is free") };
-        (0..KEYS_MAX).for_each(|_| gate.claims.count(since_ms));
+        // Hours that no gateway saw whole do not count, and those of several are one.
+        assert_eq!(claim_after("c", hours(75) + Duration::from_secs(3_599)), 3);
+        assert_eq!(claim_after("d", hours(98)), 3);
+        assert_eq!(claim_after("e", hours(98)), 3);
+        assert_eq!(claim_after("f", hours(99)), 4);
+        let Claim::Taken(_, day) = claim("last", DIGEST, 1) else { panic!("it is free") };
+        (0..KEYS_MAX).for_each(|_| gate.claims.count(day));
         assert!(matches!(claim("more", DIGEST, 1), Claim::Full));
         assert!(matches!(claim("last", DIGEST, 1), Claim::Taken(..)));
     }
 
     #[test]
     fn digest_keeps_parts_apart() {
-        // FNV-1a of nothing is its offset. Parts do not run together.
-        assert_eq!(fnv([].into_iter()), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
-        assert_ne!(fnv([&b"ab"[..], b"c"].into_iter()), fnv([&b"a"[..], b"bc"].into_iter()));
+        // The beginning of SHA-256 of nothing. Parts do not run together.
+        assert_eq!(sha([].into_iter())[0].to_le_bytes(), [0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14]);
+        assert_ne!(sha([&b"ab"[..], b"c"].into_iter()), sha([&b"a"[..], b"bc"].into_iter()));
+        assert_ne!(name([1, 2], "key"), name([1, 3], "key"));
+    }
+
+    #[test]
+    fn answer_in_parts_is_whole_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = tercel::embedded(dir.path()).unwrap();
+        for body in [String::new(), "a".into(), "\u{20ac}".repeat(5_000)] {
+            let read = space.run(|tx| {
+                let mut answer = Ref::NULL;
+                for text in parts(&body).into_iter().rev() {
+                    answer = tx.create(&Part { text: text.into(), next: answer })?;
+                }
+                whole(tx, answer)
+            });
+            assert_eq!(read.unwrap(), body);
+        }
     }
 }

@@ -1,18 +1,20 @@
 //! Objects and roots.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, ETAG, HeaderName, IF_NONE_MATCH};
 use serde_json::{Value, json};
 use tercel::tools::stored;
+use tercel::tools::wire::layout::Layout;
 use tercel::{Error, Oref, Tx};
 
 use crate::answer::{self, Answer, of_type, with};
 use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE, located, shown};
 use crate::json::call::Wrong;
-use crate::keys::fnv;
+use crate::keys::is_kept;
 use crate::route::Route;
 
 impl Gate {
@@ -38,16 +40,14 @@ impl Gate {
     /// As the transaction that reads it.
     pub fn object(&self, asked: &Asked, patience: Duration) -> Result<Answer, Wrong> {
         let name = &asked.path[2];
-        let read = |tx: &Tx<'_>| {
-            let oref = located(tx, name)?;
-            let (layout, object) =
-                stored(tx, oref)?.ok_or_else(|| Error::NotFound(format!("object {oref}")))?;
+        let read_now = |tx: &Tx<'_>| {
+            let (oref, layout, object) = read(tx, name)?;
             Ok((tx.as_of().token, oref, layout, object))
         };
         let transaction = asked.transaction(&self.client, patience)?;
         let read = match patience.is_zero() {
-            true => transaction.begin().and_then(|tx| read(&tx)),
-            false => transaction.run(read),
+            true => transaction.begin().and_then(|tx| read_now(&tx)),
+            false => transaction.run(read_now),
         };
         let (token, oref, layout, object) = read?;
         let tag = tag(oref, &object);
@@ -63,6 +63,19 @@ impl Gate {
     }
 }
 
+/// The object that a name means, in stored form with its layout.
+///
+/// # Errors
+/// `NotFound`; `Denied` if it is the gateways' own; and as a transaction that reads.
+pub fn read(tx: &Tx<'_>, name: &str) -> Result<(Oref, Arc<Layout>, Vec<u8>), Error> {
+    let oref = located(tx, name)?;
+    let (layout, object) = stored(tx, oref)?.ok_or_else(|| Error::NotFound(format!("object {oref}")))?;
+    match is_kept(layout.name()) {
+        true => Err(Error::Denied(format!("object {oref} is the gateway's own"))),
+        false => Ok((oref, layout, object)),
+    }
+}
+
 /// The entity tag of an object: the same bytes have the same one at every gateway, and an object that changes
 /// has another. A stamp would change with every commit of the space, for objects have none of their own.
 fn tag(oref: Oref, object: &[u8]) -> String {
@@ -70,7 +83,28 @@ fn tag(oref: Oref, object: &[u8]) -> String {
     format!("\"{:032x}\"", fnv([&raw[..], object].into_iter()))
 }
 
+/// FNV-1a of 128 bits, over parts and their lengths: the same at every gateway, of whatever build.
+fn fnv<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u128 {
+    let add = |sum: u128, byte: &u8| (sum ^ u128::from(*byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
+    parts.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |sum, part| {
+        let sum = (part.len() as u64).to_le_bytes().iter().fold(sum, add);
+        part.iter().fold(sum, add)
+    })
+}
+
 const JSON: &str = "application/json";
 
 /// The header of the state that an answer is of: `at_least` and `Last-Event-ID` take it.
 const TOKEN: HeaderName = HeaderName::from_static("tercel-token");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tag_keeps_parts_apart() {
+        // FNV-1a of nothing is its offset. Parts do not run together.
+        assert_eq!(fnv([].into_iter()), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_ne!(fnv([&b"ab"[..], b"c"].into_iter()), fnv([&b"a"[..], b"bc"].into_iter()));
+    }
+}

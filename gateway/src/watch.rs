@@ -11,13 +11,13 @@ use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
-use tercel::tools::stored;
 use tercel::{Any, Error, Oref, Ref, Token, Watch};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::{self, Answer, Content, refused, with};
 use crate::asked::Asked;
-use crate::gate::{Gate, STREAMS_MAX, located, shown};
+use crate::gate::{Gate, STREAMS_MAX, shown};
+use crate::objects::read;
 use crate::route::Route;
 
 /// Events that wait for their reader. Changes behind them join, so none is lost.
@@ -30,6 +30,8 @@ const ROUND: Duration = Duration::from_millis(500);
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The first bytes of a stream, which leave at once: when to connect again.
+const RETRY: &str = "retry: 1000\n\n";
 
 /// The sending end of a stream.
 struct Events {
@@ -128,6 +130,10 @@ struct Watched {
 impl Watched {
     fn begin(gate: &Gate, asked: &Asked) -> Result<Watched, Error> {
         let name = asked.path[2].clone();
+        match gate.client.run(|tx| read(tx, &name).map(drop)) {
+            Ok(()) | Err(Error::NotFound(_)) => {}
+            Err(e) => return Err(e),
+        }
         let last = asked.header(&LAST_EVENT_ID).map(str::to_string).or_else(|| asked.parameter("since"));
         let since: Option<Token> = last.as_ref().and_then(|text| text.parse().ok());
         let start = |since: Option<Token>| {
@@ -147,9 +153,7 @@ impl Watched {
     /// Tells changes until nobody reads, or the gateway stops.
     fn tell(mut self, gate: &Gate, events: &mut Events) {
         let (at, first) = (self.watch.token(), if self.anew { "anew" } else { "state" });
-        if !events.send("retry: 1000\n\n".into())
-            || !self.resumes && !self.tell_state(gate, events, at, first)
-        {
+        if !events.send(RETRY.into()) || !self.resumes && !self.tell_state(gate, events, at, first) {
             return;
         }
         while !gate.is_stopped() && events.pass() {
@@ -171,15 +175,14 @@ impl Watched {
 
     /// Tells the state at a token or behind it.
     fn tell_state(&self, gate: &Gate, events: &mut Events, at: Token, name: &str) -> bool {
-        let read = gate.client.transaction().at_least(at).run(|tx| {
-            let oref = located(tx, &self.name)?;
-            Ok(stored(tx, oref)?.map(|(layout, object)| shown(oref, &layout, &object)))
-        });
-        match read {
-            Ok(Some(state)) => events.tell(Some(at), name, &state),
-            Ok(None) | Err(Error::NotFound(_)) => {
-                events.tell(Some(at), "absent", &json!({ "name": self.name }))
-            }
+        let state = gate
+            .client
+            .transaction()
+            .at_least(at)
+            .run(|tx| read(tx, &self.name).map(|(oref, layout, object)| shown(oref, &layout, &object)));
+        match state {
+            Ok(state) => events.tell(Some(at), name, &state),
+            Err(Error::NotFound(_)) => events.tell(Some(at), "absent", &json!({ "name": self.name })),
             Err(e) => {
                 // The reader comes back for what it was not told.
                 events.tell(None, "error", &json!({ "error": e.to_string(), "next": "connect again" }));

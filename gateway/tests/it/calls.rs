@@ -98,6 +98,34 @@ fn keys_that_cannot_be_read_execute_nothing() {
 }
 
 #[test]
+fn kept_answers_are_refused_by_reference() {
+    let world = World::new();
+    let secret = "secret-note ".repeat(1_000);
+    let first =
+        post_under(&world, "alice-secret-key", "/v1/services/Clock/echo", &json!([secret]).to_string());
+    assert_eq!(first.json()["gives"], secret, "{}", first.status);
+    let mut kept = 0;
+    for (page, slot) in (1..PAGES).flat_map(|page| (0..SLOTS).map(move |slot| (page, slot))) {
+        let got = world.get(&format!("/v1/objects/{page}.{slot}"));
+        assert!(!got.body.contains("secret-"), "{page}.{slot}: {}", got.body);
+        kept += usize::from(got.status == 403);
+        if got.status == 403 {
+            assert_eq!(world.get(&format!("/v1/watch/{page}.{slot}")).status, 403);
+        }
+    }
+    // The keys, the key, and the parts of its answer.
+    assert!(kept > 2 + secret.len() / 1_024, "{kept}");
+    let again =
+        post_under(&world, "alice-secret-key", "/v1/services/Clock/echo", &json!([secret]).to_string());
+    assert_eq!(again.body, first.body);
+    assert!(!world.get("/openapi.json").body.contains("gateway.Key"));
+}
+
+/// More than the space has.
+const PAGES: u32 = 12;
+const SLOTS: u32 = 48;
+
+#[test]
 fn bodies_that_would_be_misread_are_refused() {
     let world = World::new();
     let twice = world.post("/v1/objects/purse/pay", r#"{"cents": 1, "cents": 2}"#);
