@@ -30,6 +30,7 @@ const ROUND: Duration = Duration::from_millis(500);
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// The first bytes of a stream, which leave at once: when to connect again.
 const RETRY: &str = "retry: 1000\n\n";
 
@@ -87,7 +88,8 @@ impl Gate {
             (Ok(_), Ok(Ok(()))) => {
                 let mut answer = Response::new(Content::Events(events));
                 answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-                with(answer, CACHE_CONTROL, "no-store")
+                // A proxy that gathers an answer, as nginx does by default, would hold events back.
+                with(with(answer, CACHE_CONTROL, "no-store"), ACCEL_BUFFERING, "no")
             }
             (Ok(_), Ok(Err(e))) => answer::error(&e),
             _ => {
@@ -97,6 +99,9 @@ impl Gate {
     }
 
     fn tell_status(&self, events: &mut Events) {
+        if !events.send(RETRY.into()) {
+            return;
+        }
         loop {
             let (name, data) = match self.status() {
                 Ok(status) => ("status", status),

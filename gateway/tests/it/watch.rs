@@ -1,6 +1,6 @@
 //! Streams of events.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
@@ -22,6 +22,10 @@ impl Stream {
         let mut stream = BufReader::new(send(world.at(), "GET", path, headers, "").unwrap());
         let (status, headers) = head(&mut stream).unwrap();
         assert_eq!((status, headers["content-type"].as_str()), (200, "text/event-stream"));
+        // A proxy passes events on as they come, and the first bytes are there before there is an event.
+        assert_eq!(headers.get("x-accel-buffering").map(String::as_str), Some("no"));
+        let mut lines = stream.by_ref().lines().map_while(Result::ok).filter(|line| line.contains(": "));
+        assert_eq!(lines.next().as_deref(), Some("retry: 1000"));
         Stream(stream)
     }
 
