@@ -1,16 +1,18 @@
 //! Counters for Prometheus: at each scrape the server's status, in Prometheus' words.
 //!
 //! The server is asked as by any client that has no session, so a scrape costs what `tercel stat` costs, and
-//! nothing while nobody scrapes. Scrapes are answered one after the other, each within a bounded time.
+//! nothing while nobody scrapes. A connection has a thread of its own and a bounded time, so that one that
+//! says nothing keeps no scrape waiting.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::Address;
-use tercel_gateway::status::OPEN_METRICS;
+use tercel_gateway::exposition::Exposition;
 use tercel_term::fail::Failure;
 
 /// The door at which scrapes come.
@@ -39,12 +41,11 @@ impl Metrics {
     pub fn serve(self, of: Address) -> io::Result<()> {
         let Metrics(listener) = self;
         thread::Builder::new().name("tercel-metrics".into()).spawn(move || {
+            let mut peers = Peers::default();
             for stream in listener.incoming() {
-                match stream {
-                    // A peer that is gone is answered by nobody.
-                    Ok(stream) => _ = answer(stream, &of),
-                    // Descriptors may have run out.
-                    Err(_) => thread::sleep(PAUSE),
+                // Descriptors or threads may have run out.
+                if stream.and_then(|stream| peers.take(stream, &of)).is_err() {
+                    thread::sleep(PAUSE);
                 }
             }
         })?;
@@ -52,15 +53,44 @@ impl Metrics {
     }
 }
 
+/// The connections that are being answered, the oldest first.
+#[derive(Default)]
+struct Peers(VecDeque<(TcpStream, JoinHandle<()>)>);
+
+impl Peers {
+    /// Answers one more. If there are too many, the oldest ends: it had more time than any other.
+    fn take(&mut self, stream: TcpStream, of: &Address) -> io::Result<()> {
+        let Peers(all) = self;
+        all.retain(|(_, thread)| !thread.is_finished());
+        if all.len() >= AT_ONCE_MAX
+            && let Some((oldest, thread)) = all.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+            let _ = thread.join();
+        }
+        let (kept, mut stream, of) = (stream.try_clone()?, stream, of.clone());
+        let thread = thread::Builder::new().name("tercel-scrape".into()).spawn(move || {
+            // A peer that is gone is answered by nobody. The connection is kept by another descriptor, too.
+            let _ = answer(&mut stream, &of);
+            let _ = stream.shutdown(Shutdown::Both);
+        })?;
+        all.push_back((kept, thread));
+        Ok(())
+    }
+}
+
 /// Answers one request, then closes.
-fn answer(mut stream: TcpStream, of: &Address) -> io::Result<()> {
-    let head = head(&mut stream)?;
+fn answer(stream: &mut TcpStream, of: &Address) -> io::Result<()> {
+    let head = head(stream)?;
     let mut words = head.split(' ');
     let (status, kind, body) = match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => match scrape(of) {
-            Ok(body) => ("200 OK", OPEN_METRICS, body),
-            Err(why) => ("503 Service Unavailable", PLAIN, why),
-        },
+        (Some("GET"), Some("/metrics")) => {
+            let form = Exposition::accepted(&accepts(&head));
+            match scrape(of) {
+                Ok(body) => ("200 OK", form.content_type(), form.of(body)),
+                Err(why) => ("503 Service Unavailable", PLAIN, why),
+            }
+        }
         (Some("GET"), Some(_)) => ("404 Not Found", PLAIN, "counters are at /metrics\n".into()),
         _ => ("405 Method Not Allowed", PLAIN, "only GET is answered\n".into()),
     };
@@ -70,6 +100,14 @@ fn answer(mut stream: TcpStream, of: &Address) -> io::Result<()> {
     );
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())
+}
+
+/// The types of answers that a request takes, as its head says.
+fn accepts(head: &str) -> String {
+    let fields = head.lines().filter_map(|line| line.split_once(':'));
+    let accepts =
+        fields.filter(|(name, _)| name.eq_ignore_ascii_case("accept")).map(|(_, kinds)| kinds.trim());
+    accepts.collect::<Vec<_>>().join(",")
 }
 
 /// The head of a request, which is there within a bounded time and room.
@@ -89,7 +127,7 @@ fn head(stream: &mut TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// The server's status in the OpenMetrics text format.
+/// The server's status as OpenMetrics.
 fn scrape(of: &Address) -> Result<String, String> {
     let status = tercel::group::status_of(of, PATIENCE).map_err(|e| format!("{e}\n"))?;
     let status: Value = serde_json::from_str(&status).map_err(|e| format!("{e}\n"))?;
@@ -103,3 +141,5 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause after a connection that could not be taken.
 const PAUSE: Duration = Duration::from_millis(100);
 const HEAD_BYTES_MAX: usize = 8 << 10;
+/// Connections that are answered at once: scrapers are few.
+const AT_ONCE_MAX: usize = 16;

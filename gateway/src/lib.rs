@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`json`] | objects, calls and interfaces as JSON; the command shows them in the same form |
 //! | [`status`] | a server's status, for people and for Prometheus |
+//! | [`exposition`] | the texts that Prometheus and others scrape |
 //! | `http` | connections, their bounds, and the way of a request |
 //! | `route`, `routes` | the routes, and what is answered at each |
 //! | `asked`, `answer` | a request; an answer, and errors as answers |
@@ -25,6 +26,7 @@ mod asked;
 mod calls;
 mod claims;
 mod counts;
+pub mod exposition;
 mod gate;
 mod http;
 pub mod json;

@@ -27,7 +27,7 @@ impl Gate {
             Route::Status => {
                 self.status().map(|status| answer::json(StatusCode::OK, &status)).map_err(Wrong::from)
             }
-            Route::Metrics => Ok(self.metrics()),
+            Route::Metrics => Ok(self.metrics(asked)),
             Route::Roots => self.roots(asked),
             Route::Object => self.object(asked, PATIENCE),
             Route::Services => self.services(),

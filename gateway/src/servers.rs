@@ -10,9 +10,11 @@ use tercel::group::{health_of, status_of};
 use tercel::{Address, Error, Health, HealthState};
 
 use crate::answer::{self, Answer, of_type, refused};
+use crate::asked::Asked;
+use crate::exposition::Exposition;
 use crate::gate::Gate;
 use crate::json::call::Wrong;
-use crate::status::{self, OPEN_METRICS};
+use crate::status;
 
 impl Gate {
     /// The first good answer of a server, else the last that there was. All are asked at once.
@@ -60,9 +62,10 @@ impl Gate {
     }
 
     /// The counts of the gateway, and of the servers if they answer.
-    pub fn metrics(&self) -> Answer {
+    pub fn metrics(&self, asked: &Asked) -> Answer {
+        let form = Exposition::accepted(&asked.accepts());
         match status::scraped(self.status().ok(), |registry| self.counts.register(registry)) {
-            Ok(body) => of_type(StatusCode::OK, OPEN_METRICS, body),
+            Ok(body) => of_type(StatusCode::OK, form.content_type(), form.of(body)),
             Err(e) => refused(StatusCode::INTERNAL_SERVER_ERROR, &format!("counters: {e}"), "report it"),
         }
     }

@@ -7,10 +7,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tercel::{Health, HealthState};
 
-/// The type of the text that [`scraped`] gives.
-pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// A status in the OpenMetrics text format, if there is one, and what else registers itself.
+/// A status as OpenMetrics, if there is one, and what else registers itself.
 ///
 /// # Errors
 /// If it cannot be written, which it always can.

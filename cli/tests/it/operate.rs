@@ -112,6 +112,26 @@ fn watchdog_hears_of_a_loop_that_turns() {
     assert!(server.wait().unwrap().success());
 }
 
+#[test]
+fn idle_peers_keep_no_scrape_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, metrics) = (dir.path().join("space").display().to_string(), free());
+    let _server = Serving::start_with(&data, &["--listen", "127.0.0.1:0", "--metrics", &metrics]);
+    let _idle: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&metrics).unwrap()).collect();
+    let begun = Instant::now();
+    assert!(get(&metrics, "/metrics").starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let mut stream = TcpStream::connect(&metrics).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nACCEPT: text/plain;version=0.0.4\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("\r\nContent-Type: text/plain; version=0.0.4"), "{answer}");
+    assert!(
+        answer.contains("# TYPE tercel_commits_total counter\n") && !answer.contains("# EOF"),
+        "{answer}"
+    );
+}
+
 fn terminate(process: u32) {
     assert!(Command::new("kill").arg(process.to_string()).status().unwrap().success());
 }

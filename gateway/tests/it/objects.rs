@@ -86,6 +86,11 @@ fn state_of_servers_and_counters_are_told() {
     ] {
         assert!(metrics.body.lines().any(|has| has == line), "{line} is not in:\n{}", metrics.body);
     }
+    let accept = [("Accept", "text/plain;version=0.0.4")];
+    let text = request(world.at(), "GET", "/metrics", &accept, "");
+    assert_eq!(text.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    assert!(text.body.contains("\n# TYPE tercel_commits_total counter\ntercel_commits_total "), "{text:?}");
+    assert!(!text.body.contains("# EOF"), "{text:?}");
     let console = world.get("/");
     assert!(console.header("content-security-policy").contains("frame-ancestors 'none'"), "{console:?}");
     assert!(console.header("content-type").starts_with("text/html") && console.body.contains("/v1/roots"));
