@@ -120,7 +120,17 @@ fn description_names_what_can_be_called() {
     assert_eq!(schemas["Purse"]["properties"]["friends"]["type"], "array");
     let pay = &described["paths"]["/v1/objects/{object}/Account.pay"]["post"];
     let takes = &pay["requestBody"]["content"]["application/json"]["schema"];
-    assert_eq!(takes["properties"]["cents"]["type"], "integer");
+    let cents = &takes["properties"]["cents"];
+    assert_eq!((&cents["type"], &cents["format"]), (&json!("integer"), &json!("int64")));
+    assert_eq!((&takes["required"], &pay["requestBody"]["required"]), (&json!(["cents"]), &json!(true)));
+    let key = &pay["parameters"][0]["schema"];
+    assert_eq!((&key["maxLength"], &key["pattern"]), (&json!(128), &json!("^[!-~]+$")));
+    let add = &described["paths"]["/v1/services/Clock/add"]["post"]["requestBody"]["content"];
+    let a = &add["application/json"]["schema"]["properties"]["a"];
+    assert_eq!((&a["format"], &a["x-unsigned"]), (&json!("int64"), &json!(true)));
+    assert_eq!(a["maximum"], u64::MAX);
+    let tick = &described["paths"]["/v1/services/Clock/tick"]["post"]["requestBody"];
+    assert_eq!(tick["required"], false);
     let fails = &pay["responses"]["422"]["content"]["application/json"]["schema"];
     assert_eq!(fails["properties"]["fails"]["$ref"], "#/components/schemas/Overdrawn");
     assert!(schemas["Overdrawn"]["properties"]["short"].is_object());
@@ -131,6 +141,15 @@ fn description_names_what_can_be_called() {
         let name = rest.split('"').next().unwrap();
         assert!(schemas[name].is_object(), "{name}");
     }
+    // Every answer says what is in it.
+    for (path, item) in described["paths"].as_object().unwrap() {
+        for (_, operation) in item.as_object().unwrap() {
+            assert!(operation["responses"]["200"]["content"].is_object(), "{path}");
+            assert!(operation["operationId"].is_string(), "{path}");
+        }
+    }
+    let fresh = &described["paths"]["/v1/roots"]["get"]["parameters"][0]["schema"];
+    assert!(fresh["pattern"].is_string(), "{fresh}");
     // Each route of the description is there.
     for (path, item) in described["paths"].as_object().unwrap() {
         let path = path.replace("{object}", "purse");
