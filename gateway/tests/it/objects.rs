@@ -92,6 +92,8 @@ fn state_of_servers_and_counters_are_told() {
     assert!(text.body.contains("\n# TYPE tercel_commits_total counter\ntercel_commits_total "), "{text:?}");
     assert!(!text.body.contains("# EOF"), "{text:?}");
     let console = world.get("/");
+    // It reads numbers as they were sent: `JSON.parse` alone would round them.
+    assert!(!console.body.contains(".json()") && console.body.matches("JSON.parse(").count() == 1);
     assert!(console.header("content-security-policy").contains("frame-ancestors 'none'"), "{console:?}");
     assert!(console.header("content-type").starts_with("text/html") && console.body.contains("/v1/roots"));
 }
