@@ -1,9 +1,10 @@
 //! `tercel gateway`.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
-use tercel::{Address, AddressError};
+use tercel::{Address, AddressError, Error};
 use tercel_gateway::{Config, Gateway, StartError};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::raise_descriptors;
@@ -19,7 +20,7 @@ pub fn run(args: &args::Gateway) -> Outcome {
         ([], None) => Address::default_tcp().into(),
         (named, _) => named.join(",").parse().map_err(wrong)?,
     };
-    let signals = Signals::take()?;
+    let told = Signals::take()?.first()?;
     raise_descriptors();
     let config = Config {
         is_public: args.public,
@@ -27,15 +28,37 @@ pub fn run(args: &args::Gateway) -> Outcome {
         drain: Duration::from_secs(args.drain.into()),
         ..Config::new(servers, &args.listen)
     };
-    let gateway = Gateway::start(config).map_err(|e| match e {
-        StartError::Space(e) => Failure::at_server(e, "SERVER"),
-        e => Failure::of_sentence(&e.to_string()),
-    })?;
+    let end = Instant::now() + Duration::from_secs(args.wait.into());
+    let Some(gateway) = start(&config, &told, end)? else { return Ok(ExitCode::SUCCESS) };
     say!("listening on http://{}", gateway.address());
     tercel_term::notify::tell("READY=1");
-    signals.wait();
+    let _ = told.recv();
     tercel_term::notify::tell("STOPPING=1");
     gateway.stop();
     say!("stopped");
     Ok(ExitCode::SUCCESS)
 }
+
+/// Starts it once a server answers, and says that it waits for one. None if it is told to stop before.
+fn start(config: &Config, told: &Receiver<()>, end: Instant) -> Result<Option<Gateway>, Failure> {
+    let mut is_told = false;
+    loop {
+        match Gateway::start(config.clone()) {
+            Ok(gateway) => return Ok(Some(gateway)),
+            Err(StartError::Space(Error::Unavailable(why))) if Instant::now() < end => {
+                if !is_told {
+                    eprintln!("no server answers ({why}); trying again");
+                }
+                is_told = true;
+            }
+            Err(StartError::Space(e)) => return Err(Failure::at_server(e, "SERVER")),
+            Err(e) => return Err(Failure::of_sentence(&e.to_string())),
+        }
+        if told.recv_timeout(STEP.min(end.saturating_duration_since(Instant::now()))).is_ok() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Time between two attempts.
+const STEP: Duration = Duration::from_millis(500);

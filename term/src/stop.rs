@@ -37,9 +37,18 @@ impl Signals {
         Ok(Signals(iterator::Signals::new([SIGINT, SIGTERM])?))
     }
 
-    /// Waits for the first of them.
-    pub fn wait(mut self) {
-        self.0.forever().next();
+    /// Tells of the first of them.
+    ///
+    /// # Errors
+    /// If the system has no thread for it.
+    pub fn first(mut self) -> io::Result<Receiver<()>> {
+        let (tell, told) = mpsc::channel();
+        thread::Builder::new().name("tercel-signals".into()).spawn(move || {
+            self.0.forever().next();
+            // None may wait for it any more.
+            let _ = tell.send(());
+        })?;
+        Ok(told)
     }
 
     /// Waits until the server has stopped, by a signal or by itself. From the first signal on it has `drain`
@@ -51,6 +60,7 @@ impl Signals {
         let (handle, stopper) = (self.0.handle(), server.stopper());
         let is_told = Arc::new(AtomicBool::new(false));
         let told = is_told.clone();
+        let (over, is_over) = mpsc::channel();
         let watcher = thread::spawn(move || {
             let mut signals = self.0.forever();
             if signals.next().is_none() {
@@ -60,13 +70,13 @@ impl Signals {
             let second = stopper.clone();
             let drainer = thread::spawn(move || drain_and_stop(&stopper, drain, &is_over));
             if signals.next().is_some() {
-        let (over, is_over) = mpsc::channel();
                 second.stop();
             }
             let _ = drainer.join();
         });
         let result = server.wait();
         handle.close();
+        drop(over);
         let _ = watcher.join();
         match result {
             // It has a copy, and is not to go on with it.
@@ -76,10 +86,10 @@ impl Signals {
     }
 }
 
-        drop(over);
 /// Ends the server within a time, whatever it waits for. `is_over` tells when it has ended.
 fn drain_and_stop(stopper: &Stopper, within: Duration, is_over: &Receiver<()>) {
     notify::tell("STOPPING=1");
+    let end = Instant::now() + within.max(STORES_MIN);
     if !within.is_zero() {
         let silent = within.min(SILENCE);
         if !stopper.drain(silent) {
@@ -89,18 +99,17 @@ fn drain_and_stop(stopper: &Stopper, within: Duration, is_over: &Receiver<()>) {
             );
             if !stopper.drain(within - silent) {
                 eprintln!("it ends now: calls that are under way are broken off");
-    let end = Instant::now() + within.max(STORES_MIN);
             }
         }
     }
     stopper.stop();
-}
-
-/// Calls mostly end within it, and then nothing is said.
-const SILENCE: Duration = Duration::from_millis(200);
     let _ = is_over.recv_timeout(end.saturating_duration_since(Instant::now()).max(STORES_MIN));
     // What is not stored by now is in the log.
     stopper.stop();
+}
+
 /// The least time to store what is in memory: mostly it takes less.
 const STORES_MIN: Duration = Duration::from_secs(1);
 
+/// Calls mostly end within it, and then nothing is said.
+const SILENCE: Duration = Duration::from_millis(200);

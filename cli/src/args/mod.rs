@@ -475,6 +475,9 @@ pub struct Gateway {
     /// The client's cache, such as 64M or 1G: from 1M to 8G
     #[arg(long, value_name = "BYTES", value_parser = cache_bytes, default_value = "64M")]
     pub cache: usize,
+    /// Seconds to wait at the start for a server that answers, up to 3600
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "30")]
+    pub wait: u32,
     /// Seconds that requests under way have to end at SIGTERM or SIGINT, up to 3600
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "25")]
     pub drain: u32,

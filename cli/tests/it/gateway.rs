@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use crate::common::{Serving, err, imported, in_one_line, out, tercel};
+use crate::common::{Serving, err, free, imported, in_one_line, out, tercel};
 
 fn get(at: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(at).unwrap();
@@ -39,6 +39,24 @@ fn gateway_answers_until_it_is_told_to_stop() {
 }
 
 #[test]
+fn gateway_waits_for_its_server() {
+    let (_dir, space) = imported();
+    let at = free();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tercel"));
+    command.args(["gateway", &at, "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut gateway = command.spawn().unwrap();
+    let waits = BufReader::new(gateway.stderr.take().unwrap()).lines().next().unwrap().unwrap();
+    assert!(waits.contains("no server answers") && waits.contains("trying again"), "{waits}");
+    let _server = Serving::start_with(&space, &["--listen", &at]);
+    let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    let shown = get(line.strip_prefix("listening on http://").unwrap(), "/v1/objects/debian");
+    assert!(shown.starts_with("HTTP/1.1 200"), "{shown}");
+    gateway.kill().unwrap();
+    gateway.wait().unwrap();
+}
+
+#[test]
 fn gateway_that_cannot_begin_says_why() {
     let (_dir, space) = imported();
     let server = Serving::start(&space);
@@ -47,7 +65,7 @@ fn gateway_that_cannot_begin_says_why() {
     assert!(said.contains("nothing is encrypted") && said.contains("--public"), "{said}");
     let said = refused(&[&server.1, "--listen", &server.1]);
     assert!(said.contains("name HOST:PORT that is free"), "{said}");
-    let said = refused(&["127.0.0.1:1"]);
+    let said = refused(&["127.0.0.1:1", "--wait", "0"]);
     assert!(said.contains("tercel serve --data DIR"), "{said}");
     assert!(refused(&["nowhere"]).contains("SERVER: "));
 }
