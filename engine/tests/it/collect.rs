@@ -435,7 +435,7 @@ fn linked(w: &World, n: usize) -> Vec<Ref<Thing>> {
     for some in things.chunks(50) {
         w.run(0, |tx| {
             for thing in some {
-                tx.set_root(&format!("{}", thing.oref()), *thing)?;
+                tx.set_root(&thing.oref().to_string().replace('.', "-"), *thing)?;
             }
             Ok(())
         })
@@ -465,7 +465,8 @@ fn thin_out(w: &World, things: &[Ref<Thing>]) -> (Vec<Numbered>, Vec<Numbered>) 
     let (stay, go): (Vec<_>, Vec<_>) = things.iter().copied().enumerate().partition(|(i, _)| i % 5 == 0);
     for some in go.chunks(50) {
         w.run(0, |tx| {
-            some.iter().try_for_each(|(_, r)| tx.remove_root(&format!("{}", r.oref())).map(|_| ()))
+            some.iter()
+                .try_for_each(|(_, r)| tx.remove_root(&r.oref().to_string().replace('.', "-")).map(|_| ()))
         })
         .unwrap();
     }
@@ -543,7 +544,7 @@ fn page_whose_client_left_without_a_word_is_used_again_only_when_it_is_empty() {
     let reserved = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
     crate::places::end_session(&w, 0);
     for r in &things[1..] {
-        w.run(1, |tx| tx.remove_root(&format!("{}", r.oref())).map(|_| ())).unwrap();
+        w.run(1, |tx| tx.remove_root(&r.oref().to_string().replace('.', "-")).map(|_| ())).unwrap();
     }
     w.pass_ms(10_000);
     collect(&w);
