@@ -83,7 +83,7 @@ pub fn is_kept(class: &str) -> bool {
 
 /// The state of a key that was to be claimed.
 enum Claim {
-    /// It is the caller's, on that day.
+    /// The key is the caller's, on that day.
     Taken(Ref<Key>, u64),
     /// Another request has it, without an answer so far.
     Open,

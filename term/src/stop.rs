@@ -104,7 +104,7 @@ fn drain_and_stop(stopper: &Stopper, within: Duration, is_over: &Receiver<()>) {
     }
     stopper.stop();
     let _ = is_over.recv_timeout(end.saturating_duration_since(Instant::now()).max(STORES_MIN));
-    // What is not stored by now is in the log.
+    // The log has everything that is not stored by now.
     stopper.stop();
 }
 

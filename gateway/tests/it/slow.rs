@@ -54,7 +54,7 @@ fn answers_that_are_not_taken_keep_no_place() {
 /// More than requests that may be in flight, and more than there is memory for.
 const PEERS: usize = 70;
 const ANSWER_BYTES: usize = 2 << 20;
-/// As the guide says.
+/// The time that the guide names.
 const ALL_ANSWERS_BYTES: usize = 64 << 20;
 
 #[test]
@@ -69,7 +69,7 @@ fn silent_peers_give_way_to_others() {
     drop(silent);
 }
 
-/// As many as the guide says.
+/// The number that the guide names.
 const CONNECTIONS: usize = 1_024;
 
 #[test]

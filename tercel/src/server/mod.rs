@@ -434,7 +434,7 @@ pub(crate) enum Post {
     Says(ViewId, JobId, Said),
     /// No new calls are to be begun; it is to be said when none is under way.
     Drain(mpsc::Sender<()>),
-    /// It is to be said that the loop turns.
+    /// The loop says that it turns.
     Turn(mpsc::Sender<()>),
     Stop,
 }

@@ -24,7 +24,7 @@ pub(super) struct End {
     pub(super) failed: Option<String>,
     /// It stops, by then at the latest.
     pub(super) by: Option<Instant>,
-    /// What was visible when that began.
+    /// The stamp that was visible when the stop began.
     begun: Stamp,
     /// A copy of the space takes the place of pages and log when this process has let go of them.
     pub(super) adopts: bool,
