@@ -60,7 +60,7 @@ pub fn of_type(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -
 
 /// An answer in JSON.
 pub fn json(status: StatusCode, body: &Value) -> Answer {
-    of_type(status, "application/json", body.to_string())
+    of_type(status, "application/json", serde_json::to_vec(body).expect("its keys are texts"))
 }
 
 /// The same answer with a header, whose value is of visible characters.

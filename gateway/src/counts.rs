@@ -1,5 +1,6 @@
 //! Requests by route and outcome, and their times.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
@@ -16,21 +17,35 @@ type Label = (&'static str, &'static str);
 pub struct Counts {
     requests: Family<[Label; 2], Counter>,
     seconds: Family<[Label; 1], Histogram, fn() -> Histogram>,
+    /// The rows of each route that was asked for: to find one in its family takes a lock and a hash.
+    rows: [Rows; Route::ALL.len()],
 }
+
+/// The rows of a route: its requests by outcome, and their times.
+#[derive(Debug, Default)]
+struct Rows {
+    requests: [OnceLock<Counter>; OUTCOMES.len()],
+    seconds: OnceLock<Histogram>,
+}
+
+const OUTCOMES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 impl Counts {
     pub fn new() -> Counts {
         // A hit of the cache, a call at a server on this host, one on another, one that waited.
         let bounds = || Histogram::new([0.000_05, 0.000_2, 0.001, 0.005, 0.02, 0.1, 1.0, 10.0]);
-        Counts { requests: Family::default(), seconds: Family::new_with_constructor(bounds) }
+        let (requests, seconds) = (Family::default(), Family::new_with_constructor(bounds as fn() -> _));
+        Counts { requests, seconds, rows: Default::default() }
     }
 
     /// A request was answered.
     pub fn count(&self, route: Route, status: u16, took: Duration) {
-        let outcome = ["1xx", "2xx", "3xx", "4xx", "5xx"][(status as usize / 100).clamp(1, 5) - 1];
-        let route = ("route", route.name());
-        self.requests.get_or_create(&[route, ("outcome", outcome)]).inc();
-        self.seconds.get_or_create(&[route]).observe(took.as_secs_f64());
+        let outcome = (status as usize / 100).clamp(1, OUTCOMES.len()) - 1;
+        let (rows, route) = (&self.rows[route as usize], ("route", route.name()));
+        let labels = [route, ("outcome", OUTCOMES[outcome])];
+        rows.requests[outcome].get_or_init(|| self.requests.get_or_create(&labels).clone()).inc();
+        let seconds = rows.seconds.get_or_init(|| self.seconds.get_or_create(&[route]).clone());
+        seconds.observe(took.as_secs_f64());
     }
 
     /// Has the counts be told to Prometheus.

@@ -145,7 +145,8 @@ async fn answer(
         ),
         Some(answer) => gate.room.hold(answer, link).await,
         None if asked.wants_events() => gate.clone().watch(asked).await,
-        None => waiting(gate, link, asked, body, idle).await,
+        // Its state is large, and an answer from the cache goes without.
+        None => Box::pin(waiting(gate, link, asked, body, idle)).await,
     };
     gate.counts.count(route, answer.status().as_u16(), begun.elapsed());
     Ok(answer)
