@@ -13,8 +13,8 @@ use tercel_wire::message::Refusal;
 
 use crate::consult::{Consult, Consulted};
 use crate::limits;
-use crate::order::Sealed;
 use crate::order::quorum::members::{Electorate, Members};
+use crate::order::{Found, Sealed};
 use crate::replica::saved::Saved;
 use crate::rpc::streams::{Said, Violation};
 use crate::rpc::{Job, JobDone, JobId, Offers, Services};
@@ -171,9 +171,8 @@ pub enum Input<'a> {
     Written(u32, LogPosition),
     /// The promise with this number, and every earlier one, is durable ([`Effect::Save`]).
     Saved(u64),
-    /// The answer to [`Effect::ReadLog`]: entries of the log from this position on, as many as were asked
-    /// for; none if the log begins later.
-    FoundLog(LogPosition, Vec<Sealed>),
+    /// The answer to [`Effect::ReadLog`] from this position on.
+    FoundLog(LogPosition, Found),
     /// A page was read: its bytes, or none if the store has no such page.
     Read(ViewId, PageId, Result<Option<Vec<u8>>, Unread>),
     /// The store has completed [`Effect::Install`].
@@ -228,8 +227,9 @@ pub enum Effect {
     Append(LogPosition, Sealed),
     /// Erase, durably, all records of the log above this position, those that wait to be written included.
     /// Nothing is appended before that is done. The host counts cuts from 1 since its process began: a batch
-    /// of the log has the number of cuts that were asked for before it, and [`Input::Written`] names that. A
-    /// cut that is done is reported by [`Input::Written`], too.
+    /// of the log has the number of cuts that were made before it, and [`Input::Written`] names that. A cut
+    /// that is done is reported by [`Input::Written`], too, unless a deeper one is to follow
+    /// ([`crate::order::log_queue`]).
     Cut(LogPosition),
     /// Remember durably, with this number, that this view is promised, and this electorate.
     Save(u64, ViewId, Option<Electorate>),

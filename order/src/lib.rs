@@ -21,9 +21,12 @@
 //! | [`solo`] | one node: it always leads, and an entry on its disk is stable |
 //! | [`quorum`] | a group of servers: an entry is stable once a quorum's disks have it |
 //!
+//! [`log_queue`] is the way of entries from a sequencer to its log, the same in hosts and worlds.
+//!
 //! [`ring`] orders messages of many senders, for programs. It is no sequencer of a space's entries yet.
 #![forbid(unsafe_code)]
 
+pub mod log_queue;
 pub mod quorum;
 pub mod ring;
 pub mod solo;
@@ -63,9 +66,8 @@ pub enum Input<'a> {
     Written(u32, LogPosition),
     /// The promise and the electorate with this number ([`Output::Save`]), and earlier ones, are durable.
     Saved(u64),
-    /// The answer to [`Output::Read`]: entries from that position on, as many as were asked for; none if the
-    /// log begins later.
-    Found(LogPosition, Vec<Sealed>),
+    /// The answer to [`Output::Read`] from that position on.
+    Found(LogPosition, Found),
     /// Another member's process has ended, or seems to have.
     Gone(MemberId),
     /// The server beside it can lead, or cannot: it is being recovered.
@@ -78,6 +80,24 @@ pub enum Input<'a> {
     Confirm(u64),
     /// Time passed.
     Time,
+}
+
+/// The findings in the own log from a position on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Entries from that position on, as many as were asked for, but at least one.
+    Entries(Vec<Sealed>),
+    /// The log begins later.
+    BeginsLater,
+    /// The entry is not on the disk now: the log is to be cut, or was while it was read.
+    NotNow,
+}
+
+impl Found {
+    /// The entries, if some were found.
+    pub fn entries(&self) -> &[Sealed] {
+        if let Found::Entries(entries) = self { entries } else { &[] }
+    }
 }
 
 /// Outputs of a sequencer.

@@ -366,7 +366,7 @@ impl Inner {
         let opened = node.open(recovery.replay_from()).unwrap();
         opened.replay(&mut recovery).unwrap();
         node.begin_alone(recovery, opened.log, (self.now, 7 + node.life), ()).unwrap();
-        self.history.extend(node.running.iter().flat_map(|running| running.unwritten.clone()));
+        self.history.extend(node.running.iter().flat_map(|running| running.queue.waiting().to_vec()));
         let word = node.sync().expect("a view begins with an entry");
         self.server_takes(word);
     }
@@ -374,10 +374,9 @@ impl Inner {
     /// Loses the server, and what of the log was not synced but for `kept` entries.
     pub fn crash(&mut self, kept: usize) {
         self.counts.crashes += 1;
-        if let Some(running) = &mut self.node.running {
-            running.unwritten.truncate(kept);
-        }
-        self.node.sync();
+        let batch = self.node.running.as_mut().and_then(|running| running.queue.take_batch());
+        let (entries, _) = batch.unwrap_or_default();
+        self.node.write(&entries[..kept.min(entries.len())]);
         if let Some(running) = self.node.running.take() {
             let last = running.synced;
             self.history.retain(|e| e.stamp <= last);
@@ -405,7 +404,7 @@ impl Inner {
     }
 
     fn crash_somehow(&mut self) {
-        let unsynced = self.node.running.as_ref().map_or(0, |running| running.unwritten.len());
+        let unsynced = self.node.running.as_ref().map_or(0, |running| running.queue.waiting().len());
         let kept = self.random.below(unsynced as u64 + 1) as usize;
         // What was being stored is stored or not.
         let is_install = |task: &Task| matches!(task, Task::Deed(Effect::Install { .. }));

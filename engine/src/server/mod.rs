@@ -122,9 +122,9 @@ impl Server {
             }
             Input::Written(cuts, position) => self.written(cuts, position),
             Input::Saved(number) => self.sequence(order::Input::Saved(number)),
-            Input::FoundLog(from, entries) => {
-                self.sessions(|s, cx| s.found_log(from, &entries, cx));
-                self.sequence(order::Input::Found(from, entries));
+            Input::FoundLog(from, found) => {
+                self.sessions(|s, cx| s.found_log(from, &found, cx));
+                self.sequence(order::Input::Found(from, found));
             }
             Input::Gone(member) => self.sequence(order::Input::Gone(member)),
             Input::Copied(view, end) => self.copied(view, end),

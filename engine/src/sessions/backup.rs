@@ -33,7 +33,7 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::order::quorum::Other;
 use crate::order::quorum::packet::put_entries;
-use crate::order::{self, Sealed};
+use crate::order::{self, Found};
 use crate::pages::has_objects;
 use crate::replica::saved::Saved;
 use crate::time::Now;
@@ -93,6 +93,8 @@ pub(super) struct LogPart {
     next: LogPosition,
     bytes_sent: usize,
     is_reading: bool,
+    /// That found nothing, for the log was just being cut, and is to begin anew after a while.
+    was_cut: bool,
     /// The entry of the copy's stamp was sent.
     is_sent: bool,
 }
@@ -148,7 +150,15 @@ impl Sessions {
             return cx.refuse(asked, Refusal::Unavailable, text);
         };
         let next = before.position.next();
-        let log = LogPart { replay_from, before, next, bytes_sent: 0, is_reading: false, is_sent: false };
+        let log = LogPart {
+            replay_from,
+            before,
+            next,
+            bytes_sent: 0,
+            is_reading: false,
+            was_cut: false,
+            is_sent: false,
+        };
         self.backup(asked, Some(log), cx);
     }
 
@@ -323,12 +333,16 @@ impl Sessions {
         }
     }
 
-    /// Entries of the log were read, perhaps for a copy. None came if the log begins later by now.
-    pub(crate) fn found_log(&mut self, from: LogPosition, entries: &[Sealed], cx: &mut Cx) {
+    /// The log was read, perhaps for a copy.
+    pub(crate) fn found_log(&mut self, from: LogPosition, found: &Found, cx: &mut Cx) {
         let Some(backup) = &mut self.backups.current else { return };
         let Some(log) = backup.log.as_mut().filter(|log| log.is_reading && log.next == from) else { return };
+        log.was_cut = *found == Found::NotNow;
+        if log.was_cut {
+            return;
+        }
         log.is_reading = false;
-        let stamp = backup.begun.stamp;
+        let (stamp, entries) = (backup.begun.stamp, found.entries());
         let entries = &entries[..entries.partition_point(|entry| entry.stamp <= stamp)];
         let Some(last) = entries.last() else {
             let text = "the log was made shorter meanwhile, for it is over its cap: begin again";
@@ -349,6 +363,9 @@ impl Sessions {
     /// for ever.
     pub(super) fn look_at_backup(&mut self, cx: &mut Cx) {
         let Some(b) = self.backups.current.as_mut().filter(|b| b.is_told) else { return };
+        if let Some(log) = b.log.as_mut().filter(|log| log.was_cut) {
+            (log.is_reading, log.was_cut) = (false, false);
+        }
         if cx.work.now.since_us(b.looked) < limits::BACKUP_WINDOW_US {
             return;
         }

@@ -264,6 +264,16 @@ OF_GROUPS {
     StableBeyondMatched,
     AckBeforeSync,
     StaleWritten,
+    /// A cut that was made is reported with the number of cuts that were asked for.
+    CutsCountedWhenAsked,
+    /// The log is told to be stable beyond what its disk has.
+    MarkBeyondDisk,
+    /// A reading of the log that found nothing is never asked for again.
+    ReadForgotten,
+    /// A member asks for votes by the newest list and the one at what is stable, and by none between.
+    AsksByTwoLists,
+    /// The time of a candidacy runs while its promise is being saved.
+    CandidacyEndsWhileSaving,
     OlderVoteSlot,
     SureByFirstMatch,
     ListNotSaved,

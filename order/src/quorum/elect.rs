@@ -29,14 +29,45 @@ pub(super) struct Candidate {
     votes: BTreeMap<MemberId, Vote>,
     /// The electorates of members with longer logs, in which they themselves do not vote.
     learn: BTreeMap<MemberId, Electorate>,
-    pub(super) until: Now,
+    begun: Now,
+    /// When it asks again, or gives up; none while its own promise is being saved: a disk that takes its time
+    /// costs no number.
+    pub(super) until: Option<Now>,
+    /// The time in which votes are to come.
+    wait_us: u64,
+    /// Times that it asked for votes.
+    asked: u32,
+    /// A member has promised another view of this number.
+    is_refused: bool,
+}
+
+/// The candidate whose view this member has promised: it has time to lead.
+#[derive(Debug)]
+pub(super) struct Backed {
+    by: MemberId,
+    /// None while the promise is being saved.
+    until: Option<Now>,
+}
+
+impl Backed {
+    fn is_over(&self, now: Now) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
 }
 
 impl Quorum {
     /// When it asks, if nothing changes.
     pub(super) fn ask_at(&self) -> Option<Now> {
         // One that is removed may still be needed until the list that removes it is stable (thesis, 4.2.2).
-        let votes = self.lists.newest().votes(self.me) || self.lists.at(self.stable).votes(self.me);
+        // The lists between may have become stable, too.
+        let votes = match dropped(Rule::AsksByTwoLists) {
+            true => self.lists.newest().votes(self.me) || self.lists.at(self.stable).votes(self.me),
+            false => self.lists.any_votes(self.me),
+        };
+        let backs_until = match &self.promise.backed {
+            Some(backed) => backed.until?,
+            None => Now(0),
+        };
         let may = self.is_ready && votes;
         let followed = &self.followed;
         let suspected = match followed.gone {
@@ -46,7 +77,7 @@ impl Quorum {
             None => followed.heard.plus_us(self.config.deadline_us),
         };
         let in_turn = suspected.plus_us(u64::from(followed.rank) * self.config.stagger_us);
-        may.then(|| in_turn.max(followed.ask_after))
+        may.then(|| in_turn.max(followed.ask_after).max(backs_until))
     }
 
     /// Says whether it makes a quorum by itself.
@@ -81,7 +112,8 @@ impl Quorum {
         self.may(now, self.me, number, out);
     }
 
-    /// Another member asks. It is told yes if this one would vote, and hears no leader either.
+    /// Another member asks. It is told yes if this one would vote, hears no leader either, and knows of no
+    /// candidate that may become one.
     pub(super) fn asked(
         &mut self,
         now: Now,
@@ -90,8 +122,11 @@ impl Quorum {
         out: &mut Vec<Output>,
     ) {
         let promised = self.promise.view.number;
+        let backs_another = |backed: &Backed| backed.by != from && !backed.is_over(now);
         let hears_leader = match &self.role {
             Role::Leading(_) => true,
+            Role::Candidate(candidate) if candidate.may_lead(now) => true,
+            _ if self.promise.backed.as_ref().is_some_and(backs_another) => true,
             _ => {
                 let silent_us = now.since_us(self.followed.heard);
                 let is_heard = self.followed.gone.is_none() && silent_us < self.config.deadline_us;
@@ -131,10 +166,20 @@ impl Quorum {
         let number = self.heard_number.max(self.promise.view.number).saturating_add(1);
         let incarnation = 1 + self.random.below(u64::from(u32::MAX)) as u32;
         let view = ViewId::new(number, incarnation);
-        let until = now.plus_us(self.config.deadline_us + self.random.below(self.config.deadline_us));
+        let wait_us = self.config.deadline_us + self.random.below(self.config.deadline_us);
         let saving = self.promise(view, out);
-        let (votes, learn) = (BTreeMap::new(), BTreeMap::new());
-        self.role = Role::Candidate(Candidate { view, saving: Some(saving), votes, learn, until });
+        let candidate = Candidate {
+            view,
+            saving: Some(saving),
+            votes: BTreeMap::new(),
+            learn: BTreeMap::new(),
+            begun: now,
+            until: dropped(Rule::CandidacyEndsWhileSaving).then(|| now.plus_us(wait_us)),
+            wait_us,
+            asked: 0,
+            is_refused: false,
+        };
+        self.role = Role::Candidate(candidate);
         if dropped(Rule::VoteBeforeDurable) {
             self.saved(now, saving, out);
         }
@@ -144,6 +189,9 @@ impl Quorum {
     pub(super) fn saved(&mut self, now: Now, number: u64, out: &mut Vec<Output>) {
         self.promise.saved = self.promise.saved.max(number);
         if let Some((_, to)) = self.promise.owed.take_if(|(owed, _)| *owed <= number) {
+            if let Some(backed) = &mut self.promise.backed {
+                backed.until = Some(now.plus_us(self.config.deadline_us));
+            }
             self.tell_promise(to, out);
         }
         if self.lists.saving.is_some_and(|saving| saving <= number) {
@@ -154,9 +202,42 @@ impl Quorum {
         let Role::Candidate(candidate) = &mut self.role else { return };
         if candidate.saving.take_if(|saving| *saving <= number).is_some() {
             candidate.votes.insert(self.me, vote);
-            let packet = Packet::Vote { view: candidate.view, end: self.tail.end() };
-            self.send_to_all(&packet, self.connected().iter().map(|member| member.id), out);
+            // Other disks are mostly as fast as the own one.
+            candidate.wait_us += 2 * now.since_us(candidate.begun).min(SAVE_US_MAX);
+            self.ask_for_votes(now, out);
             self.count_votes(now, out);
+        }
+    }
+
+    fn ask_for_votes(&mut self, now: Now, out: &mut Vec<Output>) {
+        let Role::Candidate(candidate) = &mut self.role else { return };
+        candidate.asked += 1;
+        if !dropped(Rule::CandidacyEndsWhileSaving) {
+            candidate.until = Some(now.plus_us(candidate.wait_us));
+        }
+        let packet = Packet::Vote { view: candidate.view, end: self.tail.end() };
+        self.send_to_all(&packet, self.connected().iter().map(|member| member.id), out);
+    }
+
+    /// The time for votes is over. It asks again under the same number, for promises may still be on their
+    /// way to the disks, unless another candidate has some of them.
+    pub(super) fn wait_is_over(&mut self, now: Now, out: &mut Vec<Output>) {
+        let Role::Candidate(candidate) = &self.role else { return };
+        let is_outdone = candidate.is_refused || self.heard_number > candidate.view.number;
+        if is_outdone || candidate.asked >= ASKED_MAX || dropped(Rule::CandidacyEndsWhileSaving) {
+            return self.stand_down(now, out);
+        }
+        self.ask_for_votes(now, out);
+    }
+
+    /// A member has promised another view.
+    pub(super) fn refused(&mut self, now: Now, by: ViewId, out: &mut Vec<Output>) {
+        self.hear(by.number);
+        if by.number > self.promise.view.number {
+            return self.stand_down(now, out);
+        }
+        if let Role::Candidate(candidate) = &mut self.role {
+            candidate.is_refused |= by.number == candidate.view.number && by != candidate.view;
         }
     }
 
@@ -198,6 +279,8 @@ impl Quorum {
         self.followed.leave_for(now);
         let number = self.promise(view, out);
         self.promise.owed = Some((number, from));
+        self.promise.backed =
+            (!dropped(Rule::CandidacyEndsWhileSaving)).then_some(Backed { by: from, until: None });
         if dropped(Rule::VoteBeforeDurable) {
             self.saved(now, number, out);
         }
@@ -318,6 +401,27 @@ impl Quorum {
         (end.view.number, end.position) >= (ours.view.number, ours.position) || is_handed && is_enough
     }
 }
+
+impl Candidate {
+    /// Says whether others should wait for its view: nobody has refused, and the votes are not overdue.
+    fn may_lead(&self, now: Now) -> bool {
+        let is_due = self.until.is_some_and(|until| until <= now) || self.asked > 1;
+        !self.is_refused && !is_due && !dropped(Rule::CandidacyEndsWhileSaving)
+    }
+}
+
+impl Quorum {
+    /// The process of a candidate has ended.
+    pub(super) fn candidate_gone(&mut self, member: MemberId) {
+        self.promise.backed.take_if(|backed| backed.by == member);
+    }
+}
+
+/// Times that a candidate asks for votes under one number.
+const ASKED_MAX: u32 = 3;
+
+/// The longest save of a promise that a candidate expects others to take, in microseconds.
+const SAVE_US_MAX: u64 = 2_000_000;
 
 /// The number of times that the wait before the next attempt is doubled.
 const ATTEMPTS_DOUBLING: u32 = 6;

@@ -80,6 +80,8 @@ impl Quorum {
         let followed = &mut self.followed;
         (followed.leader, followed.heard, followed.said, followed.gone) = (Some(from), now, now, None);
         (followed.attempts, followed.ask_after) = (0, now);
+        self.promise.backed = None;
+        let followed = &mut self.followed;
         followed.round = followed.round.max(round);
         if append.rank != RANK_AS_BEFORE {
             followed.rank = append.rank;
@@ -246,6 +248,7 @@ impl Quorum {
 
     /// A member's process seems to have ended.
     pub(super) fn gone(&mut self, now: Now, member: MemberId) {
+        self.candidate_gone(member);
         if let Role::Leading(leading) = &mut self.role {
             leading.gone(member);
         } else if self.followed.leader == Some(member) {

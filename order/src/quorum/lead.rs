@@ -12,7 +12,7 @@ use super::members::{Member, Members};
 use super::packet::{Append, Contents, Packet, Vote, entry_bytes};
 use super::tail::{Tail, up_to};
 use super::{Config, HEARD_US, Other, Quorum, Role};
-use crate::{Lead, Output, Sealed};
+use crate::{Found, Lead, Output, Sealed};
 
 /// The leader of a view.
 #[derive(Debug)]
@@ -262,22 +262,30 @@ impl Quorum {
     }
 
     /// The log has answered what was read for members that lag.
-    pub(super) fn found(&mut self, now: Now, from: LogPosition, entries: Vec<Sealed>, out: &mut Vec<Output>) {
+    pub(super) fn found(&mut self, now: Now, from: LogPosition, found: Found, out: &mut Vec<Output>) {
         let Quorum { role: Role::Leading(leading), tail, config, stable, .. } = self else { return };
-        // An answer of before a cut may have other entries.
-        let is_ours =
-            |(i, entry): (usize, &Sealed)| tail.view_at(LogPosition(from.0 + i as u64)) == Some(entry.view);
-        if !entries.iter().enumerate().all(is_ours) {
-            return;
-        }
-        let entries = up_to(entries.into_iter(), config.packet_bytes);
         let Leading { view, others, round, .. } = &mut **leading;
-        for (id, other) in others.iter_mut().filter(|(_, other)| other.reading == Some(from)) {
-            other.reading = None;
-            if entries.is_empty() {
-                other.is_lost = true;
-                continue;
+        let reading = others.iter_mut().filter(|(_, other)| other.reading == Some(from));
+        let entries = match found {
+            Found::BeginsLater => {
+                return reading.for_each(|(_, other)| (other.reading, other.is_lost) = (None, true));
             }
+            Found::NotNow => Vec::new(),
+            // The log of before a cut may have had other entries there.
+            Found::Entries(entries) => {
+                let at = |i: usize| tail.view_at(LogPosition(from.0 + i as u64));
+                let entries =
+                    entries.into_iter().enumerate().take_while(|(i, entry)| at(*i) == Some(entry.view));
+                up_to(entries.map(|(_, entry)| entry), config.packet_bytes)
+            }
+        };
+        if entries.is_empty() {
+            // It is read again when the member answers next: heartbeats go on.
+            let is_over = !dropped(Rule::ReadForgotten);
+            return reading.filter(|_| is_over).for_each(|(_, other)| other.reading = None);
+        }
+        for (id, other) in reading {
+            other.reading = None;
             let last = LogPosition(from.0 + entries.len() as u64 - 1);
             let bytes = entries.iter().map(entry_bytes).sum();
             let packet = packet(tail, (*view, round), from, *stable, entries.clone());

@@ -267,6 +267,11 @@ impl Lists {
         &self.all[self.all.len() - 1].1
     }
 
+    /// Says whether a member votes by any list that may count.
+    pub(super) fn any_votes(&self, id: MemberId) -> bool {
+        self.all.iter().any(|(_, members)| members.votes(id))
+    }
+
     /// The position of the newest list.
     pub(super) fn newest_at(&self) -> LogPosition {
         self.all[self.all.len() - 1].0

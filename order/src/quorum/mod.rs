@@ -38,7 +38,7 @@ use tercel_wire::cursor::Reader;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId, Written};
 
 use crate::{Input, KIND_MEMBERS, Output, Sealed, Sequencer};
-use elect::{Asking, Candidate};
+use elect::{Asking, Backed, Candidate};
 use follow::Followed;
 pub use lead::HAND_OVER_US;
 use lead::Leading;
@@ -141,6 +141,8 @@ struct Promise {
     saved: u64,
     /// Who waits for a promise, by its number.
     owed: Option<(u64, MemberId)>,
+    /// The candidate that has it.
+    backed: Option<Backed>,
     /// The member that was last told to take the lead over, and the view in which this one led.
     handed: Option<(MemberId, ViewId)>,
     /// Why this member last wanted a view of its own.
@@ -247,6 +249,7 @@ impl Quorum {
                 number: 0,
                 saved: 0,
                 owed: None,
+                backed: None,
                 handed: None,
                 why: Why::NoLeader,
             },
@@ -414,12 +417,7 @@ impl Quorum {
             Packet::Append(append) => self.append(now, from, append, out),
             Packet::Acked { view, round, durable } => self.acked(now, from, view, (round, durable), out),
             Packet::Missing { view, round, log } => self.missing(now, from, view, (round, &log), out),
-            Packet::Higher { view } => {
-                self.hear(view.number);
-                if view.number > self.promise.view.number {
-                    self.stand_down(now, out);
-                }
-            }
+            Packet::Higher { view } => self.refused(now, view, out),
             Packet::TakeOver { view } => self.take_over(now, from, view, out),
             Packet::Learns { view, electorate } => self.learns(now, from, view, electorate, out),
             Packet::AskEnd { view, process } => self.say_end(from, view, process, out),
@@ -442,7 +440,7 @@ impl Quorum {
 
     /// Promises a view. Gives the number under which it is saved.
     fn promise(&mut self, view: ViewId, out: &mut Vec<Output>) -> u64 {
-        (self.promise.view, self.promise.owed) = (view, None);
+        (self.promise.view, self.promise.owed, self.promise.backed) = (view, None, None);
         self.hear(view.number);
         self.promise.number += 1;
         self.save(out);
@@ -554,7 +552,7 @@ impl Sequencer for Quorum {
             Input::Packet(from, bytes) => self.packet(now, from, bytes, out),
             Input::Written(cuts, position) => self.written(now, cuts, position, out),
             Input::Saved(number) => self.saved(now, number, out),
-            Input::Found(from, entries) => self.found(now, from, entries, out),
+            Input::Found(from, found) => self.found(now, from, found, out),
             Input::Gone(member) => self.gone(now, member),
             Input::MoveLead(to) => self.move_lead(now, to, out),
             Input::StandDown => self.stand_down(now, out),
@@ -573,7 +571,7 @@ impl Sequencer for Quorum {
         match &self.role {
             Role::Following => self.ask_at(),
             Role::Asking(asking) => Some(asking.until),
-            Role::Candidate(candidate) => Some(candidate.until),
+            Role::Candidate(candidate) => candidate.until,
             Role::Leading(leading) => leading.deadline(&self.config, self.me, self.lists.newest()),
         }
     }
@@ -583,10 +581,9 @@ impl Quorum {
     fn time(&mut self, now: Now, out: &mut Vec<Output>) {
         match &self.role {
             Role::Following if self.ask_at().is_some_and(|at| at <= now) => self.ask(now, false, out),
-            Role::Asking(Asking { until, .. }) | Role::Candidate(Candidate { until, .. })
-                if *until <= now =>
-            {
-                self.stand_down(now, out);
+            Role::Asking(Asking { until, .. }) if *until <= now => self.stand_down(now, out),
+            Role::Candidate(Candidate { until: Some(until), .. }) if *until <= now => {
+                self.wait_is_over(now, out);
             }
             Role::Leading(_) => self.lead_on(now, out),
             _ => {}

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tercel_engine::order::Found;
 use tercel_engine::order::quorum::Config;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::random::Random;
 use tercel_engine::server::{Effects, Input};
-use tercel_wire::id::{LogPosition, MemberId};
+use tercel_wire::id::{LogPosition, MemberId, Written};
 
 use super::node::INSTALL_SYNCS;
 use super::{DiskEvent, Event, Phase, World};
@@ -179,28 +180,30 @@ impl World {
     }
 
     /// A node reads its own log for a member that lags.
-    pub(super) fn read_log(&mut self, n: usize, from: LogPosition, bytes_max: usize) {
+    pub(super) fn read_log(&mut self, n: usize, from: LogPosition, bytes_max: usize, read: Written) {
         let process = &self.nodes[n];
         let Some(running) = &process.running else { return };
         let mut bytes = 0;
-        let is_there = from > running.log.begins();
-        let entries = process.ledger.between(LogPosition(from.0 - 1), process.ledger.durable).iter();
+        let entries = process.ledger.between(LogPosition(from.0 - 1), read.position).iter();
         let entries = entries.take_while(|entry| {
             let is_first = bytes == 0;
             bytes += 1 + entry.payload.len();
-            is_there && (is_first || bytes <= bytes_max)
+            is_first || bytes <= bytes_max
         });
-        let entries = entries.cloned().collect();
-        self.node_takes(n, Input::FoundLog(from, entries));
+        let found = match (running.queue.is_current(read), from > running.log.begins()) {
+            (true, true) => Found::Entries(entries.cloned().collect()),
+            (true, false) => Found::BeginsLater,
+            (false, _) => Found::NotNow,
+        };
+        self.node_takes(n, Input::FoundLog(from, found));
     }
 
     /// Once its disk has what is needed and the store is idle, a replica is recovered. The word of what the
     /// store did last may still be on its way.
     pub(super) fn recover_if_due(&mut self, n: usize) {
-        let durable = self.nodes[n].ledger.durable;
         let Some(running) = &mut self.nodes[n].running else { return };
         if !running.is_installing
-            && let Some(upto) = running.recovers.filter(|upto| *upto <= durable)
+            && let Some(upto) = running.recovers.filter(|upto| *upto <= running.queue.written())
         {
             running.is_installing = true;
             let us = self.disk_us(n) * INSTALL_SYNCS;

@@ -127,9 +127,12 @@ enum Event {
 enum DiskEvent {
     Sync(Written, Stamp),
     Synced(Written, Stamp),
+    /// The log is cut above a position; it was, and ends there.
+    Cut(LogPosition),
+    WasCut(LogPosition),
     /// A promise is saved; the log is read for another member; a replica is recovered.
     Voted,
-    ReadLog(LogPosition, usize),
+    ReadLog(LogPosition, usize, Written),
     Recovered(LogPosition),
     Deed(Effect),
     Word(Input<'static>),

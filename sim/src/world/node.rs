@@ -7,12 +7,13 @@
 use std::mem::take;
 use std::ops::{Deref, DerefMut};
 
+use tercel_engine::order::Found;
 use tercel_engine::random::Random;
 use tercel_engine::server::Local;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
-use tercel_wire::id::{MemberId, Stamp, ViewId, Written};
+use tercel_wire::id::{LogPosition, MemberId, Stamp, ViewId, Written};
 
 use super::client::kinds;
 use super::fault::ArmedFaults;
@@ -294,7 +295,7 @@ impl World {
                 self.close(n, conn);
             }
             Effect::Append(position, ref entry) => {
-                let end = self.nodes[n].running.as_ref().map(|running| running.end().next());
+                let end = self.nodes[n].running.as_ref().map(|running| running.queue.end().next());
                 if end != Some(position) {
                     return self.blame(format!("{position} is appended, and the log has {end:?} next"));
                 }
@@ -308,17 +309,12 @@ impl World {
             Effect::Cut(above) => {
                 self.say(format_args!("{}       cuts the log above {above}", letter(n)));
                 self.record.counts.group.cuts += 1;
-                let less = self.drops(RunnerRule::LogCutTooLittle);
-                let of_log = if less { above.next() } else { above };
-                let cut = self.nodes[n].ledger.cut(above).and_then(|()| self.nodes[n].cut_above(of_log));
-                match cut {
-                    Ok(word) => {
-                        let Process { node, ledger, .. } = &mut self.nodes[n];
-                        let last = node.running.as_ref().map(|running| running.log.last().position);
-                        ledger.durable = last.unwrap_or(ledger.durable).min(above);
-                        word.into_iter().for_each(|w| self.at_disk(n, WORD_US_MAX, DiskEvent::Word(w)))
-                    }
-                    Err(why) => self.blame(format!("the log is not cut above {above}: {why}")),
+                let Process { node, ledger, .. } = &mut self.nodes[n];
+                let Some(running) = &mut node.running else { return };
+                let cut = ledger.cut(above, running.log.last().position);
+                running.queue.cut(above);
+                if let Err(why) = cut {
+                    self.blame(why);
                 }
             }
             Effect::Packet(to, bytes) => self.packet_of(n, to, bytes),
@@ -328,7 +324,12 @@ impl World {
             }
             Effect::ReadLog(from, bytes) => {
                 let us = self.disk_us(n);
-                self.at_disk(n, us, DiskEvent::ReadLog(from, bytes));
+                let read = self.nodes[n].running.as_ref().and_then(|running| running.queue.readable(from));
+                let event = match read {
+                    Some(written) => DiskEvent::ReadLog(from, bytes, written),
+                    None => DiskEvent::Word(Input::FoundLog(from, Found::NotNow)),
+                };
+                self.at_disk(n, us, event);
             }
             // All of them are nodes, and packets need no connection.
             // The only space of this world.
@@ -399,13 +400,50 @@ impl World {
         }
     }
 
-    /// Gives the log what was ordered, unless it is busy: then it goes with the next batch.
+    /// The log is cut.
+    fn cut(&mut self, n: usize, above: LogPosition) {
+        let less = self.drops(RunnerRule::LogCutTooLittle);
+        match self.nodes[n].cut_above(if less { above.next() } else { above }) {
+            Ok(end) => {
+                self.nodes[n].ledger.was_cut(above.min(end));
+                let us = self.dice(n).below(WORD_US_MAX);
+                self.at_disk(n, us, DiskEvent::WasCut(end));
+            }
+            Err(why) => self.blame(format!("the log is not cut above {above}: {why}")),
+        }
+    }
+
+    /// The word of a cut.
+    fn was_cut(&mut self, n: usize, end: LogPosition) {
+        let Process { node, ledger, .. } = &mut self.nodes[n];
+        let Some(running) = &mut node.running else { return };
+        running.is_syncing = false;
+        let vouched = running.queue.was_cut(end);
+        if let Some(written) = vouched {
+            ledger.written(written.position.min(ledger.end()));
+            self.node_takes(n, Input::Written(written.cuts, written.position));
+        }
+        self.hand_over(n);
+        self.recover_if_due(n);
+    }
+
+    /// Gives the log what was ordered, or has it cut, unless it is busy: then it goes with the next batch.
     fn hand_over(&mut self, n: usize) {
         let us = self.disk_us(n);
         let Process { node, armed, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
-        running.log.stable = running.log.stable.max(running.machine.stable_upto());
-        let Some((records, written, last)) = running.take_records() else { return };
+        let stable = running.queue.stable(running.machine.stable_upto());
+        running.log.stable = running.log.stable.max(stable);
+        let Some((records, written, last)) = running.take_records() else {
+            if !running.is_syncing
+                && let Some(above) = running.queue.take_cut()
+            {
+                running.is_syncing = true;
+                let us = running.host.spent_us() + us;
+                self.at_disk(n, us, DiskEvent::Cut(above));
+            }
+            return;
+        };
         let appended = match take(&mut armed.write_fails) {
             true => {
                 armed.excuses_stop = true;
@@ -442,7 +480,9 @@ impl World {
         match event {
             DiskEvent::Sync(written, last) => self.sync(n, written, last),
             DiskEvent::Voted => self.voted(n),
-            DiskEvent::ReadLog(from, bytes) => self.read_log(n, from, bytes),
+            DiskEvent::ReadLog(from, bytes, written) => self.read_log(n, from, bytes, written),
+            DiskEvent::Cut(above) => self.cut(n, above),
+            DiskEvent::WasCut(end) => self.was_cut(n, end),
             DiskEvent::Recovered(upto) => self.recovered(n, upto),
             DiskEvent::Synced(written, last) => self.synced(n, written, last),
             DiskEvent::Deed(Effect::Read(view, page)) => {
@@ -484,6 +524,7 @@ impl World {
     fn synced(&mut self, n: usize, written: Written, last: Stamp) {
         if let Some(running) = &mut self.nodes[n].running {
             running.is_syncing = false;
+            running.queue.was_written(written);
         }
         if self.plan.group.is_none() {
             self.promise(n, written.position);
@@ -509,10 +550,8 @@ impl World {
             }
         } else {
             running.log.sync(&mut node.disk);
-            // A cut has made it durable before, or erased it.
-            if written.cuts == running.cuts {
-                (running.synced, ledger.durable) = (last, written.position);
-            }
+            running.synced = last;
+            ledger.written(written.position);
         }
         if !self.drops(RunnerRule::SyncReportedEarly) {
             let us = self.dice(n).below(WORD_US_MAX);
@@ -524,7 +563,7 @@ impl World {
         let Process { node, is_stopping, .. } = &mut self.nodes[n];
         let Some(running) = node.running.as_mut().filter(|_| *is_stopping) else { return };
         let is_quiet = running.machine.is_quiet() && running.machine.is_flushed();
-        if is_quiet && !running.is_syncing && running.unwritten.is_empty() {
+        if is_quiet && !running.is_syncing && running.queue.is_idle() {
             running.log.close(&mut node.disk);
             self.end_node(n, "stopped cleanly", true);
         }

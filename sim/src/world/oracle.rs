@@ -27,6 +27,8 @@ pub(crate) struct Ledger {
     promised: LogPosition,
     /// The lists of members in it.
     lists: Vec<(LogPosition, Members)>,
+    /// While the log is to be cut: above which position, and what its file still has there.
+    cutting: Option<(LogPosition, Vec<Sealed>)>,
 }
 
 impl Ledger {
@@ -82,17 +84,37 @@ impl Ledger {
         &self.entries[(above.0 as usize).min(upto)..upto]
     }
 
-    /// Entries above the position are gone.
-    pub(super) fn cut(&mut self, above: LogPosition) -> Result<(), String> {
+    /// Entries above the position are to go from the log, whose file ends there.
+    pub(super) fn cut(&mut self, above: LogPosition, end: LogPosition) -> Result<(), String> {
         if above < self.promised {
             return Err(format!(
                 "the log is cut above {above}, and everything up to {} is stable",
                 self.promised
             ));
         }
+        self.cutting = Some(match self.cutting.take() {
+            None => (above.min(end), self.between(above, end).to_vec()),
+            Some((base, old)) if above < base => (above, [self.between(above, base), &old].concat()),
+            Some(cutting) => cutting,
+        });
         self.truncate(above);
         self.durable = self.durable.min(above);
         Ok(())
+    }
+
+    /// The file was cut above a position.
+    pub(super) fn was_cut(&mut self, above: LogPosition) {
+        let deeper = self.cutting.take().filter(|(base, _)| *base < above);
+        self.cutting = deeper.map(|(base, mut old)| {
+            old.truncate((above.0 - base.0) as usize);
+            (base, old)
+        });
+    }
+
+    /// The file is durable up to a position.
+    pub(super) fn written(&mut self, upto: LogPosition) {
+        let kept = self.cutting.as_ref().map_or(upto, |(base, _)| upto.min(*base));
+        self.durable = self.durable.max(kept);
     }
 
     /// An opening of the log yielded these, from `from` on, as the last that it has. What comes up to
@@ -105,6 +127,11 @@ impl Ledger {
     ) -> Result<LogPosition, String> {
         if begins >= from {
             return Err(format!("the log begins behind {begins}, and {from} is needed"));
+        }
+        // A cut that was not made never happened.
+        if let Some((base, old)) = self.cutting.take() {
+            self.truncate(base);
+            old.iter().try_for_each(|entry| self.append(self.end().next(), entry))?;
         }
         let first = self.entries.partition_point(|e| e.stamp < from);
         for (i, f) in found.iter().enumerate() {
@@ -211,6 +238,13 @@ impl Oracle {
         Ok(upto > known)
     }
 
+    /// A process begins, and takes its log up to a position for stable. Gives the first that is not so.
+    pub(super) fn differs(&self, ledger: &Ledger, stable: LogPosition) -> Option<LogPosition> {
+        let both = self.entries.iter().zip(ledger.between(LogPosition::ZERO, stable));
+        let at = both.enumerate().find(|(_, (due, entry))| due != entry)?.0;
+        Some(LogPosition(at as u64 + 1))
+    }
+
     /// The position of the last entry.
     pub(super) fn end(&self) -> LogPosition {
         LogPosition(self.entries.len() as u64)
@@ -221,7 +255,7 @@ impl Oracle {
         let entries = self.entries[..self.entries.len().min(upto.0 as usize)].to_vec();
         let lists = (1..).zip(&entries).filter_map(|(at, entry)| Some((LogPosition(at), list_of(entry)?)));
         let (lists, end) = (lists.collect(), LogPosition(entries.len() as u64));
-        Ledger { entries, durable: end, promised: end, lists }
+        Ledger { entries, durable: end, promised: end, lists, cutting: None }
     }
 
     /// Every entry that was promised, in order.

@@ -126,7 +126,7 @@ impl World {
         let (incarnation, host) = (self.random.next_u64() as u32, self.host(n));
         self.nodes[n].begin_alone(recovery, opened.log, (now, incarnation), host).map_err(Failed::Wrong)?;
         let Some(mut running) = self.nodes[n].running.take() else { return Ok(Effects::default()) };
-        let entries = std::mem::take(&mut running.unwritten);
+        let (entries, written) = running.queue.take_batch().unwrap_or_default();
         for entry in &entries {
             let ledger = &mut self.nodes[n].ledger;
             ledger.append(ledger.end().next(), entry).map_err(Failed::Wrong)?;
@@ -134,6 +134,7 @@ impl World {
         self.write_at_start(n, &mut running.log, &entries)?;
         let last = running.log.last();
         running.synced = last.stamp;
+        running.queue.was_written(written);
         self.nodes[n].ledger.durable = last.position;
         self.promise(n, last.position);
         self.say(format_args!(
@@ -161,6 +162,9 @@ impl World {
             votes.open(opened.log.last().view).map_err(|e| wrong(&format!("its votes: {e:?}")))?;
         let applied = node.disk.checkpoint.as_ref().map_or(Stamp::ZERO, |c| c.applied);
         let stable = opened.stable.max(ledger.upto(applied).position);
+        if let Some(at) = self.oracle.differs(ledger, stable) {
+            return Err(Failed::Wrong(format!("it begins with another stable entry at {at} of {stable}")));
+        }
         let first = ledger.end().0 + 1 - opened.records.len() as u64;
         for (at, entry) in (first..).zip(opened.records) {
             match LogPosition(at) <= stable {

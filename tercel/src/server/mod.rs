@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::error::{FaultKind, ServerFault};
-use tercel_engine::order::Sealed;
+use tercel_engine::order::Found;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
 use tercel_engine::server::{
@@ -37,7 +37,7 @@ use tercel_engine::server::{
 };
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
-use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId, Written};
 use tercel_wire::vector::VECTOR_MAX;
 use thiserror::Error;
 
@@ -406,8 +406,8 @@ pub(crate) enum Post {
     Consulted(ViewId, Consult, Consulted),
     /// Promises up to this number are durable.
     Saved(u64),
-    /// Entries of the log from this position on; none if the log begins later.
-    Found(LogPosition, Vec<Sealed>),
+    /// The log was read from this position on, as it was written then.
+    Found(LogPosition, Written, Result<Found, String>),
     /// A copy of the space is whole: its view, and the end of its log; or why this member has none.
     Copied(Result<(ViewId, EntryId), (MemberId, String)>),
     /// A replica was recovered, of what its host was asked for.

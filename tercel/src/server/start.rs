@@ -263,7 +263,7 @@ fn append(log: &mut Log, out: &mut Effects) -> Result<(), ServerError> {
             records.add(position, entry).map_err(ServerError::Stopped)?;
         }
     }
-    if let Some((bytes, _)) = records.take(Vec::new) {
+    if let Some((bytes, _)) = records.take(Vec::new).map_err(ServerError::Stopped)? {
         log.append(&bytes)?;
     }
     Ok(())

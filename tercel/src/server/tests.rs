@@ -429,7 +429,7 @@ fn leave_pages(dir: &TempDir, left: u32) {
     let sealed = Sealed { stamp, view, kind: entry.kind(), payload: Arc::new(entry.encode()) };
     let mut records = Records::new(last);
     records.add(last.position.next(), sealed).unwrap();
-    opened.log.append(&records.take(Vec::new).unwrap().0).unwrap();
+    opened.log.append(&records.take(Vec::new).unwrap().unwrap().0).unwrap();
     opened.log.sync().unwrap();
 }
 

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod disk;
 pub mod log;
 
+use tercel_engine::order::log_queue::LogQueue;
 use tercel_engine::order::{Sealed, Sequencer};
 use tercel_engine::server::{
     Checkpoint, Consult, Effect, Effects, Input, PageUpdate, Recovery, RecoveryError, Server, ServerConfig,
@@ -43,20 +44,16 @@ pub struct Running<H = ()> {
     pub machine: Server,
     /// Its log.
     pub log: Log,
-    /// Entries that were ordered and not written.
-    pub unwritten: Vec<Sealed>,
+    /// The way of entries to the log.
+    pub queue: LogQueue,
     /// Everything up to here is on the disk.
     pub synced: Stamp,
-    /// A batch is with the disk.
-    pub is_writing: bool,
-    /// The word of a batch is still to come.
+    /// The word of a batch, or of a cut, is still to come.
     pub is_syncing: bool,
     /// Pages are being stored.
     pub is_installing: bool,
     /// A pin that waits for the install before it.
     pub pin_next: Option<(ViewId, u64)>,
-    /// Cuts of the log since the process began.
-    pub cuts: u32,
     /// A replica is to be recovered up to there.
     pub recovers: Option<LogPosition>,
     consults: Vec<(ViewId, Consult)>,
@@ -128,13 +125,11 @@ impl<H> Node<H> {
         self.running = Some(Running {
             machine,
             synced: log.last().stamp,
+            queue: LogQueue::new(log.last().position),
             log,
-            unwritten: Vec::new(),
-            is_writing: false,
             is_syncing: false,
             is_installing: false,
             pin_next: None,
-            cuts: 0,
             recovers: None,
             consults: Vec::new(),
             host,
@@ -204,10 +199,15 @@ impl<H> Node<H> {
         let running = self.running.as_mut()?;
         match effect {
             Effect::Append(position, entry) => {
-                assert_eq!(position, running.end().next());
-                running.unwritten.push(entry);
+                running.queue.append(position, entry).expect("entries come in their order");
             }
-            Effect::Cut(above) => return self.cut_above(above).expect("a log that can be read"),
+            Effect::Cut(above) => {
+                running.queue.cut(above);
+                let above = running.queue.take_cut()?;
+                let end = self.cut_above(above).expect("a log that can be read");
+                let vouched = self.running.as_mut()?.queue.was_cut(end)?;
+                return Some(Input::Written(vouched.cuts, vouched.position));
+            }
             Effect::Read(view, page) => {
                 let found = self.disk.pages.get(&page).map(|bytes| bytes.to_vec());
                 return Some(Input::Read(view, page, Ok(found)));
@@ -244,19 +244,16 @@ impl<H> Node<H> {
         None
     }
 
-    /// Cuts the log above a position; the rest is durable. Gives the word of it.
+    /// Cuts the log above a position; the rest is durable. Gives the position at which it ends.
     ///
     /// # Errors
-    /// If the log cannot be read.
-    pub fn cut_above(&mut self, above: LogPosition) -> Result<Option<Input<'static>>, String> {
-        let Some(running) = &mut self.running else { return Ok(None) };
-        running.cuts += 1;
-        let kept = above.0.saturating_sub(running.log.last().position.0);
-        running.unwritten.truncate(kept as usize);
+    /// If the log cannot be read, or there is no process.
+    pub fn cut_above(&mut self, above: LogPosition) -> Result<LogPosition, String> {
+        let running = self.running.as_mut().ok_or("no process has the log")?;
         running.log.cut_above(&mut self.disk, above)?;
         let last = running.log.last();
         running.synced = last.stamp;
-        Ok(Some(Input::Written(running.cuts, last.position)))
+        Ok(last.position)
     }
 
     /// Stores pages and perhaps a checkpoint.
@@ -281,29 +278,33 @@ impl<H> Node<H> {
     /// # Panics
     /// If the disk has no room.
     pub fn sync(&mut self) -> Option<Input<'static>> {
-        let running = self.running.as_mut()?;
-        let (records, written, last) = running.take_records()?;
-        running.log.append(&mut self.disk, &records).expect("a disk with room");
-        running.log.sync(&mut self.disk);
-        running.synced = last;
+        let (entries, written) = self.running.as_mut()?.queue.take_batch()?;
+        self.write(&entries);
+        self.running.as_mut()?.queue.was_written(written);
         self.truncate();
         Some(Input::Written(written.cuts, written.position))
+    }
+
+    /// Writes and syncs entries that follow the log's last.
+    ///
+    /// # Panics
+    /// If the disk has no room.
+    pub fn write(&mut self, entries: &[Sealed]) {
+        let Some(running) = &mut self.running else { return };
+        let (records, last) = running.log.encode(entries);
+        running.log.append(&mut self.disk, &records).expect("a disk with room");
+        running.log.sync(&mut self.disk);
+        running.synced = last.stamp;
     }
 }
 
 impl<H> Running<H> {
-    /// The position of the last entry that was ordered.
-    pub fn end(&self) -> LogPosition {
-        LogPosition(self.log.last().position.0 + self.unwritten.len() as u64)
-    }
-
     /// Encodes what was ordered, unless the log is busy. Gives with it where the log will end, and the stamp
     /// there.
     pub fn take_records(&mut self) -> Option<(Vec<u8>, Written, Stamp)> {
-        let is_due = !self.is_syncing && !self.unwritten.is_empty();
-        let entries = is_due.then(|| std::mem::take(&mut self.unwritten))?;
+        let (entries, end) = if self.is_syncing { None } else { self.queue.take_batch() }?;
         let (records, last) = self.log.encode(&entries);
-        Some((records, Written { cuts: self.cuts, position: last.position }, last.stamp))
+        Some((records, end, last.stamp))
     }
 
     /// Bytes of the log that this node needs.

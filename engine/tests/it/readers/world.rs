@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tercel_engine::Error;
 use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
+use tercel_engine::order::Found;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::remembered::Remembered;
 use tercel_engine::order::quorum::{Config, Quorum};
@@ -426,7 +427,9 @@ impl Inner {
             bytes += 1 + e.payload.len();
             from.0 >= first && (is_first || bytes <= bytes_max)
         });
-        self.take(n, Input::FoundLog(from, found.collect()));
+        let found: Vec<_> = found.collect();
+        let found = if found.is_empty() { Found::BeginsLater } else { Found::Entries(found) };
+        self.take(n, Input::FoundLog(from, found));
     }
 
     fn recover(&mut self, n: usize, upto: LogPosition) {

@@ -28,7 +28,14 @@ fn hunt(seeds: std::ops::Range<u64>, plan: fn(u64) -> Plan) -> Option<(u64, Stri
 #[test]
 fn groups_keep_what_is_stable_and_converge() {
     let worlds = std::env::var("TERCEL_TEST_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
-    let found = hunt(0..worlds, Plan::of_either).or_else(|| hunt(0..worlds, Plan::of_torn_logs));
+    let plans = [
+        Plan::of_either,
+        Plan::of_torn_logs,
+        Plan::of_stalled_disks,
+        Plan::of_crashes_amid_stalls,
+        Plan::of_slow_disks,
+    ];
+    let found = plans.into_iter().find_map(|plan| hunt(0..worlds, plan));
     assert!(found.is_none(), "seed {}: {}", found.as_ref().unwrap().0, found.as_ref().unwrap().1);
 }
 
@@ -65,6 +72,14 @@ fn every_dropped_rule_is_noticed() {
             // Worlds made at random meet what it is for once in thousands.
             Rule::SureByFirstMatch => hunt_torn(0..50),
             Rule::ListNotSaved => hunt(0..WORLDS_MAX, Plan::of_torn_logs),
+            Rule::AsksByTwoLists => {
+                (!asks_by_list_between()).then(|| (0, "a member that votes never asks".into()))
+            }
+            Rule::ReadForgotten => hunt(0..WORLDS_MAX, Plan::of_stalled_disks),
+            // Two cuts under way at a time, and a crash between a mark and what it names, are as rare.
+            Rule::CutsCountedWhenAsked => hunt(2_500..WORLDS_MAX, Plan::of_stalled_disks),
+            Rule::MarkBeyondDisk => hunt(3_500..WORLDS_MAX, Plan::of_crashes_amid_stalls),
+            Rule::CandidacyEndsWhileSaving => hunt(0..WORLDS_MAX, Plan::of_slow_disks),
             _ => hunt(0..WORLDS_MAX, Plan::of_either),
         };
         tercel_machine::mutant::drop_rule(None);
@@ -343,6 +358,45 @@ fn joining_member_reaches_leader_behind_old_lists() {
         told.is_some_and(|told| told.contains(&3)),
         "its leader, 3, is not among those that it connects to"
     );
+}
+
+/// A member votes by a list that is neither the newest nor the one at what is stable: either may come to
+/// count. Says whether it asks.
+fn asks_by_list_between() -> bool {
+    let member = |id: u64| Member { id: MemberId(id), votes: id < 4, address: String::new() };
+    let list = |of: std::ops::RangeInclusive<u64>, votes: bool| {
+        let one = |id| Member { votes: if id == 4 { votes } else { id < 4 }, ..member(id) };
+        Members::new(of.map(one).collect()).unwrap()
+    };
+    let view = ViewId::new(1, 1);
+    let entry = |at: u64, members: Members| {
+        let mut payload = Vec::new();
+        members.encode(&mut payload);
+        Sealed { stamp: Stamp(at), view, kind: crate::KIND_MEMBERS, payload: Arc::new(payload) }
+    };
+    let start = Start {
+        me: MemberId(4),
+        promised: view,
+        begins: EntryId::default(),
+        runs: vec![super::Run { view, last: LogPosition(1) }],
+        stable: LogPosition(1),
+        stable_stamp: Stamp(1),
+        members: list(1..=3, false),
+        electorate: None,
+        suffix: vec![entry(2, list(1..=4, true)), entry(3, list(1..=4, false))],
+        is_sure: true,
+    };
+    let mut quorum = Quorum::new(Config::default(), start, 1, Now(0));
+    let mut out = Vec::new();
+    crate::Sequencer::handle(&mut quorum, Now(1), Input::Ready(true), &mut out);
+    (1..50).for_each(|at| crate::Sequencer::handle(&mut quorum, Now(at * 10_000), Input::Time, &mut out));
+    let is_ask = |bytes: &[u8]| matches!(Packet::decode(bytes), Ok(Packet::Ask { .. }));
+    out.iter().any(|output| matches!(output, Output::Send(_, bytes) if is_ask(bytes)))
+}
+
+#[test]
+fn member_that_votes_by_any_list_asks() {
+    assert!(asks_by_list_between());
 }
 
 #[test]

@@ -5,24 +5,28 @@ use std::sync::Arc;
 
 use tercel_machine::random::Random;
 use tercel_machine::time::Now;
-use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId, Written};
 
 use super::super::members::{Electorate, Members};
 use super::super::remembered::{Remembered, SLOT_BYTES};
 use super::super::{Config, Quorum, Run, Start};
+use crate::log_queue::LogQueue;
 use crate::{Lead, Sealed};
 
 /// The kind of the entry by which a view begins, and of others.
 pub const VIEW: u8 = 2;
 pub const OTHER: u8 = 3;
 
-/// The work of a disk, one after the other.
+/// The work of a log's thread, one after the other.
 #[derive(Debug, Clone)]
 pub enum Job {
-    Append(LogPosition, Sealed, u32),
+    /// Entries, and where the log ends with them.
+    Batch(Vec<Sealed>, Written),
     Cut(LogPosition),
-    Save(u64, ViewId, Option<Electorate>),
 }
+
+/// The work of the thread that remembers votes.
+pub type Save = (u64, ViewId, Option<Electorate>);
 
 /// The remains of a process that ends.
 #[derive(Debug, Clone, Default)]
@@ -48,8 +52,11 @@ pub struct Node {
 
 pub struct Process {
     pub quorum: Quorum,
+    pub queue: LogQueue,
     pub jobs: VecDeque<Job>,
-    pub cuts: u32,
+    pub saves: VecDeque<Save>,
+    /// The log's thread was told that it is stable up to there.
+    pub told: u64,
     pub leads: Option<Reign>,
     /// The log as the process knows it.
     pub log: Vec<Sealed>,
@@ -113,16 +120,28 @@ impl Node {
         };
         let quorum = Quorum::new(config, start, seed, now);
         let log = self.disk.log.clone();
-        self.process = Some(Process { quorum, jobs: VecDeque::new(), cuts: 0, leads: None, log, stable });
+        let queue = LogQueue::new(LogPosition(log.len() as u64));
+        let (jobs, saves) = (VecDeque::new(), VecDeque::new());
+        self.process = Some(Process { quorum, queue, jobs, saves, told: stable, leads: None, log, stable });
     }
 
     /// The process ends: some of what the disk was about to do is done. Now and then the newest entries rot.
     pub fn crash(&mut self, random: &mut Random, may_rot: bool) -> bool {
         let Some(process) = self.process.take() else { return false };
-        let done = random.index(process.jobs.len() + 1);
         let mut jobs = process.jobs.into_iter();
-        jobs.by_ref().take(done).for_each(|job| self.disk.carry_out(job));
-        if let Some(Job::Save(_, view, electorate)) = jobs.next().filter(|_| random.below(2) == 0) {
+        let done = random.index(jobs.len() + 1);
+        jobs.by_ref().take(done).for_each(|job| self.disk.carry_out(job, process.told, random));
+        if let Some(Job::Batch(mut entries, end)) = jobs.next() {
+            let some = random.index(entries.len() + 1);
+            let less = (entries.len() - some) as u64;
+            entries.truncate(some);
+            let position = LogPosition(end.position.0 - less);
+            self.disk.carry_out(Job::Batch(entries, Written { position, ..end }), process.told, random);
+        }
+        let mut saves = process.saves.into_iter();
+        let done = random.index(saves.len() + 1);
+        saves.by_ref().take(done).for_each(|save| self.disk.save(save));
+        if let Some((_, view, electorate)) = saves.next().filter(|_| random.below(2) == 0) {
             self.disk.tear_slot(view, electorate, random);
         }
         let rots = may_rot && random.below(4) == 0 && self.disk.log.len() as u64 > self.disk.stable;
@@ -141,22 +160,28 @@ impl Disk {
         self.is_damaged = true;
     }
 
-    pub fn carry_out(&mut self, job: Job) {
+    /// Does a job of the log's thread, which was told that so much is stable. Now and then a mark that says
+    /// so comes along with what is written.
+    pub fn carry_out(&mut self, job: Job, told: u64, random: &mut Random) {
         match job {
-            Job::Append(position, entry, _) => {
+            Job::Batch(entries, end) => {
                 // A gap is a bug that the checks of the world name.
-                self.log.truncate(position.0 as usize - 1);
-                self.log.push(entry);
+                self.log.truncate(end.position.0 as usize - entries.len());
+                self.log.extend(entries);
+                if random.below(3) == 0 {
+                    self.stable = self.stable.max(told);
+                }
             }
             Job::Cut(above) => {
                 self.log.truncate(above.0 as usize);
                 self.stable = self.stable.min(above.0);
             }
-            Job::Save(_, view, electorate) => {
-                let slot = self.next_slot(view, electorate);
-                self.write_slot(slot);
-            }
         }
+    }
+
+    pub fn save(&mut self, (_, view, electorate): Save) {
+        let slot = self.next_slot(view, electorate);
+        self.write_slot(slot);
     }
 
     fn next_slot(&self, promised: ViewId, electorate: Option<Electorate>) -> Remembered {

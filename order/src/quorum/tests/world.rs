@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use tercel_machine::random::Random;
 use tercel_machine::time::Now;
-use tercel_wire::id::{LogPosition, MemberId};
+use tercel_wire::id::{LogPosition, MemberId, Written};
 
 use super::super::members::{Member, Members};
 use super::super::{Config, Status};
 use super::node::{Job, Node, OTHER};
-use crate::{Input, KIND_MEMBERS, Output, Sealed, Sequencer};
+use crate::{Found, Input, KIND_MEMBERS, Output, Sealed, Sequencer};
 
 /// The events of a world.
 #[derive(Debug, Clone)]
@@ -23,6 +23,9 @@ pub struct Plan {
     pub double_permille: u64,
     pub delay_us: u64,
     pub disk_us: u64,
+    /// In a thousand, the acts of a disk that take up to `stall_us`.
+    pub stall_permille: u64,
+    pub stall_us: u64,
     pub fault_every_us: u64,
     pub deadline_us: u64,
     pub window_bytes: usize,
@@ -54,6 +57,8 @@ impl Plan {
             double_permille: *random.pick(&[0, 0, 50]),
             delay_us,
             disk_us,
+            stall_permille: 0,
+            stall_us: 0,
             fault_every_us: *random.pick(&[1_500, 5_000, 20_000, 60_000]),
             deadline_us,
             window_bytes: *random.pick(&[20, 400]),
@@ -106,6 +111,30 @@ impl Plan {
         }
     }
 
+    /// A world whose disks stand still now and then, while views come and go.
+    pub fn of_stalled_disks(seed: u64) -> Plan {
+        let random = &mut Random::new(seed ^ 0x57a1);
+        let plan = Plan::of_either(seed);
+        let stall_us = plan.deadline_us * *random.pick(&[2, 4, 10]);
+        Plan { stall_permille: *random.pick(&[20, 100, 300]), stall_us, ..plan }
+    }
+
+    /// A world whose members end while their disks stand still, the leader mostly.
+    pub fn of_crashes_amid_stalls(seed: u64) -> Plan {
+        let random = &mut Random::new(seed ^ 0xc4a5);
+        let plan = Plan::of_short_reigns(seed);
+        let stall_us = plan.deadline_us * *random.pick(&[1, 2, 4]);
+        Plan { stall_permille: *random.pick(&[100, 300]), stall_us, of_leader_permille: 500, ..plan }
+    }
+
+    /// A world in which each act of a disk takes about as long as a leader may be silent, or some times that.
+    pub fn of_slow_disks(seed: u64) -> Plan {
+        let random = &mut Random::new(seed ^ 0x510d);
+        let plan = Plan::of_either(seed);
+        let disk_us = plan.deadline_us * *random.pick(&[1, 2, 4]) / 2;
+        Plan { disk_us, fault_every_us: plan.fault_every_us.max(20_000), ..plan }
+    }
+
     /// A world in which nothing fails.
     pub fn quiet(seed: u64, nodes: u64) -> Plan {
         Plan {
@@ -116,6 +145,8 @@ impl Plan {
             double_permille: 0,
             delay_us: 100,
             disk_us: 200,
+            stall_permille: 0,
+            stall_us: 0,
             fault_every_us: u64::MAX / 4,
             deadline_us: 100_000,
             window_bytes: 400,
@@ -158,10 +189,14 @@ impl Seen {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Packet(usize, MemberId, Arc<Vec<u8>>),
-    /// A batch of so many jobs of a life of the node is done.
+    /// So many jobs of a life's log are done.
     Done(usize, u64, usize),
     /// The report that a life's log is written comes late.
     Late(usize, u64, u32, LogPosition),
+    /// A promise of a life is saved.
+    Saved(usize, u64),
+    /// A life's log was read from a position on, as far as it was written.
+    Read(usize, u64, LogPosition, (u32, LogPosition)),
     Wake(usize),
     Begin(usize),
     Heal(u64),
@@ -431,12 +466,18 @@ impl World {
                 }
                 self.take(to, Input::Packet(from, &bytes))
             }
-            Event::Done(i, ..) | Event::Late(i, ..) if self.nodes[i].hangs => Ok(()),
-            Event::Done(i, life, batch) if self.lives[i] == life => self.done(i, batch),
-            Event::Late(i, life, cuts, position) if self.lives[i] == life => {
-                self.take(i, Input::Written(cuts, position))
+            Event::Done(i, life, ..)
+            | Event::Late(i, life, ..)
+            | Event::Saved(i, life)
+            | Event::Read(i, life, ..)
+                if self.nodes[i].hangs || self.lives[i] != life =>
+            {
+                Ok(())
             }
-            Event::Done(..) | Event::Late(..) => Ok(()),
+            Event::Done(i, _, jobs) => self.done(i, jobs),
+            Event::Late(i, _, cuts, position) => self.written(i, Written { cuts, position }),
+            Event::Saved(i, _) => self.saved(i),
+            Event::Read(i, _, from, (cuts, position)) => self.found(i, from, Written { cuts, position }),
             Event::Wake(i) if self.nodes[i].paused > self.now => Ok(()),
             Event::Wake(i) => self.take(i, Input::Time),
             Event::Begin(i) => {
@@ -444,6 +485,7 @@ impl World {
                     let seed = self.random.next_u64();
                     self.nodes[i].begin(self.config, &self.members, seed, self.now);
                     self.lives[i] += 1;
+                    self.compare(i)?;
                     self.take(i, Input::Ready(true))?;
                 }
                 Ok(())
@@ -594,26 +636,27 @@ impl World {
     }
 
     /// A batch of a disk is done: what had come when it began.
-    fn done(&mut self, i: usize, batch: usize) -> Result<(), String> {
-        for _ in 0..batch {
+    fn done(&mut self, i: usize, jobs: usize) -> Result<(), String> {
+        for _ in 0..jobs {
             let node = &mut self.nodes[i];
             let Some(process) = &mut node.process else { return Ok(()) };
             let Some(job) = process.jobs.pop_front() else { return Ok(()) };
-            let stable = process.stable;
-            node.disk.carry_out(job.clone());
-            // A mark comes along with what is written.
-            if self.random.below(3) == 0 {
-                node.disk.stable = node.disk.stable.max(stable.min(node.disk.log.len() as u64));
-            }
+            node.disk.carry_out(job.clone(), process.told, &mut self.random);
+            let end = LogPosition(node.disk.log.len() as u64);
             match job {
                 // Now and then the report comes late, after others.
-                Job::Append(position, _, cuts) if self.random.below(8) == 0 => {
+                Job::Batch(_, Written { cuts, position }) if self.random.below(8) == 0 => {
                     let (after, life) = (self.random.below(4 * self.plan.disk_us), self.lives[i]);
                     self.push(after, Event::Late(i, life, cuts, position));
                 }
-                Job::Append(position, _, cuts) => self.take(i, Input::Written(cuts, position))?,
-                Job::Save(number, ..) => self.take(i, Input::Saved(number))?,
-                Job::Cut(_) => {}
+                Job::Batch(_, end) => self.written(i, end)?,
+                Job::Cut(_) => {
+                    let vouched = process.queue.was_cut(end);
+                    self.hand_over(i);
+                    if let Some(Written { cuts, position }) = vouched {
+                        self.take(i, Input::Written(cuts, position))?;
+                    }
+                }
             }
         }
         let is_more = self.nodes[i].process.as_ref().is_some_and(|process| !process.jobs.is_empty());
@@ -623,10 +666,79 @@ impl World {
         Ok(())
     }
 
+    fn written(&mut self, i: usize, end: Written) -> Result<(), String> {
+        let Some(process) = &mut self.nodes[i].process else { return Ok(()) };
+        process.queue.was_written(end);
+        self.take(i, Input::Written(end.cuts, end.position))
+    }
+
+    fn saved(&mut self, i: usize) -> Result<(), String> {
+        let node = &mut self.nodes[i];
+        let Some(process) = &mut node.process else { return Ok(()) };
+        let Some(save) = process.saves.pop_front() else { return Ok(()) };
+        let (number, is_more) = (save.0, !process.saves.is_empty());
+        node.disk.save(save);
+        if is_more {
+            self.work_votes(i);
+        }
+        self.take(i, Input::Saved(number))
+    }
+
+    /// The log's thread has read as the disk is by now.
+    fn found(&mut self, i: usize, from: LogPosition, read: Written) -> Result<(), String> {
+        let node = &self.nodes[i];
+        let Some(process) = &node.process else { return Ok(()) };
+        let found = match process.queue.is_current(read) {
+            true => {
+                let read = &node.disk.log[from.0 as usize - 1..read.position.0 as usize];
+                Found::Entries(read.iter().take(3).cloned().collect())
+            }
+            false => Found::NotNow,
+        };
+        self.take(i, Input::Found(from, found))
+    }
+
+    /// A process begins: what its log calls stable is so.
+    fn compare(&self, i: usize) -> Result<(), String> {
+        let Some(process) = &self.nodes[i].process else { return Ok(()) };
+        let upto = (process.stable as usize).min(self.truth.len());
+        match (0..upto).find(|at| process.log[*at] != self.truth[*at]) {
+            Some(at) => {
+                let id = self.nodes[i].id;
+                Err(format!("member {id} begins with another stable entry at {} of {upto}", at + 1))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The time of an act of a disk.
+    fn act_us(&mut self) -> u64 {
+        let is_stalled = self.random.below(1_000) < self.plan.stall_permille;
+        1 + self.random.below(if is_stalled { self.plan.stall_us } else { self.plan.disk_us })
+    }
+
     fn work_disk(&mut self, i: usize) {
-        let (us, life) = (1 + self.random.below(self.plan.disk_us), self.lives[i]);
-        let batch = self.nodes[i].process.as_ref().map_or(0, |process| process.jobs.len());
-        self.push(us, Event::Done(i, life, batch));
+        let (us, life) = (self.act_us(), self.lives[i]);
+        let jobs = self.nodes[i].process.as_ref().map_or(0, |process| process.jobs.len());
+        self.push(us, Event::Done(i, life, jobs));
+    }
+
+    fn work_votes(&mut self, i: usize) {
+        let (us, life) = (self.act_us(), self.lives[i]);
+        self.push(us, Event::Saved(i, life));
+    }
+
+    /// Gives the log's thread what there is for it.
+    fn hand_over(&mut self, i: usize) {
+        let Some(process) = &mut self.nodes[i].process else { return };
+        let stable = process.queue.stable(LogPosition(process.stable));
+        process.told = process.told.max(stable.0);
+        let was_idle = process.jobs.is_empty();
+        process.jobs.extend(process.queue.take_batch().map(|(entries, end)| Job::Batch(entries, end)));
+        process.jobs.extend(process.queue.take_cut().map(Job::Cut));
+        if was_idle && !process.jobs.is_empty() {
+            self.work_disk(i);
+        }
     }
 
     fn wake(&mut self, i: usize) {
@@ -645,6 +757,7 @@ impl World {
         for said in out {
             self.said(i, said)?;
         }
+        self.hand_over(i);
         self.wake(i);
         Ok(())
     }
@@ -654,14 +767,18 @@ impl World {
         let Some(process) = &mut self.nodes[i].process else { return Ok(()) };
         match said {
             Output::Send(to, bytes) => self.post(i, to, bytes),
-            Output::Save(number, view, electorate) => self.job(i, Job::Save(number, view, electorate)),
+            Output::Save(number, view, electorate) => {
+                process.saves.push_back((number, view, electorate));
+                if process.saves.len() == 1 {
+                    self.work_votes(i);
+                }
+            }
             Output::Append(position, entry) => {
                 if position.0 != process.log.len() as u64 + 1 {
                     return Err(format!("member {id} appends at {position} after {}", process.log.len()));
                 }
                 process.log.push(entry.clone());
-                let cuts = process.cuts;
-                self.job(i, Job::Append(position, entry, cuts));
+                process.queue.append(position, entry).map_err(|error| format!("member {id}: {error}"))?;
             }
             Output::Cut(above) => {
                 if above.0 < process.stable {
@@ -672,13 +789,15 @@ impl World {
                 }
                 self.seen.cuts += 1;
                 process.log.truncate(above.0 as usize);
-                process.cuts += 1;
-                self.job(i, Job::Cut(above));
+                process.queue.cut(above);
             }
-            Output::Read(from, _) => {
-                let found = process.log[from.0 as usize - 1..].iter().take(3).cloned().collect();
-                self.take(i, Input::Found(from, found))?;
-            }
+            Output::Read(from, _) => match process.queue.readable(from) {
+                Some(Written { cuts, position }) => {
+                    let (us, life) = (self.act_us(), self.lives[i]);
+                    self.push(us, Event::Read(i, life, from, (cuts, position)));
+                }
+                None => self.take(i, Input::Found(from, Found::NotNow))?,
+            },
             Output::Stable(position, stamp) => self.stable(i, position, stamp.0)?,
             Output::Leading(lead) => {
                 self.seen.views += 1;
@@ -748,14 +867,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    fn job(&mut self, i: usize, job: Job) {
-        let Some(process) = &mut self.nodes[i].process else { return };
-        process.jobs.push_back(job);
-        if process.jobs.len() == 1 {
-            self.work_disk(i);
-        }
     }
 
     fn post(&mut self, i: usize, to: MemberId, bytes: Arc<Vec<u8>>) {

@@ -152,15 +152,17 @@ impl LogThread {
         Ok(LogThread { shared, thread: Some(thread) })
     }
 
-    /// Hands over encoded records, with which the log ends at `end`. Gives them back if
-    /// [`QUEUED_BATCHES_MAX`] or [`QUEUED_BYTES_MAX`] is reached: wait for the next [`LogDone`] and try
-    /// again. Gives them back, too, while the log is to be cut.
+    /// Says whether another batch would be taken: neither [`QUEUED_BATCHES_MAX`] nor [`QUEUED_BYTES_MAX`] is
+    /// reached, and the log is not to be cut. It stays so until the caller submits or cuts.
+    pub fn has_room(&self) -> bool {
+        self.shared.lock().has_room()
+    }
+
+    /// Hands over encoded records, with which the log ends at `end`. Gives them back if there is no room
+    /// ([`LogThread::has_room`]): wait for the next [`LogDone`] and try again.
     pub fn submit(&self, records: Vec<u8>, end: Written) -> Result<(), Vec<u8>> {
         let mut state = self.shared.lock();
-        let full = state.cut_above.is_some()
-            || state.queue.len() >= QUEUED_BATCHES_MAX
-            || !state.queue.is_empty() && state.queued_bytes + records.len() > QUEUED_BYTES_MAX;
-        if full {
+        if !state.has_room() {
             return Err(records);
         }
         state.queued_bytes += records.len();
@@ -189,10 +191,12 @@ impl LogThread {
         self.wake();
     }
 
-    /// Everything up to `position` is stable: later marks say so ([`Log::stable_upto`]). Costs a lock.
+    /// Everything up to `position` is stable: later marks say so ([`Log::stable_upto`]), but for what is to
+    /// be cut. Costs a lock.
     pub fn stable_upto(&self, position: LogPosition) {
         let mut state = self.shared.lock();
-        state.stable_upto = state.stable_upto.max(position);
+        let kept = state.cut_above.map_or(position, |above| above.min(position));
+        state.stable_upto = state.stable_upto.max(kept);
     }
 
     /// The log has everything again that it may have lost: [`Log::sure`].
@@ -210,6 +214,8 @@ impl LogThread {
     pub fn cut_above(&self, position: LogPosition) {
         let mut state = self.shared.lock();
         state.cut_above = Some(state.cut_above.map_or(position, |before| before.min(position)));
+        // A crash before the cut must not leave what is to go under a mark that vouches for it.
+        state.stable_upto = state.stable_upto.min(position);
         drop(state);
         self.wake();
     }
@@ -410,6 +416,12 @@ impl Shared {
 }
 
 impl State {
+    fn has_room(&self) -> bool {
+        self.cut_above.is_none()
+            && self.queue.len() < QUEUED_BATCHES_MAX
+            && self.queued_bytes < QUEUED_BYTES_MAX
+    }
+
     /// Keeps the buffers of batches that were written.
     fn recycle(&mut self, batches: &mut Vec<Batch>) {
         let reusable =
@@ -436,7 +448,7 @@ const ROOM_RETRY: Duration = Duration::from_millis(50);
 /// one.
 pub const QUEUED_BATCHES_MAX: usize = 4096;
 
-/// Bytes that wait, beyond a single batch, which may be as large as a record may be: what a disk takes in a
+/// Bytes that wait, beyond a single batch, which has what came in a turn of the loop: what a disk takes in a
 /// quarter of a second.
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
 

@@ -34,7 +34,7 @@ use tercel_events::{EventQueue, Handle, Token};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
 pub use tercel_wire::id::MemberId;
-use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
 use tercel_wire::message::{Join, Refused};
 
 use crate::address::Address;
@@ -200,7 +200,7 @@ impl Group {
     }
 
     /// Reads entries of the own log, which is written up to a position.
-    pub(crate) fn read_log(&self, from: LogPosition, bytes: usize, written: LogPosition) {
+    pub(crate) fn read_log(&self, from: LogPosition, bytes: usize, written: Written) {
         self.reading.read(from, bytes, written);
     }
 

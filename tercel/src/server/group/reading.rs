@@ -3,10 +3,10 @@
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use tercel_engine::order::Sealed;
+use tercel_engine::order::{Found, Sealed};
 use tercel_engine::server::{Recovery, ServerConfig};
 use tercel_events::Handle;
-use tercel_wire::id::{LogPosition, PageId, SpaceId};
+use tercel_wire::id::{LogPosition, PageId, SpaceId, Written};
 use tercel_wire::log::Record;
 
 use crate::disk::DiskError;
@@ -26,7 +26,7 @@ pub(super) struct Reading {
 struct Asked {
     from: LogPosition,
     bytes: usize,
-    written: LogPosition,
+    written: Written,
 }
 
 impl Reading {
@@ -36,17 +36,20 @@ impl Reading {
             let mut reader = LogReader::new(dir, space);
             while let Ok(Asked { from, bytes, written }) = rx.recv() {
                 let mut entries = Vec::new();
-                let answer = match reader.read(from, written, bytes, |record| entries.push(sealed(record))) {
-                    Ok(_) => Post::Found(from, entries),
-                    Err(error) => Post::LogFailed(error.to_string()),
+                let upto = written.position;
+                let found = match reader.read(from, upto, bytes, |record| entries.push(sealed(record))) {
+                    Ok(ReadUpto::BeginsLater) => Ok(Found::BeginsLater),
+                    Ok(ReadUpto::Position(_)) if entries.is_empty() => Ok(Found::NotNow),
+                    Ok(ReadUpto::Position(_)) => Ok(Found::Entries(entries)),
+                    Err(error) => Err(error.to_string()),
                 };
-                post(&handle, answer);
+                post(&handle, Post::Found(from, written, found));
             }
         })?;
         Ok(Reading { asked: Some(asked), thread: Some(thread) })
     }
 
-    pub(super) fn read(&self, from: LogPosition, bytes: usize, written: LogPosition) {
+    pub(super) fn read(&self, from: LogPosition, bytes: usize, written: Written) {
         if let Some(asked) = &self.asked {
             let _ = asked.send(Asked { from, bytes, written });
         }

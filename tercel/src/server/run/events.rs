@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use tercel_engine::order::Found;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::schedule::{Decision, Origin, Received};
 use tercel_engine::server::{Conn, Input, Recovery};
@@ -147,15 +148,14 @@ impl Loop {
         match post {
             Post::Written(end) => {
                 self.look_at_disk(core, now);
-                self.records.written = end.position;
+                self.records.queue.was_written(end);
                 self.recover_if_due();
                 core.take(now, Input::Written(end.cuts, end.position));
             }
             Post::Cut(last) => {
-                if let Err(why) = self.records.was_cut(last) {
-                    self.end.failed = Some(why);
+                if let Some(end) = self.records.was_cut(last) {
+                    core.take(now, Input::Written(end.cuts, end.position));
                 }
-                core.take(now, Input::Written(self.records.cuts(), last.position));
             }
             Post::Dialed(to, stream) => self.dialed(to, stream),
             Post::Reached(conn, stream) => self.reached(core, now, conn, stream),
@@ -173,7 +173,12 @@ impl Loop {
                 self.end.copied = true;
                 core.take(now, Input::Copied(view, end));
             }
-            Post::Found(from, entries) => core.take(now, Input::FoundLog(from, entries)),
+            Post::Found(from, read, found) => match (self.records.queue.is_current(read), found) {
+                // It was read while it was cut, perhaps.
+                (false, _) => core.take(now, Input::FoundLog(from, Found::NotNow)),
+                (true, Ok(found)) => core.take(now, Input::FoundLog(from, found)),
+                (true, Err(why)) => self.end.failed = Some(format!("the log: {why}")),
+            },
             Post::Recovered(recovered) => self.recovered(core, now, recovered),
             Post::LogFailed(why) => self.end.failed = Some(format!("the log: {why}")),
             Post::Panicked(why) => self.end.failed = Some(why),
@@ -304,7 +309,9 @@ impl Loop {
 
     /// Begins to recover a replica, if that is due and the log is written as far as it needs.
     pub(super) fn recover_if_due(&mut self) {
-        if let Some(work) = self.group.as_mut().and_then(|group| group.recovery_due(self.records.written)) {
+        if let Some(work) =
+            self.group.as_mut().and_then(|group| group.recovery_due(self.records.queue.written()))
+        {
             self.store.recover(work);
         }
     }

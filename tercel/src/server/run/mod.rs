@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tercel_engine::limits::EVENTS_AT_ONCE;
+use tercel_engine::order::Found;
 use tercel_engine::schedule::{Bounds, Scheduler, Turns};
 use tercel_engine::server::{Conn, Consulted, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
 use tercel_engine::table::Map;
@@ -272,9 +273,11 @@ impl Loop {
             core.out.spare = self.queue.spare_buffer();
         }
         if self.group.is_some() {
-            self.log.stable_upto(core.machine.stable_upto());
+            self.log.stable_upto(self.records.queue.stable(core.machine.stable_upto()));
         }
-        self.records.hand_over(&self.log);
+        if let Err(why) = self.records.hand_over(&self.log) {
+            self.end.failed = Some(why);
+        }
     }
 
     fn perform_one(&mut self, core: &mut Core, effect: Effect) {
@@ -300,7 +303,7 @@ impl Loop {
             Effect::Unpin(pin) => self.store.unpin(pin),
             Effect::Truncate(stamp) => self.log.truncate_below(stamp),
             Effect::Stop(why) => self.end.failed = Some(why),
-            Effect::Cut(above) => self.records.cut(above),
+            Effect::Cut(above) => self.records.queue.cut(above),
             Effect::KeepFrom(position) => self.log.keep_from(position),
             Effect::Sure => self.log.sure(),
             Effect::Datagrams(conn, connection) => {
@@ -401,7 +404,10 @@ impl Loop {
                 }
             }
             Effect::Save(number, view, electorate) => group.save(number, (view, electorate)),
-            Effect::ReadLog(from, bytes) => group.read_log(from, bytes, self.records.written),
+            Effect::ReadLog(from, bytes) => match self.records.queue.readable(from) {
+                Some(written) => group.read_log(from, bytes, written),
+                None => core.take(core.now(), Input::FoundLog(from, Found::NotNow)),
+            },
             Effect::Members(members) => {
                 if let Err(error) = group.members(&members, &mut self.queue) {
                     self.end.failed = Some(format!("it cannot connect to other members: {error}"));

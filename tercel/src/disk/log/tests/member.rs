@@ -159,3 +159,52 @@ fn damage_where_view_begins_is_refused_unreplayed() {
     let Err(DiskError::Damaged { file, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(file, segment(dir.path(), 1));
 }
+
+/// A log whose thread stops behind each sync until it is let on.
+struct Halting {
+    thread: crate::disk::log::LogThread,
+    done: std::sync::mpsc::Receiver<crate::disk::log::LogDone>,
+    go_on: std::sync::mpsc::Sender<()>,
+}
+
+fn halting(log: Log) -> Halting {
+    let ((report, done), (go_on, held_back)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let report = move |event| {
+        let is_sync = matches!(event, crate::disk::log::LogDone::Synced { .. });
+        report.send(event).unwrap();
+        if is_sync {
+            held_back.recv().unwrap();
+        }
+    };
+    Halting { thread: crate::disk::log::LogThread::start(log, report).unwrap(), done, go_on }
+}
+
+#[test]
+fn no_mark_vouches_for_pending_cut() {
+    let dir = new_log();
+    let log = open_member(dir.path(), 0, 0).log;
+    let mut tail = log.tail();
+    let end = |tail: &Tail| Written { cuts: 0, position: tail.last.position };
+    let Halting { thread, done, go_on } = halting(log);
+    thread.submit(records(&mut tail, &[10, 20]), end(&tail)).unwrap();
+    done.recv().unwrap();
+    thread.stable_upto(LogPosition(2));
+    // Entry 3, of a leader that is deposed meanwhile, is written; its entry 4 waits for the disk.
+    thread.submit(records(&mut tail, &[30]), end(&tail)).unwrap();
+    go_on.send(()).unwrap();
+    done.recv().unwrap();
+    thread.submit(records(&mut tail, &[40]), end(&tail)).unwrap();
+    // The next leader has others there, which are stable.
+    thread.stable_upto(LogPosition(4));
+    thread.cut_above(LogPosition(2));
+    thread.stable_upto(LogPosition(4));
+    go_on.send(()).unwrap();
+    done.recv().unwrap();
+    // The process ends before the cut.
+    let crashed = copy(dir.path());
+    go_on.send(()).unwrap();
+    done.recv().unwrap();
+    thread.close().unwrap();
+    let found = open_member(crashed.path(), 0, 0);
+    assert_eq!((found.stable, found.rest), (vec![1, 2], vec![3, 4]));
+}
