@@ -131,6 +131,9 @@ pub enum Output {
     Members(Members),
     /// Other members no longer need the log before this position.
     KeepFrom(LogPosition),
+    /// The leader, this member, has another entry at a position that is stable here. One of the two logs is
+    /// not the group's, and nothing more is taken.
+    Differs(MemberId, LogPosition),
     /// The leader's log no longer has what this one lacks, which takes a copy of the space instead. It is
     /// said again with each of the leader's heartbeats, with its view and where it is reached.
     Lost(ViewId, String),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{EntryId, MemberId, SpaceId, ViewId};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, SpaceId, ViewId};
 use tercel_wire::message::{FromClient, Join, Refusal};
 
 use super::Server;
@@ -288,5 +288,15 @@ const RELIEVED_AGAIN_US: u64 = 10_000_000;
 pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
+/// The words of a member whose log is not that of its leader.
+pub(super) fn differs(leader: MemberId, at: LogPosition) -> String {
+    format!(
+        "entry {at} of the log is stable at this member and at its leader, member {leader}, and not the same: one of \
+         the two directories is not the group's, for it was put back, or by a defect. Nothing was changed here. See which \
+         members agree (`tercel check DIR` at each); set the directory of the other one aside, and have it join anew \
+         with an empty one: `tercel serve --data DIR --join ADDR`"
+    )
+}
+
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 7;
+pub const MEMBERS_VERSION: u16 = 8;

@@ -32,8 +32,8 @@ pub use crate::effect::{
     ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
-use membership::REMOVED;
 pub use membership::{MEMBERS_VERSION, Membership};
+use membership::{REMOVED, differs};
 pub use recover::{LogEnds, Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader, Work};
@@ -269,6 +269,7 @@ impl Server {
                 Output::KeepFrom(position) => self.sessions.keep_log_from(position, &mut self.cx.out),
                 Output::Sure => self.cx.out.push(Effect::Sure),
                 Output::Lost(view, leader) => self.lost(view, leader),
+                Output::Differs(leader, at) => self.cx.out.push(Effect::Stop(differs(leader, at))),
                 Output::Members(members) => self.cx.out.push(Effect::Members(members)),
             }
         }

@@ -224,6 +224,7 @@ impl Fed {
             stable: LogPosition(stable),
             rank: 0,
             asks: true,
+            check: Default::default(),
             entries: order.0[from as usize..].to_vec(),
         });
         self.take(Input::Packet(LEADER, &packet.encode()));

@@ -115,7 +115,16 @@ impl First {
 
     fn beat(&self) -> Packet {
         let (before, stable) = (EntryId::default(), LogPosition(0));
-        Packet::Append(Append { view: VIEW, round: 1, before, stable, rank: 0, asks: true, entries: vec![] })
+        Packet::Append(Append {
+            view: VIEW,
+            round: 1,
+            before,
+            stable,
+            rank: 0,
+            asks: true,
+            check: Default::default(),
+            entries: vec![],
+        })
     }
 
     fn packet(&mut self, packet: &Packet) -> Said {
@@ -403,6 +412,7 @@ fn leader_that_drains_hands_the_lead_over() {
         stable: LogPosition(1),
         rank: 0,
         asks: true,
+        check: Default::default(),
         entries: vec![],
     }));
     assert!(!first.server.is_leading() && first.server.is_drained());

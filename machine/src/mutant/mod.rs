@@ -272,6 +272,8 @@ OF_GROUPS {
     ReadForgotten,
     /// A member asks for votes by the newest list and the one at what is stable, and by none between.
     AsksByTwoLists,
+    /// A member whose stable entries are others than its leader's goes on.
+    DifferenceIgnored,
     /// The time of a candidacy runs while its promise is being saved.
     CandidacyEndsWhileSaving,
     OlderVoteSlot,

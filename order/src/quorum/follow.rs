@@ -4,7 +4,7 @@ use tercel_machine::mutant::{Rule, dropped};
 use tercel_machine::time::Now;
 use tercel_wire::id::{LogPosition, MemberId, ViewId};
 
-use super::packet::{Append, Packet};
+use super::packet::{Append, Check, Packet};
 use super::{Quorum, Role};
 use crate::Output;
 
@@ -88,6 +88,9 @@ impl Quorum {
         }
         self.unsettle(out);
         self.ask_end(now, from, out);
+        if let Some(at) = self.differs(&append) {
+            return out.push(Output::Differs(from, at));
+        }
         // Everything stable is in every leader's log.
         let is_here = append.before.position <= self.stable || self.tail.has(append.before);
         if !is_here && !dropped(Rule::GapCounts) {
@@ -101,14 +104,37 @@ impl Quorum {
         if !append.entries.is_empty() {
             self.followed.lost_before = None;
         }
-        let (asks, stable, is_empty) = (append.asks, append.stable, append.entries.is_empty());
+        let (asks, stable, check) = (append.asks, append.stable, append.check);
+        let is_empty = append.entries.is_empty();
         let is_new = self.take(append, out);
         // The leader's log has all that is stable here, even if the leader knows of less.
         self.followed.matched = self.followed.matched.max(last).max(self.stable);
         self.release(stable, out);
+        if self.differs_within(check, stable) {
+            return out.push(Output::Differs(from, stable));
+        }
         if asks || !is_new && !is_empty {
             self.acknowledge(from, round, out);
         }
+    }
+
+    /// The position of an entry that is stable here and another one at the leader: no group has such two.
+    fn differs(&self, append: &Append) -> Option<LogPosition> {
+        let named = (append.before.view != ViewId::default()).then_some(append.before);
+        let first = append.before.position.next();
+        let entries = (first.0..).zip(&append.entries).map(|(at, entry)| (LogPosition(at), entry.view));
+        let all = named.into_iter().map(|before| (before.position, before.view)).chain(entries);
+        let mut stable = all.take_while(|(at, _)| *at <= self.stable);
+        let is_other = |at, view| self.tail.view_at(at).is_some_and(|here| here != view);
+        let found = stable.find(|(at, view)| is_other(*at, *view)).map(|(at, _)| at);
+        found.filter(|_| !dropped(Rule::DifferenceIgnored))
+    }
+
+    /// Says whether the entries that are to be compared are others here. What is not in memory is not
+    /// compared.
+    fn differs_within(&self, check: Check, stable: LogPosition) -> bool {
+        let ours = self.tail.sum(check.above, stable).filter(|_| stable <= self.stable);
+        check.above < stable && ours.is_some_and(|sum| sum != check.sum) && !dropped(Rule::DifferenceIgnored)
     }
 
     /// Takes the entries that are not here yet. Says whether there are any.

@@ -9,7 +9,7 @@ use tercel_wire::id::{EntryId, LogPosition, MemberId, ViewId};
 
 use super::follow::RANK_AS_BEFORE;
 use super::members::{Member, Members};
-use super::packet::{Append, Contents, Packet, Vote, entry_bytes};
+use super::packet::{Append, Check, Contents, Packet, Vote, entry_bytes};
 use super::tail::{Tail, up_to};
 use super::{Config, HEARD_US, Other, Quorum, Role};
 use crate::{Found, Lead, Output, Sealed};
@@ -44,6 +44,8 @@ struct Progress {
     durable: LogPosition,
     heard: Now,
     sent: Now,
+    /// It was told to compare what is stable up to there.
+    checked: LogPosition,
     /// The newest packet that it has answered.
     round: u64,
     /// Packets up to this one were sent before it was known what it lacks.
@@ -69,6 +71,7 @@ impl Progress {
             durable: LogPosition::ZERO,
             heard: now,
             sent: Now(0),
+            checked: LogPosition::ZERO,
             round: 0,
             void: 0,
             flying: VecDeque::new(),
@@ -306,7 +309,11 @@ impl Quorum {
         let needs = other.is_lost.then_some(other.next);
         let before = before(tail, other.next);
         let (view, round, entries) = (leading.view, leading.round, Vec::new());
-        let packet = Append { view, round, before, stable: *stable, rank, asks: true, entries };
+        let above = other.checked.max(tail.comparable_above());
+        let check = tail.sum(above, *stable).map(|sum| Check { above, sum });
+        other.checked = *stable;
+        let check = check.unwrap_or(Check { above: *stable, sum: 0 });
+        let packet = Append { view, round, before, stable: *stable, rank, asks: true, check, entries };
         Quorum::send(to, &Packet::Append(packet), out);
         if let Some(needs) = needs {
             // One that is being removed leads until that is stable, and may need the receiver's disk for it.
@@ -563,7 +570,8 @@ fn packet(
 ) -> Vec<u8> {
     *round += 1;
     let (before, rank) = (before(tail, from), RANK_AS_BEFORE);
-    Packet::Append(Append { view, round: *round, before, stable, rank, asks: false, entries }).encode()
+    let check = Check { above: stable, sum: 0 };
+    Packet::Append(Append { view, round: *round, before, stable, rank, asks: false, check, entries }).encode()
 }
 
 impl Other {

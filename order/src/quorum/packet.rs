@@ -135,8 +135,20 @@ pub struct Append {
     pub rank: u8,
     /// Set if the receiver answers at once.
     pub asks: bool,
+    /// The stable entries that the receiver is to compare with its own.
+    pub check: Check,
     /// The entries.
     pub entries: Vec<Sealed>,
+}
+
+/// Stable entries of the leader's log: those above a position, up to what is stable. None, if that is the
+/// same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Check {
+    /// The position before the first.
+    pub above: LogPosition,
+    /// The sum over them.
+    pub sum: u64,
 }
 
 /// The contents of a log, as far as another log is compared with it.
@@ -311,17 +323,20 @@ impl Append {
         out.put_u64(self.stable.0);
         out.put_u8(self.rank);
         out.put_u8(self.asks.into());
+        out.put_u64(self.check.above.0);
+        out.put_u64(self.check.sum);
         put_entries(&self.entries, out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Append, DecodeError> {
         let (view, round, before) = (ViewId::decode(r)?, r.u64()?, entry_id(r)?);
         let (stable, rank, asks) = (LogPosition(r.u64()?), r.u8()?, flag(r, "asks")?);
+        let check = Check { above: LogPosition(r.u64()?), sum: r.u64()? };
         let entries = entries(r, view, before.view)?;
         if before.position.0.checked_add(entries.len() as u64).is_none() {
             return Err(DecodeError::BadField("position"));
         }
-        Ok(Append { view, round, before, stable, rank, asks, entries })
+        Ok(Append { view, round, before, stable, rank, asks, check, entries })
     }
 }
 
@@ -451,6 +466,7 @@ mod tests {
                 stable: LogPosition(8),
                 rank: 1,
                 asks: true,
+                check: Check { above: LogPosition(3), sum: 0x1234 },
                 entries: vec![entry(5, 20), entry(7, 21)],
             }),
             Packet::Acked { view: VIEW, round: 5, durable: LogPosition(10) },
@@ -487,6 +503,7 @@ mod tests {
                 stable: LogPosition(0),
                 rank: 0,
                 asks: false,
+                check: Check::default(),
                 entries: vec![a, b],
             };
             assert!(Packet::decode(&Packet::Append(append).encode()).is_err());

@@ -29,12 +29,55 @@ pub(super) struct Tail {
     bytes: usize,
     /// The stamp of the entry before the first of those.
     stamp_before: Stamp,
+    sums: Sums,
+}
+
+/// Sums over the newest entries, by which two logs are compared. They are of the bytes, for views and
+/// positions alone say nothing of a log that was put together wrongly.
+#[derive(Debug)]
+struct Sums {
+    above: LogPosition,
+    /// Those over all entries since some position before, up to that and to each one above.
+    all: VecDeque<u64>,
+}
+
+impl Sums {
+    fn new(above: LogPosition) -> Sums {
+        Sums { above, all: VecDeque::from([0]) }
+    }
+
+    fn push(&mut self, position: LogPosition, entry: &Sealed) {
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(&entry.payload);
+        let view = u64::from(entry.view.number) << 32 | u64::from(entry.view.incarnation);
+        let parts = [position.0, entry.stamp.0, view, entry.kind.into(), sum.finalize().into()];
+        // The multiplier is that of FxHash; each part is to reach all bits above its own.
+        let mix = |sum: u64, part: u64| (sum.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
+        let one = parts.into_iter().fold(0, mix);
+        self.all.push_back(self.all.back().copied().unwrap_or(0).wrapping_add(one));
+        if self.all.len() > SUMS_MAX {
+            self.all.pop_front();
+            self.above = self.above.next();
+        }
+    }
+
+    fn cut(&mut self, above: LogPosition) {
+        match above.0.checked_sub(self.above.0) {
+            Some(kept) => self.all.truncate(kept as usize + 1),
+            None => *self = Sums::new(above),
+        }
+    }
+
+    fn upto(&self, position: LogPosition) -> Option<u64> {
+        self.all.get(position.0.checked_sub(self.above.0)? as usize).copied()
+    }
 }
 
 impl Tail {
     /// A log that begins after an entry, whose entries up to a stamp are only on the disk.
     pub(super) fn new(begins: EntryId, runs: Vec<Run>, stamp: Stamp) -> Tail {
-        Tail { begins, runs, entries: VecDeque::new(), bytes: 0, stamp_before: stamp }
+        let last = runs.last().map_or(begins.position, |run| run.last);
+        Tail { begins, runs, entries: VecDeque::new(), bytes: 0, stamp_before: stamp, sums: Sums::new(last) }
     }
 
     /// The last entry.
@@ -88,6 +131,7 @@ impl Tail {
             None => self.runs.push(Run { view: entry.view, last }),
         }
         self.bytes += entry_bytes(&entry);
+        self.sums.push(last, &entry);
         self.entries.push_back(entry);
         last
     }
@@ -98,6 +142,7 @@ impl Tail {
         for gone in self.entries.drain(keep.min(self.entries.len())..) {
             self.bytes -= entry_bytes(&gone);
         }
+        self.sums.cut(above);
         while self.runs.len() > 1 && self.runs[self.runs.len() - 2].last >= above {
             self.runs.pop();
         }
@@ -106,6 +151,16 @@ impl Tail {
             Some(run) => run.last = run.last.min(above),
             None => {}
         }
+    }
+
+    /// The position above which entries can be compared.
+    pub(super) fn comparable_above(&self) -> LogPosition {
+        self.sums.above
+    }
+
+    /// The sum over the entries above a position, up to another; none if they are not all known.
+    pub(super) fn sum(&self, above: LogPosition, upto: LogPosition) -> Option<u64> {
+        Some(self.sums.upto(upto)?.wrapping_sub(self.sums.upto(above)?))
     }
 
     /// Forgets entries up to a position, while they are more than so many bytes.
@@ -156,6 +211,9 @@ pub(super) fn up_to(entries: impl Iterator<Item = Sealed>, bytes_max: usize) -> 
     }
     taken
 }
+
+/// Entries whose sums are kept: more than a member that follows is behind.
+const SUMS_MAX: usize = 4_096;
 
 /// Runs that are told to another member. Logs that have had no view in common for so long have at least what
 /// is stable in common.

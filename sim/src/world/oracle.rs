@@ -131,6 +131,7 @@ impl Ledger {
         // A cut that was not made never happened.
         if let Some((base, old)) = self.cutting.take() {
             self.truncate(base);
+            self.promised = self.promised.min(base);
             old.iter().try_for_each(|entry| self.append(self.end().next(), entry))?;
         }
         let first = self.entries.partition_point(|e| e.stamp < from);

@@ -10,7 +10,7 @@ use tercel_machine::mutant::Rule;
 use std::sync::Arc;
 
 use super::members::{Member, Members};
-use super::packet::{Append, Packet};
+use super::packet::{Append, Check, Packet};
 use super::{Config, Quorum, Start};
 use crate::{Input, Output, Sealed};
 use tercel_machine::time::Now;
@@ -74,6 +74,9 @@ fn every_dropped_rule_is_noticed() {
             Rule::ListNotSaved => hunt(0..WORLDS_MAX, Plan::of_torn_logs),
             Rule::AsksByTwoLists => {
                 (!asks_by_list_between()).then(|| (0, "a member that votes never asks".into()))
+            }
+            Rule::DifferenceIgnored => {
+                (!difference_is_named()).then(|| (0, "a member whose log is another goes on".into()))
             }
             Rule::ReadForgotten => hunt(0..WORLDS_MAX, Plan::of_stalled_disks),
             // Two cuts under way at a time, and a crash between a mark and what it names, are as rare.
@@ -341,6 +344,7 @@ fn joining_member_reaches_leader_behind_old_lists() {
         stable: LogPosition(1),
         rank: 0,
         asks: true,
+        check: Default::default(),
         entries: vec![entry],
     };
     let mut out = Vec::new();
@@ -397,6 +401,91 @@ fn asks_by_list_between() -> bool {
 #[test]
 fn member_that_votes_by_any_list_asks() {
     assert!(asks_by_list_between());
+}
+
+/// A member begins with entries of view 1 as stable, and hears its leader of view 2.
+struct Compared {
+    quorum: Quorum,
+    round: u64,
+}
+
+impl Compared {
+    fn with_three() -> Compared {
+        let view = ViewId::new(1, 1);
+        let start = Start {
+            me: MemberId(1),
+            promised: view,
+            begins: EntryId::default(),
+            runs: vec![super::Run { view, last: LogPosition(3) }],
+            stable: LogPosition(3),
+            stable_stamp: Stamp(3),
+            members: members_that_vote(3),
+            electorate: None,
+            suffix: Vec::new(),
+            is_sure: true,
+        };
+        Compared { quorum: Quorum::new(Config::default(), start, 1, Now(0)), round: 0 }
+    }
+
+    /// Takes entries behind one, all of them stable. Gives the position of an entry that is another.
+    fn hears(&mut self, before: EntryId, entries: &[Sealed], check: Check) -> Option<LogPosition> {
+        self.round += 1;
+        let stable = LogPosition(before.position.0 + entries.len() as u64);
+        let (view, round, entries) = (ViewId::new(2, 1), self.round, entries.to_vec());
+        let append = Append { view, round, before, stable, rank: 0, asks: true, check, entries };
+        let (packet, mut out) = (Packet::Append(append).encode(), Vec::new());
+        crate::Sequencer::handle(&mut self.quorum, Now(1), Input::Packet(MemberId(2), &packet), &mut out);
+        let differs = |output: &Output| match output {
+            Output::Differs(leader, at) => Some((*leader, *at)),
+            _ => None,
+        };
+        let (leader, at) = out.iter().find_map(differs)?;
+        assert_eq!(leader, MemberId(2));
+        Some(at)
+    }
+}
+
+fn members_that_vote(members: u64) -> Members {
+    let member = |id| Member { id: MemberId(id), votes: true, address: String::new() };
+    Members::new((1..=members).map(member).collect()).unwrap()
+}
+
+fn entry_of(view: u32, at: u64, payload: u8) -> Sealed {
+    Sealed { stamp: Stamp(at), view: ViewId::new(view, 1), kind: 3, payload: Arc::new(vec![payload; 8]) }
+}
+
+/// The leader has an entry of another view where this member's log is stable. Says whether that is named.
+fn difference_is_named() -> bool {
+    let before = EntryId { view: ViewId::new(2, 1), position: LogPosition(3) };
+    let at = Compared::with_three().hears(before, &[], Check::default());
+    at.inspect(|at| assert_eq!(*at, LogPosition(3))).is_some()
+}
+
+#[test]
+fn member_whose_stable_log_is_another_stops() {
+    assert!(difference_is_named());
+    // The leader's log leaves it where it was another before the entry that is compared.
+    let before = EntryId { view: ViewId::new(1, 1), position: LogPosition(2) };
+    let entries = [entry_of(2, 3, 0)];
+    assert_eq!(Compared::with_three().hears(before, &entries, Check::default()), Some(LogPosition(3)));
+}
+
+#[test]
+fn bytes_of_stable_entries_are_compared() {
+    let mut member = Compared::with_three();
+    let before = EntryId { view: ViewId::new(1, 1), position: LogPosition(3) };
+    let entries = [entry_of(2, 4, 7), entry_of(2, 5, 8)];
+    let mut tail = super::tail::Tail::new(before, Vec::new(), Stamp(3));
+    entries.iter().for_each(|entry| _ = tail.push(entry.clone()));
+    let sum = tail.sum(LogPosition(3), LogPosition(5)).unwrap();
+    assert_eq!(member.hears(before, &entries, Check { above: LogPosition(3), sum }), None);
+    let end = EntryId { view: ViewId::new(2, 1), position: LogPosition(5) };
+    let above = LogPosition(4);
+    let half = tail.sum(above, end.position).unwrap();
+    assert_eq!(member.hears(end, &[], Check { above, sum: half }), None);
+    // What is before the oldest entry in memory is not compared.
+    assert_eq!(member.hears(end, &[], Check { above: LogPosition(1), sum: 1 }), None);
+    assert_eq!(member.hears(end, &[], Check { above, sum: half ^ 1 }), Some(LogPosition(5)));
 }
 
 #[test]

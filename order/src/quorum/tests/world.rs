@@ -834,6 +834,9 @@ impl World {
                 }
             }
             Output::Sure => self.nodes[i].disk.is_damaged = false,
+            Output::Differs(leader, at) => {
+                return Err(format!("member {id} has another entry at {at} than its leader {leader}"));
+            }
             Output::KeepFrom(_) | Output::Members(_) | Output::Lost(..) => {}
         }
         Ok(())
