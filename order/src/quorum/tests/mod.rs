@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::members::{Member, Members};
 use super::packet::{Append, Packet};
-use super::{Config, Quorum, Start};
+use super::{Config, Quorum, Start, VIEWS_AHEAD_MAX};
 use crate::{Input, Output, Sealed};
 use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
@@ -356,4 +356,38 @@ fn leader_whose_disk_hangs_hands_over() {
         assert!((1_000_000..1_200_000).contains(&after_us), "{next} leads after {after_us} us");
         assert!(world.stable_entries() > before + 100, "nobody waits for the disk");
     }
+}
+
+#[test]
+fn packet_of_view_far_ahead_is_not_believed() {
+    let (mut world, leader) = quiet(1);
+    let other = world.others(leader)[0];
+    world.until(|world| (world.stable_entries() > 6).then_some(()));
+    let before = world.status(leader).unwrap();
+    let far = ViewId::new(before.view.number + VIEWS_AHEAD_MAX + 1, 7);
+    let end = EntryId { view: far, position: LogPosition(1 << 62) };
+    for packet in [
+        Packet::Higher { view: far },
+        Packet::Vote { view: far, end },
+        Packet::Ask { number: far.number, end, is_handed: true },
+        Packet::May { number: 1, is_granted: false, promised: u32::MAX },
+    ] {
+        world.tell(leader, Input::Packet(other, &packet.encode()));
+    }
+    let after = world.status(leader).unwrap();
+    assert_eq!((after.view, after.leader), (before.view, Some(leader)));
+    assert_eq!(after.counts.jumps, before.counts.jumps + 4);
+}
+
+#[test]
+fn view_number_that_no_checkpoint_holds_is_not_promised() {
+    let (mut world, leader) = quiet(1);
+    let other = world.others(leader)[0];
+    for _ in 0..=u32::MAX / VIEWS_AHEAD_MAX {
+        let view = world.status(leader).unwrap().view;
+        let next = ViewId::new(view.number.saturating_add(VIEWS_AHEAD_MAX), 7);
+        let end = EntryId { view, position: LogPosition(1 << 62) };
+        world.tell(leader, Input::Packet(other, &Packet::Vote { view: next, end }.encode()));
+    }
+    assert!(world.status(leader).unwrap().view.number <= ViewId::NUMBER_MAX);
 }
