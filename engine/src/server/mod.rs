@@ -22,7 +22,7 @@ mod suffix;
 use std::sync::Arc;
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, LogPosition, MemberId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Refusal, Request};
 
@@ -269,6 +269,10 @@ impl Server {
                 Output::KeepFrom(position) => self.sessions.keep_log_from(position, &mut self.cx.out),
                 Output::Sure => self.cx.out.push(Effect::Sure),
                 Output::Lost(view, leader) => self.lost(view, leader),
+                Output::Contradicted(leader, view, at) => {
+                    let me = self.membership.as_ref().map_or(MemberId(0), |group| group.me);
+                    self.cx.out.push(Effect::Stop(contradicted(me, leader, view, at)));
+                }
                 Output::Members(members) => self.cx.out.push(Effect::Members(members)),
             }
         }
@@ -722,6 +726,17 @@ impl Server {
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.bytes()
     }
+}
+
+/// The words of a member that has what the group lacks.
+fn contradicted(me: MemberId, leader: MemberId, view: ViewId, at: LogPosition) -> String {
+    format!(
+        "this member has commits that a quorum had acknowledged, and from entry {at} on member {leader}, which leads view \
+         {view}, has others: a directory of the group was put back from an older copy, and the group goes on without those \
+         commits. Decide which history is kept. To keep this one, stop all other members and run `tercel group rescue` on \
+         this directory; to keep the group's, run `tercel group remove {me}`, let an empty directory join, and keep this \
+         one until what is lost is known"
+    )
 }
 
 /// The earlier of two moments, as far as there are any.

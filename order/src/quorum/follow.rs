@@ -76,6 +76,9 @@ impl Quorum {
             self.promise(view, out);
             self.followed = Followed::nobody(now);
         }
+        if let Some(at) = self.contradicts(&append) {
+            return out.push(Output::Contradicted(from, view, at));
+        }
         let round = append.round;
         let followed = &mut self.followed;
         (followed.leader, followed.heard, followed.said, followed.gone) = (Some(from), now, now, None);
@@ -107,6 +110,18 @@ impl Quorum {
         if asks || !is_new && !is_empty {
             self.acknowledge(from, round, out);
         }
+    }
+
+    /// The first position at which a leader's packet has another entry than one that is stable here. What was
+    /// stable is in the log of every later leader, unless a member has lost what it had acknowledged.
+    fn contradicts(&self, append: &Append) -> Option<LogPosition> {
+        let first = append.before.position;
+        let views = [append.before.view].into_iter().chain(append.entries.iter().map(|entry| entry.view));
+        let positions = (first.0..=self.stable.0).map(LogPosition);
+        let is_other = |(at, view): &(LogPosition, ViewId)| {
+            at.0 > 0 && self.tail.view_at(*at).is_some_and(|here| here != *view)
+        };
+        positions.zip(views).find(is_other).map(|(at, _)| at)
     }
 
     /// Takes the entries that are not here yet. Says whether there are any.

@@ -716,6 +716,9 @@ impl World {
             }
             Output::Sure => self.nodes[i].disk.is_damaged = false,
             Output::KeepFrom(_) | Output::Members(_) | Output::Lost(..) => {}
+            Output::Contradicted(leader, view, at) => {
+                return Err(format!("member {leader}, which leads view {view}, has another entry at {at}"));
+            }
         }
         Ok(())
     }
