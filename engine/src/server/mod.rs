@@ -28,12 +28,12 @@ use tercel_wire::message::{Refusal, Request};
 
 pub use crate::consult::{Consult, Consulted};
 pub use crate::effect::{
-    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
-    ServerStats, SpaceWarning, Unread, store,
+    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, Proof,
+    ServerConfig, ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;
-pub use membership::{MEMBERS_VERSION, Membership};
+pub use membership::{MEMBERS_VERSION, Membership, OPERATOR};
 pub use recover::{LogEnds, Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader, Work};
@@ -101,7 +101,9 @@ impl Server {
         }
         let is_working = self.cx.end == End::Working;
         match input {
-            Input::Frame(conn, header, body) if matches!(header.kind, Kind::Join | Kind::Packet) => {
+            Input::Frame(conn, header, body)
+                if matches!(header.kind, Kind::Join | Kind::Prove | Kind::Packet) =>
+            {
                 self.member_frame(conn, &header, body);
             }
             Input::Connected(conn) => self.sessions(|s, cx| s.connected(conn, cx)),
@@ -116,6 +118,9 @@ impl Server {
             Input::NoRoom(conn, why) => {
                 self.sessions(|s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
+            Input::Challenged(conn, said) => self.sessions(|s, cx| s.challenged(conn, said, cx)),
+            Input::StartSaved(member, started) => self.start_saved(member, started),
+            Input::Vouched(conn, is_so) => self.sessions(|s, cx| s.vouched(conn, is_so, cx)),
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes)),
             Input::RefusedBy(member, text) => {
                 self.cx.refused = Some((now, format!("member {member} says: {text}")));
@@ -576,6 +581,11 @@ impl Server {
     /// The time since a leader of its group was heard, in microseconds; none while one is, or it leads.
     pub fn unled_us(&self) -> Option<u64> {
         self.cx.work.sequencer.unled_us(self.cx.work.now)
+    }
+
+    /// The state of the order, if it is a member of a group.
+    pub fn group_status(&self) -> Option<order::quorum::Status> {
+        self.cx.work.sequencer.status()
     }
 
     /// Says whether it leads, and clients are answered.

@@ -18,6 +18,7 @@ use crate::disk::dir::{DataDir, LOG_NAME, Looked, NewSpace, random_u64, view_apa
 use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig, LogEnds, ends};
 use crate::disk::pages::{PageRead, checkpoint};
+use crate::disk::secret::Secret;
 use crate::server::ServerError;
 use crate::server::start::{replay_member, whole};
 
@@ -66,6 +67,8 @@ pub fn rescue(dir: &Path, address: Option<&Address>) -> Result<MemberId, ServerE
     let (group, me) = (random_u64(dir)?, MemberId(random_u64(dir)?));
     let members = Members::new(vec![Member { id: me, votes: true, address: at }])
         .ok_or_else(|| ServerError::Join("its address is too long".into()))?;
+    // Members of the old group are not to be believed.
+    held.give_secret(&Secret::draw(dir)?)?;
     held.begin_history(group, me, members.clone(), number)?;
     whole.go_on(ViewId::new(number, random_u64(dir)? as u32), true, &members)?;
     Ok(me)

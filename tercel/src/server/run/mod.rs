@@ -29,6 +29,7 @@ use super::group::{Group, end_if_unanswered};
 use super::inside::{Core, Inside};
 use super::journal::{self, Journal};
 use super::links::Links;
+use super::owner;
 use super::records::Records;
 use super::shared::{Channels, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
@@ -40,6 +41,7 @@ use crate::address::SocketFile;
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
 use crate::pipe::Pipe;
+use crate::proving::Prover;
 use crate::serving::{Serves, Serving};
 
 /// The keys of listeners, and of connections that were made to other members; other streams have 0.
@@ -70,6 +72,8 @@ pub(super) struct Loop {
     group: Option<Group>,
     /// The servers of other spaces.
     links: Links,
+    /// What is proven to members and operators; none if the directory has no secret.
+    prover: Option<Prover>,
     /// The directory, which it keeps locked, and the files of its sockets, removed before those are closed.
     held: (DataDir, Vec<SocketFile>),
     conns: Map<Conn, Peer>,
@@ -118,6 +122,7 @@ impl Loop {
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
         (store, group, links): (Store, Option<Group>, Links),
+        prover: Option<Prover>,
         held: (DataDir, Vec<SocketFile>),
         (bounds, workers): (Bounds, usize),
         board: Board,
@@ -135,6 +140,7 @@ impl Loop {
             store,
             group,
             links,
+            prover,
             held,
             conns: Map::default(),
             hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
@@ -314,6 +320,15 @@ impl Loop {
                     core.take(core.now(), Input::Consulted(view, consult, Consulted::Failed(why)));
                 }
             }
+            Effect::Challenge(conn, join) => {
+                // Without random numbers nothing can be proven.
+                let said = self.prover.as_ref().and_then(|prover| prover.challenge(&join).ok());
+                core.take(core.now(), Input::Challenged(conn, said));
+            }
+            Effect::Vouch(conn) => {
+                let is_owner = self.is_owner(conn);
+                core.take(core.now(), Input::Vouched(conn, is_owner));
+            }
             Effect::Joined(conn, _) => {
                 self.scheduler.favour(conn);
                 if let Some(Peer::Socket(token)) = self.conns.get(&conn)
@@ -325,6 +340,7 @@ impl Loop {
             Effect::Packet(..)
             | Effect::Connect(..)
             | Effect::Save(..)
+            | Effect::SaveStart(..)
             | Effect::ReadLog(..)
             | Effect::Members(_)
             | Effect::Copy(..)
@@ -351,6 +367,21 @@ impl Loop {
             Some(Peer::Memory(pipe)) => pipe.push(&bytes),
             None => {}
         }
+    }
+
+    /// Says whether the other end of a connection is a process on this host, of the superuser or of this
+    /// server's user.
+    fn is_owner(&self, conn: Conn) -> bool {
+        let token = match self.conns.get(&conn) {
+            Some(Peer::Socket(token)) => *token,
+            Some(Peer::Shared(at)) => match self.hot.channels.get(*at) {
+                Some(peer) => peer.stream,
+                None => return false,
+            },
+            Some(Peer::Memory(_)) => return true,
+            None => return false,
+        };
+        self.queue.fd(token).is_some_and(owner::is_owner)
     }
 
     /// Ends the connections that have most to take, if all connections together have taken too little.
@@ -401,6 +432,7 @@ impl Loop {
                 }
             }
             Effect::Save(number, view, electorate) => group.save(number, (view, electorate)),
+            Effect::SaveStart(member, started) => group.save_start(member, started),
             Effect::ReadLog(from, bytes) => group.read_log(from, bytes, self.records.written),
             Effect::Members(members) => {
                 if let Err(error) = group.members(&members, &mut self.queue) {
