@@ -255,6 +255,15 @@ fn member(
     let votes = dir.votes(last.view)?;
     let remembered = votes.remembered();
     let (me, group, start) = (remembered.me, remembered.group, remembered.start);
+    if remembered.promised.number.max(last.view.number) >= ViewId::NUMBER_MAX {
+        let text = format!(
+            "the views of {} are used up, as by a packet of a stranger to a build before this one, so no member can lead: stop \
+             the others, and run `tercel group rescue --data {}` on the directory whose log ends last",
+            dir.path().display(),
+            dir.path().display()
+        );
+        return Err(ServerError::Stopped(text));
+    }
     let is_listed = remembered.members.get(me).is_some();
     let LogOpened { begins, runs, stable, is_sure, .. } = opened;
     let ends = LogEnds { begins: *begins, runs, stable: *stable, is_sure: *is_sure };

@@ -14,6 +14,7 @@ use tercel_wire::log::{Kind, Last, encode_record};
 use tercel_wire::page::PAGE_BYTES;
 
 use crate::address::Address;
+use crate::check::renumber;
 use crate::disk::dir::{DataDir, LOG_NAME, Looked, NewSpace, random_u64, view_apart};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig, LogEnds, ends};
@@ -55,11 +56,20 @@ pub fn log_ends(dir: &Path) -> Result<Ends, ServerError> {
 pub fn rescue(dir: &Path, address: Option<&Address>) -> Result<MemberId, ServerError> {
     address.map_or(Ok(()), Address::is_for_others)?;
     let was = super::inspect(dir)?;
-    let held = open(dir)?;
-    let whole = Whole::recover(&held)?;
+    let mut held = open(dir)?;
+    let mut whole = Whole::recover(&held)?;
     let newest = whole.last.view.number.max(was.promised);
-    let none_left = || ServerError::Stopped("the space has had all the views that it can have".into());
-    let number = view_apart(dir, newest)?.ok_or_else(none_left)?;
+    let number = match view_apart(dir, newest)? {
+        Some(number) => number,
+        None => {
+            // A packet, or damage, has used the numbers up: nothing follows in this log.
+            drop((whole, held));
+            let number = renumber(dir).map_err(|why| ServerError::Stopped(why.to_string()))?;
+            held = open(dir)?;
+            whole = Whole::recover(&held)?;
+            number
+        }
+    };
     let known = whole.recovery.members().and_then(|list| list.get(was.member)).map(|it| it.address.clone());
     let of_votes = was.members.iter().find(|(id, ..)| *id == was.member).map(|(.., at)| at.clone());
     let at = address.map(Address::to_string).or(known).or(of_votes);

@@ -503,3 +503,39 @@ fn connections_of_members_end_unanswered_at_both_ends() {
     let _client = group.client_of(0);
     until(|| accepted_timeouts(port).contains(&0).then_some(()));
 }
+
+/// The last number that there is, as builds before believed it of anyone.
+#[test]
+fn directory_whose_views_are_used_up_is_rescued() {
+    let mut group = Groups::begun();
+    let client = group.client();
+    (0..5).for_each(|_| add(&client));
+    drop(client);
+    group.servers[0].take().unwrap().stop().unwrap();
+    let (dir, at) = group.members[0].clone();
+    let members = {
+        let held = open(&dir).unwrap();
+        let found = Votes::look(&HeldDir::open(&dir).unwrap(), ViewId::NONE).unwrap();
+        let spoiled = ViewId::new(u32::MAX, 7);
+        let whole = Whole::recover(&held).unwrap();
+        whole.go_on(spoiled, false, &found.members).unwrap();
+        let mut votes = held.votes(spoiled).unwrap();
+        votes.promise((spoiled, found.electorate));
+        votes.save().unwrap();
+        found.members
+    };
+    assert_eq!(members.iter().count(), 1);
+    let secret = std::fs::read(dir.join("secret")).unwrap();
+    let config = ServerConfig { listen: vec![at.clone()], ..ServerConfig::new(&dir) };
+    let Err(why) = Server::start(config) else { panic!("it serves") };
+    assert!(
+        why.to_string().contains("are used up") && why.to_string().contains("tercel group rescue"),
+        "{why}"
+    );
+    rescue(&dir, Some(&at)).unwrap();
+    assert_ne!(std::fs::read(dir.join("secret")).unwrap(), secret, "members of the old group are believed");
+    group.servers[0] = Some(group.start(0));
+    let client = group.client();
+    add(&client);
+    assert_eq!(count(&client), 6);
+}
