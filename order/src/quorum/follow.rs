@@ -68,6 +68,9 @@ impl Quorum {
         if view.number < promised.number || from == self.me {
             return Quorum::send(from, &Packet::Higher { view: promised }, out);
         }
+        if let Some(at) = self.contradicts(&append) {
+            return out.push(Output::Contradicted(from, view, at));
+        }
         self.stand_down(now, out);
         if view != promised {
             // Also if another candidate of this number was promised: a quorum has promised this one. Nothing
@@ -75,9 +78,6 @@ impl Quorum {
             // nothing is acknowledged that counts.
             self.promise(view, out);
             self.followed = Followed::nobody(now);
-        }
-        if let Some(at) = self.contradicts(&append) {
-            return out.push(Output::Contradicted(from, view, at));
         }
         let round = append.round;
         let followed = &mut self.followed;

@@ -442,8 +442,8 @@ impl Quorum {
     }
 
     /// The highest number of a view that is believed. Views begin one after the other, so a number far above
-    /// all that were heard is damage, and behind the last number that there is no view can follow. A member whose
-    /// log is empty has heard of no view yet: its group may have had any number of them.
+    /// all that were heard is damage, and behind the last number that there is no view can follow. A member
+    /// whose log is empty has heard of no view yet: its group may have had any number of them.
     fn number_max(&self) -> u32 {
         match self.tail.end().view == ViewId::NONE {
             true => ViewId::NUMBER_MAX,

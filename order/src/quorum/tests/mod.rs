@@ -380,7 +380,7 @@ fn packet_of_view_far_ahead_is_not_believed() {
 }
 
 #[test]
-fn view_number_that_no_checkpoint_holds_is_not_promised() {
+fn view_number_beyond_the_last_is_not_promised() {
     let (mut world, leader) = quiet(1);
     let other = world.others(leader)[0];
     for _ in 0..=u32::MAX / VIEWS_AHEAD_MAX {
@@ -390,4 +390,22 @@ fn view_number_that_no_checkpoint_holds_is_not_promised() {
         world.tell(leader, Input::Packet(other, &Packet::Vote { view: next, end }.encode()));
     }
     assert!(world.status(leader).unwrap().view.number <= ViewId::NUMBER_MAX);
+}
+
+#[test]
+fn member_with_more_than_its_group_takes_nothing() {
+    let (mut world, leader) = quiet(1);
+    let other = world.others(leader)[0];
+    world.until(|world| world.status(other).filter(|status| status.stable.0 > 6));
+    let before = world.status(other).unwrap();
+    // The view's own entry of a leader whose log is shorter than what is stable here.
+    let view = ViewId::new(before.view.number + 1, 7);
+    let at = EntryId { view: before.view, position: LogPosition(4) };
+    let entry = Sealed { stamp: Stamp(5), view, kind: node::VIEW, payload: Arc::default() };
+    let (stable, entries) = (LogPosition(4), vec![entry]);
+    let append = Append { view, round: 1, before: at, stable, rank: 0, asks: true, entries };
+    let said = world.try_tell(other, Input::Packet(leader, &Packet::Append(append).encode()));
+    assert!(said.unwrap_err().contains("has another entry at 5"));
+    let after = world.status(other).unwrap();
+    assert_eq!((after.view, after.end, after.leader), (before.view, before.end, before.leader));
 }

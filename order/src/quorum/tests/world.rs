@@ -313,7 +313,12 @@ impl World {
     }
 
     pub fn tell(&mut self, member: MemberId, input: Input<'_>) {
-        self.take(self.at(member), input).unwrap();
+        self.try_tell(member, input).unwrap();
+    }
+
+    /// Tells a member something that the world may blame.
+    pub fn try_tell(&mut self, member: MemberId, input: Input<'_>) -> Result<(), String> {
+        self.take(self.at(member), input)
     }
 
     /// A leader is asked whether it still leads.
