@@ -140,7 +140,7 @@ impl Unread {
     }
 }
 
-/// What proves that one end of a connection has the secret of a group.
+/// The bytes that prove that one end of a connection has the secret of a group.
 pub type Proof = [u8; 32];
 
 /// Something that happened to a server.
@@ -305,7 +305,8 @@ pub enum Effect {
     Adopt,
     /// These are the members of the group now: the host connects to each.
     Members(Members),
-    /// The connection is of this member, which has proven itself: what it sends comes before what clients send, and waits for nothing.
+    /// The connection is of this member, which has proven itself: what it sends comes before what clients
+    /// send, and waits for nothing.
     Joined(Conn, MemberId),
     /// Calls that come over datagrams of this connection are of the session's client, as long as the session
     /// lasts or until it names another one.

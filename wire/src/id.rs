@@ -204,8 +204,8 @@ impl ViewId {
     /// Before the first view.
     pub const NONE: ViewId = ViewId::new(0, 0);
 
-    /// The highest number that a view may have: another one may follow it. No member promises, writes or sends
-    /// a higher one.
+    /// The highest number that a view may have: another one may follow it. No member promises, writes or
+    /// sends a higher one.
     pub const NUMBER_MAX: u32 = u32::MAX - 1;
 
     /// From its two parts.

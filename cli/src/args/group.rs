@@ -116,8 +116,8 @@ pub struct OneMember {
     pub member: String,
     #[command(flatten)]
     pub of: OfGroup,
-    /// A file with the group's secret, as in a member's directory: needed unless the leader runs on this host as
-    /// the same user, or this command as the superuser
+    /// A file with the group's secret, as in a member's directory: needed unless the leader runs on this host
+    /// as the same user, or this command as the superuser
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
 }

@@ -604,7 +604,7 @@ mod tests {
         assert!(back.certify(&CommitEffects { base: Stamp(100), ..read }).is_err());
     }
 
-    /// What the writer may write, the reader takes.
+    /// The reader takes all that the writer may write.
     #[test]
     fn highest_values_of_every_field_come_back() {
         let mut s = Replica::new();

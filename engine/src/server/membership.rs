@@ -210,7 +210,7 @@ impl Server {
         match &self.membership {
             None if join.member != OPERATOR => return self.turn_away(conn, "this server is of no group"),
             Some(group) if join.member == group.me => {
-                // It has connected to itself: a list has another member, that was here before, at its address.
+                // It has connected to itself: a list has another member at its address.
                 return self.cx.out.push(Effect::Close(conn));
             }
             Some(group) => {

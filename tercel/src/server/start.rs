@@ -62,7 +62,7 @@ pub(crate) struct Opened {
     pub machine: Machine,
     /// Its votes, if it is a member of a group, and what a replica is recovered with.
     pub member: Option<(Votes, MachineConfig)>,
-    /// What is proven to members and operators, if it has a secret.
+    /// The end that is proven to members and operators, if it has a secret.
     pub prover: Option<Prover>,
     pub log: Log,
     pub applied: Stamp,
@@ -414,8 +414,8 @@ fn prepare(
     let decided = (opened.machine, opened.out);
     let by_memory = (Channels::new(spin), Door::new(opened.shared_memory));
     let bounds = (opened.bounds, opened.workers);
-    let (prover, held) = (opened.prover, (opened.dir, files));
-    Ok(Loop::new((queue, by_memory, datagrams), decided, log, store, prover, held, bounds, board))
+    let held = (opened.dir, files, opened.prover);
+    Ok(Loop::new((queue, by_memory, datagrams), decided, log, store, held, bounds, board))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If

@@ -68,7 +68,7 @@ parts! {
         /// Set if the part writes; one that only reads is prepared so that what it read is held.
         writes: bool,
     };
-    /// What tells a connection between members from every other one.
+    /// The numbers that tell a connection between members from every other one.
     Opening {
         /// Drawn at random when the process that connects began: the number of its start may be that of
         /// another process, which serves a copy of its directory.

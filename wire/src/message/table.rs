@@ -148,8 +148,8 @@ FromClient {
     /// Asks whether the server serves. It is also answered before a [`Hello`].
     25 AskHealth () => Health;
     /// The first message of a connection from another member of the server's group, or from an operator who
-    /// has the group's secret. It says nothing more until the connection is proven; the receiver sends its own
-    /// packets over a connection of its own.
+    /// has the group's secret. It says nothing more until the connection is proven; the receiver sends its
+    /// own packets over a connection of its own.
     26 Join {
         /// The group; an operator's may be 0, for any.
         group: u64,
@@ -161,7 +161,7 @@ FromClient {
         start: u64,
         /// The version of the packets and entries that it speaks: all members speak the same.
         version: u16,
-        /// What tells the connection from every other one. Builds that proved nothing sent none.
+        /// The numbers that tell the connection from every other one. Builds that proved nothing sent none.
         opening: Option<Opening> as Tail,
     } => Challenge;
     /// A packet between members, as the order encodes it.

@@ -231,9 +231,9 @@ pub fn join(
     }
 }
 
-/// The file with the secret of the group that a directory is of. A group that has none, because it was made by
-/// a build that needed none, is given one: the file is to be copied to the directory of every other member.
-/// Says whether it is new.
+/// The file with the secret of the group that a directory is of. A group that has none, because it was made
+/// by a build that needed none, is given one: the file is to be copied to the directory of every other
+/// member. Says whether it is new.
 ///
 /// # Errors
 /// If the directory is not one of a server, or cannot be read or written.

@@ -11,7 +11,7 @@ use crate::disk::votes::{Promised, Votes};
 use crate::server::Post;
 use crate::server::store::post;
 
-/// What is to be remembered.
+/// A piece of news that is to be remembered.
 pub(crate) enum ToSave {
     Promise(u64, Promised),
     Start(MemberId, Started),

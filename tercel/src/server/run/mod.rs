@@ -72,10 +72,9 @@ pub(super) struct Loop {
     group: Option<Group>,
     /// The servers of other spaces.
     links: Links,
-    /// What is proven to members and operators; none if the directory has no secret.
-    prover: Option<Prover>,
-    /// The directory, which it keeps locked, and the files of its sockets, removed before those are closed.
-    held: (DataDir, Vec<SocketFile>),
+    /// The directory, which it keeps locked, and the files of its sockets, removed before those are closed;
+    /// the end that is proven to members and operators, if there is a secret in the directory.
+    held: (DataDir, Vec<SocketFile>, Option<Prover>),
     conns: Map<Conn, Peer>,
     hot: Hot,
     /// Decides which connection is served next, and which is not read.
@@ -122,8 +121,7 @@ impl Loop {
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
         (store, group, links): (Store, Option<Group>, Links),
-        prover: Option<Prover>,
-        held: (DataDir, Vec<SocketFile>),
+        held: (DataDir, Vec<SocketFile>, Option<Prover>),
         (bounds, workers): (Bounds, usize),
         board: Board,
     ) -> Loop {
@@ -140,7 +138,6 @@ impl Loop {
             store,
             group,
             links,
-            prover,
             held,
             conns: Map::default(),
             hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
@@ -322,7 +319,7 @@ impl Loop {
             }
             Effect::Challenge(conn, join) => {
                 // Without random numbers nothing can be proven.
-                let said = self.prover.as_ref().and_then(|prover| prover.challenge(&join).ok());
+                let said = self.held.2.as_ref().and_then(|prover| prover.challenge(&join).ok());
                 core.take(core.now(), Input::Challenged(conn, said));
             }
             Effect::Vouch(conn) => {
