@@ -46,7 +46,8 @@ pub fn rows(options: &Options, dir: &Path) -> Result<Vec<Row>, String> {
     let (leader, near, socket) = (free()?, free()?, Address::Unix(dir.join("sock")));
     tercel::group::init(&dir.join("leader"), &leader).map_err(failed)?;
     let _leading = begin("leader", &[&leader])?;
-    tercel::group::join(&dir.join("near"), &leader.clone().into(), &near).map_err(failed)?;
+    tercel::group::join(&dir.join("near"), &leader.clone().into(), &near, Some(&dir.join("leader/secret")))
+        .map_err(failed)?;
     let _following = begin("near", &[&near, &socket])?;
     // Less than the ballast, so that it can be fetched again and again.
     let config = ClientConfig { cache_bytes: 1 << 20, ..ClientConfig::default() };

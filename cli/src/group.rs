@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tercel::group::{
-    Change, Ends, Inspected, Listed, change, form, init, inspect, log_ends, members, rescue, status_of,
+    Change, Ends, Inspected, Listed, change, form, init, inspect, log_ends, members, rescue, secret,
+    status_of,
 };
 use tercel::{Address, Addresses, Error};
 use tercel_term::fail::{Failure, Outcome};
@@ -19,6 +20,7 @@ pub fn run(args: &args::Group) -> Outcome {
     match args {
         args::Group::Init(args) => begun(args),
         args::Group::Form(args) => formed(args),
+        args::Group::Secret(args) => kept_secret(args),
         args::Group::Inspect(args) => inspected(args),
         args::Group::Rescue(args) => rescued(args),
         args::Group::Status(args) => status(args),
@@ -33,7 +35,22 @@ fn begun(args: &args::Init) -> Outcome {
     let me = init(&args.data, at)?;
     say!("member {me} is the first of a new group; serve it, and let others join:");
     say!("  tercel serve --data {dir} --listen {at}");
-    say!("  tercel serve --data NEW --listen ADDR --join {at}");
+    say!("  tercel serve --data NEW --listen ADDR --join {at} --secret {dir}/secret");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kept_secret(args: &args::Secret) -> Outcome {
+    let (file, is_new) = secret(&args.data)?;
+    let file = file.display();
+    match is_new {
+        true => {
+            say!(
+                "{file} is new; copy it into the directories of all other members, and start each of them again"
+            )
+        }
+        false => say!("{file} is the secret of the group; a member that is to join needs a copy:"),
+    }
+    say!("  tercel serve --data NEW --listen ADDR --join ADDR --secret FILE");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -70,7 +87,7 @@ fn refused(error: Error) -> Failure {
 const NOT_NOW: u8 = 75;
 
 fn changed(args: &args::OneMember, what: Change, words: &str) -> Outcome {
-    let members = change(&servers(&args.of), what, &args.member).map_err(refused)?;
+    let members = change(&servers(&args.of), what, &args.member, args.secret.as_deref()).map_err(refused)?;
     tell!("{} {words}; the group:", args.member);
     listed(&members);
     Ok(ExitCode::SUCCESS)
@@ -262,7 +279,8 @@ fn rescued(args: &args::Rescue) -> Outcome {
     }
     let me = rescue(&args.data, args.advertise.as_ref())?;
     say!(
-        "member {me} is the first of a new group; serve it, let others join, and remove the old members' directories:"
+        "member {me} is the first of a new group with a new secret; serve it, let others join, and remove the old members' \
+         directories:"
     );
     say!("  tercel serve --data {dir} --listen ADDR");
     Ok(ExitCode::SUCCESS)

@@ -43,9 +43,12 @@ pub fn run(args: &args::Serve) -> Outcome {
     raise_descriptors();
     let metrics = args.shown.metrics.as_ref().map(|at| Metrics::bind(at, args.allow_plain_remote));
     let mut metrics = metrics.transpose()?;
-    let args::MemberOf { join, follow, advertise } = &args.member;
+    let args::MemberOf { join, follow, advertise, secret } = &args.member;
     if advertise.is_some() && join.is_none() && follow.is_none() {
         return Err(Failure::new("--advertise is of a member").next("name the group with --join or --follow"));
+    }
+    if secret.is_some() && join.is_none() && follow.is_none() {
+        return Err(Failure::new("--secret is of a member").next("name the group with --join or --follow"));
     }
     if let Some(servers) = join.as_ref().or(follow.as_ref()) {
         let at = advertise.as_ref().or(args.listen.first());
@@ -53,7 +56,7 @@ pub fn run(args: &args::Serve) -> Outcome {
             at.ok_or_else(|| Failure::new("a member needs an address").next("name it with --advertise"))?;
         // A mistake is found before the group is told of it.
         Server::rehearse(&config).map_err(|e| not_started(e).in_directory(&args.data))?;
-        let member = tercel::group::join(&args.data, servers, at)?;
+        let member = tercel::group::join(&args.data, servers, at, secret.as_deref())?;
         let part = if follow.is_some() { ", a copy for readers" } else { "" };
         say!("member {member} of the group, reached at {at}{part}");
     }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use tercel_wire::frame::{self, Header};
 use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, Stamp, ViewId};
-use tercel_wire::message::Refusal;
+use tercel_wire::message::{Challenge, Join, Refusal};
 
 use crate::consult::{Consult, Consulted};
 use crate::limits;
 use crate::order::quorum::members::{Electorate, Members};
+use crate::order::quorum::remembered::Started;
 use crate::order::{Found, Sealed};
 use crate::replica::saved::Saved;
 use crate::rpc::streams::{Said, Violation};
@@ -139,6 +140,9 @@ impl Unread {
     }
 }
 
+/// The bytes that prove that one end of a connection has the secret of a group.
+pub type Proof = [u8; 32];
+
 /// Something that happened to a server.
 #[derive(Debug)]
 pub enum Input<'a> {
@@ -157,7 +161,14 @@ pub enum Input<'a> {
     /// The host has no room for the connection's bytes: its client receives the reason, and the connection
     /// ends.
     NoRoom(Conn, &'static str),
-    /// Another member of the group says this.
+    /// The answer to [`Effect::Challenge`]: what the host says, and the proof that it expects. None if it has
+    /// no secret.
+    Challenged(Conn, Option<(Challenge, Proof)>),
+    /// The answer to [`Effect::SaveStart`]: it is durable.
+    StartSaved(MemberId, Started),
+    /// The answer to [`Effect::Vouch`]: set if it is so.
+    Vouched(Conn, bool),
+    /// Another member of the group says this, on a connection on which it has proven itself to the host.
     Packet(MemberId, &'a [u8]),
     /// It refuses this one, or has no part for it in the group: with this sentence.
     RefusedBy(MemberId, String),
@@ -219,6 +230,15 @@ pub enum Effect {
     Send(Conn, Vec<u8>),
     /// Close the connection once what was sent is out.
     Close(Conn),
+    /// A connection says that it is of a member or an operator: draw a nonce, and tell what proves it. The
+    /// host answers with [`Input::Challenged`].
+    Challenge(Conn, Join),
+    /// Remember durably that a member has begun with this start, unless a higher one is known. The host
+    /// answers with [`Input::StartSaved`].
+    SaveStart(MemberId, Started),
+    /// See whether the other end of the connection is a process on this host, of the superuser or of the user
+    /// that the server runs as. The host answers with [`Input::Vouched`].
+    Vouch(Conn),
     /// Connect to the server at this address, under this name.
     Connect(Conn, String),
     /// Send this to another member of the group.
@@ -285,7 +305,8 @@ pub enum Effect {
     Adopt,
     /// These are the members of the group now: the host connects to each.
     Members(Members),
-    /// The connection is of this member: what it sends comes before what clients send, and waits for nothing.
+    /// The connection is of this member, which has proven itself: what it sends comes before what clients
+    /// send, and waits for nothing.
     Joined(Conn, MemberId),
     /// Calls that come over datagrams of this connection are of the session's client, as long as the session
     /// lasts or until it names another one.

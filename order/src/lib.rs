@@ -131,12 +131,13 @@ pub enum Output {
     Members(Members),
     /// Other members no longer need the log before this position.
     KeepFrom(LogPosition),
-    /// The leader, this member, has another entry at a position that is stable here. One of the two logs is
-    /// not the group's, and nothing more is taken.
-    Differs(MemberId, LogPosition),
     /// The leader's log no longer has what this one lacks, which takes a copy of the space instead. It is
     /// said again with each of the leader's heartbeats, with its view and where it is reached.
     Lost(ViewId, String),
+    /// The leader of the view, this member, has other entries from this position on than are stable here: a
+    /// member was put back from an older copy, and the group lacks what it had acknowledged. This one takes
+    /// nothing of that leader.
+    Contradicted(MemberId, ViewId, LogPosition),
 }
 
 /// The beginning of a view, at its leader.

@@ -188,6 +188,7 @@ mod memory;
 mod once;
 mod panics;
 mod pipe;
+mod proving;
 pub mod ring;
 mod server;
 mod serving;

@@ -11,6 +11,7 @@ use tercel_wire::frame::{self, Header};
 use tercel_wire::message::{FromClient, FromServer, Refusal, Refused};
 
 use crate::address::{Address, Addresses};
+use crate::proving::{Prover, Unopened};
 
 /// Why there is no answer.
 pub(crate) enum Unanswered {
@@ -28,9 +29,11 @@ impl From<Unanswered> for Error {
     }
 }
 
-/// Asks the server at an address. `read` takes what it wants of the answer.
+/// Asks the server at an address. `read` takes what it wants of the answer. With a secret, both ends prove
+/// before that they have it.
 pub(crate) fn ask<R>(
     at: &Address,
+    prover: Option<&Prover>,
     request: &FromClient<'_>,
     within: Duration,
     read: impl FnOnce(FromServer<'_>) -> Option<R>,
@@ -40,6 +43,14 @@ pub(crate) fn ask<R>(
     let strange = || Unanswered::Away(format!("what answers at {at} is no server of this version"));
     // A stream is a stream: what the socket is of makes no difference to a read.
     let mut stream = UnixStream::from(at.connect(within).map_err(away)?);
+    if let Some(prover) = prover {
+        prover.open(&mut stream, None, within).map_err(|why| match why {
+            Unopened::Failed(why) => away(why),
+            Unopened::Refused(text) => {
+                Unanswered::Refused(Refused { reason: Refusal::Denied, text, servers: Vec::new() })
+            }
+        })?;
+    }
     let (mut body, mut bytes) = (Vec::new(), Vec::new());
     request.encode(&mut body);
     frame::encode(Header::new(request.kind(), CALL), &body, &mut bytes);
@@ -71,6 +82,7 @@ pub(crate) fn ask<R>(
 /// or the time is over.
 pub(crate) fn ask_leader<R>(
     servers: &Addresses,
+    prover: Option<&Prover>,
     request: &FromClient<'_>,
     within: Duration,
     read: impl Fn(FromServer<'_>) -> Option<R>,
@@ -87,7 +99,7 @@ pub(crate) fn ask_leader<R>(
         std::thread::sleep(pause);
         // One that a server told of may be none.
         let Ok(address) = at.parse() else { continue };
-        match ask(&address, request, ONE.max(within / 4), &read) {
+        match ask(&address, prover, request, ONE.max(within / 4), &read) {
             Err(Unanswered::Refused(refused)) => match refused.reason {
                 Refusal::NotLeader | Refusal::Unavailable => {
                     known.sent_on(refused.servers.clone());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tercel::group::{Change, MemberId, change, form, inspect, join, members, status_of};
+use tercel::group::{Change, MemberId, change, form, inspect, join, members, secret, status_of};
 use tercel::tools::wire::frame::{self, Header, Kind};
 use tercel::tools::wire::message::{FromServer, HealthState};
 use tercel::{Address, Addresses, Error};
@@ -191,11 +191,16 @@ impl Members {
         let old = inspect(self.dir(i))?.member;
         self.kill(i)?;
         std::fs::remove_dir_all(self.dir(i))?;
-        let others = self.others(i)?;
+        let (others, secret) = (self.others(i)?, self.secret_beside(i)?);
         patiently(|| match members(&others)?.iter().any(|(id, ..)| *id == old) {
-            true => change(&others, Change::Remove, &old.to_string()).map(drop),
+            true => change(&others, Change::Remove, &old.to_string(), Some(&secret)).map(drop),
             false => Ok(()),
         })
+    }
+
+    /// The file with the group's secret of another member.
+    fn secret_beside(&self, i: usize) -> Result<PathBuf, Failure> {
+        Ok(secret(self.dir((i + 1) % self.len()))?.0)
     }
 
     fn others(&self, i: usize) -> Result<Addresses, Failure> {
@@ -208,8 +213,10 @@ impl Members {
     /// If that does not come about within some minutes.
     pub fn join(&mut self, i: usize) -> Result<Joined, Failure> {
         let (begun, others) = (Instant::now(), self.others(i)?);
+        let secret = self.secret_beside(i)?;
         let (dir, address) = &self.places[i];
-        let me = patiently(|| join(dir, &others, address).map_err(|e| Error::Unavailable(e.to_string())))?;
+        let joined = || join(dir, &others, address, Some(&secret));
+        let me = patiently(|| joined().map_err(|e| Error::Unavailable(e.to_string())))?;
         self.start_one(i)?;
         let mut is_copied = false;
         patiently(|| {
@@ -217,7 +224,9 @@ impl Members {
                 self.lag_of(me).ok_or_else(|| Error::Unavailable("the group does not know it".into()))?;
             is_copied |= found == Lag::Lost;
             match found {
-                Lag::Entries(0..=LAG_MAX) => change(&others, Change::Vote, &me.to_string()).map(drop),
+                Lag::Entries(0..=LAG_MAX) => {
+                    change(&others, Change::Vote, &me.to_string(), Some(&secret)).map(drop)
+                }
                 _ => Err(Error::Unavailable(format!("the member that joined lags: {found:?}"))),
             }
         })?;

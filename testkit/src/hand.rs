@@ -128,6 +128,8 @@ impl Hand {
                     self.pages = pages;
                 }
                 Effect::Truncate(stamp) => self.truncated = stamp,
+                // All clients are of the server's own user.
+                Effect::Vouch(conn) => said.extend(self.input(Input::Vouched(conn, true))),
                 Effect::Consult(_, consult) => self.consults.push(consult),
                 Effect::Pin(..) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
                 other => panic!("{other:?}"),

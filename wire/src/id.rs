@@ -123,6 +123,10 @@ impl Stamp {
     /// After everything: no entry has it.
     pub const MAX: Stamp = Stamp(u64::MAX);
 
+    /// The highest stamp that an entry may have: far more than a log will ever have, and far from where
+    /// stamps would begin again.
+    pub const LAST: Stamp = Stamp(1 << 62);
+
     /// The next one.
     pub const fn next(self) -> Stamp {
         Stamp(self.0 + 1)
@@ -199,6 +203,10 @@ pub struct ViewId {
 impl ViewId {
     /// Before the first view.
     pub const NONE: ViewId = ViewId::new(0, 0);
+
+    /// The highest number that a view may have: another one may follow it. No member promises, writes or
+    /// sends a higher one.
+    pub const NUMBER_MAX: u32 = u32::MAX - 1;
 
     /// From its two parts.
     pub const fn new(number: u32, incarnation: u32) -> ViewId {

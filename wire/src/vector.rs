@@ -16,9 +16,6 @@ use crate::token::Token;
 /// Spaces in one vector, at most.
 pub const VECTOR_MAX: usize = 64;
 
-/// No space gets as far.
-const STAMP_MAX: Stamp = Stamp(1 << 62);
-
 /// The part of a vector that is of one space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seen {
@@ -183,7 +180,7 @@ impl Vector {
             let number = u32::try_from(varint(r)?).map_err(|_| DecodeError::BadField("view"))?;
             let view = ViewId::new(number, r.u32()?);
             let seen = Seen { view, at: Stamp(varint(r)?), done: Stamp(varint(r)?) };
-            if seen.at > STAMP_MAX || seen.done > STAMP_MAX {
+            if seen.at > Stamp::LAST || seen.done > Stamp::LAST {
                 return Err(DecodeError::BadField("stamp"));
             }
             if vector.entries.last_key_value().is_some_and(|(last, _)| *last >= space) {
@@ -261,7 +258,7 @@ impl FromStr for Vector {
             let is_hex = (1..=16).contains(&done.len()) && done.bytes().all(|b| b.is_ascii_hexdigit());
             let done = is_hex.then(|| u64::from_str_radix(done, 16)).ok_or(VectorError)?;
             let done = Stamp(done.map_err(|_| VectorError)?);
-            if token.stamp > STAMP_MAX || done > STAMP_MAX {
+            if token.stamp > Stamp::LAST || done > Stamp::LAST {
                 return Err(VectorError);
             }
             vector.add(token.space, Seen { done, ..Seen::at(token.view, token.stamp) });

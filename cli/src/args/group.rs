@@ -19,6 +19,8 @@ pub enum Group {
     MoveLeader(OneMember),
     /// Make new directories, all of one space, the members of a new group
     Form(Form),
+    /// Tell where the secret of a member's group is; a group that has none is given one
+    Secret(Secret),
     /// Show what a member's directory remembers of its group; nothing may serve it meanwhile
     Inspect(InspectMember),
     /// Make the directory of a member whose group has lost its quorum for good a new group of one
@@ -30,7 +32,7 @@ pub enum Group {
   tercel group inspect --data ./b
   tercel group rescue --data ./b
   tercel serve --data ./b --listen 127.0.0.1:7118
-  tercel serve --data NEW --listen 127.0.0.1:7120 --join 127.0.0.1:7118
+  tercel serve --data NEW --listen 127.0.0.1:7120 --join 127.0.0.1:7118 --secret ./b/secret
 
 Choose the directory whose log ends last, in the newest view: commits that it does not have are lost, though they may have \
 been acknowledged. Everything in its log is kept. Members of the group before refuse it; remove their directories.")]
@@ -64,7 +66,7 @@ pub struct Form {
 #[command(after_help = "Examples:
   tercel group init --data ./a --advertise 127.0.0.1:7117
   tercel serve --data ./a --listen 127.0.0.1:7117
-  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
+  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117 --secret ./a/secret
   tercel group add 127.0.0.1:7118 --server 127.0.0.1:7117")]
 pub struct Init {
     /// The directory; nothing may serve it meanwhile
@@ -114,6 +116,24 @@ pub struct OneMember {
     pub member: String,
     #[command(flatten)]
     pub of: OfGroup,
+    /// A file with the group's secret, as in a member's directory: needed unless the leader runs on this host
+    /// as the same user, or this command as the superuser
+    #[arg(long, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel group secret --data ./a
+
+Members prove to each other that they have the secret, and believe nobody else. Copy the file to the machine of a member that \
+is to join, where only its server's user may read it, and name it there with `tercel serve --join ADDR --secret FILE`. Members \
+of builds that had no secret stop with a sentence: run this in the directory of one, copy the file `secret` into the \
+directories of the others, and start them all.")]
+pub struct Secret {
+    /// The directory
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -68,7 +68,9 @@ impl Args {
             | Command::Demo(_)
             | Command::Check(_)
             | Command::Restore(_)
-            | Command::Group(Group::Init(_) | Group::Form(_) | Group::Inspect(_) | Group::Rescue(_)) => {
+            | Command::Group(
+                Group::Init(_) | Group::Form(_) | Group::Inspect(_) | Group::Rescue(_) | Group::Secret(_),
+            ) => {
                 return Ok(self);
             }
             Command::Bench(_) | Command::Soak(_) => return Ok(self),
@@ -151,9 +153,9 @@ pub struct Space {
   tercel serve --data ./packages
   tercel serve --data ./packages --listen unix:/tmp/tercel.sock
   tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket
-  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117
+  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117 --secret ./a/secret
   tercel serve --config /etc/tercel.toml --metrics 127.0.0.1:9117
-  tercel serve --data ./near --listen 127.0.0.1:7120 --follow 127.0.0.1:7117
+  tercel serve --data ./near --listen 127.0.0.1:7120 --follow 127.0.0.1:7117 --secret ./a/secret
   tercel serve --data ./euros --listen 127.0.0.1:7130 --peer 127.0.0.1:7131
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
@@ -228,6 +230,10 @@ pub struct MemberOf {
     /// Where clients and the other members reach this one, if that is not the first address of --listen
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<Address>,
+    /// The group's secret, copied from the file `secret` in another member's directory: with --join or
+    /// --follow, it is kept in this one's. A member whose directory has it needs no more
+    #[arg(long, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
 }
 
 /// The part of a server that its operator sees.

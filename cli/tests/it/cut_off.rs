@@ -70,6 +70,7 @@ impl Group {
         let socket = path("socket");
         let mut copy = serve(hosts, near, &path("near"), &at(near));
         copy.args(["--listen", &format!("unix:{socket}"), "--follow", &ats.join(",")]);
+        copy.args(["--secret", &format!("{}/secret", data[0])]);
         let place = Place { all: ats.join(",").parse().unwrap(), socket: Address::Unix(socket.into()) };
         Group { data, ats, members, place, _copy: Serving::of(copy, 1) }
     }

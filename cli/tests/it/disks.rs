@@ -202,8 +202,9 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
         return println!("left out: no file system can be mounted in a namespace of its own");
     }
     let mut servers = Vec::new();
+    let secret = format!("{}/secret", data[0]);
     for i in 0..3 {
-        let join = ["--join", &ats[0]];
+        let join = ["--join", &ats[0], "--secret", &secret];
         if i == 0 && !is_leader {
             out(&tercel(&["group", "init", "--data", &data[0], "--advertise", &ats[0]]));
         }
@@ -211,7 +212,7 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
         servers.push(match i == small {
             true => Serving::of(serve(i, more), usize::from(i > 0)),
             false if i == 0 => Serving::start_with(&data[0], &["--listen", &ats[0]]),
-            false => Serving::joins(&data[i], &["--listen", &ats[i], "--join", &ats[0]]),
+            false => Serving::joins(&data[i], &["--listen", &ats[i], "--join", &ats[0], "--secret", &secret]),
         });
         if i > 0 {
             until(|| tercel(&["group", "add", &ats[i], "--server", &ats[0]]).status.success().then_some(()));

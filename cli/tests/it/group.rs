@@ -12,6 +12,11 @@ fn at(dir: &Path, name: &str) -> String {
     dir.join(name).display().to_string()
 }
 
+/// The file with the secret of the group that a member's directory is of.
+fn secret(dir: &Path, name: &str) -> String {
+    at(dir, &format!("{name}/secret"))
+}
+
 fn status(servers: &str) -> Value {
     serde_json::from_str(&out(&tercel(&["group", "status", "--json", "--server", servers]))).unwrap()
 }
@@ -25,8 +30,10 @@ fn group_is_joined_and_survives_its_first() {
     let all = format!("{a},{b},{c}");
     out(&tercel(&["group", "init", "--data", &at(dir, "a"), "--advertise", &a]));
     let first = Serving::start_with(&at(dir, "a"), &["--listen", &a]);
-    let _second = Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a]);
-    let _third = Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a]);
+    let _second =
+        Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a, "--secret", &secret(dir, "a")]);
+    let _third =
+        Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a, "--secret", &secret(dir, "a")]);
     for member in [&b, &c] {
         let said = out(&tercel(&["group", "add", member, "--server", &a]));
         assert!(said.starts_with(&format!("{member} votes")), "{said}");
@@ -67,8 +74,9 @@ fn members_take_copies_and_last_is_rescued() {
     out(&tercel(&["restore", &taken, "--data", &at(dir, "a")]));
     out(&tercel(&["group", "init", "--data", &at(dir, "a"), "--advertise", &a]));
     let first = Serving::start_with(&at(dir, "a"), &["--listen", &a]);
-    let second = Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a]);
-    let third = Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a]);
+    let second =
+        Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a, "--secret", &secret(dir, "a")]);
+    let third = Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a, "--secret", &secret(dir, "a")]);
     for member in [&b, &c] {
         // It votes once it has its copy.
         until(|| tercel(&["group", "add", member, "--server", &a]).status.success().then_some(()));
@@ -101,12 +109,14 @@ fn member_follows_leader_that_came_meanwhile() {
     };
     out(&tercel(&["group", "init", "--data", &at(dir, "a"), "--advertise", &a]));
     let first = Serving::start_with(&at(dir, "a"), &["--listen", &a]);
-    let _second = Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a]);
-    let third = Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a]);
+    let _second =
+        Serving::joins(&at(dir, "b"), &["--listen", &b, "--join", &a, "--secret", &secret(dir, "a")]);
+    let third = Serving::joins(&at(dir, "c"), &["--listen", &c, "--join", &a, "--secret", &secret(dir, "a")]);
     add(&b);
     add(&c);
     drop(third);
-    let _fourth = Serving::joins(&at(dir, "d"), &["--listen", &d, "--join", &a]);
+    let _fourth =
+        Serving::joins(&at(dir, "d"), &["--listen", &d, "--join", &a, "--secret", &secret(dir, "a")]);
     add(&d);
     let leads = || status(&d)["leader"] == d.as_str();
     until(|| {
@@ -132,7 +142,12 @@ pub fn three(dir: &Path) -> ([String; 3], Vec<Serving>) {
     out(&tercel(&["group", "init", "--data", &at(dir, "0"), "--advertise", &ats[0]]));
     let mut all = vec![logged(dir, "0", &["--listen", &ats[0]], 0)];
     for (name, member) in [("1", &ats[1]), ("2", &ats[2])] {
-        all.push(logged(dir, name, &["--listen", member, "--join", &ats[0]], 1));
+        all.push(logged(
+            dir,
+            name,
+            &["--listen", member, "--join", &ats[0], "--secret", &secret(dir, "0")],
+            1,
+        ));
         until(|| tercel(&["group", "add", member, "--server", &ats[0]]).status.success().then_some(()));
     }
     (ats, all)
@@ -192,7 +207,8 @@ fn lost_member_is_replaced_at_its_address() {
     let dir = dir.path();
     let (ats, mut servings) = three(dir);
     drop(servings.remove(2));
-    let member = ["--listen", &ats[2], "--join", &ats[0]];
+    let secret = secret(dir, "0");
+    let member = ["--listen", &ats[2], "--join", &ats[0], "--secret", &secret];
     let again = tercel(&[&["serve", "--data", &at(dir, "new")], &member[..]].concat());
     let said = in_one_line(&err(&again));
     assert!(said.contains("next: name one of its own") && said.contains("group remove"), "{said}");

@@ -205,8 +205,10 @@ fn rolling_restart_loses_and_fails_nothing() {
     let all = ats.join(",");
     out(&tercel(&["group", "init", "--data", &data[0], "--advertise", &ats[0]]));
     let mut servers = vec![Serving::start_with(&data[0], &["--listen", &ats[0]])];
+    let secret = format!("{}/secret", data[0]);
     for i in 1..3 {
-        servers.push(Serving::joins(&data[i], &["--listen", &ats[i], "--join", &ats[0]]));
+        servers
+            .push(Serving::joins(&data[i], &["--listen", &ats[i], "--join", &ats[0], "--secret", &secret]));
         until(|| tercel(&["group", "add", &ats[i], "--server", &ats[0]]).status.success().then_some(()));
     }
     let is_over = AtomicBool::new(false);

@@ -222,7 +222,9 @@ impl Client {
             FromServer::BackupBegun(_)
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
-            | FromServer::Grouped(_) => {
+            | FromServer::Grouped(_)
+            | FromServer::Challenge(_)
+            | FromServer::Proven(_) => {
                 return Err(broken(format!("it sent {:?}, which was not asked for", header.kind)));
             }
         }

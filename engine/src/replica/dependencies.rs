@@ -89,7 +89,7 @@ impl Dependencies {
         let mut since = BTreeMap::new();
         for (space, _) in on.iter() {
             let stamp = Stamp(r.u64()?);
-            if stamp > STAMP_MAX {
+            if stamp > Stamp::LAST {
                 return Err(DecodeError::BadField("stamp"));
             }
             since.insert(space, stamp);
@@ -97,9 +97,6 @@ impl Dependencies {
         Ok(Dependencies { on, since })
     }
 }
-
-/// Far more entries than a log will ever have, and far from where stamps would begin again.
-pub(super) const STAMP_MAX: Stamp = Stamp(1 << 62);
 
 #[cfg(test)]
 mod tests {

@@ -553,6 +553,11 @@ impl Replica {
         (self.pieces, self.condemned) = (None, None);
     }
 
+    /// Goes on behind a view of this number, because those of the views that there were are used up.
+    pub fn renumber(&mut self, view: ViewId) {
+        self.views.renumber(view, self.stamp);
+    }
+
     /// Says whether the client's operations may have been known and forgotten.
     pub fn may_be_evicted(&self, client: ClientId, connection: u64) -> bool {
         self.answers.may_be_evicted(client, connection)

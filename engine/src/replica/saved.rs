@@ -15,7 +15,7 @@ use super::Replica;
 use super::answers::{Answer, Answers, Client, Evicted};
 use super::counts::{CountRow, Counts, ROW_BYTES, ROWS_MAX};
 use super::decisions::Decisions;
-use super::dependencies::{Dependencies, STAMP_MAX};
+use super::dependencies::Dependencies;
 use super::digest::Digest;
 use super::entry;
 use super::frees::Frees;
@@ -272,7 +272,7 @@ impl Replica {
         }
         let mut s = Replica::new();
         s.stamp = Stamp(r.u64()?);
-        if s.stamp > STAMP_MAX {
+        if s.stamp > Stamp::LAST {
             return Err(DecodeError::BadField("stamp"));
         }
         s.digest = Digest::restored(r.u64()?);
@@ -310,8 +310,8 @@ fn views(r: &mut Reader<'_>) -> Result<Views, DecodeError> {
     let mut views = Views::default();
     for _ in 0..r.count(16, "views")? {
         let view = ViewId::decode(r)?;
-        // Numbers rise, and none is the last that there is.
-        if view.number <= views.last().number || view.number == u32::MAX {
+        // Numbers rise. Builds before may have written the last that there is, behind which nothing follows.
+        if view.number <= views.last().number {
             return Err(DecodeError::BadField("view"));
         }
         views.begin(view, Stamp(r.u64()?));
@@ -380,7 +380,7 @@ const STATE_VERSION: u16 = 8;
 const ROWS_AT: usize = 18;
 #[cfg(test)]
 mod tests {
-    use tercel_wire::id::{OpId, PageId};
+    use tercel_wire::id::{MemberId, OpId, PageId, SLOTS_MAX, SpaceId};
     use tercel_wire::message::{CommitEffects, Write};
 
     use super::super::Objects;
@@ -388,6 +388,7 @@ mod tests {
     use super::super::version::{PendingStamp, VersionStamp};
     use super::*;
     use crate::effect::Checkpoint;
+    use crate::order::quorum::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX, Member};
     use crate::random::Random;
     use crate::slots::Slots;
 
@@ -601,6 +602,48 @@ mod tests {
         let read = CommitEffects { base: Stamp(210), reads: vec![oref(99)], writes: vec![] };
         assert_eq!(back.certify(&read), s.certify(&read));
         assert!(back.certify(&CommitEffects { base: Stamp(100), ..read }).is_err());
+    }
+
+    /// The reader takes all that the writer may write.
+    #[test]
+    fn highest_values_of_every_field_come_back() {
+        let mut s = Replica::new();
+        s.stamp = Stamp(Stamp::LAST.0 - 8);
+        let view = ViewId::new(ViewId::NUMBER_MAX, u32::MAX);
+        let mut next = |s: &mut Replica, entry: &Entry<'_>| {
+            s.apply(s.stamp.next(), view, entry, &mut Nowhere).unwrap();
+        };
+        next(&mut s, &Entry::View { kept: s.stamp, lost: true });
+        let address = "x".repeat(ADDRESS_BYTES_MAX);
+        let member = |id| Member { id: MemberId(u64::MAX - id), votes: id < 7, address: address.clone() };
+        next(&mut s, &Entry::Members(Members::new((0..MEMBERS_MAX as u64).map(member).collect()).unwrap()));
+        let mut on = Vector::default();
+        for space in 0..VECTOR_MAX as u64 {
+            on.add(SpaceId(u64::MAX - space), Seen { view, at: Stamp::LAST, done: Stamp::LAST });
+        }
+        next(&mut s, &Entry::Depend(on));
+        let op = OpId { client: ClientId(u64::MAX), slot: OP_SLOTS_MAX - 1, seq: u64::MAX, view };
+        let object = [16, 0, 0, 0, 0, 0, 0, 0];
+        let place = Oref::new(PageId::MAX, SLOTS_MAX - 1).unwrap();
+        let writes = vec![Write { oref: place, new: true, object: &object }];
+        let effects = CommitEffects { base: s.stamp, reads: vec![], writes };
+        let head = Head { op, digest: u32::MAX, ..Head::default() };
+        next(&mut s, &Entry::Commit(Logged { head, effects }));
+        let pages = vec![PageId::new(PageId::MAX.get() - 1).unwrap()];
+        let grant = Grant {
+            client: op.client,
+            seq: u64::MAX,
+            next_page: PageId::MAX.get() + 1,
+            pages,
+            holes: vec![],
+        };
+        next(&mut s, &Entry::Grant(grant));
+        next(&mut s, &Entry::Define(ClassId(u16::MAX), Layout::new("C".into(), vec![])));
+        next(&mut s, &Entry::Evict(ClientId(u64::MAX - 1)));
+        next(&mut s, &Entry::End(ClientId(u64::MAX)));
+        assert_eq!(s.stamp, Stamp::LAST);
+        let back = Replica::decode(&s.encode()).unwrap();
+        assert_eq!((back.encode(), back.digest(), back.view()), (s.encode(), s.digest(), view));
     }
 
     #[test]

@@ -61,6 +61,13 @@ impl Views {
         self.list.push_back((ViewId { number, ..view }, kept));
     }
 
+    /// Replaces all views by one, whatever its number: the numbers were used up, and the history goes on
+    /// under others. No client of it may go on.
+    pub fn renumber(&mut self, view: ViewId, kept: Stamp) {
+        self.list.clear();
+        self.list.push_back((view, kept));
+    }
+
     /// For [`super::Replica::digest`].
     pub fn digest(&self) -> u64 {
         let mut sum = RowSum::default();

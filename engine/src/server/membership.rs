@@ -1,19 +1,21 @@
 //! The connections of other members, and what they say.
 //!
 //! A member greets with the identity of its group and its own, and with the number of its process's
-//! start. What votes is the identity, never a name or an address. The one place where a connection becomes a
-//! member's is [`Server::join`].
+//! start. What votes is the identity, never a name or an address. A connection is a member's once it has
+//! proven that it has the group's secret, and once the start that it names is durable here. The one place
+//! where it becomes so is [`Server::count`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{EntryId, LogPosition, MemberId, SpaceId, ViewId};
+use tercel_wire::id::{EntryId, MemberId, SpaceId, ViewId};
 use tercel_wire::message::{FromClient, Join, Refusal};
 
 use super::Server;
 use crate::effect::{Conn, Effect};
 use crate::order;
+use crate::order::quorum::remembered::Started;
 use crate::order::quorum::{HAND_OVER_US, Other};
 use crate::sessions::health::{Condition, End};
 use crate::time::Now;
@@ -25,12 +27,14 @@ pub struct Membership {
     pub group: u64,
     /// This member.
     pub me: MemberId,
-    /// The member at each connection, and the number of its process's start.
-    connected: BTreeMap<Conn, (MemberId, u64)>,
+    /// The member at each connection, which has proven itself, and the start of its process.
+    connected: BTreeMap<Conn, (MemberId, Started)>,
+    /// Connections that have proven themselves, and whose starts are being saved.
+    starting: BTreeMap<Conn, (MemberId, Started)>,
     /// Connections over which packets came: the newest of each member.
     talking: BTreeMap<MemberId, Conn>,
-    /// The number of each member's last start.
-    starts: BTreeMap<MemberId, u64>,
+    /// Each member's last start, which is durable here.
+    starts: BTreeMap<MemberId, Started>,
     /// The connections of members that are not on the list here, which may be an old one: the host does not
     /// know where they are, and they are answered there.
     unlisted: BTreeMap<MemberId, Conn>,
@@ -47,11 +51,12 @@ pub struct Membership {
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        let (connected, talking, starts, unlisted) = Default::default();
+        let (connected, starting, talking, starts, unlisted) = Default::default();
         Membership {
             group,
             me,
             connected,
+            starting,
             talking,
             starts,
             unlisted,
@@ -65,6 +70,12 @@ impl Membership {
     /// A member of which the group's first lists know nothing: it joined.
     pub fn joined(group: u64, me: MemberId) -> Membership {
         Membership { is_listed: false, ..Membership::new(group, me) }
+    }
+
+    /// The starts of others that are durable here.
+    pub fn with_starts(mut self, starts: &[(MemberId, Started)]) -> Membership {
+        self.starts.extend(starts.iter().copied());
+        self
     }
 
     pub(super) fn is_removed(&self) -> bool {
@@ -83,20 +94,45 @@ impl Membership {
 
     /// Refuses a member that is none, or is not the one that it says.
     fn check(&self, join: &Join, space: SpaceId) -> Result<(), String> {
-        let Join { group, member, start, version, .. } = *join;
-        if group != self.group || join.space != space {
+        let Join { group, member, version, .. } = *join;
+        if (group != self.group || join.space != space) && member != OPERATOR {
             return Err(format!("this server is of group {:016x}, and not of {group:016x}", self.group));
         }
         if version != MEMBERS_VERSION {
             return Err(format!("members of this group speak version {MEMBERS_VERSION}, and not {version}"));
         }
-        match self.starts.get(&member).filter(|last| start < **last) {
-            Some(last) => Err(format!(
-                "member {member} has been started {last} times, and this is its start {start}: its directory is an older \
-                 copy; remove it with `tercel group remove {member}`, and let an empty directory join"
-            )),
-            None => Ok(()),
+        Ok(())
+    }
+
+    /// Refuses the start of a member whose directory is a copy.
+    fn check_start(&self, member: MemberId, started: Started) -> Result<(), String> {
+        let Started { number, process } = started;
+        let last = self.starts.get(&member).copied().unwrap_or(Started { number: 0, process });
+        let helps = format!(
+            "put back the newer directory or, if that is lost for good, remove the member with `tercel group remove {member}` \
+             and let an empty directory join"
+        );
+        if number < last.number {
+            return Err(format!(
+                "member {member} has been started {} times, and this is its start {number}: its directory is an older copy, \
+                 and may lack what it has acknowledged; {helps}",
+                last.number
+            ));
         }
+        if number == last.number && process != last.process {
+            return Err(format!(
+                "start {number} of member {member} was that of another process: its directory is a copy, beside its original or \
+                 in its place; stop whichever is the copy, {helps}"
+            ));
+        }
+        if number - last.number > STARTS_AHEAD_MAX {
+            return Err(format!(
+                "start {number} of member {member} is too far after start {}, which was its last: its file of votes is \
+                 damaged; {helps}",
+                last.number
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -126,7 +162,15 @@ impl Server {
     pub(super) fn member_frame(&mut self, conn: Conn, header: &Header, body: &[u8]) {
         match FromClient::decode(header.kind, body) {
             Ok(FromClient::Join(join)) => self.join(conn, &join),
+            Ok(FromClient::Prove(prove)) => {
+                if let Some(join) = self.sessions(|s, cx| s.proves(conn, &prove.proof, cx)) {
+                    self.proven(conn, &join);
+                }
+            }
             Ok(FromClient::Packet(packet)) => {
+                if let Some(from) = self.sessions.unproven(conn).map(|join| join.member) {
+                    return self.sequence(order::Input::Packet(from, packet.bytes));
+                }
                 let group = self.membership.as_mut();
                 match group.and_then(|group| group.talks(conn)) {
                     Some((from, over)) => {
@@ -161,22 +205,74 @@ impl Server {
         }
     }
 
+    /// A connection says that it is of a member, or of an operator. Nothing that it says counts yet.
     fn join(&mut self, conn: Conn, join: &Join) {
-        let Some(membership) = &mut self.membership else {
-            return self.turn_away(conn, "this server is of no group");
+        match &self.membership {
+            None if join.member != OPERATOR => return self.turn_away(conn, "this server is of no group"),
+            Some(group) if join.member == group.me => {
+                // It has connected to itself: a list has another member at its address.
+                return self.cx.out.push(Effect::Close(conn));
+            }
+            Some(group) => {
+                if let Err(why) = group.check(join, self.cx.work.space) {
+                    return self.turn_away(conn, &why);
+                }
+            }
+            None => {}
+        }
+        if join.opening.is_none() {
+            return self
+                .turn_away(conn, "its build proves nothing to other members: start one of this version");
+        }
+        self.sessions(|s, cx| s.open(conn, join, cx));
+    }
+
+    /// A connection has proven itself.
+    fn proven(&mut self, conn: Conn, join: &Join) {
+        let Some(group) = self.membership.as_mut().filter(|_| join.member != OPERATOR) else {
+            return self.sessions(|s, cx| s.is_proven(conn, cx));
         };
-        if join.member == membership.me {
-            // It has connected to itself: a list has another member, that was here before, at its address.
-            return self.cx.out.push(Effect::Close(conn));
+        let process = join.opening.as_ref().map_or(0, |opening| opening.process);
+        let (member, started) = (join.member, Started { number: join.start, process });
+        match group.check_start(member, started) {
+            Err(why) => self.turn_away(conn, &why),
+            Ok(()) if group.starts.get(&member) == Some(&started) => self.count(conn, member, started),
+            Ok(()) => {
+                group.starting.insert(conn, (member, started));
+                self.cx.out.push(Effect::SaveStart(member, started));
+            }
         }
-        if let Err(why) = membership.check(join, self.cx.work.space) {
-            return self.turn_away(conn, &why);
+    }
+
+    /// The start of a member is durable here.
+    pub(super) fn start_saved(&mut self, member: MemberId, started: Started) {
+        let Some(group) = &mut self.membership else { return };
+        if group.check_start(member, started).is_ok() {
+            group.starts.insert(member, started);
         }
-        membership.connected.insert(conn, (join.member, join.start));
-        membership.starts.insert(join.member, join.start);
+        let of_member: Vec<(Conn, (MemberId, Started))> = group
+            .starting
+            .extract_if(.., |_, (id, of)| *id == member && of.number <= started.number)
+            .collect();
+        for (conn, (_, of)) in of_member {
+            let checked = self.membership.as_ref().map_or(Ok(()), |group| group.check_start(member, of));
+            match checked {
+                Ok(()) => self.count(conn, member, of),
+                Err(why) => self.turn_away(conn, &why),
+            }
+        }
+    }
+
+    /// The connection is of this member from now on.
+    fn count(&mut self, conn: Conn, member: MemberId, started: Started) {
+        let Some(group) = self.membership.as_mut().filter(|_| self.sessions.is_there(conn)) else { return };
+        group.connected.insert(conn, (member, started));
         // It has no session.
-        self.sessions(|s, cx| s.disconnected(conn, cx));
-        self.cx.out.push(Effect::Joined(conn, join.member));
+        self.sessions(|s, cx| {
+            s.is_proven(conn, cx);
+            s.disconnected(conn, cx);
+        });
+        self.cx.out.push(Effect::Joined(conn, member));
     }
 
     /// Takes the end of a member's connection. It is a hint that the member's process has ended, unless a
@@ -184,6 +280,7 @@ impl Server {
     /// much later.
     pub(super) fn member_left(&mut self, conn: Conn) {
         let Some(membership) = &mut self.membership else { return };
+        membership.starting.remove(&conn);
         let Some((member, start)) = membership.connected.remove(&conn) else { return };
         membership.unlisted.retain(|_, of| *of != conn);
         membership.talking.retain(|_, of| *of != conn);
@@ -288,15 +385,11 @@ const RELIEVED_AGAIN_US: u64 = 10_000_000;
 pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
-/// The words of a member whose log is not that of its leader.
-pub(super) fn differs(leader: MemberId, at: LogPosition) -> String {
-    format!(
-        "entry {at} of the log is stable at this member and at its leader, member {leader}, and not the same: one of \
-         the two directories is not the group's, for it was put back, or by a defect. Nothing was changed here. See which \
-         members agree (`tercel check DIR` at each); set the directory of the other one aside, and have it join anew \
-         with an empty one: `tercel serve --data DIR --join ADDR`"
-    )
-}
-
 /// The version of packets and entries: members of a group speak the same.
 pub const MEMBERS_VERSION: u16 = 8;
+
+/// The name of an operator who proves that he has the group's secret: no member has it.
+pub const OPERATOR: MemberId = MemberId(0);
+
+/// Starts that a member may be ahead of its last that is known: one a second for twelve days.
+const STARTS_AHEAD_MAX: u64 = 1 << 20;

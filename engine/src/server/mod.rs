@@ -22,18 +22,18 @@ mod suffix;
 use std::sync::Arc;
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, LogPosition, MemberId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Refusal, Request};
 
 pub use crate::consult::{Consult, Consulted};
 pub use crate::effect::{
-    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
-    ServerStats, SpaceWarning, Unread, store,
+    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, Proof,
+    ServerConfig, ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
-pub use membership::{MEMBERS_VERSION, Membership};
-use membership::{REMOVED, differs};
+use membership::REMOVED;
+pub use membership::{MEMBERS_VERSION, Membership, OPERATOR};
 pub use recover::{LogEnds, Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader, Work};
@@ -101,7 +101,9 @@ impl Server {
         }
         let is_working = self.cx.end == End::Working;
         match input {
-            Input::Frame(conn, header, body) if matches!(header.kind, Kind::Join | Kind::Packet) => {
+            Input::Frame(conn, header, body)
+                if matches!(header.kind, Kind::Join | Kind::Prove | Kind::Packet) =>
+            {
                 self.member_frame(conn, &header, body);
             }
             Input::Connected(conn) => self.sessions(|s, cx| s.connected(conn, cx)),
@@ -116,6 +118,9 @@ impl Server {
             Input::NoRoom(conn, why) => {
                 self.sessions(|s, cx| s.turn_away(conn, Refusal::FULL, why, cx));
             }
+            Input::Challenged(conn, said) => self.sessions(|s, cx| s.challenged(conn, said, cx)),
+            Input::StartSaved(member, started) => self.start_saved(member, started),
+            Input::Vouched(conn, is_so) => self.sessions(|s, cx| s.vouched(conn, is_so, cx)),
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes)),
             Input::RefusedBy(member, text) => {
                 self.cx.refused = Some((now, format!("member {member} says: {text}")));
@@ -269,7 +274,10 @@ impl Server {
                 Output::KeepFrom(position) => self.sessions.keep_log_from(position, &mut self.cx.out),
                 Output::Sure => self.cx.out.push(Effect::Sure),
                 Output::Lost(view, leader) => self.lost(view, leader),
-                Output::Differs(leader, at) => self.cx.out.push(Effect::Stop(differs(leader, at))),
+                Output::Contradicted(leader, view, at) => {
+                    let me = self.membership.as_ref().map_or(MemberId(0), |group| group.me);
+                    self.cx.out.push(Effect::Stop(contradicted(me, leader, view, at)));
+                }
                 Output::Members(members) => self.cx.out.push(Effect::Members(members)),
             }
         }
@@ -575,6 +583,11 @@ impl Server {
         self.cx.work.sequencer.unled_us(self.cx.work.now)
     }
 
+    /// The state of the order, if it is a member of a group.
+    pub fn group_status(&self) -> Option<order::quorum::Status> {
+        self.cx.work.sequencer.status()
+    }
+
     /// Says whether it leads, and clients are answered.
     pub fn is_leading(&self) -> bool {
         self.cx.leader.is_some()
@@ -723,6 +736,17 @@ impl Server {
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.bytes()
     }
+}
+
+/// The words of a member that has what the group lacks.
+fn contradicted(me: MemberId, leader: MemberId, view: ViewId, at: LogPosition) -> String {
+    format!(
+        "this member has commits that a quorum had acknowledged, and from entry {at} on member {leader}, which leads view \
+         {view}, has others: a directory of the group was put back from an older copy, and the group goes on without those \
+         commits. Decide which history is kept. To keep this one, stop all other members and run `tercel group rescue` on \
+         this directory; to keep the group's, run `tercel group remove {me}`, let an empty directory join, and keep this \
+         one until what is lost is known"
+    )
 }
 
 /// The earlier of two moments, as far as there are any.

@@ -24,6 +24,7 @@
 //! | [`upstream`] | connections to the leader, for clients that read at a member which follows |
 //! | [`regroup`] | changes of the group's members |
 //! | [`backup`] | everything as of one stamp |
+//! | [`trust`] | what only members and operators may ask for |
 //! | [`status`] | how the server is, in numbers |
 //! | [`health`] | whether it serves |
 //! | [`schedule`] | which connection is served next |
@@ -48,6 +49,7 @@ mod session;
 mod status;
 mod stream;
 mod subscribe;
+mod trust;
 mod upstream;
 
 use std::collections::VecDeque;

@@ -18,29 +18,37 @@ impl Sessions {
         let Some(session) = self.all.get_mut(&conn) else { return };
         session.heard = cx.work.now;
         let (client, asked) = (session.client, Asked { conn, call: header.call });
+        if header.kind == Kind::Hello {
+            session.capabilities &= header.capabilities;
+        }
         let message = match FromClient::decode(header.kind, body) {
             // Whoever sent it is younger, and goes on without it.
             Err(MessageError::Unknown(number)) => {
                 return cx.refuse(asked, Refusal::Unsupported, not_known(number));
             }
             Err(e) => return self.expel(conn, e.to_string(), cx),
-            Ok(FromClient::Hello(hello)) => {
-                session.capabilities &= header.capabilities;
-                return self.hello(conn, hello, cx);
-            }
-            // Answered before a greeting, too: only a server that leads welcomes a client.
-            Ok(FromClient::AskHealth(_)) => return self.health(asked, cx),
-            Ok(FromClient::Stat(_)) => return self.answer_status(asked, None, cx),
-            Ok(FromClient::Regroup(regroup)) => return self.regroup(asked, &regroup, cx),
-            // The leader may need the member's disk before it can welcome anyone.
-            Ok(FromClient::Transfer(transfer)) => return self.transfer(asked, &transfer, cx),
-            Ok(FromClient::BackupNext(_)) if client.is_none() => return self.backup_next(asked, cx),
             Ok(message) => message,
+        };
+        if !self.may_ask((conn, header, body), &message, cx) {
+            return;
+        }
+        let message = match message {
+            FromClient::Hello(hello) => return self.hello(conn, hello, cx),
+            // Answered before a greeting, too: only a server that leads welcomes a client.
+            FromClient::AskHealth(_) => return self.health(asked, cx),
+            FromClient::Stat(_) => return self.answer_status(asked, None, cx),
+            FromClient::Regroup(regroup) => return self.regroup(asked, &regroup, cx),
+            // The leader may need the member's disk before it can welcome anyone.
+            FromClient::Transfer(transfer) => return self.transfer(asked, &transfer, cx),
+            FromClient::BackupNext(_) if client.is_none() => return self.backup_next(asked, cx),
+            message => message,
         };
         let Some(client) = client else {
             return self.expel(conn, "the first message must be a greeting", cx);
         };
-        session.acked = session.acked.max(header.ack);
+        if let Some(session) = self.all.get_mut(&conn) {
+            session.acked = session.acked.max(header.ack);
+        }
         if cx.leader.is_none() {
             match way(&message) {
                 Way::Here => {}
@@ -59,7 +67,7 @@ impl Sessions {
             | FromClient::Transfer(_)
             | FromClient::Ack(_) => {}
             // The server takes these itself.
-            FromClient::Join(_) | FromClient::Packet(_) => {}
+            FromClient::Join(_) | FromClient::Prove(_) | FromClient::Packet(_) => {}
             FromClient::Fetch(fetch) => self.fetch(asked, fetch, cx),
             FromClient::Part(part) => self.part(conn, part),
             FromClient::Commit(commit) => self.commit(asked, client, commit, cx),
@@ -204,6 +212,7 @@ fn way(message: &FromClient<'_>) -> Way {
         | FromClient::Stat(_)
         | FromClient::Regroup(_)
         | FromClient::Join(_)
+        | FromClient::Prove(_)
         | FromClient::Packet(_)
         | FromClient::Transfer(_)
         | FromClient::Ack(_)

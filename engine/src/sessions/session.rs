@@ -1,9 +1,11 @@
 //! One connected client, as the server knows it.
 
+use tercel_wire::frame::Header;
 use tercel_wire::id::{ClientId, OpId, PageId, Stamp};
-use tercel_wire::message::{Change, Limit, Part};
+use tercel_wire::message::{Change, Join, Limit, Part};
 
 use super::acks::Asking;
+use crate::effect::Proof;
 use crate::limits;
 use crate::table::Map;
 use crate::time::Now;
@@ -32,6 +34,30 @@ pub(super) struct Session {
     pub parts: Parts,
     /// Fetches that wait for their page.
     pub fetches: usize,
+    /// It says that it is of a member or an operator.
+    pub opening: Option<Opening>,
+    /// May it do what operators and members do?
+    pub trust: Trust,
+}
+
+/// A connection that says that it is of a member or an operator, and has not proven it yet.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub join: Join,
+    /// The proof that is expected, once the host has drawn its nonce.
+    pub expected: Option<Proof>,
+}
+
+/// The trust in the other end of a connection.
+#[derive(Debug, Default)]
+pub(crate) enum Trust {
+    #[default]
+    Unknown,
+    /// The host is asked; the request waits.
+    Asked(Header, Vec<u8>),
+    Denied,
+    /// It has proven that it has the secret, or the host vouches for it.
+    Given,
 }
 
 /// Pages whose changes a session must receive.
@@ -101,6 +127,8 @@ impl Session {
             news: News { sent: visible, changes: Vec::new(), ack: false },
             parts: Parts::default(),
             fetches: 0,
+            opening: None,
+            trust: Trust::Unknown,
         }
     }
 }

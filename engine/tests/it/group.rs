@@ -3,17 +3,21 @@
 use tercel_engine::limits::GREETING_WAIT_US;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::packet::{Append, Contents, Packet, Vote};
+use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::server::{
-    Conn, Effect, Effects, Input, MEMBERS_VERSION, Membership, Recovery, Server, ServerConfig,
+    Conn, Effect, Effects, Input, MEMBERS_VERSION, Membership, OPERATOR, Proof, Recovery, Server,
+    ServerConfig,
 };
 use tercel_engine::time::Now;
 use tercel_testkit::hand::{A, B};
 use tercel_wire::frame::{Header, Kind, split};
 use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId, Written};
 use tercel_wire::message::{
-    Health, HealthState, Hello, Join, Refusal, Refused, Regroup, Regrouping, Transfer, TransferBegun, Welcome,
+    Challenge, Depend, Health, HealthState, Hello, Join, Opening, Prove, Refusal, Refused, Regroup,
+    Regrouping, Transfer, TransferBegun, Welcome,
 };
+use tercel_wire::vector::Vector;
 
 const LEADER: MemberId = MemberId(2);
 const VIEW: ViewId = ViewId::new(1, 9);
@@ -25,6 +29,8 @@ struct First {
     packets: Vec<Packet>,
     /// Its host's part in copies of the space.
     copies: Vec<Effect>,
+    /// The starts of others that its host was asked to save.
+    starts: Vec<(MemberId, Started)>,
 }
 
 /// Messages of the server: their connection, kind and body.
@@ -56,7 +62,8 @@ impl First {
         let (end, mut out) = (Written { cuts: 0, position: begins.position }, Effects::default());
         let mut server = recovery.finish_with(Now(0), order, ViewId::new(0, 1), end, &mut out).unwrap();
         server.set_membership(Membership::new(7, MemberId(1)));
-        let mut first = First { server, now: Now(1_000), packets: Vec::new(), copies: Vec::new() };
+        let mut first =
+            First { server, now: Now(1_000), packets: Vec::new(), copies: Vec::new(), starts: Vec::new() };
         first.perform(out);
         first
     }
@@ -78,12 +85,27 @@ impl First {
         first
     }
 
-    /// The second connects.
+    /// The second connects, and proves itself.
     fn join(&mut self, conn: Conn) {
-        let join = Join { group: 7, space: SpaceId(1), member: LEADER, start: 1, version: MEMBERS_VERSION };
+        self.says_join(conn, join(1, 1));
+        self.proves(conn, PROOF);
+    }
+
+    /// A process connects and says who it is.
+    fn says_join(&mut self, conn: Conn, join: Join) -> Said {
         let mut body = Vec::new();
         join.encode(&mut body);
-        self.ask(conn, Kind::Join, &body);
+        self.ask(conn, Kind::Join, &body)
+    }
+
+    fn proves(&mut self, conn: Conn, proof: Proof) -> Said {
+        let mut body = Vec::new();
+        Prove { proof }.encode(&mut body);
+        self.frame(conn, Kind::Prove, &body)
+    }
+
+    fn frame(&mut self, conn: Conn, kind: Kind, body: &[u8]) -> Said {
+        self.input(Input::Frame(conn, Header::new(kind, 7), body))
     }
 
     /// A while passes, and the second votes as it is asked to; perhaps it has what it is sent.
@@ -159,6 +181,16 @@ impl First {
                         continue;
                     }
                     Effect::Save(number, ..) => Input::Saved(number),
+                    Effect::Challenge(conn, _) => {
+                        let (nonce, proof) = ([2; 32], [3; 32]);
+                        let challenge = Challenge { group: 7, member: MemberId(1), start: 1, nonce, proof };
+                        Input::Challenged(conn, Some((challenge, PROOF)))
+                    }
+                    Effect::SaveStart(member, started) => {
+                        self.starts.push((member, started));
+                        Input::StartSaved(member, started)
+                    }
+                    Effect::Vouch(conn) => Input::Vouched(conn, conn != STRANGER),
                     Effect::Append(position, _) => Input::Written(0, position),
                     Effect::Pin(view, pin) => Input::Pinned(view, pin, Ok(())),
                     Effect::Copy(..) | Effect::Adopt => {
@@ -202,6 +234,18 @@ impl First {
         self.ask(B, Kind::Regroup, &body)
     }
 }
+
+/// The words with which a process of the second member connects.
+fn join(start: u64, process: u64) -> Join {
+    let opening = Some(Opening { process, nonce: [1; 32] });
+    Join { group: 7, space: SpaceId(1), member: LEADER, start, version: MEMBERS_VERSION, opening }
+}
+
+/// The proof that is expected of every connection.
+const PROOF: Proof = [4; 32];
+
+/// A connection for which the host does not vouch.
+const STRANGER: Conn = Conn(666);
 
 /// The addresses of the members, its own last.
 fn all() -> Vec<String> {
@@ -502,4 +546,132 @@ fn view_that_began_unsure_is_told() {
     assert!(warning.is_some_and(|warning| warning.contains("may be lost")));
     let status = first.ask(A, Kind::Stat, &[])[0].2.clone();
     assert!(String::from_utf8(status).unwrap().contains("\"unsure_view\":1"));
+}
+
+/// A view far above all that there were, by the word of a connection.
+fn far_ahead(first: &mut First, conn: Conn) -> Said {
+    let packet = Packet::Higher { view: ViewId::new(1_000, 1) };
+    first.frame(conn, Kind::Packet, &packet.encode())
+}
+
+fn text(said: &Said) -> String {
+    let refusal = said.iter().find(|(_, kind, _)| *kind == Kind::Refused);
+    refusal.map_or(String::new(), |(.., body)| Refused::decode(body).unwrap().text)
+}
+
+#[test]
+fn packet_counts_once_connection_is_proven() {
+    let mut first = First::leading();
+    let (view, stranger) = (first.server.view(), Conn(90));
+    // Nobody, somebody who says that he is a member, and one who cannot prove it.
+    assert!(text(&far_ahead(&mut first, stranger)).contains("no member's"));
+    first.says_join(stranger, join(1, 1));
+    assert!(text(&far_ahead(&mut first, stranger)).contains("no member's"));
+    let said = first.says_join(stranger, join(1, 1));
+    assert!(matches!(said[..], [(Conn(90), Kind::Challenge, _)]), "{said:?}");
+    assert!(text(&first.proves(stranger, [5; 32])).contains("has another secret"));
+    far_ahead(&mut first, stranger);
+    assert_eq!((first.server.view(), first.server.is_leading()), (view, true));
+    // The member itself.
+    far_ahead(&mut first, Conn(70));
+    assert!(!first.server.is_leading());
+}
+
+#[test]
+fn proof_of_another_connection_does_not_count() {
+    let mut first = First::leading();
+    let (one, other) = (Conn(90), Conn(91));
+    first.says_join(one, join(1, 1));
+    first.says_join(other, join(1, 1));
+    first.proves(one, PROOF);
+    assert!(text(&far_ahead(&mut first, other)).contains("no member's"));
+    // Nor does a proof without words before it.
+    assert!(text(&first.proves(Conn(92), PROOF)).is_empty());
+    assert!(first.server.is_leading());
+}
+
+#[test]
+fn member_of_another_build_is_refused_by_version() {
+    let mut first = First::leading();
+    let of_before = Join { version: MEMBERS_VERSION - 1, opening: None, ..join(1, 1) };
+    let text = text(&first.says_join(Conn(90), of_before));
+    assert!(
+        text.contains(&format!("speak version {MEMBERS_VERSION}, and not {}", MEMBERS_VERSION - 1)),
+        "{text}"
+    );
+}
+
+#[test]
+fn start_is_durable_before_member_counts() {
+    let mut first = First::leading();
+    assert_eq!(first.starts, [(LEADER, Started { number: 1, process: 1 })]);
+    first.says_join(Conn(90), join(2, 5));
+    let said = first.proves(Conn(90), PROOF);
+    assert!(matches!(said[..], [(_, Kind::Proven, _)]), "{said:?}");
+    assert_eq!(first.starts[1..], [(LEADER, Started { number: 2, process: 5 })]);
+    // Another connection of the same process.
+    first.says_join(Conn(91), join(2, 5));
+    first.proves(Conn(91), PROOF);
+    assert_eq!(first.starts.len(), 2);
+}
+
+#[test]
+fn directory_that_is_a_copy_is_refused() {
+    let mut first = First::of(&[true, true], 0, true);
+    let known = [(LEADER, Started { number: 7, process: 70 })];
+    first.server.set_membership(Membership::new(7, MemberId(1)).with_starts(&known));
+    let refusal = |first: &mut First, start, process| {
+        first.says_join(Conn(90), join(start, process));
+        text(&first.proves(Conn(90), PROOF))
+    };
+    assert!(refusal(&mut first, 6, 60).contains("its directory is an older copy"));
+    assert!(refusal(&mut first, 7, 71).contains("was that of another process"));
+    assert!(refusal(&mut first, u64::MAX, 80).contains("file of votes is damaged"));
+    assert_eq!(first.starts, []);
+    assert_eq!(refusal(&mut first, 7, 70), "");
+    assert_eq!(refusal(&mut first, 8, 80), "");
+}
+
+#[test]
+fn request_of_operators_needs_proof_or_owner() {
+    let mut first = First::leading();
+    let bodies = |first: &mut First, conn| {
+        let (mut regroup, mut transfer) = (Vec::new(), Vec::new());
+        Regroup { step: Regrouping::Lead, member: MemberId(9), address: String::new() }.encode(&mut regroup);
+        Transfer { group: 8, member: LEADER }.encode(&mut transfer);
+        let all = [(Kind::Regroup, regroup), (Kind::Transfer, transfer), (Kind::BackupNext, Vec::new())];
+        all.map(|(kind, body)| text(&first.frame(conn, kind, &body)))
+    };
+    first.input(Input::Connected(STRANGER));
+    assert!(bodies(&mut first, STRANGER).iter().all(|text| text.contains("only operators and members")));
+    // To look is not to change.
+    let mut look = Vec::new();
+    Regroup { step: Regrouping::Look, member: MemberId(0), address: String::new() }.encode(&mut look);
+    assert_eq!(text(&first.frame(STRANGER, Kind::Regroup, &look)), "");
+    // The same from a process that has the secret, and of the server's own user.
+    first.says_join(STRANGER, Join { group: 0, space: SpaceId(0), member: OPERATOR, start: 0, ..join(0, 0) });
+    first.proves(STRANGER, PROOF);
+    for conn in [STRANGER, A] {
+        if conn == A {
+            first.input(Input::Connected(A));
+        }
+        let told = bodies(&mut first, conn);
+        assert!(
+            told[0].contains("no member of this group") && told[1].contains("not of that group"),
+            "{told:?}"
+        );
+        assert!(told[2].contains("no backup of this client"), "{told:?}");
+    }
+}
+
+#[test]
+fn space_is_forgotten_for_operators_alone() {
+    let mut first = First::leading();
+    for (conn, is_trusted) in [(STRANGER, false), (A, true)] {
+        first.greet(conn);
+        let mut body = Vec::new();
+        Depend { on: Vector::forgetting(SpaceId(5)) }.encode(&mut body);
+        let text = text(&first.frame(conn, Kind::Depend, &body));
+        assert_eq!(text.contains("only operators and members"), !is_trusted, "{text}");
+    }
 }

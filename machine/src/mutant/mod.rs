@@ -251,6 +251,8 @@ Rule {
     FollowerSkips,
     /// A new leader applies what its log keeps before the entry of its view is stable.
     KeptAppliedTentatively,
+    /// A packet counts before its connection has proven whose it is: votes of strangers, too.
+    UnprovenCounts,
 }
 /// The rules that a group's sequencer keeps: the worlds of `tercel-order` notice them.
 OF_GROUPS {

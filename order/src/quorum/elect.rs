@@ -104,7 +104,7 @@ impl Quorum {
             Followed { gone: Some(_), .. } => Why::Ended,
             _ => Why::Silent,
         };
-        let number = self.heard_number.max(self.promise.view.number).saturating_add(1);
+        let number = self.next_number(1);
         let until = now.plus_us(4 * self.config.stagger_us);
         self.role = Role::Asking(Asking { number, granted: BTreeSet::new(), until });
         let ask = Packet::Ask { number, end: self.tail.end(), is_handed };
@@ -163,7 +163,7 @@ impl Quorum {
     /// Stands for a view of its own: a quorum would vote.
     fn stand(&mut self, now: Now, out: &mut Vec<Output>) {
         self.counts.candidacies += 1;
-        let number = self.heard_number.max(self.promise.view.number).saturating_add(1);
+        let number = self.next_number(1);
         let incarnation = 1 + self.random.below(u64::from(u32::MAX)) as u32;
         let view = ViewId::new(number, incarnation);
         let wait_us = self.config.deadline_us + self.random.below(self.config.deadline_us);

@@ -68,6 +68,9 @@ impl Quorum {
         if view.number < promised.number || from == self.me {
             return Quorum::send(from, &Packet::Higher { view: promised }, out);
         }
+        if let Some(at) = self.contradicts(&append) {
+            return out.push(Output::Contradicted(from, view, at));
+        }
         self.stand_down(now, out);
         if view != promised {
             // Also if another candidate of this number was promised: a quorum has promised this one. Nothing
@@ -88,9 +91,6 @@ impl Quorum {
         }
         self.unsettle(out);
         self.ask_end(now, from, out);
-        if let Some(at) = self.differs(&append) {
-            return out.push(Output::Differs(from, at));
-        }
         // Everything stable is in every leader's log.
         let is_here = append.before.position <= self.stable || self.tail.has(append.before);
         if !is_here && !dropped(Rule::GapCounts) {
@@ -110,29 +110,31 @@ impl Quorum {
         // The leader's log has all that is stable here, even if the leader knows of less.
         self.followed.matched = self.followed.matched.max(last).max(self.stable);
         self.release(stable, out);
-        if self.differs_within(check, stable) {
-            return out.push(Output::Differs(from, stable));
+        if self.differs(check, stable) {
+            return out.push(Output::Contradicted(from, view, stable));
         }
         if asks || !is_new && !is_empty {
             self.acknowledge(from, round, out);
         }
     }
 
-    /// The position of an entry that is stable here and another one at the leader: no group has such two.
-    fn differs(&self, append: &Append) -> Option<LogPosition> {
-        let named = (append.before.view != ViewId::default()).then_some(append.before);
-        let first = append.before.position.next();
-        let entries = (first.0..).zip(&append.entries).map(|(at, entry)| (LogPosition(at), entry.view));
-        let all = named.into_iter().map(|before| (before.position, before.view)).chain(entries);
-        let mut stable = all.take_while(|(at, _)| *at <= self.stable);
-        let is_other = |at, view| self.tail.view_at(at).is_some_and(|here| here != view);
-        let found = stable.find(|(at, view)| is_other(*at, *view)).map(|(at, _)| at);
+    /// The first position at which a leader's packet has another entry than one that is stable here. What was
+    /// stable is in the log of every later leader, unless a member has lost what it had acknowledged.
+    fn contradicts(&self, append: &Append) -> Option<LogPosition> {
+        let first = append.before.position;
+        let views = [append.before.view].into_iter().chain(append.entries.iter().map(|entry| entry.view));
+        let positions = (first.0..=self.stable.0).map(LogPosition);
+        let is_other = |(at, view): &(LogPosition, ViewId)| {
+            // The leader's log may begin behind the entry before, and then has no view of it.
+            *view != ViewId::default() && self.tail.view_at(*at).is_some_and(|here| here != *view)
+        };
+        let found = positions.zip(views).find(is_other).map(|(at, _)| at);
         found.filter(|_| !dropped(Rule::DifferenceIgnored))
     }
 
     /// Says whether the entries that are to be compared are others here. What is not in memory is not
     /// compared.
-    fn differs_within(&self, check: Check, stable: LogPosition) -> bool {
+    fn differs(&self, check: Check, stable: LogPosition) -> bool {
         let ours = self.tail.sum(check.above, stable).filter(|_| stable <= self.stable);
         check.above < stable && ours.is_some_and(|sum| sum != check.sum) && !dropped(Rule::DifferenceIgnored)
     }

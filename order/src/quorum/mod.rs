@@ -172,6 +172,8 @@ pub struct Counts {
     pub cuts: u64,
     /// Packets that were no packets.
     pub damaged: u64,
+    /// Packets that named a view too far above all that were heard of.
+    pub jumps: u64,
 }
 
 /// The state of a member, for people.
@@ -403,6 +405,10 @@ impl Quorum {
             self.counts.damaged += 1;
             return;
         };
+        if packet.number() > self.number_max() {
+            self.counts.jumps += 1;
+            return;
+        }
         match packet {
             Packet::Ask { number, end, is_handed } => self.asked(now, from, (number, end, is_handed), out),
             Packet::May { number, is_granted, promised } => {
@@ -431,6 +437,22 @@ impl Quorum {
                 }
             }
         }
+    }
+
+    /// The highest number of a view that is believed. Views begin one after the other, so a number far above
+    /// all that were heard is damage, and behind the last number that there is no view can follow. A member
+    /// whose log is empty has heard of no view yet: its group may have had any number of them.
+    fn number_max(&self) -> u32 {
+        match self.tail.end().view == ViewId::NONE {
+            true => ViewId::NUMBER_MAX,
+            false => self.next_number(VIEWS_AHEAD_MAX),
+        }
+    }
+
+    /// The number that is so many views after all that were heard of.
+    fn next_number(&self, step: u32) -> u32 {
+        let known = self.heard_number.max(self.promise.view.number);
+        known.saturating_add(step).min(ViewId::NUMBER_MAX)
     }
 
     /// Someone has told of a view of this number.
@@ -495,6 +517,10 @@ impl Quorum {
 
 /// A member is there that was heard so long ago at most, in microseconds: many heartbeats.
 pub const HEARD_US: u64 = 1_000_000;
+
+/// Views that a packet may be ahead of all that were heard of: one a minute for six weeks. A member that was
+/// away for longer joins with an empty directory.
+pub const VIEWS_AHEAD_MAX: u32 = 1 << 16;
 
 /// A leader that is there sends something in as many intervals.
 const BEATS_MISSED: u64 = 3;

@@ -253,6 +253,25 @@ impl Packet {
         std::mem::take(out)
     }
 
+    /// The highest number of a view that it names as begun, promised or wanted.
+    pub(super) fn number(&self) -> u32 {
+        match self {
+            Packet::Ask { number, .. } => *number,
+            Packet::May { number, promised, .. } => (*number).max(*promised),
+            Packet::Vote { view, .. }
+            | Packet::Voted { view, .. }
+            | Packet::Append(Append { view, .. })
+            | Packet::Acked { view, .. }
+            | Packet::Missing { view, .. }
+            | Packet::Higher { view }
+            | Packet::TakeOver { view }
+            | Packet::Lost { view, .. }
+            | Packet::AskEnd { view, .. }
+            | Packet::End { view, .. }
+            | Packet::Learns { view, .. } => view.number,
+        }
+    }
+
     /// Bytes of its entries.
     fn bytes(&self) -> usize {
         match self {
@@ -397,7 +416,7 @@ pub fn entries(r: &mut Reader<'_>, view: ViewId, before: ViewId) -> Result<Vec<S
         if !of.may_follow(last) || !(view == of || view.may_follow(of)) {
             return Err(DecodeError::BadField("view of an entry"));
         }
-        if entries.last().is_some_and(|last| last.stamp > stamp) {
+        if entries.last().is_some_and(|last| last.stamp > stamp) || stamp > Stamp::LAST {
             return Err(DecodeError::BadField("stamp of an entry"));
         }
         let payload = Arc::new(r.bytes("payload")?.to_vec());
@@ -434,7 +453,7 @@ const RUN_BYTES: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::super::members::{Member, Members};
+    use super::super::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX, Member, Members};
     use super::*;
     use tercel_wire::id::MemberId;
 
@@ -480,9 +499,54 @@ mod tests {
         ]
     }
 
+    /// The highest values that a member may write.
+    fn extreme() -> Vec<Packet> {
+        let view = ViewId::new(ViewId::NUMBER_MAX, u32::MAX);
+        let end = EntryId { view, position: LogPosition(u64::MAX) };
+        let run =
+            |n: u32| Run { view: ViewId::new(n, u32::MAX), last: LogPosition(u64::MAX - 64 + u64::from(n)) };
+        let log = Contents { stable: end.position, runs: (1..=64).map(run).collect() };
+        let member = |id: u64| Member {
+            id: MemberId(u64::MAX - id),
+            votes: id < 7,
+            address: "x".repeat(ADDRESS_BYTES_MAX),
+        };
+        let electorate =
+            Electorate::of(&Members::new((0..MEMBERS_MAX as u64).map(member).collect()).unwrap());
+        let last = Sealed { stamp: Stamp::LAST, view, kind: u8::MAX, payload: Arc::default() };
+        let before = EntryId { view, position: LogPosition(u64::MAX - 1) };
+        vec![
+            Packet::Ask { number: view.number, end, is_handed: true },
+            Packet::May { number: view.number, is_granted: true, promised: view.number },
+            Packet::Vote { view, end },
+            Packet::Voted {
+                view,
+                vote: Vote { is_sure: true, log: log.clone(), electorate: Some(electorate.clone()) },
+            },
+            Packet::Append(Append {
+                view,
+                round: u64::MAX,
+                before,
+                stable: end.position,
+                rank: u8::MAX,
+                asks: true,
+                check: Check { above: end.position, sum: u64::MAX },
+                entries: vec![last],
+            }),
+            Packet::Acked { view, round: u64::MAX, durable: end.position },
+            Packet::Missing { view, round: u64::MAX, log },
+            Packet::Higher { view },
+            Packet::TakeOver { view },
+            Packet::Lost { view, needs: end.position, address: "x".repeat(ADDRESS_BYTES_MAX) },
+            Packet::AskEnd { view, process: u64::MAX },
+            Packet::End { view, process: u64::MAX, end: end.position },
+            Packet::Learns { view, electorate },
+        ]
+    }
+
     #[test]
     fn packet_comes_back_and_no_prefix_does() {
-        for packet in all() {
+        for packet in all().into_iter().chain(extreme()) {
             let bytes = packet.encode();
             assert_eq!(Packet::decode(&bytes), Ok(packet));
             for cut in 0..bytes.len() {
@@ -493,8 +557,12 @@ mod tests {
 
     #[test]
     fn entries_whose_order_no_log_has_are_refused() {
-        for (a, b) in [(entry(7, 20), entry(5, 21)), (entry(7, 21), entry(7, 20)), (entry(7, 1), entry(8, 2))]
-        {
+        for (a, b) in [
+            (entry(7, 20), entry(5, 21)),
+            (entry(7, 21), entry(7, 20)),
+            (entry(7, 1), entry(8, 2)),
+            (entry(7, 1), entry(7, Stamp::LAST.0 + 1)),
+        ] {
             let (view, before) = (VIEW, EntryId::default());
             let append = Append {
                 view,

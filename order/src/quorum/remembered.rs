@@ -9,6 +9,9 @@
 //! The electorate is remembered before a list of members is acknowledged. So a log that loses its end says
 //! who may have made entries stable that it lost.
 //!
+//! The start of another member is remembered before a connection of that start counts. So an older copy of
+//! that member's directory is refused, although everyone else has been started again since.
+//!
 //! | at | copy | | at | | |
 //! |---|---|---|---|---|---|
 //! | 0 | `tercelmb` | | 56 | bytes of the list, u32 | |
@@ -18,14 +21,17 @@
 //! | 32 | member, u64 | | 8192 | the electorate, if it is known | |
 //! | 40 | number of the start, u64 | | | zeros | |
 //! | 48 | promised view, number u32, incarnation u32 | | 16380 | checksum of all before, u32 | |
+//! | 6720 | starts of other members, u16 | | | | |
+//! | 6722 | of each: member, number, process, u64 each | | | | |
 //!
-//! A copy of version 1 ends with the first checksum, which earlier builds look for.
+//! A copy of version 1 ends with the first checksum, which earlier builds look for. Version 2 remembers no
+//! starts of others: there are zeros.
 
 use tercel_machine::mutant::{Rule, dropped};
-use tercel_wire::cursor::{Put, Reader, le16, le32, le64};
+use tercel_wire::cursor::{DecodeError, Put, Reader, le16, le32, le64};
 use tercel_wire::id::{MemberId, ViewId};
 
-use super::members::{Electorate, Members};
+use super::members::{ADDRESS_BYTES_MAX, Electorate, MEMBERS_MAX, Members};
 
 /// The content of the file, as of the newest slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +51,17 @@ pub struct Remembered {
     /// The members that may vote by the lists that it has acknowledged. None if an earlier build wrote the
     /// file, which did not remember that.
     pub electorate: Option<Electorate>,
+    /// The last starts of other members that counted here, the latest to be heard of last.
+    pub starts: Vec<(MemberId, Started)>,
+}
+
+/// A start of a member's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// Counts the starts of the directory.
+    pub number: u64,
+    /// Drawn at random by the process: another one that starts from a copy may have the same number.
+    pub process: u64,
 }
 
 /// A file that does not say what was promised.
@@ -69,7 +86,21 @@ impl Remembered {
     /// The memory of a member that joins by a list, and takes part in no view up to `promised`.
     pub fn new(group: u64, (me, promised): (MemberId, ViewId), members: Members) -> Remembered {
         let electorate = Some(Electorate::of(&members));
-        Remembered { sequence: 0, group, me, start: 0, promised, members, electorate }
+        Remembered { sequence: 0, group, me, start: 0, promised, members, electorate, starts: Vec::new() }
+    }
+
+    /// Remembers the start of another member, unless one of that number or a higher one is remembered. Beyond
+    /// [`STARTS_MAX`] members, the one that was heard of least lately is forgotten.
+    pub fn started(&mut self, member: MemberId, started: Started) {
+        let known = self.starts.iter().position(|(id, _)| *id == member);
+        if known.is_some_and(|at| self.starts[at].1.number >= started.number) {
+            return;
+        }
+        known.into_iter().for_each(|at| _ = self.starts.remove(at));
+        if self.starts.len() >= STARTS_MAX {
+            self.starts.remove(0);
+        }
+        self.starts.push((member, started));
     }
 
     /// Encodes a file whose slots both say this.
@@ -98,6 +129,11 @@ impl Remembered {
         self.members.encode(&mut list);
         copy.put_bytes(&list);
         // Every list fits: members and their addresses are bounded.
+        copy.resize(STARTS_AT, 0);
+        copy.put_u16(self.starts.len() as u16);
+        for (member, Started { number, process }) in &self.starts {
+            [member.0, *number, *process].into_iter().for_each(|n| copy.put_u64(n));
+        }
         copy.resize(COPY_BYTES_V1 - 4, 0);
         copy.put_u32(crc32fast::hash(&copy));
         Electorate::encode_known(self.electorate.as_ref(), &mut copy);
@@ -150,9 +186,9 @@ fn read_copy(copy: &[u8]) -> Result<Remembered, Option<u16>> {
     if &copy[..8] != MAGIC || le32(copy, crc_at) != crc32fast::hash(&copy[..crc_at]) {
         return Err(None);
     }
-    let is_of_version_1 = copy.len() == COPY_BYTES_V1;
-    if le16(copy, 8) != if is_of_version_1 { 1 } else { VERSION } {
-        return Err(Some(le16(copy, 8)));
+    let (version, is_of_version_1) = (le16(copy, 8), copy.len() == COPY_BYTES_V1);
+    if !(is_of_version_1 && version == 1 || !is_of_version_1 && (2..=VERSION).contains(&version)) {
+        return Err(Some(version));
     }
     let rest = || {
         let r = &mut Reader::new(&copy[48..]);
@@ -162,12 +198,27 @@ fn read_copy(copy: &[u8]) -> Result<Remembered, Option<u16>> {
             true => None,
             false => Electorate::decode_known(&mut Reader::new(&copy[COPY_BYTES_V1..crc_at]))?,
         };
-        Ok::<_, tercel_wire::cursor::DecodeError>((promised, members, electorate))
+        Ok::<_, DecodeError>((promised, members, electorate, starts(&copy[STARTS_AT..COPY_BYTES_V1 - 4])?))
     };
-    let (promised, members, electorate) = rest().map_err(|_| None)?;
+    let (promised, members, electorate, starts) = rest().map_err(|_| None)?;
     let (sequence, group, me) = (le64(copy, 16), le64(copy, 24), MemberId(le64(copy, 32)));
-    Ok(Remembered { sequence, group, me, start: le64(copy, 40), promised, members, electorate })
+    Ok(Remembered { sequence, group, me, start: le64(copy, 40), promised, members, electorate, starts })
 }
+
+/// Reads the starts of others.
+fn starts(bytes: &[u8]) -> Result<Vec<(MemberId, Started)>, DecodeError> {
+    let r = &mut Reader::new(bytes);
+    let count = r.u16()? as usize;
+    if count > STARTS_MAX {
+        return Err(DecodeError::TooMany("starts"));
+    }
+    let started =
+        |r: &mut Reader<'_>| Ok((MemberId(r.u64()?), Started { number: r.u64()?, process: r.u64()? }));
+    (0..count).map(|_| started(r)).collect()
+}
+
+/// Members whose starts are remembered: three times as many as a group has.
+pub const STARTS_MAX: usize = 48;
 
 /// Bytes of a slot, both copies.
 pub const SLOT_BYTES: usize = 2 * COPY_BYTES;
@@ -177,11 +228,16 @@ const COPY_BYTES_V1: usize = 8 << 10;
 const FILE_BYTES_V1: usize = 4 * COPY_BYTES_V1;
 const CRC_AT: usize = COPY_BYTES - 4;
 const MAGIC: &[u8; 8] = b"tercelmb";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
+
+/// The place of the starts in a copy. The longest list of members ends before it.
+const STARTS_AT: usize = 6_720;
+const _: () = assert!(60 + 4 + MEMBERS_MAX * (8 + 1 + 4 + ADDRESS_BYTES_MAX) <= STARTS_AT);
+const _: () = assert!(STARTS_AT + 2 + STARTS_MAX * 24 <= COPY_BYTES_V1 - 4);
 
 #[cfg(test)]
 mod tests {
-    use super::super::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX, Member};
+    use super::super::members::Member;
     use super::*;
 
     fn remembered(sequence: u64, view: u32) -> Remembered {
@@ -189,7 +245,8 @@ mod tests {
         let member = |id| Member { id: MemberId(id), votes: id <= 7, address: address.clone() };
         let members = Members::new((1..=MEMBERS_MAX as u64).map(member).collect()).unwrap();
         let new = Remembered::new(7, (MemberId(1), ViewId::new(view, 9)), members);
-        Remembered { sequence, start: 3, ..new }
+        let started = |id| (MemberId(id), Started { number: u64::MAX, process: u64::MAX - id });
+        Remembered { sequence, start: 3, starts: (0..STARTS_MAX as u64).map(started).collect(), ..new }
     }
 
     fn file(of: &[Remembered]) -> Vec<u8> {
@@ -236,10 +293,10 @@ mod tests {
     #[test]
     fn slot_of_another_version_is_named() {
         let mut bytes = file(&[remembered(4, 6)]);
-        bytes[8] = 3;
+        bytes[8] = 4;
         let crc = crc32fast::hash(&bytes[..CRC_AT]);
         bytes[CRC_AT..COPY_BYTES].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Err(Forgotten::Version(3)));
+        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Err(Forgotten::Version(4)));
     }
 
     /// The file with the copies of version 1.
@@ -257,7 +314,7 @@ mod tests {
 
     #[test]
     fn file_of_version_1_names_no_electorate() {
-        let newer = remembered(5, 7);
+        let newer = Remembered { starts: Vec::new(), ..remembered(5, 7) };
         let old = of_version_1(&file(&[remembered(4, 6), newer.clone()]));
         assert!(Remembered::is_of_version_1(&old));
         let read = Remembered::read(&old, ViewId::NONE).unwrap();
@@ -268,6 +325,51 @@ mod tests {
     #[test]
     fn build_of_version_1_finds_the_version() {
         let bytes = file(&[remembered(4, 6)]);
-        assert_eq!(read_copy(&bytes[..COPY_BYTES_V1]), Err(Some(2)));
+        assert_eq!(read_copy(&bytes[..COPY_BYTES_V1]), Err(Some(VERSION)));
+    }
+
+    #[test]
+    fn file_of_version_2_names_no_starts() {
+        let newer = Remembered { starts: Vec::new(), ..remembered(5, 7) };
+        let mut old = file(std::slice::from_ref(&newer));
+        for copy in old.chunks_exact_mut(COPY_BYTES).filter(|copy| copy[8] == VERSION as u8) {
+            copy[8] = 2;
+            for crc_at in [COPY_BYTES_V1 - 4, CRC_AT] {
+                let crc = crc32fast::hash(&copy[..crc_at]);
+                copy[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
+            }
+        }
+        assert_eq!(Remembered::read(&old, ViewId::NONE), Ok(newer));
+    }
+
+    #[test]
+    fn highest_values_of_every_field_come_back() {
+        let highest = Remembered {
+            sequence: u64::MAX - 1,
+            group: u64::MAX,
+            me: MemberId(u64::MAX),
+            start: u64::MAX,
+            promised: ViewId::new(ViewId::NUMBER_MAX, u32::MAX),
+            ..remembered(0, 0)
+        };
+        let newest = Remembered { sequence: u64::MAX, ..highest.clone() };
+        assert_eq!(Remembered::read(&highest.file(), ViewId::new(u32::MAX, 1)), Ok(newest));
+    }
+
+    #[test]
+    fn younger_start_takes_place_of_older() {
+        let start = |number, process| Started { number, process };
+        let mut one = remembered(4, 6);
+        one.starts.clear();
+        (0..STARTS_MAX as u64).for_each(|id| one.started(MemberId(id), start(5, 50)));
+        one.started(MemberId(0), start(6, 60));
+        // Another process of the same number, and an older one.
+        one.started(MemberId(2), start(5, 51));
+        one.started(MemberId(2), start(4, 40));
+        let known =
+            |one: &Remembered, id| one.starts.iter().find(|(of, _)| *of == MemberId(id)).map(|it| it.1);
+        assert_eq!((known(&one, 0), known(&one, 2)), (Some(start(6, 60)), Some(start(5, 50))));
+        one.started(MemberId(99), start(1, 1));
+        assert_eq!((known(&one, 1), known(&one, 0)), (None, Some(start(6, 60))));
     }
 }

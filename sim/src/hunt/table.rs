@@ -77,6 +77,7 @@ pub const VARIANTS: &[Variant] = &[
     engine(E::RejectedAcrossViews, 40, Some(repeating_group)),
     engine(E::ResumesOverLoss, 20, Some(put_back)),
     engine(E::KeptAppliedTentatively, 20, Some(grouped)),
+    engine(E::UnprovenCounts, 20, Some(grouped)),
     engine(E::HistoryOfHigherView, 100, Some(paused_leaders)),
     engine(E::ReuseAtOnce, 40, Some(leaving)),
     engine(E::EvictsSessions, 40, Some(forgetful)),

@@ -381,6 +381,7 @@ fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
         | FromClient::Cancel(_)
         | FromClient::AskHealth(_)
         | FromClient::Join(_)
+        | FromClient::Prove(_)
         | FromClient::Packet(_)
         | FromClient::Regroup(_)
         | FromClient::Datagrams(_)

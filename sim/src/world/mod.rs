@@ -20,6 +20,7 @@ mod node;
 mod oracle;
 mod slow;
 mod start;
+mod stranger;
 mod transfer;
 mod turn;
 mod votes;
@@ -116,6 +117,8 @@ enum Event {
     Backup,
     /// The operator of the group looks at it.
     Operator,
+    /// A stranger connects to a member; counts its connections.
+    Stranger(u64),
     /// A node that takes a copy looks at what came.
     Transfer(usize),
     /// A member gets a packet of another, or a node hears that a member's process has ended.
@@ -147,7 +150,12 @@ impl Event {
     fn is_counted(&self) -> bool {
         !matches!(
             self,
-            Event::Turn(..) | Event::Operator | Event::Transfer(_) | Event::Packet(..) | Event::Gone(..)
+            Event::Turn(..)
+                | Event::Operator
+                | Event::Stranger(_)
+                | Event::Transfer(_)
+                | Event::Packet(..)
+                | Event::Gone(..)
         )
     }
 }
@@ -234,6 +242,7 @@ impl World {
         self.say(format_args!("the faults begin"));
         self.begin_backups();
         self.begin_changes();
+        self.begin_strangers();
     }
 
     pub(crate) fn end(&mut self) {
@@ -362,7 +371,9 @@ impl World {
             Event::Transfer(n) => {
                 self.net.transfers.ends(*n)?.iter().map(|n| self.nodes[*n].busy_until()).max().unwrap_or(0)
             }
-            Event::Disk(..) | Event::Restart(_) | Event::Operator => return None,
+            Event::Disk(..) | Event::Restart(_) | Event::Operator | Event::Stranger(_) => {
+                return None;
+            }
         };
         (until > self.time).then_some(until)
     }
@@ -394,6 +405,7 @@ impl World {
             Event::Restart(n) => self.start_node(n),
             Event::Backup => self.backup_turn(),
             Event::Operator => self.operator_turn(),
+            Event::Stranger(turn) => self.stranger_turn(turn),
             Event::Transfer(n) => self.transfer_turn(n),
             Event::Packet(to, from, bytes) => {
                 if let Some(n) = self.node_of(to) {

@@ -339,7 +339,10 @@ impl World {
             Effect::Copy(view, leader) => self.begin_transfer(n, view, &leader),
             Effect::Adopt => self.adopt(n),
             Effect::Connect(..) => self.blame("a client of this world reads at the leader".into()),
-            Effect::Joined(..) => self.blame("a member greets over a connection".into()),
+            Effect::Joined(..) | Effect::SaveStart(..) => self.blame("a stranger counts as a member".into()),
+            Effect::Challenge(conn, join) => self.challenge(n, conn, &join),
+            // The operator, and nodes that take copies, are of the server's own user.
+            Effect::Vouch(conn) => self.node_takes(n, Input::Vouched(conn, true)),
             Effect::Run(view, job) => self.run_slow(n, view, job),
             Effect::Hear(view, id, said) => self.hear_slow(n, view, id, said),
             Effect::EndStreams(id) => self.end_slow(n, id),

@@ -184,7 +184,7 @@ impl World {
         opened.log.kept_bytes_max = nature.kept_bytes_max;
         let end = opened.log.last().position;
         let begun = node.begin_with(recovery, opened.log, (now, joined), order, host).map_err(Failed::Wrong);
-        if let Some(machine) = node.machine_mut().filter(|_| self.plan.spares() > 0) {
+        if let Some(machine) = node.machine_mut().filter(|_| self.plan.group.is_some()) {
             machine.set_membership(match is_listed {
                 true => Membership::new(group, me),
                 false => Membership::joined(group, me),

@@ -126,3 +126,20 @@ pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired
     let after = if done.is_empty() { before.clone() } else { check(dir, progress)? };
     Ok(Repaired { before, done, kept, after })
 }
+
+/// Has a history whose numbers of views are used up go on under others: pages are brought up to date, and an
+/// empty log follows. The old log stays beside it. Gives the number of the first view that may follow. May be
+/// run again after it was interrupted.
+///
+/// # Errors
+/// If anything is damaged, or a file cannot be written.
+pub(crate) fn renumber(dir: &Path) -> Result<u32, CheckError> {
+    let looked = Looked::at(dir)?;
+    repair::finish_interrupted(dir)?;
+    let mut report = Report::default();
+    let recovered = RecoveredImage::look(dir, looked, &mut report)?;
+    if let Some(first) = report.findings.first() {
+        return Err(CheckError::Beyond { what: format!("{} is damaged: {first}", dir.display()) });
+    }
+    repair::renumber(recovered, &report)
+}

@@ -4,7 +4,8 @@
 //! damaged log is then not needed any more, and an empty log that continues from its end replaces it. New
 //! files are complete and synced under other names before they take the place of the old, which stay beside
 //! them as `NAME.damaged-N`. The invariant: whenever a repair is interrupted, the directory is as before, or
-//! one of its files is whole already. Another repair goes on from there.
+//! one of its files is whole already. Another repair goes on from there. The same writes make room for views
+//! in a directory whose numbers of views are used up.
 
 use std::fs;
 use std::io;
@@ -43,6 +44,22 @@ pub(super) fn repair(
         }
     }
     Ok((work.done, work.kept))
+}
+
+/// Brings the pages up to date, with a state whose views end below a number that is given, and puts an empty
+/// log in place of the old one.
+pub(super) fn renumber(recovered: RecoveredImage, report: &Report) -> Result<u32, CheckError> {
+    let mut state = recovered.state.clone();
+    // One packet of a stranger, or damage, has used them up: those before that are clients'.
+    let numbers = state.views.iter().map(|(view, _)| view.number);
+    let known = numbers.filter(|number| *number < u32::MAX / 2).max().unwrap_or(0);
+    let none_left = || CheckError::Beyond { what: "the space has no views left".into() };
+    let first = view_apart(&recovered.path, known)?.ok_or_else(none_left)?;
+    state.renumber(ViewId::new(first - 1, 0));
+    let mut work = Work { recovered, report, done: Vec::new(), kept: Vec::new() };
+    work.pages(&state, &Named::default(), &mut |_, _| {})?;
+    work.log(&state)?;
+    Ok(first)
 }
 
 /// Says whether an interrupted repair left the log beside its place. That log is complete, and continues from

@@ -132,11 +132,22 @@ impl HeldDir {
 
     /// The same of a file that is no text.
     pub(crate) fn write_whole_bytes(&self, name: impl AsRef<Path>, bytes: &[u8]) -> Result<(), DiskError> {
+        self.write_for(name, bytes, Mode::from_bits_retain(0o666))
+    }
+
+    /// The same of a text that no other user may read.
+    pub(crate) fn write_private(&self, name: impl AsRef<Path>, text: &str) -> Result<(), DiskError> {
+        // One that was left behind would keep the rights that it had.
+        let _ = unlinkat(self, name.as_ref().with_extension("tmp"), AtFlags::empty());
+        self.write_for(name, text.as_bytes(), Mode::RUSR | Mode::WUSR)
+    }
+
+    fn write_for(&self, name: impl AsRef<Path>, bytes: &[u8], mode: Mode) -> Result<(), DiskError> {
         let name = name.as_ref();
         let temporary = name.with_extension("tmp");
         let written = (|| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-            let mut file = self.open_file(&temporary, flags)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+            let mut file = File::from(openat(self, &temporary, flags, mode)?);
             file.write_all(bytes)?;
             file.sync_all()?;
             Ok(renameat(self, &temporary, self, name)?)

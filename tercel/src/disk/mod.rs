@@ -6,6 +6,8 @@
 //! DIR/creating        only while the directory is created
 //! DIR/space.toml      the space's id, its page size, when it was created
 //! DIR/log/            0000000001.tlog, 0000000002.tlog, ...: commits in their order
+//! DIR/votes           of a member of a group: what it has promised
+//! DIR/secret          of a member of a group: what its members have in common, and nobody else has
 //! DIR/pages.redb      pages as of some stamp; the log has what came later
 //! ```
 //!
@@ -15,6 +17,8 @@
 //! | [`held`] | a directory held open, below whose descriptor all of its files are opened |
 //! | [`log`] | the segment files, appended to, synced, replayed and truncated; the thread that does so |
 //! | [`pages`] | the page store: pages and the stamp that they reflect, changed together |
+//! | [`secret`] | the secret of a group, and proofs that one has it |
+//! | [`votes`] | the file of a member's promises |
 //!
 //! Nothing in here decides anything: what is written, when it may be forgotten and what an answer means is
 //! the engine's. The invariant: what was reported as synced is found again after any crash, and what is found
@@ -25,6 +29,7 @@ mod error;
 pub mod held;
 pub mod log;
 pub mod pages;
+pub(crate) mod secret;
 pub(crate) mod votes;
 
 pub use error::DiskError;

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use tercel_engine::order::quorum::members::{Electorate, Members};
-use tercel_engine::order::quorum::remembered::{Forgotten, Remembered, SLOT_BYTES};
+use tercel_engine::order::quorum::remembered::{Forgotten, Remembered, SLOT_BYTES, Started};
 use tercel_wire::id::{MemberId, ViewId};
 
 use super::DiskError;
@@ -77,9 +77,18 @@ impl Votes {
         &self.remembered
     }
 
-    /// Remembers a promise and an electorate, durably.
-    pub(crate) fn save(&mut self, (promised, electorate): Promised) -> Result<(), DiskError> {
+    /// A promise and an electorate are to be remembered.
+    pub(crate) fn promise(&mut self, (promised, electorate): Promised) {
         (self.remembered.promised, self.remembered.electorate) = (promised, electorate);
+    }
+
+    /// The start of another member is to be remembered.
+    pub(crate) fn started(&mut self, member: MemberId, started: Started) {
+        self.remembered.started(member, started);
+    }
+
+    /// Remembers, durably, what is to be.
+    pub(crate) fn save(&mut self) -> Result<(), DiskError> {
         self.write()
     }
 
@@ -131,7 +140,8 @@ mod tests {
         dir.write_whole_bytes(VOTES_NAME, &copies.collect::<Vec<_>>().concat()).unwrap();
         assert_eq!(Votes::look(&dir, ViewId::NONE).unwrap().electorate, None);
         let mut votes = Votes::open(&dir, ViewId::NONE).unwrap();
-        votes.save((ViewId::new(4, 1), new.electorate.clone())).unwrap();
+        votes.promise((ViewId::new(4, 1), new.electorate.clone()));
+        votes.save().unwrap();
         let found = Votes::look(&dir, ViewId::NONE).unwrap();
         let expected = (1, ViewId::new(4, 1), new.electorate);
         assert_eq!((found.start, found.promised, found.electorate), expected);
@@ -150,7 +160,8 @@ mod tests {
         };
         let view = ViewId::new(8, 1);
         let mut votes = Votes::open(&dir, ViewId::NONE).unwrap();
-        votes.save((view, None)).unwrap();
+        votes.promise((view, None));
+        votes.save().unwrap();
         tear(votes.remembered.sequence, 1);
         let votes = Votes::open(&dir, view).unwrap();
         // The log already has the view whose promise was being written.

@@ -12,6 +12,7 @@ mod inside;
 mod items;
 mod journal;
 pub(crate) mod links;
+mod owner;
 mod records;
 mod run;
 mod shared;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use tercel_engine::Error;
 use tercel_engine::error::{FaultKind, ServerFault};
 use tercel_engine::order::Found;
+use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
 use tercel_engine::server::{
@@ -234,6 +236,12 @@ pub enum ServerError {
     /// The directory is a member's, and a member serves its group.
     #[error("{} is of a member of a group, which only a server may open: run `tercel serve --data {}`, and connect to it", .0.display(), .0.display())]
     Member(PathBuf),
+    /// The directory is a member's, and lacks the secret of its group.
+    #[error(
+        "{} has no secret of its group, so no other member would believe it: copy the file `secret` of another member's directory there or, if none has one yet, make it with `tercel group secret --data {}` and copy that to the others",
+        .0.display(), .0.display()
+    )]
+    NoSecret(PathBuf),
     /// A directory that was to be a member's, and the answer of its group.
     #[error("it cannot join the group: {0}")]
     Join(String),
@@ -321,7 +329,7 @@ fn kind(e: &ServerError) -> FaultKind {
         ServerError::Recovery(_) => FaultKind::Damaged,
         ServerError::Backup(_) => FaultKind::NotASpace,
         ServerError::Member(_) => FaultKind::InUse,
-        ServerError::Join(_) => FaultKind::NotASpace,
+        ServerError::Join(_) | ServerError::NoSecret(_) => FaultKind::NotASpace,
         ServerError::NoSpace(_) => FaultKind::NoSpace,
         ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => FaultKind::Setting,
         ServerError::Listen { .. } | ServerError::Address(_) | ServerError::Remote(_) => FaultKind::Address,
@@ -398,14 +406,18 @@ pub(crate) enum Post {
     /// The log was cut and ends with this record.
     Cut(tercel_wire::log::Last),
     LogFailed(String),
-    /// A connection to another member was made, and greeted.
+    /// A connection to another member was made, and both ends have proven themselves.
     Dialed(MemberId, OwnedFd),
+    /// Another member refuses this one, or what answers at its address is not that member.
+    RefusedBy(MemberId, String),
     /// The connection to the leader that the machine has given this name, if it could be made.
     Reached(Conn, Option<OwnedFd>),
     /// A server of another space has answered, or none was reached.
     Consulted(ViewId, Consult, Consulted),
     /// Promises up to this number are durable.
     Saved(u64),
+    /// The start of another member is durable.
+    StartSaved(MemberId, Started),
     /// The log was read from this position on, as it was written then.
     Found(LogPosition, Written, Result<Found, String>),
     /// A copy of the space is whole: its view, and the end of its log; or why this member has none.

@@ -36,6 +36,7 @@ use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig, LogThread, Opened as LogOpened};
 use crate::disk::pages::{PageRead, PageStore, checkpoint};
 use crate::disk::votes::Votes;
+use crate::proving::Prover;
 use crate::sharing::SharedMemory;
 
 /// The findings of recovery in the directory.
@@ -61,6 +62,8 @@ pub(crate) struct Opened {
     pub machine: Machine,
     /// Its votes, if it is a member of a group, and what a replica is recovered with.
     pub member: Option<(Votes, MachineConfig)>,
+    /// The end that is proven to members and operators, if it has a secret.
+    pub prover: Option<Prover>,
     pub log: Log,
     pub applied: Stamp,
     pub recovered: Recovered,
@@ -111,6 +114,10 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let dir = DataDir::open(&config.dir, &new)?;
     if dir.is_member() && config.listen.is_empty() {
         return Err(ServerError::Member(config.dir.clone()));
+    }
+    let secret = dir.secret()?;
+    if dir.is_member() && secret.is_none() {
+        return Err(ServerError::NoSecret(config.dir.clone()));
     }
     let space = dir.space().id;
     let pages = dir.pages()?;
@@ -176,11 +183,20 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         took: begun.elapsed(),
         stamp: machine.visible(),
     };
+    let prover = match (secret, &votes) {
+        (Some(secret), Some(votes)) => {
+            let found = votes.remembered();
+            let process = random_u64(&config.dir)?;
+            Some(Prover::member(secret, (found.group, space), (found.me, found.start), process))
+        }
+        (secret, _) => secret.map(Prover::operator),
+    };
     Ok(Opened {
         dir,
         pages: Box::new(pages),
         machine,
         member: votes.map(|votes| (votes, machine_config)),
+        prover,
         log,
         applied,
         recovered,
@@ -239,6 +255,15 @@ fn member(
     let votes = dir.votes(last.view)?;
     let remembered = votes.remembered();
     let (me, group, start) = (remembered.me, remembered.group, remembered.start);
+    if remembered.promised.number.max(last.view.number) >= ViewId::NUMBER_MAX {
+        let text = format!(
+            "the views of {} are used up, as by a packet of a stranger to a build before this one, so no member can lead: stop \
+             the others, and run `tercel group rescue --data {}` on the directory whose log ends last",
+            dir.path().display(),
+            dir.path().display()
+        );
+        return Err(ServerError::Stopped(text));
+    }
     let is_listed = remembered.members.get(me).is_some();
     let LogOpened { begins, runs, stable, is_sure, .. } = opened;
     let ends = LogEnds { begins: *begins, runs, stable: *stable, is_sure: *is_sure };
@@ -249,8 +274,8 @@ fn member(
     let end = Written { cuts: 0, position: last.position };
     let mut machine = recovery.finish_with(Now(0), Box::new(order), joined, end, out)?;
     machine.set_membership(match is_listed {
-        true => Membership::new(group, me),
-        false => Membership::joined(group, me),
+        true => Membership::new(group, me).with_starts(&remembered.starts),
+        false => Membership::joined(group, me).with_starts(&remembered.starts),
     });
     Ok((machine, votes))
 }
@@ -378,9 +403,9 @@ fn prepare(
     let post = handle.clone();
     let log = LogThread::start(opened.log, move |done| super::store::post(&post, Post::from(done)))?;
     let log_dir = opened.dir.log_dir().map_err(ServerError::Disk)?;
-    let member = opened.member.map(|(votes, config)| {
+    let member = opened.member.zip(opened.prover.clone()).map(|((votes, config), prover)| {
         let dirs = (opened.dir.path(), log_dir);
-        Group::start(votes, opened.machine.space(), dirs, config, handle.clone())
+        Group::start((votes, prover), opened.machine.space(), dirs, config, handle.clone())
     });
     let group = member.transpose()?;
     let links = Links::new(opened.peers, handle.clone());
@@ -389,7 +414,8 @@ fn prepare(
     let decided = (opened.machine, opened.out);
     let by_memory = (Channels::new(spin), Door::new(opened.shared_memory));
     let bounds = (opened.bounds, opened.workers);
-    Ok(Loop::new((queue, by_memory, datagrams), decided, log, store, (opened.dir, files), bounds, board))
+    let held = (opened.dir, files, opened.prover);
+    Ok(Loop::new((queue, by_memory, datagrams), decided, log, store, held, bounds, board))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If

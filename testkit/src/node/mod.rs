@@ -235,6 +235,8 @@ impl<H> Node<H> {
                 (running.needed, running.truncates) = (stamp, true);
                 self.truncate();
             }
+            // All clients are of the server's own user.
+            Effect::Vouch(conn) => return Some(Input::Vouched(conn, true)),
             Effect::Recover(upto) => running.recovers = Some(upto),
             Effect::Consult(view, consult) => running.consults.push((view, consult)),
             Effect::KeepFrom(position) => running.log.keep = position,

@@ -72,6 +72,11 @@ forms! {
         let op = OpId { client: ClientId(r.u64()?), slot: r.u16()?, seq: r.u64()?, view: ViewId::decode(r)? };
         only(op, |op| op.slot < OP_SLOTS_MAX && op.seq > 0, name)
     };
+    [u8; 32] [[u8; 32]] 32, |v, out| out.extend_from_slice(v), |r, _name| {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(r.take(32)?);
+        Ok(bytes)
+    };
     // Its length stands before it.
     Layout [Layout] 4, |v, out| {
         let mut bytes = Vec::new();

@@ -68,6 +68,14 @@ parts! {
         /// Set if the part writes; one that only reads is prepared so that what it read is held.
         writes: bool,
     };
+    /// The numbers that tell a connection between members from every other one.
+    Opening {
+        /// Drawn at random when the process that connects began: the number of its start may be that of
+        /// another process, which serves a copy of its directory.
+        process: u64,
+        /// Drawn at random for the connection.
+        nonce: [u8; 32],
+    };
     /// The end of a transaction over several spaces, for a space that has prepared a part of it.
     Settle {
         /// The transaction: the operation at its coordinator.

@@ -9,8 +9,8 @@
 use super::declare::{body, form, messages, type_of, words};
 use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
 use super::{
-    BackupPart, Change, Credit, Decision, HealthState, Hole, Item, MessageError, Nothing, Outcome, PageReply,
-    Prepared, Refusal, Regrouping, Request, Response, Resume, Settle, Via,
+    BackupPart, Change, Credit, Decision, HealthState, Hole, Item, MessageError, Nothing, Opening, Outcome,
+    PageReply, Prepared, Refusal, Regrouping, Request, Response, Resume, Settle, Via,
 };
 use crate::cursor::{DecodeError, Reader};
 use crate::id::{ClassId, ClientId, MemberId, OpId, PageId, SpaceId, Stamp, ViewId};
@@ -147,20 +147,23 @@ FromClient {
     24 OutputCredit (Credit);
     /// Asks whether the server serves. It is also answered before a [`Hello`].
     25 AskHealth () => Health;
-    /// The first message of a connection from another member of the server's group. No message answers it:
-    /// the receiver sends its packets over a connection of its own.
+    /// The first message of a connection from another member of the server's group, or from an operator who
+    /// has the group's secret. It says nothing more until the connection is proven; the receiver sends its
+    /// own packets over a connection of its own.
     26 Join {
-        /// The group.
+        /// The group; an operator's may be 0, for any.
         group: u64,
-        /// The space.
+        /// The space; an operator's may be 0, for any.
         space: SpaceId,
-        /// The member that connects.
+        /// The member that connects; 0 is an operator.
         member: MemberId,
         /// The number of its process's start.
         start: u64,
         /// The version of the packets and entries that it speaks: all members speak the same.
         version: u16,
-    };
+        /// The numbers that tell the connection from every other one. Builds that proved nothing sent none.
+        opening: Option<Opening> as Tail,
+    } => Challenge;
     /// A packet between members, as the order encodes it.
     27 'a Packet {
         /// The packet.
@@ -234,6 +237,11 @@ FromClient {
         /// The stamp.
         upto: Stamp,
     } => SettledUpto;
+    /// Proves that the sender of a [`Join`] has the group's secret.
+    37 Prove {
+        /// The proof over both ends of the connection.
+        proof: [u8; 32],
+    } => Proven;
 }
 FromServer {
     /// From now on the connection is a session.
@@ -437,5 +445,20 @@ FromServer {
     /// In all states from the stamp of the frame on, no prepare up to the stamp that was asked for waits for
     /// its settlement.
     91 SettledUpto ();
+    /// Asks the sender of a [`Join`] to prove that it has the group's secret, and proves that the server has.
+    92 Challenge {
+        /// The group.
+        group: u64,
+        /// The member that answers; 0 of a server that is of no group.
+        member: MemberId,
+        /// The number of its process's start.
+        start: u64,
+        /// Drawn at random for the connection.
+        nonce: [u8; 32],
+        /// The proof over both ends of the connection.
+        proof: [u8; 32],
+    };
+    /// The connection counts for the member that has proven itself, or for an operator.
+    93 Proven ();
 }
 }

@@ -546,8 +546,19 @@ fn messages_have_the_bytes_of_version_4() {
     );
     message!(promised, "input_end", FromClient::InputEnd, InputEnd { slot: 3, seq: 9, items: 0x0102 });
     let (group, member) = (0x0102_0304_0506_0708, MemberId(0x1112_1314_1516_1718));
-    let join = Join { group, space: SpaceId(0x2122), member, start: 3, version: 1 };
-    message!(promised, "join", FromClient::Join, join);
+    let join = Join { group, space: SpaceId(0x2122), member, start: 3, version: 1, opening: None };
+    message!(promised, "join", FromClient::Join, join.clone());
+    let opening = Some(Opening { process: 0x3132, nonce: [0x41; 32] });
+    message!(promised, "join_to_be_proven", FromClient::Join, Join { opening, ..join });
+    let (nonce, proof) = ([0x51; 32], [0x61; 32]);
+    message!(
+        promised,
+        "challenge",
+        FromServer::Challenge,
+        Challenge { group, member, start: 4, nonce, proof }
+    );
+    message!(promised, "prove", FromClient::Prove, Prove { proof });
+    message!(promised, "proven", FromServer::Proven, Nothing);
     message!(promised, "packet", FromClient::Packet, Packet { bytes: b"as the order says" });
     for (name, end) in [
         ("response_returned", ResponseEnd::Returned(Stamp(41), b"what it gives")),

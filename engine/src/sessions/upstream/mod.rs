@@ -243,7 +243,9 @@ impl Sessions {
             | FromServer::BackupBegun(_)
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
-            | FromServer::Grouped(_) => {}
+            | FromServer::Grouped(_)
+            | FromServer::Challenge(_)
+            | FromServer::Proven(_) => {}
             FromServer::Refused(_) | FromServer::OutputItem(_) | FromServer::InputCredit(_) => {
                 self.hold(up, header, body, cx);
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::members::{Member, Members};
 use super::packet::{Append, Check, Packet};
-use super::{Config, Quorum, Start};
+use super::{Config, Quorum, Start, VIEWS_AHEAD_MAX};
 use crate::{Input, Output, Sealed};
 use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
@@ -436,7 +436,7 @@ impl Compared {
         let (packet, mut out) = (Packet::Append(append).encode(), Vec::new());
         crate::Sequencer::handle(&mut self.quorum, Now(1), Input::Packet(MemberId(2), &packet), &mut out);
         let differs = |output: &Output| match output {
-            Output::Differs(leader, at) => Some((*leader, *at)),
+            Output::Contradicted(leader, _, at) => Some((*leader, *at)),
             _ => None,
         };
         let (leader, at) = out.iter().find_map(differs)?;
@@ -499,4 +499,57 @@ fn leader_whose_disk_hangs_hands_over() {
         assert!((1_000_000..1_200_000).contains(&after_us), "{next} leads after {after_us} us");
         assert!(world.stable_entries() > before + 100, "nobody waits for the disk");
     }
+}
+
+#[test]
+fn packet_of_view_far_ahead_is_not_believed() {
+    let (mut world, leader) = quiet(1);
+    let other = world.others(leader)[0];
+    world.until(|world| (world.stable_entries() > 6).then_some(()));
+    let before = world.status(leader).unwrap();
+    let far = ViewId::new(before.view.number + VIEWS_AHEAD_MAX + 1, 7);
+    let end = EntryId { view: far, position: LogPosition(1 << 62) };
+    for packet in [
+        Packet::Higher { view: far },
+        Packet::Vote { view: far, end },
+        Packet::Ask { number: far.number, end, is_handed: true },
+        Packet::May { number: 1, is_granted: false, promised: u32::MAX },
+    ] {
+        world.tell(leader, Input::Packet(other, &packet.encode()));
+    }
+    let after = world.status(leader).unwrap();
+    assert_eq!((after.view, after.leader), (before.view, Some(leader)));
+    assert_eq!(after.counts.jumps, before.counts.jumps + 4);
+}
+
+#[test]
+fn view_number_beyond_the_last_is_not_promised() {
+    let (mut world, leader) = quiet(1);
+    let other = world.others(leader)[0];
+    for _ in 0..=u32::MAX / VIEWS_AHEAD_MAX {
+        let view = world.status(leader).unwrap().view;
+        let next = ViewId::new(view.number.saturating_add(VIEWS_AHEAD_MAX), 7);
+        let end = EntryId { view, position: LogPosition(1 << 62) };
+        world.tell(leader, Input::Packet(other, &Packet::Vote { view: next, end }.encode()));
+    }
+    assert!(world.status(leader).unwrap().view.number <= ViewId::NUMBER_MAX);
+}
+
+#[test]
+fn member_with_more_than_its_group_takes_nothing() {
+    let (mut world, leader) = quiet(1);
+    let other = world.others(leader)[0];
+    world.until(|world| world.status(other).filter(|status| status.stable.0 > 6));
+    let before = world.status(other).unwrap();
+    // The view's own entry of a leader whose log is shorter than what is stable here.
+    let view = ViewId::new(before.view.number + 1, 7);
+    let at = EntryId { view: before.view, position: LogPosition(4) };
+    let entry = Sealed { stamp: Stamp(5), view, kind: node::VIEW, payload: Arc::default() };
+    let (stable, entries) = (LogPosition(4), vec![entry]);
+    let append =
+        Append { view, round: 1, before: at, stable, rank: 0, asks: true, check: Check::default(), entries };
+    let said = world.try_tell(other, Input::Packet(leader, &Packet::Append(append).encode()));
+    assert!(said.unwrap_err().contains("has another entry at 5"));
+    let after = world.status(other).unwrap();
+    assert_eq!((after.view, after.end, after.leader), (before.view, before.end, before.leader));
 }

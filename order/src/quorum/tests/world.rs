@@ -348,7 +348,12 @@ impl World {
     }
 
     pub fn tell(&mut self, member: MemberId, input: Input<'_>) {
-        self.take(self.at(member), input).unwrap();
+        self.try_tell(member, input).unwrap();
+    }
+
+    /// Tells a member something that the world may blame.
+    pub fn try_tell(&mut self, member: MemberId, input: Input<'_>) -> Result<(), String> {
+        self.take(self.at(member), input)
     }
 
     /// A leader is asked whether it still leads.
@@ -834,10 +839,10 @@ impl World {
                 }
             }
             Output::Sure => self.nodes[i].disk.is_damaged = false,
-            Output::Differs(leader, at) => {
-                return Err(format!("member {id} has another entry at {at} than its leader {leader}"));
-            }
             Output::KeepFrom(_) | Output::Members(_) | Output::Lost(..) => {}
+            Output::Contradicted(leader, view, at) => {
+                return Err(format!("member {leader}, which leads view {view}, has another entry at {at}"));
+            }
         }
         Ok(())
     }

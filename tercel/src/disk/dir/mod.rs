@@ -10,6 +10,7 @@
 use super::held::HeldDir;
 use super::log::sync_dir;
 use super::pages::RedbPages;
+use super::secret::Secret;
 use super::votes::{VOTES_NAME, Votes};
 use super::{DiskError, log};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -228,6 +229,19 @@ impl DataDir {
     /// Says whether it is of a member of a group.
     pub(crate) fn is_member(&self) -> bool {
         self.held.has(VOTES_NAME)
+    }
+
+    /// The secret of its group, if it has one.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is no secret.
+    pub(crate) fn secret(&self) -> Result<Option<Secret>, DiskError> {
+        Secret::of(&self.held)
+    }
+
+    /// Gives it the secret of its group.
+    pub(crate) fn give_secret(&self, secret: &Secret) -> Result<(), DiskError> {
+        secret.write(&self.held)
     }
 
     /// Opens the file of votes of a member whose log ends in a view, and counts the start.

@@ -34,6 +34,7 @@ use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig};
 use crate::disk::pages::{PageBatch, PageStore, Parts, RedbPages};
 use crate::panics::caught;
+use crate::proving::Prover;
 use crate::server::Post;
 use crate::server::store::post;
 
@@ -42,6 +43,7 @@ pub(super) struct Copying {
     dir: PathBuf,
     space: SpaceId,
     of: Transfer,
+    prover: Prover,
     is_under_way: Arc<AtomicBool>,
     /// Set when the server stops: a copy breaks off.
     is_stopping: Arc<AtomicBool>,
@@ -49,9 +51,14 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    pub(super) fn new(dir: &Path, space: SpaceId, group: u64, member: MemberId) -> Copying {
+    pub(super) fn new(
+        dir: &Path,
+        space: SpaceId,
+        (group, member): (u64, MemberId),
+        prover: Prover,
+    ) -> Copying {
         let (of, is_under_way, is_stopping) = (Transfer { group, member }, Arc::default(), Arc::default());
-        Copying { dir: dir.into(), space, of, is_under_way, is_stopping, thread: None }
+        Copying { dir: dir.into(), space, of, prover, is_under_way, is_stopping, thread: None }
     }
 
     /// Begins a copy from the leader of a view, unless one is under way.
@@ -62,12 +69,13 @@ impl Copying {
             return Ok(());
         }
         let (dir, of, handle) = (self.dir.clone(), self.of.clone(), handle.clone());
+        let prover = self.prover.clone();
         let space = Space { id: self.space, page_bytes: PAGE_BYTES as u32, created: today(), view_first: 0 };
         let (is_under_way, is_stopping) = (self.is_under_way.clone(), self.is_stopping.clone());
         self.spawn(move || {
             let copied = caught(|| {
                 DataDir::drop_copy(&dir)?;
-                copy((&leader, is_stopping), &of, &DataDir::copy_of(&dir), &space)
+                copy((&leader, &prover, is_stopping), &of, &DataDir::copy_of(&dir), &space)
             });
             if !matches!(copied, Ok(Ok(_))) {
                 // The next attempt, or opening, tries again.
@@ -115,12 +123,12 @@ type Failed = Box<dyn Error + Send + Sync>;
 
 /// Takes a copy of the space into the directory `dir`. Gives the last entry of its log.
 fn copy(
-    (leader, is_stopping): (&Address, Arc<AtomicBool>),
+    (leader, prover, is_stopping): (&Address, &Prover, Arc<AtomicBool>),
     of: &Transfer,
     dir: &Path,
     space: &Space,
 ) -> Result<EntryId, Failed> {
-    let mut source = Source::connect(leader, is_stopping)?;
+    let mut source = Source::connect(leader, prover, is_stopping)?;
     source.ask(Kind::Transfer, |body| of.encode(body))?;
     let begun = source.answer(Kind::TransferBegun, TransferBegun::decode)?;
     let before = EntryId { view: begun.before_view, position: LogPosition(begun.before) };
@@ -239,9 +247,10 @@ struct Source {
 }
 
 impl Source {
-    fn connect(leader: &Address, is_stopping: Arc<AtomicBool>) -> Result<Source, Failed> {
+    fn connect(leader: &Address, prover: &Prover, is_stopping: Arc<AtomicBool>) -> Result<Source, Failed> {
         // A stream is a stream: what the socket is of makes no difference to reads and writes.
-        let stream = UnixStream::from(leader.connect(CONNECT_MAX)?);
+        let mut stream = UnixStream::from(leader.connect(CONNECT_MAX)?);
+        prover.open(&mut stream, None, CONNECT_MAX)?;
         stream.set_read_timeout(Some(GLANCE))?;
         stream.set_write_timeout(Some(ANSWER_MAX))?;
         let (deframer, buffer) = (Deframer::default(), vec![0; 256 << 10]);
@@ -308,16 +317,20 @@ const GLANCE: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proving::tests::{accept, secret};
     use std::net::TcpListener;
+    use std::os::fd::OwnedFd;
     use std::time::Duration;
     use tercel_events::{Config as EventsConfig, EventQueue};
 
     /// A leader that says that a copy begins, and then nothing; or it ends the connection.
-    fn leader(ends: bool) -> (Address, JoinHandle<()>) {
+    fn leader(ends: bool, prover: Prover) -> (Address, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::from(listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let mut stream = UnixStream::from(OwnedFd::from(stream));
+            assert!(accept(&prover, &mut stream));
             let (mut begun, mut bytes) = (Vec::new(), Vec::new());
             let transfer = TransferBegun {
                 stamp: Stamp(9),
@@ -342,15 +355,16 @@ mod tests {
     fn copy_that_breaks_off_is_removed() {
         let parent = tempfile::tempdir().unwrap();
         let queue: EventQueue<Post> = EventQueue::open(EventsConfig::default()).unwrap();
-        let mut copying = Copying::new(parent.path(), SpaceId(7), 1, MemberId(2));
+        let prover = Prover::operator(secret());
+        let mut copying = Copying::new(parent.path(), SpaceId(7), (1, MemberId(2)), prover.clone());
         let copy = DataDir::copy_of(parent.path());
-        let (address, thread) = leader(true);
+        let (address, thread) = leader(true, prover.clone());
         copying.begin(ViewId::new(1, 1), &address.to_string(), &queue.handle()).unwrap();
         copying.join();
         thread.join().unwrap();
         assert!(!copy.exists() && !copying.is_under_way.load(Ordering::SeqCst));
         // A copy that has begun ends with the server, and does not wait for its leader.
-        let (address, thread) = leader(false);
+        let (address, thread) = leader(false, prover);
         copying.begin(ViewId::new(1, 1), &address.to_string(), &queue.handle()).unwrap();
         while !copy.exists() {
             std::thread::yield_now();

@@ -5,7 +5,6 @@
 //! that all threads share only when it has taken down the memory of the process, which takes 15 ms for each
 //! 256 MiB of small pages.
 
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -18,12 +17,11 @@ use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::pipe::PipeFlags;
 use tercel_engine::server::Conn;
 use tercel_events::Handle;
-use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::MemberId;
-use tercel_wire::message::Join;
 
 use crate::address::Address;
 use crate::files;
+use crate::proving::{Prover, Unopened};
 use crate::server::Post;
 use crate::server::store::post;
 
@@ -37,28 +35,25 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// Begins to connect. Each connection is greeted with `join` and posted.
+    /// Begins to connect. Each connection on which both ends have proven themselves is posted.
     pub(super) fn start(
         to: MemberId,
         address: Address,
-        join: Join,
+        prover: Prover,
         handle: Handle<Post>,
     ) -> std::io::Result<Dialer> {
-        let mut greeting = Vec::new();
-        let mut body = Vec::new();
-        join.encode(&mut body);
-        frame::encode(Header::new(Kind::Join, 0), &body, &mut greeting);
+        let other = Other { id: to, address, prover };
         let (again, asked) = channel();
         let (ended, until) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let named = |name: &str| std::thread::Builder::new().name(name.into());
         let (give_back, given_back) = channel();
         let present = named("tercel-present").spawn({
-            let (address, greeting) = (address.clone(), greeting.clone());
-            move || be_present(&address, &greeting, ended, &give_back)
+            let other = other.clone();
+            move || be_present(&other, ended, &give_back)
         })?;
         // To be closed here; nothing comes if the thread could not have a table of its own, and is over.
         drop(given_back.recv());
-        let dial = named("tercel-dial").spawn(move || dial(to, &address, &greeting, &asked, &handle))?;
+        let dial = named("tercel-dial").spawn(move || dial(&other, &asked, &handle))?;
         Ok(Dialer { again: Some(again), _threads: [present, dial], _until: until })
     }
 
@@ -68,6 +63,14 @@ impl Dialer {
             let _ = again.send(());
         }
     }
+}
+
+/// The other member, and what is proven to it.
+#[derive(Clone)]
+struct Other {
+    id: MemberId,
+    address: Address,
+    prover: Prover,
 }
 
 /// Connects to the leader once, on a thread of its own, and posts the connection, or that there is none.
@@ -87,7 +90,7 @@ pub(super) fn connect_once(
     let under_way = dials.clone();
     let dial = move || {
         let address = leader.parse::<Address>().ok();
-        let stream = address.and_then(|address| connect(&address, &[], CONNECT_MAX).ok());
+        let stream = address.and_then(|address| connect(&address, CONNECT_MAX).and_then(unblocked).ok());
         post(&handle, Post::Reached(conn, stream));
         drop(under_way);
     };
@@ -100,15 +103,19 @@ impl Drop for Dialer {
     }
 }
 
-fn dial(to: MemberId, address: &Address, greeting: &[u8], asked: &Receiver<()>, handle: &Handle<Post>) {
+fn dial(other: &Other, asked: &Receiver<()>, handle: &Handle<Post>) {
     let (mut pause, mut patience) = (Pause::default(), Patience::default());
     loop {
         let begun = Instant::now();
-        if let Ok(stream) = patience.connect(address, greeting) {
-            post(handle, Post::Dialed(to, stream));
-            if asked.recv().is_err() {
-                return;
+        match patience.open(other) {
+            Ok(stream) => {
+                post(handle, Post::Dialed(other.id, stream));
+                if asked.recv().is_err() {
+                    return;
+                }
             }
+            Err(Unopened::Refused(why)) => post(handle, Post::RefusedBy(other.id, why)),
+            Err(Unopened::Failed(_)) => {}
         }
         if asked.recv_timeout(pause.after(begun)) == Err(RecvTimeoutError::Disconnected) {
             return;
@@ -118,13 +125,13 @@ fn dial(to: MemberId, address: &Address, greeting: &[u8], asked: &Receiver<()>, 
 
 /// Stays connected until the pipe ends, on connections that no other thread has. Gives back the pipe of the
 /// other threads.
-fn be_present(address: &Address, greeting: &[u8], ended: OwnedFd, give_back: &Sender<OwnedFd>) {
+fn be_present(other: &Other, ended: OwnedFd, give_back: &Sender<OwnedFd>) {
     // Without a table of its own, the connection for what is said tells as much, later.
     let Ok((ended, of_others)) = files::of_this_thread(ended) else { return };
     let _ = give_back.send(of_others);
     let has_ended = |also: Option<&OwnedFd>, wait: Option<Duration>| {
         let mut fds = vec![PollFd::new(&ended, PollFlags::empty())];
-        // Nothing is said over it but a refusal, behind which it ends.
+        // Nothing is said over it any more but a refusal, behind which it ends.
         fds.extend(also.map(|stream| PollFd::new(stream, PollFlags::IN)));
         let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
         let is_waited = rustix::io::retry_on_intr(|| poll(&mut fds, wait.as_ref()));
@@ -133,7 +140,7 @@ fn be_present(address: &Address, greeting: &[u8], ended: OwnedFd, give_back: &Se
     let (mut pause, mut patience) = (Pause::default(), Patience::default());
     loop {
         let begun = Instant::now();
-        if let Ok(stream) = patience.connect(address, greeting)
+        if let Ok(stream) = patience.open(other)
             && has_ended(Some(&stream), None)
         {
             return;
@@ -150,11 +157,12 @@ pub(crate) fn end_if_unanswered(stream: BorrowedFd<'_>) {
     let _ = set_tcp_user_timeout(stream, UNANSWERED_MAX_MS);
 }
 
-fn connect(address: &Address, greeting: &[u8], patience: Duration) -> std::io::Result<OwnedFd> {
-    let stream = address.connect(patience)?;
-    // A stream is a stream: what the socket is of makes no difference to a write.
-    let mut stream = UnixStream::from(stream);
-    stream.write_all(greeting)?;
+/// A stream is a stream: what the socket is of makes no difference to reads and writes.
+fn connect(address: &Address, patience: Duration) -> std::io::Result<UnixStream> {
+    Ok(UnixStream::from(address.connect(patience)?))
+}
+
+fn unblocked(stream: UnixStream) -> std::io::Result<OwnedFd> {
     stream.set_nonblocking(true)?;
     Ok(stream.into())
 }
@@ -166,6 +174,10 @@ const DIALS_MAX: usize = 64;
 /// The wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const CONNECT_MIN: Duration = Duration::from_millis(40);
+
+/// The wait until a connection is proven: the other member may have to save this one's start, on a disk that
+/// takes its time.
+const PROVEN_MAX: Duration = Duration::from_secs(1);
 
 /// Time for which the other machine may leave bytes unanswered, or the other process may read none of many,
 /// until the connection to a member counts as ended, in milliseconds. After a longer cut, TCP would wait as
@@ -186,17 +198,20 @@ impl Default for Patience {
 }
 
 impl Patience {
-    fn connect(&mut self, address: &Address, greeting: &[u8]) -> std::io::Result<OwnedFd> {
+    /// Connects to a member, and proves that each end is who it says.
+    fn open(&mut self, other: &Other) -> Result<OwnedFd, Unopened> {
         let begun = Instant::now();
         let is_long = self.failed % LONG_EVERY == LONG_EVERY - 1;
         let wait = if is_long { CONNECT_MAX } else { self.usual };
-        let connected = connect(address, greeting, wait);
-        connected.iter().for_each(|stream| end_if_unanswered(stream.as_fd()));
+        let connected = connect(&other.address, wait);
         self.failed = if connected.is_ok() { 0 } else { self.failed.wrapping_add(1) };
         if connected.is_ok() {
             self.usual = (begun.elapsed() * USUAL_TIMES).clamp(CONNECT_MIN, CONNECT_MAX);
         }
-        connected
+        let mut stream = connected?;
+        end_if_unanswered(stream.as_fd());
+        other.prover.open(&mut stream, Some(other.id), PROVEN_MAX)?;
+        Ok(unblocked(stream)?)
     }
 }
 

@@ -29,33 +29,38 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::server::{Conn, MEMBERS_VERSION, ServerConfig};
+use tercel_engine::order::quorum::remembered::Started;
+use tercel_engine::server::{Conn, ServerConfig};
 use tercel_events::{EventQueue, Handle, Token};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
 pub use tercel_wire::id::MemberId;
 use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
-use tercel_wire::message::{Join, Refused};
+use tercel_wire::message::Refused;
 
 use crate::address::Address;
 use crate::disk::dir::{DataDir, Purpose, Space, random_u64};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{self, LogConfig};
 use crate::disk::pages::PageRead;
+use crate::disk::secret::Secret;
 use crate::disk::votes::{Promised, Votes};
+use crate::proving::Prover;
 use crate::server::{Post, ServerError};
 use copying::Copying;
 use dial::Dialer;
 pub(super) use dial::end_if_unanswered;
-pub use operate::{Change, Listed, change, health_of, join, members, status_of};
+pub use operate::{Change, Listed, change, health_of, join, members, secret, status_of};
 use reading::Reading;
 pub use rescue::{Ends, log_ends, rescue};
 use rescue::{Whole, open};
-use saving::Saver;
+use saving::{Saver, ToSave};
 
 /// The other members of the group, and how they are reached.
 pub(crate) struct Group {
-    join: Join,
+    me: MemberId,
+    space: SpaceId,
+    prover: Prover,
     peers: BTreeMap<MemberId, Peer>,
     saver: Saver,
     reading: Reading,
@@ -82,26 +87,39 @@ struct Peer {
 impl Group {
     /// Nobody is connected yet.
     pub(crate) fn start(
-        votes: Votes,
+        (votes, prover): (Votes, Prover),
         space: SpaceId,
         (dir, log): (&Path, HeldDir),
         config: ServerConfig,
         handle: Handle<Post>,
     ) -> std::io::Result<Group> {
         let found = votes.remembered();
-        let (group, member, start) = (found.group, found.me, found.start);
-        let join = Join { group, space, member, start, version: MEMBERS_VERSION };
+        let (group, me) = (found.group, found.me);
         let saver = Saver::start(votes, handle.clone())?;
         let reading = Reading::start(log.clone(), space, handle.clone())?;
-        let copying = Copying::new(dir, space, group, member);
+        let copying = Copying::new(dir, space, (group, me), prover.as_operator());
         let peers = BTreeMap::new();
         let (upstreams, dials) = (HashMap::new(), Arc::default());
-        Ok(Group { join, peers, saver, reading, copying, log, config, due: None, handle, upstreams, dials })
+        Ok(Group {
+            me,
+            space,
+            prover,
+            peers,
+            saver,
+            reading,
+            copying,
+            log,
+            config,
+            due: None,
+            handle,
+            upstreams,
+            dials,
+        })
     }
 
     /// These are the members now: connects to those that are new, or are elsewhere now.
     pub(crate) fn members(&mut self, members: &Members, queue: &mut EventQueue<Post>) -> std::io::Result<()> {
-        let me = self.join.member;
+        let me = self.me;
         let is_same = |peer: &Peer, id: &MemberId| {
             members.get(*id).is_some_and(|member| member.address == peer.address)
         };
@@ -113,7 +131,7 @@ impl Group {
             // One that cannot be reached so is told of where it was added.
             let Ok(address) = member.address.parse() else { continue };
             if !self.peers.contains_key(&member.id) {
-                let dialer = Dialer::start(member.id, address, self.join.clone(), self.handle.clone())?;
+                let dialer = Dialer::start(member.id, address, self.prover.clone(), self.handle.clone())?;
                 let (address, deframer) = (member.address.clone(), Deframer::default());
                 let peer = Peer { address, dialer, stream: None, deframer };
                 self.peers.insert(member.id, peer);
@@ -214,7 +232,7 @@ impl Group {
     pub(crate) fn recovery_due(&mut self, written: LogPosition) -> Option<Recovering> {
         let upto = self.due.take_if(|upto| *upto <= written)?;
         let (log, config, handle) = (self.log.clone(), self.config.clone(), self.handle.clone());
-        let space = self.join.space;
+        let space = self.space;
         Some(Box::new(move |pages| {
             let recovered = reading::recover(pages, (log, space), config, upto);
             super::store::post(&handle, Post::Recovered(recovered));
@@ -233,7 +251,12 @@ impl Group {
 
     /// Remembers a promise and an electorate.
     pub(crate) fn save(&self, number: u64, promised: Promised) {
-        self.saver.save(number, promised);
+        self.saver.save(ToSave::Promise(number, promised));
+    }
+
+    /// Remembers the start of another member.
+    pub(crate) fn save_start(&self, member: MemberId, started: Started) {
+        self.saver.save(ToSave::Start(member, started));
     }
 }
 
@@ -254,7 +277,11 @@ const UNSENT_BYTES_MAX: usize = 32 << 20;
 pub fn init(dir: &Path, address: &Address) -> Result<MemberId, ServerError> {
     address.is_for_others()?;
     let held = open(dir)?;
-    let (me, members) = match begun(dir, &held)? {
+    let begun = begun(dir, &held)?;
+    if held.secret()?.is_none() {
+        held.give_secret(&Secret::draw(dir)?)?;
+    }
+    let (me, members) = match begun {
         Some(begun) => begun,
         None => {
             let (group, me) = (random_u64(dir)?, MemberId(random_u64(dir)?));
@@ -343,6 +370,7 @@ pub fn form(members: &[(&Path, Address)]) -> Result<(), ServerError> {
     });
     let list =
         Members::new(list.collect()).ok_or_else(|| ServerError::Stopped("they make no group".into()))?;
+    let secret = Secret::draw(first)?;
     let space = {
         let held = open(first)?;
         if held.is_member() {
@@ -356,11 +384,12 @@ pub fn form(members: &[(&Path, Address)]) -> Result<(), ServerError> {
             );
             return Err(ServerError::Join(text));
         }
+        held.give_secret(&secret)?;
         held.become_member(group, MemberId(ids[0]), list.clone())?;
         held.space().clone()
     };
     for ((dir, _), id) in members.iter().zip(&ids).skip(1) {
-        create_member(dir, &space, (group, MemberId(*id)), &list)?;
+        create_member(dir, &space, (group, MemberId(*id)), &list, &secret)?;
     }
     Ok(())
 }
@@ -372,10 +401,15 @@ fn create_member(
     space: &Space,
     (group, me): (u64, MemberId),
     members: &Members,
+    secret: &Secret,
 ) -> Result<(), ServerError> {
     let segment_bytes = LogConfig::default().segment_bytes;
     let me = (me, space.promised());
-    let join = |_: &Path| Votes::create(&HeldDir::open(dir)?, group, me, members.clone());
+    let join = |_: &Path| {
+        let held = HeldDir::open(dir)?;
+        secret.write(&held)?;
+        Votes::create(&held, group, me, members.clone())
+    };
     DataDir::create_copy(dir, Purpose::Space, space, log::behind(Stamp::ZERO), segment_bytes, join)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The operator's hands on a group that is served: who its members are, and who comes, votes, goes and leads.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
@@ -14,8 +14,11 @@ use super::{create_member, inspect};
 use crate::address::{Address, Addresses};
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, Space, random_u64, today};
+use crate::disk::held::HeldDir;
+use crate::disk::secret::{SECRET_NAME, Secret};
 use crate::health::{Health, HealthState};
 use crate::once::{ask, ask_leader};
+use crate::proving::Prover;
 use crate::server::ServerError;
 
 /// A change of a group.
@@ -55,12 +58,13 @@ impl Roster {
     /// Asks the leader for a step.
     fn ask(
         servers: &Addresses,
+        prover: Option<&Prover>,
         (step, member): (Regrouping, MemberId),
         address: &str,
         within: Duration,
     ) -> Result<Roster, Error> {
         let regroup = Regroup { step, member, address: address.into() };
-        ask_leader(servers, &FromClient::Regroup(regroup), within, Roster::read)
+        ask_leader(servers, prover, &FromClient::Regroup(regroup), within, Roster::read)
     }
 }
 
@@ -69,7 +73,14 @@ impl Roster {
 ///
 /// # Errors
 /// `Denied` if it cannot be; `Unavailable` if it cannot be now, or nobody leads.
-pub fn change(servers: &Addresses, what: Change, member: &str) -> Result<Listed, Error> {
+pub fn change(
+    servers: &Addresses,
+    what: Change,
+    member: &str,
+    secret: Option<&Path>,
+) -> Result<Listed, Error> {
+    let secret = secret.map(Secret::read).transpose().map_err(|why| Error::Denied(why.to_string()))?;
+    let prover = secret.map(Prover::operator);
     let listed = members(servers)?;
     let named = listed.iter().find(|(id, _, address)| id.to_string() == member || address == member);
     let Some((id, ..)) = named else {
@@ -81,7 +92,7 @@ pub fn change(servers: &Addresses, what: Change, member: &str) -> Result<Listed,
         Change::Remove => Regrouping::Remove,
         Change::Lead => Regrouping::Lead,
     };
-    let after = Roster::ask(servers, (step, *id), "", CHANGE_MAX)?.listed();
+    let after = Roster::ask(servers, prover.as_ref(), (step, *id), "", CHANGE_MAX)?.listed();
     if what == Change::Lead {
         await_lead(&after, *id)?;
     }
@@ -112,7 +123,7 @@ fn await_lead(members: &Listed, to: MemberId) -> Result<(), Error> {
 /// # Errors
 /// `Unavailable` if no server answers; `Denied` if it is of no group.
 pub fn members(servers: &Addresses) -> Result<Listed, Error> {
-    Ok(Roster::ask(servers, (Regrouping::Look, MemberId(0)), "", LOOK_MAX)?.listed())
+    Ok(Roster::ask(servers, None, (Regrouping::Look, MemberId(0)), "", LOOK_MAX)?.listed())
 }
 
 /// Asks a server for its status, as JSON, whether or not it leads its group.
@@ -121,7 +132,7 @@ pub fn members(servers: &Addresses) -> Result<Listed, Error> {
 /// `Unavailable` if it does not answer in time.
 pub fn status_of(server: &Address, within: Duration) -> Result<String, Error> {
     let stat = FromClient::Stat(Nothing);
-    let json = ask(server, &stat, within, |answer| match answer {
+    let json = ask(server, None, &stat, within, |answer| match answer {
         FromServer::Status(status) => String::from_utf8(status.json.to_vec()).ok(),
         _ => None,
     });
@@ -133,7 +144,7 @@ pub fn status_of(server: &Address, within: Duration) -> Result<String, Error> {
 /// # Errors
 /// `Unavailable` if it does not answer in time.
 pub fn health_of(server: &Address, within: Duration) -> Result<Health, Error> {
-    let health = ask(server, &FromClient::AskHealth(Nothing), within, |answer| match answer {
+    let health = ask(server, None, &FromClient::AskHealth(Nothing), within, |answer| match answer {
         FromServer::Health(health) => Some(Health::from(health)),
         _ => None,
     });
@@ -146,7 +157,12 @@ pub fn health_of(server: &Address, within: Duration) -> Result<Health, Error> {
 ///
 /// # Errors
 /// If the directory is of no member or of another group; if the group does not answer, or refuses.
-pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<MemberId, ServerError> {
+pub fn join(
+    dir: &Path,
+    servers: &Addresses,
+    address: &Address,
+    secret: Option<&Path>,
+) -> Result<MemberId, ServerError> {
     let of_group = |error: Error| match error {
         Error::Denied(text) | Error::Unavailable(text) => ServerError::Join(text),
         error => ServerError::Join(error.to_string()),
@@ -161,11 +177,25 @@ pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<Member
         return Err(ServerError::Join(text));
     }
     let found = found.transpose()?;
+    let given = secret.map(Secret::read).transpose()?;
+    let kept = if found.is_some() { Secret::of(&HeldDir::open(dir)?)? } else { None };
+    if let (Some(given), Some(_), None) = (&given, &found, &kept) {
+        given.write(&HeldDir::open(dir)?)?;
+    }
     let has_heard = found.as_ref().is_some_and(|found| found.promised > ViewId::NONE.number);
-    let look = match Roster::ask(servers, (Regrouping::Look, MemberId(0)), "", LOOK_MAX) {
+    let look = match Roster::ask(servers, None, (Regrouping::Look, MemberId(0)), "", LOOK_MAX) {
         Err(Error::Unavailable(_)) if has_heard => return Ok(found.map_or(MemberId(0), |it| it.member)),
         look => look.map_err(of_group)?,
     };
+    let secret = given.or(kept).ok_or_else(|| match found {
+        Some(_) => ServerError::NoSecret(dir.into()),
+        None => ServerError::Join(
+            "its members prove to each other that they have its secret: copy the file `secret` of a member's directory \
+             here, and name it with --secret FILE (`tercel group secret` tells where it is)"
+                .into(),
+        ),
+    })?;
+    let prover = Prover::operator(secret.clone());
     let (is_new, me) = match &found {
         Some(found) if found.group != look.group => {
             let text = format!("{} is of group {:016x}, and not of this", dir.display(), found.group);
@@ -184,9 +214,11 @@ pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<Member
     if is_new {
         let Roster { space: id, view_first, group, members } = look;
         let space = Space { id, page_bytes: PAGE_BYTES as u32, created: today(), view_first };
-        create_member(dir, &space, (group, me), &members)?;
+        create_member(dir, &space, (group, me), &members, &secret)?;
+    } else {
+        secret.write(&HeldDir::open(dir)?)?;
     }
-    match Roster::ask(servers, (Regrouping::Learn, me), &address.to_string(), CHANGE_MAX) {
+    match Roster::ask(servers, Some(&prover), (Regrouping::Learn, me), &address.to_string(), CHANGE_MAX) {
         Ok(_) => Ok(me),
         Err(Error::Unavailable(_)) if has_heard => Ok(me),
         Err(error) => {
@@ -197,6 +229,24 @@ pub fn join(dir: &Path, servers: &Addresses, address: &Address) -> Result<Member
             Err(of_group(error))
         }
     }
+}
+
+/// The file with the secret of the group that a directory is of. A group that has none, because it was made
+/// by a build that needed none, is given one: the file is to be copied to the directory of every other
+/// member. Says whether it is new.
+///
+/// # Errors
+/// If the directory is not one of a server, or cannot be read or written.
+pub fn secret(dir: &Path) -> Result<(PathBuf, bool), ServerError> {
+    if DataDir::is_absent(dir) {
+        return Err(ServerError::NoSpace(dir.into()));
+    }
+    let held = HeldDir::open(dir)?;
+    let is_new = Secret::of(&held)?.is_none();
+    if is_new {
+        Secret::draw(dir)?.write(&held)?;
+    }
+    Ok((dir.join(SECRET_NAME), is_new))
 }
 
 /// Time for a change to become stable, those before it included.

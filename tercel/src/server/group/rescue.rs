@@ -14,10 +14,12 @@ use tercel_wire::log::{Kind, Last, encode_record};
 use tercel_wire::page::PAGE_BYTES;
 
 use crate::address::Address;
+use crate::check::renumber;
 use crate::disk::dir::{DataDir, LOG_NAME, Looked, NewSpace, random_u64, view_apart};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig, LogEnds, ends};
 use crate::disk::pages::{PageRead, checkpoint};
+use crate::disk::secret::Secret;
 use crate::server::ServerError;
 use crate::server::start::{replay_member, whole};
 
@@ -54,11 +56,20 @@ pub fn log_ends(dir: &Path) -> Result<Ends, ServerError> {
 pub fn rescue(dir: &Path, address: Option<&Address>) -> Result<MemberId, ServerError> {
     address.map_or(Ok(()), Address::is_for_others)?;
     let was = super::inspect(dir)?;
-    let held = open(dir)?;
-    let whole = Whole::recover(&held)?;
+    let mut held = open(dir)?;
+    let mut whole = Whole::recover(&held)?;
     let newest = whole.last.view.number.max(was.promised);
-    let none_left = || ServerError::Stopped("the space has had all the views that it can have".into());
-    let number = view_apart(dir, newest)?.ok_or_else(none_left)?;
+    let number = match view_apart(dir, newest)? {
+        Some(number) => number,
+        None => {
+            // A packet, or damage, has used the numbers up: nothing follows in this log.
+            drop((whole, held));
+            let number = renumber(dir).map_err(|why| ServerError::Stopped(why.to_string()))?;
+            held = open(dir)?;
+            whole = Whole::recover(&held)?;
+            number
+        }
+    };
     let known = whole.recovery.members().and_then(|list| list.get(was.member)).map(|it| it.address.clone());
     let of_votes = was.members.iter().find(|(id, ..)| *id == was.member).map(|(.., at)| at.clone());
     let at = address.map(Address::to_string).or(known).or(of_votes);
@@ -66,6 +77,8 @@ pub fn rescue(dir: &Path, address: Option<&Address>) -> Result<MemberId, ServerE
     let (group, me) = (random_u64(dir)?, MemberId(random_u64(dir)?));
     let members = Members::new(vec![Member { id: me, votes: true, address: at }])
         .ok_or_else(|| ServerError::Join("its address is too long".into()))?;
+    // Members of the old group are not to be believed.
+    held.give_secret(&Secret::draw(dir)?)?;
     held.begin_history(group, me, members.clone(), number)?;
     whole.go_on(ViewId::new(number, random_u64(dir)? as u32), true, &members)?;
     Ok(me)

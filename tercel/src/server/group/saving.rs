@@ -1,52 +1,68 @@
-//! The thread that saves promises and electorates. The loop hands one over and goes on.
+//! The thread that saves promises, electorates and the starts of others. The loop hands one over and goes on.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
+use tercel_engine::order::quorum::remembered::Started;
 use tercel_events::Handle;
+use tercel_wire::id::MemberId;
 
 use crate::disk::votes::{Promised, Votes};
 use crate::server::Post;
 use crate::server::store::post;
 
+/// A piece of news that is to be remembered.
+pub(crate) enum ToSave {
+    Promise(u64, Promised),
+    Start(MemberId, Started),
+}
+
 /// Feeds the thread that saves promises.
 pub(crate) struct Saver {
-    promises: Option<Sender<(u64, Promised)>>,
+    to_save: Option<Sender<ToSave>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Saver {
     pub(crate) fn start(mut votes: Votes, handle: Handle<Post>) -> std::io::Result<Saver> {
-        let (promises, asked) = channel::<(u64, Promised)>();
+        let (to_save, asked) = channel::<ToSave>();
         let thread = std::thread::Builder::new().name("tercel-votes".into()).spawn(move || {
-            while let Ok(mut last) = asked.recv() {
-                // A younger promise is also one of all before.
-                last = asked.try_iter().last().unwrap_or(last);
-                let (number, promised) = last;
-                let answer = match votes.save(promised) {
-                    Ok(()) => Post::Saved(number),
-                    Err(error) => Post::LogFailed(error.to_string()),
-                };
-                let failed = matches!(answer, Post::LogFailed(_));
-                post(&handle, answer);
-                if failed {
-                    return;
+            while let Ok(first) = asked.recv() {
+                let mut answers = Vec::new();
+                let mut promise = None;
+                for one in [first].into_iter().chain(asked.try_iter()) {
+                    match one {
+                        // A younger promise is also one of all before.
+                        ToSave::Promise(number, promised) => promise = Some((number, promised)),
+                        ToSave::Start(member, started) => {
+                            votes.started(member, started);
+                            answers.push(Post::StartSaved(member, started));
+                        }
+                    }
                 }
+                if let Some((number, promised)) = promise {
+                    votes.promise(promised);
+                    answers.push(Post::Saved(number));
+                }
+                if let Err(error) = votes.save() {
+                    return post(&handle, Post::LogFailed(error.to_string()));
+                }
+                answers.into_iter().for_each(|answer| post(&handle, answer));
             }
         })?;
-        Ok(Saver { promises: Some(promises), thread: Some(thread) })
+        Ok(Saver { to_save: Some(to_save), thread: Some(thread) })
     }
 
-    pub(crate) fn save(&self, number: u64, promised: Promised) {
-        if let Some(promises) = &self.promises {
-            let _ = promises.send((number, promised));
+    pub(crate) fn save(&self, one: ToSave) {
+        if let Some(to_save) = &self.to_save {
+            let _ = to_save.send(one);
         }
     }
 }
 
 impl Drop for Saver {
     fn drop(&mut self) {
-        self.promises = None;
+        self.to_save = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -158,6 +158,11 @@ impl Loop {
                 }
             }
             Post::Dialed(to, stream) => self.dialed(to, stream),
+            Post::RefusedBy(member, text) => {
+                self.journal.refused(member, &text);
+                core.take(now, Input::RefusedBy(member, text));
+            }
+            Post::StartSaved(member, started) => core.take(now, Input::StartSaved(member, started)),
             Post::Reached(conn, stream) => self.reached(core, now, conn, stream),
             Post::Consulted(view, consult, answer) => {
                 core.take(now, Input::Consulted(view, consult, answer));

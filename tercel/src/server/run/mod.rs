@@ -30,6 +30,7 @@ use super::group::{Group, end_if_unanswered};
 use super::inside::{Core, Inside};
 use super::journal::{self, Journal};
 use super::links::Links;
+use super::owner;
 use super::records::Records;
 use super::shared::{Channels, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
@@ -41,6 +42,7 @@ use crate::address::SocketFile;
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
 use crate::pipe::Pipe;
+use crate::proving::Prover;
 use crate::serving::{Serves, Serving};
 
 /// The keys of listeners, and of connections that were made to other members; other streams have 0.
@@ -71,8 +73,9 @@ pub(super) struct Loop {
     group: Option<Group>,
     /// The servers of other spaces.
     links: Links,
-    /// The directory, which it keeps locked, and the files of its sockets, removed before those are closed.
-    held: (DataDir, Vec<SocketFile>),
+    /// The directory, which it keeps locked, and the files of its sockets, removed before those are closed;
+    /// the end that is proven to members and operators, if there is a secret in the directory.
+    held: (DataDir, Vec<SocketFile>, Option<Prover>),
     conns: Map<Conn, Peer>,
     hot: Hot,
     /// Decides which connection is served next, and which is not read.
@@ -119,7 +122,7 @@ impl Loop {
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
         (store, group, links): (Store, Option<Group>, Links),
-        held: (DataDir, Vec<SocketFile>),
+        held: (DataDir, Vec<SocketFile>, Option<Prover>),
         (bounds, workers): (Bounds, usize),
         board: Board,
     ) -> Loop {
@@ -317,6 +320,15 @@ impl Loop {
                     core.take(core.now(), Input::Consulted(view, consult, Consulted::Failed(why)));
                 }
             }
+            Effect::Challenge(conn, join) => {
+                // Without random numbers nothing can be proven.
+                let said = self.held.2.as_ref().and_then(|prover| prover.challenge(&join).ok());
+                core.take(core.now(), Input::Challenged(conn, said));
+            }
+            Effect::Vouch(conn) => {
+                let is_owner = self.is_owner(conn);
+                core.take(core.now(), Input::Vouched(conn, is_owner));
+            }
             Effect::Joined(conn, _) => {
                 self.scheduler.favour(conn);
                 if let Some(Peer::Socket(token)) = self.conns.get(&conn)
@@ -328,6 +340,7 @@ impl Loop {
             Effect::Packet(..)
             | Effect::Connect(..)
             | Effect::Save(..)
+            | Effect::SaveStart(..)
             | Effect::ReadLog(..)
             | Effect::Members(_)
             | Effect::Copy(..)
@@ -354,6 +367,21 @@ impl Loop {
             Some(Peer::Memory(pipe)) => pipe.push(&bytes),
             None => {}
         }
+    }
+
+    /// Says whether the other end of a connection is a process on this host, of the superuser or of this
+    /// server's user.
+    fn is_owner(&self, conn: Conn) -> bool {
+        let token = match self.conns.get(&conn) {
+            Some(Peer::Socket(token)) => *token,
+            Some(Peer::Shared(at)) => match self.hot.channels.get(*at) {
+                Some(peer) => peer.stream,
+                None => return false,
+            },
+            Some(Peer::Memory(_)) => return true,
+            None => return false,
+        };
+        self.queue.fd(token).is_some_and(owner::is_owner)
     }
 
     /// Ends the connections that have most to take, if all connections together have taken too little.
@@ -404,6 +432,7 @@ impl Loop {
                 }
             }
             Effect::Save(number, view, electorate) => group.save(number, (view, electorate)),
+            Effect::SaveStart(member, started) => group.save_start(member, started),
             Effect::ReadLog(from, bytes) => match self.records.queue.readable(from) {
                 Some(written) => group.read_log(from, bytes, written),
                 None => core.take(core.now(), Input::FoundLog(from, Found::NotNow)),

@@ -50,9 +50,15 @@ impl Groups {
     fn join(&mut self) -> usize {
         let i = self.members.len();
         self.members.push((self._dir.path().join(i.to_string()), free()));
-        join(&self.members[i].0, &self.addresses(), &self.members[i].1).unwrap();
+        join(&self.members[i].0, &self.addresses(), &self.members[i].1, Some(&self.secret())).unwrap();
         self.servers.push(Some(self.start(i)));
         i
+    }
+
+    /// The secret of a member that is served.
+    fn secret(&self) -> PathBuf {
+        let at = self.servers.iter().position(Option::is_some).unwrap();
+        self.members[at].0.join("secret")
     }
 
     fn addresses(&self) -> Addresses {
@@ -61,7 +67,7 @@ impl Groups {
     }
 
     fn change(&self, what: Change, i: usize) -> Listed {
-        change(&self.addresses(), what, &self.members[i].1.to_string()).unwrap()
+        change(&self.addresses(), what, &self.members[i].1.to_string(), None).unwrap()
     }
 
     /// The place of the member that leads.
@@ -102,7 +108,7 @@ impl Groups {
     /// Waits until a member that learns has caught up, and lets it vote.
     fn vote(&self, i: usize) {
         let member = self.members[i].1.to_string();
-        until(|| change(&self.addresses(), Change::Vote, &member).ok());
+        until(|| change(&self.addresses(), Change::Vote, &member, None).ok());
     }
 
     /// A client that was told of one member alone.
@@ -274,7 +280,7 @@ fn members_that_lagged_or_lost_disks_return() {
     stop.store(true, Ordering::Relaxed);
     let made = loading.join().unwrap();
     for i in [lags, new] {
-        until(|| change(&group.addresses(), Change::Lead, &group.members[i].1.to_string()).ok());
+        until(|| change(&group.addresses(), Change::Lead, &group.members[i].1.to_string(), None).ok());
         until(|| (group.leader() == i).then_some(()));
         let client = group.client();
         blobs.are_all_there(&client);
@@ -413,7 +419,7 @@ fn group_of_one_grows_and_loses_its_first() {
     // All of them start anew by the lines that they joined with, when nobody answers yet.
     (1..3).for_each(|i| group.servers[i].take().unwrap().stop().unwrap());
     for i in 1..3 {
-        join(&group.members[i].0, &group.addresses(), &group.members[i].1).unwrap();
+        join(&group.members[i].0, &group.addresses(), &group.members[i].1, None).unwrap();
     }
     (0..3).for_each(|i| group.servers[i] = Some(group.start(i)));
     group.leader();
@@ -458,16 +464,17 @@ fn removed_members_stop_and_say_why() {
     });
     // The directory of a member that was removed does not come back by itself.
     let (dir, at) = &group.members[follower];
-    let refused = join(dir, &group.addresses(), at).unwrap_err().to_string();
+    let refused = join(dir, &group.addresses(), at, None).unwrap_err().to_string();
     assert!(refused.contains("was removed from the group"), "{refused}");
 }
 
 #[test]
 fn change_that_cannot_be_is_refused() {
     let group = Groups::begun();
-    let refused = change(&group.addresses(), Change::Vote, "127.0.0.1:1").unwrap_err();
+    let refused = change(&group.addresses(), Change::Vote, "127.0.0.1:1", None).unwrap_err();
     assert!(refused.to_string().contains("no member of the group"), "{refused}");
-    let alone = change(&group.addresses(), Change::Remove, &group.members[0].1.to_string()).unwrap_err();
+    let alone =
+        change(&group.addresses(), Change::Remove, &group.members[0].1.to_string(), None).unwrap_err();
     assert!(alone.to_string().contains("the only member that votes"), "{alone}");
 }
 
@@ -495,4 +502,40 @@ fn connections_of_members_end_unanswered_at_both_ends() {
     until(|| (accepted_timeouts(port).iter().filter(|ms| **ms == 400).count() >= 2).then_some(()));
     let _client = group.client_of(0);
     until(|| accepted_timeouts(port).contains(&0).then_some(()));
+}
+
+/// The last number that there is, as builds before believed it of anyone.
+#[test]
+fn directory_whose_views_are_used_up_is_rescued() {
+    let mut group = Groups::begun();
+    let client = group.client();
+    (0..5).for_each(|_| add(&client));
+    drop(client);
+    group.servers[0].take().unwrap().stop().unwrap();
+    let (dir, at) = group.members[0].clone();
+    let members = {
+        let held = open(&dir).unwrap();
+        let found = Votes::look(&HeldDir::open(&dir).unwrap(), ViewId::NONE).unwrap();
+        let spoiled = ViewId::new(u32::MAX, 7);
+        let whole = Whole::recover(&held).unwrap();
+        whole.go_on(spoiled, false, &found.members).unwrap();
+        let mut votes = held.votes(spoiled).unwrap();
+        votes.promise((spoiled, found.electorate));
+        votes.save().unwrap();
+        found.members
+    };
+    assert_eq!(members.iter().count(), 1);
+    let secret = std::fs::read(dir.join("secret")).unwrap();
+    let config = ServerConfig { listen: vec![at.clone()], ..ServerConfig::new(&dir) };
+    let Err(why) = Server::start(config) else { panic!("it serves") };
+    assert!(
+        why.to_string().contains("are used up") && why.to_string().contains("tercel group rescue"),
+        "{why}"
+    );
+    rescue(&dir, Some(&at)).unwrap();
+    assert_ne!(std::fs::read(dir.join("secret")).unwrap(), secret, "members of the old group are believed");
+    group.servers[0] = Some(group.start(0));
+    let client = group.client();
+    add(&client);
+    assert_eq!(count(&client), 6);
 }

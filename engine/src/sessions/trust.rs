@@ -1,0 +1,131 @@
+//! Requests of members and operators, and the connections that may ask for them.
+//!
+//! A connection is trusted if its other end has proven that it has the group's secret, or is a process on
+//! the server's host of the superuser or of the server's own user. The invariant: nobody else changes the
+//! members of a group, takes a copy of its log, or says how far another space's states are depended on.
+
+use tercel_wire::frame::Header;
+use tercel_wire::message::{Challenge, FromClient, FromServer, Join, Nothing, Refusal, Regrouping};
+
+use super::session::{Opening, Trust};
+use super::{Cx, Sessions, unasked};
+use crate::effect::{Conn, Effect, Proof};
+use crate::leader::Asked;
+use crate::mutant::{Rule, dropped};
+
+impl Sessions {
+    /// Says whether the other end of a connection may ask for this. If that is not known, the host is asked,
+    /// and the request is taken again; if it may not, it is refused.
+    pub(super) fn may_ask(
+        &mut self,
+        (conn, header, body): (Conn, &Header, &[u8]),
+        message: &FromClient<'_>,
+        cx: &mut Cx,
+    ) -> bool {
+        let Some(session) = self.all.get_mut(&conn) else { return false };
+        if !is_of_operators(message, session.client.is_some()) {
+            return true;
+        }
+        let asked = Asked { conn, call: header.call };
+        match session.trust {
+            Trust::Given => return true,
+            Trust::Unknown => {
+                session.trust = Trust::Asked(*header, body.to_vec());
+                cx.out.push(Effect::Vouch(conn));
+            }
+            Trust::Asked(..) => cx.refuse(asked, Refusal::Unavailable, "one request at a time: try again"),
+            Trust::Denied => cx.refuse(asked, Refusal::Denied, UNTRUSTED),
+        }
+        false
+    }
+
+    /// The host vouches for the other end of a connection, or does not.
+    pub(crate) fn vouched(&mut self, conn: Conn, is_so: bool, cx: &mut Cx) {
+        let Some(session) = self.all.get_mut(&conn) else { return };
+        let trust = if is_so { Trust::Given } else { Trust::Denied };
+        if let Trust::Asked(header, body) = std::mem::replace(&mut session.trust, trust) {
+            self.frame(conn, &header, &body, cx);
+        }
+    }
+
+    /// A connection says that it is of a member or an operator: the host is asked for what proves it.
+    pub(crate) fn open(&mut self, conn: Conn, join: &Join, cx: &mut Cx) {
+        let Some(session) = self.all.get_mut(&conn) else { return };
+        if session.opening.is_some() || session.client.is_some() {
+            return self.expel(conn, "a connection is opened once", cx);
+        }
+        session.opening = Some(Opening { join: join.clone(), expected: None });
+        cx.out.push(Effect::Challenge(conn, join.clone()));
+    }
+
+    /// The host has drawn its nonce.
+    pub(crate) fn challenged(&mut self, conn: Conn, said: Option<(Challenge, Proof)>, cx: &mut Cx) {
+        let Some(opening) = self.all.get_mut(&conn).and_then(|session| session.opening.as_mut()) else {
+            return;
+        };
+        match said {
+            Some((challenge, expected)) => {
+                opening.expected = Some(expected);
+                cx.answer(unasked(conn), &FromServer::Challenge(challenge));
+            }
+            None => self.turn_away(conn, Refusal::Denied, NO_SECRET, cx),
+        }
+    }
+
+    /// A connection proves itself. Gives the words with which it had begun, if it does.
+    pub(crate) fn proves(&mut self, conn: Conn, proof: &Proof, cx: &mut Cx) -> Option<Join> {
+        let session = self.all.get_mut(&conn)?;
+        let opening = session.opening.as_ref();
+        let is_proven = opening.and_then(|it| it.expected).is_some_and(|expected| is_same(&expected, proof));
+        if !is_proven {
+            self.turn_away(conn, Refusal::Denied, UNPROVEN, cx);
+            return None;
+        }
+        session.trust = Trust::Given;
+        session.opening.take().map(|opening| opening.join)
+    }
+
+    /// A connection that has proven itself is told so.
+    pub(crate) fn is_proven(&self, conn: Conn, cx: &mut Cx) {
+        cx.answer(unasked(conn), &FromServer::Proven(Nothing));
+    }
+
+    /// The words with which a connection has begun that has not proven itself: a rule dropped on purpose
+    /// believes them.
+    pub(crate) fn unproven(&self, conn: Conn) -> Option<&Join> {
+        let opening = self.all.get(&conn)?.opening.as_ref();
+        opening.map(|opening| &opening.join).filter(|_| dropped(Rule::UnprovenCounts))
+    }
+
+    /// Says whether the connection is one that may still be a member's.
+    pub(crate) fn is_there(&self, conn: Conn) -> bool {
+        self.all.contains_key(&conn)
+    }
+}
+
+/// Says whether only members and operators ask for this.
+fn is_of_operators(message: &FromClient<'_>, has_greeted: bool) -> bool {
+    match message {
+        FromClient::Regroup(regroup) => regroup.step != Regrouping::Look,
+        FromClient::Transfer(_) => true,
+        FromClient::BackupNext(_) => !has_greeted,
+        // A space is forgotten.
+        FromClient::Depend(depend) => depend.on.forgotten().next().is_some(),
+        _ => false,
+    }
+}
+
+/// Compares proofs in a time that does not tell where they differ.
+fn is_same(a: &Proof, b: &Proof) -> bool {
+    let differ = a.iter().zip(b).fold(0, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)));
+    differ == 0
+}
+
+const UNTRUSTED: &str = "only operators and members may ask for this: ask on the server's host as the user that it runs \
+             as, or name the group's secret with --secret FILE (`tercel group secret` tells where it is)";
+
+const NO_SECRET: &str =
+    "this server has no secret, so nothing can be proven to it: `tercel group secret` makes one";
+
+const UNPROVEN: &str = "it has another secret than this member of the group, or none: copy the file `secret` of this \
+             member's directory into its own, and start it again";

@@ -1,0 +1,107 @@
+//! A stranger at the ports of a group: it knows all that anyone may know, which is the group, its space, its
+//! members, their view and their starts, and has no secret.
+//!
+//! It connects to a member under the name of another one, says what a member says who wants to lead, leads or
+//! follows, and goes. The invariant: nothing that it says counts, so a world goes on as if it were not there.
+
+use tercel_engine::order::quorum::packet::{Append, Packet};
+use tercel_engine::random::Random;
+use tercel_engine::server::{Conn, Input, MEMBERS_VERSION, Proof};
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::{EntryId, LogPosition, MemberId, ViewId};
+use tercel_wire::message::{Challenge, Join, Opening, Prove};
+
+use super::{Event, Phase, SPACE, World};
+
+impl World {
+    /// In every world of a group there is a stranger.
+    pub(super) fn begin_strangers(&mut self) {
+        if self.plan.group.is_some() {
+            self.at(self.time + 1, Event::Stranger(0));
+        }
+    }
+
+    /// It connects to a node, says some things, and goes.
+    pub(super) fn stranger_turn(&mut self, turn: u64) {
+        if !matches!(self.phase, Phase::Safety | Phase::Healed) {
+            return;
+        }
+        let mut random = Random::new(self.plan.seed ^ 0x57a4_9e40_0000_0000 ^ turn << 8);
+        let us = 1 + random.below(PAUSE_US_MAX);
+        self.at(self.time + us, Event::Stranger(turn + 1));
+        let n = random.index(self.nodes.len());
+        if !self.is_up(n) || self.nodes[n].busy_until() > self.time {
+            return;
+        }
+        let me = self.nodes[n].id;
+        let members = self.members();
+        let others: Vec<MemberId> = members.iter().map(|member| member.id).filter(|id| *id != me).collect();
+        let as_whom = match others.is_empty() || random.below(4) == 0 {
+            true => MemberId(random.next_u64()),
+            false => others[random.index(others.len())],
+        };
+        let conn = Conn(1 << 42 | turn);
+        let opening = Some(Opening { process: random.next_u64(), nonce: [turn as u8; 32] });
+        let (group, start) = (1, random.below(1 << 20));
+        let join = Join { group, space: SPACE, member: as_whom, start, version: MEMBERS_VERSION, opening };
+        let mut body = Vec::new();
+        join.encode(&mut body);
+        self.node_takes(n, Input::Connected(conn));
+        self.stranger_says(n, conn, (Kind::Join, &body));
+        for _ in 0..=random.below(4) {
+            let mut body = Vec::new();
+            let kind = match random.below(8) {
+                0 => {
+                    Prove { proof: [random.below(0xa5) as u8; 32] }.encode(&mut body);
+                    Kind::Prove
+                }
+                _ => {
+                    body = self.stranger_packet(n, &mut random).encode();
+                    Kind::Packet
+                }
+            };
+            self.stranger_says(n, conn, (kind, &body));
+        }
+        self.node_takes(n, Input::Disconnected(conn));
+    }
+
+    fn stranger_says(&mut self, n: usize, conn: Conn, (kind, body): (Kind, &[u8])) {
+        let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 1) };
+        self.node_takes(n, Input::Frame(conn, header, body));
+    }
+
+    /// What a member might say, by a view and an end of the log that everyone may know.
+    fn stranger_packet(&self, n: usize, random: &mut Random) -> Packet {
+        let status = self.nodes[n].machine().and_then(|machine| machine.group_status());
+        let (known, end) = status.map_or(Default::default(), |status| (status.view, status.end));
+        let next = ViewId::new(known.number.saturating_add(1), random.next_u64() as u32);
+        let far = EntryId { view: next, position: LogPosition(1 << 40) };
+        match random.below(6) {
+            0 | 1 => Packet::Acked { view: known, round: random.below(1 << 20), durable: far.position },
+            2 => Packet::Vote { view: next, end: far },
+            3 => Packet::Higher { view: next },
+            4 => Packet::Append(Append {
+                view: next,
+                round: 1,
+                before: end,
+                stable: far.position,
+                rank: 0,
+                asks: true,
+                check: Default::default(),
+                entries: Vec::new(),
+            }),
+            _ => Packet::Ask { number: next.number, end: far, is_handed: true },
+        }
+    }
+
+    /// A node's host answers a connection that says whose it is. Nobody in this world has the secret.
+    pub(super) fn challenge(&mut self, n: usize, conn: Conn, join: &Join) {
+        let expected: Proof = [0xa5; 32];
+        let (member, nonce) = (self.nodes[n].id, [n as u8; 32]);
+        let challenge = Challenge { group: join.group, member, start: 1, nonce, proof: [0; 32] };
+        self.node_takes(n, Input::Challenged(conn, Some((challenge, expected))));
+    }
+}
+
+/// Time between two of its connections, in microseconds at most.
+const PAUSE_US_MAX: u64 = 40_000;
