@@ -382,6 +382,7 @@ const ROWS_AT: usize = 18;
 mod tests {
     use tercel_wire::id::{MemberId, OpId, PageId, SLOTS_MAX, SpaceId};
     use tercel_wire::message::{CommitEffects, Write};
+    use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
     use super::super::Objects;
     use super::super::entry::{Entry, Freed, Grant, Head, Logged};
@@ -610,10 +611,11 @@ mod tests {
         let mut s = Replica::new();
         s.stamp = Stamp(Stamp::LAST.0 - 8);
         let view = ViewId::new(ViewId::NUMBER_MAX, u32::MAX);
-        let mut next = |s: &mut Replica, entry: &Entry<'_>| {
+        let next = |s: &mut Replica, entry: &Entry<'_>| {
             s.apply(s.stamp.next(), view, entry, &mut Nowhere).unwrap();
         };
-        next(&mut s, &Entry::View { kept: s.stamp, lost: true });
+        let kept = s.stamp;
+        next(&mut s, &Entry::View { kept, lost: true });
         let address = "x".repeat(ADDRESS_BYTES_MAX);
         let member = |id| Member { id: MemberId(u64::MAX - id), votes: id < 7, address: address.clone() };
         next(&mut s, &Entry::Members(Members::new((0..MEMBERS_MAX as u64).map(member).collect()).unwrap()));
