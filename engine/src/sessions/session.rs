@@ -32,6 +32,8 @@ pub(super) struct Session {
     pub parts: Parts,
     /// Fetches that wait for their page.
     pub fetches: usize,
+    /// Questions that wait for settlements.
+    pub awaiting: usize,
 }
 
 /// Pages whose changes a session must receive.
@@ -101,6 +103,7 @@ impl Session {
             news: News { sent: visible, changes: Vec::new(), ack: false },
             parts: Parts::default(),
             fetches: 0,
+            awaiting: 0,
         }
     }
 }
