@@ -202,8 +202,8 @@ struct Asking {
     until: Instant,
 }
 
-/// Asks until all are answered, those that come meanwhile as well: one may wait at its space for room or for a
-/// page. Says whether all were.
+/// Asks until all are answered, those that come meanwhile as well: one may wait at its space for room or for
+/// a page. Says whether all were.
 fn ask(
     link: &dyn Link,
     (at, space): (&Addresses, SpaceId),
