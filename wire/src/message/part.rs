@@ -78,8 +78,8 @@ parts! {
         prepared: Stamp,
         /// As in [`super::Decided`], if it is committed; none if it never will be.
         seen: Option<Vector>,
-        /// The view in which it was prepared, where that is known: a space that was put back to before it says
-        /// that it has no such part.
+        /// The view in which it was prepared, where that is known: a space that was put back to before it
+        /// says that it has no such part.
         view: Option<ViewId> as Tail,
     };
     /// An item of a stream of a call. *Input* is what the procedure takes, from its caller, and *output* what
