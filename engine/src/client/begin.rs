@@ -22,8 +22,8 @@ pub(super) struct Questions {
     pub ends: Ends,
     /// A transaction waits for the echo to one that is under way.
     is_waited_for: bool,
-    /// The server has shown that it lives since one was asked that is under way, and could not echo it: a part
-    /// of a transaction over several spaces waits to be settled.
+    /// The server has shown that it lives since one was asked that is under way, and could not echo it: a
+    /// part of a transaction over several spaces waits to be settled.
     is_held_up: bool,
     /// Why the last question was refused, until one is echoed: the server is cut off from its leader.
     pub refused: Option<Error>,

@@ -6,10 +6,10 @@
 //! connected client received is remembered, and so are the answers to the last [`CLIENTS_MAX`] others were
 //! told.
 //!
-//! An id that another space asks about is *spent*: it alone, and not those before it, for the one that asks may
-//! name what it likes. An id of a connected client is remembered until that leaves: it has given up then what
-//! it did not send. A client that is not connected may be at a member that follows, which has not passed on its
-//! request yet: the last [`ABSENT_MAX`] ids of such clients are remembered.
+//! An id that another space asks about is *spent*: it alone, and not those before it, for the one that asks
+//! may name what it likes. An id of a connected client is remembered until that leaves: it has given up then
+//! what it did not send. A client that is not connected may be at a member that follows, which has not passed
+//! on its request yet: the last [`ABSENT_MAX`] ids of such clients are remembered.
 
 use std::collections::VecDeque;
 
@@ -105,8 +105,8 @@ const CLIENTS_MAX: usize = 4 * crate::limits::SESSIONS_MAX;
 /// Spent ids of one slot: a client has one transaction at a time there, and is asked about few before it.
 const SPENT_MAX: usize = 16;
 
-/// Four times the sessions, some five megabytes. To slip through, a request would have to wait at a member that
-/// follows while other spaces ask about as many others.
+/// Four times the sessions, some five megabytes. To slip through, a request would have to wait at a member
+/// that follows while other spaces ask about as many others.
 const ABSENT_MAX: usize = 4 * crate::limits::SESSIONS_MAX;
 
 #[cfg(test)]

@@ -115,8 +115,8 @@ impl Decisions {
         done.collect::<Vec<_>>().into_iter().for_each(|op| self.forget(op));
     }
 
-    /// Says whether the transaction may have been committed though there is no decision about it: a space that
-    /// was to be told was forgotten.
+    /// Says whether the transaction may have been committed though there is no decision about it: a space
+    /// that was to be told was forgotten.
     pub fn may_be_dropped(&self, op: OpId) -> bool {
         self.dropped.set.contains(&op) || op.view.number <= self.dropped.views_upto
     }

@@ -23,8 +23,8 @@ pub struct Views {
 }
 
 impl Views {
-    /// A view begins, which may have lost entries of those before it. Beyond [`limits::VIEWS_MAX`] the oldest is
-    /// forgotten: its clients begin anew.
+    /// A view begins, which may have lost entries of those before it. Beyond [`limits::VIEWS_MAX`] the oldest
+    /// is forgotten: its clients begin anew.
     pub fn begin(&mut self, view: ViewId, kept: Stamp, is_unsure: bool) {
         if is_unsure {
             self.unsure = view.number;

@@ -35,8 +35,8 @@ pub(super) struct Echoing {
     next: Vec<Asked>,
     /// The sequencer has confirmed that this node leads, then; echoes wait until this stamp is visible.
     confirmed: Option<(Stamp, Now)>,
-    /// Other questions, which wait until no prepare up to a stamp is unsettled: by stamp, connection and call.
-    /// Each connection has at most [`AWAITING_MAX`](crate::limits::AWAITING_MAX).
+    /// Other questions, which wait until no prepare up to a stamp is unsettled: by stamp, connection and
+    /// call. Each connection has at most [`AWAITING_MAX`](crate::limits::AWAITING_MAX).
     pub awaiting: BTreeSet<(Stamp, Conn, u64)>,
 }
 
@@ -118,8 +118,8 @@ impl Sessions {
         }
     }
 
-    /// The leader is not reached, or cannot say how far the space is: tells all that ask. Those that ask again
-    /// wait for the next time.
+    /// The leader is not reached, or cannot say how far the space is: tells all that ask. Those that ask
+    /// again wait for the next time.
     pub(super) fn refuse_questions(&mut self, text: &str, cx: &mut Cx) {
         self.echoing.ask_again();
         for asked in self.echoing.next.extract_if(.., |asked| asked.conn != inside::CONN) {

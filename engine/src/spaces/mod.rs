@@ -468,8 +468,8 @@ impl<'s> Session<'s> {
         self.spaces.first().map_or(Now(0), |(_, port)| port.now())
     }
 
-    /// Waits for a bounded time until no part of a transaction up to some states is unsettled: one may have been
-    /// in the way, and nothing gets past it before. Why that fails is for the next attempt to find.
+    /// Waits for a bounded time until no part of a transaction up to some states is unsettled: one may have
+    /// been in the way, and nothing gets past it before. Why that fails is for the next attempt to find.
     fn await_settled(&self, states: &[(usize, Token)], within: &Within<'_>) {
         for (at, state) in states {
             let port = self.spaces[*at].1;

@@ -414,8 +414,8 @@ fn attempts<R, E: From<Error>>(
     }
 }
 
-/// Begins a transaction; while as many are open as the home takes, waits until one of them has ended. One that
-/// waits longer than [`limits::RUN_SAME_US`] is told `Full`: those that are open may wait for it.
+/// Begins a transaction; while as many are open as the home takes, waits until one of them has ended. One
+/// that waits longer than [`limits::RUN_SAME_US`] is told `Full`: those that are open may wait for it.
 fn begin_in_turn<'c>(port: &'c dyn Port, options: &Options, until: Option<Now>) -> Result<Tx<'c>, Error> {
     let (since, mut tries) = (port.now(), 0u32);
     loop {

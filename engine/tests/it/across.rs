@@ -626,7 +626,7 @@ fn lost_prepare_is_not_called_settled() {
 }
 
 #[test]
-fn decision_that_may_be_lost_is_known_to_nobody() {
+fn decision_possibly_lost_is_known_to_nobody() {
     let mut s = space();
     let before = s.hand.log.clone();
     let op = s.op(5);
@@ -639,7 +639,7 @@ fn decision_that_may_be_lost_is_known_to_nobody() {
 }
 
 #[test]
-fn part_that_may_have_been_settled_waits_for_an_operator() {
+fn part_possibly_settled_waits_for_an_operator() {
     let mut s = space();
     let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
     let mut s = Space { hand: unsure(&s.hand.log), ..s };
