@@ -251,11 +251,12 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 12] = [
+const CHILDREN: [(&str, Part); 13] = [
     (commit::ROLE, commit::child),
     (events::ROLE, events::child),
     (flex::ROLE, flex::child),
     (group::ROLE, group::child),
+    (group::waits::ROLE, group::waits::child),
     (hop::ROLE, hop::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),

@@ -53,5 +53,6 @@ fn settle(args: &args::Settle, found: &Value) -> Option<Settle> {
         coordinator: space(&found["coordinator"])?,
         prepared,
         seen,
+        view: None,
     })
 }

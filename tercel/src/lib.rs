@@ -204,7 +204,8 @@ pub use client::{
 pub use disk::DiskError;
 pub use health::{Health, HealthState};
 pub use server::{
-    Collecting, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings, group,
+    Collecting, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Stopping,
+    Warnings, group,
 };
 pub use sharing::SharedMemory;
 pub use spaces::Spaces;

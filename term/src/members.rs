@@ -173,6 +173,16 @@ impl Members {
         Ok(ended)
     }
 
+    /// Has all members end, one after the other, and start again with other words at the end of their command
+    /// lines.
+    ///
+    /// # Errors
+    /// If one ends with an error, or does not start.
+    pub fn serve_with(&mut self, more: &[&str]) -> Result<(), Failure> {
+        self.more = more.iter().map(|word| word.to_string()).collect();
+        (0..self.len()).try_for_each(|i| self.restart(i).map(drop))
+    }
+
     /// Takes a member out, lets a new one with an empty directory join at its place, and waits until that
     /// votes.
     ///

@@ -10,6 +10,7 @@
 //! | `rejoin` | a member that was away, until it has everything again |
 //! | `rolling` | members that are restarted one after the other, under 64 clients |
 //! | `transfer` | an empty member that takes a copy of a large space, beside clients |
+//! | `waits` | two spaces, and the others when a client or a leader ends amid a transaction over both |
 //! | `relay` | a link between members that tells when the sender has ended |
 
 mod commit;
@@ -18,6 +19,7 @@ mod rejoin;
 mod relay;
 mod rolling;
 mod transfer;
+pub mod waits;
 
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
@@ -31,7 +33,7 @@ const MEMBERS: usize = 3;
 /// A row's name, and what measures it.
 type Measure = fn(&Options, &Scratch) -> Result<Vec<Row>, String>;
 
-const ROWS: [(&str, Measure); 14] = [
+const ROWS: [(&str, Measure); 19] = [
     ("commit.one.1k", commit::one),
     ("commit.group64", commit::many),
     ("call.1k", commit::call),
@@ -46,6 +48,11 @@ const ROWS: [(&str, Measure); 14] = [
     ("rolling", rolling::restarts),
     ("transfer", transfer::joins),
     ("false_suspicions", ends::false_suspicions),
+    ("wait.client", waits::client),
+    ("wait.decider", waits::decider),
+    ("wait.other", waits::other),
+    ("wait.both", waits::both),
+    ("wait.stopped", waits::stopped),
 ];
 
 /// The rows to choose from.

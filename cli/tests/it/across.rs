@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::tools::wire::deframer::Deframer;
 use tercel::tools::wire::frame::{self, Kind};
-use tercel::{Client, Object, Spaces, Tx};
+use tercel::{Client, Isolation, Object, Spaces, Tx};
 use tercel_testkit::process::{err, out, until};
 
 use crate::common::{Serving, free, in_one_line, leader, tercel};
@@ -199,6 +200,34 @@ fn client_killed_before_the_decision_has_paid_nothing() {
     bank.open_gate(0);
     bank.until_prepared(0);
     assert_eq!((bank.cents(0), bank.cents(1)), (100, 100));
+}
+
+/// Readers wait for the end of the transaction, and for no timer.
+#[test]
+fn strict_readers_go_on_once_client_is_killed() {
+    for (at, kind) in [(0, Kind::Decide), (1, Kind::Settle)] {
+        let bank = Bank::open();
+        (0..2).for_each(|i| bank.open_gate(i));
+        let readers = [0, 1].map(|i| Client::connect(&bank.at[i]).unwrap());
+        let read = |reader: &Client| {
+            let cents = |tx: &Tx<'_>| Ok(tx.get_root::<Purse>("purse")?.cents());
+            reader.transaction().isolation(Isolation::Strict).run(cents).unwrap();
+            Instant::now()
+        };
+        let wait = || {
+            let payer = bank.pay_until(at, kind);
+            thread::scope(|scope| {
+                let reading = readers.each_ref().map(|reader| scope.spawn(|| read(reader)));
+                let killed = Instant::now();
+                drop(payer);
+                let ends = reading.map(|reading| reading.join().unwrap());
+                ends.into_iter().map(|end| end.saturating_duration_since(killed)).max().unwrap()
+            })
+        };
+        // The machine may be busy once, and not each time.
+        let least = (0..3).map(|_| wait()).min().unwrap();
+        assert!(least < Duration::from_millis(300), "{kind:?}: {least:?}");
+    }
 }
 
 #[test]

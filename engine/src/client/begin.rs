@@ -20,8 +20,31 @@ pub(super) struct Questions {
     pub echoes: Echoes,
     pub tokens: Tokens,
     pub ends: Ends,
+    /// A transaction waits for the echo to one that is under way.
+    is_waited_for: bool,
+    /// The server has shown that it lives since one was asked that is under way, and could not echo it: a
+    /// part of a transaction over several spaces waits to be settled.
+    is_held_up: bool,
     /// Why the last question was refused, until one is echoed: the server is cut off from its leader.
     pub refused: Option<Error>,
+}
+
+impl Questions {
+    /// Says whether a transaction waits for an echo that is to come. Until a part of a transaction over
+    /// several spaces is settled, the server shows at each question that it lives.
+    pub(super) fn is_owed(&self) -> bool {
+        self.is_waited_for && !self.echoes.is_idle()
+    }
+
+    /// The server lives, and has nothing to say.
+    pub(super) fn shown_life(&mut self) {
+        self.is_held_up = !self.echoes.is_idle();
+    }
+
+    /// The connection is new, or a question was answered.
+    pub(super) fn answered(&mut self, refused: Option<Error>) {
+        (self.refused, self.is_waited_for, self.is_held_up) = (refused, false, false);
+    }
 }
 
 /// Tokens of other views: what the server said of them.
@@ -92,7 +115,10 @@ impl Client {
     pub(crate) fn may_begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Option<Now>, Error>> {
         match self.judge(now, begin) {
             Err(e) => Some(Err(e)),
-            Ok(Judged::TooOld) => self.outage(now, begin).map(Err),
+            Ok(Judged::TooOld) => {
+                self.questions.is_waited_for = true;
+                self.outage(now, begin).map(Err)
+            }
             Ok(Judged::Enough(as_of)) => Some(Ok(as_of)),
         }
     }
@@ -124,8 +150,13 @@ impl Client {
                 }
                 Ok(if holds { Judged::Enough(Some(as_of)) } else { Judged::TooOld })
             }
-            // It has heard how far the space was from none, and its server, which is cut off, cannot say.
-            Allowed::NotYet if holds && begin.takes_stale() && self.questions.refused.is_some() => {
+            // It has heard how far the space was from none, and its server, which is cut off or waits for a
+            // settlement, cannot say.
+            Allowed::NotYet
+                if holds
+                    && begin.takes_stale()
+                    && (self.questions.refused.is_some() || self.questions.is_held_up) =>
+            {
                 Ok(Judged::Enough(None))
             }
             Allowed::NotYet => {
@@ -201,7 +232,7 @@ impl Client {
         for joined in self.questions.echoes.before(call) {
             self.peer.pending.joined(joined);
         }
-        self.questions.refused = None;
+        self.questions.answered(None);
         self.questions.echoes.heard(call, stamp, self.reader.watermark());
     }
 
@@ -212,12 +243,13 @@ impl Client {
             self.peer.pending.joined(call);
             self.questions.echoes.lost(call);
         }
-        self.questions.refused = Some(error);
+        self.questions.answered(Some(error));
     }
 
     /// Why a transaction cannot begin before the connection is there again, if that has been gone for two
     /// keepalives. One with a time of its own waits for it.
-    fn outage(&self, now: Now, begin: &Begin) -> Option<Error> {
+    fn outage(&self, now: Now, begin: &mut Begin) -> Option<Error> {
+        begin.told.clone_from(&self.questions.refused);
         if let Some(refused) = self.questions.refused.as_ref().filter(|_| !begin.is_patient()) {
             return Some(refused.clone());
         }

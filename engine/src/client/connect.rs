@@ -18,7 +18,7 @@ use crate::time::Now;
 impl Client {
     pub(super) fn connected(&mut self, now: Now) {
         self.server_reached();
-        self.questions.refused = None;
+        self.questions.answered(None);
         self.peer.connection += 1;
         self.peer.link = LinkState::Greeting;
         self.peer.last_heard = now;

@@ -335,7 +335,7 @@ impl Client {
 
     /// The time that a server has for a sign of life while it owes an answer.
     fn owed_haste_us(&self) -> Option<u64> {
-        let owes = || self.ops.is_owed() || self.peer.pending.is_owed();
+        let owes = || self.ops.is_owed() || self.peer.pending.is_owed() || self.questions.is_owed();
         self.haste_us(limits::HASTE_US).filter(|_| owes())
     }
 
@@ -591,6 +591,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::txn::{Across, Begin, Isolation, Options};
 
     /// A client that asks for something after a second in which nothing was said.
     fn asking() -> Client {
@@ -622,6 +623,28 @@ mod tests {
             client.handle(Now(2_100_000), Input::Time);
             assert!(!client.seems_silent(Now(4_000_000)) && client.seems_silent(Now(4_000_001)));
         }
+    }
+
+    #[test]
+    fn server_that_owes_an_echo_is_given_up() {
+        let strict = Options { isolation: Isolation::Strict, ..Options::default() };
+        let mut client = Client::connected_for_test();
+        client.history.view = ViewId::new(1, 1);
+        client.has_others();
+        assert!(client.may_begin(Now(1_000_000), &mut Begin::new(&strict)).is_none());
+        let due = Now(1_000_000 + limits::HASTE_US);
+        assert_eq!(client.deadline(), Some(due));
+        client.handle(due, Input::Time);
+        assert!(client.wants_connection());
+    }
+
+    #[test]
+    fn server_that_owes_a_settlement_is_given_up() {
+        let mut client = Client::connected_for_test();
+        client.has_others();
+        assert!(client.settled_from(Stamp(7)).is_none());
+        client.handle(Now(1_000_000), Input::Time);
+        assert_eq!(client.deadline(), Some(Now(1_000_000 + limits::HASTE_US)));
     }
 
     #[test]

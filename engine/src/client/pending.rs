@@ -143,12 +143,11 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Says whether an answer is to come that is not only a sign of life.
+    /// Says whether an answer is to come that is not only a sign of life. Questions count where a transaction
+    /// waits for them, see [`super::begin::Questions::is_owed`].
     pub(super) fn is_owed(&self) -> bool {
-        // A settlement may take as long as the servers of other spaces, or until there is room.
-        let may_wait =
-            |asked: &Asked| matches!(asked, Asked::Question(_) | Asked::AwaitSettled(_) | Asked::Settle);
-        !self.by_call.values().all(may_wait)
+        // No transaction waits for the answer to a settlement that it has brought.
+        !self.by_call.values().all(|asked| matches!(asked, Asked::Question(_) | Asked::Settle))
     }
 
     /// The number of the next message.
@@ -420,7 +419,7 @@ mod tests {
         ];
         if client.peer.pending.count(|asked| matches!(asked, Asked::Settle | Asked::Inquire)) == 0 {
             let (of, coordinator) = (OpId::default(), SpaceId(2));
-            _ = client.settle(&Settle { of, coordinator, prepared: Stamp(7), seen: None });
+            _ = client.settle(&Settle { of, coordinator, prepared: Stamp(7), seen: None, view: None });
             _ = client.inquire(of);
         }
         if client.peer.pending.call_of(|asked| matches!(asked, Asked::Define(_))).is_none() {
@@ -582,7 +581,10 @@ mod tests {
     fn settlement_is_no_answer_that_is_owed() {
         let mut client = Client::connected_for_test();
         let (of, coordinator) = (OpId::default(), SpaceId(2));
-        client.settle(&Settle { of, coordinator, prepared: Stamp(7), seen: None }).unwrap().unwrap();
+        client
+            .settle(&Settle { of, coordinator, prepared: Stamp(7), seen: None, view: None })
+            .unwrap()
+            .unwrap();
         assert!(!client.peer.pending.is_owed());
         client.inquire(of).unwrap().unwrap();
         assert!(client.peer.pending.is_owed());

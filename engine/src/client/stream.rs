@@ -15,6 +15,9 @@ impl Client {
         if s.from > w && !dropped(Rule::WatermarkJumps) {
             return Err(Error::Unavailable(format!("the server's stream jumps from {w} to {}", s.from)));
         }
+        if s.from == s.to && s.changes.is_empty() && s.revoked.is_empty() && !s.ack {
+            self.questions.shown_life();
+        }
         let mut own: Vec<(Stamp, OpId, usize)> = Vec::new();
         for (i, change) in s.changes.iter().enumerate() {
             if change.stamp <= w {

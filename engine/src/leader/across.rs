@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tercel_wire::cursor::le32;
-use tercel_wire::id::{OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{CommitEffects, Decision, Limit, Refusal, Settle};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
@@ -123,8 +123,7 @@ impl Leader {
             }
             Role::Coordinator { seen, .. } => {
                 let is_much = replica.decisions.len() >= limits::DECISIONS_MAX
-                    || replica.decisions.len() >= limits::DECISIONS_CLIENT_MAX
-                        && replica.decisions.count_of(op.client) >= limits::DECISIONS_CLIENT_MAX;
+                    || replica.decisions.count_of(op.client) >= limits::DECISIONS_CLIENT_MAX;
                 (seen, is_much)
             }
         };
@@ -210,9 +209,20 @@ impl Leader {
 
     /// Takes the end of a transaction of which a part may be prepared here.
     pub(crate) fn settle(&mut self, asked: Option<Asked>, settle: Settle, work: &mut Work) {
-        let Settle { of, coordinator, prepared, seen } = settle;
+        let Settle { of, coordinator, prepared, seen, view } = settle;
         let is_of = |part: &&Part| (part.of, part.coordinator) == (of, coordinator);
         if work.replica.prepares.get(prepared).filter(is_of).is_none() {
+            // One that has heard of a later view knows less than another leader.
+            let may_be_deposed = work.sequencer.stable() > LogPosition::ZERO;
+            let is_overtaken = |view: &ViewId| may_be_deposed && view.number > work.replica.view().number;
+            let known = view.filter(|view| !is_overtaken(view));
+            if known.is_some_and(|view| work.replica.views.contradict(view, prepared)) {
+                let text = format!(
+                    "the part of transaction {of} that was prepared at {prepared} is not in the history that space {:x} has now:                      its operator looks at what was lost, and then the deciding space forgets this one (`tercel forget`)",
+                    work.space.0
+                );
+                return asked.into_iter().for_each(|asked| work.refuse(asked, Refusal::OtherHistory, &*text));
+            }
             // Another leader may have prepared it: only what is visible here is in every later history.
             if prepared > work.pages.visible() {
                 let text = "this server does not know of so late a prepare: ask again";
@@ -250,7 +260,7 @@ impl Leader {
         if !work.replica.dependencies.has_room_for(&seen) {
             let text = "a part waits to be settled, and the space rests on 64 others, as many as it can: have it forget one that is \
                         gone (`tercel forget`)";
-            self.across.consulting.unreached = Some(text.into());
+            self.across.consulting.not_settled(prepared, text.into());
             return;
         }
         let Some(part) = work.replica.prepares.get(prepared).cloned() else {
@@ -282,7 +292,7 @@ impl Leader {
                 let text = "a part that was prepared finds no place: make room in the space";
                 let asked = self.across.settling.get_mut(&prepared).map(|s| std::mem::take(&mut s.asked));
                 asked.into_iter().flatten().for_each(|asked| work.refuse(asked, why, text));
-                self.across.consulting.unreached = Some(text.into());
+                self.across.consulting.not_settled(prepared, text.into());
             }
         }
     }
@@ -296,6 +306,7 @@ impl Leader {
     ) {
         let waits = self.across.settling.remove(&prepared).map_or(Vec::new(), |settling| settling.asked);
         work.stats.settled += 1;
+        self.across.consulting.settled(prepared);
         let stamp = self.order(&Entry::Settle(entry::Settle { prepared, seen, logged }), None, work);
         for asked in asked.into_iter().chain(waits) {
             self.answer_settled(stamp, Some(asked), work);
@@ -394,20 +405,26 @@ impl Leader {
                 false => (Decision::Pending, Vector::default()),
             };
         }
-        let is_of_history = work.replica.views.knows(of.view) && of.view.number >= work.config.view_first;
+        // What was decided in such a view may be lost, or told to none that asks.
+        let is_known = !work.replica.views.may_miss_of(of.view)
+            && of.view.number >= work.config.view_first
+            && !work.replica.decisions.may_be_dropped(of);
         let decision = match work.replica.answers.past(of) {
-            _ if !is_of_history => Decision::Unknown,
+            _ if !is_known => Decision::Unknown,
             _ if self.waiting.ops().any(|op| op == of) => Decision::Pending,
             // All its parts were settled, or it was no transaction over several spaces.
             Past::Committed(_) => Decision::Unknown,
             Past::Superseded | Past::Unknown => Decision::Aborted,
-            Past::Never => {
-                // One of an earlier view is never executed.
-                if of.view == self.view && !dropped(Rule::AbortNotSpent) {
-                    self.spend(of);
-                }
+            // One of an earlier view is never executed.
+            Past::Never if of.view != self.view || dropped(Rule::AbortNotSpent) => Decision::Aborted,
+            Past::Never if !self.is_present(of.client) => {
+                self.rejected.spend_absent(of);
                 Decision::Aborted
             }
+            Past::Never => match self.rejected.spend(of, work.replica.answers.last_of(of)) {
+                true => Decision::Aborted,
+                false => Decision::Pending,
+            },
         };
         (decision, Vector::default())
     }

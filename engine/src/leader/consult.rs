@@ -2,12 +2,13 @@
 //!
 //! A participant whose part is not settled asks the coordinator. A coordinator tells each participant the end
 //! until that says that its part is settled, and then forgets the decision. Both wait a while first: mostly
-//! the client has brought the end by then. The invariant: each part that waits, and each decision that is
+//! the client has brought the end by then. They wait for nothing where the client's connection has ended, and
+//! where a new leader finds what was open. The invariant: each part that waits, and each decision that is
 //! kept, has a moment at which it is asked about next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tercel_wire::id::{OpId, SpaceId, Stamp};
+use tercel_wire::id::{ClientId, OpId, SpaceId, Stamp};
 use tercel_wire::message::{Decision, Settle};
 
 use super::{Leader, Reply, Work};
@@ -26,8 +27,8 @@ pub(super) struct Consulting {
     out: Map<SpaceId, usize>,
     /// Decisions all parts of which are settled.
     done: Vec<OpId>,
-    /// Why the last question was not answered, until one is.
-    pub(super) unreached: Option<String>,
+    /// Why the last question was not answered, until one is or its subject is settled.
+    unreached: Option<(Subject, String)>,
 }
 
 /// The subject of a question.
@@ -45,56 +46,83 @@ struct Question {
     /// When this leader heard of its subject first.
     since: Now,
     due: Now,
-    wait_us: u64,
+    /// The pause after it is asked next.
+    pause_us: u64,
     /// The space that is being asked.
     out_to: Option<SpaceId>,
 }
 
-/// The time before a participant is told, and before a coordinator is asked, in microseconds: its question
-/// ends a transaction that is not decided, and other parts may take longer to prepare.
+/// The time before a participant is told, and before a coordinator is asked, while the client that brings the
+/// end is connected, in microseconds. The question ends a transaction that is not decided, and other parts
+/// may take longer to prepare.
 const FIRST_TOLD_US: u64 = 500_000;
 const FIRST_ASKED_US: u64 = 2_000_000;
 
-/// The time between two questions doubles up to this, in microseconds.
-const LONGEST_US: u64 = 30_000_000;
+/// The first pause between two questions, and the longest, in microseconds: each is twice the one before. The
+/// first is some round trips, the longest what an operator does not notice.
+const PAUSE_US: u64 = 10_000;
+const LONGEST_US: u64 = 2_000_000;
 
 /// The time after which a question without an answer is asked again.
 const ANSWER_US: u64 = 10_000_000;
 
 /// Questions to one space that are out at once, and the time after which another is tried, in microseconds.
-const OUT_MAX: usize = 16;
-const FULL_US: u64 = 50_000;
+const OUT_MAX: usize = 64;
+const FULL_US: u64 = 10_000;
 
 /// Decisions that one entry forgets.
 const FORGOTTEN_AT_ONCE: usize = 64;
 
 impl Consulting {
-    /// A view begins: everything that is open is asked about.
+    /// A view begins: everything that is open is asked about at once. A client that lives goes on at the new
+    /// leader no sooner.
     pub(super) fn new(now: Now, replica: &Replica) -> Consulting {
         let mut consulting = Consulting::default();
-        replica.prepares.iter().for_each(|(stamp, _)| consulting.prepared(stamp, now));
-        for (stamp, decided) in replica.decisions.iter() {
-            let spaces = decided.parts.iter().map(|part| part.space);
-            consulting.decided(stamp, spaces, now);
-        }
+        let decided = replica.decisions.iter();
+        let decided = decided.flat_map(|(stamp, decided)| {
+            decided.parts.iter().map(move |part| Subject::Decision(stamp, part.space))
+        });
+        let parts = replica.prepares.iter().map(|(stamp, _)| Subject::Part(stamp));
+        decided.chain(parts).for_each(|subject| consulting.ask_at(subject, now, now, PAUSE_US));
         consulting
     }
 
     /// A part waits to be settled.
     pub(super) fn prepared(&mut self, stamp: Stamp, now: Now) {
-        self.ask_at(Subject::Part(stamp), now, now, FIRST_ASKED_US);
+        self.ask_at(Subject::Part(stamp), now, now.plus_us(FIRST_ASKED_US), PAUSE_US);
     }
 
     /// A transaction was decided.
     pub(super) fn decided(&mut self, stamp: Stamp, spaces: impl Iterator<Item = SpaceId>, now: Now) {
-        spaces.for_each(|space| self.ask_at(Subject::Decision(stamp, space), now, now, FIRST_TOLD_US));
+        let due = now.plus_us(FIRST_TOLD_US);
+        spaces.for_each(|space| self.ask_at(Subject::Decision(stamp, space), now, due, PAUSE_US));
     }
 
-    fn ask_at(&mut self, subject: Subject, since: Now, now: Now, wait_us: u64) {
+    /// The last connection of a client is gone: it brings no end, so what it left is asked about at once.
+    pub(super) fn client_left(&mut self, client: ClientId, now: Now, replica: &Replica) {
+        let mut left = Vec::new();
+        if replica.prepares.count_of(client) > 0 {
+            let parts = replica.prepares.iter().filter(|(_, part)| part.client == client);
+            left.extend(parts.map(|(stamp, _)| Subject::Part(stamp)));
+        }
+        if replica.decisions.count_of(client) > 0 {
+            let decided = replica.decisions.iter().filter(|(_, decided)| decided.op.client == client);
+            left.extend(decided.flat_map(|(stamp, decided)| {
+                decided.parts.iter().map(move |part| Subject::Decision(stamp, part.space))
+            }));
+        }
+        for subject in left {
+            let is_idle = |question: &&Question| question.out_to.is_none() && question.due > now;
+            if let Some(Question { due, .. }) = self.questions.get(&subject).filter(is_idle) {
+                self.postpone(*due, subject, now);
+            }
+        }
+    }
+
+    fn ask_at(&mut self, subject: Subject, since: Now, due: Now, pause_us: u64) {
         self.end(subject);
-        let due = now.plus_us(wait_us);
         self.due.insert((due, subject));
-        self.questions.insert(subject, Question { since, due, wait_us, out_to: None });
+        self.questions.insert(subject, Question { since, due, pause_us, out_to: None });
     }
 
     fn end(&mut self, subject: Subject) -> Option<Question> {
@@ -104,6 +132,32 @@ impl Consulting {
             *count -= 1;
         }
         Some(question)
+    }
+
+    /// Nothing is asked about a subject any more.
+    fn over(&mut self, subject: Subject) {
+        self.end(subject);
+        self.unreached.take_if(|(of, _)| *of == subject);
+    }
+
+    /// A part is settled.
+    pub(super) fn settled(&mut self, prepared: Stamp) {
+        self.over(Subject::Part(prepared));
+    }
+
+    /// A part whose transaction is committed cannot be settled yet, for a reason.
+    pub(super) fn not_settled(&mut self, prepared: Stamp, why: String) {
+        self.unreached = Some((Subject::Part(prepared), why));
+    }
+
+    /// A participant is settled, or will be told nothing any more. With the last one the decision is done.
+    fn told(&mut self, stamp: Stamp, participant: SpaceId, replica: &Replica) {
+        self.over(Subject::Decision(stamp, participant));
+        let (first, last) =
+            (Subject::Decision(stamp, SpaceId(0)), Subject::Decision(stamp, SpaceId(u64::MAX)));
+        if self.questions.range(first..=last).next().is_none() {
+            self.done.extend(replica.decisions.at(stamp).map(|decided| decided.op));
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
@@ -141,8 +195,8 @@ impl Consulting {
 
     /// The question is asked again later.
     fn again(&mut self, subject: Subject, now: Now) {
-        if let Some(question) = self.end(subject) {
-            self.ask_at(subject, question.since, now, (2 * question.wait_us).min(LONGEST_US));
+        if let Some(Question { since, pause_us, .. }) = self.end(subject) {
+            self.ask_at(subject, since, now.plus_us(pause_us), (2 * pause_us).min(LONGEST_US));
         }
     }
 }
@@ -156,17 +210,22 @@ impl Leader {
 
     /// Why the last question to another space was not answered, until one is.
     pub(crate) fn unreached(&self) -> Option<&str> {
-        self.across.consulting.unreached.as_deref()
+        self.across.consulting.unreached.as_ref().map(|(_, why)| &**why)
     }
 
     /// Asks what is due, and forgets decisions whose parts are all settled.
     pub(super) fn consult(&mut self, work: &mut Work) {
         while let Some(subject) = self.across.consulting.next(work.now) {
             match question(subject, work) {
-                Asking::Over => _ = self.across.consulting.end(subject),
+                Asking::Over => match subject {
+                    Subject::Part(_) => self.across.consulting.over(subject),
+                    Subject::Decision(stamp, space) => {
+                        self.across.consulting.told(stamp, space, &work.replica)
+                    }
+                },
                 Asking::NotYet => self.across.consulting.again(subject, work.now),
                 Asking::ByHand(why) => {
-                    self.across.consulting.unreached = Some(why);
+                    self.across.consulting.unreached = Some((subject, why));
                     self.across.consulting.again(subject, work.now);
                 }
                 Asking::Now(consult) => {
@@ -176,11 +235,30 @@ impl Leader {
                 }
             }
         }
-        let done = &mut self.across.consulting.done;
-        if !done.is_empty() && !work.disk_full && !work.log_is_full() {
-            let ops: Vec<OpId> = done.drain(..done.len().min(FORGOTTEN_AT_ONCE)).collect();
-            self.order(&Entry::Forget(ops), None, work);
+        self.forget_done(work);
+    }
+
+    /// A space is gone for good: nothing is told to it any more, and decisions that waited for it alone are
+    /// forgotten.
+    pub(super) fn forgot(&mut self, space: SpaceId, work: &mut Work) {
+        let is_told = |subject: &&Subject| matches!(subject, Subject::Decision(_, to) if *to == space);
+        let told: Vec<Subject> = self.across.consulting.questions.keys().filter(is_told).copied().collect();
+        for subject in told {
+            if let Subject::Decision(stamp, _) = subject {
+                self.across.consulting.told(stamp, space, &work.replica);
+            }
         }
+        self.forget_done(work);
+    }
+
+    /// Forgets decisions whose parts are all settled.
+    fn forget_done(&mut self, work: &mut Work) {
+        let done = &mut self.across.consulting.done;
+        if work.disk_full || work.log_is_full() {
+            return;
+        }
+        let done = std::mem::take(done);
+        done.chunks(FORGOTTEN_AT_ONCE).for_each(|ops| _ = self.order(&Entry::Forget(ops.into()), None, work));
     }
 
     /// Takes the answer of another space.
@@ -193,7 +271,13 @@ impl Leader {
             },
         };
         if !matches!(answer, Consulted::Failed(_)) {
-            self.across.consulting.unreached = None;
+            let space = consult.space();
+            self.across.consulting.unreached.take_if(|(of, _)| match of {
+                Subject::Part(stamp) => {
+                    work.replica.prepares.get(*stamp).is_none_or(|part| part.coordinator == space)
+                }
+                Subject::Decision(_, to) => *to == space,
+            });
         }
         match (subject, consult, answer) {
             (
@@ -203,7 +287,17 @@ impl Leader {
             ) => {
                 let (of, coordinator) = (*of, *coordinator);
                 seen.remove(work.space);
+                let part = work.replica.prepares.get(prepared);
+                let may_be_settled = part.is_some_and(|part| work.replica.views.may_miss_of(part.view));
                 let seen = match decision {
+                    Decision::Aborted if may_be_settled => {
+                        let text = format!(
+                            "space {:x} does not know transaction {of}, and may have forgotten it: entries of this space that                              were made since its part was prepared may be lost; an operator decides what became of it, and                              settles the part here (`tercel settle`)",
+                            coordinator.0
+                        );
+                        self.across.consulting.unreached = Some((subject, text));
+                        return self.across.consulting.again(subject, work.now);
+                    }
                     Decision::Aborted => None,
                     Decision::Committed => Some(seen),
                     Decision::Pending => return self.across.consulting.again(subject, work.now),
@@ -213,25 +307,21 @@ impl Leader {
                              and settles the part here (`tercel settle`)",
                             coordinator.0
                         );
-                        self.across.consulting.unreached = Some(text);
+                        self.across.consulting.unreached = Some((subject, text));
                         return self.across.consulting.again(subject, work.now);
                     }
                 };
                 // If it cannot be placed now, it is asked about again.
                 self.across.consulting.again(subject, work.now);
-                self.settle(None, Settle { of, coordinator, prepared, seen }, work);
+                self.settle(None, Settle { of, coordinator, prepared, seen, view: None }, work);
             }
-            (Subject::Decision(stamp, _), Consult::Settle { settle, .. }, Consulted::Settled) => {
-                _ = self.across.consulting.end(subject);
-                let first = Subject::Decision(stamp, SpaceId(0));
-                let last = Subject::Decision(stamp, SpaceId(u64::MAX));
-                if self.across.consulting.questions.range(first..=last).next().is_none() {
-                    self.across.consulting.done.push(settle.of);
-                }
+            (Subject::Decision(stamp, participant), _, Consulted::Settled) => {
+                self.across.consulting.told(stamp, participant, &work.replica);
+                self.forget_done(work);
             }
             (subject, _, answer) => {
                 if let Consulted::Failed(why) = answer {
-                    self.across.consulting.unreached = Some(why);
+                    self.across.consulting.unreached = Some((subject, why));
                 }
                 self.across.consulting.again(subject, work.now);
             }
@@ -270,7 +360,8 @@ fn question(subject: Subject, work: &Work) -> Asking {
                 return Asking::NotYet;
             }
             let seen = Some(decided.seen_at(stamp, work.space));
-            let settle = Settle { of: decided.op, coordinator: work.space, prepared: part.at, seen };
+            let (of, coordinator, view) = (decided.op, work.space, Some(part.view));
+            let settle = Settle { of, coordinator, prepared: part.at, seen, view };
             Asking::Now(Consult::Settle { participant, settle })
         }
     }

@@ -51,7 +51,9 @@ impl Leader {
         if work.disk_full || work.log_is_full() {
             return Err((Refusal::FULL, "the server's disk: make room there".into()));
         }
-        Ok(self.order(&Entry::Depend(on.clone()), None, work))
+        let stamp = self.order(&Entry::Depend(on.clone()), None, work);
+        on.forgotten().for_each(|space| self.forgot(space, work));
+        Ok(stamp)
     }
 
     /// Answers the requests whose vectors have become visible.

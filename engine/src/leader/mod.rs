@@ -361,6 +361,8 @@ impl Leader {
             if work.replica.places.has_grants(client) {
                 self.absent.insert(client, work.now.plus_us(session_us(&work.config)), acked);
             }
+            self.rejected.left(client);
+            self.across.consulting.client_left(client, work.now, &work.replica);
         }
         self.waiting.drop_where(|w| w.asked.conn == conn);
         self.drop_large(|l| l.asked.conn == conn);

@@ -122,6 +122,12 @@ impl Answers {
         }
     }
 
+    /// The sequence of the last operation that was executed in the slot of one; 0 if none is known.
+    pub(crate) fn last_of(&self, op: OpId) -> u64 {
+        let answer = self.clients.get(&op.client).and_then(|client| client.slots.get(&op.slot));
+        answer.map_or(0, |answer| answer.seq)
+    }
+
     /// Says whether the table has answers of a client that could be forgotten.
     pub(crate) fn knows(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)

@@ -2,9 +2,10 @@
 //!
 //! A decision is remembered apart from the client's answers, which the client's next operation replaces: so a
 //! participant that asks about a transaction which is not here is told that it was not committed (presumed
-//! abort; Mohan, Lindsay and Obermarck, TODS 1986).
+//! abort; Mohan, Lindsay and Obermarck, TODS 1986). An operator may have a participant forgotten; of what it
+//! was not told the ids are kept, for it may come back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{ClientId, OpId, SpaceId, Stamp, ViewId};
@@ -14,14 +15,42 @@ use tercel_wire::vector::{Seen, Vector};
 
 use super::digest::RowSum;
 use super::entry::{self, Decide};
-use crate::table::Map;
+use crate::limits;
+use crate::table::{Map, Set};
 
 /// The decisions, by their stamp.
 #[derive(Debug, Clone, Default)]
 pub struct Decisions {
     all: BTreeMap<Stamp, Decided>,
     by_op: Map<OpId, Stamp>,
+    by_client: Map<ClientId, usize>,
+    dropped: Dropped,
     sum: RowSum,
+}
+
+/// Transactions that were committed, and of which a part is told nothing any more: its space is forgotten.
+#[derive(Debug, Clone, Default)]
+struct Dropped {
+    /// The oldest first.
+    order: VecDeque<OpId>,
+    set: Set<OpId>,
+    /// The highest number of a view of which some are no longer remembered.
+    views_upto: u32,
+}
+
+impl Dropped {
+    fn add(&mut self, op: OpId) {
+        if !self.set.insert(op) {
+            return;
+        }
+        self.order.push_back(op);
+        if self.order.len() > limits::DECISIONS_MAX
+            && let Some(old) = self.order.pop_front()
+        {
+            self.set.remove(&old);
+            self.views_upto = self.views_upto.max(old.view.number);
+        }
+    }
 }
 
 /// A transaction that was committed.
@@ -56,6 +85,7 @@ impl Decisions {
     fn insert(&mut self, stamp: Stamp, decided: Decided) {
         self.sum.add(&row(stamp, decided.op));
         self.by_op.insert(decided.op, stamp);
+        *self.by_client.entry(decided.op.client).or_default() += 1;
         self.all.insert(stamp, decided);
     }
 
@@ -63,14 +93,32 @@ impl Decisions {
         if let Some(stamp) = self.by_op.remove(&op) {
             self.all.remove(&stamp);
             self.sum.remove(&row(stamp, op));
+            if let Some(count) = self.by_client.get_mut(&op.client) {
+                *count -= 1;
+                if *count == 0 {
+                    self.by_client.remove(&op.client);
+                }
+            }
         }
     }
 
     /// A space is gone for good: nothing is told to it any more.
     pub(super) fn forget_space(&mut self, space: SpaceId) {
-        self.all.values_mut().for_each(|decided| decided.parts.retain(|part| part.space != space));
+        for decided in self.all.values_mut() {
+            let parts = decided.parts.len();
+            decided.parts.retain(|part| part.space != space);
+            if decided.parts.len() < parts {
+                self.dropped.add(decided.op);
+            }
+        }
         let done = self.all.values().filter(|decided| decided.parts.is_empty()).map(|decided| decided.op);
         done.collect::<Vec<_>>().into_iter().for_each(|op| self.forget(op));
+    }
+
+    /// Says whether the transaction may have been committed though there is no decision about it: a space
+    /// that was to be told was forgotten.
+    pub fn may_be_dropped(&self, op: OpId) -> bool {
+        self.dropped.set.contains(&op) || op.view.number <= self.dropped.views_upto
     }
 
     /// Says whether a part of the space is not known to be settled.
@@ -80,7 +128,7 @@ impl Decisions {
 
     /// The number of decisions that a client has asked for.
     pub fn count_of(&self, client: ClientId) -> usize {
-        self.all.values().filter(|decided| decided.op.client == client).count()
+        self.by_client.get(&client).copied().unwrap_or(0)
     }
 
     /// The decision about a transaction, and its stamp.
@@ -111,7 +159,12 @@ impl Decisions {
 
     /// For [`super::Replica::digest`].
     pub(super) fn digest(&self) -> u64 {
-        self.sum.value()
+        let mut sum = RowSum::default();
+        self.dropped.order.iter().for_each(|op| sum.add(&row(Stamp::ZERO, *op)));
+        if self.dropped.views_upto > 0 {
+            sum.add(&[self.dropped.views_upto.into()]);
+        }
+        self.sum.value() ^ sum.value()
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
@@ -123,6 +176,9 @@ impl Decisions {
             Vec::put(&decided.parts, out);
             decided.seen.encode(out);
         }
+        out.put_u32(self.dropped.views_upto);
+        out.put_u32(self.dropped.order.len() as u32);
+        self.dropped.order.iter().for_each(|op| OpId::put(op, out));
     }
 
     pub(super) fn take(r: &mut Reader<'_>) -> Result<Decisions, DecodeError> {
@@ -131,6 +187,10 @@ impl Decisions {
             let (stamp, op, view) = (Stamp(r.u64()?), entry::op(r)?, ViewId::decode(r)?);
             let decided = Decided { op, view, parts: Vec::take(r, "parts")?, seen: Vector::decode(r)? };
             decisions.insert(stamp, decided);
+        }
+        decisions.dropped.views_upto = r.u32()?;
+        for _ in 0..r.count(26, "dropped decisions")? {
+            decisions.dropped.add(entry::op(r)?);
         }
         Ok(decisions)
     }
@@ -145,6 +205,23 @@ mod tests {
     use super::*;
     use crate::replica::entry::{Head, Logged};
     use tercel_wire::message::CommitEffects;
+
+    #[test]
+    fn ids_of_forgotten_spaces_are_bounded() {
+        let op =
+            |n: usize| OpId { client: ClientId(1), slot: 0, seq: n as u64, view: ViewId::new(n as u32, 1) };
+        let mut dropped = Dropped::default();
+        (1..=limits::DECISIONS_MAX + 1).for_each(|n| dropped.add(op(n)));
+        let decisions = Decisions { dropped, ..Decisions::default() };
+        assert_eq!(decisions.dropped.order.len(), limits::DECISIONS_MAX);
+        assert!(decisions.may_be_dropped(op(1)) && decisions.may_be_dropped(op(2)));
+        assert!(!decisions.may_be_dropped(op(limits::DECISIONS_MAX + 2)));
+        let mut bytes = Vec::new();
+        decisions.put(&mut bytes);
+        let back = Decisions::take(&mut Reader::new(&bytes)).unwrap();
+        assert_eq!(back.digest(), decisions.digest());
+        assert!(back.may_be_dropped(op(1)) && back.may_be_dropped(op(2)));
+    }
 
     #[test]
     fn decisions_are_kept_until_they_are_forgotten() {

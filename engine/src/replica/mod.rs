@@ -240,12 +240,12 @@ impl Replica {
                 }
                 Applied { changed: vec![class::ROOT_HEAD], ..Applied::default() }
             }
-            Entry::View { kept, .. } => {
+            Entry::View { kept, lost } => {
                 // A new view knows nothing of what its predecessor was about to commit.
                 self.forget_pieces(objects);
                 self.forget_condemned(objects);
                 if is_new {
-                    self.views.begin(view, *kept);
+                    self.views.begin(view, *kept, *lost);
                 }
                 Applied::default()
             }

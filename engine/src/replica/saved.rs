@@ -163,6 +163,7 @@ impl Replica {
             view.encode(out);
             out.put_u64(kept.0);
         }
+        out.put_u32(self.views.unsure());
     }
 
     fn put_answers(&self, out: &mut Vec<u8>) {
@@ -314,9 +315,9 @@ fn views(r: &mut Reader<'_>) -> Result<Views, DecodeError> {
         if view.number <= views.last().number {
             return Err(DecodeError::BadField("view"));
         }
-        views.begin(view, Stamp(r.u64()?));
+        views.begin(view, Stamp(r.u64()?), false);
     }
-    Ok(views)
+    Ok(views.with_unsure(r.u32()?))
 }
 
 /// The list of members, if there is one.
@@ -375,7 +376,7 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter()))
 }
 
-const STATE_VERSION: u16 = 8;
+const STATE_VERSION: u16 = 9;
 /// Where a head says how many rows of counts belong to it: after version, stamp and digest.
 const ROWS_AT: usize = 18;
 #[cfg(test)]

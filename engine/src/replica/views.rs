@@ -18,11 +18,17 @@ use crate::mutant;
 pub struct Views {
     /// The oldest first.
     list: VecDeque<(ViewId, Stamp)>,
+    /// The number of the last view that may have lost entries of those before it; 0 if none has.
+    unsure: u32,
 }
 
 impl Views {
-    /// A view begins. Beyond [`limits::VIEWS_MAX`] the oldest is forgotten: its clients begin anew.
-    pub fn begin(&mut self, view: ViewId, kept: Stamp) {
+    /// A view begins, which may have lost entries of those before it. Beyond [`limits::VIEWS_MAX`] the oldest
+    /// is forgotten: its clients begin anew.
+    pub fn begin(&mut self, view: ViewId, kept: Stamp, is_unsure: bool) {
+        if is_unsure {
+            self.unsure = view.number;
+        }
         self.list.push_back((view, kept));
         while self.list.len() > mutant::bound(limits::VIEWS_MAX, 6) {
             self.list.pop_front();
@@ -37,6 +43,21 @@ impl Views {
     /// Says whether the view is one of this history, as far as it is remembered.
     pub fn knows(&self, view: ViewId) -> bool {
         self.list.iter().any(|(v, _)| *v == view)
+    }
+
+    /// Says whether entries of a view may be missing in this history, so that what is not here may have been.
+    pub fn may_miss_of(&self, view: ViewId) -> bool {
+        view.number < self.unsure || !self.knows(view)
+    }
+
+    /// The number of the last view that may have lost entries of those before it; 0 if none has.
+    pub(super) fn unsure(&self) -> u32 {
+        self.unsure
+    }
+
+    /// Those that were saved, with the number of the last unsure one.
+    pub(super) fn with_unsure(self, unsure: u32) -> Views {
+        Views { unsure, ..self }
     }
 
     /// Says whether a client of `view` that received stamps up to `heard` may know something that is not in
@@ -59,6 +80,7 @@ impl Views {
         let number = self.last().number.max(view.number);
         self.list.clear();
         self.list.push_back((ViewId { number, ..view }, kept));
+        self.unsure = number;
     }
 
     /// Replaces all views by one, whatever its number: the numbers were used up, and the history goes on
@@ -72,6 +94,9 @@ impl Views {
     pub fn digest(&self) -> u64 {
         let mut sum = RowSum::default();
         self.list.iter().for_each(|(view, kept)| sum.add(&[view_word(*view), kept.0]));
+        if self.unsure > 0 {
+            sum.add(&[self.unsure.into()]);
+        }
         sum.value()
     }
 }
@@ -82,9 +107,9 @@ mod tests {
 
     fn three() -> Views {
         let mut views = Views::default();
-        views.begin(ViewId::new(1, 11), Stamp(0));
-        views.begin(ViewId::new(2, 22), Stamp(10));
-        views.begin(ViewId::new(3, 33), Stamp(15));
+        views.begin(ViewId::new(1, 11), Stamp(0), false);
+        views.begin(ViewId::new(2, 22), Stamp(10), false);
+        views.begin(ViewId::new(3, 33), Stamp(15), false);
         views
     }
 
@@ -107,10 +132,19 @@ mod tests {
     }
 
     #[test]
+    fn views_before_an_unsure_one_may_miss_entries() {
+        let mut views = three();
+        assert!(!views.may_miss_of(ViewId::new(1, 11)) && views.may_miss_of(ViewId::new(1, 12)));
+        views.begin(ViewId::new(4, 44), Stamp(15), true);
+        views.begin(ViewId::new(5, 55), Stamp(16), false);
+        assert!(views.may_miss_of(ViewId::new(3, 33)) && !views.may_miss_of(ViewId::new(4, 44)));
+    }
+
+    #[test]
     fn the_oldest_views_are_forgotten_beyond_the_bound() {
         let mut views = Views::default();
         for n in 1..=limits::VIEWS_MAX as u32 + 1 {
-            views.begin(ViewId::new(n, n), Stamp(n.into()));
+            views.begin(ViewId::new(n, n), Stamp(n.into()), false);
         }
         assert!(!views.knows(ViewId::new(1, 1)) && views.knows(ViewId::new(2, 2)));
         assert_eq!(views.iter().len(), limits::VIEWS_MAX);

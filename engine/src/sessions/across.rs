@@ -64,22 +64,33 @@ impl Sessions {
 
     /// A client asks to be answered once no prepare up to a stamp is unsettled.
     pub(super) fn await_settled(&mut self, asked: Asked, upto: Stamp, cx: &mut Cx) {
-        let of_conn = self.echoing.awaiting.iter().filter(|(other, _)| other.conn == asked.conn).count();
-        if of_conn >= limits::AWAITING_MAX || self.echoing.awaiting.len() >= limits::SESSIONS_MAX {
-            return cx.refuse(asked, Refusal::FULL, "too many clients wait for settlements at once");
+        let visible = cx.work.pages.visible();
+        if upto <= visible && cx.work.replica.prepares.is_settled(upto, visible) {
+            return self.tell_settled(asked, cx);
         }
-        self.echoing.awaiting.push((asked, upto));
-        self.answer_awaiting(cx);
+        let Some(session) = self.all.get_mut(&asked.conn) else { return };
+        if session.awaiting >= limits::AWAITING_MAX {
+            return cx.refuse(asked, Refusal::FULL, "this client waits for too many settlements at once");
+        }
+        session.awaiting += usize::from(self.echoing.awaiting.insert((upto, asked.conn, asked.call)));
+    }
+
+    fn tell_settled(&mut self, asked: Asked, cx: &mut Cx) {
+        self.stream_to(asked.conn, cx);
+        cx.answer(asked, &FromServer::SettledUpto(Nothing));
     }
 
     /// Answers those for which nothing is unsettled any more.
     pub(super) fn answer_awaiting(&mut self, cx: &mut Cx) {
         let visible = cx.work.pages.visible();
-        let is_settled = |upto: Stamp| upto <= visible && cx.work.replica.prepares.is_settled(upto, visible);
-        let settled: Vec<_> = self.echoing.awaiting.extract_if(.., |(_, upto)| is_settled(*upto)).collect();
-        for (asked, _) in settled {
-            self.stream_to(asked.conn, cx);
-            cx.answer(asked, &FromServer::SettledUpto(Nothing));
+        // What is settled up to a stamp is so up to each before it.
+        while let Some((upto, conn, call)) = self.echoing.awaiting.first().copied()
+            && upto <= visible
+            && cx.work.replica.prepares.is_settled(upto, visible)
+        {
+            self.echoing.awaiting.pop_first();
+            self.all.get_mut(&conn).into_iter().for_each(|session| session.awaiting -= 1);
+            self.tell_settled(Asked { conn, call }, cx);
         }
     }
 }

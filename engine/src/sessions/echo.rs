@@ -6,6 +6,8 @@
 //! and echoes once it has the stamp that the leader names. The invariant: an echo is sent after the stream up
 //! to what was visible when the sequencer was asked.
 
+use std::collections::BTreeSet;
+
 use tercel_wire::frame::Kind;
 use tercel_wire::id::Stamp;
 use tercel_wire::message::{Ping, Pong, Refusal};
@@ -13,6 +15,7 @@ use tercel_wire::token::Token;
 
 use super::upstream::keepalive_us;
 use super::{Cx, Sessions, inside};
+use crate::effect::Conn;
 use crate::error::Error;
 use crate::leader::Asked;
 use crate::mutant::{Rule, dropped};
@@ -32,8 +35,9 @@ pub(super) struct Echoing {
     next: Vec<Asked>,
     /// The sequencer has confirmed that this node leads, then; echoes wait until this stamp is visible.
     confirmed: Option<(Stamp, Now)>,
-    /// Other questions, which wait until no prepare up to a stamp is unsettled.
-    pub awaiting: Vec<(Asked, Stamp)>,
+    /// Other questions, which wait until no prepare up to a stamp is unsettled: by stamp, connection and
+    /// call. Each connection has at most [`AWAITING_MAX`](crate::limits::AWAITING_MAX).
+    pub awaiting: BTreeSet<(Stamp, Conn, u64)>,
 }
 
 impl Echoing {
@@ -83,10 +87,19 @@ impl Sessions {
             None => self.echoing.next.push(asked),
         }
         self.confirm(cx);
-        // Clients give up a silent leader before a part that waits for another space is settled.
-        if cx.leader.is_some() && !self.echoing.is_checking && self.is_unsettled(cx) {
-            (self.echoing.number, self.echoing.is_checking) = (self.echoing.number + 1, true);
-            cx.work.sequence(order::Input::Confirm(self.echoing.number));
+        // Clients give up a silent server before a part that waits for another space is settled, or before a
+        // slow disk has what was ordered.
+        if !self.echoing.next.iter().any(|next| next.conn == asked.conn) {
+            return;
+        }
+        match cx.leader {
+            Some(_) if !self.echoing.is_checking && self.echoing.confirmed.is_some() => {
+                (self.echoing.number, self.echoing.is_checking) = (self.echoing.number + 1, true);
+                cx.work.sequence(order::Input::Confirm(self.echoing.number));
+            }
+            Some(_) => {}
+            None if self.is_cut_off(cx) => {}
+            None => self.show_life(asked.conn, cx),
         }
     }
 
@@ -105,13 +118,24 @@ impl Sessions {
         }
     }
 
-    /// The leader is not reached: says so to all that ask. Those that ask again wait for the next time.
-    pub(super) fn refuse_questions(&mut self, cx: &mut Cx) {
+    /// The leader is not reached, or cannot say how far the space is: tells all that ask. Those that ask
+    /// again wait for the next time.
+    pub(super) fn refuse_questions(&mut self, text: &str, cx: &mut Cx) {
         self.echoing.ask_again();
-        let text = self.upstreams.line.cut_off(cx.work.now);
         for asked in self.echoing.next.extract_if(.., |asked| asked.conn != inside::CONN) {
-            cx.refuse(asked, Refusal::Unavailable, text.clone());
+            cx.refuse(asked, Refusal::Unavailable, text);
         }
+    }
+
+    /// Shows all clients that wait for an echo that this server lives, and does not know of another leader.
+    pub(super) fn show_life_to_waiting(&mut self, cx: &mut Cx) {
+        let waiting = self.echoing.under_way.iter().chain(&self.echoing.next);
+        waiting.for_each(|asked| self.show_life(asked.conn, cx));
+    }
+
+    /// The number of the confirmation that is under way.
+    pub(super) fn number(&self) -> u64 {
+        self.echoing.number
     }
 
     /// The sequencer says that this node still led when it was asked, and that everything up to `stamp` was
@@ -124,9 +148,8 @@ impl Sessions {
             self.echoing.confirmed = Some((stamp, cx.work.now));
             self.echo(cx);
         }
-        if self.is_unsettled(cx) {
-            let waiting = self.echoing.under_way.iter().chain(&self.echoing.next);
-            waiting.for_each(|asked| self.show_life(asked.conn, cx));
+        if self.echoing.confirmed.is_some() {
+            self.show_life_to_waiting(cx);
         }
     }
 
@@ -172,10 +195,7 @@ impl Sessions {
             ),
             None => "a transaction over several spaces is being settled: try again".into(),
         };
-        self.echoing.ask_again();
-        for asked in self.echoing.next.extract_if(.., |asked| asked.conn != inside::CONN) {
-            cx.refuse(asked, Refusal::Unavailable, text.clone());
-        }
+        self.refuse_questions(&text, cx);
         self.confirm(cx);
     }
 

@@ -263,7 +263,9 @@ impl Sessions {
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
         self.calls.drop_conn(conn);
-        self.echoing.awaiting.retain(|(asked, _)| asked.conn != conn);
+        if session.awaiting > 0 {
+            self.echoing.awaiting.retain(|(_, of, _)| *of != conn);
+        }
         cx.work.pages.reads.forget(conn);
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {

@@ -34,6 +34,8 @@ pub(super) struct Session {
     pub parts: Parts,
     /// Fetches that wait for their page.
     pub fetches: usize,
+    /// Questions that wait for settlements.
+    pub awaiting: usize,
     /// It says that it is of a member or an operator.
     pub opening: Option<Opening>,
     /// May it do what operators and members do?
@@ -127,6 +129,7 @@ impl Session {
             news: News { sent: visible, changes: Vec::new(), ack: false },
             parts: Parts::default(),
             fetches: 0,
+            awaiting: 0,
             opening: None,
             trust: Trust::Unknown,
         }

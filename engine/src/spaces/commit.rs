@@ -159,9 +159,10 @@ impl Phases<'_, '_> {
     /// Notifies those that have prepared of the end.
     fn settle(&self, seen: Option<&Vector>) {
         for part in &self.parts {
-            if let Some(Token { stamp: prepared, .. }) = part.prepared {
+            if let Some(Token { stamp: prepared, view, .. }) = part.prepared {
                 let (of, coordinator) = (self.coordinator.op, self.coordinator.space);
-                part.tx.settle(&Settle { of, coordinator, prepared, seen: seen.cloned() });
+                let (seen, view) = (seen.cloned(), Some(view));
+                part.tx.settle(&Settle { of, coordinator, prepared, seen, view });
             }
         }
     }

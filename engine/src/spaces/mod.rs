@@ -410,8 +410,10 @@ impl<'s> Session<'s> {
         self.close(None, &within)?;
         let mut needs = self.seen.borrow().clone();
         options.at_least.iter().for_each(|token| needs.join(&Vector::of(*token)));
-        let (mut touched, mut conflict) = (Vec::new(), Error::Conflict(None));
-        for attempt in 0..limits::RUN_ATTEMPTS_MAX {
+        let (mut touched, mut seen) = (Vec::new(), Vec::new());
+        let (mut attempt, mut retries, mut same_since) = (0, 0u32, self.now());
+        loop {
+            let (mut conflict, mut is_refused) = (Error::Conflict(None), false);
             let transactions = self.spaces.iter().map(|_| OnceCell::new()).collect();
             let noted = vec![Cell::new(None); self.spaces.len()];
             let needed = RefCell::new(needs);
@@ -424,6 +426,11 @@ impl<'s> Session<'s> {
             let returned = body(&cut);
             let (tokens, together) = cut.judge()?;
             touched = tokens.iter().map(|(at, _)| *at).collect();
+            // As of `txn::run`: an attempt in the same states fails again, so it does not count.
+            if attempt == 0 || seen != tokens {
+                (attempt, same_since) = (attempt + 1, self.now());
+                seen.clone_from(&tokens);
+            }
             // A body that saw states which hold no longer may have failed for that alone.
             let is_doubtful = returned.is_err() && cut.is_stale()?;
             match returned {
@@ -431,7 +438,7 @@ impl<'s> Session<'s> {
                 _ if !together || is_doubtful => {}
                 Ok(value) if cut.has_written() => match cut.commit(&tokens) {
                     Ok(()) => return Ok(value),
-                    Err(e) if e.is_retryable() => conflict = e,
+                    Err(e) if e.is_retryable() => (conflict, is_refused) = (e, true),
                     Err(e) => return Err(e),
                 },
                 returned if cut.is_of_one_moment()? => {
@@ -440,12 +447,36 @@ impl<'s> Session<'s> {
                 }
                 _ => {}
             }
-            needs = cut.needs.into_inner();
-            if let Some((_, port)) = self.spaces.first() {
-                port.back_off(BACK_OFF_US << attempt.min(8));
+            let Cut { needs: needed, transactions, .. } = cut;
+            needs = needed.into_inner();
+            drop(transactions);
+            retries += 1;
+            if is_refused && retries > 1 {
+                self.await_settled(&seen, &within);
             }
+            let is_late = within.left_us() == Some(0)
+                || self.now().since_us(same_since) > limits::RUN_SAME_US
+                || attempt >= limits::RUN_ATTEMPTS_MAX
+                || retries >= limits::RUN_RETRIES_MAX;
+            let (Some((_, port)), false) = (self.spaces.first(), is_late) else { return Err(conflict) };
+            port.back_off(BACK_OFF_US << retries.min(8));
         }
-        Err(conflict)
+    }
+
+    /// The time by the clock of the first space.
+    fn now(&self) -> Now {
+        self.spaces.first().map_or(Now(0), |(_, port)| port.now())
+    }
+
+    /// Waits for a bounded time until no part of a transaction up to some states is unsettled: one may have
+    /// been in the way, and nothing gets past it before. Why that fails is for the next attempt to find.
+    fn await_settled(&self, states: &[(usize, Token)], within: &Within<'_>) {
+        for (at, state) in states {
+            let port = self.spaces[*at].1;
+            let bound = port.now().plus_us(limits::RUN_SAME_US);
+            let until = within.until(port).map_or(bound, |until| until.min(bound));
+            _ = txn::settled_from(port, Some(until), state.stamp, *state);
+        }
     }
 }
 

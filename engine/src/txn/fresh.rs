@@ -54,6 +54,8 @@ pub struct Begin {
     question: Option<u64>,
     /// The call that asked whether the token is of the space's history.
     pub(crate) token_call: Option<u64>,
+    /// The server's words on why it could not say how far the space is, when it was asked last.
+    pub(crate) told: Option<Error>,
 }
 
 impl Begin {
@@ -66,6 +68,7 @@ impl Begin {
             patient: options.timeout.is_some(),
             question: None,
             token_call: None,
+            told: None,
         }
     }
 
@@ -81,6 +84,9 @@ impl Begin {
 
     /// Why it has not begun in time.
     pub(crate) fn is_late(&self) -> Error {
+        if let Some(told) = &self.told {
+            return told.clone();
+        }
         Error::Unavailable(match self.at_least {
             Some(token) => format!("the server did not show state {token} in time: it may be far behind"),
             None => "the server did not say in time how new its state is".into(),

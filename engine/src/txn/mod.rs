@@ -30,7 +30,7 @@ use tercel_wire::layout::Layout;
 use tercel_wire::record::Ref;
 use tercel_wire::token::Token;
 
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::limits;
 use crate::table::{Map, Set};
 use crate::time::Now;
@@ -376,7 +376,7 @@ fn attempts<R, E: From<Error>>(
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     let mut same_since = port.now();
     loop {
-        let tx = Tx::begin_until(port, &options, until)?;
+        let tx = begin_in_turn(port, &options, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
         // the same snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();
@@ -411,6 +411,22 @@ fn attempts<R, E: From<Error>>(
             return Err(conflict);
         }
         port.back_off(BACK_OFF_US << retries.min(8));
+    }
+}
+
+/// Begins a transaction; while as many are open as the home takes, waits until one of them has ended. One
+/// that waits longer than [`limits::RUN_SAME_US`] is told `Full`: those that are open may wait for it.
+fn begin_in_turn<'c>(port: &'c dyn Port, options: &Options, until: Option<Now>) -> Result<Tx<'c>, Error> {
+    let (since, mut tries) = (port.now(), 0u32);
+    loop {
+        let begun = Tx::begin_until(port, options, until);
+        let now = port.now();
+        let is_late = until.is_some_and(|until| now >= until) || now.since_us(since) > limits::RUN_SAME_US;
+        if is_late || !matches!(begun, Err(Error::Full(Bound::Transactions))) {
+            return begun;
+        }
+        port.back_off(BACK_OFF_US << tries.min(5));
+        tries += 1;
     }
 }
 

@@ -2,15 +2,18 @@
 //! meanwhile, what a restart keeps, and what is asked of the other spaces.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes, recovery, refused};
-use tercel_engine::limits::{HELD_US, PREPARES_CLIENT_MAX};
-use tercel_engine::server::{Conn, Consult, Consulted, Input, Recovery, ServerConfig};
+use tercel_engine::limits::{AWAITING_MAX, HELD_US, PREPARES_CLIENT_MAX};
+use tercel_engine::order::Sealed;
+use tercel_engine::replica::entry::Entry;
+use tercel_engine::server::{CollectConfig, Conn, Consult, Consulted, Input, Recovery, ServerConfig};
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{
-    AwaitSettled, Decide, Decided, Decision, Depend, Inquire, Limit, Ping, Prepare, Prepared, Refusal,
-    Settle, Write,
+    AwaitSettled, Collect, Decide, Decided, Decision, Depend, Inquire, Limit, Ping, Prepare, Prepared,
+    Refusal, Settle, Write,
 };
 use tercel_wire::vector::{Seen, Vector};
 
@@ -75,7 +78,7 @@ impl Space {
 
     fn settle(&mut self, of: u64, prepared: Stamp, is_committed: bool) -> Said {
         let seen = is_committed.then(decided_there);
-        let settle = Settle { of: transaction(of), coordinator: OTHER, prepared, seen };
+        let settle = Settle { of: transaction(of), coordinator: OTHER, prepared, seen, view: None };
         let mut said = self.hand.send(A, Kind::Settle, |o| settle.encode(o));
         said.extend(self.hand.sync());
         said
@@ -266,19 +269,19 @@ fn decision_is_told_until_parts_are_settled() {
     assert_eq!(inquire(&mut s).decision, Decision::Pending, "it is not durable yet");
     said.extend(s.hand.sync());
     let [Ok(decided)] = outcomes(&said)[..] else { panic!("{said:?}") };
+    assert!(s.hand.consults.is_empty(), "the client tells it first");
     let told = inquire(&mut s);
     let seen = told.seen.get(SpaceId(1)).map(|seen| seen.at);
     assert_eq!((told.decision, seen), (Decision::Committed, Some(decided)));
     let mut s = s.restarted();
     assert_eq!(inquire(&mut s), told);
-    assert!(s.hand.consults.is_empty(), "the client tells it first");
-    s.pass(500_000);
+    s.pass(1);
     let consult = s.hand.consults.pop().expect("the participant is told");
     let Consult::Settle { participant, settle } = &consult else { panic!("{consult:?}") };
     assert_eq!((*participant, settle.prepared, settle.seen.as_ref()), (OTHER, Stamp(30), Some(&told.seen)));
     // It is told again if it was not reached.
     s.hand.input(Input::Consulted(s.hand.view(), consult.clone(), Consulted::Failed("gone".into())));
-    s.pass(999_999);
+    s.pass(9_999);
     assert!(s.hand.consults.is_empty());
     s.pass(1);
     assert_eq!(s.hand.consults.pop().as_ref(), Some(&consult));
@@ -298,7 +301,7 @@ fn participant_asks_what_became_of_its_part() {
         let mut s = space();
         let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
         let mut s = s.restarted();
-        s.pass(2_000_000);
+        s.pass(1);
         let consult = s.hand.consults.pop().expect("the coordinator is asked");
         assert_eq!(consult, Consult::Inquire { coordinator: OTHER, of: transaction(1), prepared });
         s.hand.input(Input::Consulted(s.hand.view(), consult, Consulted::Decided(decision, seen)));
@@ -420,7 +423,7 @@ fn settlement_waits_for_room_among_dependencies() {
     s.hand.send(A, Kind::Depend, |o| Depend { on: spaces(0..60) }.encode(o));
     s.hand.sync();
     let seen = Some(spaces(60..70));
-    let settle = Settle { of: transaction(1), coordinator: OTHER, prepared, seen };
+    let settle = Settle { of: transaction(1), coordinator: OTHER, prepared, seen, view: None };
     s.hand.send(A, Kind::Settle, |o| settle.encode(o));
     s.hand.sync();
     assert_eq!((s.value(s.x), s.hand.stat("prepared")), (Some(1), 1));
@@ -447,4 +450,313 @@ fn parts_of_one_client_are_bounded() {
     s.hand.sync();
     s.seq = 600;
     assert_eq!(s.prepare(9_999, &[], &[]), Err(Refusal::Full(Limit::Buffer)));
+}
+
+const THIRD: SpaceId = SpaceId(98);
+
+fn inquire_of(s: &mut Space, of: OpId) -> Decided {
+    let said = s.hand.send(B, Kind::Inquire, |o| Inquire { of }.encode(o));
+    let (.., body) = said.iter().find(|(_, kind, ..)| *kind == Kind::Decided).expect("decided");
+    Decided::decode(body).unwrap()
+}
+
+/// Decides a transaction of this operation with parts in these spaces, durably.
+fn decide_with(s: &mut Space, op: OpId, spaces: &[SpaceId]) -> Said {
+    let bytes = s.effects(&[], &[(s.x, false, 7)]);
+    let part = |space: &SpaceId| Prepared { space: *space, view: op.view, at: Stamp(30), writes: true };
+    let parts = spaces.iter().map(part).collect();
+    let decide = Decide { op, parts, seen: Vector::default(), bytes: &bytes };
+    let mut said = s.hand.send(A, Kind::Decide, |o| decide.encode(o));
+    said.extend(s.hand.sync());
+    assert!(matches!(outcomes(&said)[..], [Ok(_)]), "{said:?}");
+    said
+}
+
+fn forget(s: &mut Space, space: SpaceId) {
+    s.hand.send(A, Kind::Depend, |o| Depend { on: Vector::forgetting(space) }.encode(o));
+    s.hand.sync();
+}
+
+/// The server of this log, of which everything before a view may be of another history.
+fn recovered(log: &[Sealed], view_first: u32) -> Hand {
+    let config = ServerConfig { view_first, ..ServerConfig::default() };
+    let mut recovery = Recovery::new(config, SpaceId(1), None, 0).unwrap();
+    log.iter().for_each(|e| recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap());
+    Hand::greeted(recovery, log.to_vec())
+}
+
+/// The server of this log, behind a view that may have lost entries.
+fn unsure(log: &[Sealed]) -> Hand {
+    let (mut log, view) = (log.to_vec(), Entry::View { kept: log.last().unwrap().stamp, lost: true });
+    let last = log.last().unwrap();
+    log.push(Sealed {
+        stamp: Stamp(last.stamp.0 + 1),
+        view: ViewId::new(last.view.number + 1, 77),
+        kind: view.kind(),
+        payload: Arc::new(view.encode()),
+    });
+    recovered(&log, 0)
+}
+
+fn status(s: &mut Space) -> String {
+    let said = s.hand.send(B, Kind::Stat, |_| ());
+    String::from_utf8(said[0].3.clone()).unwrap()
+}
+
+#[test]
+fn part_whose_client_left_is_asked_about() {
+    let mut s = space();
+    let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    s.pass(100_000);
+    assert!(s.hand.consults.is_empty(), "its client may bring the end");
+    s.hand.input(Input::Disconnected(A));
+    s.pass(1);
+    let asked = Consult::Inquire { coordinator: OTHER, of: transaction(1), prepared };
+    assert_eq!(s.hand.consults, [asked]);
+}
+
+#[test]
+fn decision_whose_client_left_is_told() {
+    let mut s = space();
+    let op = s.op(5);
+    decide_with(&mut s, op, &[OTHER]);
+    s.hand.input(Input::Disconnected(A));
+    s.pass(1);
+    assert!(matches!(s.hand.consults[..], [Consult::Settle { participant: OTHER, .. }]));
+}
+
+#[test]
+fn unanswered_question_comes_after_growing_pauses() {
+    let mut s = space();
+    s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    s.hand.input(Input::Disconnected(A));
+    let mut pauses = Vec::new();
+    s.pass(1);
+    for _ in 0..10 {
+        let consult = s.hand.consults.pop().expect("it is asked");
+        s.hand.input(Input::Consulted(s.hand.view(), consult, Consulted::Failed("gone".into())));
+        let asked = s.hand.now;
+        while s.hand.consults.is_empty() {
+            s.pass(10_000);
+        }
+        pauses.push(s.hand.now.since_us(asked) / 1_000);
+    }
+    assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1_280, 2_000, 2_000]);
+}
+
+#[test]
+fn decision_of_forgotten_space_is_known_to_nobody() {
+    for is_over in [false, true] {
+        let mut s = space();
+        let op = s.op(5);
+        decide_with(&mut s, op, &[OTHER]);
+        assert_eq!(inquire_of(&mut s, op).decision, Decision::Committed);
+        forget(&mut s, OTHER);
+        assert_eq!(inquire_of(&mut s, op).decision, Decision::Unknown);
+        if is_over {
+            s.hand.send(A, Kind::Bye, |_| ());
+        } else {
+            let bytes = s.effects(&[], &[(s.y, false, 9)]);
+            let next = OpId { seq: op.seq + 1, ..op };
+            s.hand.commit(A, next, &Work::decode(&bytes).unwrap());
+        }
+        s.hand.sync();
+        assert_eq!(inquire_of(&mut s, op).decision, Decision::Unknown);
+        let mut s = s.restarted();
+        assert_eq!(inquire_of(&mut s, op).decision, Decision::Unknown, "the next server");
+    }
+}
+
+#[test]
+fn forgotten_space_makes_room_for_decisions() {
+    let mut s = space();
+    let op = s.op(5);
+    decide_with(&mut s, op, &[OTHER, THIRD]);
+    s.pass(500_000);
+    for consult in std::mem::take(&mut s.hand.consults) {
+        let answer = match consult.space() {
+            OTHER => Consulted::Settled,
+            _ => Consulted::Failed("gone".into()),
+        };
+        s.hand.input(Input::Consulted(s.hand.view(), consult, answer));
+    }
+    assert_eq!(s.hand.stat("decided"), 1);
+    forget(&mut s, THIRD);
+    assert_eq!(s.hand.stat("decided"), 0);
+    assert_eq!(inquire_of(&mut s, op).decision, Decision::Unknown);
+}
+
+#[test]
+fn settlement_by_hand_clears_what_was_unreached() {
+    let mut s = space();
+    let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    s.pass(2_000_000);
+    let consult = s.hand.consults.pop().unwrap();
+    let failed = Consulted::Failed("space 63 is not reached".into());
+    s.hand.input(Input::Consulted(s.hand.view(), consult, failed));
+    assert!(status(&mut s).contains("space 63 is not reached"));
+    s.settle(1, prepared, false);
+    assert!(status(&mut s).contains("\"unreached\":\"\""), "{}", status(&mut s));
+}
+
+#[test]
+fn lost_prepare_is_not_called_settled() {
+    let mut s = space();
+    let log = s.hand.log.clone();
+    let view = s.hand.view();
+    let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    // The space was put back to before, and went on beyond the stamp.
+    let mut s = Space { hand: recovered(&log, 0), ..s };
+    (0..5).for_each(|n| _ = s.commit(5, &[], &[(s.y, false, n)]));
+    assert!(s.hand.server.visible() > prepared);
+    let settle = |view| Settle {
+        of: transaction(1),
+        coordinator: OTHER,
+        prepared,
+        seen: Some(decided_there()),
+        view: Some(view),
+    };
+    let said = s.hand.send(A, Kind::Settle, |o| settle(view).encode(o));
+    let (reason, text) = refused(&said).expect("it is refused");
+    assert_eq!(reason, Refusal::OtherHistory);
+    assert!(text.contains("is not in the history") && text.contains("`tercel forget`"), "{text}");
+    // What this history has and has settled is.
+    let kept = s.hand.view();
+    assert!(has(&s.hand.send(A, Kind::Settle, |o| settle(kept).encode(o)), Kind::Settled));
+}
+
+#[test]
+fn decision_possibly_lost_is_known_to_nobody() {
+    let mut s = space();
+    let before = s.hand.log.clone();
+    let op = s.op(5);
+    decide_with(&mut s, op, &[OTHER]);
+    let mut s = Space { hand: unsure(&before), ..s };
+    assert_eq!(inquire_of(&mut s, op).decision, Decision::Unknown);
+    // What is undecided in its own view never will be.
+    let later = s.op(5);
+    assert_eq!(inquire_of(&mut s, later).decision, Decision::Aborted);
+}
+
+#[test]
+fn part_possibly_settled_waits_for_an_operator() {
+    let mut s = space();
+    let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
+    let mut s = Space { hand: unsure(&s.hand.log), ..s };
+    s.pass(1);
+    let consult = s.hand.consults.pop().expect("the decision may be known");
+    let aborted = Consulted::Decided(Decision::Aborted, Vector::default());
+    s.hand.input(Input::Consulted(s.hand.view(), consult, aborted));
+    s.hand.sync();
+    assert_eq!(s.hand.stat("prepared"), 1);
+    assert!(status(&mut s).contains("an operator decides"), "{}", status(&mut s));
+    s.settle(1, prepared, true);
+    assert_eq!((s.value(s.x), s.hand.stat("prepared")), (Some(7), 0));
+}
+
+#[test]
+fn inquiry_about_a_stranger_spends_its_id_alone() {
+    let mut s = space();
+    let of = OpId { client: ClientId(9), slot: 40, seq: 1, view: s.hand.view() };
+    assert_eq!(inquire_of(&mut s, of).decision, Decision::Aborted);
+    s.hand.greet(Conn(9), 9, 1);
+    let bytes = s.effects(&[], &[(s.x, false, 9)]);
+    let work = Work::decode(&bytes).unwrap();
+    assert_eq!(outcomes(&s.hand.commit(Conn(9), of, &work)), [Err(Refusal::NotExecuted)]);
+    let mut said = s.hand.commit(Conn(9), OpId { slot: 41, ..of }, &work);
+    said.extend(s.hand.sync());
+    assert!(matches!(outcomes(&said)[..], [Ok(_)]), "{said:?}");
+}
+
+#[test]
+fn inquiry_spends_one_id_of_a_slot() {
+    let mut s = space();
+    let of = OpId { client: ClientId(5), slot: 40, seq: u64::MAX, view: s.hand.view() };
+    assert_eq!(inquire_of(&mut s, of).decision, Decision::Aborted);
+    assert_eq!(inquire_of(&mut s, OpId { seq: 2, ..of }).decision, Decision::Aborted);
+    let commit = |s: &mut Space, seq| {
+        let bytes = s.effects(&[], &[(s.x, false, 9)]);
+        let mut said = s.hand.commit(A, OpId { seq, ..of }, &Work::decode(&bytes).unwrap());
+        said.extend(s.hand.sync());
+        outcomes(&said)[0]
+    };
+    assert!(commit(&mut s, 1).is_ok());
+    assert_eq!(commit(&mut s, 2), Err(Refusal::NotExecuted));
+    assert!(commit(&mut s, 3).is_ok());
+    // Those that cannot be noted are not called undecided.
+    let invented = (100..200).map(|seq| inquire_of(&mut s, OpId { seq, ..of }).decision);
+    let aborted = invented.filter(|decision| *decision == Decision::Aborted).count();
+    assert!(aborted < 20, "{aborted}");
+}
+
+#[test]
+fn settled_stamp_is_told_though_many_wait() {
+    let mut s = space();
+    for n in 0..1_024 {
+        let conn = Conn(100 + n);
+        s.hand.greet(conn, 1_000 + n, 1);
+        for i in 0..AWAITING_MAX as u64 {
+            let wait = AwaitSettled { upto: Stamp((1 << 61) + i) };
+            let said = s.hand.send(conn, Kind::AwaitSettled, |o| wait.encode(o));
+            assert!(refused(&said).is_none());
+        }
+    }
+    for conn in [Conn(100), B] {
+        let said = s.hand.send(conn, Kind::AwaitSettled, |o| AwaitSettled { upto: Stamp(1) }.encode(o));
+        assert!(has(&said, Kind::SettledUpto), "{said:?}");
+    }
+    let said =
+        s.hand.send(Conn(100), Kind::AwaitSettled, |o| AwaitSettled { upto: Stamp(1 << 62) }.encode(o));
+    assert!(refused(&said).is_some(), "a connection has its own bound");
+}
+
+#[test]
+fn restored_space_tells_its_decisions() {
+    let mut s = space();
+    let (op, undecided) = (s.op(5), s.op(5));
+    decide_with(&mut s, op, &[OTHER]);
+    let before = inquire_of(&mut s, op);
+    let mut s = Space { hand: recovered(&s.hand.log, 5), ..s };
+    assert_eq!(inquire_of(&mut s, op), before);
+    assert_eq!(inquire_of(&mut s, undecided).decision, Decision::Unknown);
+    s.pass(1);
+    let consult = s.hand.consults.pop().expect("the participant is told");
+    s.hand.input(Input::Consulted(s.hand.view(), consult, Consulted::Settled));
+    s.hand.sync();
+    assert_eq!((s.hand.stat("decided"), inquire_of(&mut s, op).decision), (0, Decision::Unknown));
+}
+
+#[test]
+fn collection_keeps_what_a_part_names() {
+    for prepared_at in 0..6 {
+        let collect = CollectConfig { is_automatic: false, grace_ms: 1_000, ..CollectConfig::default() };
+        let config = ServerConfig { collect, ..ServerConfig::default() };
+        let mut hand = Hand::greeted(Recovery::new(config, SpaceId(1), None, 0).unwrap(), Vec::new());
+        let class = hand.define(A);
+        let page = hand.lease(A, 1)[0];
+        let [x, y] = [0, 1].map(|slot| Oref::new(page, slot).unwrap());
+        let mut s = Space { hand, class, x, y, seq: 0 };
+        s.commit(5, &[], &[(x, true, 1), (y, true, 2)]);
+        let new = Oref::new(s.hand.lease(A, 1)[0], 0).unwrap();
+        let mut prepared = None;
+        s.hand.send(B, Kind::Collect, |o| Collect { is_dry: false }.encode(o));
+        for round in 0..200 {
+            s.hand.sync();
+            if round == [0, 1, 3, 8, 15, 16][prepared_at] {
+                prepared = s.prepare(1, &[s.y], &[(s.x, false, 7), (new, true, 3)]).ok();
+            }
+            while let Some(read) = s.hand.reads.pop() {
+                s.hand.input(Input::Read(s.hand.view(), read, Ok(None)));
+            }
+            let last = s.hand.server.visible();
+            s.hand.acknowledge(A, last);
+            s.hand.acknowledge(B, last);
+            s.pass(100_000);
+        }
+        // Whatever the collection had freed before is refused; the rest is there until the settlement.
+        let Some(prepared) = prepared else { continue };
+        assert_eq!((s.value(s.x), s.value(s.y)), (Some(1), Some(2)), "{prepared_at}");
+        assert!(has(&s.settle(1, prepared, true), Kind::Settled));
+        assert_eq!((s.value(s.x), s.value(new)), (Some(7), Some(3)), "{prepared_at}");
+    }
 }

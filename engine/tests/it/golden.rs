@@ -137,8 +137,8 @@ fn entries_have_the_bytes_of_version_4() {
 }
 
 #[test]
-fn stored_state_has_the_bytes_of_version_8() {
-    let mut promised = Promises::read(include_str!("../golden/states_v8.txt"));
+fn stored_state_has_the_bytes_of_version_9() {
+    let mut promised = Promises::read(include_str!("../golden/states_v9.txt"));
     let mut state = Replica::new();
     let bytes = promised.keep("new", &state.encode());
     assert_eq!(Replica::decode(&bytes).unwrap().encode(), bytes);

@@ -64,7 +64,9 @@ pub struct ClientConfig {
     /// Set if the cache's own tables count against its bytes, as they do by default. Only comparisons turn it
     /// off.
     pub charge_table: bool,
-    /// Transactions that may be open at once, 64 by default. Each costs 8 bytes per 8 KiB of cache.
+    /// Transactions that may be open at once, 64 by default. Each costs 8 bytes per 8 KiB of cache. Beyond
+    /// them [`Client::run`] waits until one has ended, for ten seconds at most, and a begin is answered
+    /// `Full`.
     pub transactions_max: usize,
     /// Time for which a call waits for the server before it gives up, 30 s by default. Connecting takes at
     /// most 5 s.

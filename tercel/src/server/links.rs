@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
 use tercel_engine::server::{Consult, Consulted};
@@ -158,7 +158,7 @@ fn carry_all(peer: &Peer, space: &AtomicU64, questions: &Receiver<Arc<Question>>
             None => questions.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         link = match first {
-            Ok(first) => carry(peer, space, link, [first].into_iter().chain(questions.try_iter()).collect()),
+            Ok(first) => carry(peer, space, link, (first, questions)),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -171,19 +171,14 @@ fn carry(
     Peer { at, connect }: &Peer,
     space: &AtomicU64,
     link: Option<Box<dyn Link>>,
-    mut questions: Vec<Arc<Question>>,
+    (first, questions): (Arc<Question>, &Receiver<Arc<Question>>),
 ) -> Option<Box<dyn Link>> {
     let reached = link.map_or_else(|| connect(at), Ok).and_then(|link| Ok((space_of(link.port()?)?, link)));
     space.store(reached.as_ref().map_or(0, |(space, _)| space.0), Ordering::Relaxed);
     match reached {
-        Ok((space, link)) => {
-            let other = format!("it serves {:x}", space.0);
-            let elsewhere = questions.extract_if(.., |question| question.consult.space() != space);
-            elsewhere.for_each(|question| question.give_up(at, &other));
-            ask(&*link, at, &questions).then_some(link)
-        }
+        Ok((space, link)) => ask(&*link, (at, space), first, questions).then_some(link),
         Err(e) => {
-            questions.iter().for_each(|question| question.give_up(at, &e));
+            [first].into_iter().chain(questions.try_iter()).for_each(|question| question.give_up(at, &e));
             None
         }
     }
@@ -199,26 +194,54 @@ fn space_of(port: &dyn Port) -> Result<SpaceId, Error> {
     Ok(space)
 }
 
-/// Asks until all are answered. Says whether they were.
-fn ask(link: &dyn Link, at: &Addresses, questions: &[Arc<Question>]) -> bool {
-    let mut asking: Vec<(&Question, Option<u64>)> = questions.iter().map(|one| (&**one, None)).collect();
-    let asked = link.port().and_then(|port| {
-        port.drive(Some(port.now().plus(ANSWER_MAX)), &mut |home, _| {
-            asking.retain_mut(|(question, call)| match step(home, &question.consult, call) {
-                Some(answer) => {
-                    let space = question.consult.space().0;
-                    let failed = |e| Consulted::Failed(format!("space {space:x} refuses: {e}"));
+/// A question that waits for its answer.
+struct Asking {
+    question: Arc<Question>,
+    call: Option<u64>,
+    /// When it is given up.
+    until: Instant,
+}
+
+/// Asks until all are answered, those that come meanwhile as well: one may wait at its space for room or for
+/// a page. Says whether all were.
+fn ask(
+    link: &dyn Link,
+    (at, space): (&Addresses, SpaceId),
+    first: Arc<Question>,
+    questions: &Receiver<Arc<Question>>,
+) -> bool {
+    let mut asking: Vec<Asking> = Vec::new();
+    let mut next = Some(first);
+    loop {
+        let until = Instant::now() + ANSWER_MAX;
+        for question in next.take().into_iter().chain(questions.try_iter()) {
+            match question.consult.space() == space {
+                true => asking.push(Asking { question, call: None, until }),
+                false => question.give_up(at, &format!("it serves {:x}", space.0)),
+            }
+        }
+        let Some(first) = asking.first() else { return true };
+        let (begun, until) = (Instant::now(), first.until);
+        let asked = link.port().and_then(|port| {
+            let left = until.saturating_duration_since(begun).min(LOOK);
+            port.drive(Some(port.now().plus(left)), &mut |home, _| {
+                asking.retain_mut(|Asking { question, call, .. }| {
+                    let Some(answer) = step(home, &question.consult, call) else { return true };
+                    let failed = |e| Consulted::Failed(format!("space {:x} refuses: {e}", space.0));
                     question.answer(answer.unwrap_or_else(failed));
                     false
-                }
-                None => true,
-            });
-            if asking.is_empty() { Step::Done } else { Step::Wait }
-        })
-    });
-    let failed = asked.as_ref().err().into_iter();
-    failed.for_each(|e| asking.iter().for_each(|(question, _)| question.give_up(at, e)));
-    asked.is_ok()
+                });
+                if asking.is_empty() { Step::Done } else { Step::Wait }
+            })
+        });
+        let Err(e) = asked else { continue };
+        // A client that cannot wait at all says so at once.
+        let is_broken = begun.elapsed() < LOOK / 2;
+        if is_broken || Instant::now() >= until {
+            asking.iter().for_each(|asking| asking.question.give_up(at, &e));
+            return false;
+        }
+    }
 }
 
 /// Sends what is to be said to the space of a client, or looks for the answer.
@@ -246,6 +269,8 @@ pub(crate) fn step(
 
 /// The wait for a peer's answers. The machine asks again later.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// The time after which a thread that waits for answers looks for other questions.
+const LOOK: Duration = Duration::from_millis(5);
 /// Time after which a connection that is not used is closed.
 const DISUSE_MAX: Duration = Duration::from_secs(60);
 

@@ -388,6 +388,10 @@ fn advice(address: &Address, source: &std::io::Error) -> &'static str {
 /// # std::fs::remove_dir_all(&dir)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// One that is dropped stops, and the drop waits for its end: until the calls that are under way have
+/// returned, which in a task of an asynchronous runtime holds its thread up. [`Server::begin_stop`] waits for
+/// nothing.
 pub struct Server {
     handle: Handle<Post>,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
@@ -634,17 +638,26 @@ impl Server {
         self.join()
     }
 
+    /// Asks the server to stop as [`Server::stop`] does, and waits for nothing: for a task of an asynchronous
+    /// runtime, whose thread [`Server::stop`] and the drop of a server hold up until calls that are under way
+    /// have returned. The directory is free once the server has ended, which what it gives knows.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-begin-stop-{}", std::process::id()));
+    /// let server = tercel::Server::builder(&dir).start()?;
+    /// let stopping = server.begin_stop();
+    /// // Elsewhere, such as on a thread that may wait:
+    /// stopping.wait()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn begin_stop(mut self) -> Stopping {
+        store::post(&self.handle, Post::Stop);
+        Stopping(self.thread.take())
+    }
+
     fn join(&mut self) -> Result<(), ServerError> {
-        let Some(thread) = self.thread.take() else { return Ok(()) };
-        if thread.thread().id() == std::thread::current().id() {
-            let text =
-                "its own loop cannot wait for its end: it ends when the procedure or method has returned";
-            return Err(ServerError::Stopped(text.into()));
-        }
-        match thread.join() {
-            Ok(result) => result,
-            Err(panic) => Err(ServerError::Stopped(crate::panics::sentence("tercel-server", &*panic))),
-        }
+        self.thread.take().map_or(Ok(()), ended)
     }
 
     pub(crate) fn handle(&self) -> Handle<Post> {
@@ -656,6 +669,37 @@ impl Drop for Server {
     fn drop(&mut self) {
         store::post(&self.handle, Post::Stop);
         let _ = self.join();
+    }
+}
+
+/// A server that was asked to stop, see [`Server::begin_stop`]. Dropped, it waits for nothing.
+#[must_use = "the directory is free once the server has ended"]
+pub struct Stopping(Option<JoinHandle<Result<(), ServerError>>>);
+
+impl Stopping {
+    /// Says whether the server has ended.
+    pub fn is_over(&self) -> bool {
+        self.0.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until the server has ended.
+    ///
+    /// # Errors
+    /// As [`Server::stop`].
+    pub fn wait(self) -> Result<(), ServerError> {
+        self.0.map_or(Ok(()), ended)
+    }
+}
+
+/// Waits for the end of a server's thread.
+fn ended(thread: JoinHandle<Result<(), ServerError>>) -> Result<(), ServerError> {
+    if thread.thread().id() == std::thread::current().id() {
+        let text = "its own loop cannot wait for its end: it ends when the procedure or method has returned";
+        return Err(ServerError::Stopped(text.into()));
+    }
+    match thread.join() {
+        Ok(result) => result,
+        Err(panic) => Err(ServerError::Stopped(crate::panics::sentence("tercel-server", &*panic))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Parts of bodies, and bodies that several kinds have.
 
 use super::declare::{body, form, parts, words};
-use super::form::{Form, FromOne, ServiceSlot, numbered};
+use super::form::{Form, FromOne, ServiceSlot, Tail, numbered};
 use super::table::Stream;
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::id::{OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};
@@ -86,6 +86,9 @@ parts! {
         prepared: Stamp,
         /// As in [`super::Decided`], if it is committed; none if it never will be.
         seen: Option<Vector>,
+        /// The view in which it was prepared, where that is known: a space that was put back to before it
+        /// says that it has no such part.
+        view: Option<ViewId> as Tail,
     };
     /// An item of a stream of a call. *Input* is what the procedure takes, from its caller, and *output* what
     /// it gives, beside its result; an output ends with the call's response. A call that is under way has at

@@ -224,8 +224,8 @@ FromClient {
         /// As in [`Commit`], in one piece.
         bytes: &'a [u8],
     } => Verdict;
-    /// Tells a space the end of a transaction that it has prepared. One that it has not, or has settled
-    /// before, is settled.
+    /// Tells a space the end of a transaction that it has prepared. One that it has settled before is
+    /// settled; of one that was prepared in another history, by the view that is named, the space says so.
     34 Settle (Settle) => Settled;
     /// Asks the coordinator of a transaction what became of it. If it was not decided, it never will be.
     35 Inquire {

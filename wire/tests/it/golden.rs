@@ -675,9 +675,12 @@ fn messages_have_the_bytes_of_version_4() {
     let decide = Decide { op, parts, seen: on.clone(), bytes: b"part" };
     message!(promised, "decide", FromClient::Decide, decide);
     for (name, seen) in [("settle_committed", Some(on.clone())), ("settle_aborted", None)] {
-        let settle = Settle { of: op, coordinator: space, prepared: Stamp(0x0506), seen };
+        let settle = Settle { of: op, coordinator: space, prepared: Stamp(0x0506), seen, view: None };
         message!(promised, name, FromClient::Settle, settle);
     }
+    let view = Some(op.view);
+    let settle = Settle { of: op, coordinator: space, prepared: Stamp(0x0506), seen: None, view };
+    message!(promised, "settle_of_view", FromClient::Settle, settle);
     message!(promised, "inquire", FromClient::Inquire, Inquire { of: op });
     message!(promised, "await_settled", FromClient::AwaitSettled, AwaitSettled { upto: Stamp(0x0506) });
     for decision in Decision::ALL {

@@ -19,7 +19,7 @@ use crate::time::Now;
 pub(in crate::sessions) struct Line {
     conn: Option<Conn>,
     stage: Stage,
-    /// When the question was sent that has no answer yet.
+    /// When the question was sent that has no answer yet, or the leader showed that it lives since.
     asked: Option<Now>,
     /// When the leader has answered last; before the first answer, when the line was first wanted.
     heard: Option<Now>,
@@ -111,6 +111,19 @@ impl Sessions {
                 self.confirmed(header.call, header.stamp, cx);
             }
             FromServer::Refused(_) if header.call == 0 => self.drop_line(cx),
+            FromServer::Refused(refused) => {
+                (line.asked, line.heard) = (None, Some(cx.work.now));
+                self.refuse_questions(&refused.text, cx);
+                self.confirm(cx);
+            }
+            // A stream that goes nowhere: the leader lives, and cannot say yet how far the space is.
+            FromServer::Stream(stream) if line.stage == Stage::Up && stream.from == stream.to => {
+                line.heard = Some(cx.work.now);
+                if line.asked.is_some() {
+                    line.asked = Some(cx.work.now);
+                    self.show_life_to_waiting(cx);
+                }
+            }
             _ => {}
         }
     }
@@ -119,7 +132,7 @@ impl Sessions {
     pub(in crate::sessions) fn ask_line(&mut self, number: u64, cx: &mut Cx) {
         let Some(conn) = self.upstreams.line.conn else { return };
         let acked = self.tells(cx);
-        self.upstreams.line.asked = Some(cx.work.now);
+        self.upstreams.line.asked.get_or_insert(cx.work.now);
         say(conn, Kind::Ping, number, acked, cx);
     }
 
@@ -163,6 +176,7 @@ impl Sessions {
         self.want_line(cx);
         let (half_us, line) = (keepalive_us(cx) / 2, &self.upstreams.line);
         let told = line.told;
+        let is_time = cx.work.now.since_us(line.sent) >= half_us / 2;
         let waits_us = line.asked.map(|asked| cx.work.now.since_us(asked));
         match line.stage {
             Stage::Dialing | Stage::Greeting if cx.work.now.since_us(line.sent) > 4 * half_us => {
@@ -173,6 +187,8 @@ impl Sessions {
             Stage::Up if waits_us.is_none() && line.silent_us(cx.work.now) >= Some(half_us) => {
                 self.ask_line(0, cx)
             }
+            // The question before waits for a settlement there. This one shows whether the leader lives.
+            Stage::Up if waits_us.is_some() && is_time => self.ask_line(self.number(), cx),
             Stage::Up => {
                 let is_waited = cx.work.replica.places.last_return().is_some_and(|at| at > told);
                 if is_waited && self.least_acked(cx) > told {
@@ -182,7 +198,8 @@ impl Sessions {
             }
         }
         if self.is_cut_off(cx) {
-            self.refuse_questions(cx);
+            let text = self.upstreams.line.cut_off(cx.work.now);
+            self.refuse_questions(&text, cx);
         }
     }
 }

@@ -261,9 +261,13 @@ impl Sessions {
         let Some(upstream) = self.upstreams.all.get_mut(&up) else { return };
         let conn = upstream.session;
         let Some(session) = self.all.get(&conn) else { return };
-        let why = if welcome.view != cx.work.replica.view() {
-            "another view of the group has begun: connect again"
-        } else if !welcome.resumed {
+        if welcome.view != cx.work.replica.view() {
+            // This member hears of the other view soon, and its clients greet again then. If they came back
+            // before, they would be where they are now.
+            upstream.stage = Stage::Wanted;
+            return cx.close(up);
+        }
+        let why = if !welcome.resumed {
             "places that the client may know have been given out again: connect again"
         } else if session.has_places && !welcome.places {
             "the places that the client was granted were taken back: connect again"

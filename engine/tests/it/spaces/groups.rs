@@ -9,15 +9,18 @@ use tercel_engine::random::Random;
 use tercel_engine::server::ServerConfig;
 use tercel_engine::txn::{Freshness, Isolation, Options, Tx, run};
 use tercel_wire::id::SpaceId;
+use tercel_wire::record::Ref;
 
 use super::Played;
 use super::judged::{Judged, both};
-use crate::readers::world::{End, World};
+use crate::readers::world::{End, Inner, World};
 use crate::world::SPACE;
-use crate::world::things::{set, thing};
+use crate::world::things::{Thing, set, thing};
 
 const READERS: usize = 3;
 const STEPS: usize = 160;
+/// Connections of a reader in a world: some of each trouble, and no loop.
+const CONNECTIONS_MAX: u64 = 1_000;
 
 /// Something bad happens in a space, or ends.
 pub fn trouble(world: &World, random: &mut Random) {
@@ -72,27 +75,112 @@ pub fn play(seed: u64, is_causal: bool) -> Played {
     }
     worlds.iter().for_each(heal);
     judged.end(Options { isolation: Isolation::Strict, ..options(20_000) });
+    let connections = |world: &World| {
+        let of = |w: &mut Inner| w.clients.iter().map(|client| client.stats().connections).max();
+        world.with(of).unwrap_or(0)
+    };
+    let most = worlds.iter().map(connections).max().unwrap_or(0);
+    assert!(most < CONNECTIONS_MAX, "seed {seed}: a reader has connected {most} times");
     let early = worlds.iter().map(|world| world.with(|w| w.early.unwrap_or(0))).sum();
     Played::of(judged, early)
 }
 
-#[test]
-fn commit_at_hold_keeps_its_leader() {
-    let worlds = [0, 1].map(|n| World::of_space(SpaceId(SPACE.0 + n), n, ServerConfig::default()));
-    let clients = worlds.each_ref().map(|world| [world.client(None), world.client(None)]);
-    let ports = [0, 1].map(|n| worlds[n].port(clients[n][0]));
+/// Leaves a transaction over both worlds without an end in the second: the decision is made, and neither its
+/// clients nor the other space hear of it. Gives the object that is held there.
+fn leave_unsettled(worlds: &[World; 2], clients: [usize; 2]) -> Ref<Thing> {
+    let ports = [0, 1].map(|n| worlds[n].port(clients[n]));
     let [account, document] =
         ports.each_ref().map(|port| run(port, Isolation::Serializable, |tx| tx.create(&thing(1))).unwrap());
     let session = both(&[&ports[0], &ports[1]]);
-    // The decision is made, and neither its client nor the other space hears of it.
     let brief = Options { timeout: Some(Duration::from_millis(300)), ..Options::default() };
     let unheard = session.run_with(brief, |cut| {
         set(cut.space("accounts")?, account, 5)?;
         set(cut.space("documents")?, document, 5)?;
-        worlds[0].with(|w| _ = w.held.insert(End::Client(clients[0][0])));
+        worlds[0].with(|w| _ = w.held.insert(End::Client(clients[0])));
         Ok(())
     });
     assert!(matches!(unheard, Err(Error::Timeout(Some(_)))), "{unheard:?}");
+    document
+}
+
+fn two() -> [World; 2] {
+    [0, 1].map(|n| World::of_space(SpaceId(SPACE.0 + n), n, ServerConfig::default()))
+}
+
+#[test]
+fn reader_at_lagging_member_does_not_loop() {
+    for seed in [600_198, 1_200_396] {
+        assert!(play(seed, true).is_clean());
+    }
+}
+
+#[test]
+fn follower_passes_on_why_its_leader_waits() {
+    let worlds = two();
+    let (world, leads) = (&worlds[1], worlds[1].with(|w| w.leader()).unwrap());
+    let readers = [leads, (leads + 1) % 3].map(|at| world.client(Some(at)));
+    let document = leave_unsettled(&worlds, [worlds[0].client(None), world.client(None)]);
+    let there = |reader: usize| world.with(|w| (w.clients[reader].stats().connections, w.home(reader)));
+    let read = |reader, options: Options, patience| {
+        let options = Options { timeout: patience, ..options };
+        run(&world.port(reader), options, |tx| Ok(tx.get(document)?.count()))
+    };
+    for reader in readers {
+        assert_eq!(read(reader, Freshness::Stale.into(), None), Ok(1));
+    }
+    let before = readers.map(there);
+    for _ in 0..3 {
+        world.pass(3_000_000);
+        for reader in readers {
+            for patience in [None, Some(Duration::from_secs(3))] {
+                let refused = read(reader, Isolation::Strict.into(), patience);
+                let text = refused.expect_err("a part waits").to_string();
+                assert!(text.contains("is not settled") && !text.contains("cut off"), "{text}");
+            }
+            assert_eq!(read(reader, Freshness::Stale.into(), None), Ok(1));
+        }
+    }
+    assert_eq!(readers.map(there), before);
+}
+
+#[test]
+fn newcomer_reads_stale_while_part_waits() {
+    let worlds = two();
+    let (world, leads) = (&worlds[1], worlds[1].with(|w| w.leader()).unwrap());
+    let document = leave_unsettled(&worlds, [worlds[0].client(None), world.client(None)]);
+    for at in [leads, (leads + 1) % 3] {
+        let (newcomer, began) = (world.client(Some(at)), world.with(|w| w.now));
+        assert_eq!(run(&world.port(newcomer), Freshness::Stale, |tx| Ok(tx.get(document)?.count())), Ok(1));
+        let took = world.with(|w| w.now) - began;
+        assert!(took < 500_000, "{took} us");
+    }
+}
+
+#[test]
+fn writers_at_followers_stay_while_part_waits() {
+    let worlds = two();
+    let (world, leads) = (&worlds[1], worlds[1].with(|w| w.leader()).unwrap());
+    let writers = [0, 1, 2].map(|n| world.client(Some((leads + n) % 3)));
+    let make = |writer| run(&world.port(writer), Freshness::Stale, |tx| tx.create(&thing(1))).unwrap();
+    let own = writers.map(make);
+    leave_unsettled(&worlds, [worlds[0].client(None), world.client(None)]);
+    let there = |writer: usize| world.with(|w| (w.clients[writer].stats().connections, w.home(writer)));
+    let before = writers.map(there);
+    for _ in 0..48 {
+        for (writer, own) in writers.into_iter().zip(own) {
+            let add = |tx: &Tx<'_>| set(tx, own, tx.get(own)?.count() + 1);
+            run(&world.port(writer), Freshness::Stale, add).unwrap();
+        }
+        world.pass(250_000);
+    }
+    assert_eq!(writers.map(there), before);
+}
+
+#[test]
+fn commit_at_hold_keeps_its_leader() {
+    let worlds = two();
+    let clients = worlds.each_ref().map(|world| [world.client(None), world.client(None)]);
+    let document = leave_unsettled(&worlds, [clients[0][0], clients[1][0]]);
     let (world, other) = (&worlds[1], clients[1][1]);
     let port = world.port(other);
     run(&port, Freshness::Stale, |tx| Ok(tx.get(document)?.count())).unwrap();
