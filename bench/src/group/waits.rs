@@ -127,7 +127,7 @@ fn two(scratch: &Scratch) -> Result<[Members; 2], String> {
 struct Waits {
     /// The longest of all kinds, before each event.
     quiet: Vec<f64>,
-    /// Of each kind the longest behind each event.
+    /// The longest wait of each kind behind each event.
     behind: Vec<Vec<(&'static str, f64)>>,
 }
 

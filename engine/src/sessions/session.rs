@@ -38,7 +38,7 @@ pub(super) struct Session {
     pub awaiting: usize,
     /// It says that it is of a member or an operator.
     pub opening: Option<Opening>,
-    /// May it do what operators and members do?
+    /// The trust in its other end: what operators and members do needs it.
     pub trust: Trust,
 }
 

@@ -70,7 +70,7 @@ impl World {
         self.node_takes(n, Input::Frame(conn, header, body));
     }
 
-    /// What a member might say, by a view and an end of the log that everyone may know.
+    /// A packet that a member might send, by a view and an end of the log that everyone may know.
     fn stranger_packet(&self, n: usize, random: &mut Random) -> Packet {
         let status = self.nodes[n].machine().and_then(|machine| machine.group_status());
         let (known, end) = status.map_or(Default::default(), |status| (status.view, status.end));
