@@ -32,7 +32,8 @@ pub enum Group {
   tercel group inspect --data ./b
   tercel group rescue --data ./b
   tercel serve --data ./b --listen 127.0.0.1:7118
-  tercel serve --data NEW --listen 127.0.0.1:7120 --join 127.0.0.1:7118 --secret ./b/secret
+  tercel serve --data NEW --listen 127.0.0.1:7120 --join 127.0.0.1:7118 \\
+      --secret ./b/secret
 
 Choose the directory whose log ends last, in the newest view: commits that it does not have are lost, though they may have \
 been acknowledged. Everything in its log is kept. Members of the group before refuse it; remove their directories.")]
@@ -66,7 +67,8 @@ pub struct Form {
 #[command(after_help = "Examples:
   tercel group init --data ./a --advertise 127.0.0.1:7117
   tercel serve --data ./a --listen 127.0.0.1:7117
-  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117 --secret ./a/secret
+  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117 \\
+      --secret ./a/secret
   tercel group add 127.0.0.1:7118 --server 127.0.0.1:7117")]
 pub struct Init {
     /// The directory; nothing may serve it meanwhile

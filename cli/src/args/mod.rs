@@ -153,9 +153,11 @@ pub struct Space {
   tercel serve --data ./packages
   tercel serve --data ./packages --listen unix:/tmp/tercel.sock
   tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket
-  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117 --secret ./a/secret
+  tercel serve --data ./b --listen 127.0.0.1:7118 --join 127.0.0.1:7117 \\
+      --secret ./a/secret
   tercel serve --config /etc/tercel.toml --metrics 127.0.0.1:9117
-  tercel serve --data ./near --listen 127.0.0.1:7120 --follow 127.0.0.1:7117 --secret ./a/secret
+  tercel serve --data ./c --listen 127.0.0.1:7120 --follow 127.0.0.1:7117 \\
+      --secret ./a/secret
   tercel serve --data ./euros --listen 127.0.0.1:7130 --peer 127.0.0.1:7131
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \

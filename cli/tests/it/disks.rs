@@ -181,6 +181,7 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
             }
         })
         .collect();
+    let secret = dir.path().join("secret").display().to_string();
     let serve = |i: usize, more: &[&str]| {
         let words = [&["serve", "--data", &data[i], "--listen", &ats[i]], more].concat();
         let mut command = Command::new("unshare");
@@ -188,7 +189,9 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
         let mount = format!(
             "mount -t tmpfs -o size=320m small {mounted} && {} exec \"$@\"",
             if is_leader {
-                format!("\"$1\" group init --data {} --advertise {} >&2 &&", data[i], ats[i])
+                // The others do not see what is mounted there.
+                let init = format!("\"$1\" group init --data {0} --advertise {1} >&2", data[i], ats[i]);
+                format!("{init} && cp {}/secret {secret} &&", data[i])
             } else {
                 String::new()
             }
@@ -202,11 +205,11 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
         return println!("left out: no file system can be mounted in a namespace of its own");
     }
     let mut servers = Vec::new();
-    let secret = format!("{}/secret", data[0]);
     for i in 0..3 {
         let join = ["--join", &ats[0], "--secret", &secret];
         if i == 0 && !is_leader {
             out(&tercel(&["group", "init", "--data", &data[0], "--advertise", &ats[0]]));
+            std::fs::copy(format!("{}/secret", data[0]), &secret).unwrap();
         }
         let more: &[&str] = if i == 0 { &[] } else { &join };
         servers.push(match i == small {

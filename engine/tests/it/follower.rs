@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tercel_engine::Error;
 use tercel_engine::order::Sealed;
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::order::quorum::packet::{Append, Packet};
+use tercel_engine::order::quorum::packet::{Append, Check, Packet};
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Head, Logged};
@@ -224,7 +224,7 @@ impl Fed {
             stable: LogPosition(stable),
             rank: 0,
             asks: true,
-            check: Default::default(),
+            check: Check { above: LogPosition(stable), sum: 0 },
             entries: order.0[from as usize..].to_vec(),
         });
         self.take(Input::Packet(LEADER, &packet.encode()));
@@ -426,13 +426,15 @@ fn recovered_replica_takes_what_became_stable_meanwhile() {
     let mut fed = Fed::with(1 << 20, &order);
     fed.begin_alone();
     fed.sync();
-    let leads = fed.server().view().number;
+    let leads = fed.server().view();
     assert!(fed.server().is_leading());
-    begin_view(&mut order, leads + 1);
+    order.push_in(leads, &Entry::View { kept: Stamp(4), lost: false });
+    let next = ViewId::new(leads.number + 1, 9);
+    order.push_in(next, &Entry::View { kept: Stamp(5), lost: false });
     // Its leader is deposed, and the order goes on while a replica is recovered.
-    fed.feed_from(&order, 4, 0);
+    fed.feed_from(&order, 5, 0);
     let upto = fed.node.running.as_mut().unwrap().recovers.take().expect("a replica is recovered");
-    order.push_in(ViewId::new(leads + 1, 9), &Entry::End(ClientId(5)));
+    order.push_in(next, &Entry::End(ClientId(5)));
     fed.follow(&order);
     fed.recover(&order, upto);
     assert!(fed.is_at(&order), "{:?}", fed.server().visible());

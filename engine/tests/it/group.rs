@@ -2,7 +2,7 @@
 
 use tercel_engine::limits::GREETING_WAIT_US;
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::order::quorum::packet::{Append, Contents, Packet, Vote};
+use tercel_engine::order::quorum::packet::{Append, Check, Contents, Packet, Vote};
 use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::server::{
@@ -144,7 +144,7 @@ impl First {
             stable,
             rank: 0,
             asks: true,
-            check: Default::default(),
+            check: Check { above: stable, sum: 0 },
             entries: vec![],
         })
     }
@@ -456,7 +456,7 @@ fn leader_that_drains_hands_the_lead_over() {
         stable: LogPosition(1),
         rank: 0,
         asks: true,
-        check: Default::default(),
+        check: Check { above: LogPosition(1), sum: 0 },
         entries: vec![],
     }));
     assert!(!first.server.is_leading() && first.server.is_drained());
