@@ -1,6 +1,6 @@
 //! Many worlds: in each of them nothing wrong is seen, and in the end everything comes to rest.
 //!
-//! `TERCEL_TEST_WORLDS` (50) is their number; `.ci/run` sets 250.
+//! `TERCEL_TEST_WORLDS` (50) is their number; `.ci/run` sets 250, and 100 without optimizations.
 //! `cargo run --release -p tercel-sim -- --seeds 0..2000` runs more of them, without the checks for overflow
 //! that a test has.
 
