@@ -30,7 +30,7 @@ pub(crate) enum Unopened {
     /// The other end ended the connection, was silent, or said what is no answer.
     #[error("the connection is not proven: {0}")]
     Failed(#[from] io::Error),
-    /// It refuses, or does not prove itself: with this sentence.
+    /// The other end refuses, or does not prove itself: with this sentence.
     #[error("{0}")]
     Refused(String),
 }

@@ -93,7 +93,7 @@ pub(super) struct LogPart {
     next: LogPosition,
     bytes_sent: usize,
     is_reading: bool,
-    /// That found nothing, for the log was just being cut, and is to begin anew after a while.
+    /// Set if the reading found nothing, for the log was just being cut: it begins anew after a while.
     was_cut: bool,
     /// The entry of the copy's stamp was sent.
     is_sent: bool,

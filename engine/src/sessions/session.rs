@@ -36,7 +36,7 @@ pub(super) struct Session {
     pub fetches: usize,
     /// Questions that wait for settlements.
     pub awaiting: usize,
-    /// It says that it is of a member or an operator.
+    /// The words of a connection that says it is of a member or an operator.
     pub opening: Option<Opening>,
     /// The trust in its other end: what operators and members do needs it.
     pub trust: Trust,
@@ -58,7 +58,7 @@ pub(crate) enum Trust {
     /// The host is asked; the request waits.
     Asked(Header, Vec<u8>),
     Denied,
-    /// It has proven that it has the secret, or the host vouches for it.
+    /// The connection has proven that it has the secret, or the host vouches for it.
     Given,
 }
 

@@ -44,7 +44,7 @@ struct Progress {
     durable: LogPosition,
     heard: Now,
     sent: Now,
-    /// It was told to compare what is stable up to there.
+    /// The position up to which the member was told to compare what is stable.
     checked: LogPosition,
     /// The newest packet that it has answered.
     round: u64,

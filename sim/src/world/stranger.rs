@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// It connects to a node, says some things, and goes.
+    /// The stranger connects to a node, says some things, and goes.
     pub(super) fn stranger_turn(&mut self, turn: u64) {
         if !matches!(self.phase, Phase::Safety | Phase::Healed) {
             return;

@@ -189,7 +189,7 @@ impl Seen {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Packet(usize, MemberId, Arc<Vec<u8>>),
-    /// So many jobs of a life's log are done.
+    /// A life's log has done so many jobs.
     Done(usize, u64, usize),
     /// The report that a life's log is written comes late.
     Late(usize, u64, u32, LogPosition),
