@@ -34,23 +34,24 @@ pub enum Error {
     /// server comes back.
     #[error("another history: {0}")]
     OtherHistory(String),
-    /// No answer came in time.
-    ///
-    /// An operation's id is given if a commit was sent and its outcome is unknown. `Client::resolve` asks for
-    /// the outcome by that id, as `run` does. If there is no id, no change was sent, so nothing was changed.
-    #[error("no answer came in time{}", unknown_or_not(.0.as_deref()))]
-    Timeout(Option<Box<OpId>>),
-    /// A call of a service was sent, and it is not known whether the server has executed it: the connection
-    /// or the server was lost, or no answer came in time. It was executed once at most, and if it was not
-    /// begun by now it never will be, unless the server could not be notified. The program must find out by
-    /// other means, or call a procedure that may be executed twice.
-    #[error(
-        "it is not known whether the call was executed, once at most: {0}; look what it has done before a second call"
-    )]
-    Unknown(String),
-    /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the
-    /// space. What it did before stays. The server's program must act.
-    #[error("the procedure has failed at the server: {0}")]
+    /// No answer came in time, and nothing was changed.
+    #[error("no answer came in time, and nothing was changed")]
+    Timeout,
+    /// It is not known whether this was executed: it was sent, and then the connection or the server was lost,
+    /// or no answer came in time. It was executed once at most. A procedure that was not begun by now never
+    /// will be, unless the server could not be notified.
+    #[error("{}", unknown(.op.as_deref(), .what))]
+    Unknown {
+        /// The operation, of a commit or of a method's call: `Client::resolve` asks by it for the outcome, as
+        /// `run` does. Procedures of services are no operations: of one the program must find out by other
+        /// means, or call one that may be executed twice.
+        op: Option<Box<OpId>>,
+        /// The reason for which its outcome is not known.
+        what: Box<str>,
+    },
+    /// A method or procedure was begun and did not come to its end: it panicked, or met an error of the space.
+    /// What a procedure did before stays; of a method nothing does. The server's program must act.
+    #[error("the call has failed at the server: {0}")]
     Failed(String),
     /// The object's place was reserved by an earlier transaction, and is lost with the session that it was
     /// given in: the client was without a connection for too long, or its server was put back to an earlier
@@ -63,7 +64,7 @@ pub enum Error {
     /// The reference names no object, or the root does not exist.
     #[error("{0} was not found")]
     NotFound(String),
-    /// The server does not allow it.
+    /// This program has no right to it. Who gives rights must act.
     #[error("denied: {0}")]
     Denied(String),
     /// The program's class and the space's do not agree. The program, or its classes, must change.
@@ -75,7 +76,8 @@ pub enum Error {
     /// Stored or received bytes are damaged. An operator must act: `tercel check` shows where.
     #[error("damaged data: {0}")]
     Corrupt(String),
-    /// An argument that cannot be meant, such as an address that is none. The program must change.
+    /// A use that cannot be meant: an address that is none, a transaction inside of another, a service that the
+    /// server does not offer. The program must change, or the server's.
     #[error("{0}")]
     Invalid(String),
     /// A bound was reached. Which one, and the setting to raise where there is one, says the bound.
@@ -85,6 +87,28 @@ pub enum Error {
     /// has a kind.
     #[error("{0}")]
     Server(Box<ServerFault>),
+}
+
+/// The kinds of [`Error`]s, for a program that decides by them and not by what they hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each is named as the error that it is of")]
+pub enum ErrorKind {
+    Conflict,
+    Unavailable,
+    OtherHistory,
+    Timeout,
+    Unknown,
+    Failed,
+    PlaceLost,
+    NotFound,
+    Denied,
+    Schema,
+    Unsupported,
+    Corrupt,
+    Invalid,
+    Full,
+    Server,
 }
 
 /// The object that another transaction changed.
@@ -298,6 +322,36 @@ impl Eq for ServerFault {}
 const _: () = assert!(size_of::<Error>() <= 32);
 
 impl Error {
+    /// The kind, to be matched.
+    ///
+    /// ```
+    /// use tercel_engine::error::{Error, ErrorKind};
+    ///
+    /// fn may_be_sent_again(e: &Error) -> bool {
+    ///     matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
+    /// }
+    /// assert!(may_be_sent_again(&Error::Timeout) && !may_be_sent_again(&Error::unknown_call("lost")));
+    /// ```
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Conflict(_) => ErrorKind::Conflict,
+            Error::Unavailable(_) => ErrorKind::Unavailable,
+            Error::OtherHistory(_) => ErrorKind::OtherHistory,
+            Error::Timeout => ErrorKind::Timeout,
+            Error::Unknown { .. } => ErrorKind::Unknown,
+            Error::Failed(_) => ErrorKind::Failed,
+            Error::PlaceLost(_) => ErrorKind::PlaceLost,
+            Error::NotFound(_) => ErrorKind::NotFound,
+            Error::Denied(_) => ErrorKind::Denied,
+            Error::Schema(_) => ErrorKind::Schema,
+            Error::Unsupported(_) => ErrorKind::Unsupported,
+            Error::Corrupt(_) => ErrorKind::Corrupt,
+            Error::Invalid(_) => ErrorKind::Invalid,
+            Error::Full(_) => ErrorKind::Full,
+            Error::Server(_) => ErrorKind::Server,
+        }
+    }
+
     /// Says whether another run of the same transaction can succeed without an intervention: after a
     /// conflict, and once the server's buffer has drained. `run` repeats it by itself.
     pub fn is_retryable(&self) -> bool {
@@ -309,9 +363,14 @@ impl Error {
         matches!(self, Error::Unavailable(_) | Error::OtherHistory(_))
     }
 
-    /// A time-out of an operation whose execution is uncertain.
+    /// An operation of which the outcome is not known.
     pub fn unknown(op: OpId) -> Error {
-        Error::Timeout(Some(Box::new(op)))
+        Error::Unknown { op: Some(Box::new(op)), what: "no answer came in time".into() }
+    }
+
+    /// A procedure's call of which it is not known whether it was executed, for this reason.
+    pub fn unknown_call(what: impl Into<Box<str>>) -> Error {
+        Error::Unknown { op: None, what: what.into() }
     }
 
     /// The text of the error beside its kind.
@@ -324,9 +383,9 @@ impl Error {
             | Error::Corrupt(what)
             | Error::Unavailable(what)
             | Error::OtherHistory(what)
-            | Error::Unknown(what)
             | Error::Failed(what)
             | Error::Invalid(what) => what.clone(),
+            Error::Unknown { what, .. } => what.to_string(),
             Error::Full(bound) => bound.to_string(),
             other => other.to_string(),
         }
@@ -360,16 +419,18 @@ impl Error {
             Refusal::Unsupported => Error::Unsupported(said()),
             Refusal::NotFound => Error::NotFound(said()),
             Refusal::Denied => Error::Denied(said()),
-            Refusal::Late => Error::Timeout(None),
+            Refusal::Late => Error::Timeout,
             Refusal::Elsewhere => Error::Corrupt("a procedure was refused as a method is".into()),
-            Refusal::Unknown => Error::Unknown(said()),
+            Refusal::Unknown => Error::unknown_call(text),
+            Refusal::Misused => Error::Invalid(said()),
+            Refusal::Failed => Error::Failed(said()),
             Refusal::NotExecuted | Refusal::TooOld => Error::Conflict(None),
             Refusal::Conflict(oref) => Error::conflict(Some(oref)),
-            Refusal::Invalid(oref) => Error::Denied(format!(
+            Refusal::Invalid(oref) => Error::Invalid(format!(
                 "the server does not let object {oref} be written so: it is of another class, was made before by another \
                  client, or has a large value of another object"
             )),
-            Refusal::Nowhere(oref) => Error::Denied(format!(
+            Refusal::Nowhere(oref) => Error::Invalid(format!(
                 "this transaction writes a reference to object {oref}, which this space never had: it is of another space, \
                  or of before a restore; look the object up again, by a root"
             )),
@@ -380,17 +441,18 @@ impl Error {
     pub(crate) fn refusal(&self) -> Refusal {
         match self {
             Error::NotFound(_) => Refusal::NotFound,
-            Error::Denied(_) | Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Denied,
+            Error::Denied(_) => Refusal::Denied,
+            Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Misused,
+            Error::Failed(_) => Refusal::Failed,
             Error::Schema(_) => Refusal::Schema,
             Error::Full(_) => Refusal::FULL,
             Error::Corrupt(_) => Refusal::Corrupt,
-            Error::Timeout(_) => Refusal::Late,
+            Error::Timeout => Refusal::Late,
             Error::Conflict(_)
             | Error::Unavailable(_)
             | Error::OtherHistory(_)
             | Error::Unsupported(_)
-            | Error::Unknown(_)
-            | Error::Failed(_)
+            | Error::Unknown { .. }
             | Error::Server(_) => Refusal::Unavailable,
         }
     }
@@ -429,10 +491,14 @@ fn contended(over: Option<&Contended>) -> String {
     }
 }
 
-fn unknown_or_not(op: Option<&OpId>) -> String {
+fn unknown(op: Option<&OpId>, what: &str) -> String {
     match op {
-        Some(op) => format!(": the outcome of operation {op} is unknown, and `Client::resolve` asks for it"),
-        None => ", and nothing was changed".into(),
+        Some(op) => {
+            format!("the outcome of operation {op} is unknown, and `Client::resolve` asks for it: {what}")
+        }
+        None => format!(
+            "it is not known whether the call was executed, once at most: {what}; look what it has done before a second call"
+        ),
     }
 }
 
@@ -452,7 +518,7 @@ mod tests {
             Conflict(Some(Box::new(Contended { object: Oref::NULL, class: Some(text()) }))),
             Unavailable(text()),
             OtherHistory(text()),
-            Timeout(None),
+            Timeout,
             Error::unknown(op),
             PlaceLost(Oref::NULL),
             NotFound(text()),
@@ -461,14 +527,21 @@ mod tests {
             Unsupported(text()),
             Corrupt(text()),
             Invalid(text()),
-            Unknown(text()),
+            Error::unknown_call(text()),
             Failed(text()),
             Server(Box::new(fault)),
         ];
         let known = |e: &Error| match e {
-            Conflict(_) | Unavailable(_) | Timeout(_) | PlaceLost(_) | NotFound(_) | Denied(_)
-            | Schema(_) => true,
-            Unsupported(_) | Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) | Unknown(_)
+            Conflict(_) | Unavailable(_) | Timeout | PlaceLost(_) | NotFound(_) | Denied(_) | Schema(_) => {
+                true
+            }
+            Unsupported(_)
+            | Corrupt(_)
+            | Invalid(_)
+            | Full(_)
+            | Server(_)
+            | OtherHistory(_)
+            | Unknown { .. }
             | Failed(_) => true,
         };
         assert!(all.iter().all(known));
@@ -541,7 +614,7 @@ mod tests {
 
     #[test]
     fn a_timeout_says_whether_the_outcome_is_known() {
-        let [none, some] = [Error::Timeout(None), Error::unknown(OpId::default())].map(|e| e.to_string());
+        let [none, some] = [Error::Timeout, Error::unknown(OpId::default())].map(|e| e.to_string());
         assert!(none.contains("nothing was changed") && some.contains("is unknown"), "{none}; {some}");
     }
 }

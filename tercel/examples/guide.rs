@@ -434,7 +434,7 @@ fn methods(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std::
     })?;
 
     match ann.clone().within(Duration::from_secs(1)).call_them("Ani") {
-        Err(Failure::Space(Error::Timeout(Some(op)))) => match client.resolve(*op)? {
+        Err(Failure::Space(Error::Unknown { op: Some(op), .. })) => match client.resolve(*op)? {
             Some(stamp) => println!("it was executed, as commit {stamp}"),
             None => println!("it was not executed, and never will be: it may be called again"),
         },
@@ -448,7 +448,9 @@ fn services(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std:
     println!("{} letters", desk.letters("Annie")?);
     match desk.clone().within(Duration::from_secs(1)).rename(ann, "Nan") {
         Ok(before) => println!("{before} were served before"),
-        Err(Failure::Space(Error::Unknown(why))) => println!("it may have been executed, once: {why}"),
+        Err(Failure::Space(Error::Unknown { op: None, what: why })) => {
+            println!("it may have been executed, once: {why}")
+        }
         Err(Failure::Space(Error::Failed(why))) => println!("it has begun, and failed: {why}"),
         Err(e) => println!("it was not executed: {e}"),
     }

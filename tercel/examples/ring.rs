@@ -139,7 +139,7 @@ pub fn run(silence: Duration) -> Result<Vec<i64>> {
     Ok(counts)
 }
 
-/// An error that `main` returns is printed for programmers, as `Timeout(None)`; this prints its sentence.
+/// An error that `main` returns is printed for programmers, as `NotFound("the root")`; this prints its sentence.
 fn main() {
     if let Err(e) = run(Duration::from_millis(300)) {
         eprintln!("error: {e}");

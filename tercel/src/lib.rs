@@ -215,7 +215,7 @@ pub use tercel_derive::{Object, Record, interface, service};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
 pub use tercel_engine::client::ClientStats;
-pub use tercel_engine::error::{Bound, Contended, FaultKind, ServerFault};
+pub use tercel_engine::error::{Bound, Contended, ErrorKind, FaultKind, ServerFault};
 pub use tercel_engine::object::{
     Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
 };

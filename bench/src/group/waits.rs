@@ -251,7 +251,13 @@ impl Other {
             match act(client, &session) {
                 Ok(()) => unpoison(self.successes.lock()).push(Instant::now()),
                 // What an application does: it tries again. All of it counts as waiting.
-                Err(Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout(_) | Error::Full(_)) => {}
+                Err(
+                    Error::Conflict(_)
+                    | Error::Unavailable(_)
+                    | Error::Timeout
+                    | Error::Unknown { .. }
+                    | Error::Full(_),
+                ) => {}
                 Err(e) => return Err(e),
             }
             thread::sleep(PAUSE);

@@ -227,7 +227,9 @@ fn reads_on(course: &Course, places: &[Place; 2], reader: usize) {
             }
             Ok(()) => course.shown[reader].store(seen.0[0].min(seen.0[1]), Ordering::SeqCst),
             // Both copies have what the session has seen, until one goes on without the other.
-            Err(Error::Unavailable(_) | Error::Timeout(_)) if !is_same || cut != [true; 2] => {
+            Err(Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. })
+                if !is_same || cut != [true; 2] =>
+            {
                 let lacked = is_same && cut == [true, false] && seen.0[1] > seen.0[0];
                 course.lacked[reader].fetch_add(u64::from(lacked), Ordering::SeqCst);
             }
@@ -285,7 +287,7 @@ fn asks_too_much(course: &Course, places: &[Place; 2]) {
                     let is_cut = was_cut && course.cut()[space];
                     assert!(may_know || !is_cut, "who told kind {kind} of {count} of {least} in {took:?}?");
                 }
-                Err(Error::Unavailable(_) | Error::Timeout(_)) => {
+                Err(Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. }) => {
                     assert!(took < FAILS_WITHIN, "it fails after {took:?}");
                     course.refused[kind].fetch_add(u64::from(was_cut), Ordering::SeqCst);
                 }

@@ -143,7 +143,7 @@ fn break_off(drain: Duration, signals: usize) -> String {
         office.signal("-TERM");
     }
     let (said, broken) = (office.ended(), held.finish());
-    assert!(matches!(broken, Err(Failure::Space(Error::Unknown(_)))), "{broken:?}");
+    assert!(matches!(broken, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{broken:?}");
     assert!(said.contains("calls that are under way are broken off"), "{said}");
     said
 }

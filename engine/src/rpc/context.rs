@@ -110,7 +110,7 @@ impl<'a> Context<'a> {
             items.uses_space();
         }
         self.port.ok_or_else(|| {
-            Error::Denied(
+            Error::Invalid(
                 "a procedure that runs in the server's loop cannot use the space: declare it `#[slow]`"
                     .into(),
             )
@@ -119,7 +119,7 @@ impl<'a> Context<'a> {
 
     /// The streams of the call.
     pub(super) fn items(&self) -> Result<Arc<dyn ItemPort>, Error> {
-        let none = || Error::Denied("a call with streams is not run here".into());
+        let none = || Error::Invalid("a call with streams is not run here".into());
         self.items.cloned().ok_or_else(none)
     }
 

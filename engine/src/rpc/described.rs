@@ -61,7 +61,7 @@ impl Described<'_> {
         let found = found
             .ok_or_else(|| Error::Schema(format!("interface `{name}` has no method {}", self.method)))?;
         match found.has_streams() {
-            true => Err(Error::Denied(format!(
+            true => Err(Error::Invalid(format!(
                 "`{}` of service `{name}` has streams: call it from a program that has the service",
                 found.name
             ))),

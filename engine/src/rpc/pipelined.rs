@@ -106,7 +106,9 @@ impl<R, E> Pending<'_, R, E> {
             sent.calling.until = Some(port.now());
         }
         let answer = match (sent.calling.answer(sent.under_way.take()), waits) {
-            (Err(Error::Unknown(_)), Err(why)) => return Err(Error::Unknown(why.to_string()).into()),
+            (Err(Error::Unknown { op: None, .. }), Err(why)) => {
+                return Err(Error::unknown_call(why.to_string()).into());
+            }
             (answer, _) => answer?,
         };
         let (method, reads) = (sent.method, &sent.reads);
@@ -119,7 +121,7 @@ impl<R, E> Pending<'_, R, E> {
 impl<R, E> Drop for Sent<'_, R, E> {
     fn drop(&mut self) {
         if let Some(UnderWay { name, .. }) = self.under_way.take() {
-            give_up(self.calling.port, name, &Error::Timeout(None));
+            give_up(self.calling.port, name, &Error::Timeout);
         }
     }
 }

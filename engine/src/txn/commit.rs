@@ -73,7 +73,7 @@ impl Tx<'_> {
             if answer.is_some() { Step::Done } else { Step::Wait }
         });
         let Some(op) = sent else {
-            return Err(driven.err().or(refused).unwrap_or(Error::Timeout(None)));
+            return Err(driven.err().or(refused).unwrap_or(Error::Timeout));
         };
         let token = self.end(op, driven, answer)?;
         Ok(Committed { stamp: token.stamp, token, op: Some(op) })
@@ -88,7 +88,7 @@ impl Tx<'_> {
         submit: impl FnOnce(&mut dyn Home, &mut Parcel) -> Option<Result<R, Error>>,
     ) -> Option<Result<R, Error>> {
         if self.is_late(now) {
-            return Some(Err(Error::Timeout(None)));
+            return Some(Err(Error::Timeout));
         }
         if let Err(e) = self.may_be_sent(home) {
             return Some(Err(e));
@@ -273,8 +273,10 @@ pub(crate) fn commit_surely(tx: Tx<'_>) -> Result<Token, Error> {
     let (port, until) = (tx.port, tx.until);
     match tx.commit() {
         Ok(committed) => Ok(committed.token),
-        Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Err(Error::Conflict(None)),
-        Err(Error::Timeout(Some(op))) => found(port, until, *op),
+        Err(Error::Unknown { op: Some(_), .. }) if dropped(Rule::RetryWithoutResolve) => {
+            Err(Error::Conflict(None))
+        }
+        Err(Error::Unknown { op: Some(op), .. }) => found(port, until, *op),
         Err(e) => Err(e),
     }
 }

@@ -304,7 +304,7 @@ fn begun<R>(
     });
     let end = end.unwrap_or_else(|| Err(Error::Unavailable("the client is closed".into())));
     let end = match driven {
-        Err(Error::Timeout(_)) => Err(begin.is_late()),
+        Err(Error::Timeout | Error::Unknown { .. }) => Err(begin.is_late()),
         driven => driven.and(end),
     };
     end.inspect_err(|e| {

@@ -153,8 +153,8 @@ fn meanwhile(w: &World) {
     };
     match result {
         Ok(()) => {}
-        Err(Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout(None)) => {}
-        Err(Error::Timeout(Some(op))) => model(|m| m.unknown[client].push(*op)),
+        Err(Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout) => {}
+        Err(Error::Unknown { op: Some(op), .. }) => model(|m| m.unknown[client].push(*op)),
         Err(Error::Full(Bound::Buffer)) => {}
         Err(e) => panic!("client {client}: {e}"),
     }

@@ -684,7 +684,7 @@ impl Shared {
                         machine.why_unavailable()
                     )),
                     Some(Err(e)) => e,
-                    Some(Ok(())) => Error::Timeout(None),
+                    Some(Ok(())) => Error::Timeout,
                 });
             }
             self.wait(conn.as_ref(), seen, end);

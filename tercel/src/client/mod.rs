@@ -570,7 +570,7 @@ impl Client {
             None => Step::Wait,
         });
         match (asked, found) {
-            (Err(Error::Timeout(None)), _) => Err(Error::unknown(op)),
+            (Err(Error::Timeout), _) => Err(Error::unknown(op)),
             (Err(e), _) => Err(e),
             (Ok(()), Some(Ok(stamp))) => Ok(Some(stamp)),
             (Ok(()), Some(Err(Refusal::Unknown)) | None) => Err(Error::unknown(op)),
@@ -593,7 +593,7 @@ impl Client {
             answer = question(client);
             if answer.is_some() { Step::Done } else { Step::Wait }
         })?;
-        answer.unwrap_or(Err(Error::Timeout(None)))
+        answer.unwrap_or(Err(Error::Timeout))
     }
 
     /// Asks for the server's status, as JSON.
@@ -632,7 +632,7 @@ impl Client {
             found = client.health(&mut since);
             if found.is_some() { Step::Done } else { Step::Wait }
         })?;
-        found.unwrap_or(Err(Error::Timeout(None))).map(Health::from)
+        found.unwrap_or(Err(Error::Timeout)).map(Health::from)
     }
 
     /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as

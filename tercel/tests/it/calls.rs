@@ -369,7 +369,7 @@ fn calls_go_on_over_a_restart_and_count_once() {
                         returned.fetch_add(1, Ordering::SeqCst);
                     }
                     Err(Failure::Space(Error::Unavailable(_) | Error::Conflict(_))) => {}
-                    Err(Failure::Space(Error::Timeout(Some(op)))) => {
+                    Err(Failure::Space(Error::Unknown { op: Some(op), .. })) => {
                         done += i64::from(client.resolve(*op).unwrap().is_some());
                     }
                     Err(e) => panic!("{e}"),
@@ -549,13 +549,16 @@ fn call_that_comes_too_late_is_not_begun() {
     assert_eq!(purse.clone().within(Duration::from_secs(10)).deposit(1), Ok(1));
     // One without any time is not sent, though the server is there.
     let late = purse.clone().within(Duration::ZERO).deposit(1);
-    assert_eq!(late, Err(Failure::Space(Error::Timeout(None))));
+    assert_eq!(late, Err(Failure::Space(Error::Timeout)));
     assert_eq!(purse.balance(), Ok(1));
     let stopped = client.clone();
     server.stop().unwrap();
     let object = purse.reference();
     let late = stopped.handle(purse.reference()).remote().within(Duration::from_millis(50)).deposit(1);
-    assert!(matches!(late, Err(Failure::Space(Error::Timeout(_) | Error::Unavailable(_)))), "{late:?}");
+    assert!(
+        matches!(late, Err(Failure::Space(Error::Timeout | Error::Unknown { .. } | Error::Unavailable(_)))),
+        "{late:?}"
+    );
     drop(stopped);
     let server = self::server(&dir, "127.0.0.1:0");
     assert_eq!(connect(&server).handle(object).remote().balance(), Ok(1));

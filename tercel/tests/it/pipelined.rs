@@ -230,9 +230,9 @@ fn begun_calls_over_restarts_run_once_at_most() {
             for (n, pending) in begun {
                 match pending.wait() {
                     Ok(noted) => executed.push(noted),
-                    Err(Failure::Space(Error::Unknown(_))) => unknown.push(n),
+                    Err(Failure::Space(Error::Unknown { op: None, .. })) => unknown.push(n),
                     // Not executed.
-                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(_))) => {}
+                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. })) => {}
                     Err(e) => panic!("{e}"),
                 }
             }
@@ -263,5 +263,5 @@ fn dropped_call_is_cancelled_and_frees_its_place() {
     assert_eq!(calls.number(1).unwrap().wait().unwrap(), 1);
     let late = client.service::<dyn Desk>().within(Duration::from_millis(50)).pipelined();
     let begun = late.sleep().unwrap();
-    assert!(matches!(begun.wait(), Err(Failure::Space(Error::Unknown(_)))));
+    assert!(matches!(begun.wait(), Err(Failure::Space(Error::Unknown { op: None, .. }))));
 }

@@ -239,7 +239,7 @@ fn window(item: usize) -> u64 {
 }
 
 fn is_unknown<T>(result: &Result<T, Error>) -> bool {
-    matches!(result, Err(Error::Unknown(_)))
+    matches!(result, Err(Error::Unknown { op: None, .. }))
 }
 
 #[test]
@@ -485,7 +485,7 @@ fn time_that_is_over_ends_a_call_in_the_middle() {
         let begun = Instant::now();
         // The procedure may have failed for want of time, and its caller have heard of that.
         fn is_told<T, E>(ended: &Called<T, E>) -> bool {
-            matches!(ended, Err(Failure::Space(Error::Unknown(_) | Error::Failed(_))))
+            matches!(ended, Err(Failure::Space(Error::Unknown { op: None, .. } | Error::Failed(_))))
         }
         let prices = feed.prices(0, u64::MAX, u64::MAX).unwrap();
         let last = prices.items().last().unwrap();
@@ -495,7 +495,7 @@ fn time_that_is_over_ends_a_call_in_the_middle() {
         assert!(is_told(&asked), "{asked:?}");
         await_that("the procedures are told", || seen.failed.lock().unwrap().len() == 2);
         assert!(begun.elapsed() < Duration::from_secs(10));
-        let told = |e: &Error| matches!(e, Error::Unavailable(_) | Error::Timeout(None));
+        let told = |e: &Error| matches!(e, Error::Unavailable(_) | Error::Timeout);
         assert!(seen.failed.lock().unwrap().iter().all(told));
     }
 }
@@ -527,7 +527,7 @@ fn cut_connection_ends_a_call_and_nothing_is_executed_twice() {
         relay.cut();
         let last = prices.items().last().unwrap();
         assert!(is_unknown(&last), "{kind}: {last:?}");
-        assert!(matches!(prices.finish(), Err(Failure::Space(Error::Unknown(_)))));
+        assert!(matches!(prices.finish(), Err(Failure::Space(Error::Unknown { op: None, .. }))));
         told(1);
         let upload = feed.upload(u64::MAX).unwrap();
         await_that("it runs", || seen.begun.load(Ordering::SeqCst) == 2);
@@ -539,7 +539,7 @@ fn cut_connection_ends_a_call_and_nothing_is_executed_twice() {
             relay.cut();
             Answer::Yes { number: 1 }
         });
-        assert!(matches!(asked, Err(Failure::Space(Error::Unknown(_)))), "{kind}: {asked:?}");
+        assert!(matches!(asked, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{kind}: {asked:?}");
         told(3);
         assert_eq!(feed.add(1, 2), Ok(3));
         assert_eq!(seen.begun.load(Ordering::SeqCst), 3);
@@ -565,7 +565,7 @@ fn call_whose_connection_was_lost_is_unknown_though_the_next_one_brings_an_answe
     await_that("the procedure is told", || seen.failed.lock().unwrap().len() == 1);
     (0..100).for_each(|n| assert_eq!(feed.add(n, 2), Ok(n + 2)));
     let ended = upload.finish();
-    assert!(matches!(ended, Err(Failure::Space(Error::Unknown(_)))), "{ended:?}");
+    assert!(matches!(ended, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{ended:?}");
 }
 
 #[test]
@@ -574,7 +574,7 @@ fn callback_that_gives_too_much_does_not_say_that_nothing_was_begun() {
     let feed = client.service::<dyn Feed>();
     let asked = feed.boast(|_: Question| Bytes(vec![7; 2 << 20]));
     assert!(
-        matches!(&asked, Err(Failure::Space(Error::Unknown(why))) if why.contains("in the middle")),
+        matches!(&asked, Err(Failure::Space(Error::Unknown { op: None, what: why })) if why.contains("in the middle")),
         "{asked:?}"
     );
     assert_eq!(feed.add(1, 2), Ok(3));
