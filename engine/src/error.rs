@@ -37,9 +37,9 @@ pub enum Error {
     /// No answer came in time, and nothing was changed.
     #[error("no answer came in time, and nothing was changed")]
     Timeout,
-    /// It is not known whether this was executed: it was sent, and then the connection or the server was lost,
-    /// or no answer came in time. It was executed once at most. A procedure that was not begun by now never
-    /// will be, unless the server could not be notified.
+    /// It is not known whether this was executed: it was sent, and then the connection or the server was
+    /// lost, or no answer came in time. It was executed once at most. A procedure that was not begun by now
+    /// never will be, unless the server could not be notified.
     #[error("{}", unknown(.op.as_deref(), .what))]
     Unknown {
         /// The operation, of a commit or of a method's call: `Client::resolve` asks by it for the outcome, as
@@ -49,8 +49,9 @@ pub enum Error {
         /// The reason for which its outcome is not known.
         what: Box<str>,
     },
-    /// A method or procedure was begun and did not come to its end: it panicked, or met an error of the space.
-    /// What a procedure did before stays; of a method nothing does. The server's program must act.
+    /// A method or procedure was begun and did not come to its end: it panicked, or met an error of the
+    /// space. The work of a procedure before that stays; of a method nothing does. The server's program must
+    /// act.
     #[error("the call has failed at the server: {0}")]
     Failed(String),
     /// The object's place was reserved by an earlier transaction, and is lost with the session that it was
@@ -76,8 +77,8 @@ pub enum Error {
     /// Stored or received bytes are damaged. An operator must act: `tercel check` shows where.
     #[error("damaged data: {0}")]
     Corrupt(String),
-    /// A use that cannot be meant: an address that is none, a transaction inside of another, a service that the
-    /// server does not offer. The program must change, or the server's.
+    /// A use that cannot be meant: an address that is none, a transaction inside of another, a service that
+    /// the server does not offer. The program must change, or the server's.
     #[error("{0}")]
     Invalid(String),
     /// A bound was reached. Which one, and the setting to raise where there is one, says the bound.
@@ -323,15 +324,6 @@ const _: () = assert!(size_of::<Error>() <= 32);
 
 impl Error {
     /// The kind, to be matched.
-    ///
-    /// ```
-    /// use tercel_engine::error::{Error, ErrorKind};
-    ///
-    /// fn may_be_sent_again(e: &Error) -> bool {
-    ///     matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
-    /// }
-    /// assert!(may_be_sent_again(&Error::Timeout) && !may_be_sent_again(&Error::unknown_call("lost")));
-    /// ```
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Conflict(_) => ErrorKind::Conflict,

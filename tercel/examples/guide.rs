@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tercel::collections::{Map, Vector};
+use tercel::rpc::{Callback, Input, Output};
 use tercel::{
-    Callback, Called, Client, ClientConfig, Context, Error, Failure, Far, Freshness, Input, Isolation, List,
-    Obj, Object, Options, Output, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
+    Called, Client, ClientConfig, Context, Error, Failure, Far, Freshness, Isolation, List, Obj, Object,
+    Options, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
 };
 
 #[derive(Object)]
@@ -322,7 +323,11 @@ fn over_a_socket(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>
     let socket = format!("unix:{}", dir.join("socket").display());
     let server = Server::builder(dir).listen(socket.as_str()).shared_memory(SharedMemory::SameUser);
     let server = server.start()?;
-    let config = ClientConfig { cache_bytes: 16 << 20, shared_memory: true, ..ClientConfig::default() };
+    let config = ClientConfig {
+        cache_bytes: 16 << 20,
+        shared_memory: SharedMemory::SameUser,
+        ..ClientConfig::default()
+    };
     let client = Client::connect_with(socket.as_str(), config)?;
     println!("messages go by {}", client.transport().ok_or("not connected")?);
 
@@ -364,7 +369,7 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         (tercel::embedded(dir.join("accounts"))?, tercel::embedded(dir.join("letters"))?);
     let spaces = Spaces::new().with("accounts", accounts).with("letters", letters);
 
-    let session = spaces.session()?;
+    let session = spaces.session();
     session
         .space("accounts")?
         .run(|tx| tx.set_root("ann", tx.create(&Note { text: "Ann lives in Ulm".into() })?))?;
@@ -373,7 +378,7 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         .space("letters")?
         .run(|tx| tx.set_root("to ann", tx.create(&Note { text: "Dear Ann".into() })?))?;
 
-    let reader = spaces.session()?;
+    let reader = spaces.session();
     let letter = |tx: &Tx<'_>| Ok(tx.get_root::<Note>("to ann")?.text()?.into_owned());
     println!("{}", reader.space("letters")?.read(letter)?);
     let account = |tx: &Tx<'_>| Ok(tx.get_root::<Note>("ann")?.text()?.into_owned());
@@ -395,7 +400,7 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
 
     // What the session has seen, for another process or another session.
     let token = session.token()?.to_string();
-    spaces.session()?.absorb(&token.parse()?)?;
+    spaces.session().absorb(&token.parse()?)?;
 
     // As old as the caches are, also while servers are gone; never an effect without its cause all the same.
     reader.space("letters")?.with(Freshness::Stale).read(letter)?;

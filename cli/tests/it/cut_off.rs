@@ -203,7 +203,7 @@ impl Seen {
 /// Writes objects of its own, and then reads causally without a pause.
 fn reads_on(course: &Course, places: &[Place; 2], reader: usize) {
     let spaces = near(places);
-    let session = spaces.session().unwrap();
+    let session = spaces.session();
     let (mut seen, root) = (Seen::default(), own(reader));
     for n in 1..=OWN {
         for space in SPACES {
@@ -259,7 +259,7 @@ fn looks(session: &Session<'_>, seen: &mut Seen, own: &str) -> Result<(), Error>
 /// Goes on with a token in a process that has nothing in its caches yet, at the copies too.
 fn moves(places: &[Place; 2], token: &str, seen: &mut Seen, own: &str) {
     let spaces = near(places);
-    let session = spaces.session().unwrap();
+    let session = spaces.session();
     session.absorb(&token.parse().unwrap()).unwrap();
     looks(&session, seen, own).unwrap();
 }
@@ -267,7 +267,7 @@ fn moves(places: &[Place; 2], token: &str, seen: &mut Seen, own: &str) {
 /// Asks for what a copy that is cut off cannot know.
 fn asks_too_much(course: &Course, places: &[Place; 2]) {
     let spaces = near(places);
-    let session = spaces.session().unwrap();
+    let session = spaces.session();
     let mut seen = Seen::default();
     let bounded = |ms| Options::from(Freshness::Bounded(Duration::from_millis(ms)));
     let timeout = Some(Duration::from_millis(500));
@@ -338,7 +338,7 @@ fn run(hosts: &Hosts) {
     let mut groups = [0, 1].map(|space| Group::start(hosts, dir.path(), space));
     let places = groups.each_ref().map(|group| group.place.clone());
     let spaces = connect(&places, false);
-    let session = spaces.session().unwrap();
+    let session = spaces.session();
     make(&session);
     let course = &Course::default();
     thread::scope(|scope| {
@@ -352,7 +352,7 @@ fn run(hosts: &Hosts) {
         scope.spawn(move || on_host(&|| asks_too_much(course, places)));
         rounds(&session, course, |_| is_each(&course.shown, 1));
         // The copies have both, else the one that has an effect could have it without its cause for as long.
-        has_all(&near(places).session().unwrap(), course);
+        has_all(&near(places).session(), course);
         course.cut_off(hosts, &[0, 1], || {
             let begun = Instant::now();
             for group in &mut groups {

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tercel::{Called, Client, Context, Error, Failure, HealthState, Input, Server, service};
+use tercel::rpc::Input;
+use tercel::{Called, Client, Context, Error, Failure, HealthState, Server, service};
 use tercel_term::stop::Signals;
 
 use crate::common::until;

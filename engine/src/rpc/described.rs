@@ -42,7 +42,7 @@ impl Described<'_> {
     /// Calls it; gives nothing if it is never answered.
     ///
     /// # Errors
-    /// `Schema` if there is no such method, or the server now has another one; `Denied` if it has streams;
+    /// `Schema` if there is no such method, or the server now has another one; `Invalid` if it has streams;
     /// `Full`, and as a call of [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
     pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
         let is_one_way = self.method()?.mode.is_one_way();

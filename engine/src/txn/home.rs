@@ -72,7 +72,7 @@ pub trait Home {
     /// read.
     ///
     /// # Errors
-    /// `Denied` if this home has no such reads; `Conflict`, `Corrupt`, and as [`Home::locate`].
+    /// `Invalid` if this home has no such reads; `Conflict`, `Corrupt`, and as [`Home::locate`].
     fn stored(
         &mut self,
         _scope: &Scope,

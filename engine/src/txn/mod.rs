@@ -353,13 +353,14 @@ pub fn try_run<R, E: From<Error>>(
 }
 
 /// [`run`] that also gives the states that its attempts have read, and the one that was committed.
-pub(crate) fn run_seen<R>(
+pub(crate) fn run_seen<R, E: From<Error>>(
     port: &dyn Port,
     options: Options,
-    body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+    is_conflict: impl Fn(&E) -> bool,
     saw: &mut dyn FnMut(Token),
-) -> Result<R, Error> {
-    attempts(port, options, body, Error::is_retryable, Some(saw))
+) -> Result<R, E> {
+    attempts(port, options, body, is_conflict, Some(saw))
 }
 
 /// The attempts of [`run`] and [`try_run`]. `is_conflict` knows conflicts among the errors of `body`; those

@@ -330,7 +330,7 @@ impl<'c> Tx<'c> {
 /// that; none if the reference names nothing. It comes from the cache if it is there, and counts as read.
 ///
 /// # Errors
-/// As [`Tx::get`]; `Corrupt` if it is not what its class says; `Denied` inside of a server.
+/// As [`Tx::get`]; `Corrupt` if it is not what its class says; `Invalid` inside of a server.
 pub fn stored(tx: &Tx<'_>, oref: Oref) -> Result<Option<StoredObject>, Error> {
     if oref.is_null() {
         return Ok(None);

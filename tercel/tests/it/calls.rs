@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tercel::rpc::CallPolicy;
 use tercel::tools::wire::datum::{Datum, decode, encode};
 use tercel::tools::wire::interface::Interface;
 use tercel::tools::wire::payload::Payload;
 use tercel::tools::{self, Described, Reply};
 use tercel::{
-    Bytes, CallPolicy, Called, Client, ClientConfig, Error, Failure, List, Obj, Object, Record, Ref, Server,
-    Text, Tx, interface,
+    Bytes, Called, Client, ClientConfig, Error, Failure, List, Obj, Object, Record, Ref, Server, Text, Tx,
+    interface,
 };
 use tercel_testkit::ends::Ends;
 
@@ -192,7 +193,10 @@ fn method_runs_where_its_policy_says_and_gives_the_same() {
             tcp => tcp.to_string(),
         };
         let server = server(&dir, &listen);
-        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let config = ClientConfig {
+            shared_memory: crate::common::by_memory(shared_memory),
+            ..ClientConfig::default()
+        };
         let client = Client::connect_with(&server.addresses()[0], config).unwrap();
         let maker = connect(&server);
         let purse = purse(&maker, 100);

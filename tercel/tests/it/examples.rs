@@ -65,7 +65,10 @@ fn methods_of_the_readme_run_at_every_address_by_the_same_lines() {
     for (address, shared_memory, transport) in
         [(tcp, true, Transport::Tcp), (unix, false, Transport::Unix), (unix, true, Transport::SharedMemory)]
     {
-        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let config = ClientConfig {
+            shared_memory: crate::common::by_memory(shared_memory),
+            ..ClientConfig::default()
+        };
         let client = Client::connect_with(address, config).unwrap();
         assert_eq!(client.transport(), Some(transport), "{address}");
         assert_eq!(readme::methods(&client).unwrap(), 500, "{address}");

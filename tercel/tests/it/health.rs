@@ -100,7 +100,7 @@ fn open(transport: Option<Transport>) -> Office {
         ..ServerConfig::new(dir.path().join("space"))
     };
     let mine = ClientConfig {
-        shared_memory: transport == Some(Transport::SharedMemory),
+        shared_memory: crate::common::by_memory(transport == Some(Transport::SharedMemory)),
         timeout: WITHIN,
         ..ClientConfig::default()
     };

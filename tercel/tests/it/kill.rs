@@ -9,9 +9,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::{Counter, Killed, counter};
+use tercel::rpc::{Input, Output, ServiceHandle};
 use tercel::{
-    Address, Called, Client, ClientConfig, Context, Error, Failure, Input, List, Obj, Object, OpId, Output,
-    Ref, Server, ServerConfig, ServiceHandle, Tx, interface, service,
+    Address, Called, Client, ClientConfig, Context, Error, Failure, List, Obj, Object, OpId, Ref, Server,
+    ServerConfig, Tx, interface, service,
 };
 use tercel_testkit::ends::Ends;
 
@@ -398,7 +399,12 @@ fn connect_by(dir: &Path, shared_memory: bool) -> Client {
 
 fn connect_to(address: &Address, shared_memory: bool) -> Client {
     let timeout = Duration::from_secs(10);
-    let config = ClientConfig { timeout, cache_bytes: 1 << 20, shared_memory, ..ClientConfig::default() };
+    let config = ClientConfig {
+        timeout,
+        cache_bytes: 1 << 20,
+        shared_memory: crate::common::by_memory(shared_memory),
+        ..ClientConfig::default()
+    };
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         match Client::connect_with(address, config.clone()) {

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tercel::{
-    Address, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Pending, Server, service,
-};
+use tercel::rpc::Pending;
+use tercel::{Address, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Server, service};
 
 use crate::common::await_that;
 
@@ -85,7 +84,10 @@ fn serve(dir: &Path, desk: &MyDesk) -> Server {
 
 /// Clients by datagrams, in shared memory, and by a socket of the host.
 fn clients(server: &Server) -> Vec<Client> {
-    let config = |shared_memory| ClientConfig { shared_memory, ..ClientConfig::default() };
+    let config = |shared_memory| ClientConfig {
+        shared_memory: crate::common::by_memory(shared_memory),
+        ..ClientConfig::default()
+    };
     let at = server.addresses();
     [(&at[0], true), (&at[1], true), (&at[1], false)]
         .map(|(at, shared_memory)| Client::connect_with(at, config(shared_memory)).unwrap())

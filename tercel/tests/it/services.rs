@@ -209,7 +209,10 @@ fn office_with(kind: &str, workers: usize, change: impl FnOnce(ClientConfig) -> 
     let dir = tempfile::tempdir().unwrap();
     let desk = MyDesk::default();
     let seen = desk.0.clone();
-    let config = change(ClientConfig { shared_memory: kind == "shared", ..ClientConfig::default() });
+    let config = change(ClientConfig {
+        shared_memory: crate::common::by_memory(kind == "shared"),
+        ..ClientConfig::default()
+    });
     if kind == "memory" {
         let services = vec![Desk::serve(desk)];
         let server = ServerConfig { services, workers, ..ServerConfig::new(dir.path()) };

@@ -11,9 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tercel::rpc::ServiceHandle;
 use tercel::{
     Address, Bytes, Called, Client, ClientConfig, ClientId, Context, Error, Failure, Object, OpId, Ref,
-    Server, ServiceHandle, SharedMemory, Transport, Tx, ViewId, service,
+    Server, SharedMemory, Transport, Tx, ViewId, service,
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, SendError, pass};
 use tercel_testkit::ends::Ends;
@@ -41,13 +42,14 @@ fn connect(dir: &TempDir) -> Client {
 
 /// Connects by shared memory, or by a socket.
 fn connect_by(dir: &TempDir, shared_memory: bool) -> Client {
-    let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+    let config =
+        ClientConfig { shared_memory: crate::common::by_memory(shared_memory), ..ClientConfig::default() };
     Client::connect_with(Address::Unix(socket(dir)), config).unwrap()
 }
 
 #[test]
 fn shared_memory_is_taken_where_both_ends_have_it_on() {
-    let without = ClientConfig { shared_memory: false, ..ClientConfig::default() };
+    let without = ClientConfig { shared_memory: SharedMemory::Off, ..ClientConfig::default() };
     for (clients, transport) in [
         (SharedMemory::SameUser, Transport::SharedMemory),
         (SharedMemory::AnyUser, Transport::SharedMemory),

@@ -7,11 +7,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tercel::rpc::{Callback, Input, Output};
 use tercel::tools::wire::frame::Kind;
 use tercel::tools::wire::message::Refused;
 use tercel::{
-    Bound, Bytes, Callback, Called, Client, ClientConfig, Context, Error, Failure, Input, Output, Record,
-    Server, ServerConfig, Text, Transport, embedded_with, service,
+    Bound, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Record, Server, ServerConfig, Text,
+    Transport, embedded_with, service,
 };
 use tercel_testkit::stranger::Stranger;
 
@@ -216,7 +217,8 @@ fn office(kind: &str) -> Office {
     let dir = tempfile::tempdir().unwrap();
     let feed = MyFeed::default();
     let seen = feed.0.clone();
-    let config = ClientConfig { shared_memory: kind == "shared", ..ClientConfig::default() };
+    let config =
+        ClientConfig { shared_memory: crate::common::by_memory(kind == "shared"), ..ClientConfig::default() };
     if kind == "memory" {
         let services = vec![Feed::serve(feed)];
         let server = ServerConfig { services, workers: 4, ..ServerConfig::new(dir.path()) };
@@ -503,7 +505,8 @@ fn time_that_is_over_ends_a_call_in_the_middle() {
 /// A client of a server by a way that can be cut.
 fn by_relay(kind: &str, server: &Server) -> (Relay, Client) {
     let relay = if kind == "shared" { Relay::of_memory(server) } else { Relay::of_sockets(server) };
-    let config = ClientConfig { shared_memory: kind == "shared", ..ClientConfig::default() };
+    let config =
+        ClientConfig { shared_memory: crate::common::by_memory(kind == "shared"), ..ClientConfig::default() };
     let client = Client::connect_with(relay.address.clone(), config).unwrap();
     assert_eq!(client.transport() == Some(Transport::SharedMemory), kind == "shared");
     (relay, client)

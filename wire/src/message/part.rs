@@ -237,7 +237,7 @@ pub enum Refusal {
     /// Another member of the group leads, or none does yet: the client goes to the next of the servers beside
     /// this.
     NotLeader,
-    /// What was asked for cannot be meant, or the method did what no method can: a program must change.
+    /// The request cannot be meant, or the method did what no method can: a program must change.
     Misused,
     /// The method did not come to its end, by a fault of its own.
     Failed,
