@@ -15,7 +15,7 @@ use super::{Config, Quorum, Start, VIEWS_AHEAD_MAX};
 use crate::{Input, Output, Sealed};
 use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
-use world::{Plan, World};
+use world::{Disks, Plan, World};
 
 /// Runs worlds from seeds. Gives what the first that failed blames.
 fn hunt(seeds: std::ops::Range<u64>, plan: fn(u64) -> Plan) -> Option<(u64, String)> {
@@ -258,7 +258,12 @@ fn lead_is_handed_to_named_member() {
 #[test]
 fn lead_is_handed_over_while_entries_come() {
     for seed in 0..20 {
-        let plan = Plan { disk_us: 800, window_bytes: 100_000, work_us: 100, ..Plan::quiet(seed, 3) };
+        let plan = Plan {
+            disks: Disks::that_take(800),
+            window_bytes: 100_000,
+            work_us: 100,
+            ..Plan::quiet(seed, 3)
+        };
         let (mut world, leader) = begun(plan);
         let (to, third) = (world.others(leader)[0], world.others(leader)[1]);
         // Only the leader before can vote: that member has just begun, say.
