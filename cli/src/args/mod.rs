@@ -236,6 +236,10 @@ pub struct MemberOf {
     /// --follow, it is kept in this one's. A member whose directory has it needs no more
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
+    /// Milliseconds of silence after which members suspect their leader at the latest, from 150 to 60000:
+    /// after 150 on calm hosts, after four of its longest pauses of late on busy ones
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(150..=60_000), default_value = "1000")]
+    pub silence: u32,
 }
 
 /// The part of a server that its operator sees.

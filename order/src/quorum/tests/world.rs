@@ -90,6 +90,7 @@ impl World {
         let config = Config {
             heartbeat_us: plan.deadline_us / 6,
             deadline_us: plan.deadline_us,
+            silence_us: plan.silence_deadlines * plan.deadline_us,
             stagger_us: plan.deadline_us / 12,
             window_bytes: plan.window_bytes,
             packet_bytes: plan.window_bytes / 2,
@@ -118,7 +119,7 @@ impl World {
             world.push(0, Event::Begin(i));
         }
         world.push(1, Event::Work);
-        world.push(world.plan.fault_every_us, Event::Fault);
+        world.push(world.plan.faults.every_us, Event::Fault);
         world
     }
 
@@ -297,6 +298,9 @@ impl World {
         };
         let process = leader.process.as_ref().unwrap();
         let end = process.log.len() as u64;
+        if self.plan.faults.pauses_deadlines.is_some() && self.seen.views > 1 {
+            return Err(format!("{} views, though nobody was gone", self.seen.views));
+        }
         if process.stable < end {
             return Err(format!("of {end} entries {} are stable", process.stable));
         }
@@ -359,7 +363,7 @@ impl World {
             Event::Fault => {
                 if !self.is_healed {
                     self.fault();
-                    let every = self.plan.fault_every_us;
+                    let every = self.plan.faults.every_us;
                     let after = self.random.below(2 * every);
                     self.push(after, Event::Fault);
                 }
@@ -374,10 +378,19 @@ impl World {
         let fault = self.faults;
         let leads = |node: &Node| node.process.as_ref().is_some_and(|process| process.leads.is_some());
         let leader = self.nodes.iter().position(leads);
-        let i = match leader.filter(|_| self.random.below(1_000) < self.plan.of_leader_permille) {
+        let i = match leader.filter(|_| self.random.below(1_000) < self.plan.faults.of_leader_permille) {
             Some(leader) => leader,
             None => self.random.index(self.nodes.len()),
         };
+        if let Some(most) = self.plan.faults.pauses_deadlines {
+            let most = most * self.config.deadline_us * self.now.0 / self.plan.until_us;
+            let us = most / 2 + self.random.below(most / 2 + 1);
+            // It is run between two pauses.
+            if self.nodes[i].paused < self.now {
+                self.pause(i, us);
+            }
+            return;
+        }
         let long = self.random.below(4 * self.config.deadline_us);
         match self.random.below(6) {
             0 | 1 => {
@@ -401,10 +414,7 @@ impl World {
                 }
                 self.push(long, Event::Begin(i));
             }
-            2 => {
-                self.nodes[i].paused = self.now.plus_us(long);
-                self.push(long, Event::Wake(i));
-            }
+            2 => self.pause(i, long),
             3 => {
                 // One way, of one link.
                 let j = self.random.index(self.nodes.len());
@@ -433,6 +443,13 @@ impl World {
                 self.push(long, Event::Heal(fault));
             }
         }
+    }
+
+    /// A process is not run for a while.
+    fn pause(&mut self, i: usize, us: u64) {
+        self.nodes[i].paused = self.now.plus_us(us);
+        // It takes what waits in its sockets before it looks at the time.
+        self.push(us + 1, Event::Wake(i));
     }
 
     /// Clients: leaders that have begun take entries and questions.
@@ -646,10 +663,10 @@ impl World {
         if self.cuts.contains_key(&(i, to)) {
             return;
         }
-        let times = 1 + usize::from(self.random.below(1_000) < self.plan.double_permille);
+        let times = 1 + usize::from(self.random.below(1_000) < self.plan.links.double_permille);
         for _ in 0..times {
-            if self.is_healed || self.random.below(1_000) >= self.plan.loss_permille {
-                let us = 20 + self.random.below(self.plan.delay_us);
+            if self.is_healed || self.random.below(1_000) >= self.plan.links.loss_permille {
+                let us = 20 + self.random.below(self.plan.links.delay_us);
                 self.push(us, Event::Packet(to, self.nodes[i].id, bytes.clone()));
             }
         }

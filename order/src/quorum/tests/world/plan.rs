@@ -10,15 +10,13 @@ pub struct Plan {
     pub seed: u64,
     pub nodes: u64,
     pub voters: u64,
-    pub loss_permille: u64,
-    pub double_permille: u64,
-    pub delay_us: u64,
+    pub links: Links,
     pub disks: Disks,
-    pub fault_every_us: u64,
+    pub faults: Faults,
     pub deadline_us: u64,
+    /// The most that a member may be silent, in deadlines.
+    pub silence_deadlines: u64,
     pub window_bytes: usize,
-    /// In a thousand, the faults that meet the leader.
-    pub of_leader_permille: u64,
     pub may_rot: bool,
     pub changes_members: bool,
     pub moves_lead: bool,
@@ -29,6 +27,24 @@ pub struct Plan {
     pub until_us: u64,
 }
 
+/// The ways of packets.
+#[derive(Debug, Clone, Copy)]
+pub struct Links {
+    pub loss_permille: u64,
+    pub double_permille: u64,
+    pub delay_us: u64,
+}
+
+/// The faults of a world, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub struct Faults {
+    pub every_us: u64,
+    /// In a thousand, the faults that meet the leader.
+    pub of_leader_permille: u64,
+    /// Processes are run late, ever later up to so many deadlines, and nothing else happens.
+    pub pauses_deadlines: Option<u64>,
+}
+
 impl Plan {
     pub fn of(seed: u64) -> Plan {
         let random = &mut Random::new(seed ^ 0x5eed);
@@ -37,19 +53,22 @@ impl Plan {
         let (delay_us, disk_us) = (*random.pick(&[100, 500, 4_000]), *random.pick(&[50, 500, 2_000]));
         // Below some round trips and syncs nobody is ever elected.
         let deadline_us = *random.pick(&[3_000, 12_000].map(|us: u64| us.max(4 * delay_us + 2 * disk_us)));
+        let voters = if changes_members { 1 + random.below(nodes) } else { nodes };
+        let (loss_permille, double_permille) = (*random.pick(&[0, 0, 10, 100]), *random.pick(&[0, 0, 50]));
+        let every_us = *random.pick(&[1_500, 5_000, 20_000, 60_000]);
+        let window_bytes = *random.pick(&[20, 400]);
+        let of_leader_permille = *random.pick(&[0, 500]);
         Plan {
             seed,
             nodes,
-            voters: if changes_members { 1 + random.below(nodes) } else { nodes },
-            loss_permille: *random.pick(&[0, 0, 10, 100]),
-            double_permille: *random.pick(&[0, 0, 50]),
-            delay_us,
+            voters,
+            links: Links { loss_permille, double_permille, delay_us },
             disks: Disks::that_take(disk_us),
-            fault_every_us: *random.pick(&[1_500, 5_000, 20_000, 60_000]),
+            faults: Faults { every_us, of_leader_permille, pauses_deadlines: None },
             deadline_us,
-            window_bytes: *random.pick(&[20, 400]),
-            of_leader_permille: *random.pick(&[0, 500]),
+            window_bytes,
             may_rot: !changes_members && random.below(3) == 0,
+            silence_deadlines: *random.pick(&[1, 4, 10]),
             changes_members,
             moves_lead: true,
             asks: true,
@@ -69,10 +88,11 @@ impl Plan {
     pub fn of_short_reigns(seed: u64) -> Plan {
         let random = &mut Random::new(seed ^ 0x5e16);
         let nodes = *random.pick(&[3, 5]);
-        let fault_every_us = *random.pick(&[4_000, 8_000, 16_000]);
-        let (window_bytes, of_leader_permille) = (20, 900);
+        let every_us = *random.pick(&[4_000, 8_000, 16_000]);
         let plan = Plan { voters: nodes, changes_members: false, may_rot: false, ..Plan::of(seed) };
-        Plan { nodes, fault_every_us, window_bytes, of_leader_permille, loss_permille: 0, ..plan }
+        let faults = Faults { every_us, of_leader_permille: 900, ..plan.faults };
+        let links = Links { loss_permille: 0, ..plan.links };
+        Plan { nodes, faults, window_bytes: 20, links, ..plan }
     }
 
     /// A world whose members lose the ends of their logs again and again, and are back before what was on its
@@ -84,13 +104,14 @@ impl Plan {
         Plan {
             nodes: 3,
             voters: if changes_members { 1 + random.below(3) } else { 3 },
-            loss_permille: 0,
-            double_permille: 50,
-            delay_us,
+            links: Links { loss_permille: 0, double_permille: 50, delay_us },
             disks: Disks::that_take(disk_us),
-            fault_every_us: *random.pick(&[1_500, 5_000]),
+            faults: Faults {
+                every_us: *random.pick(&[1_500, 5_000]),
+                of_leader_permille: 0,
+                pauses_deadlines: None,
+            },
             deadline_us: 4 * delay_us + 2 * disk_us,
-            of_leader_permille: 0,
             may_rot: true,
             changes_members,
             ..Plan::of(seed)
@@ -103,7 +124,9 @@ impl Plan {
         let plan = Plan::of_either(seed);
         let stall_us = plan.deadline_us * *random.pick(&[2, 4, 10]);
         let stall_permille = *random.pick(&[20, 100, 300]);
-        Plan { disks: Disks { stall_permille, stall_us, ..plan.disks }, ..plan }
+        let disks = Disks { stall_permille, stall_us, ..plan.disks };
+        // Views come and go more often so.
+        Plan { disks, silence_deadlines: 1, ..plan }
     }
 
     /// A world whose members end while their disks stand still, the leader mostly.
@@ -113,7 +136,8 @@ impl Plan {
         let stall_us = plan.deadline_us * *random.pick(&[1, 2, 4]);
         let stall_permille = *random.pick(&[100, 300]);
         let disks = Disks { stall_permille, stall_us, ..plan.disks };
-        Plan { disks, of_leader_permille: 500, ..plan }
+        let faults = Faults { of_leader_permille: 500, ..plan.faults };
+        Plan { disks, faults, silence_deadlines: 1, ..plan }
     }
 
     /// A world in which each act of a disk takes about as long as a leader may be silent, or some times that.
@@ -121,8 +145,23 @@ impl Plan {
         let random = &mut Random::new(seed ^ 0x510d);
         let plan = Plan::of_either(seed);
         let usual_us = plan.deadline_us * *random.pick(&[1, 2, 4]) / 2;
-        let fault_every_us = plan.fault_every_us.max(20_000);
-        Plan { disks: Disks { usual_us, ..plan.disks }, fault_every_us, ..plan }
+        let faults = Faults { every_us: plan.faults.every_us.max(20_000), ..plan.faults };
+        Plan { disks: Disks { usual_us, ..plan.disks }, faults, silence_deadlines: 1, ..plan }
+    }
+
+    /// A world whose processes all go on, and are run later and later: nobody has a reason to lead instead.
+    pub fn of_busy_hosts(seed: u64) -> Plan {
+        let random = &mut Random::new(seed ^ 0xb054);
+        let (nodes, deadline_us) = (*random.pick(&[3, 5]), *random.pick(&[6_000, 12_000]));
+        let of_leader_permille = *random.pick(&[300, 900]);
+        let every_us = deadline_us / *random.pick(&[2, 4]);
+        Plan {
+            faults: Faults { every_us, of_leader_permille, pauses_deadlines: Some(2) },
+            deadline_us,
+            silence_deadlines: 24,
+            until_us: 80 * deadline_us,
+            ..Plan::quiet(seed, nodes)
+        }
     }
 
     /// A world in which nothing fails.
@@ -131,14 +170,12 @@ impl Plan {
             seed,
             nodes,
             voters: nodes,
-            loss_permille: 0,
-            double_permille: 0,
-            delay_us: 100,
+            links: Links { loss_permille: 0, double_permille: 0, delay_us: 100 },
             disks: Disks::that_take(200),
-            fault_every_us: u64::MAX / 4,
+            faults: Faults { every_us: u64::MAX / 4, of_leader_permille: 0, pauses_deadlines: None },
             deadline_us: 100_000,
+            silence_deadlines: 4,
             window_bytes: 400,
-            of_leader_permille: 0,
             may_rot: false,
             changes_members: false,
             moves_lead: false,
