@@ -646,11 +646,12 @@ impl Quorum {
         if self.deadline().is_none_or(|due| now.since_us(due) <= slack) {
             return;
         }
-        let silent_us = |at: Now, us: u64| Now(at.0.max((now.0 + slack).saturating_sub(us)));
-        self.followed.heard = silent_us(self.followed.heard, self.silence_us());
+        let excused = |heard: Now, us: u64| Now(heard.0.max((now.0 + slack).saturating_sub(us)));
+        let silence_us = self.silence_us();
         if let Role::Leading(leading) = &mut self.role {
-            leading.excuse(&self.config, silent_us);
+            leading.excuse(&self.config, excused);
         }
+        self.followed.heard = excused(self.followed.heard, silence_us);
     }
 
     /// When the leader is silent, if it says nothing and that is not known yet.

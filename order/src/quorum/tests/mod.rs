@@ -551,6 +551,19 @@ fn late_member_takes_packets_before_it_judges() {
 }
 
 #[test]
+fn sign_of_life_says_nothing_else() {
+    let mut member = Late { quorum: Compared::with_three().quorum, round: 0 };
+    member.hears(Now(1));
+    let before = member.quorum.status();
+    let sign = super::packet::sign_of_life(ViewId::new(2, 1));
+    assert!(super::packet::is_sign_of_life(&sign));
+    let out = member.takes(Now(140_000), MemberId(2), Packet::decode(&sign).unwrap());
+    assert_eq!((out, member.quorum.status()), (Vec::new(), before));
+    member.is_given_the_time(Now(280_000));
+    assert!(!member.grants(Now(280_000)));
+}
+
+#[test]
 fn leader_with_long_pauses_is_given_time() {
     let mut member = Late { quorum: Compared::with_three().quorum, round: 0 };
     (0..5).for_each(|i| member.hears(Now(1 + i * 100_000)));
