@@ -61,7 +61,7 @@ pub(crate) struct Opened {
     pub pages: Box<dyn PageStore>,
     pub machine: Machine,
     /// Its votes, if it is a member of a group, and what a replica is recovered with.
-    pub member: Option<(Votes, MachineConfig)>,
+    pub member: Option<(Votes, (MachineConfig, u64))>,
     /// The end that is proven to members and operators, if it has a secret.
     pub prover: Option<Prover>,
     pub log: Log,
@@ -197,7 +197,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         dir,
         pages: Box::new(pages),
         machine,
-        member: votes.map(|votes| (votes, machine_config)),
+        member: votes.map(|votes| (votes, (machine_config, micros(config.silence)))),
         prover,
         log,
         applied,
