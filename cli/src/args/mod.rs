@@ -540,7 +540,7 @@ pub struct Forget {
 A space that has prepared its part of a transaction holds what the transaction read and wrote until it hears how that ended. \
 Servers find it out by themselves: see --peer of `tercel serve`. Settle by hand only where the space that decides is gone for good, \
 or has lost its history, and do the same in all other spaces of the transaction: it is committed in all of them or in none. \
-`tercel stat` lists what is prepared. The exit code is 1 if nothing is at that stamp.")]
+Run it on the server's host, as the user that it runs as. `tercel stat` lists what is prepared. The exit code is 1 if nothing is at that stamp.")]
 #[command(group = ArgGroup::new("end").required(true).args(["commit", "abort"]))]
 pub struct Settle {
     /// The stamp of the prepare, as `tercel stat` lists it
