@@ -40,7 +40,7 @@ impl Sessions {
         false
     }
 
-    /// Says whether the other end of a connection is an operator or a member. None if the host is asked first,
+    /// Says whether the other end of a connection is an operator or a member; none if the host is asked first
     /// and the request taken again. What a member passes on is its reader's.
     pub(super) fn is_trusted(
         &mut self,
