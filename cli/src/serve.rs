@@ -28,6 +28,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         cache_bytes: args.cache,
         subscriptions_max: args.subscriptions,
         keepalive: Duration::from_millis(args.keepalive.into()),
+        silence: Duration::from_millis(args.member.silence.into()),
         collect: Collecting { grace: Duration::from_secs(args.gc_grace.into()), percent: args.gc_percent },
         peers: args.peer.iter().cloned().map(Into::into).collect(),
         methods: vec![Mark::METHODS],
@@ -43,7 +44,7 @@ pub fn run(args: &args::Serve) -> Outcome {
     raise_descriptors();
     let metrics = args.shown.metrics.as_ref().map(|at| Metrics::bind(at, args.allow_plain_remote));
     let mut metrics = metrics.transpose()?;
-    let args::MemberOf { join, follow, advertise, secret } = &args.member;
+    let args::MemberOf { join, follow, advertise, secret, .. } = &args.member;
     if advertise.is_some() && join.is_none() && follow.is_none() {
         return Err(Failure::new("--advertise is of a member").next("name the group with --join or --follow"));
     }

@@ -124,7 +124,7 @@ fn kind(e: &Error) -> (StatusCode, &'static str, Option<&'static str>) {
         Error::Conflict(_) => (StatusCode::CONFLICT, LATER, None),
         Error::PlaceLost(_) => (StatusCode::CONFLICT, LATER, None),
         Error::NotFound(_) => (StatusCode::NOT_FOUND, "GET /v1/roots lists the roots of the space", None),
-        Error::Denied(_) => (StatusCode::FORBIDDEN, "GET /v1/services lists what can be called", None),
+        Error::Denied(_) => (StatusCode::FORBIDDEN, "ask who gives rights in the space", None),
         Error::Schema(_) | Error::Invalid(_) => {
             (StatusCode::BAD_REQUEST, "GET /openapi.json says what is taken", None)
         }

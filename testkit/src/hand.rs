@@ -54,6 +54,8 @@ pub struct Hand {
     pub truncated: Stamp,
     /// Questions to other spaces.
     pub consults: Vec<Consult>,
+    /// The connection of a process of another user.
+    pub stranger: Option<Conn>,
 }
 
 impl Hand {
@@ -94,6 +96,7 @@ impl Hand {
             pages: Vec::new(),
             truncated: Stamp::ZERO,
             consults: Vec::new(),
+            stranger: None,
         };
         hand.take(out);
         hand.sync();
@@ -128,8 +131,10 @@ impl Hand {
                     self.pages = pages;
                 }
                 Effect::Truncate(stamp) => self.truncated = stamp,
-                // All clients are of the server's own user.
-                Effect::Vouch(conn) => said.extend(self.input(Input::Vouched(conn, true))),
+                Effect::Vouch(conn) => {
+                    let is_owner = self.stranger != Some(conn);
+                    said.extend(self.input(Input::Vouched(conn, is_owner)));
+                }
                 Effect::Consult(_, consult) => self.consults.push(consult),
                 Effect::Pin(..) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
                 other => panic!("{other:?}"),

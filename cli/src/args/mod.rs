@@ -236,6 +236,10 @@ pub struct MemberOf {
     /// --follow, it is kept in this one's. A member whose directory has it needs no more
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
+    /// Milliseconds of silence after which members suspect their leader at the latest, from 150 to 60000:
+    /// after 150 on calm hosts, after four of its longest pauses of late on busy ones
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(150..=60_000), default_value = "1000")]
+    pub silence: u32,
 }
 
 /// The part of a server that its operator sees.
@@ -536,7 +540,7 @@ pub struct Forget {
 A space that has prepared its part of a transaction holds what the transaction read and wrote until it hears how that ended. \
 Servers find it out by themselves: see --peer of `tercel serve`. Settle by hand only where the space that decides is gone for good, \
 or has lost its history, and do the same in all other spaces of the transaction: it is committed in all of them or in none. \
-`tercel stat` lists what is prepared. The exit code is 1 if nothing is at that stamp.")]
+Run it on the server's host, as the user that it runs as. `tercel stat` lists what is prepared. The exit code is 1 if nothing is at that stamp.")]
 #[command(group = ArgGroup::new("end").required(true).args(["commit", "abort"]))]
 pub struct Settle {
     /// The stamp of the prepare, as `tercel stat` lists it

@@ -22,3 +22,4 @@ mod measured;
 mod mishaps;
 mod operate;
 mod serve;
+mod slow;

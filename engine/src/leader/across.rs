@@ -42,6 +42,8 @@ pub(super) struct Across {
     settling: BTreeMap<Stamp, Settling>,
     /// Requests that wait until a settlement is visible, by its stamp.
     settled: VecDeque<(Stamp, Asked)>,
+    /// Requests of those whose word does not count, by the stamp of the prepare.
+    hearing: BTreeMap<Stamp, Vec<Asked>>,
     held: Vec<Held>,
     /// By operation, when it waits no longer.
     held_until: Map<OpId, Now>,
@@ -207,6 +209,33 @@ impl Leader {
         }
     }
 
+    /// Somebody whose word does not count tells the end of a part, such as the server of the space that
+    /// decides. It is answered once that space was asked from here.
+    pub(crate) fn hear_of_end(&mut self, asked: Asked, settle: Settle, work: &mut Work) {
+        let is_of = |part: &&Part| (part.of, part.coordinator) == (settle.of, settle.coordinator);
+        if work.replica.prepares.get(settle.prepared).filter(is_of).is_none() {
+            // There is nothing to end.
+            return self.settle(Some(asked), settle, work);
+        }
+        let hearing = self.across.hearing.entry(settle.prepared).or_default();
+        if hearing.len() >= limits::CREDIT as usize {
+            return work.refuse(asked, Refusal::Unavailable, "too many tell of this part at once: try again");
+        }
+        hearing.retain(|earlier| earlier.conn != asked.conn);
+        hearing.push(asked);
+    }
+
+    /// The part is not settled yet, for a reason.
+    pub(super) fn refuse_hearing(&mut self, prepared: Stamp, why: &str, work: &mut Work) {
+        for asked in self.across.hearing.remove(&prepared).unwrap_or_default() {
+            let text = format!(
+                "{why}; its end counts from the client that had it prepared and from operators: run `tercel settle` on the \
+                 server's host, as the user that it runs as"
+            );
+            work.refuse(asked, Refusal::Unavailable, text);
+        }
+    }
+
     /// Takes the end of a transaction of which a part may be prepared here.
     pub(crate) fn settle(&mut self, asked: Option<Asked>, settle: Settle, work: &mut Work) {
         let Settle { of, coordinator, prepared, seen, view } = settle;
@@ -308,7 +337,8 @@ impl Leader {
         work.stats.settled += 1;
         self.across.consulting.settled(prepared);
         let stamp = self.order(&Entry::Settle(entry::Settle { prepared, seen, logged }), None, work);
-        for asked in asked.into_iter().chain(waits) {
+        let hearing = self.across.hearing.remove(&prepared).unwrap_or_default();
+        for asked in asked.into_iter().chain(waits).chain(hearing) {
             self.answer_settled(stamp, Some(asked), work);
         }
         self.release_held(work);

@@ -295,20 +295,22 @@ impl Leader {
                             "space {:x} does not know transaction {of}, and may have forgotten it: entries of this space that                              were made since its part was prepared may be lost; an operator decides what became of it, and                              settles the part here (`tercel settle`)",
                             coordinator.0
                         );
-                        self.across.consulting.unreached = Some((subject, text));
-                        return self.across.consulting.again(subject, work.now);
+                        return self.not_ended(subject, text, work);
                     }
                     Decision::Aborted => None,
                     Decision::Committed => Some(seen),
-                    Decision::Pending => return self.across.consulting.again(subject, work.now),
+                    Decision::Pending => {
+                        let text = format!("space {:x} has not decided transaction {of}", coordinator.0);
+                        self.refuse_hearing(prepared, &text, work);
+                        return self.across.consulting.again(subject, work.now);
+                    }
                     Decision::Unknown => {
                         let text = format!(
                             "space {:x} does not have the history of transaction {of}: its operator decides what became of it, \
                              and settles the part here (`tercel settle`)",
                             coordinator.0
                         );
-                        self.across.consulting.unreached = Some((subject, text));
-                        return self.across.consulting.again(subject, work.now);
+                        return self.not_ended(subject, text, work);
                     }
                 };
                 // If it cannot be placed now, it is asked about again.
@@ -319,13 +321,18 @@ impl Leader {
                 self.across.consulting.told(stamp, participant, &work.replica);
                 self.forget_done(work);
             }
-            (subject, _, answer) => {
-                if let Consulted::Failed(why) = answer {
-                    self.across.consulting.unreached = Some((subject, why));
-                }
-                self.across.consulting.again(subject, work.now);
-            }
+            (subject, _, Consulted::Failed(why)) => self.not_ended(subject, why, work),
+            (subject, ..) => self.across.consulting.again(subject, work.now),
         }
+    }
+
+    /// A question has no answer that ends its subject: it is asked again.
+    fn not_ended(&mut self, subject: Subject, why: String, work: &mut Work) {
+        if let Subject::Part(prepared) = subject {
+            self.refuse_hearing(prepared, &why, work);
+        }
+        self.across.consulting.unreached = Some((subject, why));
+        self.across.consulting.again(subject, work.now);
     }
 }
 

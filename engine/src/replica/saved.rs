@@ -382,14 +382,15 @@ const ROWS_AT: usize = 18;
 #[cfg(test)]
 mod tests {
     use tercel_wire::id::{MemberId, OpId, PageId, SLOTS_MAX, SpaceId};
-    use tercel_wire::message::{CommitEffects, Write};
+    use tercel_wire::message::{CommitEffects, Prepared, Write};
     use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
     use super::super::Objects;
-    use super::super::entry::{Entry, Freed, Grant, Head, Logged};
+    use super::super::entry::{Decide, Entry, Freed, Grant, Head, Logged, Placement, Prepare, Settle};
     use super::super::version::{PendingStamp, VersionStamp};
     use super::*;
     use crate::effect::Checkpoint;
+    use crate::limits;
     use crate::order::quorum::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX, Member};
     use crate::random::Random;
     use crate::slots::Slots;
@@ -647,6 +648,78 @@ mod tests {
         assert_eq!(s.stamp, Stamp::LAST);
         let back = Replica::decode(&s.encode()).unwrap();
         assert_eq!((back.encode(), back.digest(), back.view()), (s.encode(), s.digest(), view));
+    }
+
+    /// A part, each field at its bound.
+    fn highest_part(op: OpId, object: &[u8]) -> Logged<'_> {
+        let (first, last) = (PageId::new(PageId::MAX.get() - 1).unwrap(), PageId::MAX);
+        let place = |page, slot| Oref::new(page, slot).unwrap();
+        let [read, written, moved] = [(first, 0), (last, SLOTS_MAX - 1), (last, 0)].map(|(p, s)| place(p, s));
+        Logged {
+            head: Head {
+                op,
+                digest: u32::MAX,
+                reply: vec![u8::MAX; limits::REPLY_BYTES_MAX],
+                placements: vec![Placement { write: 0, to: moved, is_new: true }],
+                named: vec![first, last],
+                filled: vec![last],
+                left: vec![written],
+                released: vec![written],
+                births: vec![(last, Stamp::LAST)],
+            },
+            effects: CommitEffects {
+                base: Stamp::LAST,
+                reads: vec![read],
+                writes: vec![Write { oref: written, new: false, object }],
+            },
+        }
+    }
+
+    #[test]
+    fn highest_values_of_parts_come_back() {
+        let view = ViewId::new(ViewId::NUMBER_MAX, u32::MAX);
+        let op = |seq| OpId { client: ClientId(u64::MAX), slot: OP_SLOTS_MAX - 1, seq, view };
+        let mut seen = Vector::default();
+        for space in 0..VECTOR_MAX as u64 {
+            seen.add(SpaceId(u64::MAX - space), Seen { view, at: Stamp::LAST, done: Stamp::LAST });
+        }
+        let part = |n: u64| Prepared { space: SpaceId(u64::MAX - n), view, at: Stamp::LAST, writes: true };
+        let parts: Vec<_> = (0..limits::SPACES_MAX as u64 - 1).map(part).collect();
+        let mut object = [u8::MAX; 8];
+        object[..4].copy_from_slice(&[16, 0, 0, 0]);
+        let mut s = Replica::new();
+        s.stamp = Stamp(Stamp::LAST.0 - 5);
+        let (kept, prepared) = (s.stamp, Stamp(Stamp::LAST.0 - 3));
+        let of = |seq| highest_part(op(seq), &object);
+        for entry in [
+            Entry::View { kept, lost: true },
+            Entry::Prepare(Prepare {
+                of: op(u64::MAX),
+                coordinator: SpaceId(u64::MAX),
+                logged: of(u64::MAX - 1),
+            }),
+            Entry::Decide(Decide { parts, seen: seen.clone(), logged: of(u64::MAX) }),
+            Entry::Settle(Settle { prepared, seen: seen.clone(), logged: None }),
+            Entry::Prepare(Prepare {
+                of: op(u64::MAX),
+                coordinator: SpaceId(u64::MAX),
+                logged: of(u64::MAX),
+            }),
+        ] {
+            let bytes = entry.encode();
+            assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));
+            s.apply(s.stamp.next(), view, &entry, &mut Nowhere).unwrap();
+            let back = Replica::decode(&s.encode()).unwrap();
+            assert_eq!((back.encode(), back.digest()), (s.encode(), s.digest()));
+        }
+        assert_eq!(
+            (s.stamp, s.prepares.len(), s.decisions.count_of(ClientId(u64::MAX))),
+            (Stamp::LAST, 1, 1)
+        );
+        let settled = Settle { prepared: Stamp::LAST, seen, logged: Some(of(u64::MAX)) };
+        for entry in [Entry::Settle(settled), Entry::Forget(vec![op(u64::MAX); 64])] {
+            assert_eq!(Entry::decode(entry.kind(), &entry.encode()), Ok(entry.clone()));
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tercel_wire::message::{FromClient, Join, Refusal};
 use super::Server;
 use crate::effect::{Conn, Effect};
 use crate::order;
+use crate::order::quorum::packet::is_sign_of_life;
 use crate::order::quorum::remembered::Started;
 use crate::order::quorum::{HAND_OVER_US, Other};
 use crate::sessions::health::{Condition, End};
@@ -90,6 +91,11 @@ impl Membership {
         let over = last.filter(|last| self.connected.get(last) == Some(&of));
         over.iter().for_each(|over| _ = self.connected.remove(over));
         Some((of.0, over))
+    }
+
+    /// A sign of life came over a connection: gives the member.
+    fn shows(&self, conn: Conn) -> Option<(MemberId, Option<Conn>)> {
+        self.connected.get(&conn).map(|(member, _)| (*member, None))
     }
 
     /// Refuses a member that is none, or is not the one that it says.
@@ -172,7 +178,9 @@ impl Server {
                     return self.sequence(order::Input::Packet(from, packet.bytes));
                 }
                 let group = self.membership.as_mut();
-                match group.and_then(|group| group.talks(conn)) {
+                // It comes over a connection beside that of what is said.
+                let is_sign = is_sign_of_life(packet.bytes);
+                match group.and_then(|group| if is_sign { group.shows(conn) } else { group.talks(conn) }) {
                     Some((from, over)) => {
                         self.cx.out.list.extend(over.map(Effect::Close));
                         self.note_stranger(conn, from);

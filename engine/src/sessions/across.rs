@@ -1,10 +1,12 @@
 //! Transactions over several spaces: what clients, and the servers of other spaces, ask for.
 
+use tercel_wire::frame::Header;
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
-use tercel_wire::message::{Decide, FromServer, Limit, Nothing, Prepare, Refusal};
+use tercel_wire::message::{Decide, FromServer, Limit, Nothing, Prepare, Refusal, Settle};
 use tercel_wire::vector::VECTOR_MAX;
 
 use super::{Cx, Sessions};
+use crate::effect::Conn;
 use crate::leader::{Asked, Body, Role};
 use crate::limits;
 
@@ -60,6 +62,29 @@ impl Sessions {
             return cx.verdict(asked, op, Err(Refusal::Full(Limit::Buffer)));
         }
         self.lead(cx, |leader, work| leader.commit(asked, op, body, work));
+    }
+
+    /// A client tells the end of a part. It is believed if it is the one that had the part prepared, an
+    /// operator or a member. For anyone else the space that decides is asked as if nobody had told: the
+    /// servers of other spaces have other secrets.
+    pub(super) fn settle(
+        &mut self,
+        (conn, header, body): (Conn, &Header, &[u8]),
+        client: ClientId,
+        mut settle: Settle,
+        cx: &mut Cx,
+    ) {
+        let part = cx.work.replica.prepares.get(settle.prepared);
+        let is_own = part.is_none_or(|part| part.client == client);
+        let is_trusted = || self.is_trusted((conn, header, body), cx);
+        // If that is not known yet, it is taken again.
+        let Some(is_believed) = is_own.then_some(true).or_else(is_trusted) else { return };
+        let asked = Asked { conn, call: header.call };
+        settle.seen.iter_mut().for_each(|seen| seen.remove(cx.work.space));
+        self.lead(cx, |leader, work| match is_believed {
+            true => leader.settle(Some(asked), settle, work),
+            false => leader.hear_of_end(asked, settle, work),
+        });
     }
 
     /// A client asks to be answered once no prepare up to a stamp is unsettled.

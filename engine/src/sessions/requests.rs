@@ -83,10 +83,7 @@ impl Sessions {
             FromClient::Depend(depend) => self.lead(cx, |leader, work| leader.depend(asked, depend.on, work)),
             FromClient::Prepare(prepare) => self.prepare(asked, client, prepare, body, cx),
             FromClient::Decide(decide) => self.decide(asked, client, decide, body, cx),
-            FromClient::Settle(mut settle) => {
-                settle.seen.iter_mut().for_each(|seen| seen.remove(cx.work.space));
-                self.lead(cx, |leader, work| leader.settle(Some(asked), settle, work));
-            }
+            FromClient::Settle(settle) => self.settle((conn, header, body), client, settle, cx),
             FromClient::Inquire(inquire) => {
                 self.lead(cx, |leader, work| leader.inquire(asked, inquire.of, work))
             }

@@ -2,7 +2,8 @@
 //!
 //! A connection is trusted if its other end has proven that it has the group's secret, or is a process on
 //! the server's host of the superuser or of the server's own user. The invariant: nobody else changes the
-//! members of a group, takes a copy of its log, or says how far another space's states are depended on.
+//! members of a group, takes a copy of its log, says how far another space's states are depended on, or ends
+//! what another client has prepared.
 
 use tercel_wire::frame::Header;
 use tercel_wire::message::{Challenge, FromClient, FromServer, Join, Nothing, Refusal, Regrouping};
@@ -37,6 +38,26 @@ impl Sessions {
             Trust::Denied => cx.refuse(asked, Refusal::Denied, UNTRUSTED),
         }
         false
+    }
+
+    /// Says whether the other end of a connection is an operator or a member; none if the host is asked first
+    /// and the request taken again. What a member passes on is its reader's.
+    pub(super) fn is_trusted(
+        &mut self,
+        (conn, header, body): (Conn, &Header, &[u8]),
+        cx: &mut Cx,
+    ) -> Option<bool> {
+        let Some(session) = self.all.get_mut(&conn) else { return Some(false) };
+        match session.trust {
+            _ if session.is_passed_on => Some(false),
+            Trust::Given => Some(true),
+            Trust::Denied | Trust::Asked(..) => Some(false),
+            Trust::Unknown => {
+                session.trust = Trust::Asked(*header, body.to_vec());
+                cx.out.push(Effect::Vouch(conn));
+                None
+            }
+        }
     }
 
     /// The host vouches for the other end of a connection, or does not.

@@ -20,15 +20,15 @@ use tercel_wire::vector::{Seen, Vector};
 const OTHER: SpaceId = SpaceId(99);
 
 /// A server with two objects, and clients 5 at [`A`] and 6 at [`B`].
-struct Space {
-    hand: Hand,
+pub struct Space {
+    pub hand: Hand,
     class: ClassId,
-    x: Oref,
+    pub x: Oref,
     y: Oref,
     seq: u64,
 }
 
-fn space() -> Space {
+pub fn space() -> Space {
     let mut hand = Hand::greeted(recovery(&[]), Vec::new());
     let class = hand.define(A);
     let page = hand.lease(A, 1)[0];
@@ -67,7 +67,12 @@ impl Space {
     }
 
     /// Prepares a part of client 5, of the transaction of this number at [`OTHER`].
-    fn prepare(&mut self, of: u64, reads: &[Oref], writes: &[(Oref, bool, u8)]) -> Result<Stamp, Refusal> {
+    pub fn prepare(
+        &mut self,
+        of: u64,
+        reads: &[Oref],
+        writes: &[(Oref, bool, u8)],
+    ) -> Result<Stamp, Refusal> {
         let (op, bytes) = (self.op(5), self.effects(reads, writes));
         let prepare =
             Prepare { op, of: transaction(of), coordinator: OTHER, seen: Vector::default(), bytes: &bytes };
@@ -76,16 +81,20 @@ impl Space {
         outcomes(&said)[0]
     }
 
-    fn settle(&mut self, of: u64, prepared: Stamp, is_committed: bool) -> Said {
+    pub fn settle(&mut self, of: u64, prepared: Stamp, is_committed: bool) -> Said {
+        self.settle_by(A, of, prepared, is_committed)
+    }
+
+    pub fn settle_by(&mut self, conn: Conn, of: u64, prepared: Stamp, is_committed: bool) -> Said {
         let seen = is_committed.then(decided_there);
         let settle = Settle { of: transaction(of), coordinator: OTHER, prepared, seen, view: None };
-        let mut said = self.hand.send(A, Kind::Settle, |o| settle.encode(o));
+        let mut said = self.hand.send(conn, Kind::Settle, |o| settle.encode(o));
         said.extend(self.hand.sync());
         said
     }
 
     /// The value of an object as anyone reads it.
-    fn value(&mut self, oref: Oref) -> Option<u8> {
+    pub fn value(&mut self, oref: Oref) -> Option<u8> {
         self.seq += 1;
         let fetch = self.seq;
         self.hand.seen(B, oref, fetch)
@@ -96,7 +105,7 @@ impl Space {
         Space { hand: self.hand.next(self.hand.log.len()), ..self }
     }
 
-    fn pass(&mut self, us: u64) -> Said {
+    pub fn pass(&mut self, us: u64) -> Said {
         self.hand.now = self.hand.now.plus_us(us);
         self.hand.turn()
     }
@@ -107,13 +116,13 @@ fn transaction(n: u64) -> OpId {
 }
 
 /// The states on which a transaction rests that was decided at [`OTHER`].
-fn decided_there() -> Vector {
+pub fn decided_there() -> Vector {
     let mut seen = Vector::default();
     seen.add(OTHER, Seen::at(ViewId::new(1, 1), Stamp(40)));
     seen
 }
 
-fn has(said: &Said, kind: Kind) -> bool {
+pub fn has(said: &Said, kind: Kind) -> bool {
     said.iter().any(|(_, of, ..)| *of == kind)
 }
 

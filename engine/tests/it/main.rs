@@ -37,6 +37,7 @@ mod overfull;
 mod places;
 mod seeds;
 mod server;
+mod settle;
 mod space;
 mod spaces;
 mod stories;

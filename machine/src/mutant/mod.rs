@@ -278,6 +278,8 @@ OF_GROUPS {
     DifferenceIgnored,
     /// The time of a candidacy runs while its promise is being saved.
     CandidacyEndsWhileSaving,
+    /// A leader is suspected after the same silence on every link, however long its pauses were of late.
+    PausesForgotten,
     OlderVoteSlot,
     SureByFirstMatch,
     ListNotSaved,

@@ -74,7 +74,7 @@ impl Quorum {
             Some(gone) => gone,
             // There is nobody to hear.
             None if followed.leader.is_none() && self.is_alone() => followed.ask_after,
-            None => followed.heard.plus_us(self.config.deadline_us),
+            None => followed.heard.plus_us(self.silence_us()),
         };
         let in_turn = suspected.plus_us(u64::from(followed.rank) * self.config.stagger_us);
         may.then(|| in_turn.max(followed.ask_after).max(backs_until))
@@ -127,11 +127,8 @@ impl Quorum {
             Role::Leading(_) => true,
             Role::Candidate(candidate) if candidate.may_lead(now) => true,
             _ if self.promise.backed.as_ref().is_some_and(backs_another) => true,
-            _ => {
-                let silent_us = now.since_us(self.followed.heard);
-                let is_heard = self.followed.gone.is_none() && silent_us < self.config.deadline_us;
-                self.followed.leader.is_some() && is_heard
-            }
+            // Its own view of that: it may have been late itself, and packets wait.
+            _ => self.followed.leader.is_some() && self.followed.gone.is_none() && !self.followed.is_silent,
         };
         let is_granted = number > promised && self.is_behind(from, end) && (!hears_leader || is_handed);
         Quorum::send(from, &Packet::May { number, is_granted, promised }, out);
@@ -223,7 +220,7 @@ impl Quorum {
     /// way to the disks, unless another candidate has some of them.
     pub(super) fn wait_is_over(&mut self, now: Now, out: &mut Vec<Output>) {
         let Role::Candidate(candidate) = &self.role else { return };
-        let is_outdone = candidate.is_refused || self.heard_number > candidate.view.number;
+        let is_outdone = candidate.is_refused || self.heard.number > candidate.view.number;
         if is_outdone || candidate.asked >= ASKED_MAX || dropped(Rule::CandidacyEndsWhileSaving) {
             return self.stand_down(now, out);
         }

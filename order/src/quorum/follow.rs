@@ -17,6 +17,8 @@ pub(super) struct Followed {
     pub(super) heard: Now,
     /// When its last packet came, for people; `heard` is put off where this process itself was late.
     pub(super) said: Now,
+    /// It was silent for too long when the host last gave the time.
+    pub(super) is_silent: bool,
     /// When its process seemed to end.
     pub(super) gone: Option<Now>,
     /// The place among those that ask for votes when it is gone.
@@ -42,6 +44,7 @@ impl Followed {
             leader: None,
             heard: now,
             said: now,
+            is_silent: false,
             gone: None,
             rank: 0,
             matched: LogPosition::ZERO,
@@ -80,9 +83,12 @@ impl Quorum {
             self.followed = Followed::nobody(now);
         }
         let round = append.round;
+        if self.followed.leader == Some(from) {
+            self.heard.pauses.heard(now, now.since_us(self.followed.heard), &self.config);
+        }
         let followed = &mut self.followed;
         (followed.leader, followed.heard, followed.said, followed.gone) = (Some(from), now, now, None);
-        (followed.attempts, followed.ask_after) = (0, now);
+        (followed.attempts, followed.ask_after, followed.is_silent) = (0, now, false);
         self.promise.backed = None;
         let followed = &mut self.followed;
         followed.round = followed.round.max(round);

@@ -10,6 +10,7 @@ use tercel_wire::id::{EntryId, LogPosition, MemberId, ViewId};
 use super::follow::RANK_AS_BEFORE;
 use super::members::{Member, Members};
 use super::packet::{Append, Check, Contents, Packet, Vote, entry_bytes};
+use super::silence::Pauses;
 use super::tail::{Tail, up_to};
 use super::{Config, HEARD_US, Other, Quorum, Role};
 use crate::{Found, Lead, Output, Sealed};
@@ -43,6 +44,7 @@ struct Progress {
     /// Its disk has the leader's log up to there.
     durable: LogPosition,
     heard: Now,
+    pauses: Pauses,
     sent: Now,
     /// The position up to which the member was told to compare what is stable.
     checked: LogPosition,
@@ -70,6 +72,7 @@ impl Progress {
             next,
             durable: LogPosition::ZERO,
             heard: now,
+            pauses: Pauses::default(),
             sent: Now(0),
             checked: LogPosition::ZERO,
             round: 0,
@@ -98,8 +101,18 @@ impl Progress {
         }
     }
 
+    /// The silence after which it does not count for the quorum of the leader, in microseconds.
+    fn silence_us(&self, config: &Config) -> u64 {
+        2 * self.pauses.deadline_us(config)
+    }
+
+    fn silent_at(&self, config: &Config) -> Now {
+        self.heard.plus_us(self.silence_us(config))
+    }
+
     /// It was heard, and has answered a packet.
-    fn answers(&mut self, round: u64, now: Now) {
+    fn answers(&mut self, round: u64, now: Now, config: &Config) {
+        self.pauses.heard(now, now.since_us(self.heard), config);
         self.heard = now;
         self.round = self.round.max(round);
         // An answer to an earlier packet may come behind the end of its process.
@@ -139,12 +152,11 @@ impl Leading {
 
     /// When no quorum has answered for too long; never, if it makes a quorum by itself.
     fn alone_at(&self, config: &Config, me: MemberId, members: &Members) -> Option<Now> {
-        let heard = |id| match id == me {
+        let silent = |id| match id == me {
             true => Now(u64::MAX),
-            false => self.others.get(&id).map_or(Now(0), |other| other.heard),
+            false => self.others.get(&id).map_or(Now(0), |other| other.silent_at(config)),
         };
-        let heard = Some(quorum_has(members, heard)).filter(|heard| *heard < Now(u64::MAX));
-        heard.map(|heard| heard.plus_us(2 * config.deadline_us))
+        Some(quorum_has(members, silent)).filter(|at| *at < Now(u64::MAX))
     }
 
     /// A member's process seems to have ended.
@@ -154,8 +166,10 @@ impl Leading {
         }
     }
 
-    pub(super) fn excuse(&mut self, excused: impl Fn(Now) -> Now) {
-        self.others.values_mut().for_each(|other| other.heard = excused(other.heard));
+    pub(super) fn excuse(&mut self, config: &Config, excused: impl Fn(Now, u64) -> Now) {
+        for other in self.others.values_mut() {
+            other.heard = excused(other.heard, other.silence_us(config));
+        }
     }
 }
 
@@ -346,7 +360,7 @@ impl Quorum {
         let end = self.tail.end().position;
         let Role::Leading(leading) = &mut self.role else { return };
         let Some(other) = leading.others.get_mut(&from).filter(|_| leading.view == view) else { return };
-        other.answers(round, now);
+        other.answers(round, now, &self.config);
         other.lands(durable.min(end));
         if other.is_lost && other.durable >= other.next {
             // It has taken a copy of the space.
@@ -371,7 +385,7 @@ impl Quorum {
         let next = self.tail.common(log).next();
         let Role::Leading(leading) = &mut self.role else { return };
         let Some(other) = leading.others.get_mut(&from).filter(|_| leading.view == view) else { return };
-        other.answers(round, now);
+        other.answers(round, now, &self.config);
         if round > other.void {
             // It may have lost what it acknowledged before.
             other.durable = other.durable.min(LogPosition(next.0 - 1));
@@ -514,9 +528,10 @@ impl Quorum {
     }
 
     /// Says that it is there, and whether it still is: a leader that no quorum answers leads no longer.
-    pub(super) fn lead_on(&mut self, now: Now, out: &mut Vec<Output>) {
+    pub(super) fn lead_on(&mut self, now: Now, is_time: bool, out: &mut Vec<Output>) {
         let Role::Leading(leading) = &self.role else { return };
-        if leading.alone_at(&self.config, self.me, self.lists.newest()).is_some_and(|at| at <= now) {
+        if is_time && leading.alone_at(&self.config, self.me, self.lists.newest()).is_some_and(|at| at <= now)
+        {
             return self.stand_down(now, out);
         }
         let beat_us = self.config.heartbeat_us;

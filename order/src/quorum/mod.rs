@@ -13,6 +13,7 @@
 //! | [`members`] | the members, and how many make a quorum |
 //! | [`packet`] | the bytes between members |
 //! | [`remembered`] | what a member remembers over its processes |
+//! | `silence` | after which silence a member is suspected |
 //! | `tail` | the log: views by position, and its newest entries |
 //!
 //! Packets may be lost, doubled and come in any order; a disk answers in the order in which it was asked. The
@@ -25,6 +26,7 @@ mod lead;
 pub mod members;
 pub mod packet;
 pub mod remembered;
+mod silence;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,7 @@ pub use lead::HAND_OVER_US;
 use lead::Leading;
 use members::{Electorate, Lists, Member, Members};
 use packet::Packet;
+use silence::Pauses;
 pub use tail::Run;
 use tail::Tail;
 
@@ -52,9 +55,11 @@ use tail::Tail;
 pub struct Config {
     /// A leader sends each member something at least this often, in microseconds.
     pub heartbeat_us: u64,
-    /// Silence after which a leader is suspected, in microseconds. A leader that hears no quorum for twice as
-    /// long leads no longer.
+    /// Silence after which a leader is suspected at least, in microseconds: on links on which packets came
+    /// without long pauses of late. A leader that hears no quorum for twice as long leads no longer.
     pub deadline_us: u64,
+    /// Silence after which a leader is suspected at most, in microseconds: on hosts that are busy.
+    pub silence_us: u64,
     /// A round trip and a sync, in microseconds: the time by which members that suspect a leader ask one
     /// after the other.
     pub stagger_us: u64,
@@ -72,6 +77,7 @@ impl Default for Config {
         Config {
             heartbeat_us: 20_000,
             deadline_us: 150_000,
+            silence_us: 1_000_000,
             stagger_us: 3_000,
             window_bytes: 8 << 20,
             packet_bytes: 1 << 20,
@@ -126,9 +132,17 @@ pub struct Quorum {
     has_told_members: bool,
     role: Role,
     followed: Followed,
-    /// The highest number of a view that anyone has told of.
-    heard_number: u32,
+    heard: Heard,
     counts: Counts,
+}
+
+/// The news of others, over all views.
+#[derive(Debug)]
+struct Heard {
+    /// The highest number of a view that anyone has told of.
+    number: u32,
+    /// The pauses of those that led.
+    pauses: Pauses,
 }
 
 /// The view that a member has promised: it takes part in no lower one.
@@ -265,7 +279,7 @@ impl Quorum {
             has_told_members: false,
             role: Role::Following,
             followed: Followed::nobody(now),
-            heard_number: promised.number,
+            heard: Heard { number: promised.number, pauses: Pauses::default() },
             counts: Counts::default(),
         };
         suffix.into_iter().for_each(|entry| _ = quorum.push(entry));
@@ -275,7 +289,7 @@ impl Quorum {
         if end.view.number > quorum.promise.view.number {
             quorum.promise.view = end.view;
         }
-        quorum.heard_number = quorum.promise.view.number;
+        quorum.heard.number = quorum.promise.view.number;
         quorum.wait_before_asking(now);
         quorum
     }
@@ -451,13 +465,13 @@ impl Quorum {
 
     /// The number that is so many views after all that were heard of.
     fn next_number(&self, step: u32) -> u32 {
-        let known = self.heard_number.max(self.promise.view.number);
+        let known = self.heard.number.max(self.promise.view.number);
         known.saturating_add(step).min(ViewId::NUMBER_MAX)
     }
 
     /// Someone has told of a view of this number.
     fn hear(&mut self, number: u32) {
-        self.heard_number = self.heard_number.max(number);
+        self.heard.number = self.heard.number.max(number);
     }
 
     /// Promises a view. Gives the number under which it is saved.
@@ -573,6 +587,7 @@ impl Sequencer for Quorum {
             (lists.newest_at(), lists.newest_at() <= quorum.stable, quorum.written.cuts, told, is_sure)
         };
         let before = list(self);
+        let is_time = matches!(input, Input::Time);
         match input {
             Input::Submit(entry) => self.submit(now, entry, out),
             Input::Packet(from, bytes) => self.packet(now, from, bytes, out),
@@ -586,7 +601,7 @@ impl Sequencer for Quorum {
             Input::Ready(is_ready) => self.is_ready = is_ready,
             Input::Time => {}
         }
-        self.time(now, out);
+        self.time(now, is_time, out);
         if before != list(self) || !std::mem::replace(&mut self.has_told_members, true) {
             self.keep_electorate(out);
             out.push(Output::Members(self.connected()));
@@ -595,7 +610,7 @@ impl Sequencer for Quorum {
 
     fn deadline(&self) -> Option<Now> {
         match &self.role {
-            Role::Following => self.ask_at(),
+            Role::Following => self.silent_at().into_iter().chain(self.ask_at()).min(),
             Role::Asking(asking) => Some(asking.until),
             Role::Candidate(candidate) => candidate.until,
             Role::Leading(leading) => leading.deadline(&self.config, self.me, self.lists.newest()),
@@ -604,14 +619,22 @@ impl Sequencer for Quorum {
 }
 
 impl Quorum {
-    fn time(&mut self, now: Now, out: &mut Vec<Output>) {
+    /// Does what is due. Silence is judged where the host gives the time, and not behind a packet: others may
+    /// have come that it has not handed over yet.
+    fn time(&mut self, now: Now, is_time: bool, out: &mut Vec<Output>) {
+        if is_time && self.silent_at().is_some_and(|at| at <= now) {
+            self.followed.is_silent = true;
+        }
+        let judges = is_time || self.followed.leader.is_none() || self.followed.gone.is_some();
         match &self.role {
-            Role::Following if self.ask_at().is_some_and(|at| at <= now) => self.ask(now, false, out),
+            Role::Following if judges && self.ask_at().is_some_and(|at| at <= now) => {
+                self.ask(now, false, out)
+            }
             Role::Asking(Asking { until, .. }) if *until <= now => self.stand_down(now, out),
             Role::Candidate(Candidate { until: Some(until), .. }) if *until <= now => {
                 self.wait_is_over(now, out);
             }
-            Role::Leading(_) => self.lead_on(now, out),
+            Role::Leading(_) => self.lead_on(now, is_time, out),
             _ => {}
         }
     }
@@ -623,10 +646,23 @@ impl Quorum {
         if self.deadline().is_none_or(|due| now.since_us(due) <= slack) {
             return;
         }
-        let silent_us = |at: Now, us: u64| Now(at.0.max((now.0 + slack).saturating_sub(us)));
-        self.followed.heard = silent_us(self.followed.heard, self.config.deadline_us);
+        let excused = |heard: Now, us: u64| Now(heard.0.max((now.0 + slack).saturating_sub(us)));
+        let silence_us = self.silence_us();
         if let Role::Leading(leading) = &mut self.role {
-            leading.excuse(|heard| silent_us(heard, 2 * self.config.deadline_us));
+            leading.excuse(&self.config, excused);
         }
+        self.followed.heard = excused(self.followed.heard, silence_us);
+    }
+
+    /// When the leader is silent, if it says nothing and that is not known yet.
+    fn silent_at(&self) -> Option<Now> {
+        let Followed { leader, gone, heard, is_silent, .. } = self.followed;
+        let is_heard = leader.is_some() && gone.is_none() && !is_silent;
+        is_heard.then(|| heard.plus_us(self.silence_us()))
+    }
+
+    /// The silence after which the leader is suspected, in microseconds.
+    fn silence_us(&self) -> u64 {
+        self.heard.pauses.deadline_us(&self.config)
     }
 }

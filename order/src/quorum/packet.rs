@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{EntryId, LogPosition, Stamp, ViewId};
 
+use super::follow::RANK_AS_BEFORE;
 use super::members::Electorate;
 use super::tail::Run;
 use crate::Sealed;
@@ -175,6 +176,36 @@ mod kind {
     pub const END: u8 = 12;
     pub const LEARNS: u8 = 13;
 }
+
+/// The word that a view's leader is there, and nothing else. It may overtake all others of that leader, come
+/// over another connection, and be said by a thread that knows the view alone.
+pub fn sign_of_life(view: ViewId) -> Vec<u8> {
+    let sign = Append {
+        view,
+        round: NO_ROUND,
+        before: EntryId::default(),
+        stable: LogPosition::ZERO,
+        rank: RANK_AS_BEFORE,
+        asks: false,
+        check: Check::default(),
+        entries: Vec::new(),
+    };
+    Packet::Append(sign).encode()
+}
+
+/// Says whether a packet is [`sign_of_life`].
+pub fn is_sign_of_life(packet: &[u8]) -> bool {
+    matches!(Packet::decode(packet), Ok(Packet::Append(append)) if append.round == NO_ROUND)
+}
+
+/// The view of a leader's packet; none of others.
+pub fn led_view(packet: &[u8]) -> Option<ViewId> {
+    let r = &mut Reader::new(packet);
+    (r.u8() == Ok(kind::APPEND)).then(|| ViewId::decode(r).ok()).flatten()
+}
+
+/// A leader counts its packets from 1.
+const NO_ROUND: u64 = 0;
 
 impl Packet {
     /// Encodes it.

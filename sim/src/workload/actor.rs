@@ -317,8 +317,8 @@ impl<'s> Worker<'s> {
             // With small bounds the server remembers few views, and a token may be of an older one.
             Error::OtherHistory(_) if world.plan.small => {}
             // A promise that another connection was given.
-            Error::Denied(_) | Error::PlaceLost(_) if kind == 7 => {}
-            Error::Denied(_) if self.memory.is_odd.get() => {}
+            Error::Invalid(_) | Error::PlaceLost(_) if kind == 7 => {}
+            Error::Invalid(_) if self.memory.is_odd.get() => {}
             e => {
                 let site = self.port.site;
                 world.blame(format!(

@@ -97,6 +97,7 @@ impl World {
         Some(Config {
             heartbeat_us: group.deadline_us / 7,
             deadline_us: group.deadline_us,
+            silence_us: 4 * group.deadline_us,
             stagger_us: group.deadline_us / 12,
             window_bytes: group.window_bytes,
             packet_bytes: group.window_bytes / 2,

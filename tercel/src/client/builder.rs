@@ -20,7 +20,8 @@ use crate::sharing::SharedMemory;
 ///
 /// let dir = std::env::temp_dir().join(format!("tercel-doc-client-builder-{}", std::process::id()));
 /// let server = Server::builder(&dir).listen("127.0.0.1:0").start()?;
-/// let choices = Client::builder().cache_bytes(16 << 20).timeout(Duration::from_secs(5)).read_from(ReadFrom::Nearest);
+/// let choices = Client::builder().cache_bytes(16 << 20).timeout(Duration::from_secs(5));
+/// let choices = choices.read_from(ReadFrom::Nearest);
 /// let client = choices.clone().connect(&server.addresses()[0])?;
 /// client.close()?;
 /// server.stop()?;

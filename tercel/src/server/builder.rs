@@ -97,6 +97,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets the silence after which a leader is suspected at the latest: [`ServerConfig::silence`].
+    pub fn silence(mut self, most: Duration) -> ServerBuilder {
+        self.config.silence = most;
+        self
+    }
+
     /// Sets how long an object that no root reaches stays: [`Collecting::grace`](crate::Collecting::grace).
     pub fn collect_grace(mut self, time: Duration) -> ServerBuilder {
         self.config.collect.grace = time;

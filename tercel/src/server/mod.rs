@@ -31,6 +31,7 @@ use std::time::Duration;
 use tercel_engine::Error;
 use tercel_engine::error::{FaultKind, ServerFault};
 use tercel_engine::order::Found;
+use tercel_engine::order::quorum::Config as Order;
 use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
@@ -72,6 +73,7 @@ pub use warnings::Warnings;
 /// assert_eq!(config.log_bytes_max, 1 << 30);
 /// assert_eq!(config.subscriptions_max, 1 << 20);
 /// assert_eq!(config.keepalive, Duration::from_secs(2));
+/// assert_eq!(config.silence, Duration::from_secs(1));
 /// assert_eq!((config.collect.grace, config.collect.percent), (Duration::from_secs(600), 50));
 /// assert_eq!(config.workers, 4);
 /// assert_eq!(config.spin, None);
@@ -110,6 +112,11 @@ pub struct ServerConfig {
     /// of idle clients. It also takes a pause of a machine or a network for an end. Less than 100 ms counts
     /// as 100 ms.
     pub keepalive: Duration,
+    /// The silence after which the other members of a group suspect their leader at the latest, 1 s by
+    /// default, 150 ms at least, a minute at most. They do so after 150 ms where it is heard often, and after
+    /// four of its longest pauses of late where its host or theirs is busy. Larger means that a busier host
+    /// leads on, and that a leader which hangs there is replaced later. Other servers have no use for it.
+    pub silence: Duration,
     /// When what no root reaches is collected.
     pub collect: Collecting,
     /// Servers of other spaces, each made of [`Addresses`](crate::Addresses): one, or those of a group's
@@ -152,6 +159,7 @@ impl ServerConfig {
             log_bytes_max: crate::disk::log::LogConfig::default().bytes_max,
             subscriptions_max: machine.subscriptions_max,
             keepalive: Duration::from_millis(machine.keepalive_ms.into()),
+            silence: Duration::from_micros(Order::default().silence_us),
             collect: Collecting::default(),
             peers: Vec::new(),
             methods: Vec::new(),
@@ -166,11 +174,13 @@ impl ServerConfig {
     fn check(&self) -> Result<(), ServerError> {
         let memory = machine_bytes();
         let all_pages = "all the pages of a space";
+        let silence = u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX);
         let bounds = [
             ("mob_bytes", self.mob_bytes as u64, MOB_BYTES_MIN, memory, ALL_MEMORY),
             ("cache_bytes", self.cache_bytes as u64, CACHE_BYTES_MIN, memory, ALL_MEMORY),
             ("log_bytes_max", self.log_bytes_max, 0, LOG_BYTES_MAX, "many times what a space can hold"),
             ("workers", self.workers as u64, 1, WORKERS_MAX, "more threads than help"),
+            ("silence_ms", silence, SILENCE_MS_MIN, SILENCE_MS_MAX, "a minute without commits"),
             ("subscriptions_max", self.subscriptions_max as u64, 1, SUBSCRIPTIONS_MAX, all_pages),
             ("peers", self.peers.len() as u64, 0, PEERS_MAX, "as many spaces as one can rest on"),
         ];
@@ -208,6 +218,9 @@ impl Default for Collecting {
 const MOB_BYTES_MIN: u64 = 64 << 10;
 /// Each has a stack of its own.
 const WORKERS_MAX: u64 = 256;
+/// A shorter silence would take the pauses of a usual host for the end of its leader.
+const SILENCE_MS_MIN: u64 = 150;
+const SILENCE_MS_MAX: u64 = 60_000;
 /// Each has a thread once it is needed.
 const PEERS_MAX: u64 = VECTOR_MAX as u64;
 /// Sixteen pages: what one small commit and the reads beside it need at once.

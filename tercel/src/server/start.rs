@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use tercel_engine::limits;
-use tercel_engine::order::quorum::{Config, Quorum};
+use tercel_engine::order::quorum::{Config as Order, Quorum};
 use tercel_engine::rpc::{Offers, Services};
 use tercel_engine::schedule::Bounds;
 use tercel_engine::server::{
     Checkpoint, CollectConfig, Effect, Effects, Input, LogEnds, Membership, Recovery, Server as Machine,
     ServerConfig as MachineConfig,
 };
-use tercel_engine::time::Now;
+use tercel_engine::time::{Now, micros};
 use tercel_events::{Config as EventsConfig, EventQueue, Watch};
 use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::{SpaceId, Stamp, ViewId, Written};
@@ -61,7 +61,7 @@ pub(crate) struct Opened {
     pub pages: Box<dyn PageStore>,
     pub machine: Machine,
     /// Its votes, if it is a member of a group, and what a replica is recovered with.
-    pub member: Option<(Votes, MachineConfig)>,
+    pub member: Option<(Votes, (MachineConfig, u64))>,
     /// The end that is proven to members and operators, if it has a secret.
     pub prover: Option<Prover>,
     pub log: Log,
@@ -157,7 +157,9 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
             let applied = checkpoint.as_ref().map_or(Stamp::ZERO, |checkpoint| checkpoint.applied);
             let (log, opened) = replay_member(&log_dir, (space, log_config), applied, &mut recovery)?;
             whole(&log, &opened, &recovery, checkpoint.as_ref())?;
-            let (machine, votes) = member(&dir, &log, &opened, recovery, begun_with, &mut out)?;
+            let order = Order { silence_us: micros(config.silence), ..Order::default() };
+            let of_group = (order, begun_with);
+            let (machine, votes) = member(&dir, &log, &opened, recovery, of_group, &mut out)?;
             (log, opened, machine, Some(votes))
         }
         false => {
@@ -195,7 +197,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         dir,
         pages: Box::new(pages),
         machine,
-        member: votes.map(|votes| (votes, machine_config)),
+        member: votes.map(|votes| (votes, (machine_config, micros(config.silence)))),
         prover,
         log,
         applied,
@@ -248,7 +250,7 @@ fn member(
     log: &Log,
     opened: &LogOpened,
     recovery: Recovery,
-    seed: u64,
+    (config, seed): (Order, u64),
     out: &mut Effects,
 ) -> Result<(Machine, Votes), ServerError> {
     let last = log.tail().last;
@@ -268,7 +270,7 @@ fn member(
     let LogOpened { begins, runs, stable, is_sure, .. } = opened;
     let ends = LogEnds { begins: *begins, runs, stable: *stable, is_sure: *is_sure };
     let order = recovery.start(remembered, ends);
-    let mut order = Quorum::new(Config::default(), order, seed, Now(0));
+    let mut order = Quorum::new(config, order, seed, Now(0));
     order.joined(remembered.members.clone());
     let joined = ViewId::new(recovery.view().number, start as u32);
     let end = Written { cuts: 0, position: last.position };

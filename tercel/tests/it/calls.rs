@@ -235,7 +235,7 @@ fn failed_method_leaves_nothing_behind_wherever_it_runs() {
             let purse = purse.clone().policy(policy);
             assert_eq!(purse.deposit(-150), Err(Failure::Method(Overdrawn { short: 50 })));
             assert_eq!(purse.lost(), Err(Failure::Space(Error::NotFound("what the method wanted".into()))));
-            assert!(matches!(purse.sly(), Err(Failure::Space(Error::Denied(why))) if why.contains("`sly`")));
+            assert!(matches!(purse.sly(), Err(Failure::Space(Error::Invalid(why))) if why.contains("`sly`")));
             assert_eq!(purse.balance(), Ok(100));
             let gone = client.handle(Ref::<Purse>::new(
                 tercel::Oref::new(tercel::PageId::new(9_000).unwrap(), 3).unwrap(),
@@ -246,18 +246,18 @@ fn failed_method_leaves_nothing_behind_wherever_it_runs() {
             [(purse.clone().remote().broken(), "`broken`"), (purse.clone().remote().cracked(), "`cracked`")]
         {
             assert!(
-                matches!(&broken, Err(Failure::Space(Error::Denied(why))) if why.contains(name)),
+                matches!(&broken, Err(Failure::Space(Error::Failed(why))) if why.contains(name)),
                 "{broken:?}"
             );
         }
         let much = purse.clone().remote().much(65 << 20);
         assert!(
-            matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("reference")),
+            matches!(&much, Err(Failure::Space(Error::Invalid(why))) if why.contains("reference")),
             "{much:?}"
         );
         let much = purse.clone().remote().much_written(2_000);
         assert!(
-            matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("1024 bytes")),
+            matches!(&much, Err(Failure::Space(Error::Invalid(why))) if why.contains("1024 bytes")),
             "{much:?}"
         );
         assert_eq!(purse.balance(), Ok(100));
@@ -443,7 +443,7 @@ fn without_methods_at_the_server_they_run_here() {
     assert_eq!((purse.deposit(1), purse.place().map(|p| p.0)), (Ok(6), Ok(here())));
     let refused = purse.remote().balance();
     assert!(
-        matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("`Account`")),
+        matches!(&refused, Err(Failure::Space(Error::Invalid(why))) if why.contains("`Account`")),
         "{refused:?}"
     );
 }
@@ -464,7 +464,7 @@ fn call_in_a_transaction_is_committed_with_it() {
     assert_eq!(pay(300), Err(Failure::Method(Overdrawn { short: 230 })));
     assert_eq!((client.handle(a).balance(), client.handle(b).balance()), (Ok(70), Ok(30)));
     let refused: Called<i64> = client.try_run(|tx| tx.handle(a).remote().balance());
-    assert!(matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("open transaction")));
+    assert!(matches!(&refused, Err(Failure::Space(Error::Invalid(why))) if why.contains("open transaction")));
 }
 
 /// As an older or newer program has it.

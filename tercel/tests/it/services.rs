@@ -461,11 +461,11 @@ fn server_without_the_service_says_so() {
     let client = Client::connect(&server.addresses()[0]).unwrap();
     let refused = client.service::<dyn Desk>().add(1, 1);
     assert!(
-        matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("`Desk`") && why.contains(".service(")),
+        matches!(&refused, Err(Failure::Space(Error::Invalid(why))) if why.contains("`Desk`") && why.contains(".service(")),
         "{refused:?}"
     );
     let told = client.service::<dyn Desk>().log("nobody hears it");
-    assert!(matches!(&told, Err(Failure::Space(Error::Denied(_)))), "{told:?}");
+    assert!(matches!(&told, Err(Failure::Space(Error::Invalid(_)))), "{told:?}");
 }
 
 /// As an older or newer program has it.

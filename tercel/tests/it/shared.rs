@@ -378,7 +378,7 @@ fn calls_of_a_service_that_is_not_there_take_nothing_from_others() {
         let counts = client.service::<dyn Counts>().within(Duration::from_secs(10));
         assert_eq!(counts.count(), Ok(n));
         let elsewhere = client.service::<dyn Elsewhere>().nothing();
-        assert!(matches!(elsewhere, Err(Failure::Space(Error::Denied(_)))), "{elsewhere:?}");
+        assert!(matches!(elsewhere, Err(Failure::Space(Error::Invalid(_)))), "{elsewhere:?}");
     }
     server.stop().unwrap();
 }

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use tercel_wire::id::{EntryId, LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
-    Chain, End, Flaw, Kind, LogId, LogOffset, MARK_BYTES, RECORD_BYTES_MAX, RecordTooLong, Runs,
+    Chain, End, Flaw, Kind, Last, LogId, LogOffset, MARK_BYTES, RECORD_BYTES_MAX, RecordTooLong, Runs,
     SEGMENT_HEADER_BYTES, STABLE_ALONE, Scanner, SegmentHeader, Tail, Writer, add_run, begin_record,
     encode_record, finish_record, marks, runs_before, stable,
 };
@@ -187,7 +187,11 @@ fn expected(sizes: &[usize]) -> Entries {
 }
 
 fn scan(segments: &BTreeMap<u64, Vec<u8>>) -> (Entries, End) {
-    let mut scanner = Scanner::new(LOG.space);
+    scan_of(LOG.space, segments)
+}
+
+fn scan_of(space: SpaceId, segments: &BTreeMap<u64, Vec<u8>>) -> (Entries, End) {
+    let mut scanner = Scanner::new(space);
     let mut found = Vec::new();
     for (&number, bytes) in segments {
         let mut reader = scanner.segment(number, bytes);
@@ -554,6 +558,51 @@ fn a_record_above_the_maximum_is_taken_back() {
     let refused = finish_record(&mut out, begun, &mut chain, kind(), VIEW, Stamp(1));
     assert_eq!(refused, Err(RecordTooLong { bytes }));
     assert_eq!((out.as_slice(), chain), (&b"before"[..], Chain::start(LOG)));
+}
+
+/// Records, marks and headers with each field at its bound, behind a log that is at its end: the reader takes
+/// what the writer wrote.
+#[test]
+fn highest_values_of_records_are_read_back() {
+    let highest = ViewId::new(ViewId::NUMBER_MAX, u32::MAX);
+    let log = LogId { space: SpaceId(u64::MAX), salt: u64::MAX };
+    let position = LogPosition(u64::MAX - 8);
+    let stamp = Stamp(Stamp::LAST.0 - 1);
+    let before =
+        Last { chain: Chain::start(log), stamp, view: ViewId::new(ViewId::NUMBER_MAX - 1, 9), position };
+    let (number, bytes) = (u64::MAX - 8, 1 << 10);
+    let header = SegmentHeader { log, number, before, bytes, first_record: SEGMENT_HEADER_BYTES as u32 };
+    assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
+    let begin = LogOffset { segment: number, byte: SEGMENT_HEADER_BYTES as u32 };
+    let tail = Tail { offset: begin, last: before, synced: begin };
+    let mut writer = Writer::new(log, tail, bytes, bytes);
+    let (mut records, mut chain) = (Vec::new(), before.chain);
+    // Each reaches into another segment.
+    let payload = vec![u8::MAX; 1_500];
+    let kind = Kind::new(u8::MAX - 1).unwrap();
+    for _ in 0..2 {
+        encode_record(&mut records, &mut chain, kind, highest, Stamp::LAST, &payload).unwrap();
+    }
+    let mut segments = BTreeMap::from([(number, vec![0; bytes as usize])]);
+    segments.get_mut(&number).unwrap()[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
+    let mut place = |writer: &mut Writer, records: &[u8]| {
+        let put = |at: LogOffset, piece: &[u8]| {
+            let segment = segments.entry(at.segment).or_insert_with(|| vec![0; bytes as usize]);
+            segment[at.byte as usize..][..piece.len()].copy_from_slice(piece);
+        };
+        writer.place(records, Some(STABLE_ALONE), put).unwrap();
+    };
+    place(&mut writer, &records);
+    // A mark alone, whose position is the last record's.
+    place(&mut writer, &[]);
+    let (found, end) = scan_of(log.space, &segments);
+    assert_eq!(found.len(), 2);
+    for (i, entry) in found.iter().enumerate() {
+        let at = LogPosition(position.0 + 1 + i as u64);
+        assert_eq!((entry.kind, entry.view, entry.stamp, entry.position), (kind, highest, Stamp::LAST, at));
+        assert_eq!(entry.payload, payload);
+    }
+    assert_eq!(end, End::Clean(writer.tail()));
 }
 
 proptest! {

@@ -1,6 +1,7 @@
 //! Connections to another member, made anew whenever one ends. Names are resolved each time.
 //!
-//! One carries what is said. The other carries nothing: it belongs to a thread with a table of files of its
+//! One carries what is said. The other carries no more than signs of life, while the loop is busy
+//! ([`Life`]): it belongs to a thread with a table of files of its
 //! own, so that its end tells the member at once that this process has ended. The kernel closes the files
 //! that all threads share only when it has taken down the memory of the process, which takes 15 ms for each
 //! 256 MiB of small pages.
@@ -15,10 +16,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::pipe::PipeFlags;
+use tercel_engine::order::quorum::packet::sign_of_life;
 use tercel_engine::server::Conn;
 use tercel_events::Handle;
-use tercel_wire::id::MemberId;
+use tercel_wire::frame::{self, Header, Kind};
+use tercel_wire::id::{MemberId, ViewId};
 
+use super::life::{self, Life, Owed};
 use crate::address::Address;
 use crate::files;
 use crate::proving::{Prover, Unopened};
@@ -30,8 +34,8 @@ pub(super) struct Dialer {
     again: Option<Sender<()>>,
     /// They end by themselves once nobody waits for them: they may be in a connect for a while.
     _threads: [JoinHandle<()>; 2],
-    /// The thread of presence ends with this pipe.
-    _until: OwnedFd,
+    /// The thread of presence ends with this pipe, and looks at the loop with each byte.
+    until: OwnedFd,
 }
 
 impl Dialer {
@@ -39,22 +43,28 @@ impl Dialer {
     pub(super) fn start(
         to: MemberId,
         address: Address,
-        prover: Prover,
+        (prover, life): (Prover, Arc<Life>),
         handle: Handle<Post>,
     ) -> std::io::Result<Dialer> {
         let other = Other { id: to, address, prover };
         let (again, asked) = channel();
-        let (ended, until) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let (ended, until) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let named = |name: &str| std::thread::Builder::new().name(name.into());
         let (give_back, given_back) = channel();
         let present = named("tercel-present").spawn({
             let other = other.clone();
-            move || be_present(&other, ended, &give_back)
+            move || be_present(&other, &life, ended, &give_back)
         })?;
         // To be closed here; nothing comes if the thread could not have a table of its own, and is over.
         drop(given_back.recv());
         let dial = named("tercel-dial").spawn(move || dial(&other, &asked, &handle))?;
-        Ok(Dialer { again: Some(again), _threads: [present, dial], _until: until })
+        Ok(Dialer { again: Some(again), _threads: [present, dial], until })
+    }
+
+    /// The loop has begun to lead.
+    pub(super) fn look(&self) {
+        // A pipe that is full has told it.
+        let _ = rustix::io::write(&self.until, &[0]);
     }
 
     /// The connection has ended: makes another.
@@ -123,31 +133,77 @@ fn dial(other: &Other, asked: &Receiver<()>, handle: &Handle<Post>) {
     }
 }
 
-/// Stays connected until the pipe ends, on connections that no other thread has. Gives back the pipe of the
-/// other threads.
-fn be_present(other: &Other, ended: OwnedFd, give_back: &Sender<OwnedFd>) {
+/// Stays connected until the pipe ends, on connections that no other thread has, and says there that the loop
+/// is alive while it is busy. Gives back the pipe of the other threads.
+fn be_present(other: &Other, life: &Life, until: OwnedFd, give_back: &Sender<OwnedFd>) {
     // Without a table of its own, the connection for what is said tells as much, later.
-    let Ok((ended, of_others)) = files::of_this_thread(ended) else { return };
+    let Ok((until, of_others)) = files::of_this_thread(until) else { return };
     let _ = give_back.send(of_others);
-    let has_ended = |also: Option<&OwnedFd>, wait: Option<Duration>| {
-        let mut fds = vec![PollFd::new(&ended, PollFlags::empty())];
-        // Nothing is said over it any more but a refusal, behind which it ends.
-        fds.extend(also.map(|stream| PollFd::new(stream, PollFlags::IN)));
-        let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
-        let is_waited = rustix::io::retry_on_intr(|| poll(&mut fds, wait.as_ref()));
-        is_waited.is_err() || !fds[0].revents().is_empty()
-    };
     let (mut pause, mut patience) = (Pause::default(), Patience::default());
     loop {
         let begun = Instant::now();
         if let Ok(stream) = patience.open(other)
-            && has_ended(Some(&stream), None)
+            && speak(life, &until, &stream) == Woken::Over
         {
             return;
         }
-        if has_ended(None, Some(pause.after(begun))) {
+        if wait(&until, None, Some(pause.after(begun))) == Woken::Over {
             return;
         }
+    }
+}
+
+/// Says over a connection what the loop owes, until the connection or the pipe ends.
+fn speak(life: &Life, until: &OwnedFd, stream: &OwnedFd) -> Woken {
+    loop {
+        let within = match life.owed() {
+            Owed::NotLeading => None,
+            Owed::Nothing => Some(life::LATE),
+            Owed::Sign(view) if sign(stream, view) => Some(life::LATE),
+            Owed::Sign(_) => return Woken::Stream,
+        };
+        match wait(until, Some(stream), within) {
+            Woken::Look => {}
+            ended => return ended,
+        }
+    }
+}
+
+/// Says that the leader of a view is there. Says whether the connection is of further use.
+fn sign(stream: &OwnedFd, view: ViewId) -> bool {
+    let mut bytes = Vec::new();
+    frame::encode(Header::new(Kind::Packet, 0), &sign_of_life(view), &mut bytes);
+    match rustix::io::write(stream, &bytes) {
+        Ok(written) => written == bytes.len(),
+        // Its process does not read now.
+        Err(error) => error == rustix::io::Errno::WOULDBLOCK || error == rustix::io::Errno::INTR,
+    }
+}
+
+/// The reason for which the thread of presence goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    /// The time is over, or the loop has begun to lead.
+    Look,
+    /// Something came over the connection: nothing is said there but a refusal, behind which it ends.
+    Stream,
+    /// The pipe has ended.
+    Over,
+}
+
+fn wait(until: &OwnedFd, stream: Option<&OwnedFd>, within: Option<Duration>) -> Woken {
+    let mut fds = vec![PollFd::new(until, PollFlags::IN)];
+    fds.extend(stream.map(|stream| PollFd::new(stream, PollFlags::IN)));
+    let within = within.and_then(|within| Timespec::try_from(within).ok());
+    if rustix::io::retry_on_intr(|| poll(&mut fds, within.as_ref())).is_err() {
+        return Woken::Over;
+    }
+    let [of_pipe, of_stream] = [0, 1].map(|i| fds.get(i).is_some_and(|fd| !fd.revents().is_empty()));
+    let is_over = of_pipe && rustix::io::read(until, &mut [0; 64][..]).is_ok_and(|bytes| bytes == 0);
+    match (is_over, of_stream) {
+        (true, _) => Woken::Over,
+        (false, true) => Woken::Stream,
+        (false, false) => Woken::Look,
     }
 }
 

@@ -15,10 +15,12 @@
 //! | `operate` | the operator's requests to a group, and joining one |
 //! | `rescue` | a new group of one directory, where a quorum is lost for good |
 //! | `copying` | taking a copy of the space where the log no longer reaches back |
+//! | `life` | signs of life of a leader whose loop is busy |
 //! | `dial` | a connection to another member, made anew whenever it ends |
 
 mod copying;
 mod dial;
+mod life;
 mod operate;
 pub(super) mod reading;
 mod rescue;
@@ -29,6 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tercel_engine::order::quorum::members::{Member, Members};
+use tercel_engine::order::quorum::packet::led_view;
 use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::server::{Conn, ServerConfig};
 use tercel_events::{EventQueue, Handle, Token};
@@ -50,6 +53,7 @@ use crate::server::{Post, ServerError};
 use copying::Copying;
 use dial::Dialer;
 pub(super) use dial::end_if_unanswered;
+use life::Life;
 pub use operate::{Change, Listed, change, health_of, join, members, secret, status_of};
 use reading::Reading;
 pub use rescue::{Ends, log_ends, rescue};
@@ -74,6 +78,7 @@ pub(crate) struct Group {
     upstreams: HashMap<Token, Conn>,
     /// Has a clone for each of them that is being made.
     dials: Arc<()>,
+    life: Arc<Life>,
 }
 
 struct Peer {
@@ -90,7 +95,7 @@ impl Group {
         (votes, prover): (Votes, Prover),
         space: SpaceId,
         (dir, log): (&Path, HeldDir),
-        config: ServerConfig,
+        (config, silence_us): (ServerConfig, u64),
         handle: Handle<Post>,
     ) -> std::io::Result<Group> {
         let found = votes.remembered();
@@ -114,6 +119,7 @@ impl Group {
             handle,
             upstreams,
             dials,
+            life: Arc::new(Life::new(silence_us)),
         })
     }
 
@@ -131,7 +137,8 @@ impl Group {
             // One that cannot be reached so is told of where it was added.
             let Ok(address) = member.address.parse() else { continue };
             if !self.peers.contains_key(&member.id) {
-                let dialer = Dialer::start(member.id, address, self.prover.clone(), self.handle.clone())?;
+                let of = (self.prover.clone(), self.life.clone());
+                let dialer = Dialer::start(member.id, address, of, self.handle.clone())?;
                 let (address, deframer) = (member.address.clone(), Deframer::default());
                 let peer = Peer { address, dialer, stream: None, deframer };
                 self.peers.insert(member.id, peer);
@@ -180,6 +187,9 @@ impl Group {
     /// Sends a packet to a member, if it is connected and takes what it is sent. A packet that is lost is
     /// made up for by the order.
     pub(crate) fn send(&mut self, to: MemberId, packet: &Arc<Vec<u8>>, queue: &mut EventQueue<Post>) {
+        if let Some(view) = led_view(packet) {
+            self.life.says(view);
+        }
         let Some(stream) = self.peers.get(&to).and_then(|peer| peer.stream) else { return };
         if queue.unsent_bytes(stream).is_some_and(|unsent| unsent > UNSENT_BYTES_MAX) {
             return;
@@ -187,6 +197,13 @@ impl Group {
         let mut bytes = queue.spare_buffer();
         frame::encode(Header::new(Kind::Packet, 0), packet, &mut bytes);
         let _ = queue.send(stream, bytes);
+    }
+
+    /// The loop begins or ends a piece of its work.
+    pub(crate) fn progress(&self, leads: bool) {
+        if self.life.progress(leads) {
+            self.peers.values().for_each(|peer| peer.dialer.look());
+        }
     }
 
     /// A connection cannot be used: another is made after a while.

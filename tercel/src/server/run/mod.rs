@@ -168,11 +168,15 @@ impl Loop {
         // Without clients nothing else may happen for long.
         self.look_at_warning(&core);
         loop {
+            self.progress(&core);
             let deadline = self.serve_before_events(&mut core);
-            let Loop { workers, queue, turns, .. } = self;
+            self.progress(&core);
+            let leads = core.machine.is_leading();
+            let Loop { workers, queue, turns, group, .. } = self;
             let lending = &workers.inside().lending;
             let kept = lending.lend(core);
             let events = queue.get_next_events(&mut batch, EVENTS_AT_ONCE, deadline);
+            group.iter().for_each(|group| group.progress(leads));
             core = kept.or_else(|| lending.take_back(turns)).ok_or_else(|| Loop::lost(&mut batch))?;
             events?;
             self.turn(&mut core, &mut batch);
@@ -180,6 +184,11 @@ impl Loop {
                 return Ok(());
             }
         }
+    }
+
+    /// Tells the threads that speak for a busy leader that the loop goes on.
+    fn progress(&self, core: &Core) {
+        self.group.iter().for_each(|group| group.progress(core.machine.is_leading()));
     }
 
     /// Tells the machine whether log and pages find room. While they do not, the server commits nothing and

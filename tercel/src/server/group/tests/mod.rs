@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+mod busy;
 mod readers;
 mod stops;
 
@@ -162,6 +163,7 @@ impl Counting for Counter {
 #[crate::service]
 trait Adder {
     fn add(&self, a: i64, b: i64) -> i64;
+    fn hold(&self, ms: u64) -> u64;
 }
 
 struct Sum;
@@ -169,6 +171,12 @@ struct Sum;
 impl Adder for Sum {
     fn add(&self, _: &crate::Context<'_>, a: i64, b: i64) -> crate::Called<i64> {
         Ok(a + b)
+    }
+
+    /// Work of the loop: nothing else is done there meanwhile.
+    fn hold(&self, _: &crate::Context<'_>, ms: u64) -> crate::Called<u64> {
+        std::thread::sleep(Duration::from_millis(ms));
+        Ok(ms)
     }
 }
 

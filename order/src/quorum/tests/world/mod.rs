@@ -1,5 +1,8 @@
 //! A world: members, links, faults, and the truth that they are held against.
 
+mod disks;
+mod plan;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
@@ -10,156 +13,10 @@ use tercel_wire::id::{LogPosition, MemberId, Written};
 
 use super::super::members::{Member, Members};
 use super::super::{Config, Status};
-use super::node::{Job, Node, OTHER};
+use super::node::{Node, OTHER};
 use crate::{Found, Input, KIND_MEMBERS, Output, Sealed, Sequencer};
-
-/// The events of a world.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    pub seed: u64,
-    pub nodes: u64,
-    pub voters: u64,
-    pub loss_permille: u64,
-    pub double_permille: u64,
-    pub delay_us: u64,
-    pub disk_us: u64,
-    /// In a thousand, the acts of a disk that take up to `stall_us`.
-    pub stall_permille: u64,
-    pub stall_us: u64,
-    pub fault_every_us: u64,
-    pub deadline_us: u64,
-    pub window_bytes: usize,
-    /// In a thousand, the faults that meet the leader.
-    pub of_leader_permille: u64,
-    pub may_rot: bool,
-    pub changes_members: bool,
-    pub moves_lead: bool,
-    /// Leaders are asked whether they still lead.
-    pub asks: bool,
-    /// The longest time from one round of work to the next.
-    pub work_us: u64,
-    pub until_us: u64,
-}
-
-impl Plan {
-    pub fn of(seed: u64) -> Plan {
-        let random = &mut Random::new(seed ^ 0x5eed);
-        let nodes = 1 + random.below(5);
-        let changes_members = random.below(2) == 0;
-        let (delay_us, disk_us) = (*random.pick(&[100, 500, 4_000]), *random.pick(&[50, 500, 2_000]));
-        // Below some round trips and syncs nobody is ever elected.
-        let deadline_us = *random.pick(&[3_000, 12_000].map(|us: u64| us.max(4 * delay_us + 2 * disk_us)));
-        Plan {
-            seed,
-            nodes,
-            voters: if changes_members { 1 + random.below(nodes) } else { nodes },
-            loss_permille: *random.pick(&[0, 0, 10, 100]),
-            double_permille: *random.pick(&[0, 0, 50]),
-            delay_us,
-            disk_us,
-            stall_permille: 0,
-            stall_us: 0,
-            fault_every_us: *random.pick(&[1_500, 5_000, 20_000, 60_000]),
-            deadline_us,
-            window_bytes: *random.pick(&[20, 400]),
-            of_leader_permille: *random.pick(&[0, 500]),
-            may_rot: !changes_members && random.below(3) == 0,
-            changes_members,
-            moves_lead: true,
-            asks: true,
-            work_us: 1_050,
-            until_us: 400_000,
-        }
-    }
-}
-
-impl Plan {
-    /// A world of either kind.
-    pub fn of_either(seed: u64) -> Plan {
-        if seed.is_multiple_of(2) { Plan::of(seed / 2) } else { Plan::of_short_reigns(seed / 2) }
-    }
-
-    /// A world whose leaders end one after the other, each with entries that few members have.
-    pub fn of_short_reigns(seed: u64) -> Plan {
-        let random = &mut Random::new(seed ^ 0x5e16);
-        let nodes = *random.pick(&[3, 5]);
-        let fault_every_us = *random.pick(&[4_000, 8_000, 16_000]);
-        let (window_bytes, of_leader_permille) = (20, 900);
-        let plan = Plan { voters: nodes, changes_members: false, may_rot: false, ..Plan::of(seed) };
-        Plan { nodes, fault_every_us, window_bytes, of_leader_permille, loss_permille: 0, ..plan }
-    }
-
-    /// A world whose members lose the ends of their logs again and again, and are back before what was on its
-    /// way to them has come.
-    pub fn of_torn_logs(seed: u64) -> Plan {
-        let random = &mut Random::new(seed ^ 0x707e);
-        let (delay_us, disk_us) = (*random.pick(&[500, 4_000]), *random.pick(&[50, 500]));
-        let changes_members = random.below(2) == 0;
-        Plan {
-            nodes: 3,
-            voters: if changes_members { 1 + random.below(3) } else { 3 },
-            loss_permille: 0,
-            double_permille: 50,
-            delay_us,
-            disk_us,
-            fault_every_us: *random.pick(&[1_500, 5_000]),
-            deadline_us: 4 * delay_us + 2 * disk_us,
-            of_leader_permille: 0,
-            may_rot: true,
-            changes_members,
-            ..Plan::of(seed)
-        }
-    }
-
-    /// A world whose disks stand still now and then, while views come and go.
-    pub fn of_stalled_disks(seed: u64) -> Plan {
-        let random = &mut Random::new(seed ^ 0x57a1);
-        let plan = Plan::of_either(seed);
-        let stall_us = plan.deadline_us * *random.pick(&[2, 4, 10]);
-        Plan { stall_permille: *random.pick(&[20, 100, 300]), stall_us, ..plan }
-    }
-
-    /// A world whose members end while their disks stand still, the leader mostly.
-    pub fn of_crashes_amid_stalls(seed: u64) -> Plan {
-        let random = &mut Random::new(seed ^ 0xc4a5);
-        let plan = Plan::of_short_reigns(seed);
-        let stall_us = plan.deadline_us * *random.pick(&[1, 2, 4]);
-        Plan { stall_permille: *random.pick(&[100, 300]), stall_us, of_leader_permille: 500, ..plan }
-    }
-
-    /// A world in which each act of a disk takes about as long as a leader may be silent, or some times that.
-    pub fn of_slow_disks(seed: u64) -> Plan {
-        let random = &mut Random::new(seed ^ 0x510d);
-        let plan = Plan::of_either(seed);
-        let disk_us = plan.deadline_us * *random.pick(&[1, 2, 4]) / 2;
-        Plan { disk_us, fault_every_us: plan.fault_every_us.max(20_000), ..plan }
-    }
-
-    /// A world in which nothing fails.
-    pub fn quiet(seed: u64, nodes: u64) -> Plan {
-        Plan {
-            seed,
-            nodes,
-            voters: nodes,
-            loss_permille: 0,
-            double_permille: 0,
-            delay_us: 100,
-            disk_us: 200,
-            stall_permille: 0,
-            stall_us: 0,
-            fault_every_us: u64::MAX / 4,
-            deadline_us: 100_000,
-            window_bytes: 400,
-            of_leader_permille: 0,
-            may_rot: false,
-            changes_members: false,
-            moves_lead: false,
-            asks: true,
-            work_us: 1_050,
-            until_us: u64::MAX / 4,
-        }
-    }
-}
+pub use disks::Disks;
+pub use plan::Plan;
 
 /// Counts of a world.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -233,6 +90,7 @@ impl World {
         let config = Config {
             heartbeat_us: plan.deadline_us / 6,
             deadline_us: plan.deadline_us,
+            silence_us: plan.silence_deadlines * plan.deadline_us,
             stagger_us: plan.deadline_us / 12,
             window_bytes: plan.window_bytes,
             packet_bytes: plan.window_bytes / 2,
@@ -261,7 +119,7 @@ impl World {
             world.push(0, Event::Begin(i));
         }
         world.push(1, Event::Work);
-        world.push(world.plan.fault_every_us, Event::Fault);
+        world.push(world.plan.faults.every_us, Event::Fault);
         world
     }
 
@@ -440,6 +298,9 @@ impl World {
         };
         let process = leader.process.as_ref().unwrap();
         let end = process.log.len() as u64;
+        if self.plan.faults.pauses_deadlines.is_some() && self.seen.views > 1 {
+            return Err(format!("{} views, though nobody was gone", self.seen.views));
+        }
         if process.stable < end {
             return Err(format!("of {end} entries {} are stable", process.stable));
         }
@@ -502,7 +363,7 @@ impl World {
             Event::Fault => {
                 if !self.is_healed {
                     self.fault();
-                    let every = self.plan.fault_every_us;
+                    let every = self.plan.faults.every_us;
                     let after = self.random.below(2 * every);
                     self.push(after, Event::Fault);
                 }
@@ -517,10 +378,19 @@ impl World {
         let fault = self.faults;
         let leads = |node: &Node| node.process.as_ref().is_some_and(|process| process.leads.is_some());
         let leader = self.nodes.iter().position(leads);
-        let i = match leader.filter(|_| self.random.below(1_000) < self.plan.of_leader_permille) {
+        let i = match leader.filter(|_| self.random.below(1_000) < self.plan.faults.of_leader_permille) {
             Some(leader) => leader,
             None => self.random.index(self.nodes.len()),
         };
+        if let Some(most) = self.plan.faults.pauses_deadlines {
+            let most = most * self.config.deadline_us * self.now.0 / self.plan.until_us;
+            let us = most / 2 + self.random.below(most / 2 + 1);
+            // It is run between two pauses.
+            if self.nodes[i].paused < self.now {
+                self.pause(i, us);
+            }
+            return;
+        }
         let long = self.random.below(4 * self.config.deadline_us);
         match self.random.below(6) {
             0 | 1 => {
@@ -544,10 +414,7 @@ impl World {
                 }
                 self.push(long, Event::Begin(i));
             }
-            2 => {
-                self.nodes[i].paused = self.now.plus_us(long);
-                self.push(long, Event::Wake(i));
-            }
+            2 => self.pause(i, long),
             3 => {
                 // One way, of one link.
                 let j = self.random.index(self.nodes.len());
@@ -576,6 +443,13 @@ impl World {
                 self.push(long, Event::Heal(fault));
             }
         }
+    }
+
+    /// A process is not run for a while.
+    fn pause(&mut self, i: usize, us: u64) {
+        self.nodes[i].paused = self.now.plus_us(us);
+        // It takes what waits in its sockets before it looks at the time.
+        self.push(us + 1, Event::Wake(i));
     }
 
     /// Clients: leaders that have begun take entries and questions.
@@ -640,69 +514,6 @@ impl World {
         self.take(i, Input::Confirm(id))
     }
 
-    /// A batch of a disk is done: what had come when it began.
-    fn done(&mut self, i: usize, jobs: usize) -> Result<(), String> {
-        for _ in 0..jobs {
-            let node = &mut self.nodes[i];
-            let Some(process) = &mut node.process else { return Ok(()) };
-            let Some(job) = process.jobs.pop_front() else { return Ok(()) };
-            node.disk.carry_out(job.clone(), process.told, &mut self.random);
-            let end = LogPosition(node.disk.log.len() as u64);
-            match job {
-                // Now and then the report comes late, after others.
-                Job::Batch(_, Written { cuts, position }) if self.random.below(8) == 0 => {
-                    let (after, life) = (self.random.below(4 * self.plan.disk_us), self.lives[i]);
-                    self.push(after, Event::Late(i, life, cuts, position));
-                }
-                Job::Batch(_, end) => self.written(i, end)?,
-                Job::Cut(_) => {
-                    let vouched = process.queue.was_cut(end);
-                    self.hand_over(i);
-                    if let Some(Written { cuts, position }) = vouched {
-                        self.take(i, Input::Written(cuts, position))?;
-                    }
-                }
-            }
-        }
-        let is_more = self.nodes[i].process.as_ref().is_some_and(|process| !process.jobs.is_empty());
-        if is_more {
-            self.work_disk(i);
-        }
-        Ok(())
-    }
-
-    fn written(&mut self, i: usize, end: Written) -> Result<(), String> {
-        let Some(process) = &mut self.nodes[i].process else { return Ok(()) };
-        process.queue.was_written(end);
-        self.take(i, Input::Written(end.cuts, end.position))
-    }
-
-    fn saved(&mut self, i: usize) -> Result<(), String> {
-        let node = &mut self.nodes[i];
-        let Some(process) = &mut node.process else { return Ok(()) };
-        let Some(save) = process.saves.pop_front() else { return Ok(()) };
-        let (number, is_more) = (save.0, !process.saves.is_empty());
-        node.disk.save(save);
-        if is_more {
-            self.work_votes(i);
-        }
-        self.take(i, Input::Saved(number))
-    }
-
-    /// The log's thread has read as the disk is by now.
-    fn found(&mut self, i: usize, from: LogPosition, read: Written) -> Result<(), String> {
-        let node = &self.nodes[i];
-        let Some(process) = &node.process else { return Ok(()) };
-        let found = match process.queue.is_current(read) {
-            true => {
-                let read = &node.disk.log[from.0 as usize - 1..read.position.0 as usize];
-                Found::Entries(read.iter().take(3).cloned().collect())
-            }
-            false => Found::NotNow,
-        };
-        self.take(i, Input::Found(from, found))
-    }
-
     /// A process begins: what its log calls stable is so.
     fn compare(&self, i: usize) -> Result<(), String> {
         let Some(process) = &self.nodes[i].process else { return Ok(()) };
@@ -713,36 +524,6 @@ impl World {
                 Err(format!("member {id} begins with another stable entry at {} of {upto}", at + 1))
             }
             None => Ok(()),
-        }
-    }
-
-    /// The time of an act of a disk.
-    fn act_us(&mut self) -> u64 {
-        let is_stalled = self.random.below(1_000) < self.plan.stall_permille;
-        1 + self.random.below(if is_stalled { self.plan.stall_us } else { self.plan.disk_us })
-    }
-
-    fn work_disk(&mut self, i: usize) {
-        let (us, life) = (self.act_us(), self.lives[i]);
-        let jobs = self.nodes[i].process.as_ref().map_or(0, |process| process.jobs.len());
-        self.push(us, Event::Done(i, life, jobs));
-    }
-
-    fn work_votes(&mut self, i: usize) {
-        let (us, life) = (self.act_us(), self.lives[i]);
-        self.push(us, Event::Saved(i, life));
-    }
-
-    /// Gives the log's thread what there is for it.
-    fn hand_over(&mut self, i: usize) {
-        let Some(process) = &mut self.nodes[i].process else { return };
-        let stable = process.queue.stable(LogPosition(process.stable));
-        process.told = process.told.max(stable.0);
-        let was_idle = process.jobs.is_empty();
-        process.jobs.extend(process.queue.take_batch().map(|(entries, end)| Job::Batch(entries, end)));
-        process.jobs.extend(process.queue.take_cut().map(Job::Cut));
-        if was_idle && !process.jobs.is_empty() {
-            self.work_disk(i);
         }
     }
 
@@ -882,10 +663,10 @@ impl World {
         if self.cuts.contains_key(&(i, to)) {
             return;
         }
-        let times = 1 + usize::from(self.random.below(1_000) < self.plan.double_permille);
+        let times = 1 + usize::from(self.random.below(1_000) < self.plan.links.double_permille);
         for _ in 0..times {
-            if self.is_healed || self.random.below(1_000) >= self.plan.loss_permille {
-                let us = 20 + self.random.below(self.plan.delay_us);
+            if self.is_healed || self.random.below(1_000) >= self.plan.links.loss_permille {
+                let us = 20 + self.random.below(self.plan.links.delay_us);
                 self.push(us, Event::Packet(to, self.nodes[i].id, bytes.clone()));
             }
         }
