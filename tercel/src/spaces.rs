@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tercel_engine::Error;
 use tercel_engine::spaces::Session;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step};
+use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, InLine, Port, Step};
+use tercel_wire::id::Oref;
 
 use crate::client::{Client, ClientConfig};
 
@@ -153,6 +154,10 @@ impl Port for Own {
 
     fn back_off(&self, us: u64) {
         self.0.shared_port().into_iter().for_each(|port| port.back_off(us));
+    }
+
+    fn take_turn(&self, over: Oref) -> Option<Box<dyn InLine + '_>> {
+        self.0.shared_port().ok()?.take_turn(over)
     }
 
     fn pause(&self) {

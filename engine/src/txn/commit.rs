@@ -298,7 +298,7 @@ fn token_of(port: &dyn Port, until: Option<Now>, stamp: Stamp) -> Result<Token, 
 }
 
 /// Translates an outcome into a result for the program.
-fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
+pub(super) fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     outcome.map_err(|why| match why {
         Refusal::Unknown if dropped(Rule::EvictedRetried) => Error::Conflict(None),
         Refusal::Unknown => Error::unknown(op),

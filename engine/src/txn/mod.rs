@@ -14,6 +14,7 @@ mod fresh;
 mod home;
 pub mod object;
 mod places;
+mod polled;
 mod read;
 mod root;
 mod tree;
@@ -50,6 +51,7 @@ pub use home::{
 };
 pub(crate) use places::Places;
 pub use places::{Hold, Place};
+pub use polled::{Polled, Progress};
 pub(crate) use read::Boxed;
 pub use read::stored;
 pub use watch::{Change, Found, Query, Source, Watch};
@@ -99,9 +101,21 @@ pub trait Port {
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
 
+    /// Waits, for a bounded time, until the caller is the first of those at this home that lost over the same
+    /// object, and stays in line until what is given is dropped. [`Oref::NULL`] is any object.
+    fn take_turn(&self, _over: Oref) -> Option<Box<dyn InLine + '_>> {
+        None
+    }
+
     /// Waits before a program receives the error that the server is gone, so that one that tries again at
     /// once does not spin. Longer the longer the outage lasts.
     fn pause(&self) {}
+}
+
+/// A place in the line of those that lost over an object.
+pub trait InLine {
+    /// The object.
+    fn object(&self) -> Oref;
 }
 
 /// The verdict of a step under the lock.
@@ -216,8 +230,17 @@ impl<'c> Tx<'c> {
     }
 
     fn begin_until(port: &'c dyn Port, options: &Options, until: Option<Now>) -> Result<Tx<'c>, Error> {
+        Tx::begin_by(port, options, until, &mut Begin::new(options))
+    }
+
+    fn begin_by(
+        port: &'c dyn Port,
+        options: &Options,
+        until: Option<Now>,
+        begin: &mut Begin,
+    ) -> Result<Tx<'c>, Error> {
         let Begun { scope, bytes_max, as_of, token } =
-            begun(port, until, &mut Begin::new(options), |home, now, begin| home.begin(now, begin))?;
+            begun(port, until, begin, |home, now, begin| home.begin(now, begin))?;
         Ok(Tx {
             port,
             write_set: WriteSet::new(&scope),
@@ -256,7 +279,7 @@ impl<'c> Tx<'c> {
     }
 
     /// Says whether it has written nothing.
-    pub(crate) fn is_read_only(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         self.write_set.is_empty()
     }
 
@@ -376,6 +399,7 @@ fn attempts<R, E: From<Error>>(
     let until = options.until(port);
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     let mut same_since = port.now();
+    let mut turn: Option<Box<dyn InLine + '_>> = None;
     loop {
         let tx = begin_in_turn(port, &options, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
@@ -389,13 +413,19 @@ fn attempts<R, E: From<Error>>(
         if returned.is_err() || tx.has_written() {
             saw.iter_mut().try_for_each(|saw| tx.state().map(saw))?;
         }
+        let mut over = Oref::NULL;
         let conflict = match returned {
             Ok(value) => match commit_surely(tx) {
                 Ok(token) => {
                     saw.iter_mut().for_each(|saw| saw(token));
                     return Ok(value);
                 }
-                Err(e) if e.is_retryable() => e.into(),
+                Err(e) if e.is_retryable() => {
+                    if let Error::Conflict(Some(contended)) = &e {
+                        over = contended.object;
+                    }
+                    e.into()
+                }
                 Err(e) => return Err(e.into()),
             },
             Err(e) if is_conflict(&e) => e,
@@ -411,7 +441,15 @@ fn attempts<R, E: From<Error>>(
         if attempt >= limits::RUN_ATTEMPTS_MAX || retries >= limits::RUN_RETRIES_MAX || is_late {
             return Err(conflict);
         }
-        port.back_off(BACK_OFF_US << retries.min(8));
+        if retries >= limits::LOSSES_ALONE_MAX
+            && turn.as_ref().is_none_or(|turn| turn.object() != over && !over.is_null())
+        {
+            // One place at a time: nobody waits in a circle.
+            drop(turn.take());
+            turn = port.take_turn(over);
+        }
+        // One that is in line has nobody to make way for.
+        port.back_off(BACK_OFF_US << if turn.is_some() { 1 } else { retries.min(8) });
     }
 }
 

@@ -4,6 +4,7 @@
 //! itself, so a lone caller pays no hand-over between threads. A resident driver thread reads when no thread
 //! waits, reconnects, and keeps time.
 
+mod asynchronous;
 mod builder;
 mod by_packet;
 mod by_socket;
@@ -11,6 +12,7 @@ pub(crate) mod connection;
 mod drive;
 mod express;
 mod link;
+mod tasks;
 mod watch;
 
 use std::sync::{Arc, OnceLock};
@@ -472,9 +474,13 @@ impl Client {
 
     /// Chooses isolation and timeout of a transaction before it runs, or begins one for the caller to commit.
     pub fn transaction(&self) -> Transaction<'_> {
+        Transaction::new(self.shared_port(), self.options())
+    }
+
+    /// The options of transactions that choose none.
+    fn options(&self) -> Options {
         let ClientConfig { isolation, freshness, .. } = self.inner.settings.config;
-        let options = Options { isolation, freshness, ..Options::default() };
-        Transaction::new(self.shared_port(), options)
+        Options { isolation, freshness, ..Options::default() }
     }
 
     /// The way of transactions that may go from thread to thread.
