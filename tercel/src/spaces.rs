@@ -2,11 +2,12 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::task::Waker;
 
 use tercel_engine::Error;
 use tercel_engine::spaces::Session;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, InLine, Port, Step};
+use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, InLine, Port, Step, TaskPort};
 use tercel_wire::id::Oref;
 
 use crate::client::{Client, ClientConfig};
@@ -154,6 +155,10 @@ impl Port for Own {
 
     fn back_off(&self, us: u64) {
         self.0.shared_port().into_iter().for_each(|port| port.back_off(us));
+    }
+
+    fn for_task<'a>(&'a self, waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
+        self.0.shared_port().ok()?.for_task(waker)
     }
 
     fn take_turn(&self, over: Oref) -> Option<Box<dyn InLine + '_>> {

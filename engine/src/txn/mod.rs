@@ -23,6 +23,7 @@ mod watch;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use tercel_heap::{Scope, TypeKey, Typed, WriteSet, WriteSetError};
@@ -101,6 +102,11 @@ pub trait Port {
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
 
+    /// The same way for a task that is polled with this waker; none where tasks cannot be woken.
+    fn for_task<'a>(&'a self, _waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
+        None
+    }
+
     /// Waits, for a bounded time, until the caller is the first of those at this home that lost over the same
     /// object, and stays in line until what is given is dropped. [`Oref::NULL`] is any object.
     fn take_turn(&self, _over: Oref) -> Option<Box<dyn InLine + '_>> {
@@ -110,6 +116,15 @@ pub trait Port {
     /// Waits before a program receives the error that the server is gone, so that one that tries again at
     /// once does not spin. Longer the longer the outage lasts.
     fn pause(&self) {}
+}
+
+/// A task's way to a home: `drive` calls its step once, and has the task woken where a thread would wait.
+pub trait TaskPort: Port {
+    /// Says whether a step would have waited.
+    fn has_missed(&self) -> bool;
+
+    /// Has the task woken at this moment at the latest.
+    fn wake_at(&self, at: Now);
 }
 
 /// A place in the line of those that lost over an object.

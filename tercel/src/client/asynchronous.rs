@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use tercel_engine::Error;
 use tercel_engine::limits::LOSSES_ALONE_MAX;
 use tercel_engine::time::{Now, micros};
-use tercel_engine::txn::{Home, InLine, Options, Polled, Port, Progress, Step, Tx};
+use tercel_engine::txn::{Home, InLine, Options, Polled, Port, Progress, Step, TaskPort, Tx};
 use tercel_wire::id::Oref;
 
 use super::Client;
@@ -170,7 +170,7 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
         if self.turn.as_ref().is_some_and(|turn| !turn.is_here(cx.waker())) {
             return Poll::Pending;
         }
-        let port = TaskPort { shared: self.shared, waker: cx.waker(), has_missed: Cell::new(false) };
+        let port = OfTask::new(self.shared, cx.waker());
         match self.run.go_on(&port, &port.has_missed, &mut self.body, &self.is_conflict) {
             Progress::Ended(end) => {
                 READY.set(READY.get() + 1);
@@ -215,13 +215,29 @@ impl<R, B, C> Drop for Running<'_, R, B, C> {
 }
 
 /// A task's way to the machine: it waits for nothing.
-struct TaskPort<'a> {
+pub(super) struct OfTask<'a> {
     shared: &'a Shared,
     waker: &'a Waker,
     has_missed: Cell<bool>,
 }
 
-impl Port for TaskPort<'_> {
+impl<'a> OfTask<'a> {
+    pub(super) fn new(shared: &'a Shared, waker: &'a Waker) -> OfTask<'a> {
+        OfTask { shared, waker, has_missed: Cell::new(false) }
+    }
+}
+
+impl TaskPort for OfTask<'_> {
+    fn has_missed(&self) -> bool {
+        self.has_missed.get()
+    }
+
+    fn wake_at(&self, at: Now) {
+        self.shared.await_task(self.waker, at);
+    }
+}
+
+impl Port for OfTask<'_> {
     fn now(&self) -> Now {
         self.shared.now()
     }
@@ -235,8 +251,9 @@ impl Port for TaskPort<'_> {
             let said = step(home, now);
             if said == Step::Wait {
                 self.has_missed.set(true);
-                // The moment is told once the run knows it.
+                // Whoever waits longer than for ever asks again.
                 self.shared.tasks.wait(self.waker, now.plus_us(u64::from(u32::MAX)));
+                self.shared.rouse();
             }
             said
         })

@@ -27,12 +27,13 @@ use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input, PAUSES_US, Pauses};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, InLine, Port, Step};
+use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, InLine, Port, Step, TaskPort};
 use tercel_lock::baton::{Held as HeldBaton, Sent, Threads};
 use tercel_lock::unpoison;
 use tercel_wire::id::{Oref, ViewId};
 use tercel_wire::spare::Spare;
 
+use super::asynchronous::OfTask;
 use super::connection::{
     CONNECT_TIMEOUT, CONNECTING, CONNECTING_TO_ONE, READ_MAX, Remote, SLEEP_MAX, ServerConnection, Transport,
 };
@@ -411,7 +412,7 @@ impl Shared {
     }
 
     /// Ends a rest of the driver.
-    fn rouse(&self) {
+    pub(super) fn rouse(&self) {
         if let Some(driver) = self.driver.get() {
             driver.unpark();
         }
@@ -797,6 +798,10 @@ impl Port for Shared {
 
     fn back_off(&self, us: u64) {
         std::thread::sleep(Duration::from_micros(us));
+    }
+
+    fn for_task<'a>(&'a self, waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
+        Some(Box::new(OfTask::new(self, waker)))
     }
 
     fn take_turn(&self, over: Oref) -> Option<Box<dyn InLine + '_>> {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use tercel::{Client, Error, Freshness, Isolation, Object, Options, Ref, Server};
+use tercel::{Called, Client, Error, Failure, Freshness, Isolation, Object, Options, Ref, Server, service};
 
 use crate::common::{Counter, counter, serve};
 
@@ -286,4 +286,85 @@ fn strict_runs_see_what_was_acknowledged_before() {
         assert_eq!(block_on(increment(&writer, of)), Ok(n));
         assert_eq!(block_on(reader.run_async_with(Isolation::Strict, |tx| Ok(tx.get(of)?.count()))), Ok(n));
     }
+}
+
+#[service]
+trait Sums {
+    #[slow]
+    fn add(&self, one: u64, other: u64) -> u64;
+    fn at_once(&self, one: u64) -> u64;
+}
+
+struct MySums;
+
+impl Sums for MySums {
+    fn add(&self, _: &tercel::Context<'_>, one: u64, other: u64) -> Called<u64> {
+        thread::sleep(Duration::from_millis(5));
+        Ok(one + other)
+    }
+
+    fn at_once(&self, _: &tercel::Context<'_>, one: u64) -> Called<u64> {
+        Ok(one)
+    }
+}
+
+#[test]
+fn calls_are_awaited_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = ["127.0.0.1:0".to_string(), format!("unix:{}", dir.path().join("socket").display())];
+    let mut server = Server::builder(dir.path().join("data")).service(Sums::serve(MySums));
+    for at in &listen {
+        server = server.listen(at.as_str());
+    }
+    let server = server.start().unwrap();
+    for (runtime, at) in runtimes().into_iter().zip(server.addresses()) {
+        let client = Client::connect(at).unwrap();
+        let sums = client.service::<dyn Sums>().pipelined();
+        let both = runtime.block_on(async {
+            let slow: Vec<_> = (0..16).map(|n| sums.add(n, 1).unwrap()).collect();
+            let mut sum = 0;
+            for call in slow {
+                sum += call.await.unwrap();
+            }
+            for n in 0..100 {
+                assert_eq!(sums.at_once(n).unwrap().await, Ok(n));
+            }
+            sum
+        });
+        assert_eq!(both, 16 * 15 / 2 + 16);
+        // Time is kept, and a call that is dropped is cancelled.
+        let short = client.service::<dyn Sums>().within(Duration::from_millis(1)).pipelined();
+        let late = block_on(short.add(1, 1).unwrap());
+        assert!(matches!(late, Err(Failure::Space(Error::Unknown { .. } | Error::Timeout))), "{late:?}");
+        drop(sums.add(1, 1).unwrap());
+        assert_eq!(block_on(sums.at_once(3).unwrap()), Ok(3));
+    }
+}
+
+#[test]
+fn watch_is_awaited() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let [writer, reader] = [(); 2].map(|()| Client::connect(&server.addresses()[0]).unwrap());
+    let of = counter(&writer, "count");
+    let mut watch = reader.watch().object(of).start().unwrap();
+    let writes = thread::spawn(move || {
+        for _ in 0..20 {
+            writer.run(|tx| tx.edit(of)?.set_count(tx.get(of)?.count() + 1)).unwrap();
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let (last, changes) = block_on(async {
+        let (mut last, mut changes) = (0, 0);
+        while last < 20 {
+            let change = watch.next_async().await.unwrap();
+            assert_eq!(change.reference, of.cast());
+            let now = reader.run_async(|tx| Ok(tx.get(of)?.count())).await.unwrap();
+            assert!(now >= last, "{now} behind {last}");
+            (last, changes) = (now, changes + 1);
+        }
+        (last, changes)
+    });
+    writes.join().unwrap();
+    assert!(last == 20 && changes <= 20, "{changes}");
 }
