@@ -355,13 +355,41 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
 
     // Whatever is cached, also while the server is gone.
     other.transaction().stale().run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
-    println!("{nickname} is Annie now");
+    println!("{nickname} is Annie now, as of commit {}", block_on(rename(client, ann, "Annie"))?);
     methods(client, ann)?;
     services(client, ann)?;
     streams(client)?;
     let health = client.health(Duration::from_secs(1))?;
     println!("{:?} for {} s, {} calls under way", health.state, health.uptime.as_secs(), health.calls);
     watched(client, other, ann)
+}
+
+async fn rename(client: &Client, ann: Ref<PersonOfToday>, to: &str) -> Result<u64, Error> {
+    client
+        .run_async(|tx| {
+            let person = tx.edit(ann)?;
+            person.set_nickname(to)?;
+            Ok(tx.snapshot().0)
+        })
+        .await
+}
+
+/// Waits for a future on this thread, as a runtime would.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(end) => return end,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
 }
 
 fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {

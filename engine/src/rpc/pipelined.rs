@@ -127,7 +127,7 @@ impl<R, E> Pending<'_, R, E> {
     }
 }
 
-/// Awaited, it gives what [`Pending::wait`] gives, and blocks no thread. It needs no runtime of any kind. If the
+/// Awaited, it gives what [`Pending::wait`] gives, blocks no thread, and needs no runtime of any kind. If the
 /// connection ends, the call is sent again where that is safe, as by `wait`. Dropped before its end, it is
 /// cancelled.
 impl<R, E> Future for Pending<'_, R, E> {

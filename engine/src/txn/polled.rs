@@ -1,7 +1,7 @@
 //! A run that never waits, for tasks of asynchronous runtimes.
 //!
-//! A task must not block, and a body that reads a cached object should cost no switch of tasks. So the body is
-//! a plain closure that runs within one call of [`Polled::go_on`]. If something that it reads is not at hand,
+//! A task must not block, and a body that reads a cached object should cost no switch of tasks. So the body
+//! is a plain closure that runs within one call of [`Polled::go_on`]. If something that it reads is not at hand,
 //! that is asked for, the attempt is dropped, and the body runs again once it may be there. Pages that came
 //! meanwhile are hits then, so a body with `n` misses one after the other runs `n + 1` times.
 //!

@@ -29,13 +29,14 @@ impl Client {
     /// runtime of any kind.
     ///
     /// Dropped before the commit is sent, nothing has happened. Dropped after that, the transaction may be
-    /// committed all the same, as if its answer had been lost: a drop never means *undone*. Otherwise it is safe
-    /// to drop at any time.
+    /// committed all the same, as if its answer had been lost: a drop never means *undone*. Otherwise it is
+    /// safe to drop at any time.
     ///
     /// `body` is a plain closure: there is nothing to await in it. What is cached is read without a switch of
     /// tasks. If something is missing, that is asked for, `body` fails with `Timeout`, and it runs again once
-    /// something has come; an attempt that has missed something is never committed, whatever `body` makes of the
-    /// error. So `body` may run several times, as in `run`, and once more for each object that it must wait for.
+    /// something has come; an attempt that has missed something is never committed, whatever `body` makes of
+    /// the error. So `body` may run several times, as in `run`, and once more for each object that it must
+    /// wait for.
     ///
     /// ```
     /// # #[derive(tercel::Object)]
@@ -79,8 +80,8 @@ impl Client {
         self.polled(options.into(), body, Error::is_retryable).await
     }
 
-    /// [`run_async`](Client::run_async) for a `body` with errors of its own, as [`Client::try_run`]. As safe to
-    /// drop.
+    /// [`run_async`](Client::run_async) for a `body` with errors of its own, as [`Client::try_run`]. As safe
+    /// to drop.
     ///
     /// # Errors
     /// The error that `body` returned on a state that still holds; as [`Client::run_async`] otherwise.
@@ -91,8 +92,8 @@ impl Client {
         self.polled(self.options(), body, |_| false).await
     }
 
-    /// Runs `body` at once if all that it reads is cached, and writes nothing that must wait; gives nothing if it
-    /// would wait. What it lacks is asked for. Neither blocks nor awaits.
+    /// Runs `body`, which reads, at once if all that it needs is cached; gives nothing if it would wait. Its
+    /// missing objects are asked for. Neither blocks nor awaits.
     ///
     /// # Errors
     /// As [`Client::run_async`].

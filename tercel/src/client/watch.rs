@@ -183,8 +183,8 @@ impl Watch {
         self.watch.next(shared, shared.now().plus(time))
     }
 
-    /// The next change, for a task of an asynchronous runtime: it never blocks the thread, and needs no runtime of
-    /// any kind. Dropped before its end, it takes no change.
+    /// The next change, for a task of an asynchronous runtime: it never blocks the thread, and needs no
+    /// runtime of any kind. Dropped before its end, it takes no change.
     ///
     /// # Errors
     /// As [`Watch::next_within`].
