@@ -1,5 +1,5 @@
-//! A group whose disks take their time: each sync of its members is delayed by a library that is loaded before
-//! them.
+//! A group whose disks take their time: each sync of its members is delayed by a library that is loaded
+//! before them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

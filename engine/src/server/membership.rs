@@ -14,6 +14,7 @@ use tercel_wire::message::{FromClient, Join, Refusal};
 
 use super::Server;
 use crate::effect::{Conn, Effect};
+use crate::mutant::{Rule, dropped};
 use crate::order;
 use crate::order::quorum::packet::is_sign_of_life;
 use crate::order::quorum::remembered::Started;
@@ -75,7 +76,9 @@ impl Membership {
 
     /// The starts of others that are durable here.
     pub fn with_starts(mut self, starts: &[(MemberId, Started)]) -> Membership {
-        self.starts.extend(starts.iter().copied());
+        if !dropped(Rule::StartsForgotten) {
+            self.starts.extend(starts.iter().copied());
+        }
         self
     }
 
@@ -125,7 +128,7 @@ impl Membership {
                 last.number
             ));
         }
-        if number == last.number && process != last.process {
+        if number == last.number && process != last.process && !dropped(Rule::EqualStartsPass) {
             return Err(format!(
                 "start {number} of member {member} was that of another process: its directory is a copy, beside its original or \
                  in its place; stop whichever is the copy, {helps}"

@@ -8,7 +8,7 @@
 use tercel_wire::frame::Header;
 use tercel_wire::message::{Challenge, FromClient, FromServer, Join, Nothing, Refusal, Regrouping};
 
-use super::session::{Opening, Trust};
+use super::session::{Opening, Session, Trust};
 use super::{Cx, Sessions, unasked};
 use crate::effect::{Conn, Effect, Proof};
 use crate::leader::Asked;
@@ -95,10 +95,13 @@ impl Sessions {
 
     /// A connection proves itself. Gives the words with which it had begun, if it does.
     pub(crate) fn proves(&mut self, conn: Conn, proof: &Proof, cx: &mut Cx) -> Option<Join> {
+        let expects = |session: &Session| {
+            let expected = session.opening.as_ref().and_then(|opening| opening.expected);
+            expected.is_some_and(|expected| is_same(&expected, proof))
+        };
+        let is_of_another = dropped(Rule::ProofOfAnotherCounts) && self.all.values().any(expects);
         let session = self.all.get_mut(&conn)?;
-        let opening = session.opening.as_ref();
-        let is_proven = opening.and_then(|it| it.expected).is_some_and(|expected| is_same(&expected, proof));
-        if !is_proven {
+        if !expects(session) && !is_of_another {
             self.turn_away(conn, Refusal::Denied, UNPROVEN, cx);
             return None;
         }

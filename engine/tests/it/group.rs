@@ -2,7 +2,7 @@
 
 use tercel_engine::limits::GREETING_WAIT_US;
 use tercel_engine::order::quorum::members::{Member, Members};
-use tercel_engine::order::quorum::packet::{Append, Check, Contents, Packet, Vote};
+use tercel_engine::order::quorum::packet::{Append, Check, Contents, Packet, Vote, sign_of_life};
 use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
 use tercel_engine::server::{
@@ -31,6 +31,7 @@ struct First {
     copies: Vec<Effect>,
     /// The starts of others that its host was asked to save.
     starts: Vec<(MemberId, Started)>,
+    closed: Vec<Conn>,
 }
 
 /// Messages of the server: their connection, kind and body.
@@ -62,8 +63,14 @@ impl First {
         let (end, mut out) = (Written { cuts: 0, position: begins.position }, Effects::default());
         let mut server = recovery.finish_with(Now(0), order, ViewId::new(0, 1), end, &mut out).unwrap();
         server.set_membership(Membership::new(7, MemberId(1)));
-        let mut first =
-            First { server, now: Now(1_000), packets: Vec::new(), copies: Vec::new(), starts: Vec::new() };
+        let mut first = First {
+            server,
+            now: Now(1_000),
+            packets: vec![],
+            copies: vec![],
+            starts: vec![],
+            closed: vec![],
+        };
         first.perform(out);
         first
     }
@@ -191,6 +198,10 @@ impl First {
                         Input::StartSaved(member, started)
                     }
                     Effect::Vouch(conn) => Input::Vouched(conn, conn != STRANGER),
+                    Effect::Close(conn) => {
+                        self.closed.push(conn);
+                        continue;
+                    }
                     Effect::Append(position, _) => Input::Written(0, position),
                     Effect::Pin(view, pin) => Input::Pinned(view, pin, Ok(())),
                     Effect::Copy(..) | Effect::Adopt => {
@@ -575,6 +586,23 @@ fn packet_counts_once_connection_is_proven() {
     // The member itself.
     far_ahead(&mut first, Conn(70));
     assert!(!first.server.is_leading());
+}
+
+#[test]
+fn sign_of_life_takes_no_connections_place() {
+    let mut first = First::leading();
+    let (talks, is_present) = (Conn(70), Conn(71));
+    first.join(is_present);
+    let acked = Packet::Acked { view: first.server.view(), round: 1, durable: LogPosition(1) };
+    first.frame(talks, Kind::Packet, &acked.encode());
+    let sign = sign_of_life(ViewId::new(1, 9));
+    assert_eq!(text(&first.frame(is_present, Kind::Packet, &sign)), "");
+    assert_eq!(first.closed, []);
+    assert!(text(&first.frame(Conn(90), Kind::Packet, &sign)).contains("no member's"));
+    // What is said goes over one connection.
+    first.closed.clear();
+    first.frame(is_present, Kind::Packet, &acked.encode());
+    assert_eq!(first.closed, [talks]);
 }
 
 #[test]

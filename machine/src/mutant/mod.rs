@@ -253,6 +253,12 @@ Rule {
     KeptAppliedTentatively,
     /// A packet counts before its connection has proven whose it is: votes of strangers, too.
     UnprovenCounts,
+    /// A proof that was meant for one connection is believed on another.
+    ProofOfAnotherCounts,
+    /// A member forgets the starts of the others when its process ends.
+    StartsForgotten,
+    /// A start of the number that was heard last is believed of any process.
+    EqualStartsPass,
 }
 /// The rules that a group's sequencer keeps: the worlds of `tercel-order` notice them.
 OF_GROUPS {
@@ -278,6 +284,8 @@ OF_GROUPS {
     DifferenceIgnored,
     /// The time of a candidacy runs while its promise is being saved.
     CandidacyEndsWhileSaving,
+    /// A member that is on no list of the group is heard as the others are.
+    UnlistedCounts,
     /// A leader is suspected after the same silence on every link, however long its pauses were of late.
     PausesForgotten,
     OlderVoteSlot,

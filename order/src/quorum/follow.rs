@@ -72,7 +72,7 @@ impl Quorum {
             return Quorum::send(from, &Packet::Higher { view: promised }, out);
         }
         if let Some(at) = self.contradicts(&append) {
-            return out.push(Output::Contradicted(from, view, at));
+            return self.contradicted(from, view, at, out);
         }
         self.stand_down(now, out);
         if view != promised {
@@ -115,12 +115,21 @@ impl Quorum {
         let is_new = self.take(append, out);
         // The leader's log has all that is stable here, even if the leader knows of less.
         self.followed.matched = self.followed.matched.max(last).max(self.stable);
-        self.release(stable, out);
+        if self.is_listed(from) {
+            self.release(stable, out);
+        }
         if self.differs(check, stable) {
-            return out.push(Output::Contradicted(from, view, stable));
+            return self.contradicted(from, view, stable, out);
         }
         if asks || !is_new && !is_empty {
             self.acknowledge(from, round, out);
+        }
+    }
+
+    /// A leader has another entry than one that is stable here. Nobody stops for one that is on no list.
+    fn contradicted(&self, leader: MemberId, view: ViewId, at: LogPosition, out: &mut Vec<Output>) {
+        if self.is_listed(leader) {
+            out.push(Output::Contradicted(leader, view, at));
         }
     }
 

@@ -188,6 +188,8 @@ pub struct Counts {
     pub damaged: u64,
     /// Packets that named a view too far above all that were heard of.
     pub jumps: u64,
+    /// Packets of members that are on no list, and did not count.
+    pub unlisted: u64,
 }
 
 /// The state of a member, for people.
@@ -423,6 +425,10 @@ impl Quorum {
             self.counts.jumps += 1;
             return;
         }
+        if !self.may_hear(from, &packet) {
+            self.counts.unlisted += 1;
+            return;
+        }
         match packet {
             Packet::Ask { number, end, is_handed } => self.asked(now, from, (number, end, is_handed), out),
             Packet::May { number, is_granted, promised } => {
@@ -451,6 +457,29 @@ impl Quorum {
                 }
             }
         }
+    }
+
+    /// Says whether a packet counts. One of a member that is on no list here counts only where the lists here
+    /// may be old ones: it asks for this member's vote, or leads, and this member knows of no leader. What
+    /// such a leader calls stable counts once a list that has it has come.
+    fn may_hear(&self, from: MemberId, packet: &Packet) -> bool {
+        let is_led = match self.role {
+            Role::Leading(_) => true,
+            _ => {
+                let Followed { leader, gone, is_silent, .. } = self.followed;
+                leader.is_some_and(|leader| leader != from) && gone.is_none() && !is_silent
+            }
+        };
+        self.is_listed(from)
+            || self.followed.leader == Some(from)
+            || matches!(packet, Packet::Ask { .. })
+            || matches!(packet, Packet::Vote { .. } | Packet::Append(_)) && !is_led
+    }
+
+    /// Says whether a member is on a list that may count here.
+    fn is_listed(&self, id: MemberId) -> bool {
+        let is_on = self.lists.newest().get(id).is_some() || self.connected().get(id).is_some();
+        is_on || dropped(Rule::UnlistedCounts)
     }
 
     /// The highest number of a view that is believed. Views begin one after the other, so a number far above

@@ -175,6 +175,12 @@ pub(super) fn wiped_members(plan: &mut Plan) {
     dense(plan, 80, &kinds);
 }
 
+/// Members are killed and begin again, all the time.
+pub(super) fn restarted_members(plan: &mut Plan) {
+    grouped(plan);
+    dense(plan, 150, &[FaultKind::ServerKill, FaultKind::MemberCut, FaultKind::PowerLoss]);
+}
+
 /// A group whose pages are stored and read all the time, through a page cache that holds few of them.
 pub(super) fn storing_group(plan: &mut Plan) {
     grouped(plan);

@@ -11,7 +11,7 @@ use tercel_engine::order::Found;
 use tercel_engine::order::quorum::Config;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::random::Random;
-use tercel_engine::server::{Effects, Input};
+use tercel_engine::server::{Conn, Effects, Input};
 use tercel_wire::id::{LogPosition, MemberId, Written};
 
 use super::node::INSTALL_SYNCS;
@@ -72,6 +72,8 @@ pub(super) struct MemberLinks {
     pub clogged: BTreeMap<(usize, usize), u64>,
     /// When the last packet arrives.
     last: BTreeMap<(usize, usize), u64>,
+    /// The connections by which members have proven themselves.
+    pub own: BTreeMap<Conn, MemberId>,
 }
 
 /// The identity that a node has at first.

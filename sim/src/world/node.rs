@@ -339,7 +339,8 @@ impl World {
             Effect::Copy(view, leader) => self.begin_transfer(n, view, &leader),
             Effect::Adopt => self.adopt(n),
             Effect::Connect(..) => self.blame("a client of this world reads at the leader".into()),
-            Effect::Joined(..) | Effect::SaveStart(..) => self.blame("a stranger counts as a member".into()),
+            Effect::Joined(conn, member) => self.joined(conn, member),
+            Effect::SaveStart(member, started) => self.save_start(n, member, started),
             Effect::Challenge(conn, join) => self.challenge(n, conn, &join),
             // The operator, and nodes that take copies, are of the server's own user.
             Effect::Vouch(conn) => self.node_takes(n, Input::Vouched(conn, true)),

@@ -177,7 +177,7 @@ impl World {
         let ends = LogEnds { begins: opened.begins, runs: &opened.runs, stable, is_sure: opened.is_sure };
         let order = recovery.start(remembered, ends);
         let is_listed = remembered.members.get(remembered.me).is_some();
-        let (group, me) = (remembered.group, remembered.me);
+        let (group, me, starts) = (remembered.group, remembered.me, remembered.starts.clone());
         let order = Box::new(Quorum::new(config, order, seed, now));
         let joined = ViewId::new(recovery.view().number, remembered.start as u32);
         (opened.log.stable, opened.log.keep) = (stable, LogPosition::ZERO);
@@ -186,8 +186,8 @@ impl World {
         let begun = node.begin_with(recovery, opened.log, (now, joined), order, host).map_err(Failed::Wrong);
         if let Some(machine) = node.machine_mut().filter(|_| self.plan.group.is_some()) {
             machine.set_membership(match is_listed {
-                true => Membership::new(group, me),
-                false => Membership::joined(group, me),
+                true => Membership::new(group, me).with_starts(&starts),
+                false => Membership::joined(group, me).with_starts(&starts),
             });
         }
         self.record.counts.group.unsure += u64::from(!opened.is_sure);

@@ -1,17 +1,20 @@
-//! A stranger at the ports of a group: it knows all that anyone may know, which is the group, its space, its
-//! members, their view and their starts, and has no secret.
+//! Those at the ports of a group that are none of its members: a stranger and copies.
 //!
-//! It connects to a member under the name of another one, says what a member says who wants to lead, leads or
-//! follows, and goes. The invariant: nothing that it says counts, so a world goes on as if it were not there.
+//! A stranger knows all that anyone may know, which is the group, its space, its members, their view and
+//! their starts, and has no secret. It connects to a member under the name of another one, says what a
+//! member says who wants to lead, leads or follows, and goes; or it says what another member has just said to
+//! prove itself. A copy is the process of a copied directory: it has the secret, and a start that was heard of
+//! before. The invariant: nothing that these say counts, so a world goes on as if they were not there.
 
 use tercel_engine::order::quorum::packet::{Append, Packet};
+use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Input, MEMBERS_VERSION, Proof};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{EntryId, LogPosition, MemberId, ViewId};
 use tercel_wire::message::{Challenge, Join, Opening, Prove};
 
-use super::{Event, Phase, SPACE, World};
+use super::{DiskEvent, Event, Phase, SPACE, World};
 
 impl World {
     /// In every world of a group there is a stranger.
@@ -32,6 +35,11 @@ impl World {
         let n = random.index(self.nodes.len());
         if !self.is_up(n) || self.nodes[n].busy_until() > self.time {
             return;
+        }
+        match random.below(5) {
+            0 => return self.visit(n, turn, &mut random),
+            1 => return self.copy_comes(n, turn, &mut random),
+            _ => {}
         }
         let me = self.nodes[n].id;
         let members = self.members();
@@ -94,14 +102,82 @@ impl World {
         }
     }
 
-    /// A node's host answers a connection that says whose it is. Nobody in this world has the secret.
+    /// A member connects and proves itself. A stranger that hears it says the same before, on a connection of
+    /// its own. The connection of the member stays: its end would be a hint that its process has ended.
+    fn visit(&mut self, n: usize, turn: u64, random: &mut Random) {
+        let other = random.index(self.nodes.len());
+        if other == n || !self.is_up(other) {
+            return;
+        }
+        let of = &self.nodes[other];
+        let (id, started) = (of.id, Started { number: of.votes.start(), process: u64::from(of.life) });
+        let (own, relayed) = (Conn(1 << 42 | turn), Conn(1 << 43 | turn));
+        self.net.members.own.insert(own, id);
+        self.opens(n, own, (id, started));
+        self.opens(n, relayed, (id, started));
+        let mut body = Vec::new();
+        Prove { proof: proof_of(own) }.encode(&mut body);
+        self.stranger_says(n, relayed, (Kind::Prove, &body));
+        self.stranger_says(n, own, (Kind::Prove, &body));
+    }
+
+    /// The process of a copy of a member's directory connects, and proves itself: its start is the last that
+    /// the node has heard of, or the one before.
+    fn copy_comes(&mut self, n: usize, turn: u64, random: &mut Random) {
+        let heard = self.nodes[n].votes.starts();
+        if heard.is_empty() {
+            return;
+        }
+        let (id, last) = heard[random.index(heard.len())];
+        let started = Started { number: last.number - random.below(2), process: !last.process };
+        let conn = Conn(1 << 42 | turn);
+        self.opens(n, conn, (id, started));
+        let mut body = Vec::new();
+        Prove { proof: proof_of(conn) }.encode(&mut body);
+        self.stranger_says(n, conn, (Kind::Prove, &body));
+    }
+
+    fn opens(&mut self, n: usize, conn: Conn, (member, Started { number, process }): (MemberId, Started)) {
+        let opening = Some(Opening { process, nonce: [conn.0 as u8; 32] });
+        let (space, version) = (SPACE, MEMBERS_VERSION);
+        let join = Join { group: 1, space, member, start: number, version, opening };
+        let mut body = Vec::new();
+        join.encode(&mut body);
+        self.node_takes(n, Input::Connected(conn));
+        self.stranger_says(n, conn, (Kind::Join, &body));
+    }
+
+    /// A connection counts for a member from now on.
+    pub(super) fn joined(&mut self, conn: Conn, member: MemberId) {
+        if self.net.members.own.get(&conn) != Some(&member) {
+            self.blame(format!("a stranger, or a copy, counts as member {member}"));
+        }
+    }
+
+    /// A node remembers the start of a member, unless it remembers a younger one.
+    pub(super) fn save_start(&mut self, n: usize, member: MemberId, started: Started) {
+        self.nodes[n].votes.started(member, started);
+        // In the order in which they were asked for.
+        self.at_disk(n, START_SAVED_US, DiskEvent::Word(Input::StartSaved(member, started)));
+    }
+
+    /// A node's host answers a connection that says whose it is.
     pub(super) fn challenge(&mut self, n: usize, conn: Conn, join: &Join) {
-        let expected: Proof = [0xa5; 32];
         let (member, nonce) = (self.nodes[n].id, [n as u8; 32]);
         let challenge = Challenge { group: join.group, member, start: 1, nonce, proof: [0; 32] };
-        self.node_takes(n, Input::Challenged(conn, Some((challenge, expected))));
+        self.node_takes(n, Input::Challenged(conn, Some((challenge, proof_of(conn)))));
     }
 }
+
+/// The proof that a node expects over a connection; who has no secret cannot make it up.
+fn proof_of(conn: Conn) -> Proof {
+    let mut proof = [0xa5; 32];
+    proof[..8].copy_from_slice(&conn.0.to_le_bytes());
+    proof
+}
+
+/// The time in which a start is durable, in microseconds.
+const START_SAVED_US: u64 = 500;
 
 /// Time between two of its connections, in microseconds at most.
 const PAUSE_US_MAX: u64 = 40_000;

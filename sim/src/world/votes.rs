@@ -1,7 +1,7 @@
 //! The file of votes of a node, and the thread that saves promises there.
 
 use tercel_engine::order::quorum::members::{Electorate, Members};
-use tercel_engine::order::quorum::remembered::{Forgotten, Remembered, SLOT_BYTES};
+use tercel_engine::order::quorum::remembered::{Forgotten, Remembered, SLOT_BYTES, Started};
 use tercel_engine::random::Random;
 use tercel_wire::id::{MemberId, ViewId};
 
@@ -31,6 +31,22 @@ impl Votes {
         self.write(SLOT_BYTES);
         self.write(SLOT_BYTES);
         Ok(&self.remembered)
+    }
+
+    /// The starts of its processes so far.
+    pub(super) fn start(&self) -> u64 {
+        self.remembered.start
+    }
+
+    /// The starts of others that are remembered.
+    pub(super) fn starts(&self) -> &[(MemberId, Started)] {
+        &self.remembered.starts
+    }
+
+    /// The start of another member is remembered.
+    pub(super) fn started(&mut self, member: MemberId, started: Started) {
+        self.remembered.started(member, started);
+        self.write(SLOT_BYTES);
     }
 
     /// A promise is to be saved.

@@ -10,8 +10,8 @@ use tercel_machine::mutant::Rule;
 use std::sync::Arc;
 
 use super::members::{Member, Members};
-use super::packet::{Append, Check, Packet};
-use super::{Config, Quorum, Start, VIEWS_AHEAD_MAX};
+use super::packet::{Append, Check, Contents, Packet, Vote};
+use super::{Config, Quorum, Start, Status, VIEWS_AHEAD_MAX};
 use crate::{Input, Output, Sealed};
 use tercel_machine::time::Now;
 use tercel_wire::id::{EntryId, LogPosition, MemberId, Stamp, ViewId};
@@ -83,6 +83,9 @@ fn every_dropped_rule_is_noticed() {
             Rule::CutsCountedWhenAsked => hunt(0..WORLDS_MAX, Plan::of_stalled_disks),
             // A crash between a mark and what it names, and disks that are slow all the time, are as rare.
             Rule::MarkBeyondDisk => hunt(3_500..WORLDS_MAX, Plan::of_crashes_amid_stalls),
+            Rule::UnlistedCounts => {
+                unlisted_changes_something().then(|| (0, "a member that is on no list is heard".into()))
+            }
             Rule::PausesForgotten => hunt(0..WORLDS_MAX, Plan::of_busy_hosts),
             Rule::CandidacyEndsWhileSaving => hunt(3_400..WORLDS_MAX, Plan::of_slow_disks),
             _ => hunt(0..WORLDS_MAX, Plan::of_either),
@@ -606,6 +609,74 @@ fn packet_of_view_far_ahead_is_not_believed() {
     let after = world.status(leader).unwrap();
     assert_eq!((after.view, after.leader), (before.view, Some(leader)));
     assert_eq!(after.counts.jumps, before.counts.jumps + 4);
+}
+
+/// A member that is on no list says all that a member may say, to a leader and to a follower. Says whether
+/// that changes anything.
+fn unlisted_changes_something() -> bool {
+    let (mut world, leader) = quiet(1);
+    world.until(|world| (world.stable_entries() > 6).then_some(()));
+    let (follower, nobody) = (world.others(leader)[0], MemberId(99));
+    let of = |world: &World| [leader, follower].map(|member| world.status(member).unwrap());
+    let before = of(&world);
+    let (known, end) = (before[0].view, EntryId { position: LogPosition(1 << 40), ..before[0].end });
+    let next = ViewId::new(known.number + 1, 7);
+    let append = |view, before, stable| {
+        let (check, entries) = (Check { above: LogPosition(1), sum: 1 }, Vec::new());
+        Packet::Append(Append { view, round: 1, before, stable, rank: 0, asks: true, check, entries })
+    };
+    let vote =
+        Vote { is_sure: true, log: Contents { stable: end.position, runs: Vec::new() }, electorate: None };
+    let other = EntryId { view: ViewId::new(known.number + 1, 9), position: LogPosition(2) };
+    let packets = [
+        Packet::Vote { view: next, end },
+        Packet::Voted { view: known, vote },
+        Packet::Higher { view: next },
+        Packet::May { number: 3, is_granted: true, promised: 1_000 },
+        Packet::Acked { view: known, round: 1 << 40, durable: end.position },
+        Packet::TakeOver { view: known },
+        append(next, EntryId::default(), end.position),
+        append(next, other, LogPosition(2)),
+        append(known, before[0].end, before[0].end.position),
+    ];
+    let count = packets.len() as u64;
+    let is_refused = packets.into_iter().all(|packet| {
+        [leader, follower]
+            .into_iter()
+            .all(|to| world.try_tell(to, Input::Packet(nobody, &packet.encode())).is_ok())
+    });
+    let after = of(&world);
+    let same = |(before, after): (&Status, &Status)| {
+        let is_uncounted = after.counts.unlisted == before.counts.unlisted + count;
+        is_uncounted
+            && (after.view, after.leader, after.stable) == (before.view, before.leader, before.stable)
+    };
+    !is_refused || !before.iter().zip(&after).all(same)
+}
+
+#[test]
+fn member_on_no_list_is_not_heard() {
+    assert!(!unlisted_changes_something());
+}
+
+#[test]
+fn unlisted_leader_is_followed_and_believed_nothing() {
+    let mut member = Late { quorum: Compared::with_three().quorum, round: 0 };
+    member.hears(Now(1));
+    let stable = member.quorum.status().stable;
+    let (view, before) = (ViewId::new(3, 1), EntryId { view: ViewId::new(1, 1), position: stable });
+    let entry = Sealed { view, ..entry_of(3, 4, 7) };
+    let (check, entries) = (Check::default(), vec![entry]);
+    let stable_there = LogPosition(4);
+    let append = Append { view, round: 1, before, stable: stable_there, rank: 0, asks: true, check, entries };
+    let from = MemberId(4);
+    member.takes(Now(2), from, Packet::Append(append.clone()));
+    assert_eq!(member.quorum.status().leader, Some(MemberId(2)), "it hears its leader");
+    member.is_given_the_time(Now(160_000));
+    member.takes(Now(160_001), from, Packet::Append(append));
+    // Its list may be an old one: it follows, and waits for a list that has the leader.
+    let status = member.quorum.status();
+    assert_eq!((status.leader, status.end.position, status.stable), (Some(from), stable_there, stable));
 }
 
 #[test]
