@@ -78,6 +78,9 @@ pub enum Error {
     /// An argument that cannot be meant, such as an address that is none. The program must change.
     #[error("{0}")]
     Invalid(String),
+    /// Another row of the table has this key. The program must choose another key, or change that row.
+    #[error("{0}")]
+    Taken(Box<Taken>),
     /// A bound was reached. Which one, and the setting to raise where there is one, says the bound.
     #[error("full: {0}")]
     Full(Bound),
@@ -94,6 +97,18 @@ pub struct Contended {
     pub object: Oref,
     /// The name of its class, if the transaction wrote it too.
     pub class: Option<String>,
+}
+
+/// A key of a table's row that another row has. At the other end of a call it is `Denied`, with its sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("another {class} has the {index} {key}, which must be unique")]
+pub struct Taken {
+    /// The class of the rows.
+    pub class: String,
+    /// The fields of the index, or of the table's key, such as `event, seat`.
+    pub index: String,
+    /// The key, as a program would write it.
+    pub key: String,
 }
 
 /// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is
@@ -225,6 +240,16 @@ pub enum Bound {
     /// A key of a map.
     #[error("a key of a map has at most {bytes_max} bytes and this one has {bytes}: shorten it")]
     Key {
+        /// The bytes that it has.
+        bytes: usize,
+        /// The bytes that it may have.
+        bytes_max: usize,
+    },
+    /// A value that stands in a node of a map.
+    #[error(
+        "a value in a map has at most {bytes_max} bytes and this one has {bytes}: make it an object, and let the map lead to it"
+    )]
+    Value {
         /// The bytes that it has.
         bytes: usize,
         /// The bytes that it may have.
@@ -380,7 +405,7 @@ impl Error {
     pub(crate) fn refusal(&self) -> Refusal {
         match self {
             Error::NotFound(_) => Refusal::NotFound,
-            Error::Denied(_) | Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Denied,
+            Error::Denied(_) | Error::Invalid(_) | Error::PlaceLost(_) | Error::Taken(_) => Refusal::Denied,
             Error::Schema(_) => Refusal::Schema,
             Error::Full(_) => Refusal::FULL,
             Error::Corrupt(_) => Refusal::Corrupt,
@@ -461,6 +486,7 @@ mod tests {
             Unsupported(text()),
             Corrupt(text()),
             Invalid(text()),
+            Taken(Box::new(super::Taken { class: text(), index: text(), key: text() })),
             Unknown(text()),
             Failed(text()),
             Server(Box::new(fault)),
@@ -468,8 +494,8 @@ mod tests {
         let known = |e: &Error| match e {
             Conflict(_) | Unavailable(_) | Timeout(_) | PlaceLost(_) | NotFound(_) | Denied(_)
             | Schema(_) => true,
-            Unsupported(_) | Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) | Unknown(_)
-            | Failed(_) => true,
+            Unsupported(_) | Corrupt(_) | Invalid(_) | Taken(_) | Full(_) | Server(_) | OtherHistory(_)
+            | Unknown(_) | Failed(_) => true,
         };
         assert!(all.iter().all(known));
         all.into_iter().chain(bounds().into_iter().map(Full)).collect()
@@ -497,6 +523,7 @@ mod tests {
             List,
             Elements { max: 9 },
             Key { bytes: 300, bytes_max: 255 },
+            Value { bytes: 600, bytes_max: 512 },
             Watched { max: 1 },
             Server("that".into()),
         ];
@@ -512,6 +539,7 @@ mod tests {
             | List
             | Elements { .. }
             | Key { .. }
+            | Value { .. }
             | Watched { .. }
             | Server(_) => true,
         };

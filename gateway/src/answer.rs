@@ -118,6 +118,7 @@ fn kind(e: &Error) -> (StatusCode, &'static str, Option<&'static str>) {
     match e {
         Error::Conflict(_) => (StatusCode::CONFLICT, LATER, None),
         Error::PlaceLost(_) => (StatusCode::CONFLICT, LATER, None),
+        Error::Taken(_) => (StatusCode::CONFLICT, "choose another key", None),
         Error::NotFound(_) => (StatusCode::NOT_FOUND, "GET /v1/roots lists the roots of the space", None),
         Error::Denied(_) => (StatusCode::FORBIDDEN, "GET /v1/services lists what can be called", None),
         Error::Schema(_) | Error::Invalid(_) => {
