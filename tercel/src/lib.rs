@@ -211,11 +211,12 @@ pub use sharing::SharedMemory;
 pub use spaces::Spaces;
 #[doc(inline)]
 pub use tercel_collections as collections;
+pub use tercel_collections::Key;
 pub use tercel_derive::{Object, Record, interface, service};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
 pub use tercel_engine::client::ClientStats;
-pub use tercel_engine::error::{Bound, Contended, FaultKind, ServerFault};
+pub use tercel_engine::error::{Bound, Contended, FaultKind, ServerFault, Taken};
 pub use tercel_engine::object::{
     Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
 };

@@ -6,4 +6,5 @@ mod common;
 mod inside;
 mod isolation;
 mod map;
+mod values;
 mod vector;
