@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`Map`] | references or small values by key, in the order of the keys |
 //! | [`Set`] | keys in their order |
+//! | [`Table`] | the rows of a class, by their key and by indexes |
 //! | [`Vector`] | references by position |
 //! | [`Key`] | what a key can be |
 //!
@@ -64,10 +65,12 @@ mod field;
 pub mod key;
 pub mod map;
 mod packed;
+pub mod table;
 pub mod vector;
 
 pub use key::{KEY_BYTES_MAX, Key, KeyTooLong, Prefix};
 pub use map::{Map, MapNode, Members, Set, VALUE_BYTES_MAX};
+pub use table::Table;
 pub use tercel_derive::Key;
 pub use vector::{Vector, VectorNode};
 
