@@ -2,8 +2,8 @@
 //!
 //! Not here: anything that a program could not write itself. A collection is made of objects of a few
 //! classes, with the calls that every program has; it is cached, replaced, checked and committed like any
-//! other data, and other programs may read its nodes. Nodes have at most [`NODE_BYTES_MAX`] bytes, so a change sends
-//! little and conflicts with little.
+//! other data, and other programs may read its nodes. Nodes have at most [`NODE_BYTES_MAX`] bytes, so a
+//! change sends little and conflicts with little.
 //!
 //! | module | its noun |
 //! |---|---|

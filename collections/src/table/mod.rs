@@ -114,9 +114,9 @@ pub struct TableObject {
 /// # Errors
 /// A method that reads fails with the errors of [`Tx::get`], and with `Schema` if the table was made with
 /// other declarations. A method that writes also fails with the errors of [`Tx::create`]; with `Taken` if
-/// another row has the key, or a key of an index that is unique; with `Full` if one is too long. If it failed because
-/// it was taken or too long, nothing was changed, and the transaction can go on; otherwise the transaction
-/// can only be dropped.
+/// another row has the key, or a key of an index that is unique; with `Full` if one is too long. If it failed
+/// because it was taken or too long, nothing was changed, and the transaction can go on; otherwise the
+/// transaction can only be dropped.
 pub struct Table<T> {
     top: Ref<TableObject>,
     contents: PhantomData<fn() -> T>,
