@@ -81,6 +81,9 @@ pub enum Error {
     /// the server does not offer. The program must change, or the server's.
     #[error("{0}")]
     Invalid(String),
+    /// Another row of the table has this key. The program must choose another key, or change that row.
+    #[error("{0}")]
+    Taken(Box<Taken>),
     /// A bound was reached. Which one, and the setting to raise where there is one, says the bound.
     #[error("full: {0}")]
     Full(Bound),
@@ -108,6 +111,7 @@ pub enum ErrorKind {
     Unsupported,
     Corrupt,
     Invalid,
+    Taken,
     Full,
     Server,
 }
@@ -119,6 +123,18 @@ pub struct Contended {
     pub object: Oref,
     /// The name of its class, if the transaction wrote it too.
     pub class: Option<String>,
+}
+
+/// A key of a table's row that another row has. At the other end of a call it is `Denied`, with its sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("another {class} has the {index} {key}, which must be unique")]
+pub struct Taken {
+    /// The class of the rows.
+    pub class: String,
+    /// The fields of the index, or of the table's key, such as `event, seat`.
+    pub index: String,
+    /// The key, as a program would write it.
+    pub key: String,
 }
 
 /// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is
@@ -255,6 +271,16 @@ pub enum Bound {
         /// The bytes that it may have.
         bytes_max: usize,
     },
+    /// A value that stands in a node of a map.
+    #[error(
+        "a value in a map has at most {bytes_max} bytes and this one has {bytes}: make it an object, and let the map lead to it"
+    )]
+    Value {
+        /// The bytes that it has.
+        bytes: usize,
+        /// The bytes that it may have.
+        bytes_max: usize,
+    },
     /// Another bound of the server, which its answer names.
     #[error("{0}")]
     Server(Box<str>),
@@ -339,6 +365,7 @@ impl Error {
             Error::Unsupported(_) => ErrorKind::Unsupported,
             Error::Corrupt(_) => ErrorKind::Corrupt,
             Error::Invalid(_) => ErrorKind::Invalid,
+            Error::Taken(_) => ErrorKind::Taken,
             Error::Full(_) => ErrorKind::Full,
             Error::Server(_) => ErrorKind::Server,
         }
@@ -434,7 +461,7 @@ impl Error {
         match self {
             Error::NotFound(_) => Refusal::NotFound,
             Error::Denied(_) => Refusal::Denied,
-            Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Misused,
+            Error::Invalid(_) | Error::PlaceLost(_) | Error::Taken(_) => Refusal::Misused,
             Error::Failed(_) => Refusal::Failed,
             Error::Schema(_) => Refusal::Schema,
             Error::Full(_) => Refusal::FULL,
@@ -519,6 +546,7 @@ mod tests {
             Unsupported(text()),
             Corrupt(text()),
             Invalid(text()),
+            Taken(Box::new(super::Taken { class: text(), index: text(), key: text() })),
             Error::unknown_call(text()),
             Failed(text()),
             Server(Box::new(fault)),
@@ -530,6 +558,7 @@ mod tests {
             Unsupported(_)
             | Corrupt(_)
             | Invalid(_)
+            | Taken(_)
             | Full(_)
             | Server(_)
             | OtherHistory(_)
@@ -562,6 +591,7 @@ mod tests {
             List,
             Elements { max: 9 },
             Key { bytes: 300, bytes_max: 255 },
+            Value { bytes: 600, bytes_max: 512 },
             Watched { max: 1 },
             Server("that".into()),
         ];
@@ -577,6 +607,7 @@ mod tests {
             | List
             | Elements { .. }
             | Key { .. }
+            | Value { .. }
             | Watched { .. }
             | Server(_) => true,
         };

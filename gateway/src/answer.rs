@@ -123,6 +123,7 @@ fn kind(e: &Error) -> (StatusCode, &'static str, Option<&'static str>) {
     match e {
         Error::Conflict(_) => (StatusCode::CONFLICT, LATER, None),
         Error::PlaceLost(_) => (StatusCode::CONFLICT, LATER, None),
+        Error::Taken(_) => (StatusCode::CONFLICT, "choose another key", None),
         Error::NotFound(_) => (StatusCode::NOT_FOUND, "GET /v1/roots lists the roots of the space", None),
         Error::Denied(_) => (StatusCode::FORBIDDEN, "ask who gives rights in the space", None),
         Error::Schema(_) | Error::Invalid(_) => {

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tercel::collections::{Map, Vector};
+use tercel::collections::{Map, Table, Vector};
 use tercel::rpc::{Callback, Input, Output};
 use tercel::{
     Called, Client, ClientConfig, Context, Error, Failure, Far, Freshness, Isolation, List, Obj, Object,
@@ -183,12 +183,23 @@ impl Archive for Shelf {
     }
 }
 
+#[derive(Object)]
+#[table(key = id, index(event, cents), unique(code))]
+struct Seat {
+    id: u64,
+    event: u32,
+    cents: u32,
+    code: Text,
+    is_sold: bool,
+}
+
 /// The program.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-guide-{}", std::process::id()));
     objects(&dir)?;
     changed_class(&dir)?;
     registers(&dir)?;
+    tables(&dir)?;
     networked(&dir)?;
     several(&dir)?;
     over_a_socket(&dir)?;
@@ -302,6 +313,58 @@ fn rename(space: &Client, names: Map<Text, PersonOfToday>, from: &str, to: &str)
     })
 }
 
+fn tables(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let space = tercel::embedded(dir)?;
+    space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        for (id, cents) in [(1, 900), (2, 4_000), (3, 900)] {
+            seats.insert(tx, &Seat { id, event: 5, cents, code: format!("A{id}").into(), is_sold: false })?;
+        }
+        Ok(())
+    })?;
+
+    let cheap = space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        println!("seat A2 costs {}", seats.by(Seat::BY_CODE).get(tx, "A2")?.cents());
+        let by_price = seats.by(Seat::BY_EVENT_CENTS);
+        println!("{} are below 10", by_price.range(tx, (5, 0)..(5, 1_000)).count_keys()?);
+        let of_event = by_price.prefix(tx, (5,)).map(|seat| Ok(seat?.id()));
+        of_event.collect::<Result<Vec<_>, Error>>()
+    })?;
+    assert_eq!(cheap, [1, 3, 2]);
+
+    space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        let seat = seats.edit(tx, 2)?;
+        seat.set_is_sold(true)?;
+        seat.set_cents(4_500)?;
+        if let Err(Error::Taken(taken)) = seat.set_code("A1") {
+            println!("the {} {} is another's", taken.index, taken.key);
+        }
+        seats.remove(tx, 3).map(drop)
+    })?;
+
+    let page = space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        let page = seats.by(Seat::BY_EVENT_CENTS).prefix(tx, (5,)).page(1)?;
+        Ok(page.next.expect("there is one more").to_string())
+    })?;
+
+    let next = space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        let after = page.parse().expect("a page came with it");
+        let rest = seats.by(Seat::BY_EVENT_CENTS).prefix(tx, (5,)).after(&after).page(10)?;
+        Ok(rest.rows.iter().map(|seat| seat.id()).collect::<Vec<_>>())
+    })?;
+    assert_eq!(next, [2]);
+    space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        assert_eq!((seats.check(tx)?.len(), seats.get(tx, 2)?.code()?.as_ref()), (0, "A2"));
+        Ok(())
+    })?;
+    Ok(space.close()?)
+}
+
 fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder(dir).listen("127.0.0.1:0").methods(PersonOfToday::METHODS);
     let server = server.service(Desk::serve(FrontDesk::default())).service(Archive::serve(Shelf::default()));
@@ -355,7 +418,7 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
 
     // Whatever is cached, also while the server is gone.
     other.transaction().stale().run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
-    println!("{nickname} is Annie now, as of commit {}", block_on(rename(client, ann, "Annie"))?);
+    println!("{nickname} is Annie now, as of commit {}", block_on(self::nickname(client, ann, "Annie"))?);
     methods(client, ann)?;
     services(client, ann)?;
     streams(client)?;
@@ -364,7 +427,7 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     watched(client, other, ann)
 }
 
-async fn rename(client: &Client, ann: Ref<PersonOfToday>, to: &str) -> Result<u64, Error> {
+async fn nickname(client: &Client, ann: Ref<PersonOfToday>, to: &str) -> Result<u64, Error> {
     client
         .run_async(|tx| {
             let person = tx.edit(ann)?;

@@ -214,11 +214,12 @@ pub use sharing::SharedMemory;
 pub use spaces::Spaces;
 #[doc(inline)]
 pub use tercel_collections as collections;
+pub use tercel_collections::Key;
 pub use tercel_derive::{Object, Record, interface, service};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
 pub use tercel_engine::client::ClientStats;
-pub use tercel_engine::error::{Bound, Contended, ErrorKind, FaultKind, ServerFault};
+pub use tercel_engine::error::{Bound, Contended, ErrorKind, FaultKind, ServerFault, Taken};
 pub use tercel_engine::object::{Obj, Object, Record};
 pub use tercel_engine::rpc::{Called, Context, Failure, Handle};
 pub use tercel_engine::server::SpaceWarning;

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 use tercel::collections::{Key, Map, MapNode};
-use tercel::tools::wire::layout::{Layout, Shape};
+use tercel::tools::wire::layout::{Layout, Shape, Var};
 use tercel::tools::wire::record::Class;
 use tercel::{Any, Bytes, Client, Error, Isolation, Oref, Ref, Text};
 use tercel_gateway::json::{record, reference};
@@ -200,10 +200,10 @@ pub fn is_none(oref: Oref, layout: &Layout, body: &[u8]) -> Failure {
 
 impl Keys {
     fn of(oref: Oref, layout: &Layout, body: &[u8]) -> Result<Keys, Failure> {
-        match layout.field("kind").and_then(|field| body.get(field.at)) {
-            Some(1) => Ok(Keys::Texts),
-            Some(2) => Ok(Keys::ByteStrings),
-            Some(3) => Ok(Keys::Numbers),
+        match shape(layout, body) {
+            Some([1]) => Ok(Keys::Texts),
+            Some([2]) => Ok(Keys::ByteStrings),
+            Some([3]) => Ok(Keys::Numbers),
             _ => Err(Failure::new(format!(
                 "the map {oref} has keys of a type that this version does not know"
             ))
@@ -217,6 +217,14 @@ impl Keys {
             Keys::ByteStrings => "byte strings",
             Keys::Numbers => "numbers",
         }
+    }
+}
+
+/// The description of its keys that a node carries.
+fn shape<'a>(layout: &Layout, body: &'a [u8]) -> Option<&'a [u8]> {
+    match tercel::tools::wire::layout::var(body, layout.field("shape")?.at) {
+        Var::Here { at, len } => body.get(at..at + len),
+        Var::None | Var::Spilled { .. } => None,
     }
 }
 

@@ -220,10 +220,18 @@ pub struct Tx<'c> {
     named: RefCell<Named>,
     /// Objects that were replaced unread.
     blind: RefCell<Set<Oref>>,
-    /// [`Home::sessions_ended`] when it took its first place.
-    placed_in: Cell<Option<u64>>,
-    /// The pages in which it took places.
-    holds: RefCell<Vec<Arc<Hold>>>,
+    taken: RefCell<Taken>,
+    /// Set if a change of several objects was begun and came to no end, so that it must not be committed.
+    is_torn: Cell<bool>,
+}
+
+/// The places that a transaction took.
+#[derive(Default)]
+struct Taken {
+    /// [`Home::sessions_ended`] when it took the first one.
+    session: Option<u64>,
+    /// The pages in which they are.
+    holds: Vec<Arc<Hold>>,
 }
 
 /// A class that this transaction has used.
@@ -271,8 +279,8 @@ impl<'c> Tx<'c> {
             brought: RefCell::default(),
             named: RefCell::default(),
             blind: RefCell::default(),
-            placed_in: Cell::new(None),
-            holds: RefCell::default(),
+            taken: RefCell::default(),
+            is_torn: Cell::new(false),
         })
     }
 
@@ -291,6 +299,12 @@ impl<'c> Tx<'c> {
     /// The state that it reads, to pass on.
     pub(crate) fn state(&self) -> Result<Token, Error> {
         self.token_of(self.snapshot())
+    }
+
+    /// Lets it commit never more: a change of several objects that belong together, such as a row and its
+    /// indexes, came to no end. For collections.
+    pub fn tear(&self) {
+        self.is_torn.set(true);
     }
 
     /// Says whether it has written nothing.

@@ -1,9 +1,9 @@
 //! A run that never waits, for tasks of asynchronous runtimes.
 //!
 //! A task must not block, and a body that reads a cached object should cost no switch of tasks. So the body
-//! is a plain closure that runs within one call of [`Polled::go_on`]. If something that it reads is not at hand,
-//! that is asked for, the attempt is dropped, and the body runs again once it may be there. Pages that came
-//! meanwhile are hits then, so a body with `n` misses one after the other runs `n + 1` times.
+//! is a plain closure that runs within one call of [`Polled::go_on`]. If something that it reads is not at
+//! hand, that is asked for, the attempt is dropped, and the body runs again once it may be there. Pages that
+//! came meanwhile are hits then, so a body with `n` misses one after the other runs `n + 1` times.
 //!
 //! The invariant: an attempt that has missed something is never sent, whatever its body made of the error.
 
@@ -335,6 +335,6 @@ impl Tx<'_> {
             None => return Err(driven.err().unwrap_or(Error::Timeout)),
         };
         let made = self.made.borrow().keys().copied().collect();
-        Ok(Some(Sent { op, made, holds: self.holds.take() }))
+        Ok(Some(Sent { op, made, holds: std::mem::take(&mut self.taken.borrow_mut().holds) }))
     }
 }

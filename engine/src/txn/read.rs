@@ -285,7 +285,7 @@ impl<'c> Tx<'c> {
             let Some((oref, stamp)) = kept.get(judging.next).copied() else { return Some(Ok(())) };
             if let Some(hold) = home.hold(oref, stamp) {
                 // Else the server could take the page back before it learns that an object names the place.
-                self.holds.borrow_mut().push(hold);
+                self.taken.borrow_mut().holds.push(hold);
             } else {
                 match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
                     // What is of a class that the program cannot read is there. Of what is in a damaged page

@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use std::task::Poll;
 use std::time::Duration;
 
-use tercel_collections::{Key, Map, PrefixKey};
+use tercel_collections::{Key, Map, Prefix};
 use tercel_engine::Error;
 use tercel_engine::txn::{self, Change, Port, Query, Source, TaskPort, Tx};
 use tercel_wire::record::{Any, Ref, Target};
@@ -49,7 +49,7 @@ impl WatchBuilder {
     /// that they lead to. The watch reports the removal of an entry by the reference that the entry had.
     ///
     /// Every change of a key reads the range again, from the cache as far as it is there.
-    pub fn range<'k, K: Key + 'static, V: Target + 'static>(
+    pub fn range<'k, K: Key, V: Target>(
         self,
         map: Map<K, V>,
         range: impl RangeBounds<K::Arg<'k>>,
@@ -58,17 +58,13 @@ impl WatchBuilder {
     }
 
     /// The entries of a map whose keys begin with `prefix`: as [`WatchBuilder::range`].
-    pub fn prefix<K: PrefixKey + 'static, V: Target + 'static>(
-        self,
-        map: Map<K, V>,
-        prefix: K::Arg<'_>,
-    ) -> WatchBuilder {
+    pub fn prefix<K: Key, V: Target>(self, map: Map<K, V>, prefix: impl Prefix<K>) -> WatchBuilder {
         self.query(map.query_prefix(prefix), true, false)
     }
 
     /// The keys of a map that are in `range`: as [`WatchBuilder::range`], but without changes inside of the
     /// objects that they lead to, which then need not be read.
-    pub fn keys<'k, K: Key + 'static, V: Target + 'static>(
+    pub fn keys<'k, K: Key, V: Target>(
         self,
         map: Map<K, V>,
         range: impl RangeBounds<K::Arg<'k>>,

@@ -18,6 +18,9 @@ mod ring;
 #[path = "../../examples/serve.rs"]
 #[allow(dead_code, reason = "its main function reads the command line")]
 mod serve;
+#[path = "../../examples/shop.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
+mod shop;
 #[path = "../../examples/transfer.rs"]
 #[allow(dead_code, reason = "its main function ends the process")]
 mod transfer;
@@ -45,6 +48,11 @@ fn conflict_sells_each_seat_once() {
 #[test]
 fn hello_finds_the_friend_after_a_restart() {
     hello::run().unwrap();
+}
+
+#[test]
+fn shop_sells_each_seat_once() {
+    shop::run().unwrap();
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::page::OBJECT_BYTES_MAX;
 use crate::schema::{Scalar, Schema, Type};
 
 pub use convert::convert;
-pub use reference::{Any, Ref, Target};
+pub use reference::{Any, MapValue, Ref, Target};
 
 /// Bytes of the header before every body.
 pub const HEADER_BYTES: usize = 4;
