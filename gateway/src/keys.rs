@@ -78,7 +78,7 @@ struct Part {
 
 /// Says whether the objects of a class are the gateways' own, in which are answers to others.
 pub fn is_kept(class: &str) -> bool {
-    ["gateway.Keys", "gateway.Key", "gateway.Part"].contains(&class)
+    ["gateway.Keys", "gateway.Key", "gateway.Part", "once.Keys", "once.Kept"].contains(&class)
 }
 
 /// The state of a key that was to be claimed.

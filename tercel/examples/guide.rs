@@ -418,6 +418,14 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
 
     // Whatever is cached, also while the server is gone.
     other.transaction().stale().run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
+    let order = || {
+        client.once(("order 4711", "a nickname for Ann"), |tx| {
+            let person = tx.edit(ann)?;
+            person.set_nickname("Annika")?;
+            Ok(person.reference())
+        })
+    };
+    assert_eq!(order()?, order()?);
     println!("{nickname} is Annie now, as of commit {}", block_on(self::nickname(client, ann, "Annie"))?);
     methods(client, ann)?;
     services(client, ann)?;

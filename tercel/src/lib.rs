@@ -195,6 +195,7 @@ pub mod ring;
 mod server;
 mod serving;
 mod sharing;
+mod single;
 mod spaces;
 pub mod tools;
 mod transaction;
@@ -206,6 +207,7 @@ pub use client::{
 };
 pub use disk::DiskError;
 pub use health::{Health, HealthState};
+pub use once::{OnceKey, once};
 pub use server::{
     Collecting, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Stopping,
     Warnings, group,

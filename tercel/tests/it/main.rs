@@ -33,6 +33,7 @@ mod moody;
 mod moved;
 mod names;
 mod network;
+mod once;
 mod order;
 mod pipelined;
 mod quotes;
