@@ -195,8 +195,8 @@ pub fn insert_new<'t>(
     Ok(true)
 }
 
-/// Inserts entries whose keys rise; those of one leaf are one change of it. Gives the first key that was there
-/// already: it and those behind it are not inserted.
+/// Inserts entries whose keys rise; those of one leaf are one change of it. Gives the first key that was
+/// there already: it and those behind it are not inserted.
 pub fn insert_all<'t>(
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
