@@ -17,7 +17,7 @@ use thiserror::Error;
 
 pub use shape::Shape;
 #[doc(hidden)]
-pub use show::show;
+pub use show::{key_and_contents, shape_name, show};
 
 /// Bytes of a key at most: three of the longest still fit into a node, so a split always helps.
 pub const KEY_BYTES_MAX: usize = 255;

@@ -30,9 +30,9 @@ pub(super) const REVERSE: u8 = 19;
 /// Plus the number of parts, 2 to 4.
 pub(super) const TUPLE: u8 = 32;
 /// Behind the keys of a set.
-const SET: u8 = 64;
+pub const SET: u8 = 64;
 /// Behind the keys of a map whose values stand in the nodes, before the value's type.
-const VALUES: u8 = 65;
+pub const VALUES: u8 = 65;
 /// A type of values that is no type of keys, then four bytes that are others for another type.
 const OTHER: u8 = 66;
 

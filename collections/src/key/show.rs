@@ -90,14 +90,28 @@ fn hex(bytes: &[u8], out: &mut String) {
     bytes.iter().for_each(|byte| *out += &format!("{byte:02x}"));
 }
 
+/// Parts the description of a map into that of its keys and the rest, which says what they name.
+pub fn key_and_contents(shape: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut rest = shape;
+    skip(&mut rest).ok()?;
+    shape.split_at_checked(shape.len() - rest.len())
+}
+
+/// The types that a description says, as a program writes them. None if this version does not know it.
+pub fn shape_name(shape: &[u8]) -> Option<String> {
+    key_and_contents(shape)?;
+    shape::Shape::read(shape).map(|shape| shape.to_string())
+}
+
 /// Goes behind the description of one type.
 fn skip(shape: &mut &[u8]) -> Result<(), BadKey> {
     let (&code, behind) = shape.split_first().ok_or(BadKey)?;
     *shape = behind;
     match code {
-        shape::ARRAY => *shape = shape.get(2..).ok_or(BadKey)?,
-        shape::OPTION | shape::REVERSE => skip(shape)?,
-        _ => (0..code.saturating_sub(shape::TUPLE).min(4)).try_for_each(|_| skip(shape))?,
+        1..=16 => Ok(()),
+        shape::ARRAY => shape.get(2..).map(|behind| *shape = behind).ok_or(BadKey),
+        shape::OPTION | shape::REVERSE => skip(shape),
+        34..=36 => (0..code - shape::TUPLE).try_for_each(|_| skip(shape)),
+        _ => Err(BadKey),
     }
-    Ok(())
 }

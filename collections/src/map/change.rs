@@ -24,27 +24,29 @@ struct Path<'t> {
     /// Inner nodes, each with the number of the child that was taken.
     above: Vec<(Node<'t>, usize)>,
     leaf: Node<'t>,
-    /// Set if the leaf is the last one of the map.
-    is_last: bool,
+    /// The key that parts the leaf from the next one; none if it is the last one of the map.
+    fence: Option<Vec<u8>>,
 }
 
 impl<'t> Path<'t> {
     fn down(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: &'static Kind, key: &[u8]) -> Result<Path<'t>, Error> {
         let mut node = Node::top(tx, top, kind)?;
         let mut above = Vec::new();
-        let mut is_last = true;
+        let mut fence = None;
         while !node.is_leaf() {
             if above.len() == HEIGHT_MAX {
                 return Err(node.damaged());
             }
             let keys = node.sorted()?;
             let i = keys.at_most(key)?;
-            is_last &= i == keys.len();
+            if i < keys.len() {
+                fence = Some(keys.get(i)?.to_vec());
+            }
             let child = node.child(i, kind)?;
             above.push((node, i));
             node = child;
         }
-        Ok(Path { tx, kind, above, leaf: node, is_last })
+        Ok(Path { tx, kind, above, leaf: node, fence })
     }
 
     /// Stores a changed leaf, splitting as far up as needed.
@@ -165,7 +167,7 @@ pub fn insert<'t>(
             Ok(Some(old))
         }
         Err(i) => {
-            let is_growing_end = path.is_last && i == draft.keys.len();
+            let is_growing_end = path.fence.is_none() && i == draft.keys.len();
             draft.keys.insert(i, key);
             draft.items.insert(i, item);
             path.grow(draft, is_growing_end)?;
@@ -173,6 +175,67 @@ pub fn insert<'t>(
         }
     }
 }
+
+/// Inserts the item that `make` makes, unless the key is there; says whether it was not.
+pub fn insert_new<'t>(
+    tx: &'t Tx<'t>,
+    top: Ref<MapNode>,
+    kind: &'static Kind,
+    key: &[u8],
+    make: impl FnOnce() -> Result<Item, Error>,
+) -> Result<bool, Error> {
+    let path = Path::down(tx, top, kind, key)?;
+    let Err(i) = path.leaf.sorted()?.search(key)? else { return Ok(false) };
+    let item = make()?;
+    let mut draft = Draft::copy(&path.leaf, kind)?;
+    let is_growing_end = path.fence.is_none() && i == draft.keys.len();
+    draft.keys.insert(i, key);
+    draft.items.insert(i, &item);
+    path.grow(draft, is_growing_end)?;
+    Ok(true)
+}
+
+/// Inserts entries whose keys rise; those of one leaf are one change of it. Gives the first key that was
+/// there already: it and those behind it are not inserted.
+pub fn insert_all<'t>(
+    tx: &'t Tx<'t>,
+    top: Ref<MapNode>,
+    kind: &'static Kind,
+    entries: &[(Vec<u8>, Item)],
+) -> Result<Option<usize>, Error> {
+    let mut from = 0;
+    while from < entries.len() {
+        let path = Path::down(tx, top, kind, &entries[from].0)?;
+        let mut draft = Draft::copy(&path.leaf, kind)?;
+        let begin = from;
+        let (mut is_growing_end, mut taken) = (path.fence.is_none(), None);
+        while from < entries.len() && draft.bytes() < TOGETHER_BYTES_MAX {
+            let (key, item) = &entries[from];
+            if path.fence.as_ref().is_some_and(|fence| key >= fence) {
+                break;
+            }
+            let Err(i) = draft.keys.search(key) else {
+                taken = Some(from);
+                break;
+            };
+            is_growing_end &= i == draft.keys.len();
+            draft.keys.insert(i, key);
+            draft.items.insert(i, item);
+            from += 1;
+        }
+        if from > begin {
+            path.grow(draft, is_growing_end)?;
+        }
+        if taken.is_some() {
+            return Ok(taken);
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes of a leaf that takes several entries at once at most, before it is cut: a node above it may be as
+/// large then, and places in it are counted by two bytes.
+const TOGETHER_BYTES_MAX: usize = 12 << 10;
 
 /// Removes; gives what the key named.
 pub fn remove<'t>(

@@ -11,6 +11,7 @@ pub(crate) mod change;
 pub(crate) mod items;
 pub(crate) mod node;
 mod range;
+mod raw;
 mod set;
 pub(crate) mod walk;
 
@@ -31,6 +32,8 @@ use walk::Walk;
 
 pub use node::{MapNode, VALUE_BYTES_MAX};
 pub use range::Range;
+#[doc(hidden)]
+pub use raw::{RawEntries, RawValue};
 pub use set::{Members, Set};
 
 /// An ordered map from `K` to `V`: to objects of class `V`, by reference, or to small values, which then

@@ -48,17 +48,10 @@ pub const REF_BYTES: usize = 4;
 /// Bytes of a value that stands in a node at most, the longest that fits beside a key.
 pub const VALUE_BYTES_MAX: usize = 512;
 
-// A node holds the longest key with the longest value. So a leaf that is too large by one entry becomes at
-// most three, and adds two keys to the node above.
+// A node holds the longest key with the longest value, so that every leaf can be cut into such that fit.
 const _: () = assert!(
     FIXED_BYTES + SHAPE_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX + 2 * START_BYTES <= NODE_BYTES_MAX
 );
-
-// Half of an inner node that is too large by two keys fits: the key in the middle goes up.
-const _: () = {
-    let keys = 2 * (KEY_BYTES_MAX + START_BYTES + REF_BYTES);
-    assert!((NODE_BYTES_MAX + keys) / 2 + FIXED_BYTES + SHAPE_BYTES_MAX <= NODE_BYTES_MAX);
-};
 
 /// A pinned node whose parts agree in number.
 pub struct Node<'t>(Obj<'t, MapNode>);
@@ -262,26 +255,26 @@ impl Draft {
 
     /// Cuts a node that does not fit into such that do: keeps the first, and gives the others with the keys
     /// that part them from the one before. `is_growing_end` says that what came last is at the end of the
-    /// whole map: more will come there, so the first part stays full.
+    /// whole map: more will come there, so all but the last part are full.
     pub fn split(&mut self, is_growing_end: bool) -> Vec<(Vec<u8>, Draft)> {
-        let mut parts = Vec::new();
-        while !self.fits() && self.items.len() > 1 {
-            let (separator, mut right) = self.cut(is_growing_end);
-            let mut others = right.split(is_growing_end);
-            others.insert(0, (separator, right));
-            others.append(&mut parts);
-            parts = others;
+        let mut parts: Vec<(Vec<u8>, Draft)> = Vec::new();
+        loop {
+            let last = parts.last_mut().map_or(&mut *self, |(_, last)| last);
+            if last.fits() || last.items.len() < 2 {
+                return parts;
+            }
+            let cut = last.cut(is_growing_end);
+            parts.push(cut);
         }
-        parts
     }
 
-    /// Cuts in two, and gives the key that parts them and the right one.
+    /// Cuts in two, the left of which fits, and gives the key that parts them and the right one.
     fn cut(&mut self, is_growing_end: bool) -> (Vec<u8>, Draft) {
-        let cut = match is_growing_end {
+        let mut cut = self.place_of_cut(is_growing_end);
+        if !self.is_leaf {
             // An inner node with one child would be a detour.
-            true => (self.items.len() - if self.is_leaf { 1 } else { 2 }).max(1),
-            false => self.middle(),
-        };
+            cut = cut.min(self.items.len() - 2).max(1);
+        }
         let items = self.items.split_off(cut);
         let (separator, keys) = if self.is_leaf {
             let keys = self.keys.split_off(cut);
@@ -295,13 +288,20 @@ impl Draft {
         (separator, Draft { kind: self.kind, is_leaf: self.is_leaf, keys, items })
     }
 
-    /// The first cut that leaves at least half of the bytes at the left, and something at the right.
-    fn middle(&self) -> usize {
-        let half = (self.bytes() - self.bytes_fixed()) / 2;
+    /// The first cut that leaves at least its share of the bytes at the left, or what fits there, and
+    /// something at the right.
+    fn place_of_cut(&self, is_growing_end: bool) -> usize {
+        let room = NODE_BYTES_MAX - self.bytes_fixed();
+        let all = self.bytes() - self.bytes_fixed();
+        let share = if is_growing_end { room } else { all / all.div_ceil(room).max(2) };
         let mut left = 0;
         for i in 0..self.keys.len() {
-            left += START_BYTES + self.keys.get(i).len() + self.items.bytes_of(i);
-            if left >= half {
+            let entry = START_BYTES + self.keys.get(i).len() + self.items.bytes_of(i);
+            if i > 0 && left + entry > room {
+                return i;
+            }
+            left += entry;
+            if left >= share {
                 return (i + 1).min(self.items.len() - 1);
             }
         }

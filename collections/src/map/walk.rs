@@ -20,7 +20,7 @@ use super::node::{HEIGHT_MAX, MapNode, Node};
 pub struct Walk<'t> {
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
-    kind: &'static Kind,
+    kind: Kind,
     low: Bound<Vec<u8>>,
     high: Bound<Vec<u8>>,
     front: Option<LeafCursor<'t>>,
@@ -40,11 +40,11 @@ impl<'t> Walk<'t> {
     pub fn new(
         tx: &'t Tx<'t>,
         top: Ref<MapNode>,
-        kind: &'static Kind,
+        kind: &Kind,
         low: Bound<Vec<u8>>,
         high: Bound<Vec<u8>>,
     ) -> Walk<'t> {
-        Walk { tx, top, kind, low, high, front: None, back: None }
+        Walk { tx, top, kind: *kind, low, high, front: None, back: None }
     }
 
     /// Begins behind a key, if that is not before the range.
@@ -156,7 +156,7 @@ impl<'t> Walk<'t> {
 
     /// The place of the first key that is not below the range.
     fn go_to_low(&self) -> Result<LeafCursor<'t>, Error> {
-        let mut node = Node::top(self.tx, self.top, self.kind)?;
+        let mut node = Node::top(self.tx, self.top, &self.kind)?;
         let mut fence = None;
         for _ in 0..=HEIGHT_MAX {
             let keys = node.sorted()?;
@@ -175,14 +175,14 @@ impl<'t> Walk<'t> {
             if i < keys.len() {
                 fence = Some(keys.get(i)?.to_vec());
             }
-            node = node.child(i, self.kind)?;
+            node = node.child(i, &self.kind)?;
         }
         Err(node.damaged())
     }
 
     /// The place behind the last key that is not above the range.
     fn go_to_high(&self) -> Result<LeafCursor<'t>, Error> {
-        let mut node = Node::top(self.tx, self.top, self.kind)?;
+        let mut node = Node::top(self.tx, self.top, &self.kind)?;
         let mut fence = None;
         for _ in 0..=HEIGHT_MAX {
             let keys = node.sorted()?;
@@ -197,7 +197,7 @@ impl<'t> Walk<'t> {
             if i > 0 {
                 fence = Some(keys.get(i - 1)?.to_vec());
             }
-            node = node.child(i, self.kind)?;
+            node = node.child(i, &self.kind)?;
         }
         Err(node.damaged())
     }

@@ -30,7 +30,7 @@ use tercel_engine::txn::Tx;
 use tercel_wire::record::{List, Ref, Text};
 
 use crate::field::handle;
-use crate::key::{self, Key, Prefix, check};
+use crate::key::{self, Form, Key, Prefix, check};
 use crate::map::items::{Item, Kind};
 use crate::map::node::{Draft, MapNode, look_up};
 use crate::map::walk::Walk;
@@ -248,23 +248,60 @@ impl<T: Row> Table<T> {
         let key = T::Key::encode(row.key());
         let key = key.as_ref();
         check(key)?;
-        if look_up(tx, table.rows(), Self::KIND, key)?.is_some() {
-            return Err(taken::<T>(T::TABLE.key, Self::KIND, key));
-        }
         let mut keys = Vec::with_capacity(T::TABLE.indexes.len());
         for (i, index) in T::TABLE.indexes.iter().enumerate() {
-            let key = declaration::index_key(row, i);
-            must_be_free::<T>(tx, table.index(i)?, index, &key)?;
-            keys.push(key);
+            let of_index = declaration::index_key(row, i);
+            if let Err(refused) = must_be_free::<T>(tx, table.index(i)?, index, &of_index) {
+                // Of a row that is there already, its own key is told.
+                let is_there = look_up(tx, table.rows(), Self::KIND, key)?.is_some();
+                return Err(if is_there { taken::<T>(T::TABLE.key, Self::KIND, key) } else { refused });
+            }
+            keys.push(of_index);
         }
-        let row = tx.create(row)?;
-        whole(tx, || {
-            let item = Item::Reference(row.cast());
-            change::insert(tx, table.rows(), Self::KIND, key, &item)?;
+        let mut made = Ref::NULL;
+        let is_new = whole(tx, || {
+            let make = || {
+                made = tx.create(row)?;
+                Ok(Item::Reference(made.cast()))
+            };
+            if !change::insert_new(tx, table.rows(), Self::KIND, key, make)? {
+                return Ok(false);
+            }
+            let item = Item::Reference(made.cast());
             for (i, key) in keys.iter().enumerate() {
                 change::insert(tx, table.index(i)?, T::TABLE.indexes[i].kind(), key, &item)?;
             }
-            Ok(row)
+            Ok(true)
+        })?;
+        if is_new { Ok(made) } else { Err(taken::<T>(T::TABLE.key, Self::KIND, key)) }
+    }
+
+    /// Inserts rows, in any order: entries of one leaf are one change of it, so that a thousand rows at once
+    /// are some times cheaper than one after the other.
+    ///
+    /// # Errors
+    /// `Taken` as [`Table::insert`]; the transaction can only be dropped then, too.
+    pub fn insert_all(&self, tx: &Tx<'_>, rows: impl IntoIterator<Item = T>) -> Result<(), Error> {
+        let table = self.opened(tx)?;
+        let mut by_key = Vec::new();
+        let mut by_index = vec![Vec::new(); T::TABLE.indexes.len()];
+        whole(tx, || {
+            for row in rows {
+                let mut key = Vec::new();
+                T::Key::put(row.key(), Form::Last, &mut key);
+                check(&key)?;
+                let keys = (0..by_index.len()).map(|i| declaration::index_key(&row, i)).collect::<Vec<_>>();
+                keys.iter().try_for_each(|key| check(key))?;
+                let item = Item::Reference(tx.create(&row)?.cast());
+                by_index.iter_mut().zip(keys).for_each(|(entries, key)| entries.push((key, item.clone())));
+                by_key.push((key, item));
+            }
+            insert_sorted::<T>(tx, table.rows(), Self::KIND, T::TABLE.key, by_key)?;
+            for (i, entries) in by_index.into_iter().enumerate() {
+                let index = &T::TABLE.indexes[i];
+                insert_sorted::<T>(tx, table.index(i)?, index.kind(), index.fields, entries)?;
+            }
+            Ok(())
         })
     }
 
@@ -407,6 +444,23 @@ fn must_be_free<T: Row>(
         return Err(taken::<T>(index.fields, index.kind(), key));
     }
     Ok(())
+}
+
+/// Inserts entries that come in any order.
+fn insert_sorted<T: Row>(
+    tx: &Tx<'_>,
+    map: Ref<MapNode>,
+    kind: &'static Kind,
+    fields: &str,
+    mut entries: Vec<(Vec<u8>, Item)>,
+) -> Result<(), Error> {
+    if !entries.is_sorted_by(|(a, _), (b, _)| a <= b) {
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+    }
+    match change::insert_all(tx, map, kind, &entries)? {
+        None => Ok(()),
+        Some(i) => Err(taken::<T>(fields, kind, &entries[i].0)),
+    }
 }
 
 #[cold]

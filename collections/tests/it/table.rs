@@ -7,6 +7,7 @@ use crate::common::{LARGE, space};
 use proptest::prelude::*;
 use tercel::collections::Table;
 use tercel::{Client, Error, Obj, Object, Record, Text, Tx};
+use tercel_machine::random::Random;
 
 /// A row with all that an index can be made of.
 #[derive(Object, Debug, Clone, PartialEq)]
@@ -402,4 +403,38 @@ fn other_declarations_are_refused_until_rebuilt() {
         .unwrap();
     assert!(client.run(|tx| parts.check(tx)).unwrap().is_empty());
     client.close().unwrap();
+}
+
+#[test]
+fn rows_inserted_together_are_those_inserted_singly() {
+    with_table(|client, seats| {
+        let mut numbers = Random::new(8);
+        let mut model = Model::new();
+        for turn in 0..12u32 {
+            let mut rows: Vec<Seat> = (0..150).map(|n| seat(turn * 150 + n)).collect();
+            if turn % 3 > 0 {
+                rows.sort_by_cached_key(|_| numbers.below(1_000));
+            }
+            model.extend(rows.iter().map(|row| ((row.event, row.number), row.clone())));
+            client.run(|tx| seats.insert_all(tx, rows.clone())).unwrap();
+        }
+        client.run(|tx| assert_same(tx, seats, &model)).unwrap();
+        let twice = [seat(9_000), seat(9_001), Seat { code: seat(9_000).code, ..seat(9_002) }];
+        let tx = client.transaction().begin().unwrap();
+        assert!(is_taken(&seats.insert_all(&tx, twice).unwrap_err()));
+        assert!(matches!(tx.commit(), Err(Error::Invalid(_))));
+        assert!(is_taken(&client.run(|tx| seats.insert_all(tx, [seat(7)])).unwrap_err()));
+        client.run(|tx| assert_same(tx, seats, &model)).unwrap();
+    });
+}
+
+#[test]
+fn torn_transaction_is_never_committed() {
+    with_table(|client, seats| {
+        let tx = client.transaction().begin().unwrap();
+        seats.insert(&tx, &seat(1)).unwrap();
+        tx.tear();
+        assert!(matches!(tx.commit(), Err(Error::Invalid(_))));
+        assert!(client.run(|tx| seats.is_empty(tx)).unwrap());
+    });
 }

@@ -45,7 +45,7 @@ impl<'c> Tx<'c> {
     pub fn reserve<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {
         let class = self.class_of::<T>()?.class;
         let mut sizes = super::tree::Measure;
-        let mut e = Encoder::new(T::SCHEMA.size(), &mut sizes);
+        let mut e = Encoder::new(const { T::SCHEMA.size() }, &mut sizes);
         value.encode(&mut e);
         let bytes = e.finish(class)?.len();
         let (oref, birth) = self.reserve_bytes(bytes)?;
@@ -123,9 +123,9 @@ impl<'c> Tx<'c> {
         at: usize,
         value: &F,
     ) -> Result<(), Error> {
-        if F::TYPE.is_fixed() {
+        if const { F::TYPE.is_fixed() } {
             let mut names = TreeBuilder::new(self);
-            let mut e = Encoder::new(F::TYPE.size(), &mut names);
+            let mut e = Encoder::new(const { F::TYPE.size() }, &mut names);
             value.put(&mut e, 0);
             let encoded = e.finish_bytes();
             let bytes = names.finish(encoded)?;
@@ -162,7 +162,7 @@ impl<'c> Tx<'c> {
 
     fn encode<T: Typed>(&self, value: &T, class: ClassId) -> Result<Vec<u8>, Error> {
         let mut trees = TreeBuilder::new(self);
-        let mut e = Encoder::new(T::SCHEMA.size(), &mut trees);
+        let mut e = Encoder::new(const { T::SCHEMA.size() }, &mut trees);
         value.encode(&mut e);
         let encoded = e.finish(class);
         trees.finish(encoded)

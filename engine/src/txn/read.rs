@@ -218,18 +218,27 @@ impl<'c> Tx<'c> {
     /// `NotFound` if one of them names no object, nor a place in which this home may still make one;
     /// `Conflict`, and as [`Tx::get`].
     pub(super) fn find_kept(&self, mut kept: Vec<(Oref, Stamp)>) -> Result<(), Error> {
-        kept.sort_unstable();
-        kept.dedup();
         // Of one that was made or reserved here the birth of its page is known.
-        let own = |oref| self.made.borrow().get(&oref).or(self.reserved.borrow().get(&oref)).copied();
-        kept.retain(|(oref, stamp)| own(*oref).is_none_or(|birth| *stamp < birth));
+        let mut replaced = None;
+        {
+            let (made, reserved) = (self.made.borrow(), self.reserved.borrow());
+            kept.retain(|(oref, stamp)| match made.get(oref).or_else(|| reserved.get(oref)) {
+                None => true,
+                Some(birth) if stamp < birth => {
+                    replaced = replaced.or(Some(*oref));
+                    true
+                }
+                Some(_) => false,
+            });
+        }
         if kept.is_empty() {
             return Ok(());
         }
-        let is_replaced = |(oref, _): &&(Oref, Stamp)| own(*oref).is_some();
-        if let Some((oref, _)) = kept.iter().find(is_replaced).filter(|_| !dropped(Rule::TokenWithoutBirth)) {
-            return Err(Error::not_found(*oref));
+        if let Some(oref) = replaced.filter(|_| !dropped(Rule::TokenWithoutBirth)) {
+            return Err(Error::not_found(oref));
         }
+        kept.sort_unstable();
+        kept.dedup();
         // What was read in the present state is there, and of a newer one, which another transaction has
         // read, nothing can be said in this one. Should the transaction move on, they are judged.
         let snapshot = self.scope.snapshot();

@@ -470,7 +470,7 @@ pub trait ListField: Value + Sized {
 
 /// A list of numbers in an object at hand.
 fn numbers<T: Object, E: Fixed>(obj: &RawObj<'_, T>, at: usize) -> Result<Vec<E>, Error> {
-    let size = E::TYPE.size();
+    let size = const { E::TYPE.size() };
     Ok(match obj.view.var(at) {
         Var::None => Vec::new(),
         Var::Here { at, len } => each(obj.view.bytes(at, len * size)),
@@ -480,7 +480,7 @@ fn numbers<T: Object, E: Fixed>(obj: &RawObj<'_, T>, at: usize) -> Result<Vec<E>
 
 /// A list of numbers in a stored record.
 fn load_numbers<E: Fixed>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
-    let size = E::TYPE.size();
+    let size = const { E::TYPE.size() };
     Ok(match layout::var(&stored.body, at) {
         Var::None => Vec::new(),
         Var::Here { at, len } => each(&stored.body[at..at + len * size]),
@@ -489,7 +489,7 @@ fn load_numbers<E: Fixed>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Erro
 }
 
 fn each<E: Fixed>(bytes: &[u8]) -> Vec<E> {
-    bytes.chunks_exact(E::TYPE.size()).map(|bytes| fixed(bytes, 0)).collect()
+    bytes.chunks_exact(const { E::TYPE.size() }).map(|bytes| fixed(bytes, 0)).collect()
 }
 
 impl<U: Target> ListField for Ref<U> {

@@ -20,7 +20,7 @@ use crate::txn::Tx;
 /// `Full` if it has more.
 pub fn encode_value<F: Field>(value: &F, bytes_max: usize) -> Result<Vec<u8>, Error> {
     let mut whole = NoSpill;
-    let mut e = Encoder::new(F::FIELD_TYPE.size(), &mut whole).spill_above(OBJECT_BYTES_MAX);
+    let mut e = Encoder::new(const { F::FIELD_TYPE.size() }, &mut whole).spill_above(OBJECT_BYTES_MAX);
     value.put_field(&mut e, 0);
     let too_large = |bytes| Error::Full(Bound::Value { bytes, bytes_max });
     match e.finish_bytes() {
@@ -56,7 +56,7 @@ impl<F: Field> ValueReader<F> {
     pub fn read(&self, tx: &Tx<'_>, bytes: &[u8]) -> Result<F, Error> {
         let damaged = || Error::Corrupt("a value in a node of a map is not one of its type".into());
         let body = match &self.layout {
-            None if bytes.len() == F::FIELD_TYPE.size() => Cow::Borrowed(bytes),
+            None if bytes.len() == const { F::FIELD_TYPE.size() } => Cow::Borrowed(bytes),
             None => return Err(damaged()),
             Some(layout) => {
                 let mut body = bytes.to_vec();
