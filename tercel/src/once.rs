@@ -59,9 +59,9 @@ struct Kept {
     result: Bytes,
 }
 
-/// A key under which a body has one effect and one result: 1 to 128 bytes that no other request has, such as a
-/// UUID or the number of an order; and the request itself, if the same key with another request is to be an
-/// error.
+/// A key under which a body has one effect and one result: 1 to 128 bytes that no other request has, such as
+/// a UUID or the number of an order; and the request itself, if the same key with another request is to be
+/// an error.
 ///
 /// ```
 /// use tercel::OnceKey;
@@ -151,9 +151,9 @@ impl Client {
     }
 }
 
-/// Gives the result that is kept under a key in the space of this transaction; if there is none, runs `body`, and
-/// keeps its result with what the transaction writes. In a transaction over several spaces `body` writes them
-/// all, and the key stands in one of them.
+/// Gives the result that is kept under a key in the space of this transaction; if there is none, runs
+/// `body`, and keeps its result with what the transaction writes. In a transaction over several spaces
+/// `body` writes them all, and the key stands in one of them.
 ///
 /// ```
 /// # #[derive(tercel::Object)]
@@ -163,7 +163,8 @@ impl Client {
 /// #     .with("north", tercel::embedded(dir.join("north"))?)
 /// #     .with("south", tercel::embedded(dir.join("south"))?);
 /// # for name in ["north", "south"] {
-/// #     spaces.client(name).expect("it is there").run(|tx| tx.set_root("purse", tx.create(&Purse { cents: 100 })?))?;
+/// #     let client = spaces.client(name).expect("it is there");
+/// #     client.run(|tx| tx.set_root("purse", tx.create(&Purse { cents: 100 })?))?;
 /// # }
 /// let session = spaces.session();
 /// let move_money = || {
@@ -184,8 +185,9 @@ impl Client {
 /// ```
 ///
 /// # Errors
-/// The error of `body`, of which nothing is kept; `Invalid` if the key has no bytes or more than 128, or stands for
-/// another request; `Full` if the result has more than 4 KiB; and as reads and writes of the transaction.
+/// The error of `body`, of which nothing is kept; `Invalid` if the key has no bytes or more than 128, or
+/// stands for another request; `Full` if the result has more than 4 KiB; and as reads and writes of the
+/// transaction.
 pub fn once<'k, R: Field>(
     tx: &Tx<'_>,
     key: impl Into<OnceKey<'k>>,
@@ -290,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hour_passes_where_the_same_is_seen_through_it() {
+    fn hour_passes_where_it_is_seen_through() {
         let (hours, begun) = (Hours::default(), Instant::now());
         let at = |minutes: u64| begun + Duration::from_secs(60 * minutes);
         assert_eq!(hours.passed([1, 1], (0, 0), at(0)), 0);
