@@ -3,8 +3,10 @@
 //! A stranger knows all that anyone may know, which is the group, its space, its members, their view and
 //! their starts, and has no secret. It connects to a member under the name of another one, says what a
 //! member says who wants to lead, leads or follows, and goes; or it says what another member has just said to
-//! prove itself. A copy is the process of a copied directory: it has the secret, and a start that was heard of
-//! before. The invariant: nothing that these say counts, so a world goes on as if they were not there.
+//! prove itself.
+//!
+//! A copy is the process of a copied directory: it has the secret, and a start that was heard of before. The
+//! invariant: nothing that these say counts, so a world goes on as if they were not there.
 
 use tercel_engine::order::quorum::packet::{Append, Packet};
 use tercel_engine::order::quorum::remembered::Started;
