@@ -50,7 +50,7 @@ impl World {
             true => MemberId(random.next_u64()),
             false => others[random.index(others.len())],
         };
-        let conn = Conn(1 << 42 | turn);
+        let conn = Conn(1 << 43 | turn);
         let opening = Some(Opening { process: random.next_u64(), nonce: [turn as u8; 32] });
         let (group, start) = (1, random.below(1 << 20));
         let join = Join { group, space: SPACE, member: as_whom, start, version: MEMBERS_VERSION, opening };
@@ -113,7 +113,7 @@ impl World {
         }
         let of = &self.nodes[other];
         let (id, started) = (of.id, Started { number: of.votes.start(), process: u64::from(of.life) });
-        let (own, relayed) = (Conn(1 << 42 | turn), Conn(1 << 43 | turn));
+        let (own, relayed) = (Conn(1 << 44 | turn), Conn(1 << 45 | turn));
         self.net.members.own.insert(own, id);
         self.opens(n, own, (id, started));
         self.opens(n, relayed, (id, started));
@@ -132,7 +132,7 @@ impl World {
         }
         let (id, last) = heard[random.index(heard.len())];
         let started = Started { number: last.number - random.below(2), process: !last.process };
-        let conn = Conn(1 << 42 | turn);
+        let conn = Conn(1 << 46 | turn);
         self.opens(n, conn, (id, started));
         let mut body = Vec::new();
         Prove { proof: proof_of(conn) }.encode(&mut body);
