@@ -143,7 +143,7 @@ impl Fed {
     }
 
     /// Ends it, without what its log had not synced, and begins anew with so many entries known to be stable.
-    fn begin(&mut self, stable: u64, members: &[MemberId]) {
+    fn begin(&mut self, stable: u64, voters: &[MemberId]) {
         let node = &mut self.node;
         node.running = None;
         let mut recovery = node.recovery(self.config.clone(), node.disk.checkpoint.as_ref()).unwrap();
@@ -154,7 +154,7 @@ impl Fed {
                 false => recovery.keep(entry),
             }
         }
-        let member = |id: &MemberId| Member { id: *id, votes: true, address: String::new() };
+        let member = |id| Member { id, votes: voters.contains(&id), address: String::new() };
         let run = Run { view: VIEW, last: LogPosition(stable) };
         let start = Start {
             me: ME,
@@ -163,7 +163,7 @@ impl Fed {
             runs: (stable > 0).then_some(run).into_iter().collect(),
             stable: LogPosition(stable),
             stable_stamp: recovery.stamp(),
-            members: Members::new(members.iter().map(member).collect()).unwrap(),
+            members: Members::new([ME, LEADER].map(member).to_vec()).unwrap(),
             suffix: recovery.kept(),
             electorate: None,
             is_sure: true,
@@ -174,7 +174,7 @@ impl Fed {
         self.perform(out);
     }
 
-    /// Begins anew as the only member, which knows two entries to be stable, and leads.
+    /// Begins anew as the only member that votes, which knows two entries to be stable, and leads.
     fn begin_alone(&mut self) {
         self.begin(2, &[ME]);
         (0..2).for_each(|_| {
