@@ -266,13 +266,16 @@ fn digest(parts: &[&[u8]]) -> [u8; 16] {
 /// The hours at which this process has seen spaces.
 static HOURS: LazyLock<Hours> = LazyLock::new(Hours::default);
 
-/// By the salt of a space's keys: the hour of a day that was seen last, and when it was first.
+/// The hour of a day.
+type Hour = (u64, u32);
+
+/// By the salt of a space's keys: the hour that was seen last, and when it was first.
 #[derive(Default)]
-struct Hours(Mutex<HashMap<[u64; 2], ((u64, u32), Instant)>>);
+struct Hours(Mutex<HashMap<[u64; 2], (Hour, Instant)>>);
 
 impl Hours {
     /// The whole hours for which this process knows that the space was at this hour of this day.
-    fn passed(&self, space: [u64; 2], hour: (u64, u32), now: Instant) -> u32 {
+    fn passed(&self, space: [u64; 2], hour: Hour, now: Instant) -> u32 {
         let mut seen = unpoison(self.0.lock());
         if seen.len() >= SPACES_MAX && !seen.contains_key(&space) {
             return 0;

@@ -500,7 +500,7 @@ impl<'s> Session<'s> {
                 || self.now().since_us(same_since) > limits::RUN_SAME_US
                 || attempt >= limits::RUN_ATTEMPTS_MAX
                 || retries >= limits::RUN_RETRIES_MAX;
-            let (Some((_, way)), false) = (self.spaces.first(), is_late) else { return Err(conflict.into()) };
+            let (Some((_, way)), false) = (self.spaces.first(), is_late) else { return Err(conflict) };
             way.port().back_off(BACK_OFF_US << retries.min(8));
         }
     }

@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn turns_come_in_the_order_of_their_queue() {
         let (turns, [(_, a), (second, b), (third, c)]) = (Turns::default(), wakers());
-        let object = Oref::from_raw(1).expect("a reference");
+        let object = Oref::from_raw(1 << 9).expect("a reference");
         let [first, next, last] = [(); 3].map(|()| turns.enter(object));
         assert!(first.is_here(&a) && !next.is_here(&b) && !last.is_here(&c));
         // One that gives up in the middle holds up nobody.
