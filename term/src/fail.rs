@@ -112,6 +112,8 @@ impl From<tercel::Error> for Failure {
         if let Some(failure) = Failure::of_group(&e) {
             return failure;
         }
+        // The one setting that a command can get wrong.
+        let is_of_line = matches!(&e, tercel::Error::Invalid(text) if text.contains("`cache_bytes`"));
         let next = match &e {
             tercel::Error::Conflict(_) => Some("others change the same objects all the time: try again"),
             tercel::Error::Unavailable(_) => {
@@ -125,8 +127,9 @@ impl From<tercel::Error> for Failure {
             }
             tercel::Error::Corrupt(_) => Some("stop the server and run `tercel check --data DIR`"),
             tercel::Error::Full(Bound::Cache | Bound::Reads) => Some("give more memory with --cache"),
-            // The one setting that a command can get wrong.
-            tercel::Error::Invalid(_) => Some("give another size with --cache, such as --cache 1G"),
+            tercel::Error::Invalid(_) if is_of_line => {
+                Some("give another size with --cache, such as --cache 1G")
+            }
             tercel::Error::Server(fault) => match fault.get::<ServerError>() {
                 Some(e) => return Failure::of_server(e),
                 None => None,
@@ -134,8 +137,7 @@ impl From<tercel::Error> for Failure {
             _ => None,
         };
         let text = e.to_string();
-        let wrong_line = matches!(e, tercel::Error::Invalid(_));
-        let failure = Failure::new(without_advice(&text)).code(if wrong_line { 2 } else { 1 });
+        let failure = Failure::new(without_advice(&text)).code(if is_of_line { 2 } else { 1 });
         match next {
             Some(next) => failure.next(next),
             None => failure,
