@@ -93,7 +93,7 @@ pub enum Error {
     Server(Box<ServerFault>),
 }
 
-/// The kinds of [`Error`]s, for a program that decides by them and not by what they hold.
+/// The kinds of [errors](enum@Error), for a program that decides by them and not by what they hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each is named as the error that it is of")]

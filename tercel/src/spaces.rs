@@ -7,8 +7,7 @@ use std::task::Waker;
 use tercel_engine::Error;
 use tercel_engine::spaces::Session;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, InLine, Port, Step, TaskPort};
-use tercel_wire::id::Oref;
+use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step, TaskPort};
 
 use crate::client::{Client, ClientConfig};
 
@@ -159,10 +158,6 @@ impl Port for Own {
 
     fn for_task<'a>(&'a self, waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
         self.0.shared_port().ok()?.for_task(waker)
-    }
-
-    fn take_turn(&self, over: Oref) -> Option<Box<dyn InLine + '_>> {
-        self.0.shared_port().ok()?.take_turn(over)
     }
 
     fn pause(&self) {

@@ -107,12 +107,6 @@ pub trait Port {
         None
     }
 
-    /// Waits, for a bounded time, until the caller is the first of those at this home that lost over the same
-    /// object, and stays in line until what is given is dropped. [`Oref::NULL`] is any object.
-    fn take_turn(&self, _over: Oref) -> Option<Box<dyn InLine + '_>> {
-        None
-    }
-
     /// Waits before a program receives the error that the server is gone, so that one that tries again at
     /// once does not spin. Longer the longer the outage lasts.
     fn pause(&self) {}
@@ -125,12 +119,6 @@ pub trait TaskPort: Port {
 
     /// Has the task woken at this moment at the latest.
     fn wake_at(&self, at: Now);
-}
-
-/// A place in the line of those that lost over an object.
-pub trait InLine {
-    /// The object.
-    fn object(&self) -> Oref;
 }
 
 /// The verdict of a step under the lock.
@@ -428,7 +416,6 @@ fn attempts<R, E: From<Error>>(
     let until = options.until(port);
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     let mut same_since = port.now();
-    let mut turn: Option<Box<dyn InLine + '_>> = None;
     loop {
         let tx = begin_in_turn(port, &options, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
@@ -442,19 +429,13 @@ fn attempts<R, E: From<Error>>(
         if returned.is_err() || tx.has_written() {
             saw.iter_mut().try_for_each(|saw| tx.state().map(saw))?;
         }
-        let mut over = Oref::NULL;
         let conflict = match returned {
             Ok(value) => match commit_surely(tx) {
                 Ok(token) => {
                     saw.iter_mut().for_each(|saw| saw(token));
                     return Ok(value);
                 }
-                Err(e) if e.is_retryable() => {
-                    if let Error::Conflict(Some(contended)) = &e {
-                        over = contended.object;
-                    }
-                    e.into()
-                }
+                Err(e) if e.is_retryable() => e.into(),
                 Err(e) => return Err(e.into()),
             },
             Err(e) if is_conflict(&e) => e,
@@ -470,15 +451,7 @@ fn attempts<R, E: From<Error>>(
         if attempt >= limits::RUN_ATTEMPTS_MAX || retries >= limits::RUN_RETRIES_MAX || is_late {
             return Err(conflict);
         }
-        if retries >= limits::LOSSES_ALONE_MAX
-            && turn.as_ref().is_none_or(|turn| turn.object() != over && !over.is_null())
-        {
-            // One place at a time: nobody waits in a circle.
-            drop(turn.take());
-            turn = port.take_turn(over);
-        }
-        // One that is in line has nobody to make way for.
-        port.back_off(BACK_OFF_US << if turn.is_some() { 1 } else { retries.min(8) });
+        port.back_off(BACK_OFF_US << retries.min(8));
     }
 }
 

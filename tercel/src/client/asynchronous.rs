@@ -4,9 +4,8 @@ use std::cell::Cell;
 use std::task::{Context, Poll, Waker};
 
 use tercel_engine::Error;
-use tercel_engine::limits::LOSSES_ALONE_MAX;
 use tercel_engine::time::{Now, micros};
-use tercel_engine::txn::{Home, InLine, Options, Polled, Port, Progress, Step, TaskPort, Tx};
+use tercel_engine::txn::{Home, Options, Polled, Port, Progress, Step, TaskPort, Tx};
 use tercel_wire::id::Oref;
 
 use super::Client;
@@ -16,8 +15,8 @@ use super::tasks::Turn;
 /// Runs that a task makes in one poll after the other, each at once, before it lets others of its thread go
 /// on.
 const READY_MAX: u32 = 64;
-/// The pause of a run that lost and is in line.
-const IN_LINE_US: u64 = 100;
+/// Times that a run loses before it waits for its turn.
+const LOSSES_ALONE_MAX: u32 = 2;
 
 thread_local! {
     /// Runs of this thread that were ready at once, since one was not.
@@ -186,8 +185,6 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
             Progress::Contended { at, over, times } => {
                 READY.set(0);
                 self.line_up(over, times);
-                // One that is in line has nobody to make way for.
-                let at = if self.turn.is_some() { self.shared.now().plus_us(IN_LINE_US) } else { at };
                 self.pause = Some(at);
                 self.shared.pause_task(cx.waker(), at);
                 Poll::Pending

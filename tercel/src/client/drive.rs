@@ -27,10 +27,10 @@ use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input, PAUSES_US, Pauses};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, InLine, Port, Step, TaskPort};
+use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step, TaskPort};
 use tercel_lock::baton::{Held as HeldBaton, Sent, Threads};
 use tercel_lock::unpoison;
-use tercel_wire::id::{Oref, ViewId};
+use tercel_wire::id::ViewId;
 use tercel_wire::spare::Spare;
 
 use super::asynchronous::OfTask;
@@ -182,9 +182,6 @@ const GATHERED_BYTES: usize = 16 << 10;
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The longest time for the first connection, where calls do not wait for less.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
-
-/// The longest time for which a run waits for its turn: one that runs inside of another may wait for that.
-const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// The pauses of threads that are about to report that the server is gone.
 struct Outage {
@@ -802,12 +799,6 @@ impl Port for Shared {
 
     fn for_task<'a>(&'a self, waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
         Some(Box::new(OfTask::new(self, waker)))
-    }
-
-    fn take_turn(&self, over: Oref) -> Option<Box<dyn InLine + '_>> {
-        let turn = self.turns.enter(over);
-        turn.wait(TURN_MAX);
-        Some(Box::new(turn))
     }
 
     fn pause(&self) {

@@ -9,12 +9,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
 use tercel_engine::time::Now;
-use tercel_engine::txn::InLine;
 use tercel_lock::unpoison;
 use tercel_wire::id::Oref;
 
@@ -96,8 +95,6 @@ pub(super) struct Turns {
 struct Ticket {
     waker: Mutex<Option<Waker>>,
     is_first: AtomicBool,
-    changed: Condvar,
-    lock: Mutex<()>,
 }
 
 /// A place in a queue, until it is dropped.
@@ -119,25 +116,17 @@ impl Turns {
     }
 }
 
-impl InLine for Turn<'_> {
-    fn object(&self) -> Oref {
+impl Turn<'_> {
+    /// The object that the queue is of.
+    pub(super) fn object(&self) -> Oref {
         self.object
     }
-}
 
-impl Turn<'_> {
     /// Says whether it is this run's turn; else has the task woken when it is.
     pub(super) fn is_here(&self, waker: &Waker) -> bool {
         // The waker is there before the look, so a turn that comes between wakes it.
         *unpoison(self.ticket.waker.lock()) = Some(waker.clone());
         self.ticket.is_first.load(Ordering::Acquire)
-    }
-
-    /// Waits for the turn, at most so long.
-    pub(super) fn wait(&self, time: Duration) {
-        let guard = unpoison(self.ticket.lock.lock());
-        let is_waiting = |_: &mut ()| !self.ticket.is_first.load(Ordering::Acquire);
-        drop(self.ticket.changed.wait_timeout_while(guard, time, is_waiting));
     }
 }
 
@@ -152,10 +141,7 @@ impl Drop for Turn<'_> {
         }
         drop(queues);
         let Some(next) = next else { return };
-        let guard = unpoison(next.lock.lock());
         next.is_first.store(true, Ordering::Release);
-        drop(guard);
-        next.changed.notify_all();
         let waker = unpoison(next.waker.lock()).take();
         waker.into_iter().for_each(Waker::wake);
     }
@@ -210,7 +196,6 @@ mod tests {
         drop(first);
         assert!(last.is_here(&c));
         assert_eq!((second.0.load(Ordering::SeqCst), third.0.load(Ordering::SeqCst)), (0, 1));
-        last.wait(Duration::MAX);
         drop(last);
         assert!(unpoison(turns.queues.lock()).is_empty());
     }
