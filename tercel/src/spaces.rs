@@ -7,7 +7,7 @@ use std::task::Waker;
 use tercel_engine::Error;
 use tercel_engine::spaces::Session;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step, TaskPort};
+use tercel_engine::txn::{Claim, ExpressAsked, ExpressCall, Expressed, Home, Port, Step, TaskPort};
 
 use crate::client::{Client, ClientConfig};
 
@@ -154,6 +154,14 @@ impl Port for Own {
 
     fn back_off(&self, us: u64) {
         self.0.shared_port().into_iter().for_each(|port| port.back_off(us));
+    }
+
+    fn make_way(&self) {
+        self.0.shared_port().into_iter().for_each(|port| port.make_way());
+    }
+
+    fn claim_way(&self) -> Option<Box<dyn Claim + '_>> {
+        self.0.shared_port().ok()?.claim_way()
     }
 
     fn for_task<'a>(&'a self, waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {

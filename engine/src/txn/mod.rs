@@ -102,6 +102,15 @@ pub trait Port {
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
 
+    /// Waits, for a short time, while another run of this home has the way to itself.
+    fn make_way(&self) {}
+
+    /// Takes the way for a run that lost again and again, until what is given is dropped; nothing if another
+    /// run has it.
+    fn claim_way(&self) -> Option<Box<dyn Claim + '_>> {
+        None
+    }
+
     /// The same way for a task that is polled with this waker; none where tasks cannot be woken.
     fn for_task<'a>(&'a self, _waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
         None
@@ -111,6 +120,9 @@ pub trait Port {
     /// once does not spin. Longer the longer the outage lasts.
     fn pause(&self) {}
 }
+
+/// The way to a home, had by one run while others begin nothing.
+pub trait Claim {}
 
 /// A task's way to a home: `drive` calls its step once, and has the task woken where a thread would wait.
 pub trait TaskPort: Port {
@@ -416,7 +428,11 @@ fn attempts<R, E: From<Error>>(
     let until = options.until(port);
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     let mut same_since = port.now();
+    let mut claim = None;
     loop {
+        if claim.is_none() {
+            port.make_way();
+        }
         let tx = begin_in_turn(port, &options, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
         // the same snapshot and fails again, so it does not count.
@@ -451,7 +467,11 @@ fn attempts<R, E: From<Error>>(
         if attempt >= limits::RUN_ATTEMPTS_MAX || retries >= limits::RUN_RETRIES_MAX || is_late {
             return Err(conflict);
         }
-        port.back_off(BACK_OFF_US << retries.min(8));
+        if retries >= limits::LOSSES_MAX && claim.is_none() {
+            claim = port.claim_way();
+        }
+        // One that has the way has nobody here to wait for.
+        port.back_off(BACK_OFF_US << if claim.is_some() { 1 } else { retries.min(8) });
     }
 }
 

@@ -27,7 +27,7 @@ use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input, PAUSES_US, Pauses};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step, TaskPort};
+use tercel_engine::txn::{Claim, ExpressAsked, ExpressCall, Expressed, Home, Port, Step, TaskPort};
 use tercel_lock::baton::{Held as HeldBaton, Sent, Threads};
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
@@ -39,6 +39,7 @@ use super::connection::{
 };
 use super::express::{ByLine, micros};
 use super::tasks::{Tasks, Turns};
+use super::way::WayOf;
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 use crate::serving::{self, Waits};
@@ -97,6 +98,7 @@ pub(super) struct Shared {
     pub(super) tasks: Tasks,
     /// The queues of those that lost over one object.
     pub(super) turns: Turns,
+    way: WayOf,
 }
 
 /// The right to read the connection.
@@ -215,6 +217,7 @@ impl Shared {
             driver: OnceLock::new(),
             tasks: Tasks::default(),
             turns: Turns::default(),
+            way: WayOf::default(),
         }
     }
 
@@ -795,6 +798,14 @@ impl Port for Shared {
 
     fn back_off(&self, us: u64) {
         std::thread::sleep(Duration::from_micros(us));
+    }
+
+    fn make_way(&self) {
+        self.way.make();
+    }
+
+    fn claim_way(&self) -> Option<Box<dyn Claim + '_>> {
+        self.way.claim()
     }
 
     fn for_task<'a>(&'a self, waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {

@@ -14,6 +14,7 @@ mod express;
 mod link;
 mod tasks;
 mod watch;
+mod way;
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;

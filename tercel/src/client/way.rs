@@ -1,0 +1,81 @@
+//! The way of a run that lost again and again: other runs of its client begin nothing until it is through.
+//!
+//! Of threads that change one object all the time, the one that has just committed begins next from the newest
+//! state, and wins again; another one may lose all of its attempts meanwhile. Pauses that grow do not help it,
+//! for the others never pause.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use tercel_engine::txn::Claim;
+use tercel_lock::unpoison;
+
+/// The longest time for which a run waits before it begins all the same: the one that has the way may be at
+/// something else, or wait for this one.
+const WAIT_MAX: Duration = Duration::from_millis(20);
+
+/// The way to a client.
+#[derive(Default)]
+pub(super) struct WayOf {
+    is_taken: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+/// The way, until it is dropped.
+struct Taken<'a>(&'a WayOf);
+
+impl Claim for Taken<'_> {}
+
+impl WayOf {
+    /// Waits while a run has the way.
+    pub(super) fn make(&self) {
+        if !self.is_taken.load(Ordering::Relaxed) {
+            return;
+        }
+        let guard = unpoison(self.lock.lock());
+        let is_taken = |_: &mut ()| self.is_taken.load(Ordering::Relaxed);
+        drop(self.changed.wait_timeout_while(guard, WAIT_MAX, is_taken));
+    }
+
+    /// Takes it, unless another run has it.
+    pub(super) fn claim(&self) -> Option<Box<dyn Claim + '_>> {
+        let is_new = !self.is_taken.swap(true, Ordering::Relaxed);
+        is_new.then(|| Box::new(Taken(self)) as Box<dyn Claim + '_>)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let guard = unpoison(self.0.lock.lock());
+        self.0.is_taken.store(false, Ordering::Relaxed);
+        drop(guard);
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn one_has_the_way_and_others_wait_for_it() {
+        let way = WayOf::default();
+        way.make();
+        let claim = way.claim().expect("nobody has it");
+        assert!(way.claim().is_none());
+        let begun = Instant::now();
+        way.make();
+        assert!(begun.elapsed() >= WAIT_MAX, "the wait has an end");
+        thread::scope(|s| {
+            let waits = s.spawn(|| way.make());
+            drop(claim);
+            waits.join().unwrap();
+        });
+        assert!(way.claim().is_some());
+    }
+}
