@@ -157,6 +157,8 @@ pub enum Suite {
     Proxy,
     /// Messages of three members in one order, by bare datagrams, and the end of a member
     Ring,
+    /// Rows of a table, in bulk and one by one, beside the same rows in redb
+    Rows,
     /// Calls to a server of this machine, by bare trips over the same road
     Rpc,
     /// Every suite in turn, as one document: some five minutes with --quick

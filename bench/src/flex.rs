@@ -219,7 +219,11 @@ impl Ends {
             Road::Unix => Address::Unix(self.dir.join("sock")),
         };
         // Less than the ballast, so that it can be fetched again and again.
-        let config = ClientConfig { cache_bytes: 1 << 20, shared_memory: false, ..ClientConfig::default() };
+        let config = ClientConfig {
+            cache_bytes: 1 << 20,
+            shared_memory: tercel::SharedMemory::Off,
+            ..ClientConfig::default()
+        };
         Client::connect_with(&address, config).map_err(failed)
     }
 
@@ -290,7 +294,7 @@ fn causal(options: &Options, client: Client, other: &Path) -> Result<Vec<Row>, S
     let counter = make(&client)?;
     let spaces =
         Spaces::new().with("here", client.clone()).with("other", tercel::embedded(other).map_err(failed)?);
-    let session = spaces.session().map_err(failed)?;
+    let session = spaces.session();
     for name in ["other", "here"] {
         let space = session.space(name).map_err(failed)?;
         space.run(|tx| tx.create(&Counter { count: 1 }).map(|_| ())).map_err(failed)?;
@@ -453,7 +457,7 @@ fn in_session(
     let scratch = Scratch::new(options.dir.as_deref(), "flex-session")?;
     let other = tercel::embedded(scratch.join("other")).map_err(failed)?;
     let spaces = Spaces::new().with("here", client.clone()).with("other", other);
-    let session = spaces.session().map_err(failed)?;
+    let session = spaces.session();
     let make = |tx: &Tx<'_>| tx.create(&Counter { count: 1 }).map(|_| ());
     session.space("other").and_then(|other| other.run(make)).map_err(failed)?;
     let here = session.space("here").map_err(failed)?;

@@ -24,6 +24,7 @@
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `ring` | suite `ring`: messages in one order among three members, and the end of one |
 //! | `rpc` | suite `rpc`: calls between two processes, beside the bare means under them |
+//! | `rows` | suite `rows`: rows of a table, beside redb |
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
@@ -56,6 +57,7 @@ mod placed;
 mod proxy;
 mod report;
 mod ring;
+mod rows;
 mod rpc;
 mod scratch;
 mod soak;
@@ -136,6 +138,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Flex => flex::run(options),
         Suite::Proxy => proxy::run(options),
         Suite::Ring => ring::run(options),
+        Suite::Rows => rows::run(options),
         Suite::Rpc => rpc::run(options),
         Suite::All => Err("all suites make no one report; numbers::run measures them one by one".into()),
     }

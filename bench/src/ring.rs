@@ -70,14 +70,14 @@ fn join(me: u64, dir: &Path, process: u32) -> Result<Ring, String> {
 }
 
 fn next(ring: &Ring) -> Result<Delivery, String> {
-    ring.next(PATIENCE).map_err(failed)?.ok_or_else(|| format!("nothing is delivered in {PATIENCE:?}"))
+    ring.next_within(PATIENCE).map_err(failed)?.ok_or_else(|| format!("nothing is delivered in {PATIENCE:?}"))
 }
 
 /// Takes what a member is given, and does nothing with it.
 fn take(ring: &Ring, over: &AtomicBool) {
     let mut goes_on = true;
     while goes_on && !over.load(Ordering::Relaxed) {
-        goes_on = ring.next(Duration::from_millis(50)).is_ok();
+        goes_on = ring.next_within(Duration::from_millis(50)).is_ok();
     }
 }
 

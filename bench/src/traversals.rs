@@ -316,9 +316,9 @@ fn open(
     policy: Policy,
     charge_table: bool,
 ) -> Result<Client, String> {
-    let config =
-        ClientConfig { cache_bytes, policy, charge_table, transactions_max: 4, ..ClientConfig::default() };
-    tercel::embedded_with(server.clone(), config).map_err(failed)
+    let config = ClientConfig { cache_bytes, policy, transactions_max: 4, ..ClientConfig::default() };
+    let open = if charge_table { tercel::embedded_with } else { tercel::tools::embedded_uncharged };
+    open(server.clone(), config).map_err(failed)
 }
 
 /// A client with room for everything.

@@ -57,7 +57,7 @@ fn call(args: &args::Call) -> Result<ExitCode, Unended> {
     let object = target.object.unwrap_or(Oref::NULL);
     let timeout = timeout.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
     let call = Described { interface, method, object, timeout, takes: &takes };
-    let reply = tercel::tools::call(&client, &call).map_err(refused)?;
+    let reply = tercel::tools::call(&client, &call).map_err(|e| refused(e, target.object.is_some()))?;
     let executed = |failure| Unended { failure, executed: "yes" };
     let code = show(of, reply.as_ref(), args.json).map_err(executed)?;
     space::close(client).map_err(executed)?;
@@ -70,7 +70,7 @@ fn wrong(why: Wrong) -> Failure {
     match why {
         Wrong::Absent(why) => said(why),
         Wrong::Invalid(why) => said(why).code(2),
-        Wrong::Space(e) => Failure::at_server(e, OPTION),
+        Wrong::Space(e) | Wrong::Method(e) => Failure::at_server(e, OPTION),
     }
 }
 
@@ -134,7 +134,7 @@ fn in_a_line(datum: Datum) -> String {
 
 /// Describes the obstacle that kept the method from its end. The exit code also shows whether the method was
 /// begun: a program must know whether it may call again.
-fn refused(e: Error) -> Unended {
+fn refused(e: Error, is_method: bool) -> Unended {
     let unknown = |what: String| {
         let failure = Failure::new(what)
             .next("it was executed once at most: look whether it was before you call it again")
@@ -142,11 +142,13 @@ fn refused(e: Error) -> Unended {
         Unended { failure, executed: "unknown" }
     };
     match e {
-        Error::Unknown(why) => unknown(format!("it is not known whether the call was executed: {why}")),
-        Error::Timeout(Some(op)) => unknown(format!(
+        Error::Unknown { op: None, what: why } => {
+            unknown(format!("it is not known whether the call was executed: {why}"))
+        }
+        Error::Unknown { op: Some(op), .. } => unknown(format!(
             "no answer came in time: it is not known whether the call was executed, as operation {op}"
         )),
-        e @ Error::Failed(_) => Unended { failure: Failure::from(e), executed: "in part" },
+        e @ Error::Failed(_) if !is_method => Unended { failure: Failure::from(e), executed: "in part" },
         e => Failure::at_server(e, OPTION).into(),
     }
 }

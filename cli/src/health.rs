@@ -51,5 +51,5 @@ fn ask(servers: &Addresses, within: Duration) -> Result<Health, Error> {
             Err(error) => failed = Some(error),
         }
     }
-    Err(failed.unwrap_or(Error::Timeout(None)))
+    Err(failed.unwrap_or(Error::Timeout))
 }

@@ -48,13 +48,13 @@ macro_rules! handle {
         }
 
         impl<$($p: $bound),+> tercel_engine::object::Field for $name<$($p),+> {
-            type Got<'a, 't, T: tercel_engine::object::Object>
+            type Got<'a, 't, Holder: tercel_engine::object::Object>
                 = $name<$($p),+>
             where
                 't: 'a;
 
-            fn got<'a, 't, T: tercel_engine::object::Object>(
-                obj: &'a tercel_engine::object::RawObj<'t, T>,
+            fn got<'a, 't, Holder: tercel_engine::object::Object>(
+                obj: &'a tercel_engine::object::RawObj<'t, Holder>,
                 at: usize,
             ) -> $name<$($p),+> {
                 $name::open(<tercel_wire::record::Ref<$node> as tercel_engine::object::Field>::got(obj, at).reference())

@@ -1,13 +1,15 @@
-//! Ordered maps and vectors of references, as ordinary Tercel objects.
+//! Ordered maps, sets and vectors, as ordinary Tercel objects.
 //!
-//! Not here: anything that a program could not write itself. A collection is made of objects of two classes,
-//! with the calls that every program has; it is cached, replaced, checked and committed like any other data,
-//! and other programs may read its nodes. Nodes have at most [`NODE_BYTES_MAX`] bytes, so a change sends
-//! little and conflicts with little.
+//! Not here: anything that a program could not write itself. A collection is made of objects of a few
+//! classes, with the calls that every program has; it is cached, replaced, checked and committed like any
+//! other data, and other programs may read its nodes. Nodes have at most [`NODE_BYTES_MAX`] bytes, so a
+//! change sends little and conflicts with little.
 //!
 //! | module | its noun |
 //! |---|---|
-//! | [`Map`] | references by key, in the order of the keys |
+//! | [`Map`] | references or small values by key, in the order of the keys |
+//! | [`Set`] | keys in their order |
+//! | [`Table`] | the rows of a class, by their key and by indexes |
 //! | [`Vector`] | references by position |
 //! | [`Key`] | what a key can be |
 //!
@@ -15,7 +17,7 @@
 //! nodes back when the space collects its garbage.
 //!
 //! ```
-//! use tercel::collections::{KEY_BYTES_MAX, KeyTooLong, Map, PrefixKey, Vector};
+//! use tercel::collections::{KEY_BYTES_MAX, Key, KeyTooLong, Map, Prefix, Vector};
 //! use tercel::{Error, Object, Text, Tx};
 //!
 //! #[derive(Object)]
@@ -23,7 +25,7 @@
 //!     count: u32,
 //! }
 //!
-//! fn how_many<K: PrefixKey>(map: Map<K, Word>, tx: &Tx<'_>, begin: K::Arg<'_>) -> Result<usize, Error> {
+//! fn how_many<K: Key>(map: Map<K, Word>, tx: &Tx<'_>, begin: impl Prefix<K>) -> Result<usize, Error> {
 //!     map.prefix(tx, begin).try_fold(0, |n, entry| entry.map(|_| n + 1))
 //! }
 //!
@@ -60,13 +62,16 @@
 #![forbid(unsafe_code)]
 
 mod field;
-mod key;
+pub mod key;
 pub mod map;
 mod packed;
+pub mod table;
 pub mod vector;
 
-pub use key::{KEY_BYTES_MAX, Key, KeyTooLong, PrefixKey};
-pub use map::{Map, MapNode};
+pub use key::{KEY_BYTES_MAX, Key, KeyTooLong, Prefix};
+pub use map::{Map, MapNode, Members, Set, VALUE_BYTES_MAX};
+pub use table::Table;
+pub use tercel_derive::Key;
 pub use vector::{Vector, VectorNode};
 
 /// Bytes of a node at most: 8 of them fill a page, so a page takes 8 without loss, and a changed node is an

@@ -191,11 +191,21 @@ pub struct KeyList {
 impl KeyList {
     /// A copy of what is in a node.
     pub fn copy(keys: Keys<'_>) -> Result<KeyList, Error> {
-        let mut list = KeyList::default();
-        for i in 0..keys.len() {
-            list.push(keys.get(i)?);
+        let first = keys.len() * START_BYTES;
+        let bytes = keys.bytes.get(first..).ok_or_else(damaged)?.to_vec();
+        let mut ends = Vec::with_capacity(keys.len() + 1);
+        // The begin of a key is the end of the one before; the first one begins behind the starts.
+        for start in keys.starts.iter().skip(1) {
+            let end = u16::from_le_bytes(*start);
+            ends.push(end.checked_sub(first as u16).ok_or_else(damaged)?);
         }
-        Ok(list)
+        if !keys.starts.is_empty() {
+            ends.push(u16::try_from(bytes.len()).map_err(|_| damaged())?);
+        }
+        if !ends.is_sorted() {
+            return Err(damaged());
+        }
+        Ok(KeyList { ends, bytes })
     }
 
     /// The number of keys.
@@ -215,6 +225,24 @@ impl KeyList {
     /// Key `i`.
     pub fn get(&self, i: usize) -> &[u8] {
         &self.bytes[self.begin(i)..usize::from(self.ends[i])]
+    }
+
+    /// Finds the place of the key, or where it would be.
+    pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        // What comes in order belongs behind the last one.
+        if self.len().checked_sub(1).is_none_or(|last| self.get(last) < key) {
+            return Err(self.len());
+        }
+        let (mut from, mut to) = (0, self.len());
+        while from < to {
+            let middle = from.midpoint(to);
+            match self.get(middle).cmp(key) {
+                Ordering::Equal => return Ok(middle),
+                Ordering::Less => from = middle + 1,
+                Ordering::Greater => to = middle,
+            }
+        }
+        Err(from)
     }
 
     /// Adds one at the end.
@@ -326,6 +354,7 @@ mod tests {
             prop_assert_eq!(read.at_most(&other).unwrap(), keys.iter().filter(|k| **k <= other).count());
             prop_assert_eq!(read.less_than(&other).unwrap(), keys.iter().filter(|k| **k < other).count());
             prop_assert_eq!(KeyList::copy(read).unwrap(), list(&keys));
+            prop_assert_eq!(list(&keys).search(&other), keys.binary_search(&other));
         }
 
         #[test]

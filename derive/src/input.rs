@@ -35,6 +35,8 @@ pub struct Input {
     pub name: String,
     /// The path of the crate that offers `__private`.
     pub krate: Path,
+    /// Set if a record says that it is a class as well.
+    pub is_class: bool,
     /// Its fields, at least one of a struct.
     pub members: Vec<Member>,
 }
@@ -105,6 +107,7 @@ impl Input {
         Input {
             name: options.name.unwrap_or_else(|| input.ident.unraw().to_string()),
             krate: options.krate.unwrap_or_else(|| syn::parse_quote!(::tercel)),
+            is_class: options.is_class,
             ident: input.ident.clone(),
             vis: input.vis.clone(),
             members: Vec::new(),
@@ -149,6 +152,7 @@ impl Enum {
                 ident: variant.ident.clone(),
                 vis: whole.vis.clone(),
                 krate: whole.krate.clone(),
+                is_class: false,
                 name,
             });
         }
@@ -213,6 +217,7 @@ impl Kind {
 struct Options {
     name: Option<String>,
     krate: Option<Path>,
+    is_class: bool,
 }
 
 impl Options {
@@ -232,6 +237,9 @@ impl Options {
                 } else if meta.path.is_ident("crate") {
                     let path: LitStr = meta.value()?.parse()?;
                     once(&mut options.krate, path.parse()?, &meta)
+                } else if meta.path.is_ident("class") {
+                    options.is_class = true;
+                    Ok(())
                 } else {
                     Err(meta.error(format!("unknown attribute: {} takes `name` and `crate`", kind.article())))
                 }
@@ -242,6 +250,14 @@ impl Options {
         }
         options
     }
+}
+
+/// The path of the crate that the code of a struct which is only a key refers to.
+pub fn crate_of(attrs: &[Attribute]) -> Result<Path> {
+    let mut wrong = Wrong::default();
+    let options = Options::parse(attrs, Kind::Record, &mut wrong);
+    wrong.end()?;
+    Ok(options.krate.unwrap_or_else(|| syn::parse_quote!(::tercel)))
 }
 
 fn once<T>(slot: &mut Option<T>, value: T, meta: &syn::meta::ParseNestedMeta<'_>) -> Result<()> {

@@ -14,9 +14,11 @@
 //! | `advise` | what to write instead of a type that cannot be stored |
 //! | `schema` | the schema, and the assertions about it |
 //! | `object` | the code of a class |
+//! | `table` | the code of a class of rows |
 //! | `record` | the code of a nested record |
 //! | `method` | the methods of an interface and the procedures of a service |
 //! | `stream` | the streams of a procedure |
+//! | `key` | the code of a key |
 //! | `interface` | the code of an interface |
 //! | `service` | the code of a service |
 #![deny(missing_docs)]
@@ -32,12 +34,14 @@ use quote_own as quote;
 mod advise;
 mod input;
 mod interface;
+mod key;
 mod method;
 mod object;
 mod record;
 mod schema;
 mod service;
 mod stream;
+mod table;
 
 use proc_macro::TokenStream;
 use syn::{Data, DeriveInput, parse_macro_input};
@@ -106,6 +110,14 @@ use crate::method::{Of, Options, Trait};
 /// struct's. `#[object(crate = "...")]` is the path of the crate that the code refers to; without it,
 /// `::tercel`.
 ///
+/// # Tables
+///
+/// `#[table(key = id, index(event, price), unique(email))]` makes the objects rows of tables: the class gets
+/// a constant for each index, `Part::BY_EVENT_PRICE` and `Part::BY_EMAIL`, and a type `PartEdit` with the
+/// setters of rows, which a table gives. `PartMut` has none for the fields of the key or of an index, so that
+/// no index can be forgotten. A key of several fields is `key = (event, seat)`; keys and indexes have one to
+/// four, each of a type that can be a key.
+///
 /// # Limits
 ///
 /// A class has 1 to 256 fields, no parameters, and no field called `clone`, `deref`, `edit`, `into`,
@@ -117,13 +129,15 @@ use crate::method::{Of, Options, Trait};
 /// `Ref<T>`, `List<T>`, `Option<T>` or a struct or enum with [`Record`](macro@Record). Lists, options and
 /// records nest at most 4 deep, and an option holds no option. The fixed part, where texts, byte strings,
 /// lists and references have 4 bytes each, has at most 8,016 bytes.
-#[proc_macro_derive(Object, attributes(object))]
+#[proc_macro_derive(Object, attributes(object, table))]
 pub fn derive_object(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    match Input::parse(input, Kind::Object) {
-        Ok(input) => object::object(&input).into(),
-        Err(e) => e.into_compile_error().into(),
-    }
+    let attrs = input.attrs.clone();
+    let code = Input::parse(input, Kind::Object).and_then(|input| {
+        let rows = table::Table::parse(&attrs, &input.members)?;
+        Ok(object::object(&input, rows.as_ref()))
+    });
+    code.unwrap_or_else(|e| e.into_compile_error()).into()
 }
 
 /// Makes a struct with named fields, or an enum, a record that can be a field of an object.
@@ -169,7 +183,9 @@ pub fn derive_object(input: TokenStream) -> TokenStream {
 /// # Limits
 ///
 /// The attributes and limits are the same as for [`Object`](macro@Object), except that a field may have any
-/// name, because there are no accessors. A record cannot contain itself, not even in a list.
+/// name, because there are no accessors. A struct that is a class as well says so, `#[object(class)]`: maps
+/// lead to its objects, while they hold other records themselves. A record cannot contain itself, not even in
+/// a list.
 #[proc_macro_derive(Record, attributes(object))]
 pub fn derive_record(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -178,6 +194,27 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
         _ => Input::parse(input, Kind::Record).map(|input| record::record(&input)),
     };
     code.unwrap_or_else(|e| e.into_compile_error()).into()
+}
+
+/// Makes a struct of one field a key of maps and indexes, in the order and the form of that field.
+///
+/// ```text
+/// #[derive(Key, Debug, Clone, PartialEq)]
+/// struct SeatId(u32);
+///
+/// seats.get(tx, &SeatId(7))?;
+/// ```
+///
+/// A struct whose field has a name can derive [`Record`](macro@Record) as well, and be a field of an object.
+///
+/// # Limits
+///
+/// The struct has no parameters, and implements `Clone` and `Debug`. `#[object(crate = "...")]` is the path
+/// of the crate that the code refers to; without it, `::tercel`.
+#[proc_macro_derive(Key, attributes(object))]
+pub fn derive_key(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    key::key(&input).unwrap_or_else(|e| e.into_compile_error()).into()
 }
 
 /// Makes a trait an interface: methods that objects of a class have, called on the cached copy or at a server

@@ -10,10 +10,11 @@ use syn::ext::IdentExt;
 
 use crate::input::{Input, docs};
 use crate::quote;
-use crate::schema::{asked, assertions, offset, schema};
+use crate::schema::{asked, assertions, offset, schema, taken};
+use crate::table::{self, Table};
 
 /// The code of the derive.
-pub fn object(input: &Input) -> TokenStream {
+pub fn object(input: &Input, rows: Option<&Table>) -> TokenStream {
     let (ident, vis, krate) = (&input.ident, &input.vis, &input.krate);
     let private = quote!(#krate::__private);
     let view = format_ident!("{}View", ident);
@@ -21,12 +22,16 @@ pub fn object(input: &Input) -> TokenStream {
     let view_doc = format!("Reads an object of class [`{}`]: a method for each field.", ident.unraw());
     let edit_doc = format!("Changes an object of class [`{}`]: a setter for each field.", ident.unraw());
     let class = class(input);
-    let object = implementation(input, &view, &edit);
+    let object = implementation(input, rows, &view, &edit);
     let getters = getters(input, &view);
-    let setters = setters(input, &view, &edit);
+    let setters = setters(input, rows, &view, &edit);
     let pushes = pushes(input, &view, &edit);
     let assertions = assertions(input, &owner(input));
+    let guard = rows.map(|_| table::guard(input));
+    let table = rows.map(|rows| table::table(input, rows, &owner(input)));
     quote! {
+        #guard
+
         #[doc = #view_doc]
         #vis struct #view<'t>(#private::RawObj<'t, #ident>);
 
@@ -39,6 +44,7 @@ pub fn object(input: &Input) -> TokenStream {
             #getters
             #setters
             #pushes
+            #table
             #assertions
         };
     }
@@ -76,9 +82,14 @@ fn class(input: &Input) -> TokenStream {
     }
 }
 
-fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
+fn implementation(input: &Input, rows: Option<&Table>, view: &Ident, edit: &Ident) -> TokenStream {
     let (ident, krate) = (&input.ident, &input.krate);
     let private = quote!(#krate::__private);
+    let is_row = rows.map(|_| {
+        quote!(
+            const IS_ROW: ::core::primitive::bool = true;
+        )
+    });
     let loads = input.members.iter().enumerate().map(|(i, m)| {
         let field = &m.ident;
         let at = offset(input, &owner(input), i);
@@ -101,6 +112,8 @@ fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
         impl #private::Object for #ident {
             type View<'t> = #view<'t>;
             type Mut<'t> = #edit<'t>;
+
+            #is_row
 
             #[inline]
             fn view<'t>(raw: #private::RawObj<'t, #ident>) -> #view<'t> {
@@ -152,10 +165,12 @@ fn getters(input: &Input, view: &Ident) -> TokenStream {
     }
 }
 
-fn setters(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
+fn setters(input: &Input, rows: Option<&Table>, view: &Ident, edit: &Ident) -> TokenStream {
     let (ident, vis, krate) = (&input.ident, &input.vis, &input.krate);
     let private = quote!(#krate::__private);
-    let setters = input.members.iter().enumerate().map(|(i, m)| {
+    // A field that a key is made of changes only with the key.
+    let is_free = |i: usize| rows.is_none_or(|rows| !rows.has(i));
+    let setters = input.members.iter().enumerate().filter(|(i, _)| is_free(*i)).map(|(i, m)| {
         let (field, ty, field_vis) = (&m.ident, &m.ty, &m.vis);
         let setter = format_ident!("set_{}", field);
         let doc = format!("Sets [`{}`]({}::{}).", m.name(), view, m.name());
@@ -210,14 +225,5 @@ fn pushes(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
         impl<'t> #edit<'t> {
             #(#pushes)*
         }
-    }
-}
-
-/// The parameter of a method that takes a value of the type, and the value itself.
-fn taken(ty: &TokenStream, converts: bool) -> (TokenStream, TokenStream) {
-    let into = quote!(::core::convert::Into);
-    match converts {
-        true => (quote!(impl #into<#ty>), quote!(#into::<#ty>::into(value))),
-        false => (ty.clone(), quote!(value)),
     }
 }

@@ -99,6 +99,8 @@ fn implementations(input: &Input, parts: Parts) -> TokenStream {
     let result = quote!(::core::result::Result<Self, #private::Error>);
     let results = quote!(::core::result::Result<::std::vec::Vec<Self>, #private::Error>);
     let Parts { ty, schema, put, load, assertions } = parts;
+    // Maps lead to the objects of a class.
+    let map_value = (!input.is_class).then(|| quote!(#wire::map_value!([] #ident);));
     quote! {
         const _: () = {
             #[automatically_derived]
@@ -140,6 +142,8 @@ fn implementations(input: &Input, parts: Parts) -> TokenStream {
                     <Self as #private::Record>::load_fields(stored, at)
                 }
             }
+
+            #map_value
 
             #[automatically_derived]
             impl #private::ListField for #ident {

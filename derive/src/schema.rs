@@ -49,6 +49,15 @@ pub fn asked(input: &Input, member: &Member, item: TokenStream) -> TokenStream {
     quote!(#open #ty as #krate::__private::Field #close #item)
 }
 
+/// The parameter of a method that takes a value of the type, and the value itself.
+pub fn taken(ty: &TokenStream, converts: bool) -> (TokenStream, TokenStream) {
+    let into = crate::quote!(::core::convert::Into);
+    match converts {
+        true => (crate::quote!(impl #into<#ty>), crate::quote!(#into::<#ty>::into(value))),
+        false => (ty.clone(), crate::quote!(value)),
+    }
+}
+
 /// Assertions that stop the compiler at a field of a struct. `owner` is as for [`offset`].
 pub fn assertions(input: &Input, owner: &TokenStream) -> TokenStream {
     let ident = &input.ident;

@@ -394,7 +394,7 @@ fn a_macro_can_make_the_struct() {
 #[test]
 fn one_struct_can_be_a_class_and_a_record() {
     #[derive(Debug, PartialEq, Object, Record)]
-    #[object(crate = "crate::host", name = "Both")]
+    #[object(crate = "crate::host", name = "Both", class)]
     struct Both {
         n: u16,
     }

@@ -34,23 +34,25 @@ pub enum Error {
     /// server comes back.
     #[error("another history: {0}")]
     OtherHistory(String),
-    /// No answer came in time.
-    ///
-    /// An operation's id is given if a commit was sent and its outcome is unknown. `Client::resolve` asks for
-    /// the outcome by that id, as `run` does. If there is no id, no change was sent, so nothing was changed.
-    #[error("no answer came in time{}", unknown_or_not(.0.as_deref()))]
-    Timeout(Option<Box<OpId>>),
-    /// A call of a service was sent, and it is not known whether the server has executed it: the connection
-    /// or the server was lost, or no answer came in time. It was executed once at most, and if it was not
-    /// begun by now it never will be, unless the server could not be notified. The program must find out by
-    /// other means, or call a procedure that may be executed twice.
-    #[error(
-        "it is not known whether the call was executed, once at most: {0}; look what it has done before a second call"
-    )]
-    Unknown(String),
-    /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the
-    /// space. What it did before stays. The server's program must act.
-    #[error("the procedure has failed at the server: {0}")]
+    /// No answer came in time, and nothing was changed.
+    #[error("no answer came in time, and nothing was changed")]
+    Timeout,
+    /// It is not known whether this was executed: it was sent, and then the connection or the server was
+    /// lost, or no answer came in time. It was executed once at most. A procedure that was not begun by now
+    /// never will be, unless the server could not be notified.
+    #[error("{}", unknown(.op.as_deref(), .what))]
+    Unknown {
+        /// The operation, of a commit or of a method's call: `Client::resolve` asks by it for the outcome, as
+        /// `run` does. Procedures of services are no operations: of one the program must find out by other
+        /// means, or call one that may be executed twice.
+        op: Option<Box<OpId>>,
+        /// The reason for which its outcome is not known.
+        what: Box<str>,
+    },
+    /// A method or procedure was begun and did not come to its end: it panicked, or met an error of the
+    /// space. The work of a procedure before that stays; of a method nothing does. The server's program must
+    /// act.
+    #[error("the call has failed at the server: {0}")]
     Failed(String),
     /// The object's place was reserved by an earlier transaction, and is lost with the session that it was
     /// given in: the client was without a connection for too long, or its server was put back to an earlier
@@ -63,7 +65,7 @@ pub enum Error {
     /// The reference names no object, or the root does not exist.
     #[error("{0} was not found")]
     NotFound(String),
-    /// The server does not allow it.
+    /// This program has no right to it. Who gives rights must act.
     #[error("denied: {0}")]
     Denied(String),
     /// The program's class and the space's do not agree. The program, or its classes, must change.
@@ -75,9 +77,13 @@ pub enum Error {
     /// Stored or received bytes are damaged. An operator must act: `tercel check` shows where.
     #[error("damaged data: {0}")]
     Corrupt(String),
-    /// An argument that cannot be meant, such as an address that is none. The program must change.
+    /// A use that cannot be meant: an address that is none, a transaction inside of another, a service that
+    /// the server does not offer. The program must change, or the server's.
     #[error("{0}")]
     Invalid(String),
+    /// Another row of the table has this key. The program must choose another key, or change that row.
+    #[error("{0}")]
+    Taken(Box<Taken>),
     /// A bound was reached. Which one, and the setting to raise where there is one, says the bound.
     #[error("full: {0}")]
     Full(Bound),
@@ -87,6 +93,29 @@ pub enum Error {
     Server(Box<ServerFault>),
 }
 
+/// The kinds of [`Error`]s, for a program that decides by them and not by what they hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each is named as the error that it is of")]
+pub enum ErrorKind {
+    Conflict,
+    Unavailable,
+    OtherHistory,
+    Timeout,
+    Unknown,
+    Failed,
+    PlaceLost,
+    NotFound,
+    Denied,
+    Schema,
+    Unsupported,
+    Corrupt,
+    Invalid,
+    Taken,
+    Full,
+    Server,
+}
+
 /// The object that another transaction changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contended {
@@ -94,6 +123,18 @@ pub struct Contended {
     pub object: Oref,
     /// The name of its class, if the transaction wrote it too.
     pub class: Option<String>,
+}
+
+/// A key of a table's row that another row has. At the other end of a call it is `Denied`, with its sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("another {class} has the {index} {key}, which must be unique")]
+pub struct Taken {
+    /// The class of the rows.
+    pub class: String,
+    /// The fields of the index, or of the table's key, such as `event, seat`.
+    pub index: String,
+    /// The key, as a program would write it.
+    pub key: String,
 }
 
 /// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is
@@ -230,6 +271,16 @@ pub enum Bound {
         /// The bytes that it may have.
         bytes_max: usize,
     },
+    /// A value that stands in a node of a map.
+    #[error(
+        "a value in a map has at most {bytes_max} bytes and this one has {bytes}: make it an object, and let the map lead to it"
+    )]
+    Value {
+        /// The bytes that it has.
+        bytes: usize,
+        /// The bytes that it may have.
+        bytes_max: usize,
+    },
     /// Another bound of the server, which its answer names.
     #[error("{0}")]
     Server(Box<str>),
@@ -298,6 +349,28 @@ impl Eq for ServerFault {}
 const _: () = assert!(size_of::<Error>() <= 32);
 
 impl Error {
+    /// The kind, to be matched.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Conflict(_) => ErrorKind::Conflict,
+            Error::Unavailable(_) => ErrorKind::Unavailable,
+            Error::OtherHistory(_) => ErrorKind::OtherHistory,
+            Error::Timeout => ErrorKind::Timeout,
+            Error::Unknown { .. } => ErrorKind::Unknown,
+            Error::Failed(_) => ErrorKind::Failed,
+            Error::PlaceLost(_) => ErrorKind::PlaceLost,
+            Error::NotFound(_) => ErrorKind::NotFound,
+            Error::Denied(_) => ErrorKind::Denied,
+            Error::Schema(_) => ErrorKind::Schema,
+            Error::Unsupported(_) => ErrorKind::Unsupported,
+            Error::Corrupt(_) => ErrorKind::Corrupt,
+            Error::Invalid(_) => ErrorKind::Invalid,
+            Error::Taken(_) => ErrorKind::Taken,
+            Error::Full(_) => ErrorKind::Full,
+            Error::Server(_) => ErrorKind::Server,
+        }
+    }
+
     /// Says whether another run of the same transaction can succeed without an intervention: after a
     /// conflict, and once the server's buffer has drained. `run` repeats it by itself.
     pub fn is_retryable(&self) -> bool {
@@ -309,9 +382,14 @@ impl Error {
         matches!(self, Error::Unavailable(_) | Error::OtherHistory(_))
     }
 
-    /// A time-out of an operation whose execution is uncertain.
+    /// An operation of which the outcome is not known.
     pub fn unknown(op: OpId) -> Error {
-        Error::Timeout(Some(Box::new(op)))
+        Error::Unknown { op: Some(Box::new(op)), what: "no answer came in time".into() }
+    }
+
+    /// A procedure's call of which it is not known whether it was executed, for this reason.
+    pub fn unknown_call(what: impl Into<Box<str>>) -> Error {
+        Error::Unknown { op: None, what: what.into() }
     }
 
     /// The text of the error beside its kind.
@@ -324,9 +402,9 @@ impl Error {
             | Error::Corrupt(what)
             | Error::Unavailable(what)
             | Error::OtherHistory(what)
-            | Error::Unknown(what)
             | Error::Failed(what)
             | Error::Invalid(what) => what.clone(),
+            Error::Unknown { what, .. } => what.to_string(),
             Error::Full(bound) => bound.to_string(),
             other => other.to_string(),
         }
@@ -360,16 +438,18 @@ impl Error {
             Refusal::Unsupported => Error::Unsupported(said()),
             Refusal::NotFound => Error::NotFound(said()),
             Refusal::Denied => Error::Denied(said()),
-            Refusal::Late => Error::Timeout(None),
+            Refusal::Late => Error::Timeout,
             Refusal::Elsewhere => Error::Corrupt("a procedure was refused as a method is".into()),
-            Refusal::Unknown => Error::Unknown(said()),
+            Refusal::Unknown => Error::unknown_call(text),
+            Refusal::Misused => Error::Invalid(said()),
+            Refusal::Failed => Error::Failed(said()),
             Refusal::NotExecuted | Refusal::TooOld => Error::Conflict(None),
             Refusal::Conflict(oref) => Error::conflict(Some(oref)),
-            Refusal::Invalid(oref) => Error::Denied(format!(
+            Refusal::Invalid(oref) => Error::Invalid(format!(
                 "the server does not let object {oref} be written so: it is of another class, was made before by another \
                  client, or has a large value of another object"
             )),
-            Refusal::Nowhere(oref) => Error::Denied(format!(
+            Refusal::Nowhere(oref) => Error::Invalid(format!(
                 "this transaction writes a reference to object {oref}, which this space never had: it is of another space, \
                  or of before a restore; look the object up again, by a root"
             )),
@@ -380,17 +460,18 @@ impl Error {
     pub(crate) fn refusal(&self) -> Refusal {
         match self {
             Error::NotFound(_) => Refusal::NotFound,
-            Error::Denied(_) | Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Denied,
+            Error::Denied(_) => Refusal::Denied,
+            Error::Invalid(_) | Error::PlaceLost(_) | Error::Taken(_) => Refusal::Misused,
+            Error::Failed(_) => Refusal::Failed,
             Error::Schema(_) => Refusal::Schema,
             Error::Full(_) => Refusal::FULL,
             Error::Corrupt(_) => Refusal::Corrupt,
-            Error::Timeout(_) => Refusal::Late,
+            Error::Timeout => Refusal::Late,
             Error::Conflict(_)
             | Error::Unavailable(_)
             | Error::OtherHistory(_)
             | Error::Unsupported(_)
-            | Error::Unknown(_)
-            | Error::Failed(_)
+            | Error::Unknown { .. }
             | Error::Server(_) => Refusal::Unavailable,
         }
     }
@@ -429,10 +510,14 @@ fn contended(over: Option<&Contended>) -> String {
     }
 }
 
-fn unknown_or_not(op: Option<&OpId>) -> String {
+fn unknown(op: Option<&OpId>, what: &str) -> String {
     match op {
-        Some(op) => format!(": the outcome of operation {op} is unknown, and `Client::resolve` asks for it"),
-        None => ", and nothing was changed".into(),
+        Some(op) => {
+            format!("the outcome of operation {op} is unknown, and `Client::resolve` asks for it: {what}")
+        }
+        None => format!(
+            "it is not known whether the call was executed, once at most: {what}; look what it has done before a second call"
+        ),
     }
 }
 
@@ -452,7 +537,7 @@ mod tests {
             Conflict(Some(Box::new(Contended { object: Oref::NULL, class: Some(text()) }))),
             Unavailable(text()),
             OtherHistory(text()),
-            Timeout(None),
+            Timeout,
             Error::unknown(op),
             PlaceLost(Oref::NULL),
             NotFound(text()),
@@ -461,14 +546,23 @@ mod tests {
             Unsupported(text()),
             Corrupt(text()),
             Invalid(text()),
-            Unknown(text()),
+            Taken(Box::new(super::Taken { class: text(), index: text(), key: text() })),
+            Error::unknown_call(text()),
             Failed(text()),
             Server(Box::new(fault)),
         ];
         let known = |e: &Error| match e {
-            Conflict(_) | Unavailable(_) | Timeout(_) | PlaceLost(_) | NotFound(_) | Denied(_)
-            | Schema(_) => true,
-            Unsupported(_) | Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) | Unknown(_)
+            Conflict(_) | Unavailable(_) | Timeout | PlaceLost(_) | NotFound(_) | Denied(_) | Schema(_) => {
+                true
+            }
+            Unsupported(_)
+            | Corrupt(_)
+            | Invalid(_)
+            | Taken(_)
+            | Full(_)
+            | Server(_)
+            | OtherHistory(_)
+            | Unknown { .. }
             | Failed(_) => true,
         };
         assert!(all.iter().all(known));
@@ -497,6 +591,7 @@ mod tests {
             List,
             Elements { max: 9 },
             Key { bytes: 300, bytes_max: 255 },
+            Value { bytes: 600, bytes_max: 512 },
             Watched { max: 1 },
             Server("that".into()),
         ];
@@ -512,6 +607,7 @@ mod tests {
             | List
             | Elements { .. }
             | Key { .. }
+            | Value { .. }
             | Watched { .. }
             | Server(_) => true,
         };
@@ -541,7 +637,7 @@ mod tests {
 
     #[test]
     fn a_timeout_says_whether_the_outcome_is_known() {
-        let [none, some] = [Error::Timeout(None), Error::unknown(OpId::default())].map(|e| e.to_string());
+        let [none, some] = [Error::Timeout, Error::unknown(OpId::default())].map(|e| e.to_string());
         assert!(none.contains("nothing was changed") && some.contains("is unknown"), "{none}; {some}");
     }
 }

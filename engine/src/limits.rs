@@ -297,6 +297,10 @@ pub const CLASSES_MAX: usize = 4_096;
 
 /// Attempts of `run`, each from a newer state than the one before, until it gives the conflict to its caller.
 pub const RUN_ATTEMPTS_MAX: u32 = 64;
+
+/// Times that a run loses to others before it waits for its turn among those of its home that lost over the
+/// same object.
+pub const LOSSES_ALONE_MAX: u32 = 2;
 /// Attempts of `run` in all: some ten seconds of pauses, in which a client that hears nothing new of its
 /// server loses its connection or catches up.
 pub const RUN_RETRIES_MAX: u32 = 1_024;

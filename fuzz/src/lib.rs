@@ -14,6 +14,7 @@
 //! | [`datagram`] | packets are written back as they were read; neither end of a connection minds any |
 //! | [`group`] | packets, lists of members and files of votes are written back as they were read |
 //! | [`ring`] | packets are written back as they were read; a member of a ring minds none |
+//! | [`keys`] | keys of maps are read as they were written or refused, and in order |
 //! | [`packages`] | any text is read or refused, however it arrives |
 //! | [`server`] | a server survives whatever is said to it |
 //! | [`script`] | whatever clients do and whatever befalls them, transactions are serializable and durable |
@@ -22,6 +23,7 @@ pub mod catalogue;
 pub mod datagram;
 pub mod frame;
 pub mod group;
+pub mod keys;
 pub mod log;
 pub mod packages;
 pub mod page;

@@ -186,7 +186,7 @@ fn pick(open: &[Open<'_>], tx: u8) -> Option<usize> {
 fn passes(e: &Error) -> bool {
     matches!(
         e,
-        Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout(None) | Error::Full(Bound::Buffer)
+        Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout | Error::Full(Bound::Buffer)
     )
 }
 
@@ -279,7 +279,7 @@ fn commit(w: &World, model: &mut Model, o: Open<'_>) {
     let Open { client, tx, seen, wrote, .. } = o;
     let executed = match tx.commit() {
         Ok(_) => true,
-        Err(Error::Timeout(Some(op))) => {
+        Err(Error::Unknown { op: Some(op), .. }) => {
             heal(w);
             match w.resolve(client, *op) {
                 Ok(_) => true,

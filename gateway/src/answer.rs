@@ -89,6 +89,11 @@ pub fn wrong(why: &Wrong) -> Answer {
         Wrong::Absent(Said { what, next }) => refused(StatusCode::NOT_FOUND, what, next),
         Wrong::Invalid(Said { what, next }) => refused(StatusCode::BAD_REQUEST, what, next),
         Wrong::Space(e) => error(e),
+        Wrong::Method(e) => refused(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &e.to_string(),
+            "nothing was changed; the server's program must act",
+        ),
     }
 }
 
@@ -104,7 +109,7 @@ pub fn error(e: &Error) -> Answer {
     if let Some(executed) = executed {
         body["executed"] = executed.into();
     }
-    if let Error::Timeout(Some(op)) = e {
+    if let Error::Unknown { op: Some(op), .. } = e {
         body["operation"] = op.to_string().into();
     }
     refused_with(status, body)
@@ -118,8 +123,9 @@ fn kind(e: &Error) -> (StatusCode, &'static str, Option<&'static str>) {
     match e {
         Error::Conflict(_) => (StatusCode::CONFLICT, LATER, None),
         Error::PlaceLost(_) => (StatusCode::CONFLICT, LATER, None),
+        Error::Taken(_) => (StatusCode::CONFLICT, "choose another key", None),
         Error::NotFound(_) => (StatusCode::NOT_FOUND, "GET /v1/roots lists the roots of the space", None),
-        Error::Denied(_) => (StatusCode::FORBIDDEN, "GET /v1/services lists what can be called", None),
+        Error::Denied(_) => (StatusCode::FORBIDDEN, "ask who gives rights in the space", None),
         Error::Schema(_) | Error::Invalid(_) => {
             (StatusCode::BAD_REQUEST, "GET /openapi.json says what is taken", None)
         }
@@ -140,8 +146,8 @@ fn kind(e: &Error) -> (StatusCode, &'static str, Option<&'static str>) {
         Error::Unavailable(_) | Error::OtherHistory(_) => {
             (StatusCode::SERVICE_UNAVAILABLE, "see that the servers run, and send it again", None)
         }
-        Error::Timeout(None) => (StatusCode::GATEWAY_TIMEOUT, "nothing was changed: send it again", None),
-        Error::Timeout(Some(_)) | Error::Unknown(_) => (StatusCode::GATEWAY_TIMEOUT, LOOK, Some("unknown")),
+        Error::Timeout => (StatusCode::GATEWAY_TIMEOUT, "nothing was changed: send it again", None),
+        Error::Unknown { .. } => (StatusCode::GATEWAY_TIMEOUT, LOOK, Some("unknown")),
         Error::Failed(_) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "the server's program must act", Some("in part"))
         }

@@ -28,6 +28,14 @@ impl Ready {
     fn method(&self) -> &Method {
         &self.interface.methods[self.method]
     }
+
+    /// An error of the call.
+    pub fn wrong(&self, e: Error) -> Wrong {
+        match e {
+            Error::Failed(_) if !self.object.is_null() => Wrong::Method(e),
+            e => Wrong::Space(e),
+        }
+    }
 }
 
 impl Gate {
@@ -52,7 +60,8 @@ impl Gate {
             Err(Error::Schema(_)) => self.call_ready(&self.ready(asked, Some(begun))?),
             ended => ended,
         };
-        Ok(self.told(&ready, ended?)?)
+        let reply = ended.map_err(|e| ready.wrong(e))?;
+        Ok(self.told(&ready, reply)?)
     }
 
     pub fn ready(&self, asked: &Asked, since: Option<Instant>) -> Result<Ready, Wrong> {

@@ -78,7 +78,7 @@ struct Part {
 
 /// Says whether the objects of a class are the gateways' own, in which are answers to others.
 pub fn is_kept(class: &str) -> bool {
-    ["gateway.Keys", "gateway.Key", "gateway.Part"].contains(&class)
+    ["gateway.Keys", "gateway.Key", "gateway.Part", "once.Keys", "once.Kept"].contains(&class)
 }
 
 /// The state of a key that was to be claimed.
@@ -119,19 +119,21 @@ impl Gate {
         }
         let answer = match ended {
             Ok(reply) => self.told(&ready, reply)?,
-            Err(Error::Timeout(Some(op))) => match self.client.resolve_within(*op, PATIENCE) {
+            Err(Error::Unknown { op: Some(op), what }) => match self.client.resolve_within(*op, PATIENCE) {
                 Ok(None) => {
                     self.release(key, nonce);
                     return Err(Error::Unavailable(format!("operation {op} was not executed in time")).into());
                 }
-                _ => return Err(Error::Timeout(Some(op)).into()),
+                _ => return Err(Error::Unknown { op: Some(op), what }.into()),
             },
-            Err(e @ Error::Unknown(_)) => return Err(e.into()),
-            Err(e @ Error::Failed(_)) => answer::error(&e),
-            Err(e) => {
-                self.release(key, nonce);
-                return Err(e.into());
-            }
+            Err(e @ Error::Unknown { op: None, .. }) => return Err(e.into()),
+            Err(e) => match ready.wrong(e) {
+                Wrong::Space(e @ Error::Failed(_)) => answer::error(&e),
+                wrong => {
+                    self.release(key, nonce);
+                    return Err(wrong);
+                }
+            },
         };
         self.keep(place, &answer)?;
         Ok(answer)
@@ -203,7 +205,7 @@ impl Gate {
             key.set_status(status.as_u16())?;
             key.set_answer(answer)
         });
-        kept.map_err(|e| Error::Unknown(format!("it was, and its answer could not be kept: {e}")))
+        kept.map_err(|e| Error::unknown_call(format!("it was, and its answer could not be kept: {e}")))
     }
 
     /// Gives a key back whose call was not executed. If that fails, a repetition here goes on with its claim.

@@ -31,7 +31,7 @@ impl Gate {
             asked.map_err(|e| Error::Unavailable(format!("the gateway has no thread: {e}")))?;
         }
         drop(tell);
-        let mut found = Err(Error::Timeout(None));
+        let mut found = Err(Error::Timeout);
         for answer in told {
             match answer {
                 Ok(answer) if is_good(&answer) => return Ok(answer),

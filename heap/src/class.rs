@@ -354,7 +354,13 @@ pub(crate) fn region(schema: &Schema, o: Object<'_>, at: usize) -> Option<Region
 }
 
 fn region_of_schema(schema: &Schema, body: &Body<'_>, base: usize, at: usize) -> Option<Region> {
-    (0..schema.fields.len()).find_map(|i| region_of(&schema.fields[i].ty, body, base + schema.offset(i), at))
+    let mut from = 0usize;
+    schema.fields.iter().find_map(|field| {
+        from = from.next_multiple_of(field.ty.align());
+        let here = base + from;
+        from += field.ty.size();
+        region_of(&field.ty, body, here, at)
+    })
 }
 
 fn region_of(ty: &Type, body: &Body<'_>, base: usize, at: usize) -> Option<Region> {
@@ -399,8 +405,11 @@ fn region_of_block(ty: &Type, body: &Body<'_>, from: usize, len: usize, at: usiz
 }
 
 fn for_places(schema: &Schema, base: usize, f: &mut dyn FnMut(&Type, usize)) {
-    for (i, field) in schema.fields.iter().enumerate() {
-        f(&field.ty, base + schema.offset(i));
+    let mut at = 0usize;
+    for field in schema.fields {
+        at = at.next_multiple_of(field.ty.align());
+        f(&field.ty, base + at);
+        at += field.ty.size();
     }
 }
 

@@ -276,6 +276,15 @@ impl<'s, T: Class> View<'s, T> {
         self.items(list).words.nth(i).map(|word| self.ref_view_at(word))
     }
 
+    /// All elements of the list of references whose descriptor is at `list`; `None` if it is in chunks.
+    ///
+    /// # Panics
+    /// If no list of references stands there.
+    pub fn ref_views(&self, list: usize) -> Option<impl Iterator<Item = RefView<'_, 's>>> {
+        let (at, len) = self.items_place(list)?;
+        Some(self.items_at(at, len).words.map(|word| self.ref_view_at(word)))
+    }
+
     fn ref_view_at<'v>(&self, word: &'v AtomicU32) -> RefView<'v, 's> {
         let View { object, hold, scope, .. } = *self;
         RefView { word, object, hold, scope }
@@ -286,8 +295,13 @@ impl<'s, T: Class> View<'s, T> {
     pub fn to_stored(&self) -> Vec<u8> {
         let shared = &*self.scope.shared;
         let number = self.object.class().load(Ordering::Relaxed);
-        let class = shared.types.get(number).map_or(0, |t| t.class.0);
-        let body = padded(used(&T::SCHEMA, &Body(self.object)));
+        let bound = shared.types.get(number);
+        let class = bound.map_or(0, |t| t.class.0);
+        // A bound type knows its parts; the schema is walked only without one.
+        let body = padded(match bound {
+            Some(t) => t.used(self.object),
+            None => used(&T::SCHEMA, &Body(self.object)),
+        });
         let mut out = Vec::with_capacity(4 + body);
         out.extend_from_slice(&class.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
@@ -297,9 +311,12 @@ impl<'s, T: Class> View<'s, T> {
             let word = unsafe { self.object.word(at) };
             out.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
-        if let Some(t) = shared.types.get(number) {
+        if let Some(t) = bound {
             t.refs(self.object, |at| {
-                out[4 + at..8 + at].copy_from_slice(&self.word(at).0.raw().to_le_bytes());
+                // SAFETY: the type that the object was checked for has a reference there.
+                let word = unsafe { self.object.word(at) };
+                let (oref, _) = self.ref_view_at(word).target();
+                out[4 + at..8 + at].copy_from_slice(&oref.raw().to_le_bytes());
             });
         }
         out

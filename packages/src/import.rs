@@ -262,7 +262,7 @@ fn lost(e: Error) -> Failure {
         true => "the old list is there or the new one, whole",
     };
     match e {
-        Error::Unavailable(_) | Error::Timeout(_) => {
+        Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. } => {
             Failure::new(format!("the server was lost in the middle of the import ({}): {kept}", why(&e)))
                 .next("start the server if it has ended, then run the same import again: a list is replaced all at once, so that is safe")
         }
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn an_import_that_lost_its_server_speaks_of_the_list_and_not_of_an_operation() {
         let unknown = Error::unknown(OpId { client: ClientId(7), slot: 0, seq: 3, view: ViewId::new(1, 0) });
-        for e in [unknown, Error::Timeout(None), Error::Unavailable("Connection reset by peer".into())] {
+        for e in [unknown, Error::Timeout, Error::Unavailable("Connection reset by peer".into())] {
             let failure = lost(e);
             let (what, next) = (failure.what, failure.next.unwrap());
             assert!(what.contains("list that was there before is kept"), "{what}");

@@ -27,7 +27,10 @@ pub struct Visited {
 }
 
 /// The references of a package in one direction.
-pub fn neighbours<'a, 't>(p: &'a Obj<'t, Package>, way: Way) -> tercel::RefsIter<'a, 't, Package, Package> {
+pub fn neighbours<'a, 't>(
+    p: &'a Obj<'t, Package>,
+    way: Way,
+) -> tercel::object::RefsIter<'a, 't, Package, Package> {
     match way {
         Way::Depends => p.depends().iter(),
         Way::Rdepends => p.rdepends().iter(),

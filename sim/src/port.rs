@@ -92,7 +92,7 @@ impl Port for ActorPort<'_> {
                         Site::Client(client) if world.clients[client].machine.availability().is_none() => {
                             Error::Unavailable("no connection".into())
                         }
-                        _ => Error::Timeout(None),
+                        _ => Error::Timeout,
                     });
                 }
                 world.listen(self.me, self.site, end);

@@ -6,10 +6,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tercel::collections::{Map, Vector};
+use tercel::collections::{Map, Table, Vector};
+use tercel::rpc::{Callback, Input, Output};
 use tercel::{
-    Callback, Called, Client, ClientConfig, Context, Error, Failure, Far, Freshness, Input, Isolation, List,
-    Obj, Object, Options, Output, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
+    Called, Client, ClientConfig, Context, Error, Failure, Far, Freshness, Isolation, List, Obj, Object,
+    Options, Record, Ref, Server, SharedMemory, Spaces, Text, Tx, interface, service,
 };
 
 #[derive(Object)]
@@ -182,12 +183,23 @@ impl Archive for Shelf {
     }
 }
 
+#[derive(Object)]
+#[table(key = id, index(event, cents), unique(code))]
+struct Seat {
+    id: u64,
+    event: u32,
+    cents: u32,
+    code: Text,
+    is_sold: bool,
+}
+
 /// The program.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-guide-{}", std::process::id()));
     objects(&dir)?;
     changed_class(&dir)?;
     registers(&dir)?;
+    tables(&dir)?;
     networked(&dir)?;
     several(&dir)?;
     over_a_socket(&dir)?;
@@ -301,6 +313,58 @@ fn rename(space: &Client, names: Map<Text, PersonOfToday>, from: &str, to: &str)
     })
 }
 
+fn tables(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let space = tercel::embedded(dir)?;
+    space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        for (id, cents) in [(1, 900), (2, 4_000), (3, 900)] {
+            seats.insert(tx, &Seat { id, event: 5, cents, code: format!("A{id}").into(), is_sold: false })?;
+        }
+        Ok(())
+    })?;
+
+    let cheap = space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        println!("seat A2 costs {}", seats.by(Seat::BY_CODE).get(tx, "A2")?.cents());
+        let by_price = seats.by(Seat::BY_EVENT_CENTS);
+        println!("{} are below 10", by_price.range(tx, (5, 0)..(5, 1_000)).count_keys()?);
+        let of_event = by_price.prefix(tx, (5,)).map(|seat| Ok(seat?.id()));
+        of_event.collect::<Result<Vec<_>, Error>>()
+    })?;
+    assert_eq!(cheap, [1, 3, 2]);
+
+    space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        let seat = seats.edit(tx, 2)?;
+        seat.set_is_sold(true)?;
+        seat.set_cents(4_500)?;
+        if let Err(Error::Taken(taken)) = seat.set_code("A1") {
+            println!("the {} {} is another's", taken.index, taken.key);
+        }
+        seats.remove(tx, 3).map(drop)
+    })?;
+
+    let page = space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        let page = seats.by(Seat::BY_EVENT_CENTS).prefix(tx, (5,)).page(1)?;
+        Ok(page.next.expect("there is one more").to_string())
+    })?;
+
+    let next = space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        let after = page.parse().expect("a page came with it");
+        let rest = seats.by(Seat::BY_EVENT_CENTS).prefix(tx, (5,)).after(&after).page(10)?;
+        Ok(rest.rows.iter().map(|seat| seat.id()).collect::<Vec<_>>())
+    })?;
+    assert_eq!(next, [2]);
+    space.run(|tx| {
+        let seats = Table::<Seat>::root(tx, "seats")?;
+        assert_eq!((seats.check(tx)?.len(), seats.get(tx, 2)?.code()?.as_ref()), (0, "A2"));
+        Ok(())
+    })?;
+    Ok(space.close()?)
+}
+
 fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder(dir).listen("127.0.0.1:0").methods(PersonOfToday::METHODS);
     let server = server.service(Desk::serve(FrontDesk::default())).service(Archive::serve(Shelf::default()));
@@ -322,7 +386,11 @@ fn over_a_socket(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>
     let socket = format!("unix:{}", dir.join("socket").display());
     let server = Server::builder(dir).listen(socket.as_str()).shared_memory(SharedMemory::SameUser);
     let server = server.start()?;
-    let config = ClientConfig { cache_bytes: 16 << 20, shared_memory: true, ..ClientConfig::default() };
+    let config = ClientConfig {
+        cache_bytes: 16 << 20,
+        shared_memory: SharedMemory::SameUser,
+        ..ClientConfig::default()
+    };
     let client = Client::connect_with(socket.as_str(), config)?;
     println!("messages go by {}", client.transport().ok_or("not connected")?);
 
@@ -350,7 +418,15 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
 
     // Whatever is cached, also while the server is gone.
     other.transaction().stale().run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
-    println!("{nickname} is Annie now");
+    let order = || {
+        client.once(("order 4711", "a nickname for Ann"), |tx| {
+            let person = tx.edit(ann)?;
+            person.set_nickname("Annika")?;
+            Ok(person.reference())
+        })
+    };
+    assert_eq!(order()?, order()?);
+    println!("{nickname} is Annie now, as of commit {}", block_on(self::nickname(client, ann, "Annie"))?);
     methods(client, ann)?;
     services(client, ann)?;
     streams(client)?;
@@ -359,12 +435,40 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     watched(client, other, ann)
 }
 
+async fn nickname(client: &Client, ann: Ref<PersonOfToday>, to: &str) -> Result<u64, Error> {
+    client
+        .run_async(|tx| {
+            let person = tx.edit(ann)?;
+            person.set_nickname(to)?;
+            Ok(tx.snapshot().0)
+        })
+        .await
+}
+
+/// Waits for a future on this thread, as a runtime would.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(end) => return end,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
 fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let (accounts, letters) =
         (tercel::embedded(dir.join("accounts"))?, tercel::embedded(dir.join("letters"))?);
     let spaces = Spaces::new().with("accounts", accounts).with("letters", letters);
 
-    let session = spaces.session()?;
+    let session = spaces.session();
     session
         .space("accounts")?
         .run(|tx| tx.set_root("ann", tx.create(&Note { text: "Ann lives in Ulm".into() })?))?;
@@ -373,7 +477,7 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         .space("letters")?
         .run(|tx| tx.set_root("to ann", tx.create(&Note { text: "Dear Ann".into() })?))?;
 
-    let reader = spaces.session()?;
+    let reader = spaces.session();
     let letter = |tx: &Tx<'_>| Ok(tx.get_root::<Note>("to ann")?.text()?.into_owned());
     println!("{}", reader.space("letters")?.read(letter)?);
     let account = |tx: &Tx<'_>| Ok(tx.get_root::<Note>("ann")?.text()?.into_owned());
@@ -395,7 +499,7 @@ fn several(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
 
     // What the session has seen, for another process or another session.
     let token = session.token()?.to_string();
-    spaces.session()?.absorb(&token.parse()?)?;
+    spaces.session().absorb(&token.parse()?)?;
 
     // As old as the caches are, also while servers are gone; never an effect without its cause all the same.
     reader.space("letters")?.with(Freshness::Stale).read(letter)?;
@@ -434,7 +538,7 @@ fn methods(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std::
     })?;
 
     match ann.clone().within(Duration::from_secs(1)).call_them("Ani") {
-        Err(Failure::Space(Error::Timeout(Some(op)))) => match client.resolve(*op)? {
+        Err(Failure::Space(Error::Unknown { op: Some(op), .. })) => match client.resolve(*op)? {
             Some(stamp) => println!("it was executed, as commit {stamp}"),
             None => println!("it was not executed, and never will be: it may be called again"),
         },
@@ -448,7 +552,9 @@ fn services(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std:
     println!("{} letters", desk.letters("Annie")?);
     match desk.clone().within(Duration::from_secs(1)).rename(ann, "Nan") {
         Ok(before) => println!("{before} were served before"),
-        Err(Failure::Space(Error::Unknown(why))) => println!("it may have been executed, once: {why}"),
+        Err(Failure::Space(Error::Unknown { op: None, what: why })) => {
+            println!("it may have been executed, once: {why}")
+        }
         Err(Failure::Space(Error::Failed(why))) => println!("it has begun, and failed: {why}"),
         Err(e) => println!("it was not executed: {e}"),
     }

@@ -86,7 +86,7 @@ pub fn run() -> Result<(), Box<dyn std::error::Error>> {
     Ok(std::fs::remove_dir_all(&dir)?)
 }
 
-/// An error that `main` returns is printed for programmers, as `Timeout(None)`; this prints its sentence.
+/// An error that `main` returns is printed for programmers, as `NotFound("ann")`; this prints its sentence.
 fn main() {
     if let Err(e) = run() {
         eprintln!("error: {e}");

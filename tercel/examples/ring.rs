@@ -65,7 +65,7 @@ impl Replica {
             if Instant::now() > end {
                 return Err(format!("member {} has waited {PATIENCE:?}; start the others", self.me).into());
             }
-            match self.ring.next(Duration::from_secs(1))? {
+            match self.ring.next_within(Duration::from_secs(1))? {
                 Some(Delivery::Message(it)) => message(&it.bytes).map_or(Ok(()), |it| self.apply(it))?,
                 Some(Delivery::Configuration(it)) => {
                     // Most others may have gone on without it, also if they are in the next configuration.
@@ -139,7 +139,7 @@ pub fn run(silence: Duration) -> Result<Vec<i64>> {
     Ok(counts)
 }
 
-/// An error that `main` returns is printed for programmers, as `Timeout(None)`; this prints its sentence.
+/// An error that `main` returns is printed for programmers, as `NotFound("ann")`; this prints its sentence.
 fn main() {
     if let Err(e) = run(Duration::from_millis(300)) {
         eprintln!("error: {e}");

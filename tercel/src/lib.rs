@@ -37,7 +37,8 @@
 //! # What a program holds
 //!
 //! ```
-//! use tercel::{Any, Bytes, Committed, Elements, Error, List, Obj, Object, Record, Ref, RefField, Refs, Text};
+//! use tercel::object::{Elements, RefField, Refs};
+//! use tercel::{Any, Bytes, Committed, Error, List, Obj, Object, Record, Ref, Text};
 //!
 //! #[derive(Object)]
 //! struct Part {
@@ -166,7 +167,8 @@
 //! | [`group`] | directories of the members of a group of servers |
 //! | [`ring`] | messages of many senders in one order |
 //! | [`collections`] | ordered maps and lists, as ordinary objects |
-//! | [`object`] | what derived code is made of |
+//! | [`object`] | views of objects, their fields and lists; what derived code is made of |
+//! | [`rpc`] | calls of methods and services |
 //! | [`tools`] | for tools that look at files, pages and frames; no promise of stability |
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -193,16 +195,19 @@ pub mod ring;
 mod server;
 mod serving;
 mod sharing;
+mod single;
 mod spaces;
 pub mod tools;
 mod transaction;
 
 pub use address::{Address, AddressError, Addresses};
 pub use client::{
-    Client, ClientConfig, ReadFrom, Stats, Transport, Watch, WatchBuilder, embedded, embedded_with,
+    Client, ClientBuilder, ClientConfig, ReadFrom, Stats, Transport, Watch, WatchBuilder, embedded,
+    embedded_with,
 };
 pub use disk::DiskError;
 pub use health::{Health, HealthState};
+pub use once::{OnceKey, once};
 pub use server::{
     Collecting, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Stopping,
     Warnings, group,
@@ -211,22 +216,26 @@ pub use sharing::SharedMemory;
 pub use spaces::Spaces;
 #[doc(inline)]
 pub use tercel_collections as collections;
+pub use tercel_collections::Key;
 pub use tercel_derive::{Object, Record, interface, service};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
 pub use tercel_engine::client::ClientStats;
-pub use tercel_engine::error::{Bound, Contended, FaultKind, ServerFault};
-pub use tercel_engine::object::{
-    Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
-};
-pub use tercel_engine::rpc::{
-    CallPolicy, Callback, Called, Context, Failure, Handle, Input, Methods, Output, Pending, Pipelined,
-    Service, ServiceHandle, Streaming,
-};
+pub use tercel_engine::error::{Bound, Contended, ErrorKind, FaultKind, ServerFault, Taken};
+pub use tercel_engine::object::{Obj, Object, Record};
+pub use tercel_engine::rpc::{Called, Context, Failure, Handle};
 pub use tercel_engine::server::SpaceWarning;
 pub use tercel_engine::spaces::{Cut, InSpace, Session};
 pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Options, Tx};
 pub use tercel_engine::{Error, object};
+
+/// Calls of methods and services: what handles give, and what implementations take.
+pub mod rpc {
+    pub use tercel_engine::rpc::{
+        CallPolicy, Callback, Called, Context, Failure, Handle, Input, Methods, Output, Pending, Pipelined,
+        Service, ServiceHandle, Streaming,
+    };
+}
 pub use tercel_events::Backend;
 pub use tercel_heap::{HacParams, Policy, Stats as CacheStats};
 pub use tercel_wire::far::{BadFar, Far};

@@ -1,120 +1,310 @@
-//! One question to a server, on a connection of its own and without a session: how it is, and its group.
+//! Exactly once: a result is kept under a key of its caller, in the transaction that made it.
+//!
+//! A client that does not know what became of a transaction sends the same again, under the same key, at any
+//! member, from any process. If the first one was committed, its result is found; if not, the body runs. Both
+//! the look and the result are part of the transaction, so two that come at once conflict, and one of them
+//! finds the other's result.
+//!
+//! Keys stand in three generations, of a day each: the present one, which is filled, and the two before. The
+//! oldest goes as a whole. Clocks that tell the date decide nothing: an hour has passed where a process has
+//! seen the space at the same hour all through it, so that a key is kept for 48 hours of use at least.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+use std::time::Instant;
 
+use sha2::{Digest as _, Sha256};
+use tercel_collections::Map;
+use tercel_derive::Object;
 use tercel_engine::Error;
-use tercel_engine::client::Servers;
-use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{self, Header};
-use tercel_wire::message::{FromClient, FromServer, Refusal, Refused};
+use tercel_engine::object::{Field, Obj, ValueReader, encode_value};
+use tercel_engine::txn::Tx;
+use tercel_lock::unpoison;
+use tercel_wire::record::{Bytes, Ref};
 
-use crate::address::{Address, Addresses};
-use crate::proving::{Prover, Unopened};
+use crate::client::Client;
 
-/// Why there is no answer.
-pub(crate) enum Unanswered {
-    /// The server cannot be reached, or does not answer as one.
-    Away(String),
-    Refused(Refused),
+/// The root that leads to the keys of a space.
+const ROOT: &str = "once.keys";
+/// Bytes of a key, at most.
+const KEY_BYTES_MAX: usize = 128;
+/// Bytes of a kept result, at most.
+const RESULT_BYTES_MAX: usize = 4 << 10;
+/// Hours for which a generation of keys is filled.
+const DAY_HOURS: u32 = 24;
+/// Spaces whose hour a process remembers. Of others their days last longer.
+const SPACES_MAX: usize = 64;
+
+/// The keys of a space.
+#[derive(Object)]
+#[object(name = "once.Keys", crate = "::tercel_engine")]
+struct Keys {
+    /// The number of the present day.
+    day: u64,
+    /// The hours of it that have passed.
+    hours: u32,
+    /// Goes into the digests of keys, so that nobody finds a key by trying.
+    salt: [u64; 2],
+    today: Map<[u8; 16], Kept>,
+    yesterday: Map<[u8; 16], Kept>,
+    before: Map<[u8; 16], Kept>,
 }
 
-impl From<Unanswered> for Error {
-    fn from(why: Unanswered) -> Error {
-        match why {
-            Unanswered::Refused(Refused { reason: Refusal::Denied, text, .. }) => Error::Denied(text),
-            Unanswered::Refused(Refused { text, .. }) | Unanswered::Away(text) => Error::Unavailable(text),
-        }
+/// A result.
+#[derive(Object)]
+#[object(name = "once.Kept", crate = "::tercel_engine")]
+struct Kept {
+    /// The digest of the request: a key stands for one.
+    request: [u8; 16],
+    result: Bytes,
+}
+
+/// A key under which a body has one effect and one result: 1 to 128 bytes that no other request has, such as
+/// a UUID or the number of an order; and the request itself, if the same key with another request is to be
+/// an error.
+///
+/// ```
+/// use tercel::OnceKey;
+///
+/// let plain: OnceKey = "order 4711".into();
+/// let with_request: OnceKey = ("order 4711", "two tickets for Friday").into();
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct OnceKey<'k> {
+    key: &'k [u8],
+    request: &'k [u8],
+}
+
+impl<'k> From<&'k str> for OnceKey<'k> {
+    fn from(key: &'k str) -> OnceKey<'k> {
+        OnceKey { key: key.as_bytes(), request: &[] }
     }
 }
 
-/// Asks the server at an address. `read` takes what it wants of the answer. With a secret, both ends prove
-/// before that they have it.
-pub(crate) fn ask<R>(
-    at: &Address,
-    prover: Option<&Prover>,
-    request: &FromClient<'_>,
-    within: Duration,
-    read: impl FnOnce(FromServer<'_>) -> Option<R>,
-) -> Result<R, Unanswered> {
-    let end = Instant::now() + within;
-    let away = |why: io::Error| Unanswered::Away(format!("{at} does not answer: {why}"));
-    let strange = || Unanswered::Away(format!("what answers at {at} is no server of this version"));
-    // A stream is a stream: what the socket is of makes no difference to a read.
-    let mut stream = UnixStream::from(at.connect(within).map_err(away)?);
-    if let Some(prover) = prover {
-        prover.open(&mut stream, None, within).map_err(|why| match why {
-            Unopened::Failed(why) => away(why),
-            Unopened::Refused(text) => {
-                Unanswered::Refused(Refused { reason: Refusal::Denied, text, servers: Vec::new() })
-            }
-        })?;
-    }
-    let (mut body, mut bytes) = (Vec::new(), Vec::new());
-    request.encode(&mut body);
-    frame::encode(Header::new(request.kind(), CALL), &body, &mut bytes);
-    stream.write_all(&bytes).map_err(away)?;
-    let (mut deframer, mut buffer) = (Deframer::default(), vec![0; 64 << 10]);
-    loop {
-        if let Some((header, body)) = deframer.next_frame().map_err(|_| strange())? {
-            return match FromServer::decode(header.kind, body) {
-                Ok(FromServer::Refused(refused)) => Err(Unanswered::Refused(refused)),
-                Ok(answer) if header.call == CALL => read(answer).ok_or_else(strange),
-                _ => Err(strange()),
-            };
-        }
-        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        stream.set_read_timeout(Some(left)).map_err(away)?;
-        match stream.read(&mut buffer) {
-            Ok(0) => return Err(away(io::ErrorKind::UnexpectedEof.into())),
-            Ok(n) => deframer.push(&buffer[..n]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(away(io::ErrorKind::TimedOut.into()));
-            }
-            Err(error) => return Err(away(error)),
-        }
+impl<'k> From<&'k [u8]> for OnceKey<'k> {
+    fn from(key: &'k [u8]) -> OnceKey<'k> {
+        OnceKey { key, request: &[] }
     }
 }
 
-/// Asks the leader of a group, found by any of these addresses, again and again until it does not say *later*
-/// or the time is over.
-pub(crate) fn ask_leader<R>(
-    servers: &Addresses,
-    prover: Option<&Prover>,
-    request: &FromClient<'_>,
-    within: Duration,
-    read: impl Fn(FromServer<'_>) -> Option<R>,
+impl<'k> From<(&'k str, &'k str)> for OnceKey<'k> {
+    fn from((key, request): (&'k str, &'k str)) -> OnceKey<'k> {
+        OnceKey { key: key.as_bytes(), request: request.as_bytes() }
+    }
+}
+
+impl<'k> From<(&'k [u8], &'k [u8])> for OnceKey<'k> {
+    fn from((key, request): (&'k [u8], &'k [u8])) -> OnceKey<'k> {
+        OnceKey { key, request }
+    }
+}
+
+impl Client {
+    /// Runs `body` in a transaction once, whoever sends it how often: if a transaction with this key was
+    /// committed in the last 48 hours, its result is given and nothing is done. Otherwise `body` runs as by
+    /// [`Client::run`], and its result is kept under the key by the same commit. [`once`] does the same in a
+    /// transaction of any other kind.
+    ///
+    /// ```
+    /// # #[derive(tercel::Object)]
+    /// # struct Purse { cents: u64 }
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-once-{}", std::process::id()));
+    /// # let space = tercel::embedded(&dir)?;
+    /// # let purse = space.run(|tx| tx.create(&Purse { cents: 100 }))?;
+    /// let pay = || {
+    ///     space.once("order 4711", |tx| {
+    ///         let left = tx.get(purse)?.cents() - 40;
+    ///         tx.edit(purse)?.set_cents(left)?;
+    ///         Ok(left)
+    ///     })
+    /// };
+    /// assert_eq!((pay()?, pay()?), (60, 60));
+    /// assert_eq!(space.run(|tx| Ok(tx.get(purse)?.cents()))?, 60);
+    /// # space.close()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::run`] and [`once`].
+    pub fn once<'k, R: Field>(
+        &self,
+        key: impl Into<OnceKey<'k>>,
+        mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let key = key.into();
+        self.run(|tx| once(tx, key, || body(tx)))
+    }
+
+    /// [`Client::once`] for a task, as safe to drop as [`Client::run_async`]: the same again finds what the
+    /// dropped one has done.
+    ///
+    /// # Errors
+    /// As [`Client::run_async`] and [`once`].
+    pub async fn once_async<'k, R: Field>(
+        &self,
+        key: impl Into<OnceKey<'k>>,
+        mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let key = key.into();
+        self.run_async(|tx| once(tx, key, || body(tx))).await
+    }
+}
+
+/// Gives the result that is kept under a key in the space of this transaction; if there is none, runs
+/// `body`, and keeps its result with what the transaction writes. In a transaction over several spaces
+/// `body` writes them all, and the key stands in one of them.
+///
+/// ```
+/// # #[derive(tercel::Object)]
+/// # struct Purse { cents: u64 }
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-once-tx-{}", std::process::id()));
+/// # let spaces = tercel::Spaces::new()
+/// #     .with("north", tercel::embedded(dir.join("north"))?)
+/// #     .with("south", tercel::embedded(dir.join("south"))?);
+/// # for name in ["north", "south"] {
+/// #     let client = spaces.client(name).expect("it is there");
+/// #     client.run(|tx| tx.set_root("purse", tx.create(&Purse { cents: 100 })?))?;
+/// # }
+/// let session = spaces.session();
+/// let move_money = || {
+///     session.run(|cut| {
+///         let (north, south) = (cut.space("north")?, cut.space("south")?);
+///         tercel::once(north, ("transfer 7", "40 cents to the south"), || {
+///             let (from, to) = (north.get_root::<Purse>("purse")?, south.get_root::<Purse>("purse")?);
+///             from.edit()?.set_cents(from.cents() - 40)?;
+///             to.edit()?.set_cents(to.cents() + 40)?;
+///             Ok(from.cents() - 40)
+///         })
+///     })
+/// };
+/// assert_eq!((move_money()?, move_money()?), (60, 60));
+/// # drop((session, spaces));
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The error of `body`, of which nothing is kept; `Invalid` if the key has no bytes or more than 128, or
+/// stands for another request; `Full` if the result has more than 4 KiB; and as reads and writes of the
+/// transaction.
+pub fn once<'k, R: Field>(
+    tx: &Tx<'_>,
+    key: impl Into<OnceKey<'k>>,
+    body: impl FnOnce() -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let end = Instant::now() + within;
-    let mut known = Servers::new(servers.iter().map(Address::to_string).collect(), CALL);
-    let mut failed = None;
-    loop {
-        let (at, pause_us) = known.try_next();
-        let pause = Duration::from_micros(pause_us);
-        if let Some(failed) = failed.take_if(|_| Instant::now() + pause >= end) {
-            return Err(Error::from(failed));
+    let OnceKey { key, request } = key.into();
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let text = format!("a key has 1 to {KEY_BYTES_MAX} bytes, and this one {}", key.len());
+        return Err(Error::Invalid(text));
+    }
+    let at = match tx.get_root_ref::<Keys>(ROOT)? {
+        Some(at) => at,
+        None => begin(tx)?,
+    };
+    let keys = tx.get(at)?;
+    let request = digest(&[request]);
+    let name = digest(&[&keys.salt().map(u64::to_le_bytes).concat(), key]);
+    for day in [keys.today(), keys.yesterday(), keys.before()] {
+        if let Some(kept) = day.find(tx, name)? {
+            if kept.request() != request {
+                let text = "this key stands for another request: take a new key for a new request";
+                return Err(Error::Invalid(text.into()));
+            }
+            return ValueReader::default().read(tx, &kept.result()?);
         }
-        std::thread::sleep(pause);
-        // One that a server told of may be none.
-        let Ok(address) = at.parse() else { continue };
-        match ask(&address, prover, request, ONE.max(within / 4), &read) {
-            Err(Unanswered::Refused(refused)) => match refused.reason {
-                Refusal::NotLeader | Refusal::Unavailable => {
-                    known.sent_on(refused.servers.clone());
-                    failed = Some(Unanswered::Refused(refused));
-                }
-                _ => return Err(Unanswered::Refused(refused).into()),
-            },
-            Err(away) => _ = failed.get_or_insert(away),
-            Ok(answer) => return Ok(answer),
+    }
+    let today = turn(tx, at, &keys)?;
+    let value = body()?;
+    let result = encode_value(&value, RESULT_BYTES_MAX)?;
+    let kept = tx.create(&Kept { request, result: result.as_slice().into() })?;
+    today.insert(tx, name, kept)?;
+    Ok(value)
+}
+
+/// The map of the present day, which is another one if the last is over.
+fn turn(tx: &Tx<'_>, at: Ref<Keys>, keys: &Obj<'_, Keys>) -> Result<Map<[u8; 16], Kept>, Error> {
+    let (day, salt) = (keys.day(), keys.salt());
+    let passed = HOURS.passed(salt, (day, keys.hours()), Instant::now());
+    let hours = keys.hours().saturating_add(passed);
+    if hours < DAY_HOURS {
+        if passed > 0 {
+            tx.edit(at)?.set_hours(hours)?;
         }
+        return Ok(keys.today());
+    }
+    let (today, yesterday, before) = (Map::create(tx)?, keys.today(), keys.yesterday());
+    tx.replace(at, &Keys { day: day + 1, hours: 0, salt, today, yesterday, before })?;
+    Ok(today)
+}
+
+fn begin(tx: &Tx<'_>) -> Result<Ref<Keys>, Error> {
+    let mut salt = [[0; 8]; 2];
+    for half in &mut salt {
+        rustix::rand::getrandom(&mut half[..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| Error::Unavailable(format!("the system gives no randomness: {e}")))?;
+    }
+    let [today, yesterday, before] = [Map::create(tx)?, Map::create(tx)?, Map::create(tx)?];
+    let salt = salt.map(u64::from_le_bytes);
+    let at = tx.create(&Keys { day: 0, hours: 0, salt, today, yesterday, before })?;
+    tx.set_root(ROOT, at)?;
+    Ok(at)
+}
+
+/// The first half of SHA-256, over parts and their lengths.
+fn digest(parts: &[&[u8]]) -> [u8; 16] {
+    let mut sha = Sha256::new();
+    for part in parts {
+        sha.update((part.len() as u64).to_le_bytes());
+        sha.update(part);
+    }
+    let mut half = [0; 16];
+    half.copy_from_slice(&sha.finalize()[..16]);
+    half
+}
+
+/// The hours at which this process has seen spaces.
+static HOURS: LazyLock<Hours> = LazyLock::new(Hours::default);
+
+/// By the salt of a space's keys: the hour of a day that was seen last, and when it was first.
+#[derive(Default)]
+struct Hours(Mutex<HashMap<[u64; 2], ((u64, u32), Instant)>>);
+
+impl Hours {
+    /// The whole hours for which this process knows that the space was at this hour of this day.
+    fn passed(&self, space: [u64; 2], hour: (u64, u32), now: Instant) -> u32 {
+        let mut seen = unpoison(self.0.lock());
+        if seen.len() >= SPACES_MAX && !seen.contains_key(&space) {
+            return 0;
+        }
+        let known = seen.entry(space).or_insert((hour, now));
+        if known.0 != hour {
+            *known = (hour, now);
+        }
+        (now.saturating_duration_since(known.1).as_secs() / 3_600) as u32
     }
 }
 
-/// The longest wait for one server while there are others.
-const ONE: Duration = Duration::from_millis(500);
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-/// The number of the one question of a connection.
-const CALL: u64 = 1;
+    use super::*;
+
+    #[test]
+    fn hour_passes_where_it_is_seen_through() {
+        let (hours, begun) = (Hours::default(), Instant::now());
+        let at = |minutes: u64| begun + Duration::from_secs(60 * minutes);
+        assert_eq!(hours.passed([1, 1], (0, 0), at(0)), 0);
+        assert_eq!(hours.passed([1, 1], (0, 0), at(59)), 0);
+        assert_eq!(hours.passed([1, 1], (0, 0), at(61)), 1);
+        // Another process has counted it, so it begins anew.
+        assert_eq!(hours.passed([1, 1], (0, 1), at(62)), 0);
+        assert_eq!(hours.passed([1, 1], (0, 1), at(121)), 0);
+        assert_eq!(hours.passed([1, 1], (0, 1), at(62 + 180)), 3);
+        for space in 2..=SPACES_MAX as u64 + 5 {
+            assert_eq!(hours.passed([space, 0], (0, 0), at(0)), 0);
+        }
+        assert_eq!(unpoison(hours.0.lock()).len(), SPACES_MAX);
+    }
+}

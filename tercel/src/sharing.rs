@@ -1,19 +1,19 @@
 //! The users between which memory is shared. Both ends ask the kernel for the user at the other end before
 //! they share anything.
 
-/// The clients that may reach a server through shared memory.
+/// The peers to share memory with: of a server its clients, of a client its servers.
 ///
 /// The server copies arrivals before it judges them. A client can thus do no more by writing into the memory
 /// than by sending other bytes. Only a procedure that takes [`LentBytes`](crate::LentBytes) reads where its
 /// caller wrote, and only for clients of the server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SharedMemory {
-    /// None: they take the socket.
+    /// None: all go by the socket.
     Off,
-    /// The clients of the server's own user.
+    /// Those of the own user; for a client those of the superuser, too.
     #[default]
     SameUser,
-    /// All that can reach the socket.
+    /// All that meet at the socket.
     AnyUser,
 }
 

@@ -28,7 +28,7 @@ use crate::disk::dir::{DataDir, NewSpace};
 use crate::disk::log::LogConfig;
 use crate::disk::pages::RedbPages;
 use crate::server::links::step;
-use crate::{Client, Error};
+use crate::{Client, ClientConfig, Error, ServerConfig};
 
 #[doc(hidden)]
 pub use tercel_engine as engine;
@@ -72,6 +72,15 @@ pub mod disk {
 /// `Unavailable`, `Timeout`.
 pub fn classes(client: &Client) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
     client.ask(|machine| machine.all_classes())
+}
+
+/// Opens a data directory in this process with a cache whose own tables do not count against its bytes, for
+/// comparisons of policies.
+///
+/// # Errors
+/// As [`embedded_with`](crate::embedded_with).
+pub fn embedded_uncharged(server: ServerConfig, client: ClientConfig) -> Result<Client, Error> {
+    crate::client::embedded_uncharged(server, client)
 }
 
 /// The interfaces whose methods the server runs.

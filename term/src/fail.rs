@@ -120,7 +120,7 @@ impl From<tercel::Error> for Failure {
             tercel::Error::PlaceLost(_) => {
                 Some("the server did not hear of this client for too long: run the same command again")
             }
-            tercel::Error::Timeout(_) => {
+            tercel::Error::Timeout | tercel::Error::Unknown { .. } => {
                 Some("the server is slow or gone: `tercel stat` tells whether it is there")
             }
             tercel::Error::Corrupt(_) => Some("stop the server and run `tercel check --data DIR`"),

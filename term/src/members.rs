@@ -330,7 +330,7 @@ fn patiently<T>(mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Failure>
     let end = Instant::now() + REPLACED_MAX;
     loop {
         match ask() {
-            Err(Error::Unavailable(_) | Error::Timeout(_)) if Instant::now() < end => {
+            Err(Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. }) if Instant::now() < end => {
                 std::thread::sleep(ASK_EVERY);
             }
             answer => return Ok(answer?),

@@ -51,7 +51,7 @@ impl Port for Thread<'_> {
         }
         match self.world.lock().clients[self.client].availability() {
             None => Err(Error::Unavailable("no connection".into())),
-            _ => Err(Error::Timeout(None)),
+            _ => Err(Error::Timeout),
         }
     }
 
@@ -125,7 +125,7 @@ impl Port for Indoors<'_> {
             }
             self.world.wait();
         }
-        Err(Error::Timeout(None))
+        Err(Error::Timeout)
     }
 
     fn back_off(&self, _: u64) {

@@ -66,6 +66,12 @@ impl Seen {
     }
 }
 
+impl From<Token> for Vector {
+    fn from(token: Token) -> Vector {
+        Vector::of(token)
+    }
+}
+
 impl Vector {
     /// One of a single state.
     pub fn of(token: Token) -> Vector {

@@ -218,8 +218,11 @@ impl Ends {
     }
 
     fn config(&self, place: Place) -> ClientConfig {
-        let shared_memory = place.road == Transport::SharedMemory;
-        ClientConfig { shared_memory, spin: spin(place.spin()), ..ClientConfig::default() }
+        let servers = match place.road {
+            Transport::SharedMemory => tercel::SharedMemory::SameUser,
+            _ => tercel::SharedMemory::Off,
+        };
+        ClientConfig { shared_memory: servers, spin: spin(place.spin()), ..ClientConfig::default() }
     }
 
     fn client(&self, place: Place) -> Result<Client, String> {

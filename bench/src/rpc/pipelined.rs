@@ -28,11 +28,11 @@ pub fn row(options: &Options, client: &Client, place: Place) -> Result<Row, Stri
         let mut under_way = VecDeque::with_capacity(UNDER_WAY);
         for _ in 0..CALLS {
             if under_way.len() == UNDER_WAY {
-                under_way.pop_front().map_or(Ok(()), tercel::Pending::wait).map_err(failed)?;
+                under_way.pop_front().map_or(Ok(()), tercel::rpc::Pending::wait).map_err(failed)?;
             }
             under_way.push_back(calls.null().map_err(failed)?);
         }
-        under_way.into_iter().try_for_each(tercel::Pending::wait).map_err(failed)?;
+        under_way.into_iter().try_for_each(tercel::rpc::Pending::wait).map_err(failed)?;
         Ok::<_, String>(rate(begun, CALLS))
     };
     let pairs = alternate(rounds(options), one_by_one, together)?;

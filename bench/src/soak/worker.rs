@@ -117,7 +117,7 @@ impl<'a> Worker<'a> {
             }
             thread::sleep(PAUSE);
         }
-        Err(Error::Timeout(None))
+        Err(Error::Timeout)
     }
 
     fn stopped(&self) -> bool {
@@ -129,7 +129,7 @@ impl<'a> Worker<'a> {
         while !self.stopped() {
             match Client::connect_with(target.clone(), config.clone()) {
                 Ok(client) => return Some(client),
-                Err(Error::Unavailable(_) | Error::Timeout(_)) => thread::sleep(PAUSE),
+                Err(Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. }) => thread::sleep(PAUSE),
                 Err(e) => {
                     self.record.errors.push(format!("client {} could not connect: {e}", self.number));
                     return None;
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
         });
         let (outcome, op, end) = match answer {
             Ok(commit) => (Outcome::Committed(commit.stamp.0), commit.op, End::Done),
-            Err(Error::Timeout(Some(op))) => match self.resolve(client, *op) {
+            Err(Error::Unknown { op: Some(op), .. }) => match self.resolve(client, *op) {
                 Some(Some(stamp)) => (Outcome::Committed(stamp), Some(*op), End::Done),
                 Some(None) => (Outcome::Aborted, Some(*op), End::Again),
                 None => (Outcome::Unknown, Some(*op), End::GivenUp),
@@ -203,7 +203,7 @@ impl<'a> Worker<'a> {
                 thread::sleep(PAUSE);
                 (Outcome::Aborted, None, End::Again)
             }
-            Err(Error::Unavailable(_) | Error::Timeout(None)) => {
+            Err(Error::Unavailable(_) | Error::Timeout) => {
                 self.record.unavailable += 1;
                 thread::sleep(PAUSE);
                 (Outcome::Aborted, None, End::Again)

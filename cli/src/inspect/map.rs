@@ -4,8 +4,10 @@
 //! be newer.
 
 use serde_json::{Value, json};
+use tercel::collections::key::shape_name;
+use tercel::collections::map::{RawEntries, RawValue};
 use tercel::collections::{Key, Map, MapNode};
-use tercel::tools::wire::layout::{Layout, Shape};
+use tercel::tools::wire::layout::{Layout, Shape, Var};
 use tercel::tools::wire::record::Class;
 use tercel::{Any, Bytes, Client, Error, Isolation, Oref, Ref, Text};
 use tercel_gateway::json::{record, reference};
@@ -21,19 +23,28 @@ const COUNTED_MAX: usize = 100_000;
 /// As many characters of a value as a line shows; `--json` has all of it.
 const VALUE_CHARS_MAX: usize = 120;
 
+/// The value of an entry.
+enum Named {
+    Object(Ref<Any>),
+    /// A value that stands in the map, or nothing, in a set.
+    Shown(Value),
+}
+
 /// The first entries of a map, and how many more there are. `is_more` says that the count was given up.
 struct Page {
-    entries: Vec<(Value, Ref<Any>)>,
+    entries: Vec<(Value, Named)>,
     left_out: usize,
     is_more: bool,
 }
 
 /// The type of a map's keys, by the number in its nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Keys {
     Texts,
     ByteStrings,
     Numbers,
+    /// Others, or of a map with values or a set: shown as a program writes them, and looked for by none.
+    Others(String),
 }
 
 /// Says whether the class is that of a map's nodes.
@@ -51,23 +62,24 @@ pub fn show(
 ) -> Result<(), Failure> {
     let keys = Keys::of(oref, layout, body)?;
     if let Some(key) = &args.key {
-        return entry(client, oref, keys, key, args);
+        return entry(client, oref, &keys, key, args);
     }
     let limit = args.limit.map_or(SHOWN, |limit| limit as usize);
-    let page = match keys {
+    let page = match &keys {
+        Keys::Others(_) => first_raw(client, oref, limit),
         Keys::Texts => first(client, Map::<Text, Any>::open(Ref::new(oref)), limit, |k| json!(k.0)),
         Keys::ByteStrings => {
             first(client, Map::<Bytes, Any>::open(Ref::new(oref)), limit, |k| json!(hex(&k.0)))
         }
         Keys::Numbers => first(client, Map::<u64, Any>::open(Ref::new(oref)), limit, |k| json!(k)),
     }?;
-    if args.json { as_json(client, oref, keys, page) } else { as_lines(client, oref, keys, page) }
+    if args.json { as_json(client, oref, &keys, page) } else { as_lines(client, oref, &keys, page) }
 }
 
-fn as_json(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), Failure> {
+fn as_json(client: &Client, oref: Oref, keys: &Keys, page: Page) -> Result<(), Failure> {
     let mut entries = Vec::with_capacity(page.entries.len());
     for (key, value) in page.entries {
-        entries.push(json!({ "key": key, "value": self::value(client, value)? }));
+        entries.push(json!({ "key": key, "value": self::value(client, &value)? }));
     }
     let more = if page.is_more { "more_than" } else { "more" };
     let out = json!({
@@ -81,7 +93,7 @@ fn as_json(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), Fa
     Ok(())
 }
 
-fn as_lines(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), Failure> {
+fn as_lines(client: &Client, oref: Oref, keys: &Keys, page: Page) -> Result<(), Failure> {
     let all = page.entries.len() + page.left_out;
     let more = if page.is_more { "more than " } else { "" };
     tell!(
@@ -90,11 +102,16 @@ fn as_lines(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), F
         keys.name()
     );
     for (key, value) in page.entries {
-        let value = self::value(client, value)?;
+        let value = self::value(client, &value)?;
         let part = |name| value.get(name).and_then(Value::as_str).unwrap_or_default();
+        let key = match (keys, key.as_str()) {
+            (Keys::Others(_), Some(shown)) => shown.to_owned(),
+            _ => key.to_string(),
+        };
         let rest = value.get("fields").map(Value::to_string).unwrap_or_else(|| part("error").to_owned());
         match value.is_null() {
             true => say!("{key}  null"),
+            false if value.is_string() => say!("{key}  {}", cut(value.as_str().unwrap_or_default())),
             false => say!("{key}  {} {} {}", part("ref"), part("class"), cut(&rest)),
         }
     }
@@ -105,7 +122,7 @@ fn as_lines(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), F
 }
 
 /// Prints the entry of one key.
-fn entry(client: &Client, oref: Oref, keys: Keys, key: &str, args: &args::Inspect) -> Result<(), Failure> {
+fn entry(client: &Client, oref: Oref, keys: &Keys, key: &str, args: &args::Inspect) -> Result<(), Failure> {
     let bad = |wanted: &str| Failure::new(format!("the key `{key}` is not {wanted}")).code(2);
     let (key, found) = match keys {
         Keys::Texts => (json!(key), find::<Text>(client, oref, key)?),
@@ -114,6 +131,10 @@ fn entry(client: &Client, oref: Oref, keys: Keys, key: &str, args: &args::Inspec
                 bad("a byte string in hexadecimal").next("give two digits a byte, such as --key 00ff")
             })?;
             (json!(hex(&bytes)), find::<Bytes>(client, oref, &bytes)?)
+        }
+        Keys::Others(types) => {
+            let failure = Failure::new(format!("keys of {types} cannot be given on a command line")).code(2);
+            return Err(failure.next("leave --key out, and give --limit N for more entries"));
         }
         Keys::Numbers => {
             let number = key.parse().map_err(|_| {
@@ -128,7 +149,7 @@ fn entry(client: &Client, oref: Oref, keys: Keys, key: &str, args: &args::Inspec
         return Err(failure
             .next(format!("`tercel inspect {what}{space}` shows its first keys; --limit N shows more")));
     };
-    let out = json!({ "key": key, "value": value(client, found)? });
+    let out = json!({ "key": key, "value": value(client, &Named::Object(found))? });
     say!("{}", serde_json::to_string_pretty(&out).unwrap_or_default());
     Ok(())
 }
@@ -149,7 +170,31 @@ fn first<K: Key>(
         for entry in map.iter(tx) {
             let (key, value) = entry?;
             if page.entries.len() < limit {
-                page.entries.push((shown(&key), value));
+                page.entries.push((shown(&key), Named::Object(value)));
+            } else if page.left_out < COUNTED_MAX {
+                page.left_out += 1;
+            } else {
+                page.is_more = true;
+                break;
+            }
+        }
+        Ok(page)
+    })
+}
+
+/// The first entries of a map without its types.
+fn first_raw(client: &Client, top: Oref, limit: usize) -> Result<Page, Error> {
+    client.transaction().isolation(Isolation::Snapshot).run(|tx| {
+        let mut page = Page { entries: Vec::new(), left_out: 0, is_more: false };
+        for entry in RawEntries::new(tx, Ref::new(top))? {
+            let (key, value) = entry?;
+            if page.entries.len() < limit {
+                let value = match value {
+                    RawValue::Reference(r) => Named::Object(r),
+                    RawValue::Value(bytes) => Named::Shown(json!(hex(&bytes))),
+                    RawValue::Nothing => Named::Shown(Value::Null),
+                };
+                page.entries.push((json!(key), value));
             } else if page.left_out < COUNTED_MAX {
                 page.left_out += 1;
             } else {
@@ -163,7 +208,11 @@ fn first<K: Key>(
 
 /// The object that an entry names, through the catalogue. An object that cannot be read is shown as its
 /// reference and the reason.
-fn value(client: &Client, value: Ref<Any>) -> Result<Value, Error> {
+fn value(client: &Client, named: &Named) -> Result<Value, Error> {
+    let value = match named {
+        Named::Object(value) => value,
+        Named::Shown(value) => return Ok(value.clone()),
+    };
     if value.is_null() {
         return Ok(Value::Null);
     }
@@ -200,10 +249,11 @@ pub fn is_none(oref: Oref, layout: &Layout, body: &[u8]) -> Failure {
 
 impl Keys {
     fn of(oref: Oref, layout: &Layout, body: &[u8]) -> Result<Keys, Failure> {
-        match layout.field("kind").and_then(|field| body.get(field.at)) {
-            Some(1) => Ok(Keys::Texts),
-            Some(2) => Ok(Keys::ByteStrings),
-            Some(3) => Ok(Keys::Numbers),
+        match shape(layout, body) {
+            Some([1]) => Ok(Keys::Texts),
+            Some([2]) => Ok(Keys::ByteStrings),
+            Some([3]) => Ok(Keys::Numbers),
+            Some(shape) if let Some(types) = shape_name(shape) => Ok(Keys::Others(types)),
             _ => Err(Failure::new(format!(
                 "the map {oref} has keys of a type that this version does not know"
             ))
@@ -211,12 +261,21 @@ impl Keys {
         }
     }
 
-    fn name(self) -> &'static str {
+    fn name(&self) -> &str {
         match self {
+            Keys::Others(types) => types,
             Keys::Texts => "texts",
             Keys::ByteStrings => "byte strings",
             Keys::Numbers => "numbers",
         }
+    }
+}
+
+/// The description of its keys that a node carries.
+fn shape<'a>(layout: &Layout, body: &'a [u8]) -> Option<&'a [u8]> {
+    match tercel::tools::wire::layout::var(body, layout.field("shape")?.at) {
+        Var::Here { at, len } => body.get(at..at + len),
+        Var::None | Var::Spilled { .. } => None,
     }
 }
 

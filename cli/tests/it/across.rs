@@ -34,7 +34,7 @@ struct Purse {
 fn pay(at: &str) {
     let (from, to) = at.rsplit_once(',').unwrap();
     let spaces = Spaces::connect([("from", from), ("to", to)]).unwrap();
-    let paid = spaces.session().unwrap().run(|cut| {
+    let paid = spaces.session().run(|cut| {
         let purse = cut.space("from")?.get_root::<Purse>("purse")?;
         purse.edit()?.set_cents(purse.cents() - 10)?;
         let purse = cut.space("to")?.get_root::<Purse>("purse")?;

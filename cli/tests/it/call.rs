@@ -1,8 +1,9 @@
 //! Methods and procedures, called by what the server says of them.
 
 use serde_json::{Value, json};
+use tercel::rpc::Output;
 use tercel::{
-    Bytes, Called, Client, Context, List, Obj, Object, Output, Record, Ref, Server, Text, interface, service,
+    Bytes, Called, Client, Context, List, Obj, Object, Record, Ref, Server, Text, interface, service,
 };
 use tercel_packages::model::Mark;
 

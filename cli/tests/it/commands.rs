@@ -162,6 +162,9 @@ fn keys_of_a_map_are_read_by_their_type() {
             let bytes = Map::<Bytes, Any>::create(tx)?;
             bytes.insert(tx, &[0, 255], numbers.reference().cast())?;
             tx.set_root("bytes", bytes.reference())?;
+            let pairs = Map::<(tercel::Text, i16), u32>::create(tx)?;
+            pairs.insert(tx, ("a", -7), 258)?;
+            tx.set_root("pairs", pairs.reference())?;
             tx.set_root("numbers", numbers.reference())
         })
         .unwrap();
@@ -174,6 +177,12 @@ fn keys_of_a_map_are_read_by_their_type() {
     assert_eq!(json(&["numbers", "--key", "299000"])["value"], serde_json::Value::Null);
     assert_eq!(json(&["bytes", "--json"])["entries"][0]["key"], "00ff");
     assert_eq!(json(&["bytes", "--key", "00FF"])["value"]["class"], "collections.MapNode");
+
+    assert_eq!(out(&ask(&["pairs"])), "(\"a\", -7)  02010000\n");
+    let pairs = json(&["pairs", "--json"]);
+    assert_eq!(pairs["keys"], "(text, i16) with values of u32");
+    assert_eq!(pairs["entries"][0], serde_json::json!({ "key": "(\"a\", -7)", "value": "02010000" }));
+    assert!(err(&ask(&["pairs", "--key", "a"])).contains("cannot be given on a command line"));
 
     for (map, key, wanted) in
         [("numbers", "lib", "not a number"), ("numbers", "-1", "not a number"), ("bytes", "f", "hexadecimal")]

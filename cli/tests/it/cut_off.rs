@@ -203,7 +203,7 @@ impl Seen {
 /// Writes objects of its own, and then reads causally without a pause.
 fn reads_on(course: &Course, places: &[Place; 2], reader: usize) {
     let spaces = near(places);
-    let session = spaces.session().unwrap();
+    let session = spaces.session();
     let (mut seen, root) = (Seen::default(), own(reader));
     for n in 1..=OWN {
         for space in SPACES {
@@ -227,7 +227,9 @@ fn reads_on(course: &Course, places: &[Place; 2], reader: usize) {
             }
             Ok(()) => course.shown[reader].store(seen.0[0].min(seen.0[1]), Ordering::SeqCst),
             // Both copies have what the session has seen, until one goes on without the other.
-            Err(Error::Unavailable(_) | Error::Timeout(_)) if !is_same || cut != [true; 2] => {
+            Err(Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. })
+                if !is_same || cut != [true; 2] =>
+            {
                 let lacked = is_same && cut == [true, false] && seen.0[1] > seen.0[0];
                 course.lacked[reader].fetch_add(u64::from(lacked), Ordering::SeqCst);
             }
@@ -257,7 +259,7 @@ fn looks(session: &Session<'_>, seen: &mut Seen, own: &str) -> Result<(), Error>
 /// Goes on with a token in a process that has nothing in its caches yet, at the copies too.
 fn moves(places: &[Place; 2], token: &str, seen: &mut Seen, own: &str) {
     let spaces = near(places);
-    let session = spaces.session().unwrap();
+    let session = spaces.session();
     session.absorb(&token.parse().unwrap()).unwrap();
     looks(&session, seen, own).unwrap();
 }
@@ -265,7 +267,7 @@ fn moves(places: &[Place; 2], token: &str, seen: &mut Seen, own: &str) {
 /// Asks for what a copy that is cut off cannot know.
 fn asks_too_much(course: &Course, places: &[Place; 2]) {
     let spaces = near(places);
-    let session = spaces.session().unwrap();
+    let session = spaces.session();
     let mut seen = Seen::default();
     let bounded = |ms| Options::from(Freshness::Bounded(Duration::from_millis(ms)));
     let timeout = Some(Duration::from_millis(500));
@@ -285,7 +287,7 @@ fn asks_too_much(course: &Course, places: &[Place; 2]) {
                     let is_cut = was_cut && course.cut()[space];
                     assert!(may_know || !is_cut, "who told kind {kind} of {count} of {least} in {took:?}?");
                 }
-                Err(Error::Unavailable(_) | Error::Timeout(_)) => {
+                Err(Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. }) => {
                     assert!(took < FAILS_WITHIN, "it fails after {took:?}");
                     course.refused[kind].fetch_add(u64::from(was_cut), Ordering::SeqCst);
                 }
@@ -336,7 +338,7 @@ fn run(hosts: &Hosts) {
     let mut groups = [0, 1].map(|space| Group::start(hosts, dir.path(), space));
     let places = groups.each_ref().map(|group| group.place.clone());
     let spaces = connect(&places, false);
-    let session = spaces.session().unwrap();
+    let session = spaces.session();
     make(&session);
     let course = &Course::default();
     thread::scope(|scope| {
@@ -350,7 +352,7 @@ fn run(hosts: &Hosts) {
         scope.spawn(move || on_host(&|| asks_too_much(course, places)));
         rounds(&session, course, |_| is_each(&course.shown, 1));
         // The copies have both, else the one that has an effect could have it without its cause for as long.
-        has_all(&near(places).session().unwrap(), course);
+        has_all(&near(places).session(), course);
         course.cut_off(hosts, &[0, 1], || {
             let begun = Instant::now();
             for group in &mut groups {

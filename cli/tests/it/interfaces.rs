@@ -1,9 +1,7 @@
 //! The methods of a server, shown.
 
-use tercel::{
-    Callback, Called, Context, Input, List, Obj, Object, Output, Record, Ref, Server, Text, interface,
-    service,
-};
+use tercel::rpc::{Callback, Input, Output};
+use tercel::{Called, Context, List, Obj, Object, Record, Ref, Server, Text, interface, service};
 
 use crate::common::{err, out, tercel};
 

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tercel::{Called, Client, Context, Error, Failure, HealthState, Input, Server, service};
+use tercel::rpc::Input;
+use tercel::{Called, Client, Context, Error, Failure, HealthState, Server, service};
 use tercel_term::stop::Signals;
 
 use crate::common::until;
@@ -143,7 +144,7 @@ fn break_off(drain: Duration, signals: usize) -> String {
         office.signal("-TERM");
     }
     let (said, broken) = (office.ended(), held.finish());
-    assert!(matches!(broken, Err(Failure::Space(Error::Unknown(_)))), "{broken:?}");
+    assert!(matches!(broken, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{broken:?}");
     assert!(said.contains("calls that are under way are broken off"), "{said}");
     said
 }

@@ -5,8 +5,9 @@
 
 use tercel_engine::Error;
 use tercel_engine::txn::Tx;
-use tercel_wire::record::{Any, Ref};
+use tercel_wire::record::Ref;
 
+use super::items::{Item, Kind};
 use super::node::{Draft, HEIGHT_MAX, MapNode, Node};
 use crate::NODE_BYTES_MAX;
 
@@ -19,31 +20,33 @@ const JOINED_BYTES_MAX: usize = NODE_BYTES_MAX / 4 * 3;
 /// The nodes from the top to a leaf.
 struct Path<'t> {
     tx: &'t Tx<'t>,
-    kind: u8,
+    kind: &'static Kind,
     /// Inner nodes, each with the number of the child that was taken.
     above: Vec<(Node<'t>, usize)>,
     leaf: Node<'t>,
-    /// Set if the leaf is the last one of the map.
-    is_last: bool,
+    /// The key that parts the leaf from the next one; none if it is the last one of the map.
+    fence: Option<Vec<u8>>,
 }
 
 impl<'t> Path<'t> {
-    fn down(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: u8, key: &[u8]) -> Result<Path<'t>, Error> {
+    fn down(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: &'static Kind, key: &[u8]) -> Result<Path<'t>, Error> {
         let mut node = Node::top(tx, top, kind)?;
         let mut above = Vec::new();
-        let mut is_last = true;
+        let mut fence = None;
         while !node.is_leaf() {
             if above.len() == HEIGHT_MAX {
                 return Err(node.damaged());
             }
             let keys = node.sorted()?;
             let i = keys.at_most(key)?;
-            is_last &= i == keys.len();
-            let child = node.child(i)?;
+            if i < keys.len() {
+                fence = Some(keys.get(i)?.to_vec());
+            }
+            let child = node.child(i, kind)?;
             above.push((node, i));
             node = child;
         }
-        Ok(Path { tx, kind, above, leaf: node, is_last })
+        Ok(Path { tx, kind, above, leaf: node, fence })
     }
 
     /// Stores a changed leaf, splitting as far up as needed.
@@ -51,26 +54,26 @@ impl<'t> Path<'t> {
         let (tx, kind) = (self.tx, self.kind);
         let mut at = self.leaf.reference();
         let mut draft = leaf;
-        while !draft.fits() {
-            let (separator, right) = draft.split(is_growing_end);
-            let right = right.make(tx, kind)?;
-            match self.above.pop() {
-                Some((parent, i)) => {
-                    draft.store(tx, kind, at)?;
-                    draft = Draft::copy(&parent)?;
-                    draft.keys.insert(i, &separator);
-                    draft.items.insert(i + 1, right.cast());
-                    at = parent.reference();
-                }
-                // The top keeps its place, so its left half moves down as the right one did.
-                None => {
-                    let mut top = Draft::above(draft.make(tx, kind)?);
-                    top.push(&separator, right.cast());
-                    draft = top;
-                }
+        loop {
+            let parts = draft.split(is_growing_end);
+            if parts.is_empty() {
+                return draft.store(tx, at);
             }
+            let (mut above, from, place) = match self.above.pop() {
+                Some((parent, i)) => {
+                    draft.store(tx, at)?;
+                    (Draft::copy(&parent, kind)?, i, parent.reference())
+                }
+                // The top keeps its place, so its first part moves down as the others do.
+                None => (Draft::above(kind, draft.make(tx)?), 0, at),
+            };
+            for (n, (separator, right)) in parts.into_iter().enumerate() {
+                let right = right.make(tx)?;
+                above.keys.insert(from + n, &separator);
+                above.items.insert(from + n + 1, &Item::Reference(right.cast()));
+            }
+            (draft, at) = (above, place);
         }
-        draft.store(tx, kind, at)
     }
 
     /// Stores a changed leaf, joining as far up as possible.
@@ -80,34 +83,34 @@ impl<'t> Path<'t> {
         let mut draft = leaf;
         while let Some((parent, i)) = self.above.pop() {
             if draft.bytes() >= JOIN_BELOW_BYTES {
-                return draft.store(tx, kind, at);
+                return draft.store(tx, at);
             }
-            let mut above = Draft::copy(&parent)?;
-            if draft.items.is_empty() {
-                Draft::leaf().store(tx, kind, at)?;
+            let mut above = Draft::copy(&parent, kind)?;
+            if draft.items.len() == 0 {
+                Draft::leaf(kind).store(tx, at)?;
                 above.items.remove(i);
                 if above.keys.len() > 0 {
                     above.keys.remove(i.saturating_sub(1));
                 }
             } else if !join(tx, kind, &parent, &mut above, i, &draft)? {
-                return draft.store(tx, kind, at);
+                return draft.store(tx, at);
             }
             draft = above;
             at = parent.reference();
         }
-        if draft.items.is_empty() {
-            draft = Draft::leaf();
+        if draft.items.len() == 0 {
+            draft = Draft::leaf(kind);
         }
         // The top of one child takes over what the child has.
         for _ in 0..HEIGHT_MAX {
             if draft.is_leaf() || draft.items.len() > 1 {
                 break;
             }
-            let only: Ref<MapNode> = draft.items[0].cast();
-            draft = Draft::copy(&Node::new(tx.get(only)?)?)?;
-            Draft::leaf().store(tx, kind, only)?;
+            let only = draft.child(0);
+            draft = Draft::copy(&Node::new(tx.get(only)?, kind)?, kind)?;
+            Draft::leaf(kind).store(tx, only)?;
         }
-        draft.store(tx, kind, at)
+        draft.store(tx, at)
     }
 }
 
@@ -115,7 +118,7 @@ impl<'t> Path<'t> {
 /// and then `above` no longer has one of the two.
 fn join(
     tx: &Tx<'_>,
-    kind: u8,
+    kind: &'static Kind,
     parent: &Node<'_>,
     above: &mut Draft,
     i: usize,
@@ -126,7 +129,7 @@ fn join(
     if other_i >= above.items.len() {
         return Ok(false);
     }
-    let other = Draft::copy(&parent.child(other_i)?)?;
+    let other = Draft::copy(&parent.child(other_i, kind)?, kind)?;
     let (mut left, right) = if left_i == i { (draft.clone(), other) } else { (other, draft.clone()) };
     if left.is_leaf() != right.is_leaf() {
         return Err(parent.damaged());
@@ -135,8 +138,8 @@ fn join(
     if left.bytes() > JOINED_BYTES_MAX {
         return Ok(false);
     }
-    left.store(tx, kind, above.items[left_i].cast())?;
-    Draft::leaf().store(tx, kind, above.items[left_i + 1].cast())?;
+    left.store(tx, above.child(left_i))?;
+    Draft::leaf(kind).store(tx, above.child(left_i + 1))?;
     above.keys.remove(left_i);
     above.items.remove(left_i + 1);
     Ok(true)
@@ -146,41 +149,104 @@ fn join(
 pub fn insert<'t>(
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
-    kind: u8,
+    kind: &'static Kind,
     key: &[u8],
-    value: Ref<Any>,
-) -> Result<Option<Ref<Any>>, Error> {
+    item: &Item,
+) -> Result<Option<Item>, Error> {
     let path = Path::down(tx, top, kind, key)?;
     let found = path.leaf.sorted()?.search(key)?;
-    let mut draft = Draft::copy(&path.leaf)?;
+    let mut draft = Draft::copy(&path.leaf, kind)?;
     match found {
         Ok(i) => {
-            let old = std::mem::replace(&mut draft.items[i], value);
-            if old != value {
-                draft.store(tx, kind, path.leaf.reference())?;
+            let old = draft.items.get(i);
+            if old != *item {
+                draft.items.remove(i);
+                draft.items.insert(i, item);
+                path.grow(draft, false)?;
             }
             Ok(Some(old))
         }
         Err(i) => {
-            let is_growing_end = path.is_last && i == draft.keys.len();
+            let is_growing_end = path.fence.is_none() && i == draft.keys.len();
             draft.keys.insert(i, key);
-            draft.items.insert(i, value);
+            draft.items.insert(i, item);
             path.grow(draft, is_growing_end)?;
             Ok(None)
         }
     }
 }
 
+/// Inserts the item that `make` makes, unless the key is there; says whether it was not.
+pub fn insert_new<'t>(
+    tx: &'t Tx<'t>,
+    top: Ref<MapNode>,
+    kind: &'static Kind,
+    key: &[u8],
+    make: impl FnOnce() -> Result<Item, Error>,
+) -> Result<bool, Error> {
+    let path = Path::down(tx, top, kind, key)?;
+    let Err(i) = path.leaf.sorted()?.search(key)? else { return Ok(false) };
+    let item = make()?;
+    let mut draft = Draft::copy(&path.leaf, kind)?;
+    let is_growing_end = path.fence.is_none() && i == draft.keys.len();
+    draft.keys.insert(i, key);
+    draft.items.insert(i, &item);
+    path.grow(draft, is_growing_end)?;
+    Ok(true)
+}
+
+/// Inserts entries whose keys rise; those of one leaf are one change of it. Gives the first key that was
+/// there already: it and those behind it are not inserted.
+pub fn insert_all<'t>(
+    tx: &'t Tx<'t>,
+    top: Ref<MapNode>,
+    kind: &'static Kind,
+    entries: &[(Vec<u8>, Item)],
+) -> Result<Option<usize>, Error> {
+    let mut from = 0;
+    while from < entries.len() {
+        let path = Path::down(tx, top, kind, &entries[from].0)?;
+        let mut draft = Draft::copy(&path.leaf, kind)?;
+        let begin = from;
+        let (mut is_growing_end, mut taken) = (path.fence.is_none(), None);
+        while from < entries.len() && draft.bytes() < TOGETHER_BYTES_MAX {
+            let (key, item) = &entries[from];
+            if path.fence.as_ref().is_some_and(|fence| key >= fence) {
+                break;
+            }
+            let Err(i) = draft.keys.search(key) else {
+                taken = Some(from);
+                break;
+            };
+            is_growing_end &= i == draft.keys.len();
+            draft.keys.insert(i, key);
+            draft.items.insert(i, item);
+            from += 1;
+        }
+        if from > begin {
+            path.grow(draft, is_growing_end)?;
+        }
+        if taken.is_some() {
+            return Ok(taken);
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes of a leaf that takes several entries at once at most, before it is cut: a node above it may be as
+/// large then, and places in it are counted by two bytes.
+const TOGETHER_BYTES_MAX: usize = 12 << 10;
+
 /// Removes; gives what the key named.
 pub fn remove<'t>(
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
-    kind: u8,
+    kind: &'static Kind,
     key: &[u8],
-) -> Result<Option<Ref<Any>>, Error> {
+) -> Result<Option<Item>, Error> {
     let path = Path::down(tx, top, kind, key)?;
     let Ok(i) = path.leaf.sorted()?.search(key)? else { return Ok(None) };
-    let mut draft = Draft::copy(&path.leaf)?;
+    let mut draft = Draft::copy(&path.leaf, kind)?;
     draft.keys.remove(i);
     let old = draft.items.remove(i);
     path.shrink(draft)?;

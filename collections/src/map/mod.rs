@@ -1,4 +1,4 @@
-//! An ordered map from keys to references: a B+tree whose nodes are ordinary objects.
+//! An ordered map from keys to references or small values: a B+tree whose nodes are ordinary objects.
 //!
 //! A look-up reads one node a level, in the cache's memory, and follows references that the cache has made
 //! direct. The transaction's read set holds all visited nodes, also when the key is not there: the leaf
@@ -7,26 +7,37 @@
 //! conflict. Two inserts into different leaves do not conflict, as long as neither splits a node.
 
 mod build;
-mod change;
-mod node;
+pub(crate) mod change;
+pub(crate) mod items;
+pub(crate) mod node;
 mod range;
+mod raw;
+mod set;
+pub(crate) mod walk;
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
 use tercel_engine::Error;
-use tercel_engine::object::{Obj, Object};
+use tercel_engine::object::{Field, Obj, Object};
 use tercel_engine::txn::{Change, Query, Tx};
-use tercel_wire::record::{Ref, Target};
+use tercel_wire::record::{MapValue, Ref, Target};
 
 use crate::field::handle;
-use crate::key::{Key, KeyTooLong, PrefixKey, check};
+use crate::key::{Key, KeyTooLong, Prefix, check};
+use items::{Item, Kind};
 use node::{Draft, HEIGHT_MAX, Node, look_up};
+use range::Values;
+use walk::Walk;
 
-pub use node::MapNode;
+pub use node::{MapNode, VALUE_BYTES_MAX};
 pub use range::Range;
+#[doc(hidden)]
+pub use raw::{RawEntries, RawValue};
+pub use set::{Members, Set};
 
-/// An ordered map from `K` to references to objects of class `V`. See the [module](self).
+/// An ordered map from `K` to `V`: to objects of class `V`, by reference, or to small values, which then
+/// stand in the map's own nodes. See the [module](self).
 ///
 /// It is a handle: a copy of the reference to the map's top node. It can be a field of an object, which then
 /// holds that reference, or be kept as a root:
@@ -69,9 +80,36 @@ pub use range::Range;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// A number, text, byte string or small record needs no object of its own:
+///
+/// ```
+/// use tercel::collections::Map;
+/// use tercel::{Record, Text};
+///
+/// #[derive(Record, Debug, PartialEq)]
+/// struct Visits {
+///     count: u32,
+///     last: Text,
+/// }
+///
+/// # let dir = std::env::temp_dir().join(format!("tercel-map-values-{}", std::process::id()));
+/// # let space = tercel::embedded(&dir)?;
+/// space.run(|tx| {
+///     let visits = Map::<Text, Visits>::create(tx)?;
+///     assert_eq!(visits.insert(tx, "ann", Visits { count: 1, last: "today".into() })?, None);
+///     assert_eq!(visits.get_value(tx, "ann")?.map(|ann| ann.count), Some(1));
+///     Ok(())
+/// })?;
+/// # space.close()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Limits
-/// A key has at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes. A map takes about 1 KiB in its page from
-/// the beginning; a handful of references is better a `List<Ref<V>>`.
+/// A key has at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes, a value in a node [`VALUE_BYTES_MAX`] and
+/// no references; types that are larger in any case, the compiler refuses. A record that stands in a map is
+/// not converted when its fields change: a map of the older one is refused. A map takes about 1 KiB in its
+/// page from the beginning; a handful of references is better a `List<Ref<V>>`.
 ///
 /// # Errors
 /// A method that reads fails with the errors of [`Tx::get`], and with `Schema` if the map was made with
@@ -82,12 +120,17 @@ pub struct Map<K, V> {
     contents: PhantomData<fn() -> (K, V)>,
 }
 
-handle!(Map<K: Key, V: Target>, MapNode);
+handle!(Map<K: Key, V: MapValue>, MapNode);
 
-impl<K: Key, V: Target> Map<K, V> {
+impl<K: Key, V: MapValue> Map<K, V> {
+    /// The kind of such maps. The compiler refuses here what never fits.
+    const KIND: &'static Kind = &Kind::map::<K, V>();
+}
+
+impl<K: Key, V: MapValue<Value: Field>> Map<K, V> {
     /// Makes an empty one.
     pub fn create(tx: &Tx<'_>) -> Result<Map<K, V>, Error> {
-        Ok(Map::open(Draft::leaf().make(tx, K::KIND)?))
+        Ok(Map::open(Draft::leaf(Self::KIND).make(tx)?))
     }
 
     /// Makes one of what comes in the order of the keys: full leaves, made in that order and thus side by
@@ -95,21 +138,22 @@ impl<K: Key, V: Target> Map<K, V> {
     /// of equal keys the last one stays.
     pub fn build_sorted<Q: Into<K>>(
         tx: &Tx<'_>,
-        entries: impl IntoIterator<Item = (Q, Ref<V>)>,
+        entries: impl IntoIterator<Item = (Q, V::Value)>,
     ) -> Result<Map<K, V>, Error> {
-        let mut build = build::Build::new(tx, K::KIND);
+        let mut build = build::Build::new(tx, Self::KIND);
         let mut late = Vec::new();
         for (key, value) in entries {
             let key: K = key.into();
-            if !build.push(K::encode(key.arg()).as_ref(), value.cast())? {
-                late.push((key, value));
+            let item = Item::of::<V>(&value)?;
+            if !build.push(K::encode(key.arg()).as_ref(), &item)? {
+                late.push((key, item));
             }
         }
-        let map = Map::open(build.finish()?);
-        for (key, value) in late {
-            map.insert(tx, key.arg(), value)?;
+        let top = build.finish()?;
+        for (key, item) in late {
+            change::insert(tx, top, Self::KIND, K::encode(key.arg()).as_ref(), &item)?;
         }
-        Ok(map)
+        Ok(Map::open(top))
     }
 
     /// Checks whether the key can be stored, without a transaction. Fails with [`KeyTooLong`] if it cannot.
@@ -131,9 +175,21 @@ impl<K: Key, V: Target> Map<K, V> {
     }
 
     /// The reference that the key names, as a value; none if the map does not have the key.
-    pub fn get_ref(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error> {
-        match look_up(tx, self.top, K::KIND, K::encode(key).as_ref())? {
+    pub fn get_ref(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error>
+    where
+        V: Target,
+    {
+        match look_up(tx, self.top, Self::KIND, K::encode(key).as_ref())? {
             Some((leaf, i)) => leaf.value(i).map(|value| Some(value.cast())),
+            None => Ok(None),
+        }
+    }
+
+    /// The value that the key names, a reference if the map leads to objects; none if the map does not have
+    /// the key.
+    pub fn get_value(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<V::Value>, Error> {
+        match look_up(tx, self.top, Self::KIND, K::encode(key).as_ref())? {
+            Some((leaf, i)) => Values::<V>::default().read(tx, &leaf, i).map(Some),
             None => Ok(None),
         }
     }
@@ -144,7 +200,7 @@ impl<K: Key, V: Target> Map<K, V> {
     where
         V: Object,
     {
-        match look_up(tx, self.top, K::KIND, K::encode(key).as_ref())? {
+        match look_up(tx, self.top, Self::KIND, K::encode(key).as_ref())? {
             Some((leaf, i)) => leaf.values().cast::<V>().find(i),
             None => Ok(None),
         }
@@ -152,33 +208,33 @@ impl<K: Key, V: Target> Map<K, V> {
 
     /// Says whether the map has the key.
     pub fn contains(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<bool, Error> {
-        Ok(self.get_ref(tx, key)?.is_some())
+        Ok(look_up(tx, self.top, Self::KIND, K::encode(key).as_ref())?.is_some())
     }
 
     /// Lets the key name `value`; gives what it named before.
-    pub fn insert(&self, tx: &Tx<'_>, key: K::Arg<'_>, value: Ref<V>) -> Result<Option<Ref<V>>, Error> {
+    pub fn insert(&self, tx: &Tx<'_>, key: K::Arg<'_>, value: V::Value) -> Result<Option<V::Value>, Error> {
         let key = K::encode(key);
         check(key.as_ref())?;
-        let old = change::insert(tx, self.top, K::KIND, key.as_ref(), value.cast())?;
-        Ok(old.map(Ref::cast))
+        let old = change::insert(tx, self.top, Self::KIND, key.as_ref(), &Item::of::<V>(&value)?)?;
+        old.map(|item| Values::<V>::default().read_item(tx, item)).transpose()
     }
 
     /// Removes the key; gives what it named.
-    pub fn remove(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error> {
+    pub fn remove(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<V::Value>, Error> {
         let key = K::encode(key);
-        let old = change::remove(tx, self.top, K::KIND, key.as_ref())?;
-        Ok(old.map(Ref::cast))
+        let old = change::remove(tx, self.top, Self::KIND, key.as_ref())?;
+        old.map(|item| Values::<V>::default().read_item(tx, item)).transpose()
     }
 
     /// All entries in the order of the keys, from both ends.
     pub fn iter<'t>(&self, tx: &'t Tx<'_>) -> Range<'t, K, V> {
-        Range::new(tx, self.top, Bound::Unbounded, Bound::Unbounded)
+        self.between(tx, Bound::Unbounded, Bound::Unbounded)
     }
 
     /// The entries whose keys are in `range`, from both ends. A range that ends before it begins has none.
     pub fn range<'t, 'k>(&self, tx: &'t Tx<'_>, range: impl RangeBounds<K::Arg<'k>>) -> Range<'t, K, V> {
-        let own = |bound: Bound<&K::Arg<'k>>| bound.map(|key| K::encode(*key).as_ref().to_vec());
-        Range::new(tx, self.top, own(range.start_bound()), own(range.end_bound()))
+        let (low, high) = bounds::<K>(&range);
+        self.between(tx, low, high)
     }
 
     /// The key that a change of a watched range of this map is of; none if the whole range may have changed.
@@ -193,87 +249,116 @@ impl<K: Key, V: Target> Map<K, V> {
     #[doc(hidden)]
     pub fn query<'k>(&self, range: impl RangeBounds<K::Arg<'k>>) -> Query
     where
-        K: 'static,
-        V: 'static,
+        V: Target,
     {
-        let own = |bound: Bound<&K::Arg<'k>>| bound.map(|key| K::encode(*key).as_ref().to_vec());
-        self.query_bytes(own(range.start_bound()), own(range.end_bound()))
+        let (low, high) = bounds::<K>(&range);
+        self.query_bytes(low, high)
     }
 
     /// [`Map::query`] of the keys that begin with `prefix`.
     #[doc(hidden)]
-    pub fn query_prefix(&self, prefix: K::Arg<'_>) -> Query
+    pub fn query_prefix(&self, prefix: impl Prefix<K>) -> Query
     where
-        K: PrefixKey + 'static,
-        V: 'static,
+        V: Target,
     {
-        let (low, high) = with_prefix(K::encode(prefix).as_ref());
+        let (low, high) = prefix_bounds(prefix);
         self.query_bytes(low, high)
     }
 
     fn query_bytes(&self, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Query
     where
-        K: 'static,
-        V: 'static,
+        V: Target,
     {
-        let map = *self;
+        let top = self.top;
         Box::new(move |tx| {
-            let range: Range<'_, K, V> = Range::new(tx, map.top, low.clone(), high.clone());
-            range
-                .map(|entry| entry.map(|(key, r)| (K::encode(key.arg()).as_ref().to_vec(), r.oref())))
-                .collect()
+            let mut walk = Walk::new(tx, top, Self::KIND, low.clone(), high.clone());
+            let mut found = Vec::new();
+            while let Some(entry) = walk.next(|key, leaf, i| Ok((key.to_vec(), leaf.value(i)?.oref())))? {
+                found.push(entry);
+            }
+            Ok(found)
         })
     }
 
-    /// The entries whose keys begin with `prefix`, in order.
-    pub fn prefix<'t>(&self, tx: &'t Tx<'_>, prefix: K::Arg<'_>) -> Range<'t, K, V>
-    where
-        K: PrefixKey,
-    {
-        let (low, high) = with_prefix(K::encode(prefix).as_ref());
-        Range::new(tx, self.top, low, high)
+    /// The entries whose keys begin with `prefix`, in order: a `&str` or `&[u8]`, or of tuples the first
+    /// parts, such as `(5,)`.
+    pub fn prefix<'t>(&self, tx: &'t Tx<'_>, prefix: impl Prefix<K>) -> Range<'t, K, V> {
+        let (low, high) = prefix_bounds(prefix);
+        self.between(tx, low, high)
+    }
+
+    fn between<'t>(&self, tx: &'t Tx<'_>, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Range<'t, K, V> {
+        Range::new(Walk::new(tx, self.top, Self::KIND, low, high))
     }
 
     /// The entry with the least key.
-    pub fn first(&self, tx: &Tx<'_>) -> Result<Option<(K, Ref<V>)>, Error> {
+    pub fn first(&self, tx: &Tx<'_>) -> Result<Option<(K, V::Value)>, Error> {
         self.iter(tx).next().transpose()
     }
 
     /// The entry with the greatest key.
-    pub fn last(&self, tx: &Tx<'_>) -> Result<Option<(K, Ref<V>)>, Error> {
+    pub fn last(&self, tx: &Tx<'_>) -> Result<Option<(K, V::Value)>, Error> {
         self.iter(tx).next_back().transpose()
     }
 
     /// Says whether there are no entries. Reads the top node only.
     pub fn is_empty(&self, tx: &Tx<'_>) -> Result<bool, Error> {
-        let top = Node::top(tx, self.top, K::KIND)?;
-        Ok(top.is_leaf() && top.values().is_empty())
+        is_empty(tx, self.top, Self::KIND)
     }
 
     /// The number of entries, by going to every leaf: about 50 entries a step. The transaction then has read
     /// the whole map.
     pub fn count(&self, tx: &Tx<'_>) -> Result<usize, Error> {
-        let mut count = 0;
-        let mut path = vec![(Node::top(tx, self.top, K::KIND)?, 0)];
-        while let Some((node, next)) = path.last_mut() {
-            if *next < node.children().len() {
-                let child = node.child(*next)?;
-                *next += 1;
-                if path.len() > HEIGHT_MAX {
-                    return Err(child.damaged());
-                }
-                path.push((child, 0));
-            } else {
-                count += node.values().len();
-                path.pop();
-            }
-        }
-        Ok(count)
+        count(tx, self.top, Self::KIND)
+    }
+
+    /// The number of entries whose keys are in `range`, by going to each of its leaves.
+    pub fn count_range<'k>(&self, tx: &Tx<'_>, range: impl RangeBounds<K::Arg<'k>>) -> Result<usize, Error> {
+        let (low, high) = bounds::<K>(&range);
+        Walk::new(tx, self.top, Self::KIND, low, high).count()
     }
 }
 
+/// Says whether there are no entries, from the top node.
+pub(crate) fn is_empty(tx: &Tx<'_>, top: Ref<MapNode>, kind: &'static Kind) -> Result<bool, Error> {
+    let top = Node::top(tx, top, kind)?;
+    Ok(top.is_leaf() && top.items(kind)? == 0)
+}
+
+/// Counts all entries, from the nodes above the leaves.
+pub(crate) fn count(tx: &Tx<'_>, top: Ref<MapNode>, kind: &'static Kind) -> Result<usize, Error> {
+    let mut count = 0;
+    let mut path = vec![(Node::top(tx, top, kind)?, 0)];
+    while let Some((node, next)) = path.last_mut() {
+        if *next < node.children().len() {
+            let child = node.child(*next, kind)?;
+            *next += 1;
+            if path.len() > HEIGHT_MAX {
+                return Err(child.damaged());
+            }
+            path.push((child, 0));
+        } else {
+            count += if node.is_leaf() { node.items(kind)? } else { 0 };
+            path.pop();
+        }
+    }
+    Ok(count)
+}
+
+/// The bounds of a range as bytes.
+fn bounds<'k, K: Key>(range: &impl RangeBounds<K::Arg<'k>>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let own = |bound: Bound<&K::Arg<'k>>| bound.map(|key| K::encode(*key).as_ref().to_vec());
+    (own(range.start_bound()), own(range.end_bound()))
+}
+
+fn prefix_bounds<K: Key>(prefix: impl Prefix<K>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let mut bytes = Vec::new();
+    prefix.put_prefix(&mut bytes);
+    with_prefix(&bytes)
+}
+
 /// The bounds of all keys that begin with `prefix`.
-fn with_prefix(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+pub(crate) fn with_prefix(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     // The least that is greater than all with the prefix: it, cut after the last byte that can be one more.
     let mut to = prefix.to_vec();
     while to.pop_if(|last| *last == u8::MAX).is_some() {}

@@ -13,18 +13,19 @@ use tercel_engine::object::Obj;
 use tercel_engine::txn::Tx;
 use tercel_wire::record::{Any, Bytes, Class, HEADER_BYTES, List, Ref};
 
+use super::items::{Contents, Item, Items, Kind};
 use crate::NODE_BYTES_MAX;
 use crate::key::KEY_BYTES_MAX;
-use crate::key::sealed::Stored;
+use crate::key::shape::{SHAPE_BYTES_MAX, Shape};
 use crate::packed::{KeyList, Keys, START_BYTES, between};
 
-/// A node of a [`Map`](crate::Map). The top node stands for the whole map: a field or root that holds a map
-/// is a `Ref<MapNode>` to it.
+/// A node of a [`Map`](crate::Map) or a [`Set`](crate::Set). The top node stands for the whole: a field or
+/// root that holds a map is a `Ref<MapNode>` to it.
 #[derive(Object)]
 #[object(name = "collections.MapNode", crate = "::tercel_engine")]
 pub struct MapNode {
-    /// The kind of the keys: 1 texts, 2 byte strings, 3 numbers, highest byte first.
-    pub(crate) kind: u8,
+    /// The description of the keys, and of values if they stand in the nodes.
+    pub(crate) shape: Bytes,
     /// The keys of a leaf; in another node, the keys that part its children. Sorted: the start of each, then
     /// all of them.
     pub(crate) keys: Bytes,
@@ -32,6 +33,8 @@ pub struct MapNode {
     pub(crate) children: List<Ref<MapNode>>,
     /// The references that the keys of a leaf name, in their order.
     pub(crate) values: List<Ref<Any>>,
+    /// The values that the keys of a leaf name if they stand here, in the form of `keys`.
+    pub(crate) inline: Bytes,
 }
 
 /// Levels of a map at most. Two children a node, the worst that long keys can bring, reach the last page of a
@@ -41,14 +44,14 @@ pub const HEIGHT_MAX: usize = 32;
 /// Bytes of a node without keys, children and values, padding included.
 const FIXED_BYTES: usize = HEADER_BYTES + MapNode::SCHEMA.size() + 3;
 /// Bytes of a reference.
-const REF_BYTES: usize = 4;
-/// Bytes for the longest key with what it names.
-const ENTRY_BYTES_MAX: usize = KEY_BYTES_MAX + START_BYTES + REF_BYTES;
+pub const REF_BYTES: usize = 4;
+/// Bytes of a value that stands in a node at most, the longest that fits beside a key.
+pub const VALUE_BYTES_MAX: usize = 512;
 
-// A split cuts at the first place where the left half has at least half of the bytes, which are one entry too
-// many.
-const _: () =
-    assert!((NODE_BYTES_MAX + ENTRY_BYTES_MAX) / 2 + ENTRY_BYTES_MAX + FIXED_BYTES <= NODE_BYTES_MAX);
+// A node holds the longest key with the longest value, so that every leaf can be cut into such that fit.
+const _: () = assert!(
+    FIXED_BYTES + SHAPE_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX + 2 * START_BYTES <= NODE_BYTES_MAX
+);
 
 /// A pinned node whose parts agree in number.
 pub struct Node<'t>(Obj<'t, MapNode>);
@@ -63,27 +66,40 @@ impl<'t> Deref for Node<'t> {
 
 impl<'t> Node<'t> {
     /// Checks the numbers, and the size, which all that is made of a node later relies on.
-    pub fn new(obj: Obj<'t, MapNode>) -> Result<Node<'t>, Error> {
+    pub fn new(obj: Obj<'t, MapNode>, kind: &Kind) -> Result<Node<'t>, Error> {
         let node = Node(obj);
         let keys = node.sorted()?;
-        let (n, children, values) = (keys.len(), node.children().len(), node.values().len());
-        let agrees = if children == 0 { values == n } else { children == n + 1 && values == 0 };
-        let bytes = FIXED_BYTES + keys.bytes_packed() + (children + values) * REF_BYTES;
+        let (n, children) = (keys.len(), node.children().len());
+        let agrees = if children == 0 { node.items(kind)? == n } else { children == n + 1 };
+        let bytes = FIXED_BYTES
+            + node.shape()?.len()
+            + keys.bytes_packed()
+            + (children + node.values().len()) * REF_BYTES
+            + node.inline()?.len();
         if agrees && bytes <= NODE_BYTES_MAX { Ok(node) } else { Err(node.damaged()) }
     }
 
-    /// The top node of a map with keys of `kind`.
-    pub fn top(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: u8) -> Result<Node<'t>, Error> {
-        let node = Node::new(tx.get(top)?)?;
-        match node.kind() {
-            found if found == kind => Ok(node),
-            found => Err(of_other_kind(top, found, kind)),
+    /// The top node of a map of that kind.
+    pub fn top(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: &Kind) -> Result<Node<'t>, Error> {
+        let obj = tx.get(top)?;
+        if *obj.shape()? != *kind.shape.as_bytes() {
+            return Err(of_other_kind(top, &obj.shape()?, kind));
         }
+        Node::new(obj, kind)
     }
 
     /// Says whether the node has no nodes below.
     pub fn is_leaf(&self) -> bool {
         self.children().is_empty()
+    }
+
+    /// The number of items of a leaf.
+    pub fn items(&self, kind: &Kind) -> Result<usize, Error> {
+        match kind.contents {
+            Contents::References => Ok(self.values().len()),
+            Contents::Values => self.standing().map(|all| all.len()),
+            Contents::Nothing => self.sorted().map(|all| all.len()),
+        }
     }
 
     /// Its keys.
@@ -95,14 +111,27 @@ impl<'t> Node<'t> {
         }
     }
 
+    /// The values of a leaf that stand in it.
+    fn standing(&self) -> Result<Keys<'_>, Error> {
+        match self.inline()? {
+            Cow::Borrowed(bytes) => Keys::new(bytes),
+            Cow::Owned(_) => Err(self.damaged()),
+        }
+    }
+
     /// Child `i`.
-    pub fn child(&self, i: usize) -> Result<Node<'t>, Error> {
-        Node::new(self.children().find(i)?.ok_or_else(|| self.damaged())?)
+    pub fn child(&self, i: usize, kind: &Kind) -> Result<Node<'t>, Error> {
+        Node::new(self.children().find(i)?.ok_or_else(|| self.damaged())?, kind)
     }
 
     /// Gives the reference that key `i` names.
     pub fn value(&self, i: usize) -> Result<Ref<Any>, Error> {
         self.values().get_ref(i)?.ok_or_else(|| self.damaged())
+    }
+
+    /// Gives the bytes of the value that key `i` names.
+    pub fn value_bytes(&self, i: usize) -> Result<&[u8], Error> {
+        self.standing()?.get(i)
     }
 
     /// Describes its damage for an operator.
@@ -117,23 +146,25 @@ impl<'t> Node<'t> {
 pub fn look_up<'t>(
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
-    kind: u8,
+    kind: &Kind,
     key: &[u8],
 ) -> Result<Option<(Node<'t>, usize)>, Error> {
     let mut node = Node(tx.get(top)?);
-    if node.kind() != kind {
-        return Err(of_other_kind(top, node.kind(), kind));
+    if *node.shape()? != *kind.shape.as_bytes() {
+        return Err(of_other_kind(top, &node.shape()?, kind));
     }
     for _ in 0..HEIGHT_MAX + 1 {
         let (keys, children) = (node.sorted()?, node.children());
-        let found = if kind == u64::KIND { keys.locate_number(key) } else { keys.locate(key) };
+        let found = if kind.has_numbers { keys.locate_number(key) } else { keys.locate(key) };
         let (n, is_there) = found.ok_or_else(|| node.damaged())?;
-        let expected = if children.is_empty() { node.values().len() } else { children.len() - 1 };
-        if keys.len() != expected {
-            break;
-        }
         if children.is_empty() {
+            if node.items(kind)? != keys.len() {
+                break;
+            }
             return Ok(is_there.then(|| (node, n - 1)));
+        }
+        if keys.len() != children.len() - 1 {
+            break;
         }
         let child = children.find(n)?;
         node = Node(child.ok_or_else(|| node.damaged())?);
@@ -142,49 +173,45 @@ pub fn look_up<'t>(
 }
 
 #[cold]
-fn of_other_kind(top: Ref<MapNode>, found: u8, kind: u8) -> Error {
-    let (top, found, kind) = (top.oref(), kind_name(found), kind_name(kind));
-    Error::Schema(format!("the map {top} has {found} as keys and is used with {kind}"))
-}
-
-fn kind_name(kind: u8) -> &'static str {
-    match kind {
-        1 => "texts",
-        2 => "byte strings",
-        3 => "numbers",
-        _ => "something unknown",
-    }
+fn of_other_kind(top: Ref<MapNode>, found: &[u8], kind: &Kind) -> Error {
+    let (top, kind) = (top.oref(), kind.shape);
+    let found = Shape::read(found).map_or_else(|| "something unknown".into(), |found| found.to_string());
+    Error::Schema(format!("the map {top} has keys of {found} and is used with {kind}"))
 }
 
 /// A node to change.
 #[derive(Debug, Clone)]
 pub struct Draft {
+    kind: &'static Kind,
     is_leaf: bool,
     /// As stored.
     pub keys: KeyList,
-    /// Children or values.
-    pub items: Vec<Ref<Any>>,
+    /// Children or items.
+    pub items: Items,
 }
 
 impl Draft {
     /// A leaf without anything.
-    pub fn leaf() -> Draft {
-        Draft { is_leaf: true, keys: KeyList::default(), items: Vec::new() }
+    pub fn leaf(kind: &'static Kind) -> Draft {
+        Draft { kind, is_leaf: true, keys: KeyList::default(), items: Items::new(kind.contents) }
     }
 
     /// A node above `first`.
-    pub fn above(first: Ref<MapNode>) -> Draft {
-        Draft { is_leaf: false, keys: KeyList::default(), items: vec![first.cast()] }
+    pub fn above(kind: &'static Kind, first: Ref<MapNode>) -> Draft {
+        let items = Items::References(vec![first.cast()]);
+        Draft { kind, is_leaf: false, keys: KeyList::default(), items }
     }
 
     /// A copy of a node.
-    pub fn copy(node: &Node<'_>) -> Result<Draft, Error> {
+    pub fn copy(node: &Node<'_>, kind: &'static Kind) -> Result<Draft, Error> {
         let is_leaf = node.is_leaf();
-        let items = match is_leaf {
-            true => node.values().references()?,
-            false => node.children().cast().references()?,
+        let items = match (is_leaf, kind.contents) {
+            (false, _) => Items::References(node.children().cast().references()?),
+            (true, Contents::References) => Items::References(node.values().references()?),
+            (true, Contents::Values) => Items::Values(KeyList::copy(node.standing()?)?),
+            (true, Contents::Nothing) => Items::Nothing(node.items(kind)?),
         };
-        Ok(Draft { is_leaf, keys: KeyList::copy(node.sorted()?)?, items })
+        Ok(Draft { kind, is_leaf, keys: KeyList::copy(node.sorted()?)?, items })
     }
 
     /// Says whether it is a leaf.
@@ -192,9 +219,21 @@ impl Draft {
         self.is_leaf
     }
 
+    /// Child `i` of a node that is no leaf.
+    pub fn child(&self, i: usize) -> Ref<MapNode> {
+        match &self.items {
+            Items::References(all) => all[i].cast(),
+            Items::Values(_) | Items::Nothing(_) => Ref::NULL,
+        }
+    }
+
+    fn bytes_fixed(&self) -> usize {
+        FIXED_BYTES + self.kind.shape.as_bytes().len()
+    }
+
     /// Bytes of the object.
     pub fn bytes(&self) -> usize {
-        FIXED_BYTES + self.keys.bytes_packed() + self.items.len() * REF_BYTES
+        self.bytes_fixed() + self.keys.bytes_packed() + self.items.bytes()
     }
 
     /// Says whether a node can hold it.
@@ -202,27 +241,40 @@ impl Draft {
         self.bytes() <= NODE_BYTES_MAX
     }
 
-    /// Says whether a node can hold it with one more key of `key_bytes`.
-    pub fn has_room_for(&self, key_bytes: usize) -> bool {
-        self.bytes() + START_BYTES + key_bytes + REF_BYTES <= NODE_BYTES_MAX
+    /// Says whether a node can hold it with one more key of `key_bytes` for an item of `item_bytes`.
+    pub fn has_room_for(&self, key_bytes: usize, item_bytes: usize) -> bool {
+        self.bytes() + START_BYTES + key_bytes + item_bytes <= NODE_BYTES_MAX
     }
 
-    /// Adds a key with the reference that it names, or the key that parts a child from its predecessors with
-    /// the child.
-    pub fn push(&mut self, key: &[u8], item: Ref<Any>) {
+    /// Adds a key with the item that it names, or the key that parts a child from its predecessors with the
+    /// child.
+    pub fn push(&mut self, key: &[u8], item: &Item) {
         self.keys.push(key);
         self.items.push(item);
     }
 
-    /// Cuts a node that does not fit in two and gives the key that parts them and the right one.
-    /// `is_growing_end` says that what came last is at the end of the whole map: more will come there, so the
-    /// left part stays full.
-    pub fn split(&mut self, is_growing_end: bool) -> (Vec<u8>, Draft) {
-        let cut = match is_growing_end {
+    /// Cuts a node that does not fit into such that do: keeps the first, and gives the others with the keys
+    /// that part them from the one before. `is_growing_end` says that what came last is at the end of the
+    /// whole map: more will come there, so all but the last part are full.
+    pub fn split(&mut self, is_growing_end: bool) -> Vec<(Vec<u8>, Draft)> {
+        let mut parts: Vec<(Vec<u8>, Draft)> = Vec::new();
+        loop {
+            let last = parts.last_mut().map_or(&mut *self, |(_, last)| last);
+            if last.fits() || last.items.len() < 2 {
+                return parts;
+            }
+            let cut = last.cut(is_growing_end);
+            parts.push(cut);
+        }
+    }
+
+    /// Cuts in two, the left of which fits, and gives the key that parts them and the right one.
+    fn cut(&mut self, is_growing_end: bool) -> (Vec<u8>, Draft) {
+        let mut cut = self.place_of_cut(is_growing_end);
+        if !self.is_leaf {
             // An inner node with one child would be a detour.
-            true => self.items.len() - if self.is_leaf { 1 } else { 2 },
-            false => self.middle(),
-        };
+            cut = cut.min(self.items.len() - 2).max(1);
+        }
         let items = self.items.split_off(cut);
         let (separator, keys) = if self.is_leaf {
             let keys = self.keys.split_off(cut);
@@ -233,16 +285,23 @@ impl Draft {
             self.keys.remove(cut - 1);
             (separator, keys)
         };
-        (separator, Draft { is_leaf: self.is_leaf, keys, items })
+        (separator, Draft { kind: self.kind, is_leaf: self.is_leaf, keys, items })
     }
 
-    /// The first cut that leaves at least half of the bytes at the left, and something at the right.
-    fn middle(&self) -> usize {
-        let half = (self.bytes() - FIXED_BYTES) / 2;
+    /// The first cut that leaves at least its share of the bytes at the left, or what fits there, and
+    /// something at the right.
+    fn place_of_cut(&self, is_growing_end: bool) -> usize {
+        let room = NODE_BYTES_MAX - self.bytes_fixed();
+        let all = self.bytes() - self.bytes_fixed();
+        let share = if is_growing_end { room } else { all / all.div_ceil(room).max(2) };
         let mut left = 0;
         for i in 0..self.keys.len() {
-            left += START_BYTES + self.keys.get(i).len() + REF_BYTES;
-            if left >= half {
+            let entry = START_BYTES + self.keys.get(i).len() + self.items.bytes_of(i);
+            if i > 0 && left + entry > room {
+                return i;
+            }
+            left += entry;
+            if left >= share {
                 return (i + 1).min(self.items.len() - 1);
             }
         }
@@ -255,35 +314,50 @@ impl Draft {
             self.keys.push(separator);
         }
         self.keys.append(&right.keys);
-        self.items.extend(right.items);
+        self.items.append(right.items);
     }
 
-    fn to_value(&self, kind: u8) -> MapNode {
-        let (children, values) = match self.is_leaf {
-            true => (List::default(), List(self.items.clone())),
-            false => (self.items.iter().map(|r| r.cast()).collect(), List::default()),
+    fn to_value(&self) -> MapNode {
+        let shape = Bytes(self.kind.shape.as_bytes().to_vec());
+        let mut node = MapNode {
+            shape,
+            keys: self.keys.pack(),
+            children: List::default(),
+            values: List::default(),
+            inline: Bytes::default(),
         };
-        MapNode { kind, keys: self.keys.pack(), children, values }
+        match &self.items {
+            Items::References(all) if self.is_leaf => node.values = List(all.clone()),
+            Items::References(all) => node.children = all.iter().map(|r| r.cast()).collect(),
+            Items::Values(all) => node.inline = all.pack(),
+            Items::Nothing(_) => {}
+        }
+        node
     }
 
     /// Makes a node of it. It takes the room of a full one in its page, because it will grow, and what
     /// outgrows its page goes to another one, behind a detour and away from its neighbours.
-    pub fn make(&self, tx: &Tx<'_>, kind: u8) -> Result<Ref<MapNode>, Error> {
-        let keys = Bytes(vec![0; NODE_BYTES_MAX - FIXED_BYTES]);
-        let full = MapNode { kind, keys, children: List::default(), values: List::default() };
+    pub fn make(&self, tx: &Tx<'_>) -> Result<Ref<MapNode>, Error> {
+        let full = MapNode {
+            shape: Bytes::default(),
+            keys: Bytes(vec![0; NODE_BYTES_MAX - FIXED_BYTES]),
+            children: List::default(),
+            values: List::default(),
+            inline: Bytes::default(),
+        };
         self.must_fit()?;
         let place = tx.reserve(&full)?;
-        tx.fill(place, &self.to_value(kind))?;
+        tx.fill(place, &self.to_value())?;
         Ok(place)
     }
 
     /// Stores it as the new contents of a node.
-    pub fn store(&self, tx: &Tx<'_>, kind: u8, node: Ref<MapNode>) -> Result<(), Error> {
+    pub fn store(&self, tx: &Tx<'_>, node: Ref<MapNode>) -> Result<(), Error> {
         self.must_fit()?;
-        tx.replace(node, &self.to_value(kind))
+        tx.replace(node, &self.to_value())
     }
 
-    /// Half of a split always fits, unless a key was there that this crate never stores.
+    /// A node that was split always fits, unless a key was there that this crate never stores.
     fn must_fit(&self) -> Result<(), Error> {
         if self.fits() {
             Ok(())

@@ -6,4 +6,6 @@ mod common;
 mod inside;
 mod isolation;
 mod map;
+mod table;
+mod values;
 mod vector;

@@ -19,12 +19,15 @@ pub mod __private {
     pub use tercel_wire as wire;
 }
 
+pub mod collections;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error;
 
 pub trait Object: Class {
     type View<'t>;
     type Mut<'t>;
+    const IS_ROW: bool = false;
     fn view<'t>(raw: RawObj<'t, Self>) -> Self::View<'t>;
     fn raw<'a, 't>(view: &'a Self::View<'t>) -> &'a RawObj<'t, Self>;
     fn edit<'t>(raw: RawMut<'t, Self>) -> Self::Mut<'t>;

@@ -138,7 +138,7 @@ impl Client {
             return Some(if is_unknown { Err(Error::unknown(op)) } else { Ok((body, interface)) });
         }
         let not_offered = || {
-            Error::Denied(format!(
+            Error::Invalid(format!(
                 "the server has no methods of interface `{}` for class `{}`: start one that has, or call with `local()`",
                 call.through.name(),
                 call.through.class()
@@ -152,7 +152,7 @@ impl Client {
             return None;
         }
         if call.until.is_some_and(|until| now >= until) {
-            return Some(Err(Error::Timeout(None)));
+            return Some(Err(Error::Timeout));
         }
         let op = self.begin_call(call.bytes())?;
         let name = CallName::Operation(op);

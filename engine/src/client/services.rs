@@ -183,7 +183,7 @@ impl Client {
     /// The service as it is bound on this connection, and the table of its calls.
     pub(super) fn bind_service(&mut self, call: &Requested<'_>) -> Option<Result<(Binding, Table), Error>> {
         let not_offered = || {
-            Error::Denied(format!(
+            Error::Invalid(format!(
                 "the server does not offer service `{}`: start one that does, with `Server::builder(..).service(..)`",
                 call.through.name()
             ))
@@ -241,7 +241,7 @@ impl Client {
                 self.acknowledge_body(&body);
                 Ok((body, interface))
             }
-            Look::None => Err(Error::Unknown("the call is not known here".into())),
+            Look::None => Err(Error::unknown_call("the call is not known here")),
         };
         *under_way = None;
         Some(Looked::Ended(ended))
@@ -294,11 +294,11 @@ impl Caller for Client {
             (Err(e), Some(id)) => {
                 self.requests.slots.forget(id);
                 *under_way = None;
-                return Some(Err(Error::Unknown(e.to_string())));
+                return Some(Err(Error::unknown_call(e.to_string())));
             }
         };
         if lost.is_none() && call.until.is_some_and(|until| now >= until) {
-            return Some(Err(Error::Timeout(None)));
+            return Some(Err(Error::Timeout));
         }
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
@@ -311,7 +311,7 @@ impl Caller for Client {
                 Sent::Unknown => {
                     *under_way = None;
                     let why = "the server was restarted, or has forgotten this client";
-                    return Some(Err(Error::Unknown(why.into())));
+                    return Some(Err(Error::unknown_call(why)));
                 }
             },
         };
@@ -326,7 +326,7 @@ impl Caller for Client {
             Err(e) => return Some(Err(e)),
         };
         if call.until.is_some_and(|until| now >= until) {
-            return Some(Err(Error::Timeout(None)));
+            return Some(Err(Error::Timeout));
         }
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
@@ -448,7 +448,7 @@ mod tests {
         client.handle(Now(4), Input::Bytes(&response(id, 0)));
         client.next_item(id);
         let ended = client.finish(id);
-        assert!(matches!(ended, Some(Err(Error::Unknown(_)))), "{ended:?}");
+        assert!(matches!(ended, Some(Err(Error::Unknown { op: None, .. }))), "{ended:?}");
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Client {
             return None;
         }
         self.give_up(CallName::Slot(id));
-        Some(Err(Error::Unknown("the connection was lost in the middle of the call".into())))
+        Some(Err(Error::unknown_call("the connection was lost in the middle of the call")))
     }
 
     /// Consumes the next item, and says so to the server now and then.
@@ -72,7 +72,7 @@ impl Streamer for Client {
             Err(e) => return Some(Err(e)),
         };
         if call.until.is_some_and(|until| now >= until) {
-            return Some(Err(Error::Timeout(None)));
+            return Some(Err(Error::Timeout));
         }
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
@@ -138,7 +138,7 @@ impl Streamer for Client {
                 Some(Ok(body))
             }
             Look::Waits => None,
-            Look::Lost | Look::None => Some(Err(Error::Unknown("the call is not known here".into()))),
+            Look::Lost | Look::None => Some(Err(Error::unknown_call("the call is not known here"))),
         }
     }
 }

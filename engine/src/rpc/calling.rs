@@ -99,7 +99,7 @@ impl<'a> Calling<'a> {
 
     /// Sends a call that is never answered.
     pub fn tell(&self) -> Result<(), Error> {
-        let mut ended = Err(Error::Timeout(None));
+        let mut ended = Err(Error::Timeout);
         self.drive(&mut |caller, now| {
             ended = caller.tell(now, &self.requested())?;
             Some(())
@@ -118,7 +118,7 @@ impl<'a> Calling<'a> {
                     Ok(ResponseEnd::Refused(why, _)) => Some(why),
                     _ => None,
                 },
-                Err(Error::Unknown(_)) => Some(Refusal::Unknown),
+                Err(Error::Unknown { op: None, .. }) => Some(Refusal::Unknown),
                 Err(_) => None,
             };
             let is_worth_it = match why {
@@ -132,7 +132,7 @@ impl<'a> Calling<'a> {
             if !is_worth_it || is_late || attempt >= limits::RUN_ATTEMPTS_MAX {
                 // A method that reads has changed nothing.
                 let has_read = why == Some(Refusal::Unknown) && self.object.is_some();
-                return if has_read { Err(Error::Timeout(None)) } else { came_to };
+                return if has_read { Err(Error::Timeout) } else { came_to };
             }
             self.port.back_off(BACK_OFF_US << attempt.min(8));
         }
@@ -150,7 +150,7 @@ impl<'a> Calling<'a> {
         });
         match (driven, ended, under_way) {
             (Ok(()), Some(ended), _) => ended.map(|(body, interface)| Answer { body, interface }),
-            (Ok(()), None, _) => Err(Error::Timeout(None)),
+            (Ok(()), None, _) => Err(Error::Timeout),
             (Err(e), _, None) => Err(e),
             (Err(e), _, Some(UnderWay { name, .. })) => {
                 let unknown = give_up(self.port, name, &e);
@@ -183,7 +183,8 @@ impl<'a> Calling<'a> {
         let mut none = None;
         let mut step = |home: &mut dyn Home, now| {
             let Some(caller) = home.caller() else {
-                none = Some(Error::Denied("no server can be called from a transaction of the server".into()));
+                none =
+                    Some(Error::Invalid("no server can be called from a transaction of the server".into()));
                 return Step::Done;
             };
             match step(caller, now) {
@@ -209,8 +210,8 @@ pub(super) fn give_up(port: &dyn Port, name: CallName, e: &Error) -> Error {
     told.ok();
     match (name, e) {
         (CallName::Operation(op), _) => Error::unknown(op),
-        (_, Error::Timeout(_)) => Error::Unknown("no answer came in time".into()),
-        (_, e) => Error::Unknown(e.to_string()),
+        (_, Error::Timeout) => Error::unknown_call("no answer came in time"),
+        (_, e) => Error::unknown_call(e.to_string()),
     }
 }
 
@@ -228,7 +229,7 @@ pub(super) fn ended(end: ResponseEnd<'_>) -> Result<Ended<'_>, Error> {
         ResponseEnd::Returned(_, bytes) => Ok(Ended::Returned(bytes)),
         ResponseEnd::Failed(_, bytes) => Ok(Ended::Failed(bytes)),
         ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into())),
-        ResponseEnd::Refused(Refusal::Unknown, _) => Err(Error::Unknown(FORGOTTEN.into())),
+        ResponseEnd::Refused(Refusal::Unknown, _) => Err(Error::unknown_call(FORGOTTEN)),
         ResponseEnd::Refused(why, text) => Err(Error::refused(why, text)),
     }
 }

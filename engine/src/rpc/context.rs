@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use tercel_wire::id::ClientId;
 use tercel_wire::record::Ref;
+use tercel_wire::token::Token;
 
 use super::{Handle, ItemPort};
 use crate::error::Error;
 use crate::object::Object;
 use crate::time::Now;
-use crate::txn::{Options, Port, Tx, run, try_run};
+use crate::txn::{Options, Port, Tx, run_seen};
 
 /// The call that a procedure of a service runs for: its caller, how much time is left, whether the caller has
 /// given up; and the space that the server has.
@@ -25,6 +26,8 @@ pub struct Context<'a> {
     items: Option<&'a Arc<dyn ItemPort>>,
     /// Set once the space was used.
     touched: Cell<bool>,
+    /// The state that its last transaction read or made.
+    seen: Cell<Option<Token>>,
 }
 
 impl<'a> Context<'a> {
@@ -38,6 +41,7 @@ impl<'a> Context<'a> {
             port: None,
             items: None,
             touched: Cell::new(false),
+            seen: Cell::new(None),
         }
     }
 
@@ -50,8 +54,7 @@ impl<'a> Context<'a> {
         port: Option<&'a dyn Port>,
         items: Option<&'a Arc<dyn ItemPort>>,
     ) -> Context<'a> {
-        let is_cancelled = Some(is_cancelled);
-        Context { client, begun: now, until, is_cancelled, port, items, touched: Cell::new(false) }
+        Context { is_cancelled: Some(is_cancelled), port, items, ..Context::inline(client, now, until) }
     }
 
     /// The client that calls.
@@ -79,10 +82,10 @@ impl<'a> Context<'a> {
     /// sends later.
     ///
     /// # Errors
-    /// The error that `body` returned; `Denied` if the procedure is not `#[slow]`; `Timeout` when the
+    /// The error that `body` returned; `Invalid` if the procedure is not `#[slow]`; `Timeout` when the
     /// caller's time is over.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
-        run(self.port()?, self.options(), body)
+        self.run_by(body, Error::is_retryable)
     }
 
     /// [`run`](Context::run) for a `body` with errors of its own, such as [`Failure`](super::Failure).
@@ -90,7 +93,23 @@ impl<'a> Context<'a> {
     /// # Errors
     /// The error that `body` returned; as [`Context::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
-        try_run(self.port()?, self.options(), body)
+        self.run_by(body, |_| false)
+    }
+
+    fn run_by<R, E: From<Error>>(
+        &self,
+        body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+        is_conflict: impl Fn(&E) -> bool,
+    ) -> Result<R, E> {
+        let saw = &mut |token| self.seen.set(Some(token));
+        run_seen(self.port()?, self.options(), body, is_conflict, saw)
+    }
+
+    /// The state that the last transaction of this call has read or made; none before it has run one. Given
+    /// to the caller, as a text in the result, it has a session behind the call see what the call wrote:
+    /// `session.absorb(&token.into())`.
+    pub fn token(&self) -> Option<Token> {
+        self.seen.get()
     }
 
     /// An object whose methods are called inside of the server, each call a transaction of its own. The
@@ -110,7 +129,7 @@ impl<'a> Context<'a> {
             items.uses_space();
         }
         self.port.ok_or_else(|| {
-            Error::Denied(
+            Error::Invalid(
                 "a procedure that runs in the server's loop cannot use the space: declare it `#[slow]`"
                     .into(),
             )
@@ -119,7 +138,7 @@ impl<'a> Context<'a> {
 
     /// The streams of the call.
     pub(super) fn items(&self) -> Result<Arc<dyn ItemPort>, Error> {
-        let none = || Error::Denied("a call with streams is not run here".into());
+        let none = || Error::Invalid("a call with streams is not run here".into());
         self.items.cloned().ok_or_else(none)
     }
 

@@ -42,7 +42,7 @@ impl Described<'_> {
     /// Calls it; gives nothing if it is never answered.
     ///
     /// # Errors
-    /// `Schema` if there is no such method, or the server now has another one; `Denied` if it has streams;
+    /// `Schema` if there is no such method, or the server now has another one; `Invalid` if it has streams;
     /// `Full`, and as a call of [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
     pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
         let is_one_way = self.method()?.mode.is_one_way();
@@ -61,7 +61,7 @@ impl Described<'_> {
         let found = found
             .ok_or_else(|| Error::Schema(format!("interface `{name}` has no method {}", self.method)))?;
         match found.has_streams() {
-            true => Err(Error::Denied(format!(
+            true => Err(Error::Invalid(format!(
                 "`{}` of service `{name}` has streams: call it from a program that has the service",
                 found.name
             ))),

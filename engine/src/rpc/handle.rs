@@ -242,14 +242,14 @@ impl Stub {
 
 /// The error for a method that writes although it was declared to read.
 pub(crate) fn has_written(method: &str) -> Error {
-    Error::Denied(format!(
+    Error::Invalid(format!(
         "method `{method}` is declared `#[read]` and has written: take `&mut self` in its interface"
     ))
 }
 
 #[cold]
 fn in_transaction<E>() -> Failure<E> {
-    Error::Denied(
+    Error::Invalid(
         "a call inside of an open transaction runs there and not at the server: call through the client's handle, or let the \
          policy be local or auto"
             .into(),

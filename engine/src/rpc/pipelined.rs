@@ -1,17 +1,20 @@
 //! Calls that are begun now and waited for later: one thread has several under way.
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use tercel_wire::interface::Interface;
 use tercel_wire::message::ResponseEnd;
 use tercel_wire::record::Encoder;
 
 use super::Called;
-use super::calling::{Calling, Reads, give_up, read_answer};
+use super::calling::{Answer, Calling, Reads, give_up, read_answer};
 use super::service::ServiceHandle;
 use super::services::ServiceInterface;
 use crate::error::Error;
-use crate::txn::{Expressed, UnderWay};
+use crate::txn::{Expressed, Step, UnderWay};
 
 /// A service whose procedures are called without waiting, made by [`ServiceHandle::pipelined`]. Each call
 /// gives a [`Pending`].
@@ -79,7 +82,12 @@ enum State<'c, R, E> {
     /// Its answer came at once.
     Answered(Called<R, E>),
     UnderWay(Box<Sent<'c, R, E>>),
+    /// Its result was given to who awaited it.
+    Taken,
 }
+
+// Nothing in it refers to itself.
+impl<R, E> Unpin for Pending<'_, R, E> {}
 
 struct Sent<'c, R, E> {
     calling: Calling<'c>,
@@ -99,6 +107,7 @@ impl<R, E> Pending<'_, R, E> {
         let mut sent = match self.0 {
             State::Answered(called) => return called,
             State::UnderWay(sent) => sent,
+            State::Taken => return Err(Error::Invalid("the result of this call was taken".into()).into()),
         };
         let port = sent.calling.port;
         let waits = if sent.is_slow { port.wait_for_slow() } else { Ok(None) };
@@ -106,7 +115,9 @@ impl<R, E> Pending<'_, R, E> {
             sent.calling.until = Some(port.now());
         }
         let answer = match (sent.calling.answer(sent.under_way.take()), waits) {
-            (Err(Error::Unknown(_)), Err(why)) => return Err(Error::Unknown(why.to_string()).into()),
+            (Err(Error::Unknown { op: None, .. }), Err(why)) => {
+                return Err(Error::unknown_call(why.to_string()).into());
+            }
             (answer, _) => answer?,
         };
         let (method, reads) = (sent.method, &sent.reads);
@@ -116,10 +127,69 @@ impl<R, E> Pending<'_, R, E> {
     }
 }
 
+/// Awaited, it gives what [`Pending::wait`] gives, blocks no thread, and needs no runtime of any kind. If the
+/// connection ends, the call is sent again where that is safe, as by `wait`. Dropped before its end, it is
+/// cancelled.
+impl<R, E> Future for Pending<'_, R, E> {
+    type Output = Called<R, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Called<R, E>> {
+        let mut sent = match std::mem::replace(&mut self.0, State::Taken) {
+            State::Answered(called) => return Poll::Ready(called),
+            State::UnderWay(sent) => sent,
+            State::Taken => {
+                return Poll::Ready(Err(Error::Invalid("the result of this call was taken".into()).into()));
+            }
+        };
+        let home = sent.calling.port;
+        let Some(port) = home.for_task(cx.waker()) else {
+            return Poll::Ready(Err(Error::Invalid("calls are awaited at clients alone".into()).into()));
+        };
+        let (mut ended, mut none) = (None, None);
+        let driven = port.drive(None, &mut |home, now| {
+            let Some(caller) = home.caller() else {
+                none = Some(Error::Invalid("no server can be called from here".into()));
+                return Step::Done;
+            };
+            ended = caller.request(now, &sent.calling.requested(), &mut sent.under_way);
+            if ended.is_some() { Step::Done } else { Step::Wait }
+        });
+        if let Some((body, interface)) = match ended {
+            Some(Ok(answer)) => Some(answer),
+            Some(Err(e)) => return Poll::Ready(Err(e.into())),
+            None => None,
+        } {
+            let (method, reads) = (sent.method, &sent.reads);
+            let called = sent.calling.read(Answer { body, interface }, |interface, end| {
+                read_answer(&interface.methods[method], end, &reads.gives, &reads.fails)
+            });
+            return Poll::Ready(called);
+        }
+        match (driven, none) {
+            (Err(e), _) if !port.has_missed() => Poll::Ready(Err(e.into())),
+            (_, Some(e)) => Poll::Ready(Err(e.into())),
+            _ => {
+                let until = sent.calling.until;
+                if until.is_some_and(|until| port.now() >= until) {
+                    let unknown = match sent.under_way.take() {
+                        Some(UnderWay { name, .. }) => give_up(home, name, &Error::Timeout),
+                        None => Error::Timeout,
+                    };
+                    return Poll::Ready(Err(unknown.into()));
+                }
+                until.into_iter().for_each(|until| port.wake_at(until));
+                drop(port);
+                self.0 = State::UnderWay(sent);
+                Poll::Pending
+            }
+        }
+    }
+}
+
 impl<R, E> Drop for Sent<'_, R, E> {
     fn drop(&mut self) {
         if let Some(UnderWay { name, .. }) = self.under_way.take() {
-            give_up(self.calling.port, name, &Error::Timeout(None));
+            give_up(self.calling.port, name, &Error::Timeout);
         }
     }
 }

@@ -125,7 +125,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         read: &dyn Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>,
     ) -> Called<R, E> {
         let (under_way, waited) = match expressed {
-            Expressed::Answered => return Err(Error::Unknown(FORGOTTEN.into()).into()),
+            Expressed::Answered => return Err(Error::unknown_call(FORGOTTEN).into()),
             Expressed::No => (None, Duration::ZERO),
             Expressed::UnderWay(under_way, waited) => (Some(under_way), waited),
         };
@@ -167,7 +167,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     /// Sends a call with streams.
     fn begin(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Call<'c>, Error> {
         let calling = self.calling(method, Duration::ZERO, put)?;
-        let mut ended = Err(Error::Timeout(None));
+        let mut ended = Err(Error::Timeout);
         calling.drive(&mut |caller, now| {
             ended = caller.begin(now, &calling.requested())?;
             Some(())

@@ -116,7 +116,7 @@ impl Call<'_> {
     /// Answers the procedure's questions until there are no more, and gives the body of the response.
     pub(super) fn answer<Q: Field, A: Field>(&self, mut ask: impl FnMut(Q) -> A) -> Result<Vec<u8>, Error> {
         // The procedure has begun: what goes wrong here ends it in the middle.
-        let given_up = |e: Error| Error::Unknown(format!("the call was given up in the middle: {e}"));
+        let given_up = |e: Error| Error::unknown_call(format!("the call was given up in the middle: {e}"));
         while let Some(question) = self.next()? {
             let (number, question) = read_numbered(&question, &self.method().output).map_err(given_up)?;
             self.send(&put_numbered(number, &ask(question)).map_err(given_up)?)?;
@@ -159,7 +159,7 @@ impl Call<'_> {
         });
         match (driven, ended) {
             (Ok(()), Some(ended)) => ended,
-            (Ok(()), None) => Err(Error::Timeout(None)),
+            (Ok(()), None) => Err(Error::Timeout),
             (Err(e), _) => Err(give_up(self.port, CallName::Slot(self.id), &e)),
         }
     }
@@ -168,6 +168,6 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         // Of a call that has ended the machine knows nothing any more.
-        give_up(self.port, CallName::Slot(self.id), &Error::Timeout(None));
+        give_up(self.port, CallName::Slot(self.id), &Error::Timeout);
     }
 }

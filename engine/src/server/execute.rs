@@ -92,7 +92,7 @@ impl Server {
 
     fn run_call(&mut self, now: Now, ticket: Ticket, call: &Waiting, local: &mut Local) {
         if call.until.is_some_and(|until| now >= until) && !dropped(Rule::BeginsPastDeadline) {
-            return self.call_ended(ticket, Ended::Refused(Error::Timeout(None)));
+            return self.call_ended(ticket, Ended::Refused(Error::Timeout));
         }
         let offers = self.cx.work.config.methods.clone();
         let method = offers.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
@@ -159,7 +159,7 @@ fn attempt(
     let ended = run(&tx, &mut reply)?;
     let snapshot = tx.snapshot();
     if reply.len() > limits::CALL_MAX {
-        return Err(Error::Denied(format!(
+        return Err(Error::Invalid(format!(
             "method {} gives {} bytes, and a message takes {} at most: let it return a reference",
             call.method,
             reply.len(),
@@ -169,7 +169,7 @@ fn attempt(
     match ended {
         rpc::Ended::Failed => Ok(Attempt::Ended(Ended::Failed(snapshot, reply))),
         rpc::Ended::Returned if !tx.has_written() => Ok(Attempt::Ended(Ended::Returned(snapshot, reply))),
-        rpc::Ended::Returned if reply.len() > limits::REPLY_BYTES_MAX => Err(Error::Denied(format!(
+        rpc::Ended::Returned if reply.len() > limits::REPLY_BYTES_MAX => Err(Error::Invalid(format!(
             "a method that writes returns at most {} bytes, which are kept with what it wrote, and this one {} (method {}): \
              let it return a reference",
             limits::REPLY_BYTES_MAX,
@@ -229,7 +229,7 @@ impl<'a> Inline<'a> {
             Err(panic) if self.is_at_work.get() => resume_unwind(panic),
             // Its transaction is given up, and the server serves others.
             Err(_) => {
-                return Err(Error::Denied(format!("method `{}` has panicked at the server", method.name)));
+                return Err(Error::Failed(format!("method `{}` has panicked at the server", method.name)));
             }
         };
         match method.reads && tx.has_written() {

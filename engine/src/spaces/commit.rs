@@ -107,7 +107,7 @@ impl Phases<'_, '_> {
                 cut.session.see(self.seen)
             }
             // It may be committed. The servers settle it.
-            Err(e @ Error::Timeout(Some(_))) => Err(e),
+            Err(e @ Error::Unknown { op: Some(_), .. }) => Err(e),
             Err(e) => {
                 self.settle(None);
                 self.parts
@@ -132,7 +132,7 @@ impl Phases<'_, '_> {
             match part.tx.sent(part.op) {
                 Ok(token) => part.prepared = Some(token),
                 // Whatever became of it, the transaction is not decided, and never will be.
-                Err(Error::Timeout(_)) => end = end.and(Err(Error::Timeout(None))),
+                Err(Error::Timeout | Error::Unknown { .. }) => end = end.and(Err(Error::Timeout)),
                 Err(e) => end = end.and(Err(e)),
             }
         }
@@ -151,7 +151,7 @@ impl Phases<'_, '_> {
         let Part { tx, op, space, .. } = self.coordinator;
         tx.send_decide(op, &prepared, &self.seen.clone().without(space))?;
         match tx.sent(op) {
-            Err(Error::Timeout(_)) => tx.found(op),
+            Err(Error::Timeout | Error::Unknown { .. }) => tx.found(op),
             end => end,
         }
     }

@@ -15,7 +15,9 @@
 
 mod commit;
 
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::far::Far;
@@ -34,7 +36,7 @@ use crate::txn::{self, Begin, Isolation, Options, Port, Step, Tx};
 /// space. A session is used by one thread at a time; others have sessions of their own, and hand
 /// [tokens](Session::token) to each other.
 pub struct Session<'s> {
-    spaces: Vec<(&'s str, &'s (dyn Port + Sync))>,
+    spaces: Vec<(Cow<'s, str>, Way<'s>)>,
     seen: RefCell<Vector>,
     /// By space: the last state that was read or made there, unless the vector is closed over it.
     open: RefCell<Vec<Option<Token>>>,
@@ -46,6 +48,12 @@ pub struct Session<'s> {
     ids: RefCell<Vec<Option<SpaceId>>>,
     /// A transaction or a cut of it runs.
     is_amid: Cell<bool>,
+}
+
+/// The way to a space, which a session borrows or owns.
+enum Way<'s> {
+    Lent(&'s (dyn Port + Sync)),
+    Own(Arc<dyn Port + Send + Sync>),
 }
 
 /// Set while a transaction or a cut runs.
@@ -108,7 +116,17 @@ pub struct Cut<'a> {
 impl<'s> Session<'s> {
     /// A session that has seen nothing, over spaces with these names.
     pub fn new(spaces: impl IntoIterator<Item = (&'s str, &'s (dyn Port + Sync))>) -> Session<'s> {
-        let spaces: Vec<_> = spaces.into_iter().collect();
+        Session::over(spaces.into_iter().map(|(name, port)| (Cow::Borrowed(name), Way::Lent(port))).collect())
+    }
+
+    /// A session that has seen nothing, and keeps what leads to its spaces.
+    pub fn owning(
+        spaces: impl IntoIterator<Item = (String, Arc<dyn Port + Send + Sync>)>,
+    ) -> Session<'static> {
+        Session::over(spaces.into_iter().map(|(name, port)| (Cow::Owned(name), Way::Own(port))).collect())
+    }
+
+    fn over(spaces: Vec<(Cow<'s, str>, Way<'s>)>) -> Session<'s> {
         let count = spaces.len();
         Session {
             spaces,
@@ -161,9 +179,13 @@ impl<'s> Session<'s> {
         Ok(Amid(&self.is_amid))
     }
 
+    fn port(&self, at: usize) -> &(dyn Port + Sync) {
+        self.spaces[at].1.port()
+    }
+
     fn number(&self, name: &str) -> Result<usize, Error> {
         self.spaces.iter().position(|(is, _)| *is == name).ok_or_else(|| {
-            let names: Vec<_> = self.spaces.iter().map(|(name, _)| *name).collect();
+            let names: Vec<_> = self.spaces.iter().map(|(name, _)| name).collect();
             Error::Invalid(format!("there is no space {name:?} in this session, which has {names:?}"))
         })
     }
@@ -180,14 +202,14 @@ impl<'s> Session<'s> {
         }
         let mut failed = None;
         for at in (0..self.spaces.len()).filter(|at| self.ids.borrow()[*at].is_none()) {
-            match self.id(at, &Within::begin(crate::txn::Freshness::Stale.into(), self.spaces[at].1)) {
+            match self.id(at, &Within::begin(crate::txn::Freshness::Stale.into(), self.port(at))) {
                 Ok(id) if id == far.space() => return Ok(at),
                 Ok(_) => {}
                 Err(e) => failed = Some(e),
             }
         }
         Err(failed.unwrap_or_else(|| {
-            let names: Vec<_> = self.spaces.iter().map(|(name, _)| *name).collect();
+            let names: Vec<_> = self.spaces.iter().map(|(name, _)| name).collect();
             let space = far.space().0;
             Error::Invalid(format!(
                 "{far} leads to space {space:x}, which is none of {names:?}: connect it, too"
@@ -268,7 +290,7 @@ impl<'s> Session<'s> {
         let Some(seen) = seen.filter(|seen| seen.done > Stamp::ZERO && !dropped(Rule::DoneNotCovered)) else {
             return Ok(Stamp::ZERO);
         };
-        let port = self.spaces[at].1;
+        let port = self.port(at);
         txn::settled_from(port, within.until(port), seen.done, seen.token(space))
     }
 
@@ -308,11 +330,11 @@ impl<'s> Session<'s> {
         if let Some(id) = self.ids.borrow()[at] {
             return Ok(id);
         }
-        let port = self.spaces[at].1;
+        let port = self.port(at);
         let id = Tx::begin(port, within.left(None))?.as_of().token.space;
         let mut ids = self.ids.borrow_mut();
         if let Some(twin) = ids.iter().position(|other| *other == Some(id)) {
-            let [one, other] = [twin, at].map(|at| self.spaces[at].0);
+            let [one, other] = [twin, at].map(|at| &self.spaces[at].0);
             return Err(Error::Invalid(format!("`{one}` and `{other}` are the same space: name it once")));
         }
         ids[at] = Some(id);
@@ -326,7 +348,7 @@ impl<'s> Session<'s> {
         mut step: impl FnMut(&mut dyn txn::Home) -> Option<Result<(), Error>>,
     ) -> Result<(), Error> {
         let mut result = Ok(());
-        self.spaces[at].1.drive(within.until(self.spaces[at].1), &mut |home, _| match step(home) {
+        self.port(at).drive(within.until(self.port(at)), &mut |home, _| match step(home) {
             None => Step::Wait,
             Some(end) => {
                 result = end;
@@ -365,7 +387,15 @@ impl<'s> Session<'s> {
         options: impl Into<Options>,
         body: impl FnMut(&Cut<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.attempts(options.into(), false, body)
+        self.attempts(options.into(), false, body, Error::is_retryable)
+    }
+
+    /// [`Session::read`] for a `body` with errors of its own, as [`Session::try_run`].
+    ///
+    /// # Errors
+    /// The error that `body` returned on states that go together; as [`Session::read`] otherwise.
+    pub fn try_read<R, E: From<Error>>(&self, body: impl FnMut(&Cut<'_>) -> Result<R, E>) -> Result<R, E> {
+        self.attempts(Options::default(), false, body, |_| false)
     }
 
     /// Runs `body` in a transaction that reads and writes several spaces in states that go together, and
@@ -395,17 +425,29 @@ impl<'s> Session<'s> {
         options: impl Into<Options>,
         body: impl FnMut(&Cut<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.attempts(options.into(), true, body)
+        self.attempts(options.into(), true, body, Error::is_retryable)
     }
 
-    fn attempts<R>(
+    /// [`Session::run`] for a `body` with errors of its own: a refusal aborts the transaction, and nothing of
+    /// it is committed. Tercel's errors become errors of `body` by `From`.
+    ///
+    /// # Errors
+    /// The error that `body` returned on states that go together; as [`Session::run`] otherwise.
+    pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Cut<'_>) -> Result<R, E>) -> Result<R, E> {
+        self.attempts(Options::default(), true, body, |_| false)
+    }
+
+    /// The attempts of a cut. `is_conflict` knows conflicts among the errors of `body`, as of [`txn::run`].
+    fn attempts<R, E: From<Error>>(
         &self,
         options: Options,
         may_write: bool,
-        mut body: impl FnMut(&Cut<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
+        mut body: impl FnMut(&Cut<'_>) -> Result<R, E>,
+        is_conflict: impl Fn(&E) -> bool,
+    ) -> Result<R, E> {
         let _amid = self.enter()?;
-        let until = self.spaces.first().and_then(|(_, port)| Some((*port as _, options.until(*port)?)));
+        let first: Option<&dyn Port> = self.spaces.first().map(|(_, way)| way.port() as _);
+        let until = first.and_then(|port| Some((port, options.until(port)?)));
         let within = Within { options, until };
         self.close(None, &within)?;
         let mut needs = self.seen.borrow().clone();
@@ -413,7 +455,7 @@ impl<'s> Session<'s> {
         let (mut touched, mut seen) = (Vec::new(), Vec::new());
         let (mut attempt, mut retries, mut same_since) = (0, 0u32, self.now());
         loop {
-            let (mut conflict, mut is_refused) = (Error::Conflict(None), false);
+            let (mut conflict, mut is_refused) = (E::from(Error::Conflict(None)), false);
             let transactions = self.spaces.iter().map(|_| OnceCell::new()).collect();
             let noted = vec![Cell::new(None); self.spaces.len()];
             let needed = RefCell::new(needs);
@@ -434,12 +476,12 @@ impl<'s> Session<'s> {
             // A body that saw states which hold no longer may have failed for that alone.
             let is_doubtful = returned.is_err() && cut.is_stale()?;
             match returned {
-                Err(e @ Error::Conflict(_)) => conflict = e,
+                Err(e) if is_conflict(&e) => conflict = e,
                 _ if !together || is_doubtful => {}
                 Ok(value) if cut.has_written() => match cut.commit(&tokens) {
                     Ok(()) => return Ok(value),
-                    Err(e) if e.is_retryable() => (conflict, is_refused) = (e, true),
-                    Err(e) => return Err(e),
+                    Err(e) if e.is_retryable() => (conflict, is_refused) = (e.into(), true),
+                    Err(e) => return Err(e.into()),
                 },
                 returned if cut.is_of_one_moment()? => {
                     tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
@@ -458,24 +500,33 @@ impl<'s> Session<'s> {
                 || self.now().since_us(same_since) > limits::RUN_SAME_US
                 || attempt >= limits::RUN_ATTEMPTS_MAX
                 || retries >= limits::RUN_RETRIES_MAX;
-            let (Some((_, port)), false) = (self.spaces.first(), is_late) else { return Err(conflict) };
-            port.back_off(BACK_OFF_US << retries.min(8));
+            let (Some((_, way)), false) = (self.spaces.first(), is_late) else { return Err(conflict.into()) };
+            way.port().back_off(BACK_OFF_US << retries.min(8));
         }
     }
 
     /// The time by the clock of the first space.
     fn now(&self) -> Now {
-        self.spaces.first().map_or(Now(0), |(_, port)| port.now())
+        self.spaces.first().map_or(Now(0), |(_, way)| way.port().now())
     }
 
     /// Waits for a bounded time until no part of a transaction up to some states is unsettled: one may have
     /// been in the way, and nothing gets past it before. Why that fails is for the next attempt to find.
     fn await_settled(&self, states: &[(usize, Token)], within: &Within<'_>) {
         for (at, state) in states {
-            let port = self.spaces[*at].1;
+            let port = self.port(*at);
             let bound = port.now().plus_us(limits::RUN_SAME_US);
             let until = within.until(port).map_or(bound, |until| until.min(bound));
             _ = txn::settled_from(port, Some(until), state.stamp, *state);
+        }
+    }
+}
+
+impl Way<'_> {
+    fn port(&self) -> &(dyn Port + Sync) {
+        match self {
+            Way::Lent(port) => *port,
+            Way::Own(port) => &**port,
         }
     }
 }
@@ -504,10 +555,28 @@ impl InSpace<'_, '_> {
     /// other spaces; `Full` if the space rests on as many others as it can; `OtherHistory` if a space was put
     /// back to a state before one that the session has seen.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        self.run_by(body, Error::is_retryable)
+    }
+
+    /// [`InSpace::run`] for a `body` with errors of its own, as [`txn::try_run`].
+    ///
+    /// # Errors
+    /// The error that `body` returned on a state that still holds; as [`InSpace::run`] otherwise.
+    pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
+        self.run_by(body, |_| false)
+    }
+
+    fn run_by<R, E: From<Error>>(
+        &self,
+        body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+        is_conflict: impl Fn(&E) -> bool,
+    ) -> Result<R, E> {
         let _amid = self.session.enter()?;
         let (id, within) = self.begin()?;
         self.session.depend(self.at, id, &within)?;
-        self.attempt(id, &within, body, &mut |token| self.session.saw(self.at, token))
+        let options = within.left(self.at_least(id));
+        let saw = &mut |token| self.session.saw(self.at, token);
+        txn::run_seen(self.session.port(self.at), options, body, is_conflict, saw)
     }
 
     /// Runs `body` in a transaction of this space that sees all that the session has seen, and is not to
@@ -515,14 +584,31 @@ impl InSpace<'_, '_> {
     ///
     /// # Errors
     /// `Invalid` if it writes; else as [`InSpace::run`].
-    pub fn read<R>(&self, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+    pub fn read<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        self.read_by(body, Error::is_retryable)
+    }
+
+    /// [`InSpace::read`] for a `body` with errors of its own.
+    ///
+    /// # Errors
+    /// The error that `body` returned on a state that still holds; as [`InSpace::read`] otherwise.
+    pub fn try_read<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
+        self.read_by(body, |_| false)
+    }
+
+    fn read_by<R, E: From<Error>>(
+        &self,
+        mut body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+        is_conflict: impl Fn(&E) -> bool,
+    ) -> Result<R, E> {
         let _amid = self.session.enter()?;
         let (id, within) = self.begin()?;
         let body = |tx: &Tx<'_>| {
             let value = body(tx)?;
-            if tx.is_read_only() { Ok(value) } else { Err(writes("`read`")) }
+            if tx.is_read_only() { Ok(value) } else { Err(writes("`read`").into()) }
         };
-        self.attempt(id, &within, body, &mut |token| {
+        let options = within.left(self.at_least(id));
+        txn::run_seen(self.session.port(self.at), options, body, is_conflict, &mut |token| {
             if !dropped(Rule::ReadNotSeen) {
                 self.session.saw(self.at, token);
             }
@@ -530,23 +616,12 @@ impl InSpace<'_, '_> {
     }
 
     fn begin(&self) -> Result<(SpaceId, Within<'_>), Error> {
-        let within = Within::begin(self.options, self.session.spaces[self.at].1);
+        let within = Within::begin(self.options, self.session.port(self.at));
         self.session.close(Some(self.at), &within)?;
         let id = self.session.id(self.at, &within)?;
         let seen = self.session.seen.borrow().get(id);
         self.session.settled_from(self.at, (id, seen), &within)?;
         Ok((id, within))
-    }
-
-    fn attempt<R>(
-        &self,
-        id: SpaceId,
-        within: &Within<'_>,
-        body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
-        saw: &mut dyn FnMut(Token),
-    ) -> Result<R, Error> {
-        let port = self.session.spaces[self.at].1;
-        txn::run_seen(port, within.left(self.at_least(id)), body, saw)
     }
 
     /// The state that its transactions need: of what was seen, of what was read last, and of what was asked
@@ -578,7 +653,7 @@ impl<'a> Cut<'a> {
     fn at(&self, at: usize) -> Result<&Tx<'a>, Error> {
         let cell = &self.transactions[at];
         if cell.get().is_none() {
-            let port = self.session.spaces[at].1;
+            let port = self.session.port(at);
             let id = self.session.id(at, &self.within)?;
             // The spaces that were read before may rest on this one, and on more of it if their states moved.
             self.join_needs()?;
@@ -681,7 +756,7 @@ impl<'a> Cut<'a> {
     fn is_of_history(&self, at: usize, token: Token, needs: &Vector) -> Result<(), Error> {
         let need = needs.token(token.space).filter(|need| need.view != token.view);
         let Some(at_least) = need else { return Ok(()) };
-        let port = self.session.spaces[at].1;
+        let port = self.session.port(at);
         Tx::begin(port, self.within.left(Some(at_least))).map(|_| ())
     }
 }

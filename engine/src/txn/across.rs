@@ -130,7 +130,7 @@ pub(crate) fn settled_from(
         if end.is_some() { Step::Done } else { Step::Wait }
     });
     match driven {
-        Err(Error::Timeout(_)) => Err(Error::Unavailable(
+        Err(Error::Timeout | Error::Unknown { .. }) => Err(Error::Unavailable(
             "a transaction over several spaces, of which the session has seen a part, was not settled in time in another"
                 .into(),
         )),

@@ -168,8 +168,8 @@ pub trait Caller: Streamer {
     /// `under_way` is kept between the calls of one call, and is none as long as nothing was sent.
     ///
     /// # Errors
-    /// `Unknown`, or `Timeout` with the operation of a method that may have written, if it was sent, and it
-    /// will never be known what it came to. Before it was sent: `Denied` if there is no such interface there,
+    /// `Unknown`, with the operation of a method that may have written, if it was sent, and it
+    /// will never be known what it came to. Before it was sent: `Invalid` if no such interface is there,
     /// `Schema` if it takes or gives something else, `Unavailable`.
     fn request(
         &mut self,

@@ -73,7 +73,7 @@ impl Tx<'_> {
             if answer.is_some() { Step::Done } else { Step::Wait }
         });
         let Some(op) = sent else {
-            return Err(driven.err().or(refused).unwrap_or(Error::Timeout(None)));
+            return Err(driven.err().or(refused).unwrap_or(Error::Timeout));
         };
         let token = self.end(op, driven, answer)?;
         Ok(Committed { stamp: token.stamp, token, op: Some(op) })
@@ -88,7 +88,7 @@ impl Tx<'_> {
         submit: impl FnOnce(&mut dyn Home, &mut Parcel) -> Option<Result<R, Error>>,
     ) -> Option<Result<R, Error>> {
         if self.is_late(now) {
-            return Some(Err(Error::Timeout(None)));
+            return Some(Err(Error::Timeout));
         }
         if let Err(e) = self.may_be_sent(home) {
             return Some(Err(e));
@@ -129,7 +129,7 @@ impl Tx<'_> {
             };
         }
         // It is on its way: whatever kept the answer off, the outcome is unknown.
-        self.holds.borrow().iter().for_each(|hold| hold.keep());
+        self.taken.borrow().holds.iter().for_each(|hold| hold.keep());
         let abandoned = self.port.drive(None, &mut |home, _| {
             self.made.borrow().keys().for_each(|oref| home.filled(*oref));
             home.abandon(op);
@@ -177,7 +177,7 @@ impl Tx<'_> {
                 return Some(Err(e));
             }
             let Parcel { mut local_writes, effects, .. } = self.parcel(home);
-            home.submit_call(ticket, reply, &mut local_writes, &effects, &self.holds.borrow())
+            home.submit_call(ticket, reply, &mut local_writes, &effects, &self.taken.borrow().holds)
         })?;
         if taken {
             let made = self.made.borrow();
@@ -198,11 +198,16 @@ impl Tx<'_> {
     /// Fails if what was read never happened, does not hold, or is not all known any more, or if a place is
     /// lost.
     fn may_be_sent(&self, home: &mut dyn Home) -> Result<(), Error> {
-        let is_lost = self.placed_in.get().is_some_and(|session| session != home.sessions_ended());
+        let is_lost = self.taken.borrow().session.is_some_and(|session| session != home.sessions_ended());
         if !self.scope.is_of_history() || is_lost {
             // What was read never happened in the history that the space has now; or what it refers to may be
             // another's place by now.
             return Err(Error::Conflict(None));
+        }
+        if self.is_torn.get() {
+            let text =
+                "a change of a table or map failed before its end: this transaction can only be dropped";
+            return Err(Error::Invalid(text.into()));
         }
         self.remembers_reads(home)
     }
@@ -273,8 +278,10 @@ pub(crate) fn commit_surely(tx: Tx<'_>) -> Result<Token, Error> {
     let (port, until) = (tx.port, tx.until);
     match tx.commit() {
         Ok(committed) => Ok(committed.token),
-        Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Err(Error::Conflict(None)),
-        Err(Error::Timeout(Some(op))) => found(port, until, *op),
+        Err(Error::Unknown { op: Some(_), .. }) if dropped(Rule::RetryWithoutResolve) => {
+            Err(Error::Conflict(None))
+        }
+        Err(Error::Unknown { op: Some(op), .. }) => found(port, until, *op),
         Err(e) => Err(e),
     }
 }
@@ -296,7 +303,7 @@ fn token_of(port: &dyn Port, until: Option<Now>, stamp: Stamp) -> Result<Token, 
 }
 
 /// Translates an outcome into a result for the program.
-fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
+pub(super) fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     outcome.map_err(|why| match why {
         Refusal::Unknown if dropped(Rule::EvictedRetried) => Error::Conflict(None),
         Refusal::Unknown => Error::unknown(op),

@@ -45,11 +45,11 @@ impl<'c> Tx<'c> {
     pub fn reserve<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {
         let class = self.class_of::<T>()?.class;
         let mut sizes = super::tree::Measure;
-        let mut e = Encoder::new(T::SCHEMA.size(), &mut sizes);
+        let mut e = Encoder::new(const { T::SCHEMA.size() }, &mut sizes);
         value.encode(&mut e);
         let bytes = e.finish(class)?.len();
         let (oref, birth) = self.reserve_bytes(bytes)?;
-        self.holds.borrow().iter().for_each(|hold| hold.keep());
+        self.taken.borrow().holds.iter().for_each(|hold| hold.keep());
         self.reserved.borrow_mut().insert(oref, birth);
         Ok(self.token(oref, 0))
     }
@@ -79,6 +79,12 @@ impl<'c> Tx<'c> {
     /// `NotFound` if the reference was kept from an earlier transaction and names nothing any more; `Full`,
     /// `Schema`, `Unavailable`, `Timeout`.
     pub fn replace<T: Object>(&self, r: Ref<T>, value: &T) -> Result<(), Error> {
+        const {
+            assert!(
+                !T::IS_ROW,
+                "a row of a table is changed by the table, so that indexes follow: `Table::edit`"
+            )
+        };
         let class = self.class_of::<T>()?.class;
         if r.stamp() < self.began_at.stamp {
             // Its place may be that of another object by now.
@@ -100,14 +106,14 @@ impl<'c> Tx<'c> {
         self.get(r)?.edit()
     }
 
-    pub(crate) fn edit_view<'t, T: Object>(&'t self, view: &View<'t, T>) -> Result<T::Mut<'t>, Error> {
+    pub(crate) fn edit_view<'t, T: Object>(&'t self, view: &View<'t, T>) -> Result<RawMut<'t, T>, Error> {
         let oref = view.oref();
         if !self.write_set.contains(oref) {
             // The class must be writable as T is now, not only readable.
             self.class_of::<T>()?;
             self.put::<T>(oref, view.to_stored(), view.behind())?;
         }
-        Ok(T::edit(RawMut { tx: self, oref, class: PhantomData }))
+        Ok(RawMut { tx: self, oref, class: PhantomData })
     }
 
     /// Sets a field of a private copy.
@@ -117,9 +123,9 @@ impl<'c> Tx<'c> {
         at: usize,
         value: &F,
     ) -> Result<(), Error> {
-        if F::TYPE.is_fixed() {
+        if const { F::TYPE.is_fixed() } {
             let mut names = TreeBuilder::new(self);
-            let mut e = Encoder::new(F::TYPE.size(), &mut names);
+            let mut e = Encoder::new(const { F::TYPE.size() }, &mut names);
             value.put(&mut e, 0);
             let encoded = e.finish_bytes();
             let bytes = names.finish(encoded)?;
@@ -156,7 +162,7 @@ impl<'c> Tx<'c> {
 
     fn encode<T: Typed>(&self, value: &T, class: ClassId) -> Result<Vec<u8>, Error> {
         let mut trees = TreeBuilder::new(self);
-        let mut e = Encoder::new(T::SCHEMA.size(), &mut trees);
+        let mut e = Encoder::new(const { T::SCHEMA.size() }, &mut trees);
         value.encode(&mut e);
         let encoded = e.finish(class);
         trees.finish(encoded)
@@ -165,7 +171,7 @@ impl<'c> Tx<'c> {
     /// A place for a new object of that many bytes, and the birth of its page, at or below the snapshot.
     pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<(Oref, Stamp), Error> {
         let Place { oref, birth, hold } = self.place(bytes)?;
-        let mut holds = self.holds.borrow_mut();
+        let holds = &mut self.taken.borrow_mut().holds;
         if holds.last().is_none_or(|last| !Arc::ptr_eq(last, &hold)) {
             holds.push(hold);
         }
@@ -175,7 +181,7 @@ impl<'c> Tx<'c> {
     fn place(&self, bytes: usize) -> Result<Place, Error> {
         self.ask(|home, now| {
             let place = home.allocate(now, &self.scope, bytes)?;
-            self.placed_in.set(self.placed_in.get().or(Some(home.sessions_ended())));
+            self.taken.borrow_mut().session.get_or_insert_with(|| home.sessions_ended());
             Some(place)
         })
     }

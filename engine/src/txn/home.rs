@@ -72,14 +72,14 @@ pub trait Home {
     /// read.
     ///
     /// # Errors
-    /// `Denied` if this home has no such reads; `Conflict`, `Corrupt`, and as [`Home::locate`].
+    /// `Invalid` if this home has no such reads; `Conflict`, `Corrupt`, and as [`Home::locate`].
     fn stored(
         &mut self,
         _scope: &Scope,
         _oref: Oref,
         _search: &mut Search,
     ) -> Option<Result<Option<StoredObject>, Error>> {
-        Some(Err(Error::Denied("inside of a server objects are read by their classes".into())))
+        Some(Err(Error::Invalid("inside of a server objects are read by their classes".into())))
     }
 
     /// A place for a new object of that many bytes, and the birth of its page. The scope's snapshot is at or
@@ -152,7 +152,7 @@ pub trait Home {
         _effects: &[u8],
         _holds: &[Arc<Hold>],
     ) -> Option<Result<bool, Error>> {
-        Some(Err(Error::Denied("calls are not run here".into())))
+        Some(Err(Error::Invalid("calls are not run here".into())))
     }
 
     /// States of other spaces on which the space rests at a stamp, or later. `None` until this home shows
@@ -166,7 +166,7 @@ pub trait Home {
     /// # Errors
     /// `Full` if it rests on as many spaces as it can; `Unavailable`.
     fn depend(&mut self, _on: &Vector) -> Option<Result<(), Error>> {
-        Some(Err(Error::Denied("this home knows no other spaces".into())))
+        Some(Err(Error::Invalid("this home knows no other spaces".into())))
     }
 
     /// The home's side of calls that run elsewhere, if it can make any.

@@ -14,6 +14,7 @@ mod fresh;
 mod home;
 pub mod object;
 mod places;
+mod polled;
 mod read;
 mod root;
 mod tree;
@@ -22,6 +23,7 @@ mod watch;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use tercel_heap::{Scope, TypeKey, Typed, WriteSet, WriteSetError};
@@ -50,6 +52,7 @@ pub use home::{
 };
 pub(crate) use places::Places;
 pub use places::{Hold, Place};
+pub use polled::{Polled, Progress};
 pub(crate) use read::Boxed;
 pub use read::stored;
 pub use watch::{Change, Found, Query, Source, Watch};
@@ -99,9 +102,35 @@ pub trait Port {
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
 
+    /// The same way for a task that is polled with this waker; none where tasks cannot be woken.
+    fn for_task<'a>(&'a self, _waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
+        None
+    }
+
+    /// Waits, for a bounded time, until the caller is the first of those at this home that lost over the same
+    /// object, and stays in line until what is given is dropped. [`Oref::NULL`] is any object.
+    fn take_turn(&self, _over: Oref) -> Option<Box<dyn InLine + '_>> {
+        None
+    }
+
     /// Waits before a program receives the error that the server is gone, so that one that tries again at
     /// once does not spin. Longer the longer the outage lasts.
     fn pause(&self) {}
+}
+
+/// A task's way to a home: `drive` calls its step once, and has the task woken where a thread would wait.
+pub trait TaskPort: Port {
+    /// Says whether a step would have waited.
+    fn has_missed(&self) -> bool;
+
+    /// Has the task woken at this moment at the latest.
+    fn wake_at(&self, at: Now);
+}
+
+/// A place in the line of those that lost over an object.
+pub trait InLine {
+    /// The object.
+    fn object(&self) -> Oref;
 }
 
 /// The verdict of a step under the lock.
@@ -191,10 +220,18 @@ pub struct Tx<'c> {
     named: RefCell<Named>,
     /// Objects that were replaced unread.
     blind: RefCell<Set<Oref>>,
-    /// [`Home::sessions_ended`] when it took its first place.
-    placed_in: Cell<Option<u64>>,
-    /// The pages in which it took places.
-    holds: RefCell<Vec<Arc<Hold>>>,
+    taken: RefCell<Taken>,
+    /// Set if a change of several objects was begun and came to no end, so that it must not be committed.
+    is_torn: Cell<bool>,
+}
+
+/// The places that a transaction took.
+#[derive(Default)]
+struct Taken {
+    /// [`Home::sessions_ended`] when it took the first one.
+    session: Option<u64>,
+    /// The pages in which they are.
+    holds: Vec<Arc<Hold>>,
 }
 
 /// A class that this transaction has used.
@@ -216,8 +253,17 @@ impl<'c> Tx<'c> {
     }
 
     fn begin_until(port: &'c dyn Port, options: &Options, until: Option<Now>) -> Result<Tx<'c>, Error> {
+        Tx::begin_by(port, options, until, &mut Begin::new(options))
+    }
+
+    fn begin_by(
+        port: &'c dyn Port,
+        options: &Options,
+        until: Option<Now>,
+        begin: &mut Begin,
+    ) -> Result<Tx<'c>, Error> {
         let Begun { scope, bytes_max, as_of, token } =
-            begun(port, until, &mut Begin::new(options), |home, now, begin| home.begin(now, begin))?;
+            begun(port, until, begin, |home, now, begin| home.begin(now, begin))?;
         Ok(Tx {
             port,
             write_set: WriteSet::new(&scope),
@@ -233,8 +279,8 @@ impl<'c> Tx<'c> {
             brought: RefCell::default(),
             named: RefCell::default(),
             blind: RefCell::default(),
-            placed_in: Cell::new(None),
-            holds: RefCell::default(),
+            taken: RefCell::default(),
+            is_torn: Cell::new(false),
         })
     }
 
@@ -255,8 +301,14 @@ impl<'c> Tx<'c> {
         self.token_of(self.snapshot())
     }
 
+    /// Lets it commit never more: a change of several objects that belong together, such as a row and its
+    /// indexes, came to no end. For collections.
+    pub fn tear(&self) {
+        self.is_torn.set(true);
+    }
+
     /// Says whether it has written nothing.
-    pub(crate) fn is_read_only(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         self.write_set.is_empty()
     }
 
@@ -304,7 +356,7 @@ fn begun<R>(
     });
     let end = end.unwrap_or_else(|| Err(Error::Unavailable("the client is closed".into())));
     let end = match driven {
-        Err(Error::Timeout(_)) => Err(begin.is_late()),
+        Err(Error::Timeout | Error::Unknown { .. }) => Err(begin.is_late()),
         driven => driven.and(end),
     };
     end.inspect_err(|e| {
@@ -353,13 +405,14 @@ pub fn try_run<R, E: From<Error>>(
 }
 
 /// [`run`] that also gives the states that its attempts have read, and the one that was committed.
-pub(crate) fn run_seen<R>(
+pub(crate) fn run_seen<R, E: From<Error>>(
     port: &dyn Port,
     options: Options,
-    body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+    is_conflict: impl Fn(&E) -> bool,
     saw: &mut dyn FnMut(Token),
-) -> Result<R, Error> {
-    attempts(port, options, body, Error::is_retryable, Some(saw))
+) -> Result<R, E> {
+    attempts(port, options, body, is_conflict, Some(saw))
 }
 
 /// The attempts of [`run`] and [`try_run`]. `is_conflict` knows conflicts among the errors of `body`; those
@@ -375,6 +428,7 @@ fn attempts<R, E: From<Error>>(
     let until = options.until(port);
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     let mut same_since = port.now();
+    let mut turn: Option<Box<dyn InLine + '_>> = None;
     loop {
         let tx = begin_in_turn(port, &options, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
@@ -388,13 +442,19 @@ fn attempts<R, E: From<Error>>(
         if returned.is_err() || tx.has_written() {
             saw.iter_mut().try_for_each(|saw| tx.state().map(saw))?;
         }
+        let mut over = Oref::NULL;
         let conflict = match returned {
             Ok(value) => match commit_surely(tx) {
                 Ok(token) => {
                     saw.iter_mut().for_each(|saw| saw(token));
                     return Ok(value);
                 }
-                Err(e) if e.is_retryable() => e.into(),
+                Err(e) if e.is_retryable() => {
+                    if let Error::Conflict(Some(contended)) = &e {
+                        over = contended.object;
+                    }
+                    e.into()
+                }
                 Err(e) => return Err(e.into()),
             },
             Err(e) if is_conflict(&e) => e,
@@ -410,7 +470,15 @@ fn attempts<R, E: From<Error>>(
         if attempt >= limits::RUN_ATTEMPTS_MAX || retries >= limits::RUN_RETRIES_MAX || is_late {
             return Err(conflict);
         }
-        port.back_off(BACK_OFF_US << retries.min(8));
+        if retries >= limits::LOSSES_ALONE_MAX
+            && turn.as_ref().is_none_or(|turn| turn.object() != over && !over.is_null())
+        {
+            // One place at a time: nobody waits in a circle.
+            drop(turn.take());
+            turn = port.take_turn(over);
+        }
+        // One that is in line has nobody to make way for.
+        port.back_off(BACK_OFF_US << if turn.is_some() { 1 } else { retries.min(8) });
     }
 }
 

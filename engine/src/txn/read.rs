@@ -218,18 +218,27 @@ impl<'c> Tx<'c> {
     /// `NotFound` if one of them names no object, nor a place in which this home may still make one;
     /// `Conflict`, and as [`Tx::get`].
     pub(super) fn find_kept(&self, mut kept: Vec<(Oref, Stamp)>) -> Result<(), Error> {
-        kept.sort_unstable();
-        kept.dedup();
         // Of one that was made or reserved here the birth of its page is known.
-        let own = |oref| self.made.borrow().get(&oref).or(self.reserved.borrow().get(&oref)).copied();
-        kept.retain(|(oref, stamp)| own(*oref).is_none_or(|birth| *stamp < birth));
+        let mut replaced = None;
+        {
+            let (made, reserved) = (self.made.borrow(), self.reserved.borrow());
+            kept.retain(|(oref, stamp)| match made.get(oref).or_else(|| reserved.get(oref)) {
+                None => true,
+                Some(birth) if stamp < birth => {
+                    replaced = replaced.or(Some(*oref));
+                    true
+                }
+                Some(_) => false,
+            });
+        }
         if kept.is_empty() {
             return Ok(());
         }
-        let is_replaced = |(oref, _): &&(Oref, Stamp)| own(*oref).is_some();
-        if let Some((oref, _)) = kept.iter().find(is_replaced).filter(|_| !dropped(Rule::TokenWithoutBirth)) {
-            return Err(Error::not_found(*oref));
+        if let Some(oref) = replaced.filter(|_| !dropped(Rule::TokenWithoutBirth)) {
+            return Err(Error::not_found(oref));
         }
+        kept.sort_unstable();
+        kept.dedup();
         // What was read in the present state is there, and of a newer one, which another transaction has
         // read, nothing can be said in this one. Should the transaction move on, they are judged.
         let snapshot = self.scope.snapshot();
@@ -285,7 +294,7 @@ impl<'c> Tx<'c> {
             let Some((oref, stamp)) = kept.get(judging.next).copied() else { return Some(Ok(())) };
             if let Some(hold) = home.hold(oref, stamp) {
                 // Else the server could take the page back before it learns that an object names the place.
-                self.holds.borrow_mut().push(hold);
+                self.taken.borrow_mut().holds.push(hold);
             } else {
                 match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
                     // What is of a class that the program cannot read is there. Of what is in a damaged page
@@ -330,7 +339,7 @@ impl<'c> Tx<'c> {
 /// that; none if the reference names nothing. It comes from the cache if it is there, and counts as read.
 ///
 /// # Errors
-/// As [`Tx::get`]; `Corrupt` if it is not what its class says; `Denied` inside of a server.
+/// As [`Tx::get`]; `Corrupt` if it is not what its class says; `Invalid` inside of a server.
 pub fn stored(tx: &Tx<'_>, oref: Oref) -> Result<Option<StoredObject>, Error> {
     if oref.is_null() {
         return Ok(None);

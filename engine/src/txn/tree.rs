@@ -48,7 +48,7 @@ impl<'a, 'c> TreeBuilder<'a, 'c> {
         fill: impl FnOnce(&mut Encoder<'_>),
     ) -> Result<Oref, EncodeError> {
         let mut refuse = NoSpill;
-        let mut e = Encoder::new(T::SCHEMA.size(), &mut refuse).spill_above(LEAF_BYTES);
+        let mut e = Encoder::new(const { T::SCHEMA.size() }, &mut refuse).spill_above(LEAF_BYTES);
         fill(&mut e);
         let object = e.finish(id)?;
         let made = self.tx.reserve_bytes(object.len()).and_then(|(oref, birth)| {
@@ -103,9 +103,15 @@ impl Spill for TreeBuilder<'_, '_> {
     }
 
     fn named(&mut self, oref: Oref, stamp: Stamp) {
+        if self.kept.capacity() == 0 {
+            self.kept.reserve(USUAL_REFS);
+        }
         self.kept.push((oref, stamp));
     }
 }
+
+/// References in one object that there is room for before more is made: those of a node of a map.
+const USUAL_REFS: usize = 72;
 
 /// A spill that makes nothing: for measuring how large a record will be.
 pub(super) struct Measure;

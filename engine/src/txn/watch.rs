@@ -238,12 +238,12 @@ impl Watch {
                 Err(Error::Conflict(_) | Error::Full(Bound::Transactions)) if port.now() < until => {
                     port.back_off(AGAIN_US);
                 }
-                Err(Error::Unavailable(_) | Error::Timeout(None)) if port.now() < until => port.pause(),
+                Err(Error::Unavailable(_) | Error::Timeout) if port.now() < until => port.pause(),
                 Err(
                     Error::Conflict(_)
                     | Error::Full(Bound::Transactions)
                     | Error::Unavailable(_)
-                    | Error::Timeout(None),
+                    | Error::Timeout,
                 ) => return Ok(None),
                 // Told however short the caller's time is, and at a pace that a loop can stand.
                 Err(e) => {

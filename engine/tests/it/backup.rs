@@ -351,7 +351,7 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     w.run_until_idle();
     w.lock().hold.syncs = true;
     w.lock().patience = 100;
-    let Err(Error::Timeout(Some(op))) = w.run(0, |tx| tx.edit(r)?.set_count(9)) else { panic!() };
+    let Err(Error::Unknown { op: Some(op), .. }) = w.run(0, |tx| tx.edit(r)?.set_count(9)) else { panic!() };
     w.lock().hold.syncs = false;
     let before = w.lock().clients[0].view();
     // The same log, as a space that was restored from a backup of it.

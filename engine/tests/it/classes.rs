@@ -88,7 +88,7 @@ fn class_number_is_durable_before_it_is_announced() {
     w.lock().hold.syncs = true;
     w.lock().patience = 100;
     let made = w.run(0, |tx| tx.create(&Thing { count: 1 }));
-    assert_eq!(made, Err(Error::Timeout(None)));
+    assert_eq!(made, Err(Error::Timeout));
     // The definition is lost, and another class takes the number.
     w.crash();
     w.lock().hold.syncs = false;

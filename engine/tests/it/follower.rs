@@ -468,7 +468,7 @@ impl Port for Program<'_> {
                 return Ok(());
             }
         }
-        Err(Error::Timeout(None))
+        Err(Error::Timeout)
     }
 
     fn back_off(&self, _: u64) {}

@@ -22,7 +22,9 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     open.create(&thing(7)).unwrap();
     w.lock().hold.down = Some(0);
     w.lock().patience = 50;
-    let Err(Error::Timeout(Some(op))) = w.run(0, |tx| set(tx, r, 3)) else { panic!("it is not answered") };
+    let Err(Error::Unknown { op: Some(op), .. }) = w.run(0, |tx| set(tx, r, 3)) else {
+        panic!("it is not answered")
+    };
     w.lock().hold.down = None;
     w.run_until_idle();
     // The new history reaches the same stamps, and beyond, before the client is heard.

@@ -42,7 +42,7 @@ fn transaction_whose_time_is_over_is_not_sent() {
             })
         };
         let before = w.run(0, |tx| Ok(tx.get(node)?.n())).unwrap();
-        assert_eq!(count_on(20), Err(Error::Timeout(None)), "without an operation: it was not executed");
+        assert_eq!(count_on(20), Err(Error::Timeout), "without an operation: it was not executed");
         assert_eq!(w.run(0, |tx| Ok(tx.get(node)?.n())), Ok(before));
         assert_eq!(count_on(0), Ok(()));
         // The client is told of it.

@@ -23,7 +23,7 @@ fn commit_inside_is_answered_and_seen_once_it_is_synced() {
     w.lock().hold.syncs = true;
     let tx = p.begin();
     set(&tx, r, 2).unwrap();
-    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("it was answered unsynced") };
+    let Err(Error::Unknown { op: Some(op), .. }) = tx.commit() else { panic!("it was answered unsynced") };
     assert_eq!(inside(&p, r), 1);
     assert_eq!(count(&w, 0, r), 1);
     w.lock().hold.syncs = false;
@@ -40,7 +40,7 @@ fn commit_of_a_client_is_not_seen_inside_before_it_is_synced() {
     let thread = w.thread(0);
     let tx = Tx::begin(&thread, Isolation::Serializable).unwrap();
     set(&tx, r, 2).unwrap();
-    assert!(matches!(tx.commit(), Err(Error::Timeout(Some(_)))));
+    assert!(matches!(tx.commit(), Err(Error::Unknown { op: Some(_), .. })));
     assert_eq!(inside(&p, r), 1);
     // But no transaction commits over it.
     let tx = p.begin();
@@ -78,7 +78,7 @@ fn pages_that_are_not_in_memory_are_waited_for_and_others_are_served_meanwhile()
     // A read that is stuck keeps no transaction from the pages at hand.
     assert_eq!(count(&w, 0, r), 5);
     w.lock().hold.reads = true;
-    assert_eq!(p.run(|tx| tx.get(all[0]).map(|o| o.count())).unwrap_err(), Error::Timeout(None));
+    assert_eq!(p.run(|tx| tx.get(all[0]).map(|o| o.count())).unwrap_err(), Error::Timeout);
     w.run(0, |tx| set(tx, r, 6)).unwrap();
     w.lock().hold.reads = false;
     assert_eq!((inside(&p, all[0]), count(&w, 0, r)), (0, 6));
@@ -94,7 +94,7 @@ fn unread_page_is_error_inside_and_asked_anew() {
     w.run_until_idle();
     let p = w.indoors();
     w.lock().hold.reads = true;
-    let missing = |r: &&Ref<Thing>| p.run(|tx| tx.get(**r).map(|o| o.count())) == Err(Error::Timeout(None));
+    let missing = |r: &&Ref<Thing>| p.run(|tx| tx.get(**r).map(|o| o.count())) == Err(Error::Timeout);
     let r = *all.iter().find(missing).expect("a page that is not in memory");
     let view = w.lock().node.machine().unwrap().view();
     let refused = (Unread::Refused("the disk".into()), Error::Unavailable("the disk".into()));
@@ -120,7 +120,7 @@ fn another_server_is_another_session() {
     let (open, tx) = (p.begin(), p.begin());
     assert_eq!(open.get(r).unwrap().count(), 1);
     set(&tx, r, 2).unwrap();
-    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("it was answered unsynced") };
+    let Err(Error::Unknown { op: Some(op), .. }) = tx.commit() else { panic!("it was answered unsynced") };
     w.lock().crash(0);
     w.lock().hold.syncs = false;
     w.restart();
@@ -188,7 +188,7 @@ fn client_by_the_name_of_the_servers_own_session_is_refused() {
     let tx = p.begin();
     set(&tx, r, 2).unwrap();
     w.lock().hold.syncs = true;
-    if let Err(Error::Timeout(Some(op))) = tx.commit() {
+    if let Err(Error::Unknown { op: Some(op), .. }) = tx.commit() {
         name = Some(op.client);
     }
     w.lock().hold.syncs = false;

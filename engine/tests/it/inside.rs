@@ -33,7 +33,7 @@ fn give_up(w: &World, p: &Indoors<'_>, r: Ref<Thing>, count: u64) -> OpId {
     w.lock().patience = 50;
     let tx = p.begin();
     tx.edit(r).unwrap().set_count(count).unwrap();
-    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("it was answered unsynced") };
+    let Err(Error::Unknown { op: Some(op), .. }) = tx.commit() else { panic!("it was answered unsynced") };
     *op
 }
 
@@ -172,7 +172,7 @@ fn abandoned_operation_is_resolved_later() {
         asked = home.resolve(now, op);
         if asked.is_some() { Step::Done } else { Step::Wait }
     });
-    assert_eq!(early, Err(Error::Timeout(None)), "{asked:?}");
+    assert_eq!(early, Err(Error::Timeout), "{asked:?}");
     go_on(&w);
     assert!(p.resolve(op).is_ok());
     assert_eq!(p.resolve(op), Err(Refusal::Unknown), "an answer is given once");

@@ -19,7 +19,7 @@ fn places_are_promised_only_once_it_is_durable_that_they_are() {
     // transaction would have two objects in it.
     w.lock().hold.syncs = true;
     w.lock().patience = 100;
-    assert_eq!(tx.create(&thing(7)).err(), Some(Error::Timeout(None)));
+    assert_eq!(tx.create(&thing(7)).err(), Some(Error::Timeout));
     w.lock().crash(0);
     w.lock().hold.syncs = false;
     w.restart();

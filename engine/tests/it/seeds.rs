@@ -153,8 +153,8 @@ fn meanwhile(w: &World) {
     };
     match result {
         Ok(()) => {}
-        Err(Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout(None)) => {}
-        Err(Error::Timeout(Some(op))) => model(|m| m.unknown[client].push(*op)),
+        Err(Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout) => {}
+        Err(Error::Unknown { op: Some(op), .. }) => model(|m| m.unknown[client].push(*op)),
         Err(Error::Full(Bound::Buffer)) => {}
         Err(e) => panic!("client {client}: {e}"),
     }
@@ -235,14 +235,14 @@ fn cradle(w: &World, client: usize) -> Result<(), Error> {
         if c.born() == 0 && c.child().reference() != Ref::NULL {
             match tx.fill(c.child().reference(), &Account { money: 7, padding: "".into() }) {
                 // Reserved by another client.
-                Err(Error::Denied(_)) => return Ok(()),
+                Err(Error::Invalid(_)) => return Ok(()),
                 other => other?,
             }
             e.set_born(1)?;
         }
         Ok(())
     })
-    .or_else(|e| if matches!(e, Error::Denied(_) | Error::PlaceLost(_)) { Ok(()) } else { Err(e) })
+    .or_else(|e| if matches!(e, Error::Invalid(_) | Error::PlaceLost(_)) { Ok(()) } else { Err(e) })
 }
 
 /// Reads everything, in some order, and changes nothing.

@@ -22,7 +22,7 @@ fn a_commit_is_seen_by_others_once_it_is_synced_and_not_before() {
     w.lock().hold.syncs = true;
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     set(&tx, r, 2).unwrap();
-    assert!(matches!(tx.commit(), Err(Error::Timeout(Some(_)))));
+    assert!(matches!(tx.commit(), Err(Error::Unknown { op: Some(_), .. })));
     w.run_until_idle();
     assert_eq!(count(&w, 1, r), 1);
     w.lock().hold.syncs = false;
@@ -256,7 +256,7 @@ fn after_a_crash_what_was_acknowledged_is_there_and_what_was_not_is_executed_onc
         w.lock().patience = 100;
         let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
         set(&tx, r, tx.get(r).unwrap().count() + 1).unwrap();
-        let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("it is not synced") };
+        let Err(Error::Unknown { op: Some(op), .. }) = tx.commit() else { panic!("it is not synced") };
         let view = w.lock().clients[0].view();
         w.lock().crash(survives);
         w.lock().hold.syncs = false;
@@ -281,7 +281,7 @@ fn a_lost_answer_is_asked_for_and_nothing_is_done_twice() {
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     set(&tx, r, 2).unwrap();
     w.lock().hold.down = Some(0);
-    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("the answer is held") };
+    let Err(Error::Unknown { op: Some(op), .. }) = tx.commit() else { panic!("the answer is held") };
     w.cut(0);
     w.lock().hold.down = None;
     w.run_until_idle();
@@ -297,7 +297,7 @@ fn set_without_hearing(w: &World, r: Ref<Thing>, count: u64) -> OpId {
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     set(&tx, r, count).unwrap();
     w.lock().hold.down = Some(0);
-    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("the answer is held") };
+    let Err(Error::Unknown { op: Some(op), .. }) = tx.commit() else { panic!("the answer is held") };
     w.lock().hold.connects = true;
     w.cut(0);
     w.lock().hold.down = None;
@@ -379,7 +379,7 @@ fn a_commit_that_is_on_its_way_when_the_connection_goes_is_unknown_and_not_unava
     set(&tx, r, 2).unwrap();
     w.lock().patience = 50;
     w.lock().chaos.meanwhile = 1;
-    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("the connection was cut") };
+    let Err(Error::Unknown { op: Some(op), .. }) = tx.commit() else { panic!("the connection was cut") };
     w.lock().chaos.meanwhile = 0;
     w.lock().hold.connects = false;
     w.run_until_idle();
@@ -397,7 +397,7 @@ fn abandoned_commits_return_their_slots() {
         w.lock().hold.syncs = true;
         let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
         set(&tx, r, 1).unwrap();
-        assert!(matches!(tx.commit(), Err(Error::Timeout(Some(_)))));
+        assert!(matches!(tx.commit(), Err(Error::Unknown { op: Some(_), .. })));
         w.lock().hold.syncs = false;
         w.run_until_idle();
     }
@@ -458,10 +458,10 @@ fn a_full_buffer_delays_commits_and_does_not_refuse_them() {
             Err(e) => break e,
         }
     };
-    assert!(done > 5 && matches!(stuck, Error::Timeout(Some(_))), "{stuck} after {done}");
+    assert!(done > 5 && matches!(stuck, Error::Unknown { op: Some(_), .. }), "{stuck} after {done}");
     w.lock().hold.installs = false;
     w.run_until_idle();
-    let Error::Timeout(Some(op)) = stuck else { panic!() };
+    let Error::Unknown { op: Some(op), .. } = stuck else { panic!() };
     assert!(w.resolve(0, *op).is_ok());
     many(&w, 0, 10, 3_000);
 }

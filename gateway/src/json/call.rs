@@ -21,6 +21,8 @@ pub enum Wrong {
     Invalid(Said),
     /// An error of the space.
     Space(Error),
+    /// A method failed by a fault of its own. Unlike a procedure's, nothing of its work is kept.
+    Method(Error),
 }
 
 /// An error in words: what is wrong, and the next step.

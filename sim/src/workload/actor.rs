@@ -178,7 +178,7 @@ impl<'s> Worker<'s> {
                 self.port.scheduler.world().acknowledge(commit.token);
                 (Outcome::Committed(commit.stamp.0), commit.op, false)
             }
-            Err(Error::Timeout(Some(op))) => match self.resolve(*op) {
+            Err(Error::Unknown { op: Some(op), .. }) => match self.resolve(*op) {
                 Some(Ok(stamp)) => (Outcome::Committed(stamp.0), Some(*op), false),
                 Some(Err(Refusal::Unknown)) | None => (Outcome::Unknown, Some(*op), false),
                 Some(_) => (Outcome::Aborted, Some(*op), true),
@@ -236,7 +236,7 @@ impl<'s> Worker<'s> {
         let (outcome, op) = match ended {
             // The stamp of a commit is looked up in the log afterwards; one that is not there has stamp 0.
             Ok(()) => (Outcome::Committed(snapshot), None),
-            Err(Error::Timeout(Some(op))) => (Outcome::Unknown, Some(*op)),
+            Err(Error::Unknown { op: Some(op), .. }) => (Outcome::Unknown, Some(*op)),
             Err(_) if self.port.is_gone() => (Outcome::Unknown, None),
             Err(e) => {
                 self.note_error(&e, kind, false);
@@ -310,15 +310,15 @@ impl<'s> Worker<'s> {
         }
         match e {
             Error::Conflict(_) => return !at_begin,
-            Error::Unavailable(_) | Error::Timeout(None) => {}
-            Error::Timeout(Some(_)) => {}
+            Error::Unavailable(_) | Error::Timeout => {}
+            Error::Unknown { op: Some(_), .. } => {}
             Error::Full(_) => world.record.counts.full += 1,
             Error::Corrupt(_) if world.excuses_damage() => world.record.counts.corrupt += 1,
             // With small bounds the server remembers few views, and a token may be of an older one.
             Error::OtherHistory(_) if world.plan.small => {}
             // A promise that another connection was given.
-            Error::Denied(_) | Error::PlaceLost(_) if kind == 7 => {}
-            Error::Denied(_) if self.memory.is_odd.get() => {}
+            Error::Invalid(_) | Error::PlaceLost(_) if kind == 7 => {}
+            Error::Invalid(_) if self.memory.is_odd.get() => {}
             e => {
                 let site = self.port.site;
                 world.blame(format!(

@@ -104,7 +104,7 @@ impl Worker<'_> {
                 }
                 (Outcome::Aborted, None)
             }
-            Err(Failure::Space(Error::Timeout(Some(op)))) => (Outcome::Unknown, Some(*op)),
+            Err(Failure::Space(Error::Unknown { op: Some(op), .. })) => (Outcome::Unknown, Some(*op)),
             Err(Failure::Space(_)) if self.port.is_gone() => (Outcome::Unknown, None),
             Err(Failure::Space(e)) => {
                 self.note_error(&e, 0, false);

@@ -179,7 +179,7 @@ impl Use {
         items.close()?;
         for n in 0..self.items {
             if n == self.drops_behind {
-                return Err(Error::Unknown("it was dropped".into()));
+                return Err(Error::unknown_call("it was dropped"));
             }
             match items.next()? {
                 Some(back) if back != item(n) => return Ok(0),
@@ -231,7 +231,7 @@ impl Worker<'_> {
             // It is on its way.
             Ok(_) if kind == 3 => Told::Unknown,
             Ok(_) => Told::Executed,
-            Err(Error::Unknown(_)) => Told::Unknown,
+            Err(Error::Unknown { op: None, .. }) => Told::Unknown,
             Err(_) if self.port.is_gone() => Told::Unknown,
             Err(e @ Error::Failed(_)) => {
                 self.port.scheduler.world().blame(format!("call {call} of a service has broken off: {e}"));
@@ -254,7 +254,7 @@ impl Worker<'_> {
         self.port.patience_us = HEALED_WAIT_US;
         let counter = ServiceHandle::<dyn Counter>::new(Ok(&self.port as &(dyn Port + Sync)), None);
         let ended = counter.count_freely(0).map_err(Error::from);
-        if let Err(Error::Timeout(None)) = ended
+        if let Err(Error::Timeout) = ended
             && !self.port.is_gone()
         {
             self.port.scheduler.world().blame("a call of a service waits for a slot for ever".into());

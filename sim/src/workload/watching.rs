@@ -196,7 +196,7 @@ impl<'s> WatchWorker<'s> {
                 }
                 self.since = None;
             }
-            Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_) => {}
+            Error::Unavailable(_) | Error::Timeout | Error::Conflict(_) => {}
             Error::Full(_) => self.port.scheduler.world().record.counts.full += 1,
             Error::Corrupt(_) if self.port.scheduler.world().excuses_damage() => {}
             _ => self.blame(format!("ends with {e}")),

@@ -76,7 +76,7 @@ pub fn measure(dir: &Path, least: Least) -> Result<Measured, Box<dyn std::error:
     let writes = connect(&accounts)?;
     let far = far(accounts.clone())?;
     // The document keeps the account: no root of its own space leads there.
-    let session = writes.session()?;
+    let session = writes.session();
     let reader = session.space(ACCOUNTS)?.run(|tx| tx.export(tx.create(&Account { taken: 0 })?))?;
     let document = session.space(DOCUMENTS)?.run(|tx| {
         let document = tx.create(&Document { written: 0, reader })?;
@@ -105,7 +105,7 @@ fn write(
     is_over: &AtomicBool,
     written: &AtomicU64,
 ) -> Result<(), Error> {
-    let session = spaces.session()?;
+    let session = spaces.session();
     let reader = session.space(DOCUMENTS)?.read(|tx| Ok(tx.get(document)?.reader()))?;
     let mut round = 0;
     while !is_over.load(Ordering::Relaxed) {
@@ -138,7 +138,7 @@ fn by_ways(
         let (document, reader) = documents.transaction().stale().run(written)?;
         Ok((document, accounts.transaction().stale().run(taken(reader))?))
     })?;
-    let session = spaces.session()?;
+    let session = spaces.session();
     let causal = count(least, rounds, || {
         let (document, reader) = session.space(DOCUMENTS)?.read(written)?;
         Ok((document, session.follow(reader, |account| Ok(account.taken()))?))

@@ -16,8 +16,9 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::task::Waker;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -26,16 +27,18 @@ use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input, PAUSES_US, Pauses};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step};
+use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, InLine, Port, Step, TaskPort};
 use tercel_lock::baton::{Held as HeldBaton, Sent, Threads};
 use tercel_lock::unpoison;
-use tercel_wire::id::ViewId;
+use tercel_wire::id::{Oref, ViewId};
 use tercel_wire::spare::Spare;
 
+use super::asynchronous::OfTask;
 use super::connection::{
     CONNECT_TIMEOUT, CONNECTING, CONNECTING_TO_ONE, READ_MAX, Remote, SLEEP_MAX, ServerConnection, Transport,
 };
 use super::express::{ByLine, micros};
+use super::tasks::{Tasks, Turns};
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 use crate::serving::{self, Waits};
@@ -90,6 +93,10 @@ pub(super) struct Shared {
     stopping: AtomicBool,
     /// The resident thread, once it runs.
     driver: OnceLock<Thread>,
+    /// Tasks of asynchronous runtimes that wait.
+    pub(super) tasks: Tasks,
+    /// The queues of those that lost over one object.
+    pub(super) turns: Turns,
 }
 
 /// The right to read the connection.
@@ -176,6 +183,9 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The longest time for the first connection, where calls do not wait for less.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
 
+/// The longest time for which a run waits for its turn: one that runs inside of another may wait for that.
+const TURN_MAX: Duration = Duration::from_secs(1);
+
 /// The pauses of threads that are about to report that the server is gone.
 struct Outage {
     pauses: Pauses,
@@ -206,6 +216,8 @@ impl Shared {
             generation: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             driver: OnceLock::new(),
+            tasks: Tasks::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -400,7 +412,7 @@ impl Shared {
     }
 
     /// Ends a rest of the driver.
-    fn rouse(&self) {
+    pub(super) fn rouse(&self) {
         if let Some(driver) = self.driver.get() {
             driver.unpark();
         }
@@ -431,6 +443,31 @@ impl Shared {
     /// Something that a thread may wait for has happened.
     pub(super) fn happen(&self, machine: &MutexGuard<'_, Linked>) {
         self.threads.happen(machine);
+        self.tasks.happen();
+    }
+
+    /// A task waits for something that was asked for, until this moment: the resident thread reads for it.
+    pub(super) fn await_task(&self, waker: &Waker, due: Now) {
+        self.tasks.wait(waker, due);
+        self.rouse();
+    }
+
+    /// A task pauses until this moment.
+    pub(super) fn pause_task(&self, waker: &Waker, due: Now) {
+        self.tasks.pause(waker, due);
+        self.rouse();
+        // Either the resident thread sees the pause before it sleeps, or it is seen to sleep.
+        fence(Ordering::SeqCst);
+        if self.threads.must_wake()
+            && let Some(conn) = self.conn()
+        {
+            conn.wake();
+        }
+    }
+
+    /// Parks the resident thread, at most until a task's time has come.
+    fn park(&self, time: Duration) {
+        std::thread::park_timeout(time.min(self.tasks.wake_due(self.now())));
     }
 
     /// Takes in what has arrived, if no thread has looked for a while and no thread is reading: a thread that
@@ -537,7 +574,7 @@ impl Shared {
             // Also while others read: they look at the connection only, and the time passes for it as well.
             self.keep_time();
             let before = self.usage.count();
-            std::thread::park_timeout(rest);
+            self.park(rest);
             let is_used = self.threads.waiting() > 0 || self.usage.count() != before || !self.read_idle();
             rest = if is_used { (rest * 2).min(DRIVER_REST_MAX) } else { DRIVER_REST_MIN };
         }
@@ -550,7 +587,8 @@ impl Shared {
     fn read_idle(&self) -> bool {
         let Some(conn) = self.conn() else { return true };
         let sleep = |baton: &mut Baton| {
-            if let Ok(Waited::Ready) = conn.wait(SLEEP_MAX, true) {
+            let time = SLEEP_MAX.min(self.tasks.wake_due(self.now()));
+            if let Ok(Waited::Ready) = conn.wait(time, true) {
                 let received = conn.receive(&mut baton.reader.buffer);
                 self.read(&conn, &mut baton.reader, received);
             }
@@ -589,7 +627,7 @@ impl Shared {
         if !self.machine().wants_connection() {
             // Refused for good: there is nothing to drive.
             self.happen(&self.machine());
-            return std::thread::park_timeout(SLEEP_MAX);
+            return self.park(SLEEP_MAX);
         }
         // A connection that is made and ended before it is of use counts like one that is not made. Its loss
         // ends a rest, and must not end this pause.
@@ -599,7 +637,7 @@ impl Shared {
             if self.stopping.load(Ordering::SeqCst) {
                 return;
             }
-            std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
+            self.park(due.saturating_duration_since(Instant::now()));
         }
         let patience = if self.machine().knows_several() { CONNECTING_TO_ONE } else { CONNECTING };
         let connected = self.remote.connect(&at, patience);
@@ -632,6 +670,22 @@ impl Shared {
     /// Calls `step` as [`Shared::drive_until`] does, for as long as a call of this client waits.
     pub(super) fn drive_machine(&self, step: &mut dyn FnMut(&mut Machine, Now) -> Step) -> Result<(), Error> {
         self.drive_until(None, step)
+    }
+
+    /// Calls `step` once, with the machine locked, and sends what it wants sent.
+    ///
+    /// # Errors
+    /// `Timeout` if it would wait; `Unavailable` if this process was forked off the client's.
+    pub(super) fn drive_once(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(forked());
+        }
+        self.look();
+        let mut machine = self.machine();
+        let now = self.now();
+        let said = step(&mut machine.machine, now);
+        self.flush(machine, None);
+        if said == Step::Wait { Err(Error::Timeout) } else { Ok(()) }
     }
 
     /// Calls `step` as [`Shared::drive_patiently`] does, and sends at once.
@@ -684,7 +738,7 @@ impl Shared {
                         machine.why_unavailable()
                     )),
                     Some(Err(e)) => e,
-                    Some(Ok(())) => Error::Timeout(None),
+                    Some(Ok(())) => Error::Timeout,
                 });
             }
             self.wait(conn.as_ref(), seen, end);
@@ -700,13 +754,16 @@ impl Shared {
         step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
     ) -> Result<(), Error> {
         if self.is_forked() {
-            return Err(Error::Unavailable(
-                "this transaction was begun before this process was forked, by another client: begin it anew"
-                    .into(),
-            ));
+            return Err(forked());
         }
         self.drive_until_done(until, gathers, &mut |machine, now| step(machine, now))
     }
+}
+
+fn forked() -> Error {
+    Error::Unavailable(
+        "this transaction was begun before this process was forked, by another client: begin it anew".into(),
+    )
 }
 
 impl Port for Shared {
@@ -741,6 +798,16 @@ impl Port for Shared {
 
     fn back_off(&self, us: u64) {
         std::thread::sleep(Duration::from_micros(us));
+    }
+
+    fn for_task<'a>(&'a self, waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
+        Some(Box::new(OfTask::new(self, waker)))
+    }
+
+    fn take_turn(&self, over: Oref) -> Option<Box<dyn InLine + '_>> {
+        let turn = self.turns.enter(over);
+        turn.wait(TURN_MAX);
+        Some(Box::new(turn))
     }
 
     fn pause(&self) {

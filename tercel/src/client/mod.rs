@@ -4,12 +4,15 @@
 //! itself, so a lone caller pays no hand-over between threads. A resident driver thread reads when no thread
 //! waits, reconnects, and keeps time.
 
+mod asynchronous;
+mod builder;
 mod by_packet;
 mod by_socket;
 pub(crate) mod connection;
 mod drive;
 mod express;
 mod link;
+mod tasks;
 mod watch;
 
 use std::sync::{Arc, OnceLock};
@@ -38,6 +41,7 @@ use crate::transaction::Transaction;
 use connection::{Remote, Way};
 use drive::Shared;
 
+pub use builder::ClientBuilder;
 pub use connection::Transport;
 pub use watch::{Watch, WatchBuilder};
 
@@ -61,9 +65,6 @@ pub struct ClientConfig {
     pub cache_bytes: usize,
     /// The eviction policy of the cache; [`Policy::Hac`] by default.
     pub policy: Policy,
-    /// Set if the cache's own tables count against its bytes, as they do by default. Only comparisons turn it
-    /// off.
-    pub charge_table: bool,
     /// Transactions that may be open at once, 64 by default. Each costs 8 bytes per 8 KiB of cache. Beyond
     /// them [`Client::run`] waits until one has ended, for ten seconds at most, and a begin is answered
     /// `Full`.
@@ -76,14 +77,12 @@ pub struct ClientConfig {
     /// The freshness of the state that transactions read if they do not name one, [`Freshness::Recent`] by
     /// default.
     pub freshness: Freshness,
-    /// Set if the client may speak to a server behind a Unix socket through memory that both have mapped;
-    /// true by default. The server must allow that, and must run as the client's user or as the superuser, by
-    /// the kernel's report. It takes some 2 MiB at each connection and saves most of a message's time.
-    pub shared_memory: bool,
-    /// Set if the client may share memory with servers of other users, too; false by default. A server of
-    /// another user on the same socket then receives memory that it may write at any moment. That costs the
-    /// client no more than any other bytes of that server.
-    pub shared_memory_any_user: bool,
+    /// The servers behind Unix sockets that the client may speak to through memory that both have mapped:
+    /// those of its own user and of the superuser by default, by the kernel's report. The server must allow
+    /// it, too. It takes some 2 MiB at each connection and saves most of a message's time. With
+    /// [`AnyUser`](SharedMemory::AnyUser) a server of another user receives memory that it may write at any
+    /// moment. That costs the client no more than any other bytes of that server.
+    pub shared_memory: SharedMemory,
     /// Time for which a waiting thread looks for the server's answer before it sleeps. A sleep takes some
     /// microseconds to end. None, the default, is for about as long in shared memory, wherever that pays, and
     /// not at all on sockets.
@@ -121,13 +120,11 @@ impl Default for ClientConfig {
         ClientConfig {
             cache_bytes: 64 << 20,
             policy: Policy::Hac(Default::default()),
-            charge_table: true,
             transactions_max: 64,
             timeout: Duration::from_secs(30),
             isolation: Isolation::default(),
             freshness: Freshness::default(),
-            shared_memory: true,
-            shared_memory_any_user: false,
+            shared_memory: SharedMemory::default(),
             spin: None,
             read_from: ReadFrom::Leader,
         }
@@ -200,9 +197,22 @@ pub struct Client {
 /// The state that the clones of a client share.
 struct Inner {
     life: Life,
-    config: ClientConfig,
+    settings: Settings,
     /// The server, if it is inside this process; it stops after the client.
     server: Option<Server>,
+}
+
+/// The settings of a client, and the one that only comparisons change.
+struct Settings {
+    config: ClientConfig,
+    /// The cache's own tables count against its bytes.
+    charges_table: bool,
+}
+
+impl From<ClientConfig> for Settings {
+    fn from(config: ClientConfig) -> Settings {
+        Settings { config, charges_table: true }
+    }
 }
 
 /// A client as one process has it: its cache, its connection and its thread.
@@ -214,13 +224,14 @@ struct Life {
 }
 
 impl Life {
-    fn begin(remote: Remote, config: &ClientConfig) -> Result<Life, Error> {
+    fn begin(remote: Remote, settings: &Settings) -> Result<Life, Error> {
+        let config = &settings.config;
         let refused = |e: &dyn std::fmt::Display| Error::Unavailable(format!("the system refuses it: {e}"));
         config.check()?;
         let heap_config = HeapConfig {
             budget_bytes: config.cache_bytes,
             policy: config.policy,
-            charge_table: config.charge_table,
+            charge_table: settings.charges_table,
             scopes_max: config.transactions_max,
         };
         let bytes = arena_bytes(&heap_config).map_err(setting)?;
@@ -298,6 +309,11 @@ impl Client {
         Client::connect_with(address, ClientConfig::default())
     }
 
+    /// Begins to choose the settings of a client, one call each.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -313,17 +329,12 @@ impl Client {
             ReadFrom::Nearest => addresses.of_this_host_first(),
             ReadFrom::Address(near) => addresses.behind(near),
         };
-        let by_memory = match (config.shared_memory, config.shared_memory_any_user) {
-            (false, _) => SharedMemory::Off,
-            (true, false) => SharedMemory::SameUser,
-            (true, true) => SharedMemory::AnyUser,
-        };
-        let way = Way { by_memory, spin: config.spin };
-        Client::begin(Remote::new(addresses, way), config, None)
+        let way = Way { by_memory: config.shared_memory, spin: config.spin };
+        Client::begin(Remote::new(addresses, way), config.into(), None)
     }
 
-    fn begin(remote: Remote, config: ClientConfig, server: Option<Server>) -> Result<Client, Error> {
-        let inner = Inner { life: Life::begin(remote, &config)?, config, server };
+    fn begin(remote: Remote, settings: Settings, server: Option<Server>) -> Result<Client, Error> {
+        let inner = Inner { life: Life::begin(remote, &settings)?, settings, server };
         inner.life.shared.wait_connected()?;
         Ok(Client { inner: Arc::new(inner) })
     }
@@ -337,7 +348,7 @@ impl Client {
                 Some(child) => child,
                 None => {
                     let remote = life.shared.remote().for_child().ok_or_else(left_behind)?;
-                    let child = Life::begin(remote, &self.inner.config)?;
+                    let child = Life::begin(remote, &self.inner.settings)?;
                     if let Err(mut late) = life.of_child.set(Box::new(child)) {
                         // Another thread of this process was first.
                         late.end();
@@ -463,9 +474,13 @@ impl Client {
 
     /// Chooses isolation and timeout of a transaction before it runs, or begins one for the caller to commit.
     pub fn transaction(&self) -> Transaction<'_> {
-        let ClientConfig { isolation, freshness, .. } = self.inner.config;
-        let options = Options { isolation, freshness, ..Options::default() };
-        Transaction::new(self.shared_port(), options)
+        Transaction::new(self.shared_port(), self.options())
+    }
+
+    /// The options of transactions that choose none.
+    fn options(&self) -> Options {
+        let ClientConfig { isolation, freshness, .. } = self.inner.settings.config;
+        Options { isolation, freshness, ..Options::default() }
     }
 
     /// The way of transactions that may go from thread to thread.
@@ -537,7 +552,7 @@ impl Client {
     /// as long as the calls of this client do. [`ServerBuilder::service`](crate::ServerBuilder::service) has
     /// an example.
     pub fn service<S: ?Sized + ServiceInterface>(&self) -> ServiceHandle<'_, S> {
-        let timeout = self.inner.config.timeout;
+        let timeout = self.inner.settings.config.timeout;
         ServiceHandle::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), Some(timeout))
     }
 
@@ -552,7 +567,7 @@ impl Client {
     /// # Errors
     /// `Timeout` if the server cannot be asked or no longer knows.
     pub fn resolve(&self, op: OpId) -> Result<Option<Stamp>, Error> {
-        self.resolve_within(op, self.inner.config.timeout)
+        self.resolve_within(op, self.inner.settings.config.timeout)
     }
 
     /// As [`Client::resolve`], for a caller that waits at most so long.
@@ -570,7 +585,7 @@ impl Client {
             None => Step::Wait,
         });
         match (asked, found) {
-            (Err(Error::Timeout(None)), _) => Err(Error::unknown(op)),
+            (Err(Error::Timeout), _) => Err(Error::unknown(op)),
             (Err(e), _) => Err(e),
             (Ok(()), Some(Ok(stamp))) => Ok(Some(stamp)),
             (Ok(()), Some(Err(Refusal::Unknown)) | None) => Err(Error::unknown(op)),
@@ -593,7 +608,7 @@ impl Client {
             answer = question(client);
             if answer.is_some() { Step::Done } else { Step::Wait }
         })?;
-        answer.unwrap_or(Err(Error::Timeout(None)))
+        answer.unwrap_or(Err(Error::Timeout))
     }
 
     /// Asks for the server's status, as JSON.
@@ -632,7 +647,7 @@ impl Client {
             found = client.health(&mut since);
             if found.is_some() { Step::Done } else { Step::Wait }
         })?;
-        found.unwrap_or(Err(Error::Timeout(None))).map(Health::from)
+        found.unwrap_or(Err(Error::Timeout)).map(Health::from)
     }
 
     /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as
@@ -750,7 +765,16 @@ pub fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Client, Error> {
 /// # Errors
 /// As [`embedded`].
 pub fn embedded_with(server: ServerConfig, client: ClientConfig) -> Result<Client, Error> {
-    client.check()?;
+    begin_embedded(server, client.into())
+}
+
+/// [`embedded_with`] a cache whose own tables do not count against its bytes.
+pub(crate) fn embedded_uncharged(server: ServerConfig, config: ClientConfig) -> Result<Client, Error> {
+    begin_embedded(server, Settings { config, charges_table: false })
+}
+
+fn begin_embedded(server: ServerConfig, client: Settings) -> Result<Client, Error> {
+    client.config.check()?;
     let server = Server::start(server)?;
     let remote = Remote::Memory(server.handle());
     Client::begin(remote, client, Some(server))

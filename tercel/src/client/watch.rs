@@ -2,15 +2,17 @@
 
 use std::iter::FusedIterator;
 use std::ops::RangeBounds;
+use std::task::Poll;
 use std::time::Duration;
 
-use tercel_collections::{Key, Map, PrefixKey};
+use tercel_collections::{Key, Map, Prefix};
 use tercel_engine::Error;
-use tercel_engine::txn::{self, Change, Port, Query, Source, Tx};
+use tercel_engine::txn::{self, Change, Port, Query, Source, TaskPort, Tx};
 use tercel_wire::record::{Any, Ref, Target};
 use tercel_wire::token::Token;
 
 use super::Client;
+use super::asynchronous::OfTask;
 
 /// The things to watch, begun by [`Client::watch`]. Their changes come in one stream.
 #[must_use = "nothing is watched before `start`"]
@@ -47,7 +49,7 @@ impl WatchBuilder {
     /// that they lead to. The watch reports the removal of an entry by the reference that the entry had.
     ///
     /// Every change of a key reads the range again, from the cache as far as it is there.
-    pub fn range<'k, K: Key + 'static, V: Target + 'static>(
+    pub fn range<'k, K: Key, V: Target>(
         self,
         map: Map<K, V>,
         range: impl RangeBounds<K::Arg<'k>>,
@@ -56,17 +58,13 @@ impl WatchBuilder {
     }
 
     /// The entries of a map whose keys begin with `prefix`: as [`WatchBuilder::range`].
-    pub fn prefix<K: PrefixKey + 'static, V: Target + 'static>(
-        self,
-        map: Map<K, V>,
-        prefix: K::Arg<'_>,
-    ) -> WatchBuilder {
+    pub fn prefix<K: Key, V: Target>(self, map: Map<K, V>, prefix: impl Prefix<K>) -> WatchBuilder {
         self.query(map.query_prefix(prefix), true, false)
     }
 
     /// The keys of a map that are in `range`: as [`WatchBuilder::range`], but without changes inside of the
     /// objects that they lead to, which then need not be read.
-    pub fn keys<'k, K: Key + 'static, V: Target + 'static>(
+    pub fn keys<'k, K: Key, V: Target>(
         self,
         map: Map<K, V>,
         range: impl RangeBounds<K::Arg<'k>>,
@@ -181,12 +179,41 @@ impl Watch {
         self.watch.next(shared, shared.now().plus(time))
     }
 
+    /// The next change, for a task of an asynchronous runtime: it never blocks the thread, and needs no
+    /// runtime of any kind. Dropped before its end, it takes no change.
+    ///
+    /// # Errors
+    /// As [`Watch::next_within`].
+    pub async fn next_async(&mut self) -> Result<Change, Error> {
+        let shared = self.client.shared()?;
+        std::future::poll_fn(|cx| {
+            let port = OfTask::new(shared, cx.waker());
+            let now = shared.now();
+            match self.watch.next(&port, now) {
+                Ok(Some(change)) => Poll::Ready(Ok(change)),
+                Err(e) => Poll::Ready(Err(e)),
+                Ok(None) => {
+                    // What was in the way of a read is over soon, and nothing tells of that.
+                    let again_us = if port.has_missed() { LOOK_AGAIN_US } else { AGAIN_US };
+                    port.wake_at(now.plus_us(again_us));
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
     /// The place of this watch: a watch that begins [`since`](WatchBuilder::since) here reports everything
     /// that this one did not.
     pub fn token(&self) -> Token {
         self.watch.token()
     }
 }
+
+/// The longest time after which a task looks again, though nothing has woken it.
+const LOOK_AGAIN_US: u64 = 10_000_000;
+/// The same where a read of the watch met a commit.
+const AGAIN_US: u64 = 1_000;
 
 /// The longest single wait of the iterator.
 const ROUND: Duration = Duration::from_secs(3_600);

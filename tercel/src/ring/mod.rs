@@ -14,7 +14,7 @@
 //! let members = members.map(|(id, at)| (id, at.parse().expect("an address")));
 //! let ring = Ring::join(RingConfig::new(1, members, "member-1.ring"))?;
 //! ring.send(b"hello", Level::Safe)?;
-//! while let Some(delivery) = ring.next(std::time::Duration::from_secs(5))? {
+//! while let Some(delivery) = ring.next_within(std::time::Duration::from_secs(5))? {
 //!     match delivery {
 //!         Delivery::Configuration(it) => println!("{:?} are here", it.members),
 //!         Delivery::Message(it) => println!("{} says {:?}", it.from, it.bytes),
@@ -280,8 +280,8 @@ impl Ring {
     ///
     /// # Errors
     /// If the ring has ended, and everything is delivered.
-    pub fn next(&self, timeout: Duration) -> Result<Option<Delivery>, RingError> {
-        let end = Instant::now().checked_add(timeout);
+    pub fn next_within(&self, time: Duration) -> Result<Option<Delivery>, RingError> {
+        let end = Instant::now().checked_add(time);
         let mut queues = self.shared.lock();
         loop {
             if let Some(delivery) = queues.deliveries.pop_front() {

@@ -184,9 +184,11 @@ impl ServerBuilder {
     /// # Errors
     /// [`Address`](ServerError::Address) if one to listen at was none; as [`Server::start`].
     pub fn start(self) -> Result<Server, ServerError> {
-        match self.wrong {
-            Some(wrong) => Err(wrong.into()),
-            None => Server::start(self.config),
-        }
+        Server::start(self.chosen()?)
+    }
+
+    /// The settings that were chosen.
+    pub(crate) fn chosen(self) -> Result<ServerConfig, ServerError> {
+        self.wrong.map_or(Ok(self.config), |wrong| Err(wrong.into()))
     }
 }

@@ -205,7 +205,7 @@ impl Inside {
         let (state, waited) = unpoison(waited);
         match (state.is_closed, waited.timed_out()) {
             (true, _) => Err(Error::Unavailable("the server has stopped".into())),
-            (false, true) => Err(Error::Timeout(None)),
+            (false, true) => Err(Error::Timeout),
             (false, false) => Ok(state),
         }
     }

@@ -113,7 +113,7 @@ impl Items {
             }
             let left = patience.left(Instant::now(), state.streams.moved());
             if left.is_zero() {
-                return Err(Error::Timeout(None));
+                return Err(Error::Timeout);
             }
             if let Some(found) = find(&mut state.streams) {
                 return Ok(found);

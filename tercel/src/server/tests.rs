@@ -253,7 +253,10 @@ fn server_whose_log_and_page_store_are_stuck_says_how_it_is() {
         Opened { log, pages: Box::new(pages), ..opened }
     });
     let connect = |(at, shared_memory, transport): (usize, bool, Transport)| {
-        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let config = ClientConfig {
+            shared_memory: if shared_memory { SharedMemory::SameUser } else { SharedMemory::Off },
+            ..ClientConfig::default()
+        };
         let client = Client::connect_with(&server.addresses()[at], config).unwrap();
         assert_eq!(client.transport(), Some(transport));
         client

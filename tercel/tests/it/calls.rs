@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tercel::rpc::CallPolicy;
 use tercel::tools::wire::datum::{Datum, decode, encode};
 use tercel::tools::wire::interface::Interface;
 use tercel::tools::wire::payload::Payload;
 use tercel::tools::{self, Described, Reply};
 use tercel::{
-    Bytes, CallPolicy, Called, Client, ClientConfig, Error, Failure, List, Obj, Object, Record, Ref, Server,
-    Text, Tx, interface,
+    Bytes, Called, Client, ClientConfig, Error, Failure, List, Obj, Object, Record, Ref, Server, Text, Tx,
+    interface,
 };
 use tercel_testkit::ends::Ends;
 
@@ -192,7 +193,10 @@ fn method_runs_where_its_policy_says_and_gives_the_same() {
             tcp => tcp.to_string(),
         };
         let server = server(&dir, &listen);
-        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let config = ClientConfig {
+            shared_memory: crate::common::by_memory(shared_memory),
+            ..ClientConfig::default()
+        };
         let client = Client::connect_with(&server.addresses()[0], config).unwrap();
         let maker = connect(&server);
         let purse = purse(&maker, 100);
@@ -231,7 +235,7 @@ fn failed_method_leaves_nothing_behind_wherever_it_runs() {
             let purse = purse.clone().policy(policy);
             assert_eq!(purse.deposit(-150), Err(Failure::Method(Overdrawn { short: 50 })));
             assert_eq!(purse.lost(), Err(Failure::Space(Error::NotFound("what the method wanted".into()))));
-            assert!(matches!(purse.sly(), Err(Failure::Space(Error::Denied(why))) if why.contains("`sly`")));
+            assert!(matches!(purse.sly(), Err(Failure::Space(Error::Invalid(why))) if why.contains("`sly`")));
             assert_eq!(purse.balance(), Ok(100));
             let gone = client.handle(Ref::<Purse>::new(
                 tercel::Oref::new(tercel::PageId::new(9_000).unwrap(), 3).unwrap(),
@@ -242,18 +246,18 @@ fn failed_method_leaves_nothing_behind_wherever_it_runs() {
             [(purse.clone().remote().broken(), "`broken`"), (purse.clone().remote().cracked(), "`cracked`")]
         {
             assert!(
-                matches!(&broken, Err(Failure::Space(Error::Denied(why))) if why.contains(name)),
+                matches!(&broken, Err(Failure::Space(Error::Failed(why))) if why.contains(name)),
                 "{broken:?}"
             );
         }
         let much = purse.clone().remote().much(65 << 20);
         assert!(
-            matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("reference")),
+            matches!(&much, Err(Failure::Space(Error::Invalid(why))) if why.contains("reference")),
             "{much:?}"
         );
         let much = purse.clone().remote().much_written(2_000);
         assert!(
-            matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("1024 bytes")),
+            matches!(&much, Err(Failure::Space(Error::Invalid(why))) if why.contains("1024 bytes")),
             "{much:?}"
         );
         assert_eq!(purse.balance(), Ok(100));
@@ -369,7 +373,7 @@ fn calls_go_on_over_a_restart_and_count_once() {
                         returned.fetch_add(1, Ordering::SeqCst);
                     }
                     Err(Failure::Space(Error::Unavailable(_) | Error::Conflict(_))) => {}
-                    Err(Failure::Space(Error::Timeout(Some(op)))) => {
+                    Err(Failure::Space(Error::Unknown { op: Some(op), .. })) => {
                         done += i64::from(client.resolve(*op).unwrap().is_some());
                     }
                     Err(e) => panic!("{e}"),
@@ -439,7 +443,7 @@ fn without_methods_at_the_server_they_run_here() {
     assert_eq!((purse.deposit(1), purse.place().map(|p| p.0)), (Ok(6), Ok(here())));
     let refused = purse.remote().balance();
     assert!(
-        matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("`Account`")),
+        matches!(&refused, Err(Failure::Space(Error::Invalid(why))) if why.contains("`Account`")),
         "{refused:?}"
     );
 }
@@ -460,7 +464,7 @@ fn call_in_a_transaction_is_committed_with_it() {
     assert_eq!(pay(300), Err(Failure::Method(Overdrawn { short: 230 })));
     assert_eq!((client.handle(a).balance(), client.handle(b).balance()), (Ok(70), Ok(30)));
     let refused: Called<i64> = client.try_run(|tx| tx.handle(a).remote().balance());
-    assert!(matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("open transaction")));
+    assert!(matches!(&refused, Err(Failure::Space(Error::Invalid(why))) if why.contains("open transaction")));
 }
 
 /// As an older or newer program has it.
@@ -549,13 +553,16 @@ fn call_that_comes_too_late_is_not_begun() {
     assert_eq!(purse.clone().within(Duration::from_secs(10)).deposit(1), Ok(1));
     // One without any time is not sent, though the server is there.
     let late = purse.clone().within(Duration::ZERO).deposit(1);
-    assert_eq!(late, Err(Failure::Space(Error::Timeout(None))));
+    assert_eq!(late, Err(Failure::Space(Error::Timeout)));
     assert_eq!(purse.balance(), Ok(1));
     let stopped = client.clone();
     server.stop().unwrap();
     let object = purse.reference();
     let late = stopped.handle(purse.reference()).remote().within(Duration::from_millis(50)).deposit(1);
-    assert!(matches!(late, Err(Failure::Space(Error::Timeout(_) | Error::Unavailable(_)))), "{late:?}");
+    assert!(
+        matches!(late, Err(Failure::Space(Error::Timeout | Error::Unknown { .. } | Error::Unavailable(_)))),
+        "{late:?}"
+    );
     drop(stopped);
     let server = self::server(&dir, "127.0.0.1:0");
     assert_eq!(connect(&server).handle(object).remote().balance(), Ok(1));

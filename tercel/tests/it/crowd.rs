@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
+use tercel::rpc::{Input, Output, ServiceHandle, Streaming};
 use tercel::tools::wire::frame::Kind;
 use tercel::tools::wire::message::Item;
-use tercel::{Bytes, Called, Client, Context, Input, Output, Server, ServiceHandle, Streaming, service};
+use tercel::{Bytes, Called, Client, Context, Server, service};
 use tercel_testkit::stranger::Stranger;
 
 use crate::common::await_that;

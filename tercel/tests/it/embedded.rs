@@ -197,10 +197,10 @@ fn a_place_that_was_never_filled_is_no_damage_and_what_was_never_promised_is() {
         Ok::<_, Error>(nowhere.read_at(tx.snapshot()))
     };
     let made = client.run(|tx| tx.create(&Person { boss: read(tx)?, ..hermit() }));
-    assert!(matches!(&made, Err(Error::Denied(why)) if why.contains("never had")), "{made:?}");
+    assert!(matches!(&made, Err(Error::Invalid(why)) if why.contains("never had")), "{made:?}");
     let named = client.run(|tx| tx.set_root("nowhere", read(tx)?));
     // Where a root finds its place in a newer state, the client itself has looked.
-    assert!(matches!(named, Err(Error::Denied(_) | Error::NotFound(_))), "{named:?}");
+    assert!(matches!(named, Err(Error::Invalid(_) | Error::NotFound(_))), "{named:?}");
     client.close().unwrap();
     let report = tercel::check::check(&space, |_, _| ()).unwrap();
     assert_eq!((report.wrong, report.unfilled), (0, 2));

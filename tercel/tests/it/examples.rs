@@ -18,6 +18,9 @@ mod ring;
 #[path = "../../examples/serve.rs"]
 #[allow(dead_code, reason = "its main function reads the command line")]
 mod serve;
+#[path = "../../examples/shop.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
+mod shop;
 #[path = "../../examples/transfer.rs"]
 #[allow(dead_code, reason = "its main function ends the process")]
 mod transfer;
@@ -48,6 +51,11 @@ fn hello_finds_the_friend_after_a_restart() {
 }
 
 #[test]
+fn shop_sells_each_seat_once() {
+    shop::run().unwrap();
+}
+
+#[test]
 fn transfer_between_spaces_loses_no_money() {
     transfer::run(tempfile::tempdir().unwrap().path()).unwrap();
 }
@@ -65,7 +73,10 @@ fn methods_of_the_readme_run_at_every_address_by_the_same_lines() {
     for (address, shared_memory, transport) in
         [(tcp, true, Transport::Tcp), (unix, false, Transport::Unix), (unix, true, Transport::SharedMemory)]
     {
-        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let config = ClientConfig {
+            shared_memory: crate::common::by_memory(shared_memory),
+            ..ClientConfig::default()
+        };
         let client = Client::connect_with(address, config).unwrap();
         assert_eq!(client.transport(), Some(transport), "{address}");
         assert_eq!(readme::methods(&client).unwrap(), 500, "{address}");
@@ -158,7 +169,10 @@ fn server_of_the_example_lets_calls_end_at_the_first_signal_alone() {
             let cooked = cooking.join().unwrap();
             match signals {
                 1 => assert_eq!(cooked, Ok(true)),
-                _ => assert!(matches!(cooked, Err(Failure::Space(Error::Unknown(_)))), "{cooked:?}"),
+                _ => assert!(
+                    matches!(cooked, Err(Failure::Space(Error::Unknown { op: None, .. }))),
+                    "{cooked:?}"
+                ),
             }
         });
     }

@@ -100,7 +100,7 @@ fn open(transport: Option<Transport>) -> Office {
         ..ServerConfig::new(dir.path().join("space"))
     };
     let mine = ClientConfig {
-        shared_memory: transport == Some(Transport::SharedMemory),
+        shared_memory: crate::common::by_memory(transport == Some(Transport::SharedMemory)),
         timeout: WITHIN,
         ..ClientConfig::default()
     };
@@ -234,7 +234,7 @@ fn drain_ends_at_once_when_the_server_stops() {
         stopper.stop();
         assert!(!draining.join().unwrap(), "a call is broken off");
         let_go.send(9).unwrap();
-        assert!(matches!(held.join().unwrap(), Err(Failure::Space(Error::Unknown(_)))));
+        assert!(matches!(held.join().unwrap(), Err(Failure::Space(Error::Unknown { op: None, .. }))));
     });
     server.wait().unwrap();
     assert!(!stopper.drain(Duration::from_secs(600)), "nothing is left that ends");

@@ -9,9 +9,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::{Counter, Killed, counter};
+use tercel::rpc::{Input, Output, ServiceHandle};
 use tercel::{
-    Address, Called, Client, ClientConfig, Context, Error, Failure, Input, List, Obj, Object, OpId, Output,
-    Ref, Server, ServerConfig, ServiceHandle, Tx, interface, service,
+    Address, Called, Client, ClientConfig, Context, Error, Failure, List, Obj, Object, OpId, Ref, Server,
+    ServerConfig, Tx, interface, service,
 };
 use tercel_testkit::ends::Ends;
 
@@ -154,16 +155,17 @@ fn calls(client: &Client, r: Ref<Counter>, certain: &AtomicU64, over: &AtomicBoo
                 done += 1;
                 certain.fetch_add(1, Ordering::SeqCst);
             }
-            Err(Failure::Space(Error::Unknown(_) | Error::Failed(_))) => unknown += 1,
+            Err(Failure::Space(Error::Unknown { op: None, .. } | Error::Failed(_))) => unknown += 1,
             // Not executed.
-            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None))) => {}
+            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout)) => {}
             Err(e) => panic!("{e}"),
         }
         let (told, untold) = steps(&till, r);
         (done, unknown) = (done + told, unknown + untold);
         match till.process() {
             Ok(process) => assert_ne!(process, std::process::id()),
-            Err(Failure::Space(Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout(None))) => {}
+            Err(Failure::Space(Error::Unknown { op: None, .. } | Error::Unavailable(_) | Error::Timeout)) => {
+            }
             Err(e) => panic!("{e}"),
         }
         // Three calls of ten seconds at most.
@@ -178,16 +180,16 @@ fn steps(till: &ServiceHandle<'_, dyn Till>, r: Ref<Counter>) -> (u64, u64) {
     let call = match till.count_each(r) {
         Ok(call) => call,
         // Not executed.
-        Err(Error::Unavailable(_) | Error::Timeout(None)) => return (0, 0),
+        Err(Error::Unavailable(_) | Error::Timeout) => return (0, 0),
         Err(e) => panic!("{e}"),
     };
     let is_sent = (0..STEPS).all(|step| call.send(&step) == Ok(true)) && call.close().is_ok();
     let told = call.items().filter(Result::is_ok).count() as u64;
     match call.finish() {
         Ok(done) => assert!(is_sent && (done, told) == (STEPS, STEPS), "{done} steps, {told} told of"),
-        Err(Failure::Space(Error::Unknown(_) | Error::Failed(_))) => {}
+        Err(Failure::Space(Error::Unknown { op: None, .. } | Error::Failed(_))) => {}
         // Not begun.
-        Err(Failure::Space(Error::Timeout(None))) => assert_eq!(told, 0),
+        Err(Failure::Space(Error::Timeout)) => assert_eq!(told, 0),
         Err(e) => panic!("{e}"),
     }
     (told, STEPS - told)
@@ -316,8 +318,8 @@ fn notes(client: &Client, r: Ref<Sheet>, within: Duration, tell: &dyn Fn(Ending)
         assert!(took < within + Duration::from_secs(5), "{took:?} of {within:?}");
         let ending = match &result {
             Ok(_) => Ending::Executed,
-            Err(Failure::Space(Error::Timeout(Some(_)))) => Ending::Unknown,
-            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_))) => {
+            Err(Failure::Space(Error::Unknown { op: Some(_), .. })) => Ending::Unknown,
+            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout | Error::Conflict(_))) => {
                 Ending::NotExecuted
             }
             Err(e) => panic!("{e}"),
@@ -329,7 +331,9 @@ fn notes(client: &Client, r: Ref<Sheet>, within: Duration, tell: &dyn Fn(Ending)
                 assert_eq!(count, certain.len() as u64 + 1, "call {id} behind {certain:?}");
                 true
             }
-            Err(Failure::Space(Error::Timeout(Some(op)))) => client.resolve(*op).unwrap().is_some(),
+            Err(Failure::Space(Error::Unknown { op: Some(op), .. })) => {
+                client.resolve(*op).unwrap().is_some()
+            }
             Err(_) => false,
         };
         certain.extend(is_executed.then_some(id));
@@ -338,7 +342,7 @@ fn notes(client: &Client, r: Ref<Sheet>, within: Duration, tell: &dyn Fn(Ending)
         }
         match sheet.noted() {
             Ok(count) => assert_eq!(count, certain.len() as u64, "behind call {id}"),
-            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_))) => {}
+            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout | Error::Conflict(_))) => {}
             Err(e) => panic!("{e}"),
         }
     }
@@ -365,8 +369,8 @@ fn stream(client: &Client, r: Ref<Counter>, acknowledged: &AtomicU64, over: &Ato
                 done += 1;
                 acknowledged.fetch_add(1, Ordering::SeqCst);
             }
-            Err(Error::Timeout(Some(op))) => unknown.push(*op),
-            Err(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_)) => {}
+            Err(Error::Unknown { op: Some(op), .. }) => unknown.push(*op),
+            Err(Error::Unavailable(_) | Error::Timeout | Error::Conflict(_)) => {}
             Err(e) => panic!("{e}"),
         }
     }
@@ -395,7 +399,12 @@ fn connect_by(dir: &Path, shared_memory: bool) -> Client {
 
 fn connect_to(address: &Address, shared_memory: bool) -> Client {
     let timeout = Duration::from_secs(10);
-    let config = ClientConfig { timeout, cache_bytes: 1 << 20, shared_memory, ..ClientConfig::default() };
+    let config = ClientConfig {
+        timeout,
+        cache_bytes: 1 << 20,
+        shared_memory: crate::common::by_memory(shared_memory),
+        ..ClientConfig::default()
+    };
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         match Client::connect_with(address, config.clone()) {

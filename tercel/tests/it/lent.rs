@@ -242,7 +242,10 @@ fn largest_arguments_and_results_pass_every_transport() {
     let (server, _) = serve(&dir);
     for address in server.addresses() {
         for shared_memory in [true, false] {
-            let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+            let config = ClientConfig {
+                shared_memory: crate::common::by_memory(shared_memory),
+                ..ClientConfig::default()
+            };
             call_with_most(&Client::connect_with(address, config).unwrap());
         }
     }
@@ -259,8 +262,11 @@ fn callers_that_panic_use_up_nothing() {
     let (server, _) = serve(&dir);
     for address in server.addresses() {
         for shared_memory in [true, false] {
-            let config =
-                ClientConfig { shared_memory, timeout: Duration::from_secs(10), ..ClientConfig::default() };
+            let config = ClientConfig {
+                shared_memory: crate::common::by_memory(shared_memory),
+                timeout: Duration::from_secs(10),
+                ..ClientConfig::default()
+            };
             let client = Client::connect_with(address, config).unwrap();
             let service = client.service::<dyn Lends>();
             service.look(&[0; 0]).unwrap();
@@ -296,7 +302,7 @@ fn lent_argument_is_the_same_by_every_transport() {
     let (server, lent) = serve(&dir);
     let unix = Address::Unix(dir.path().join("socket"));
     let tcp = server.addresses().iter().find(|a| matches!(a, Address::Tcp(_))).unwrap().clone();
-    let without = ClientConfig { shared_memory: false, ..ClientConfig::default() };
+    let without = ClientConfig { shared_memory: tercel::SharedMemory::Off, ..ClientConfig::default() };
     for (address, config, transport) in [
         (&unix, ClientConfig::default(), Transport::SharedMemory),
         (&unix, without, Transport::Unix),

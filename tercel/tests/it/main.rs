@@ -4,6 +4,7 @@
 //! `tests/fork.rs` stands apart: a forked child has one thread, so a lock that another thread held is never
 //! released.
 
+mod asynchronous;
 mod common;
 mod damage;
 #[path = "../../../engine/tests/it/program/mod.rs"]
@@ -32,6 +33,7 @@ mod moody;
 mod moved;
 mod names;
 mod network;
+mod once;
 mod order;
 mod pipelined;
 mod quotes;

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use tercel::rpc::{Output, Pending};
 use tercel::{
-    Called, Client, ClientConfig, Collecting, Context, Error, Failure, Freshness, Isolation, Output, Pending,
-    Ref, Server, ServerConfig, Text, Tx, embedded_with, service,
+    Called, Client, ClientConfig, Collecting, Context, Error, Failure, Freshness, Isolation, Ref, Server,
+    ServerConfig, Text, Tx, embedded_with, service,
 };
 
 use crate::common::Counter;

@@ -5,13 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tercel::object::Field;
 use tercel::object::{RawObj, Stored};
+use tercel::rpc::{Callback, Input, Output};
 use tercel::tools::wire::record::{Encoder, Value};
 use tercel::tools::wire::schema::Type;
-use tercel::{
-    Callback, Called, Client, ClientConfig, Context, Error, Failure, Field, Input, Object, Output, Server,
-    service,
-};
+use tercel::{Called, Client, ClientConfig, Context, Error, Failure, Object, Server, service};
 
 /// A number that cannot be 13, nor read if it is 130.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -115,7 +114,10 @@ fn panic_in_an_encoding_leaves_no_gap_behind_it() {
         let listen = format!("unix:{}", dir.path().with_extension("sock").display());
         let moods = MyMoods(Arc::default());
         let server = Server::builder(dir.path()).listen(listen).service(Moods::serve(moods)).start().unwrap();
-        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let config = ClientConfig {
+            shared_memory: crate::common::by_memory(shared_memory),
+            ..ClientConfig::default()
+        };
         let client = Client::connect_with(server.addresses()[0].clone(), config).unwrap();
         let moods = client.service::<dyn Moods>();
         // Those that are sent are executed once each, whether by lines or by messages.

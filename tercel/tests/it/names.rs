@@ -1,9 +1,8 @@
 //! Arguments may have any name: those that the code of `#[interface]` and `#[service]` uses are its own.
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the names are the test")]
 
-use tercel::{
-    Called, Client, Context, Input, LentBytes, Obj, Object, Output, Server, Streaming, interface, service,
-};
+use tercel::rpc::{Input, Output, Streaming};
+use tercel::{Called, Client, Context, LentBytes, Obj, Object, Server, interface, service};
 
 /// A class with the name of a type parameter that generated code is likely to have.
 #[derive(Object)]

@@ -44,7 +44,10 @@ fn calls_by_lines_come_behind_what_their_thread_sent_and_between_messages() {
         let listen = format!("unix:{}", dir.path().with_extension("sock").display());
         let service = Marks::serve(Marked::default());
         let server = Server::builder(dir.path()).listen(listen).service(service).start().unwrap();
-        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let config = ClientConfig {
+            shared_memory: crate::common::by_memory(shared_memory),
+            ..ClientConfig::default()
+        };
         let client = Client::connect_with(server.addresses()[0].clone(), config).unwrap();
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {

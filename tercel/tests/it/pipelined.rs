@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tercel::{
-    Address, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Pending, Server, service,
-};
+use tercel::rpc::Pending;
+use tercel::{Address, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Server, service};
 
 use crate::common::await_that;
 
@@ -85,7 +84,10 @@ fn serve(dir: &Path, desk: &MyDesk) -> Server {
 
 /// Clients by datagrams, in shared memory, and by a socket of the host.
 fn clients(server: &Server) -> Vec<Client> {
-    let config = |shared_memory| ClientConfig { shared_memory, ..ClientConfig::default() };
+    let config = |shared_memory| ClientConfig {
+        shared_memory: crate::common::by_memory(shared_memory),
+        ..ClientConfig::default()
+    };
     let at = server.addresses();
     [(&at[0], true), (&at[1], true), (&at[1], false)]
         .map(|(at, shared_memory)| Client::connect_with(at, config(shared_memory)).unwrap())
@@ -230,9 +232,9 @@ fn begun_calls_over_restarts_run_once_at_most() {
             for (n, pending) in begun {
                 match pending.wait() {
                     Ok(noted) => executed.push(noted),
-                    Err(Failure::Space(Error::Unknown(_))) => unknown.push(n),
+                    Err(Failure::Space(Error::Unknown { op: None, .. })) => unknown.push(n),
                     // Not executed.
-                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(_))) => {}
+                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. })) => {}
                     Err(e) => panic!("{e}"),
                 }
             }
@@ -263,5 +265,5 @@ fn dropped_call_is_cancelled_and_frees_its_place() {
     assert_eq!(calls.number(1).unwrap().wait().unwrap(), 1);
     let late = client.service::<dyn Desk>().within(Duration::from_millis(50)).pipelined();
     let begun = late.sleep().unwrap();
-    assert!(matches!(begun.wait(), Err(Failure::Space(Error::Unknown(_)))));
+    assert!(matches!(begun.wait(), Err(Failure::Space(Error::Unknown { op: None, .. }))));
 }

@@ -74,7 +74,10 @@ fn error_that_quotes_much_reaches_its_caller_and_harms_nobody() {
         (&socket, true, Transport::SharedMemory),
         (&socket, false, Transport::Unix),
     ] {
-        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let config = ClientConfig {
+            shared_memory: crate::common::by_memory(shared_memory),
+            ..ClientConfig::default()
+        };
         let client = Client::connect_with(address, config).unwrap();
         assert_eq!(client.transport(), Some(transport));
         let book = client.run(|tx| tx.create(&Book { page: 0 })).unwrap();

@@ -66,7 +66,7 @@ fn clients_that_are_turned_away_come_back_after_growing_pauses_and_each_in_its_o
     let dir = tempfile::tempdir().unwrap();
     let (one, pauses_of_one) = moody(&dir.path().join("one"));
     let (two, pauses_of_two) = moody(&dir.path().join("two"));
-    let config = ClientConfig { shared_memory: false, ..ClientConfig::default() };
+    let config = ClientConfig { shared_memory: tercel::SharedMemory::Off, ..ClientConfig::default() };
     let clients = [one, two].map(|at| Client::connect_with(&at, config.clone()).unwrap());
     let [one, two] = [pauses_of_one(), pauses_of_two()];
     let nominal = PAUSES_MS.map(Duration::from_millis);

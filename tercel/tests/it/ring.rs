@@ -54,7 +54,7 @@ fn read(it: &Message) -> (u8, u32) {
 }
 
 fn next(ring: &Ring) -> Delivery {
-    ring.next(PATIENCE).unwrap().expect("something is delivered in time")
+    ring.next_within(PATIENCE).unwrap().expect("something is delivered in time")
 }
 
 fn until_all_are_in(ring: &Ring, count: usize) {

@@ -77,7 +77,7 @@ fn relay(dir: &Path, server: &Address, way: Way) -> (Address, Arc<Seen>) {
 
 /// A client whose frames the relay understands.
 fn by_socket(at: &Address) -> Client {
-    let config = ClientConfig { shared_memory: false, ..ClientConfig::default() };
+    let config = ClientConfig { shared_memory: tercel::SharedMemory::Off, ..ClientConfig::default() };
     Client::connect_with(at, config).unwrap()
 }
 

@@ -209,7 +209,10 @@ fn office_with(kind: &str, workers: usize, change: impl FnOnce(ClientConfig) -> 
     let dir = tempfile::tempdir().unwrap();
     let desk = MyDesk::default();
     let seen = desk.0.clone();
-    let config = change(ClientConfig { shared_memory: kind == "shared", ..ClientConfig::default() });
+    let config = change(ClientConfig {
+        shared_memory: crate::common::by_memory(kind == "shared"),
+        ..ClientConfig::default()
+    });
     if kind == "memory" {
         let services = vec![Desk::serve(desk)];
         let server = ServerConfig { services, workers, ..ServerConfig::new(dir.path()) };
@@ -322,7 +325,7 @@ fn slow_calls_do_not_hold_up_fast_ones_and_more_than_a_server_takes_are_refused(
                 assert_eq!(desk.count(), Ok(n), "{kind}");
             }
             let late = desk.clone().within(Duration::from_millis(30)).slow_place();
-            assert!(matches!(late, Err(Failure::Space(Error::Unknown(_)))), "{late:?}");
+            assert!(matches!(late, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{late:?}");
             seen.open();
             for call in slow {
                 assert_eq!(call.join().unwrap(), Ok(true));
@@ -405,9 +408,9 @@ fn caller_that_gives_up_is_seen_and_what_waits_is_never_begun() {
             let first = scope.spawn(|| desk.clone().within(Duration::from_millis(300)).wait(1));
             await_that("it runs", || seen.waits.load(Ordering::SeqCst) == 1);
             let second = desk.clone().within(Duration::from_millis(50)).wait(1_000);
-            assert!(matches!(second, Err(Failure::Space(Error::Unknown(_)))), "{second:?}");
+            assert!(matches!(second, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{second:?}");
             let first = first.join().unwrap();
-            assert!(matches!(first, Err(Failure::Space(Error::Unknown(_)))), "{first:?}");
+            assert!(matches!(first, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{first:?}");
         });
         await_that("it has seen that", || seen.cancelled.load(Ordering::SeqCst) == 1);
         // Behind both of them.
@@ -426,7 +429,7 @@ fn time_of_a_caller_is_known_to_the_procedure() {
         let left = desk.left_ms().unwrap().expect("a call has a limit");
         assert!((20_000..=40_000).contains(&left), "{left}");
         let late = desk.clone().within(Duration::ZERO).count();
-        assert!(matches!(late, Err(Failure::Space(Error::Timeout(None)))), "{late:?}");
+        assert!(matches!(late, Err(Failure::Space(Error::Timeout))), "{late:?}");
         let left = desk.within(Duration::from_secs(15)).left_ms().unwrap().unwrap();
         assert!((1_000..=15_000).contains(&left), "{left}");
     }
@@ -458,11 +461,11 @@ fn server_without_the_service_says_so() {
     let client = Client::connect(&server.addresses()[0]).unwrap();
     let refused = client.service::<dyn Desk>().add(1, 1);
     assert!(
-        matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("`Desk`") && why.contains(".service(")),
+        matches!(&refused, Err(Failure::Space(Error::Invalid(why))) if why.contains("`Desk`") && why.contains(".service(")),
         "{refused:?}"
     );
     let told = client.service::<dyn Desk>().log("nobody hears it");
-    assert!(matches!(&told, Err(Failure::Space(Error::Denied(_)))), "{told:?}");
+    assert!(matches!(&told, Err(Failure::Space(Error::Invalid(_)))), "{told:?}");
 }
 
 /// As an older or newer program has it.
@@ -525,9 +528,9 @@ fn server_that_ends_in_the_middle_leaves_typed_errors_and_nothing_twice() {
                         known += 1;
                         returned.fetch_add(1, Ordering::SeqCst);
                     }
-                    Err(Failure::Space(Error::Unknown(_))) => unknown += 1,
+                    Err(Failure::Space(Error::Unknown { op: None, .. })) => unknown += 1,
                     // Not begun.
-                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None))) => {}
+                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout)) => {}
                     Err(e) => panic!("{e}"),
                 }
             }
@@ -542,7 +545,7 @@ fn server_that_ends_in_the_middle_leaves_typed_errors_and_nothing_twice() {
             server = Some(start(address.clone()));
         }
         let waited = waiting.join().unwrap();
-        assert!(matches!(waited, Err(Failure::Space(Error::Unknown(_)))), "{waited:?}");
+        assert!(matches!(waited, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{waited:?}");
         drop(ends);
         calling.join().unwrap()
     });
@@ -600,12 +603,9 @@ fn callers_of_a_server_that_is_gone_are_told_in_time() {
         server.unwrap().stop().unwrap();
         // What was sent may have been executed; what was not sent was not.
         let waited = waiting.join().unwrap();
-        assert!(matches!(waited, Err(Failure::Space(Error::Unknown(_)))), "{waited:?}");
+        assert!(matches!(waited, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{waited:?}");
         let late = desk.clone().within(Duration::from_millis(50)).count();
-        assert!(
-            matches!(late, Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None)))),
-            "{late:?}"
-        );
+        assert!(matches!(late, Err(Failure::Space(Error::Unavailable(_) | Error::Timeout))), "{late:?}");
     });
     assert_eq!((seen.cancelled.load(Ordering::SeqCst), seen.counted.load(Ordering::SeqCst)), (1, 0));
     assert!(begun.elapsed() < Duration::from_secs(20));
@@ -636,7 +636,7 @@ fn server_dropped_in_its_own_loop_ends() {
     let client = Client::connect(&server.addresses()[0]).unwrap();
     *held.lock().unwrap() = Some(server);
     let closed = client.service::<dyn Door>().within(Duration::from_secs(20)).close();
-    assert!(matches!(closed, Ok(()) | Err(Failure::Space(Error::Unknown(_)))), "{closed:?}");
+    assert!(matches!(closed, Ok(()) | Err(Failure::Space(Error::Unknown { op: None, .. }))), "{closed:?}");
     let mut again = None;
     await_that("the directory is free", || {
         again = start().start().ok();

@@ -1,7 +1,8 @@
 //! The reads of a caller after a message from a service: never older than the commits of the procedure before
 //! that message.
 
-use tercel::{Callback, Called, Client, ClientConfig, Context, Output, Ref, Server, service};
+use tercel::rpc::{Callback, Output};
+use tercel::{Called, Client, ClientConfig, Context, Ref, Server, Spaces, Text, Token, service};
 
 use crate::common::{Counter, counter};
 
@@ -10,7 +11,10 @@ trait Ledger {
     /// Counts an object up so many times, and gives each count once it is committed.
     #[slow]
     fn grow(&self, of: Ref<Counter>, times: u64, out: &Output<u64>) -> u64;
-    /// The same, and waits after each until its caller has heard of it.
+    /// Sets the count, and gives the token of the commit.
+    #[slow]
+    fn set(&self, of: Ref<Counter>, count: u64) -> Text;
+    /// As `grow`, and waits after each until its caller has heard of it.
     #[slow]
     fn grow_slowly(&self, of: Ref<Counter>, times: u64, ask: &Callback<u64, u64>) -> u64;
 }
@@ -24,6 +28,13 @@ impl Ledger for MyLedger {
             out.send(&n)?;
         }
         Ok(times)
+    }
+
+    fn set(&self, cx: &Context<'_>, of: Ref<Counter>, count: u64) -> Called<Text> {
+        assert_eq!(cx.token(), None);
+        cx.run(|tx| tx.edit(of)?.set_count(count))?;
+        let token = cx.token().expect("it has run a transaction");
+        Ok(token.to_string().as_str().into())
     }
 
     fn grow_slowly(
@@ -54,7 +65,10 @@ fn caller_reads_what_was_committed_before_an_item_was_given() {
         let server = Server::builder(dir.path()).listen(listen).service(Ledger::serve(MyLedger));
         let server = server.start().unwrap();
         let connect = || {
-            let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+            let config = ClientConfig {
+                shared_memory: crate::common::by_memory(shared_memory),
+                ..ClientConfig::default()
+            };
             Client::connect_with(server.addresses()[0].clone(), config).unwrap()
         };
         let reader = connect();
@@ -76,5 +90,21 @@ fn caller_reads_what_was_committed_before_an_item_was_given() {
             n
         });
         assert_eq!(grown, Ok(50));
+    }
+}
+
+#[test]
+fn session_sees_what_another_clients_call_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let server =
+        Server::builder(dir.path()).listen("127.0.0.1:0").service(Ledger::serve(MyLedger)).start().unwrap();
+    let [caller, reader] = [(); 2].map(|()| Client::connect(&server.addresses()[0]).unwrap());
+    let of = counter(&caller, "n");
+    let session = Spaces::new().with("counts", reader).session();
+    for n in 1..=60 {
+        let told = caller.service::<dyn Ledger>().set(of, n).unwrap();
+        session.absorb(&told.to_string().parse::<Token>().unwrap().into()).unwrap();
+        let read = session.space("counts").unwrap().read(|tx| Ok(tx.get(of)?.count()));
+        assert_eq!(read, Ok(n));
     }
 }

@@ -11,9 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tercel::rpc::ServiceHandle;
 use tercel::{
     Address, Bytes, Called, Client, ClientConfig, ClientId, Context, Error, Failure, Object, OpId, Ref,
-    Server, ServiceHandle, SharedMemory, Transport, Tx, ViewId, service,
+    Server, SharedMemory, Transport, Tx, ViewId, service,
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, SendError, pass};
 use tercel_testkit::ends::Ends;
@@ -41,13 +42,14 @@ fn connect(dir: &TempDir) -> Client {
 
 /// Connects by shared memory, or by a socket.
 fn connect_by(dir: &TempDir, shared_memory: bool) -> Client {
-    let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+    let config =
+        ClientConfig { shared_memory: crate::common::by_memory(shared_memory), ..ClientConfig::default() };
     Client::connect_with(Address::Unix(socket(dir)), config).unwrap()
 }
 
 #[test]
 fn shared_memory_is_taken_where_both_ends_have_it_on() {
-    let without = ClientConfig { shared_memory: false, ..ClientConfig::default() };
+    let without = ClientConfig { shared_memory: SharedMemory::Off, ..ClientConfig::default() };
     for (clients, transport) in [
         (SharedMemory::SameUser, Transport::SharedMemory),
         (SharedMemory::AnyUser, Transport::SharedMemory),
@@ -267,9 +269,11 @@ fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
                 while !is_over.load(Ordering::SeqCst) {
                     match counts.count() {
                         Ok(_) => certain += 1,
-                        Err(Failure::Space(Error::Unknown(_))) => unknown += 1,
+                        Err(Failure::Space(Error::Unknown { op: None, .. })) => unknown += 1,
                         // Not executed.
-                        Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(_))) => {}
+                        Err(Failure::Space(
+                            Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. },
+                        )) => {}
                         Err(e) => panic!("{e}"),
                     }
                 }
@@ -324,7 +328,7 @@ fn caller_has_its_time_though_its_server_is_gone() {
             let ended = call_in_vain(&counts);
             let expected = matches!(
                 ended,
-                Err(Failure::Space(Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout(None)))
+                Err(Failure::Space(Error::Unknown { op: None, .. } | Error::Unavailable(_) | Error::Timeout))
             );
             assert!(expected, "{ended:?}");
             // Once the client has heard of it nothing is sent.
@@ -349,12 +353,12 @@ fn outcome_is_asked_for_as_long_as_the_caller_says() {
     // The server knows of no such view, and says so at once.
     let begun = Instant::now();
     let found = client.resolve_within(op, Duration::from_secs(20));
-    assert!(matches!(found, Err(Error::Timeout(Some(_)))), "{found:?}");
+    assert!(matches!(found, Err(Error::Unknown { op: Some(_), .. })), "{found:?}");
     assert!(begun.elapsed() < Duration::from_secs(10));
     server.stop().unwrap();
     let (op, begun) = (OpId { slot: 1, ..op }, Instant::now());
     let found = client.resolve_within(op, Duration::from_millis(300));
-    assert!(matches!(found, Err(Error::Timeout(Some(_)) | Error::Unavailable(_))), "{found:?}");
+    assert!(matches!(found, Err(Error::Unknown { op: Some(_), .. } | Error::Unavailable(_))), "{found:?}");
     assert!((Duration::from_millis(290)..Duration::from_secs(5)).contains(&begun.elapsed()));
 }
 
@@ -374,7 +378,7 @@ fn calls_of_a_service_that_is_not_there_take_nothing_from_others() {
         let counts = client.service::<dyn Counts>().within(Duration::from_secs(10));
         assert_eq!(counts.count(), Ok(n));
         let elsewhere = client.service::<dyn Elsewhere>().nothing();
-        assert!(matches!(elsewhere, Err(Failure::Space(Error::Denied(_)))), "{elsewhere:?}");
+        assert!(matches!(elsewhere, Err(Failure::Space(Error::Invalid(_)))), "{elsewhere:?}");
     }
     server.stop().unwrap();
 }
@@ -422,7 +426,7 @@ fn caller_is_told_in_time_whatever_else_arrives() {
             let begun = Instant::now();
             let told = client.service::<dyn Counts>().within(Duration::from_millis(ms)).wait();
             let took = begun.elapsed();
-            assert!(matches!(told, Err(Failure::Space(Error::Unknown(_)))), "{told:?}");
+            assert!(matches!(told, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{told:?}");
             assert!(took >= Duration::from_millis(ms), "{took:?} of {ms} ms");
             assert!(took < Duration::from_millis(ms + 2_000), "{took:?} of {ms} ms");
         }

@@ -7,11 +7,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tercel::rpc::{Callback, Input, Output};
 use tercel::tools::wire::frame::Kind;
 use tercel::tools::wire::message::Refused;
 use tercel::{
-    Bound, Bytes, Callback, Called, Client, ClientConfig, Context, Error, Failure, Input, Output, Record,
-    Server, ServerConfig, Text, Transport, embedded_with, service,
+    Bound, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Record, Server, ServerConfig, Text,
+    Transport, embedded_with, service,
 };
 use tercel_testkit::stranger::Stranger;
 
@@ -216,7 +217,8 @@ fn office(kind: &str) -> Office {
     let dir = tempfile::tempdir().unwrap();
     let feed = MyFeed::default();
     let seen = feed.0.clone();
-    let config = ClientConfig { shared_memory: kind == "shared", ..ClientConfig::default() };
+    let config =
+        ClientConfig { shared_memory: crate::common::by_memory(kind == "shared"), ..ClientConfig::default() };
     if kind == "memory" {
         let services = vec![Feed::serve(feed)];
         let server = ServerConfig { services, workers: 4, ..ServerConfig::new(dir.path()) };
@@ -239,7 +241,7 @@ fn window(item: usize) -> u64 {
 }
 
 fn is_unknown<T>(result: &Result<T, Error>) -> bool {
-    matches!(result, Err(Error::Unknown(_)))
+    matches!(result, Err(Error::Unknown { op: None, .. }))
 }
 
 #[test]
@@ -485,7 +487,7 @@ fn time_that_is_over_ends_a_call_in_the_middle() {
         let begun = Instant::now();
         // The procedure may have failed for want of time, and its caller have heard of that.
         fn is_told<T, E>(ended: &Called<T, E>) -> bool {
-            matches!(ended, Err(Failure::Space(Error::Unknown(_) | Error::Failed(_))))
+            matches!(ended, Err(Failure::Space(Error::Unknown { op: None, .. } | Error::Failed(_))))
         }
         let prices = feed.prices(0, u64::MAX, u64::MAX).unwrap();
         let last = prices.items().last().unwrap();
@@ -495,7 +497,7 @@ fn time_that_is_over_ends_a_call_in_the_middle() {
         assert!(is_told(&asked), "{asked:?}");
         await_that("the procedures are told", || seen.failed.lock().unwrap().len() == 2);
         assert!(begun.elapsed() < Duration::from_secs(10));
-        let told = |e: &Error| matches!(e, Error::Unavailable(_) | Error::Timeout(None));
+        let told = |e: &Error| matches!(e, Error::Unavailable(_) | Error::Timeout);
         assert!(seen.failed.lock().unwrap().iter().all(told));
     }
 }
@@ -503,7 +505,8 @@ fn time_that_is_over_ends_a_call_in_the_middle() {
 /// A client of a server by a way that can be cut.
 fn by_relay(kind: &str, server: &Server) -> (Relay, Client) {
     let relay = if kind == "shared" { Relay::of_memory(server) } else { Relay::of_sockets(server) };
-    let config = ClientConfig { shared_memory: kind == "shared", ..ClientConfig::default() };
+    let config =
+        ClientConfig { shared_memory: crate::common::by_memory(kind == "shared"), ..ClientConfig::default() };
     let client = Client::connect_with(relay.address.clone(), config).unwrap();
     assert_eq!(client.transport() == Some(Transport::SharedMemory), kind == "shared");
     (relay, client)
@@ -527,7 +530,7 @@ fn cut_connection_ends_a_call_and_nothing_is_executed_twice() {
         relay.cut();
         let last = prices.items().last().unwrap();
         assert!(is_unknown(&last), "{kind}: {last:?}");
-        assert!(matches!(prices.finish(), Err(Failure::Space(Error::Unknown(_)))));
+        assert!(matches!(prices.finish(), Err(Failure::Space(Error::Unknown { op: None, .. }))));
         told(1);
         let upload = feed.upload(u64::MAX).unwrap();
         await_that("it runs", || seen.begun.load(Ordering::SeqCst) == 2);
@@ -539,7 +542,7 @@ fn cut_connection_ends_a_call_and_nothing_is_executed_twice() {
             relay.cut();
             Answer::Yes { number: 1 }
         });
-        assert!(matches!(asked, Err(Failure::Space(Error::Unknown(_)))), "{kind}: {asked:?}");
+        assert!(matches!(asked, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{kind}: {asked:?}");
         told(3);
         assert_eq!(feed.add(1, 2), Ok(3));
         assert_eq!(seen.begun.load(Ordering::SeqCst), 3);
@@ -565,7 +568,7 @@ fn call_whose_connection_was_lost_is_unknown_though_the_next_one_brings_an_answe
     await_that("the procedure is told", || seen.failed.lock().unwrap().len() == 1);
     (0..100).for_each(|n| assert_eq!(feed.add(n, 2), Ok(n + 2)));
     let ended = upload.finish();
-    assert!(matches!(ended, Err(Failure::Space(Error::Unknown(_)))), "{ended:?}");
+    assert!(matches!(ended, Err(Failure::Space(Error::Unknown { op: None, .. }))), "{ended:?}");
 }
 
 #[test]
@@ -574,7 +577,7 @@ fn callback_that_gives_too_much_does_not_say_that_nothing_was_begun() {
     let feed = client.service::<dyn Feed>();
     let asked = feed.boast(|_: Question| Bytes(vec![7; 2 << 20]));
     assert!(
-        matches!(&asked, Err(Failure::Space(Error::Unknown(why))) if why.contains("in the middle")),
+        matches!(&asked, Err(Failure::Space(Error::Unknown { op: None, what: why })) if why.contains("in the middle")),
         "{asked:?}"
     );
     assert_eq!(feed.add(1, 2), Ok(3));

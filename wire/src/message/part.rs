@@ -214,7 +214,7 @@ pub enum Refusal {
     Unsupported,
     /// The object, or one that the method looked for, is not there.
     NotFound,
-    /// The method did what it may not do.
+    /// Who asks has no right to it.
     Denied,
     /// The time of the caller was over before the call was begun, or the caller has given up.
     Late,
@@ -237,6 +237,10 @@ pub enum Refusal {
     /// Another member of the group leads, or none does yet: the client goes to the next of the servers beside
     /// this.
     NotLeader,
+    /// The request cannot be meant, or the method did what no method can: a program must change.
+    Misused,
+    /// The method did not come to its end, by a fault of its own.
+    Failed,
 }
 
 impl Refusal {
@@ -244,7 +248,7 @@ impl Refusal {
     pub const FULL: Refusal = Refusal::Full(Limit::Named);
 
     /// One of each kind.
-    pub const ALL: [Refusal; 20] = [
+    pub const ALL: [Refusal; 22] = [
         Refusal::Protocol,
         Refusal::Unavailable,
         Refusal::Schema,
@@ -265,6 +269,8 @@ impl Refusal {
         Refusal::Invalid(Oref::NULL),
         Refusal::Nowhere(Oref::NULL),
         Refusal::NotLeader,
+        Refusal::Misused,
+        Refusal::Failed,
     ];
 
     /// Its code, which is its place in [`Refusal::ALL`] counted from 1, and its value.

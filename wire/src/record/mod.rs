@@ -17,7 +17,7 @@ use crate::page::OBJECT_BYTES_MAX;
 use crate::schema::{Scalar, Schema, Type};
 
 pub use convert::convert;
-pub use reference::{Any, Ref, Target};
+pub use reference::{Any, MapValue, Ref, Target};
 
 /// Bytes of the header before every body.
 pub const HEADER_BYTES: usize = 4;
@@ -173,6 +173,9 @@ pub enum EncodeError {
     NoVariant(Box<str>),
 }
 
+/// Bytes of a body that there is room for before more is made: a node of a map has as many at most.
+const USUAL_BYTES: usize = 1_000;
+
 /// Writes one record.
 pub struct Encoder<'a> {
     body: Vec<u8>,
@@ -186,7 +189,9 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Begins a record whose fixed part has `size` bytes, all 0.
     pub fn new(size: usize, spill: &'a mut dyn Spill) -> Encoder<'a> {
-        Encoder { body: vec![0; size], base: 0, spill, spill_above: SPILL_BYTES, error: None }
+        let mut body = Vec::with_capacity(size.max(USUAL_BYTES));
+        body.resize(size, 0);
+        Encoder { body, base: 0, spill, spill_above: SPILL_BYTES, error: None }
     }
 
     /// Begins an encoder after other bytes, which [`encode_behind`] gives back with it.
@@ -532,11 +537,11 @@ impl<'a, T> IntoIterator for &'a List<T> {
 impl<T: Value> Value for List<T> {
     const TYPE: Type = Type::List(&T::TYPE);
     fn put(&self, e: &mut Encoder<'_>, at: usize) {
-        let size = T::TYPE.size();
+        let size = const { T::TYPE.size() };
         if e.spills(self.0.len().saturating_mul(size)) {
             return put_large_list(&self.0, e, at);
         }
-        let Some(from) = e.put_block(at, self.0.len(), size, T::TYPE.align()) else { return };
+        let Some(from) = e.put_block(at, self.0.len(), size, const { T::TYPE.align() }) else { return };
         for (i, v) in self.0.iter().enumerate() {
             v.put(e, from + i * size);
         }
@@ -545,8 +550,8 @@ impl<T: Value> Value for List<T> {
 
 /// Elements are written as they would be in a record, and the bytes or references go to the spill.
 fn put_large_list<T: Value>(list: &[T], e: &mut Encoder<'_>, at: usize) {
-    let size = T::TYPE.size();
-    if !T::TYPE.spills() {
+    let size = const { T::TYPE.size() };
+    if !const { T::TYPE.spills() } {
         return e.fail(EncodeError::PartTooLarge);
     }
     let mut names = NamesOnly(&mut *e.spill);

@@ -39,6 +39,69 @@ impl Target for Any {
     const NAME: &'static str = "";
 }
 
+/// The second parameter of a map: a class, to whose objects the keys lead by reference, or a type of values
+/// that stand in the map's nodes themselves: a number, text, byte string or record without references.
+#[diagnostic::on_unimplemented(
+    message = "a map cannot lead to `{Self}`",
+    note = "maps lead to objects of classes with #[derive(Object)], or to small values: numbers, bool, arrays of them, Text, Bytes, Option<T> and types with #[derive(Record)]"
+)]
+pub trait MapValue: 'static {
+    /// The value that a key names: a reference, or the value itself.
+    type Value;
+
+    /// The type of values that stand in nodes; none of objects.
+    #[doc(hidden)]
+    const STANDS: Option<Type>;
+
+    /// The reference that the value is; none of one that stands in a node.
+    #[doc(hidden)]
+    fn to_reference(value: &Self::Value) -> Option<Ref<Any>>;
+
+    /// The value that the reference is; none of those that stand in nodes.
+    #[doc(hidden)]
+    fn of_reference(r: Ref<Any>) -> Option<Self::Value>;
+}
+
+impl<T: Target> MapValue for T {
+    type Value = Ref<T>;
+    const STANDS: Option<Type> = None;
+
+    fn to_reference(value: &Ref<T>) -> Option<Ref<Any>> {
+        Some(value.cast())
+    }
+
+    fn of_reference(r: Ref<Any>) -> Option<Ref<T>> {
+        Some(r.cast())
+    }
+}
+
+/// Makes a type one of values that stand in the nodes of a map. For derived code.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! map_value {
+    ($([$($generics:tt)*] $ty:ty),* $(,)?) => {$(
+        impl<$($generics)*> $crate::record::MapValue for $ty {
+            type Value = $ty;
+            const STANDS: ::core::option::Option<$crate::schema::Type> =
+                ::core::option::Option::Some(<$ty as $crate::record::Value>::TYPE);
+
+            fn to_reference(_: &$ty) -> ::core::option::Option<$crate::record::Ref<$crate::record::Any>> {
+                ::core::option::Option::None
+            }
+
+            fn of_reference(_: $crate::record::Ref<$crate::record::Any>) -> ::core::option::Option<$ty> {
+                ::core::option::Option::None
+            }
+        }
+    )*};
+}
+
+map_value! {
+    [] u8, [] u16, [] u32, [] u64, [] i8, [] i16, [] i32, [] i64, [] f32, [] f64, [] bool,
+    [const N: usize] [u8; N], [const N: usize] [u16; N], [const N: usize] [u32; N], [const N: usize] [u64; N],
+    [] super::Text, [] super::Bytes, [T: Value + 'static] Option<T>,
+}
+
 impl<T> Ref<T> {
     /// Names no object.
     pub const NULL: Ref<T> = Ref { oref: Oref::NULL, hint: 0, stamp: Stamp::MAX, class: PhantomData };

@@ -97,7 +97,7 @@ pub fn load_elements<E: Field>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>,
         Var::None => Ok(Vec::new()),
         Var::Here { at, len } => elements(stored, at, len),
         Var::Spilled { at, len } => {
-            let bytes = stored.parts.tree(stored.oref(at), len.saturating_mul(E::TYPE.size()))?;
+            let bytes = stored.parts.tree(stored.oref(at), len.saturating_mul(const { E::TYPE.size() }))?;
             elements(&Stored { body: Cow::Owned(bytes), parts: stored.parts }, 0, len)
         }
     }
@@ -112,7 +112,7 @@ pub fn no_variant(of: &str, tag: u8) -> Error {
 }
 
 fn elements<E: Field>(stored: &Stored<'_>, from: usize, len: usize) -> Result<Vec<E>, Error> {
-    (0..len).map(|i| E::load(stored, from + i * E::TYPE.size())).collect()
+    (0..len).map(|i| E::load(stored, from + i * const { E::TYPE.size() })).collect()
 }
 
 macro_rules! lists {

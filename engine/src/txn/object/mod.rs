@@ -7,6 +7,7 @@
 mod elements;
 mod far;
 mod refs;
+mod value;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -28,6 +29,7 @@ pub use tercel_wire::schema::{Schema, Type};
 pub use elements::{Elements, ElementsIter, load_elements, no_variant};
 pub use refs::{Refs, RefsIter};
 pub(crate) use refs::{TREE_HEIGHT_MAX, TreeNode};
+pub use value::{ValueReader, encode_value};
 
 /// A class of objects. Written by `#[derive(Object)]`; not meant to be written by hand.
 pub trait Object: Typed {
@@ -35,6 +37,10 @@ pub trait Object: Typed {
     type View<'t>;
     /// The editor of an object: a setter for each field.
     type Mut<'t>;
+
+    /// Set if its objects are rows of a table, with indexes that nobody but the table may change.
+    #[doc(hidden)]
+    const IS_ROW: bool = false;
 
     /// Wraps.
     fn view<'t>(raw: RawObj<'t, Self>) -> Self::View<'t>;
@@ -128,8 +134,20 @@ impl<'t, T: Object> Obj<'t, T> {
     /// A copy of the transaction's own, to change. Reads of the object in this transaction see the changes at
     /// once, others when it commits. This `Obj` goes on showing what it showed.
     pub fn edit(&self) -> Result<T::Mut<'t>, Error> {
+        self.edit_raw().map(T::edit)
+    }
+
+    /// The same, raw. For collections.
+    #[doc(hidden)]
+    pub fn edit_raw(&self) -> Result<RawMut<'t, T>, Error> {
         let raw = T::raw(&self.0);
         raw.tx.edit_view(&raw.view)
+    }
+
+    /// The object in stored form. For collections.
+    #[doc(hidden)]
+    pub fn stored<'a>(this: &'a Obj<'t, T>) -> Stored<'a> {
+        T::raw(&this.0).stored()
     }
 }
 
@@ -207,10 +225,20 @@ impl<'t, T: Object> RawMut<'t, T> {
     }
 
     /// Reads the field that begins at `at`, as it is set by now.
-    fn load<F: Field>(&self, at: usize) -> Result<F, Error> {
+    pub fn load<F: Field>(&self, at: usize) -> Result<F, Error> {
+        F::load(&self.stored()?, at)
+    }
+
+    /// The record in stored form, as it is set by now.
+    pub fn stored(&self) -> Result<Stored<'t>, Error> {
         let mut object = self.tx.write_set.get(self.oref).ok_or_else(|| Error::not_found(self.oref))?;
         object.drain(..HEADER_BYTES);
-        F::load(&Stored { body: Cow::Owned(object), parts: self.tx }, at)
+        Ok(Stored { body: Cow::Owned(object), parts: self.tx })
+    }
+
+    /// The transaction that it belongs to.
+    pub fn tx(&self) -> &'t Tx<'t> {
+        self.tx
     }
 
     /// The object's reference.
@@ -442,7 +470,7 @@ pub trait ListField: Value + Sized {
 
 /// A list of numbers in an object at hand.
 fn numbers<T: Object, E: Fixed>(obj: &RawObj<'_, T>, at: usize) -> Result<Vec<E>, Error> {
-    let size = E::TYPE.size();
+    let size = const { E::TYPE.size() };
     Ok(match obj.view.var(at) {
         Var::None => Vec::new(),
         Var::Here { at, len } => each(obj.view.bytes(at, len * size)),
@@ -452,7 +480,7 @@ fn numbers<T: Object, E: Fixed>(obj: &RawObj<'_, T>, at: usize) -> Result<Vec<E>
 
 /// A list of numbers in a stored record.
 fn load_numbers<E: Fixed>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
-    let size = E::TYPE.size();
+    let size = const { E::TYPE.size() };
     Ok(match layout::var(&stored.body, at) {
         Var::None => Vec::new(),
         Var::Here { at, len } => each(&stored.body[at..at + len * size]),
@@ -461,7 +489,7 @@ fn load_numbers<E: Fixed>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Erro
 }
 
 fn each<E: Fixed>(bytes: &[u8]) -> Vec<E> {
-    bytes.chunks_exact(E::TYPE.size()).map(|bytes| fixed(bytes, 0)).collect()
+    bytes.chunks_exact(const { E::TYPE.size() }).map(|bytes| fixed(bytes, 0)).collect()
 }
 
 impl<U: Target> ListField for Ref<U> {

@@ -39,12 +39,12 @@ impl<H: Class, T> Refs<'_, '_, H, T> {
 
     /// The references as values.
     pub fn references(&self) -> Result<Vec<Ref<T>>, Error> {
+        if let Some(all) = self.holder.ref_views(self.list) {
+            let token = |(oref, hint)| self.tx.token(oref, hint);
+            return Ok(all.map(|r| token(r.target())).collect());
+        }
         match self.holder.var(self.list) {
-            Var::None => Ok(Vec::new()),
-            Var::Here { at, len } => Ok((0..len)
-                .map(|i| self.holder.word(at + 4 * i))
-                .map(|(oref, hint)| self.tx.token(oref, hint))
-                .collect()),
+            Var::None | Var::Here { .. } => Ok(Vec::new()),
             Var::Spilled { at, .. } => {
                 let mut out = Vec::new();
                 self.tx.read_ref_tree(self.holder.word(at).0, &mut out)?;

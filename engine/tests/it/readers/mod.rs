@@ -278,10 +278,8 @@ fn run_world(seed: u64) {
                         (promised.made, promised.unknown) = (promised.made + 1, promised.unknown - 1);
                         promised.is_seen(client, count, seed);
                     }
-                    Err(Error::Timeout(Some(_))) => {}
-                    Err(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict(_)) => {
-                        promised.unknown -= 1
-                    }
+                    Err(Error::Unknown { op: Some(_), .. }) => {}
+                    Err(Error::Unavailable(_) | Error::Timeout | Error::Conflict(_)) => promised.unknown -= 1,
                     Err(error) => panic!("seed {seed}: {error}"),
                 }
             }

@@ -599,7 +599,7 @@ impl Port for Thread<'_> {
                     return Ok(());
                 }
                 if until <= now {
-                    return Err(Error::Timeout(None));
+                    return Err(Error::Timeout);
                 }
                 inner.step();
             }

@@ -118,7 +118,7 @@ fn part_that_is_not_settled_is_waited_for() {
             two.accounts.lock().hold.down = Some(0);
             Ok(())
         });
-        assert!(matches!(unheard, Err(Error::Timeout(Some(_)))), "{unheard:?}");
+        assert!(matches!(unheard, Err(Error::Unknown { op: Some(_), .. })), "{unheard:?}");
         two.release();
     });
     two.session(1, |reader| {

@@ -229,7 +229,7 @@ impl Port for Joint<'_> {
             self.hosts.lives[self.session].fetch_sub(1, Relaxed);
             self.hosts.wait(self.at);
         }
-        Err(Error::Timeout(None))
+        Err(Error::Timeout)
     }
 
     fn back_off(&self, _: u64) {
@@ -411,7 +411,7 @@ impl Hosts {
                 knows[session].told[pair] += 1;
                 self.counts.moved.fetch_add(1, Relaxed);
             }
-            Err(Error::Timeout(Some(_))) => knows[session].unheard[pair] += 1,
+            Err(Error::Unknown { op: Some(_), .. }) => knows[session].unheard[pair] += 1,
             // A process that has ended says nothing.
             Err(_) if is_over => knows[session].unheard[pair] += 1,
             Err(_) => _ = self.counts.refused.fetch_add(1, Relaxed),

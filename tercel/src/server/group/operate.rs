@@ -17,9 +17,9 @@ use crate::disk::dir::{DataDir, Space, random_u64, today};
 use crate::disk::held::HeldDir;
 use crate::disk::secret::{SECRET_NAME, Secret};
 use crate::health::{Health, HealthState};
-use crate::once::{ask, ask_leader};
 use crate::proving::Prover;
 use crate::server::ServerError;
+use crate::single::{ask, ask_leader};
 
 /// A change of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tercel::{Address, Client, Object, Ref, Server, ServerConfig, Text};
+use tercel::{Address, Client, Object, Ref, Server, ServerConfig, SharedMemory, Text};
 
 #[derive(Object, Debug, Clone, Default, PartialEq)]
 pub struct Counter {
@@ -59,4 +59,9 @@ pub fn counter(client: &Client, name: &str) -> Ref<Counter> {
             Ok(r)
         })
         .unwrap()
+}
+
+/// The setting of a client that goes by shared memory, or by the socket.
+pub fn by_memory(is_shared: bool) -> SharedMemory {
+    if is_shared { SharedMemory::SameUser } else { SharedMemory::Off }
 }

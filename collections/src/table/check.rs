@@ -1,0 +1,63 @@
+//! Comparing the indexes of a table with its rows.
+
+use std::ops::Bound;
+
+use tercel_engine::Error;
+use tercel_engine::object::Obj;
+use tercel_engine::txn::Tx;
+
+use super::declaration::stored_index_key;
+use super::{Row, Table, shown};
+use crate::key::Form;
+use crate::map::count;
+use crate::map::node::look_up;
+use crate::map::walk::Walk;
+
+/// Differences that are told at most.
+const DIFFERENCES_MAX: usize = 100;
+
+impl<T: Row> Table<T> {
+    /// Compares every index with the rows, and tells each difference in a sentence, 100 at most. There are
+    /// none unless the space was damaged, or another program changed rows without their table.
+    ///
+    /// It is one transaction, which reads all rows and indexes.
+    pub fn check(&self, tx: &Tx<'_>) -> Result<Vec<String>, Error> {
+        let table = self.opened(tx)?;
+        let mut wrong = Vec::new();
+        let mut rows = 0;
+        let mut walk = Walk::new(tx, table.rows(), Self::KIND, Bound::Unbounded, Bound::Unbounded);
+        loop {
+            let read = walk.next(|key, leaf, i| Ok((key.to_vec(), leaf.values().cast::<T>().get(i)?)));
+            let Some((key, row)) = read? else { break };
+            rows += 1;
+            let (stored, oref) = (Obj::stored(&row), row.reference().oref());
+            let mut own = Vec::new();
+            T::put_stored_key(&stored, Form::Last, &mut own)?;
+            if own != key {
+                let (key, own) = (shown(Self::KIND, &key), shown(Self::KIND, &own));
+                wrong.push(format!("the row {oref} has the key {own} and stands at {key}"));
+            }
+            for (i, index) in T::TABLE.indexes.iter().enumerate() {
+                let key = stored_index_key::<T>(&stored, i)?;
+                let found = look_up(tx, table.index(i)?, index.kind(), &key)?;
+                let found = found.map(|(leaf, i)| leaf.value(i)).transpose()?;
+                if found != Some(row.reference().cast()) {
+                    let key = shown(index.kind(), &key);
+                    let what = if found.is_some() { "another row" } else { "nothing" };
+                    wrong
+                        .push(format!("the index {index} has {what} at {key}, where the row {oref} belongs"));
+                }
+            }
+            if wrong.len() >= DIFFERENCES_MAX {
+                return Ok(wrong);
+            }
+        }
+        for (i, index) in T::TABLE.indexes.iter().enumerate() {
+            let entries = count(tx, table.index(i)?, index.kind())?;
+            if entries != rows {
+                wrong.push(format!("the index {index} has {entries} entries, and the table {rows} rows"));
+            }
+        }
+        Ok(wrong)
+    }
+}

@@ -1,0 +1,340 @@
+//! A run that never waits, for tasks of asynchronous runtimes.
+//!
+//! A task must not block, and a body that reads a cached object should cost no switch of tasks. So the body
+//! is a plain closure that runs within one call of [`Polled::go_on`]. If something that it reads is not at
+//! hand, that is asked for, the attempt is dropped, and the body runs again once it may be there. Pages that
+//! came meanwhile are hits then, so a body with `n` misses one after the other runs `n + 1` times.
+//!
+//! The invariant: an attempt that has missed something is never sent, whatever its body made of the error.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use tercel_wire::id::{OpId, Oref, Stamp};
+use tercel_wire::message::{Outcome, Refusal};
+use tercel_wire::token::Token;
+
+use super::commit::{Sending, verdict};
+use super::{BACK_OFF_US, Begin, Hold, Isolation, Options, Port, Step, Tx};
+use crate::error::{Bound, Error};
+use crate::limits;
+use crate::time::Now;
+
+/// A run of a body in transactions, until one of them is committed.
+///
+/// Its port does not wait: `drive` calls its step once, and notes in `has_missed` that a step would have
+/// waited.
+pub struct Polled<R> {
+    options: Options,
+    until: Option<Now>,
+    /// Time for which the reads of one attempt, and its commit, wait where the options name none.
+    patience_us: u64,
+    /// The begin that waits for an answer.
+    begin: Option<Begin>,
+    /// When this attempt, or the wait for its answer, began.
+    since: Option<Now>,
+    state: State<R>,
+    attempt: u32,
+    retries: u32,
+    /// The state of the last attempt.
+    seen: Option<Stamp>,
+    same_since: Now,
+}
+
+enum State<R> {
+    /// The body is to run.
+    Body,
+    /// The commit was sent.
+    Sent(Sent, R),
+    /// No answer came: what became of it is asked for.
+    Doubtful(OpId, R),
+    /// It has come to its end, or was given up.
+    Over,
+}
+
+/// The commit of a transaction that was sent.
+struct Sent {
+    op: OpId,
+    made: Vec<Oref>,
+    holds: Vec<Arc<Hold>>,
+}
+
+/// The progress of a run.
+#[derive(Debug)]
+pub enum Progress<R, E> {
+    /// It is over.
+    Ended(Result<R, E>),
+    /// Something that was asked for is to come: go on when something has happened, or at this moment.
+    Missed(Now),
+    /// Go on at this moment: others were in the way over this object, if it is known. How often that was.
+    Contended {
+        /// The moment.
+        at: Now,
+        /// The object that another transaction changed.
+        over: Option<Oref>,
+        /// Times that others were in the way.
+        times: u32,
+    },
+}
+
+impl<R> Polled<R> {
+    /// One that begins with the first call of [`Polled::go_on`].
+    pub fn new(options: Options, patience_us: u64) -> Polled<R> {
+        Polled {
+            options,
+            until: None,
+            patience_us,
+            begin: None,
+            since: None,
+            state: State::Body,
+            attempt: 0,
+            retries: 0,
+            seen: None,
+            same_since: Now(0),
+        }
+    }
+
+    /// Goes on as far as it can without waiting. `is_conflict` knows conflicts among the errors of `body`.
+    pub fn go_on<E: From<Error>>(
+        &mut self,
+        port: &dyn Port,
+        has_missed: &Cell<bool>,
+        body: &mut dyn FnMut(&Tx<'_>) -> Result<R, E>,
+        is_conflict: &dyn Fn(&E) -> bool,
+    ) -> Progress<R, E> {
+        let now = port.now();
+        if self.since.is_none() {
+            self.until = self.until.or(self.options.until(port));
+            self.since = Some(now);
+        }
+        loop {
+            has_missed.set(false);
+            let ended = match std::mem::replace(&mut self.state, State::Over) {
+                State::Body => self.run_once(port, has_missed, body, is_conflict),
+                State::Sent(sent, value) => match sent.answer(port) {
+                    Ok(None) => {
+                        self.state = State::Sent(sent, value);
+                        Err(None)
+                    }
+                    Ok(Some(_)) => Ok(Ok(value)),
+                    Err(Error::Unknown { op: Some(op), .. }) => {
+                        self.state = State::Doubtful(*op, value);
+                        continue;
+                    }
+                    Err(e) if e.is_retryable() => Err(Some(lost(e))),
+                    Err(e) => Ok(Err(e.into())),
+                },
+                State::Doubtful(op, value) => match resolved(port, op) {
+                    None => {
+                        self.state = State::Doubtful(op, value);
+                        Err(None)
+                    }
+                    Some(Ok(true)) => Ok(Ok(value)),
+                    Some(Ok(false)) => Err(Some(lost(Error::Conflict(None)))),
+                    Some(Err(e)) => Ok(Err(e.into())),
+                },
+                State::Over => Ok(Err(Error::Invalid("this run is over: begin another one".into()).into())),
+            };
+            return match ended {
+                Ok(end) => Progress::Ended(end),
+                Err(Some(conflict)) => self.again(port, conflict),
+                Err(None) if matches!(self.state, State::Sent(..)) && self.is_late(now) => {
+                    let State::Sent(sent, value) = std::mem::replace(&mut self.state, State::Over) else {
+                        continue;
+                    };
+                    sent.abandon(port);
+                    // The time that it was given is over, and its outcome is worth some more.
+                    self.since = Some(now);
+                    self.state = State::Doubtful(sent.op, value);
+                    continue;
+                }
+                Err(None) if self.is_late(now) => Progress::Ended(Err(match self.state {
+                    State::Doubtful(op, _) => Error::unknown(op).into(),
+                    _ => self.begin.as_ref().map_or(Error::Timeout, Begin::is_late).into(),
+                })),
+                Err(None) => Progress::Missed(self.end(now)),
+            };
+        }
+    }
+
+    /// Gives it up. What was not sent never happens; what was goes on, and nobody waits for its answer.
+    pub fn give_up(&mut self, port: &dyn Port) {
+        if let State::Sent(sent, _) = std::mem::replace(&mut self.state, State::Over) {
+            sent.abandon(port);
+        }
+    }
+
+    fn end(&self, now: Now) -> Now {
+        let patience = self.since.unwrap_or(now).plus_us(self.patience_us);
+        self.until.map_or(patience, |until| until.min(patience))
+    }
+
+    fn is_late(&self, now: Now) -> bool {
+        now >= self.end(now)
+    }
+
+    /// Begins, runs the body, and sends what it wrote. Gives the end; else the conflict, or nothing if it has
+    /// missed something or is on its way.
+    fn run_once<E: From<Error>>(
+        &mut self,
+        port: &dyn Port,
+        has_missed: &Cell<bool>,
+        body: &mut dyn FnMut(&Tx<'_>) -> Result<R, E>,
+        is_conflict: &dyn Fn(&E) -> bool,
+    ) -> Result<Result<R, E>, Option<Lost<E>>> {
+        self.state = State::Body;
+        let mut begin = self.begin.take().unwrap_or_else(|| Begin::new(&self.options));
+        let begun = Tx::begin_by(port, &self.options, self.until, &mut begin);
+        if has_missed.get() {
+            self.begin = Some(begin);
+            return Err(None);
+        }
+        let tx = match begun {
+            Ok(tx) => tx,
+            Err(Error::Full(Bound::Transactions)) => return Err(None),
+            Err(e) => return Ok(Err(e.into())),
+        };
+        if self.options.isolation == Isolation::Strict {
+            // What was acknowledged before the first begin is in every later state of the same history.
+            self.options = Options {
+                isolation: Isolation::Serializable,
+                at_least: Some(tx.as_of().token),
+                ..self.options
+            };
+        }
+        let begun = tx.snapshot();
+        if self.seen.replace(begun) != Some(begun) {
+            (self.attempt, self.same_since) = (self.attempt + 1, port.now());
+        }
+        let returned = body(&tx);
+        if has_missed.get() {
+            return Err(None);
+        }
+        match returned {
+            Ok(value) => match tx.send_commit() {
+                Ok(None) => Ok(Ok(value)),
+                Ok(Some(sent)) => {
+                    self.since = Some(port.now());
+                    // The answer may be there already, as inside of a process.
+                    match sent.answer(port) {
+                        Ok(Some(_)) => return Ok(Ok(value)),
+                        Ok(None) => self.state = State::Sent(sent, value),
+                        Err(Error::Unknown { op: Some(op), .. }) => self.state = State::Doubtful(*op, value),
+                        Err(e) if e.is_retryable() => return Err(Some(lost(e))),
+                        Err(e) => return Ok(Err(e.into())),
+                    }
+                    Err(None)
+                }
+                Err(_) if has_missed.get() => Err(None),
+                Err(e) if e.is_retryable() => Err(Some(lost(e))),
+                Err(e) => Ok(Err(e.into())),
+            },
+            Err(e) if is_conflict(&e) => Err(Some((e, None))),
+            // A body that saw two states may have failed for that alone: the state decides.
+            Err(e) => match tx.is_stale() {
+                Ok(true) => Err(Some(lost(Error::Conflict(None)))),
+                Ok(false) => Ok(Err(e)),
+                Err(_) if has_missed.get() => Err(None),
+                Err(e) => Ok(Err(e.into())),
+            },
+        }
+    }
+
+    fn again<E>(&mut self, port: &dyn Port, (conflict, over): Lost<E>) -> Progress<R, E> {
+        let now = port.now();
+        self.retries += 1;
+        let is_late = self.until.is_some_and(|until| now >= until)
+            || now.since_us(self.same_since) > limits::RUN_SAME_US
+            || self.attempt >= limits::RUN_ATTEMPTS_MAX
+            || self.retries >= limits::RUN_RETRIES_MAX;
+        if is_late {
+            return Progress::Ended(Err(conflict));
+        }
+        (self.state, self.since) = (State::Body, None);
+        let at = now.plus_us(BACK_OFF_US << self.retries.min(8));
+        Progress::Contended { at, over, times: self.retries }
+    }
+}
+
+/// An attempt that others were in the way of: its error, and the object that they changed, if it is known.
+type Lost<E> = (E, Option<Oref>);
+
+fn lost<E: From<Error>>(e: Error) -> Lost<E> {
+    let over = match &e {
+        Error::Conflict(Some(over)) => Some(over.object),
+        _ => None,
+    };
+    (e.into(), over)
+}
+
+/// Asks what became of an operation: whether it was executed, once that is known.
+fn resolved(port: &dyn Port, op: OpId) -> Option<Result<bool, Error>> {
+    let mut found = None;
+    let driven = port.drive(Some(port.now()), &mut |home, now| {
+        found = home.resolve(now, op);
+        if found.is_some() { Step::Done } else { Step::Wait }
+    });
+    match (found, driven) {
+        (Some(Ok(_)), _) => Some(Ok(true)),
+        (Some(Err(Refusal::Unknown)), _) => Some(Err(Error::unknown(op))),
+        (Some(Err(_)), _) => Some(Ok(false)),
+        (None, _) => None,
+    }
+}
+
+impl Sent {
+    /// The state that it made, once the answer is here.
+    fn answer(&self, port: &dyn Port) -> Result<Option<Token>, Error> {
+        let mut answer: Option<(Outcome, Token)> = None;
+        let driven = port.drive(Some(port.now()), &mut |home, _| {
+            let Some(outcome) = home.outcome(self.op) else { return Step::Wait };
+            if let Ok(_) | Err(Refusal::Unknown) = outcome {
+                self.made.iter().for_each(|oref| home.filled(*oref));
+            }
+            answer = Some((outcome, home.token(Stamp::ZERO)));
+            Step::Done
+        });
+        // A client that is closed brings no answer.
+        let Some((outcome, of)) = answer else {
+            return match driven {
+                Err(Error::Unavailable(_)) | Err(Error::Timeout) | Ok(()) => Ok(None),
+                Err(_) => Err(Error::unknown(self.op)),
+            };
+        };
+        Ok(Some(Token { stamp: verdict(self.op, outcome)?, ..of }))
+    }
+
+    /// Nobody waits for the answer any more.
+    fn abandon(&self, port: &dyn Port) {
+        self.holds.iter().for_each(|hold| hold.keep());
+        let abandoned = port.drive(None, &mut |home, _| {
+            self.made.iter().for_each(|oref| home.filled(*oref));
+            home.abandon(self.op);
+            Step::Done
+        });
+        // A home that is closed keeps nothing that could be abandoned.
+        abandoned.ok();
+    }
+}
+
+impl Tx<'_> {
+    /// Sends the commit, and does not wait for the answer; gives nothing if there was nothing to send.
+    fn send_commit(self) -> Result<Option<Sent>, Error> {
+        if self.write_set.is_empty() {
+            return Ok(None);
+        }
+        let (mut sending, mut sent) = (Sending::default(), None);
+        let driven = self.port.drive(self.until, &mut |home, now| {
+            sent = self.send(home, now, &mut sending, |home, parcel| {
+                home.submit(now, parcel.base, &mut parcel.local_writes, &parcel.effects)
+            });
+            if sent.is_some() { Step::Done } else { Step::Wait }
+        });
+        let op = match sent {
+            Some(sent) => sent?,
+            None => return Err(driven.err().unwrap_or(Error::Timeout)),
+        };
+        let made = self.made.borrow().keys().copied().collect();
+        Ok(Some(Sent { op, made, holds: std::mem::take(&mut self.taken.borrow_mut().holds) }))
+    }
+}

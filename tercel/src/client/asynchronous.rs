@@ -1,0 +1,265 @@
+//! Runs for tasks of asynchronous runtimes.
+
+use std::cell::Cell;
+use std::task::{Context, Poll, Waker};
+
+use tercel_engine::Error;
+use tercel_engine::limits::LOSSES_ALONE_MAX;
+use tercel_engine::time::{Now, micros};
+use tercel_engine::txn::{Home, InLine, Options, Polled, Port, Progress, Step, TaskPort, Tx};
+use tercel_wire::id::Oref;
+
+use super::Client;
+use super::drive::Shared;
+use super::tasks::Turn;
+
+/// Runs that a task makes in one poll after the other, each at once, before it lets others of its thread go
+/// on.
+const READY_MAX: u32 = 64;
+/// The pause of a run that lost and is in line.
+const IN_LINE_US: u64 = 100;
+
+thread_local! {
+    /// Runs of this thread that were ready at once, since one was not.
+    static READY: Cell<u32> = const { Cell::new(0) };
+}
+
+impl Client {
+    /// [`run`](Client::run) for a task of an asynchronous runtime: it never blocks the thread, and needs no
+    /// runtime of any kind.
+    ///
+    /// Dropped before the commit is sent, nothing has happened. Dropped after that, the transaction may be
+    /// committed all the same, as if its answer had been lost: a drop never means *undone*. Otherwise it is
+    /// safe to drop at any time.
+    ///
+    /// `body` is a plain closure: there is nothing to await in it. What is cached is read without a switch of
+    /// tasks. If something is missing, that is asked for, `body` fails with `Timeout`, and it runs again once
+    /// something has come; an attempt that has missed something is never committed, whatever `body` makes of
+    /// the error. So `body` may run several times, as in `run`, and once more for each object that it must
+    /// wait for.
+    ///
+    /// ```
+    /// # #[derive(tercel::Object)]
+    /// # struct Counter { count: u64 }
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-async-{}", std::process::id()));
+    /// # let space = tercel::embedded(&dir)?;
+    /// # let counter = space.run(|tx| tx.create(&Counter { count: 0 }))?;
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let count = space
+    ///     .run_async(|tx| {
+    ///         let count = tx.get(counter)?.count() + 1;
+    ///         tx.edit(counter)?.set_count(count)?;
+    ///         Ok(count)
+    ///     })
+    ///     .await?;
+    /// assert_eq!(count, 1);
+    /// # Ok::<(), tercel::Error>(())
+    /// # })?;
+    /// # space.close()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::run`]; `Timeout` if what `body` reads does not come within the client's time-out, and
+    /// `Unknown` if the answer to the commit does not.
+    pub async fn run_async<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        self.run_async_with(self.options(), body).await
+    }
+
+    /// [`run_async`](Client::run_async) with isolation, freshness and time-out. The time counts over all
+    /// attempts, by the client's own clock. As safe to drop.
+    ///
+    /// # Errors
+    /// As [`Client::run_async`].
+    pub async fn run_async_with<R>(
+        &self,
+        options: impl Into<Options>,
+        body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.polled(options.into(), body, Error::is_retryable).await
+    }
+
+    /// [`run_async`](Client::run_async) for a `body` with errors of its own, as [`Client::try_run`]. As safe
+    /// to drop.
+    ///
+    /// # Errors
+    /// The error that `body` returned on a state that still holds; as [`Client::run_async`] otherwise.
+    pub async fn try_run_async<R, E: From<Error>>(
+        &self,
+        body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.polled(self.options(), body, |_| false).await
+    }
+
+    /// Runs `body`, which reads, at once if all that it needs is cached; gives nothing if it would wait. Its
+    /// missing objects are asked for. Neither blocks nor awaits.
+    ///
+    /// # Errors
+    /// As [`Client::run_async`].
+    pub fn try_now<R>(&self, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Option<Result<R, Error>> {
+        let shared = match self.shared() {
+            Ok(shared) => shared,
+            Err(e) => return Some(Err(e)),
+        };
+        let body = |tx: &Tx<'_>| read_only(tx, &mut body);
+        let mut run = Running::new(shared, self.options(), body, Error::is_retryable);
+        run.yields = false;
+        match run.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(end) => Some(end),
+            Poll::Pending => None,
+        }
+    }
+
+    async fn polled<R, E: From<Error>>(
+        &self,
+        options: Options,
+        body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+        is_conflict: impl Fn(&E) -> bool,
+    ) -> Result<R, E> {
+        let mut run = Running::new(self.shared()?, options, body, is_conflict);
+        std::future::poll_fn(move |cx| run.poll(cx)).await
+    }
+}
+
+/// A body that only reads.
+fn read_only<R>(tx: &Tx<'_>, body: &mut impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+    let value = body(tx)?;
+    match tx.is_read_only() {
+        true => Ok(value),
+        false => Err(Error::Invalid("`try_now` only reads: write with `run_async`".into())),
+    }
+}
+
+/// A run between two polls. Dropped, it is given up.
+struct Running<'a, R, B, C> {
+    shared: &'a Shared,
+    run: Polled<R>,
+    body: B,
+    is_conflict: C,
+    /// The end of its pause.
+    pause: Option<Now>,
+    /// It lets others of its thread go on now and then.
+    yields: bool,
+    /// Its place among those that lost over the same object.
+    turn: Option<Turn<'a>>,
+}
+
+impl<'a, R, B, C> Running<'a, R, B, C> {
+    fn new(shared: &'a Shared, options: Options, body: B, is_conflict: C) -> Running<'a, R, B, C> {
+        let run = Polled::new(options, micros(shared.timeout()));
+        Running { shared, run, body, is_conflict, pause: None, yields: true, turn: None }
+    }
+
+    fn poll<E: From<Error>>(&mut self, cx: &mut Context<'_>) -> Poll<Result<R, E>>
+    where
+        B: FnMut(&Tx<'_>) -> Result<R, E>,
+        C: Fn(&E) -> bool,
+    {
+        if self.yields && READY.get() >= READY_MAX {
+            READY.set(0);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(at) = self.pause {
+            if self.shared.now() < at {
+                self.shared.pause_task(cx.waker(), at);
+                return Poll::Pending;
+            }
+            self.pause = None;
+        }
+        if self.turn.as_ref().is_some_and(|turn| !turn.is_here(cx.waker())) {
+            return Poll::Pending;
+        }
+        let port = OfTask::new(self.shared, cx.waker());
+        match self.run.go_on(&port, &port.has_missed, &mut self.body, &self.is_conflict) {
+            Progress::Ended(end) => {
+                READY.set(READY.get() + 1);
+                self.turn = None;
+                Poll::Ready(end)
+            }
+            Progress::Missed(due) => {
+                READY.set(0);
+                self.shared.await_task(cx.waker(), due);
+                Poll::Pending
+            }
+            Progress::Contended { at, over, times } => {
+                READY.set(0);
+                self.line_up(over, times);
+                // One that is in line has nobody to make way for.
+                let at = if self.turn.is_some() { self.shared.now().plus_us(IN_LINE_US) } else { at };
+                self.pause = Some(at);
+                self.shared.pause_task(cx.waker(), at);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Has a run that lost some times wait for its turn among those that lost over the same object.
+    fn line_up(&mut self, over: Option<Oref>, times: u32) {
+        let over = over.unwrap_or(Oref::NULL);
+        let is_in_line = self.turn.as_ref().is_some_and(|turn| turn.object() == over || over.is_null());
+        if times >= LOSSES_ALONE_MAX && !is_in_line {
+            // One place at a time: nobody waits in a circle.
+            self.turn = None;
+            self.turn = Some(self.shared.turns.enter(over));
+        }
+    }
+}
+
+impl<R, B, C> Drop for Running<'_, R, B, C> {
+    fn drop(&mut self) {
+        if !self.shared.is_forked() {
+            self.run.give_up(self.shared);
+        }
+    }
+}
+
+/// A task's way to the machine: it waits for nothing.
+pub(super) struct OfTask<'a> {
+    shared: &'a Shared,
+    waker: &'a Waker,
+    has_missed: Cell<bool>,
+}
+
+impl<'a> OfTask<'a> {
+    pub(super) fn new(shared: &'a Shared, waker: &'a Waker) -> OfTask<'a> {
+        OfTask { shared, waker, has_missed: Cell::new(false) }
+    }
+}
+
+impl TaskPort for OfTask<'_> {
+    fn has_missed(&self) -> bool {
+        self.has_missed.get()
+    }
+
+    fn wake_at(&self, at: Now) {
+        self.shared.await_task(self.waker, at);
+    }
+}
+
+impl Port for OfTask<'_> {
+    fn now(&self) -> Now {
+        self.shared.now()
+    }
+
+    fn drive(
+        &self,
+        _until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        self.shared.drive_once(&mut |home, now| {
+            let said = step(home, now);
+            if said == Step::Wait {
+                self.has_missed.set(true);
+                // Whoever waits longer than for ever asks again.
+                self.shared.tasks.wait(self.waker, now.plus_us(u64::from(u32::MAX)));
+                self.shared.rouse();
+            }
+            said
+        })
+    }
+
+    /// A run for tasks pauses by itself.
+    fn back_off(&self, _us: u64) {}
+}

@@ -1,0 +1,213 @@
+//! Tasks of asynchronous runtimes that wait for something of a client, or for their turn.
+//!
+//! A task never blocks its thread. What it lacks is asked for, its waker is kept here, and whichever thread
+//! takes in what arrives wakes it; while no thread waits, that is the resident thread. No runtime is known
+//! here, only `std::task`: pauses and ends are kept by the client's own clock.
+//!
+//! The invariant: a waker for something that is to come is kept under the lock of the state in which it was
+//! found missing, so nothing can come between the look and the wait.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::Waker;
+use std::time::Duration;
+
+use tercel_engine::time::Now;
+use tercel_engine::txn::InLine;
+use tercel_lock::unpoison;
+use tercel_wire::id::Oref;
+
+/// The tasks that wait.
+#[derive(Default)]
+pub(super) struct Tasks {
+    waiting: Mutex<Vec<Waiting>>,
+    /// As many, so that nobody takes the lock for nothing.
+    count: AtomicUsize,
+}
+
+struct Waiting {
+    waker: Waker,
+    /// When it is woken if nothing has come.
+    due: Now,
+    /// Nothing but the time wakes it.
+    is_pause: bool,
+}
+
+impl Tasks {
+    /// Has a task woken by whatever happens next, or at this moment.
+    pub(super) fn wait(&self, waker: &Waker, due: Now) {
+        self.keep(Waiting { waker: waker.clone(), due, is_pause: false });
+    }
+
+    /// Has a task woken at this moment.
+    pub(super) fn pause(&self, waker: &Waker, due: Now) {
+        self.keep(Waiting { waker: waker.clone(), due, is_pause: true });
+    }
+
+    fn keep(&self, new: Waiting) {
+        let mut waiting = unpoison(self.waiting.lock());
+        match waiting.iter_mut().find(|known| known.waker.will_wake(&new.waker)) {
+            Some(known) => *known = new,
+            None => waiting.push(new),
+        }
+        self.count.store(waiting.len(), Ordering::Release);
+    }
+
+    /// Wakes the tasks that something may have come for.
+    pub(super) fn happen(&self) {
+        if self.count.load(Ordering::Acquire) > 0 {
+            self.wake(|waiting| !waiting.is_pause);
+        }
+    }
+
+    /// Wakes the tasks whose time has come, and gives the time until the next one's.
+    pub(super) fn wake_due(&self, now: Now) -> Duration {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Duration::MAX;
+        }
+        self.wake(|waiting| waiting.due <= now);
+        let next = unpoison(self.waiting.lock()).iter().map(|waiting| waiting.due).min();
+        next.map_or(Duration::MAX, |due| Duration::from_micros(due.since_us(now)))
+    }
+
+    fn wake(&self, is_to_be_woken: impl Fn(&Waiting) -> bool) {
+        let mut waiting = unpoison(self.waiting.lock());
+        let woken: Vec<Waiting> = waiting.extract_if(.., |waiting| is_to_be_woken(waiting)).collect();
+        self.count.store(waiting.len(), Ordering::Release);
+        drop(waiting);
+        woken.into_iter().for_each(|waiting| waiting.waker.wake());
+    }
+}
+
+/// The queues of runs that others were in the way of: by object, the longest waiting first. Runs that lose
+/// over one object again and again would otherwise undo each other's work; one after the other, each commits.
+#[derive(Default)]
+pub(super) struct Turns {
+    queues: Mutex<HashMap<Oref, VecDeque<Arc<Ticket>>>>,
+}
+
+/// The place of a run in a queue.
+#[derive(Default)]
+struct Ticket {
+    waker: Mutex<Option<Waker>>,
+    is_first: AtomicBool,
+    changed: Condvar,
+    lock: Mutex<()>,
+}
+
+/// A place in a queue, until it is dropped.
+pub(super) struct Turn<'a> {
+    turns: &'a Turns,
+    object: Oref,
+    ticket: Arc<Ticket>,
+}
+
+impl Turns {
+    /// Takes the last place in the queue of an object.
+    pub(super) fn enter(&self, object: Oref) -> Turn<'_> {
+        let ticket = Arc::new(Ticket::default());
+        let mut queues = unpoison(self.queues.lock());
+        let queue = queues.entry(object).or_default();
+        queue.push_back(ticket.clone());
+        ticket.is_first.store(queue.len() == 1, Ordering::Release);
+        Turn { turns: self, object, ticket }
+    }
+}
+
+impl InLine for Turn<'_> {
+    fn object(&self) -> Oref {
+        self.object
+    }
+}
+
+impl Turn<'_> {
+    /// Says whether it is this run's turn; else has the task woken when it is.
+    pub(super) fn is_here(&self, waker: &Waker) -> bool {
+        // The waker is there before the look, so a turn that comes between wakes it.
+        *unpoison(self.ticket.waker.lock()) = Some(waker.clone());
+        self.ticket.is_first.load(Ordering::Acquire)
+    }
+
+    /// Waits for the turn, at most so long.
+    pub(super) fn wait(&self, time: Duration) {
+        let guard = unpoison(self.ticket.lock.lock());
+        let is_waiting = |_: &mut ()| !self.ticket.is_first.load(Ordering::Acquire);
+        drop(self.ticket.changed.wait_timeout_while(guard, time, is_waiting));
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut queues = unpoison(self.turns.queues.lock());
+        let Some(queue) = queues.get_mut(&self.object) else { return };
+        queue.retain(|ticket| !Arc::ptr_eq(ticket, &self.ticket));
+        let next = queue.front().cloned();
+        if next.is_none() {
+            queues.remove(&self.object);
+        }
+        drop(queues);
+        let Some(next) = next else { return };
+        let guard = unpoison(next.lock.lock());
+        next.is_first.store(true, Ordering::Release);
+        drop(guard);
+        next.changed.notify_all();
+        let waker = unpoison(next.waker.lock()).take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn wakers<const N: usize>() -> [(Arc<Woken>, Waker); N] {
+        std::array::from_fn(|_| {
+            let woken = Arc::new(Woken::default());
+            (woken.clone(), woken.into())
+        })
+    }
+
+    #[test]
+    fn pauses_end_by_the_time_alone() {
+        let (tasks, [(one, waits), (other, pauses)]) = (Tasks::default(), wakers());
+        tasks.wait(&waits, Now(500));
+        tasks.wait(&waits, Now(400));
+        tasks.pause(&pauses, Now(300));
+        tasks.happen();
+        assert_eq!((one.0.load(Ordering::SeqCst), other.0.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!(tasks.wake_due(Now(299)), Duration::from_micros(1));
+        tasks.wait(&waits, Now(400));
+        assert_eq!(tasks.wake_due(Now(300)), Duration::from_micros(100));
+        assert_eq!(tasks.wake_due(Now(400)), Duration::MAX);
+        assert_eq!((one.0.load(Ordering::SeqCst), other.0.load(Ordering::SeqCst)), (2, 1));
+    }
+
+    #[test]
+    fn turns_come_in_the_order_of_their_queue() {
+        let (turns, [(_, a), (second, b), (third, c)]) = (Turns::default(), wakers());
+        let object = Oref::from_raw(1).expect("a reference");
+        let [first, next, last] = [(); 3].map(|()| turns.enter(object));
+        assert!(first.is_here(&a) && !next.is_here(&b) && !last.is_here(&c));
+        // One that gives up in the middle holds up nobody.
+        drop(next);
+        drop(first);
+        assert!(last.is_here(&c));
+        assert_eq!((second.0.load(Ordering::SeqCst), third.0.load(Ordering::SeqCst)), (0, 1));
+        last.wait(Duration::MAX);
+        drop(last);
+        assert!(unpoison(turns.queues.lock()).is_empty());
+    }
+}

@@ -1,0 +1,370 @@
+//! Runs by tasks, on a runtime of several threads, on one of a single thread, and without any.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use tercel::{Called, Client, Error, Failure, Freshness, Isolation, Object, Options, Ref, Server, service};
+
+use crate::common::{Counter, counter, serve};
+
+#[derive(Object)]
+struct Link {
+    number: u64,
+    next: Ref<Link>,
+    padding: tercel::Bytes,
+}
+
+/// A runtime that is none: it polls on this thread, and parks.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let (mut future, waker) = (pin!(future), Waker::from(Arc::new(Unpark(thread::current()))));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(end) => return end,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn runtimes() -> [tokio::runtime::Runtime; 2] {
+    let several = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    [several, tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()]
+}
+
+fn count(client: &Client, of: Ref<Counter>) -> u64 {
+    client.run(|tx| Ok(tx.get(of)?.count())).unwrap()
+}
+
+async fn increment(client: &Client, of: Ref<Counter>) -> Result<u64, Error> {
+    client
+        .run_async(|tx| {
+            let counter = tx.get(of)?.count() + 1;
+            tx.edit(of)?.set_count(counter)?;
+            Ok(counter)
+        })
+        .await
+}
+
+/// Makes a chain of objects, each on a page of its own.
+fn chain(client: &Client, length: u64) -> Ref<Link> {
+    (0..length).rev().fold(Ref::NULL, |next, number| {
+        let padding = || vec![0u8; 6_000].as_slice().into();
+        client.run(|tx| tx.create(&Link { number, next, padding: padding() })).unwrap()
+    })
+}
+
+fn assert_send<F: Send>(future: F) -> F {
+    future
+}
+
+#[test]
+fn tasks_that_write_one_object_all_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    for (runtime, at) in runtimes().into_iter().zip(["several", "one"]) {
+        let client = Client::connect(&server.addresses()[0]).unwrap();
+        let of = counter(&client, at);
+        runtime.block_on(async {
+            let tasks: Vec<_> = (0..8)
+                .map(|_| {
+                    let client = client.clone();
+                    tokio::spawn(assert_send(async move {
+                        for _ in 0..50 {
+                            increment(&client, of).await.unwrap();
+                        }
+                    }))
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+        assert_eq!(count(&client, of), 400);
+    }
+}
+
+#[test]
+fn threads_that_write_one_object_all_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let of = counter(&client, "one");
+    thread::scope(|s| {
+        for _ in 0..8 {
+            s.spawn(|| {
+                for _ in 0..50 {
+                    client.run(|tx| tx.edit(of)?.set_count(tx.get(of)?.count() + 1)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(count(&client, of), 400);
+}
+
+#[test]
+fn cold_chain_is_read_by_misses() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let writer = Client::connect(&server.addresses()[0]).unwrap();
+    let first = chain(&writer, 50);
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let runs = AtomicU64::new(0);
+    let walk = || {
+        client.run_async(|tx| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            let (mut at, mut sum) = (first, 0);
+            while !at.is_null() {
+                let link = tx.get(at)?;
+                sum += link.number();
+                at = link.next().reference();
+            }
+            Ok(sum)
+        })
+    };
+    assert_eq!(block_on(walk()), Ok(49 * 50 / 2));
+    let cold = runs.swap(0, Ordering::Relaxed);
+    assert!((2..400).contains(&cold), "the body ran {cold} times");
+    assert_eq!(block_on(walk()), Ok(49 * 50 / 2));
+    assert_eq!(runs.load(Ordering::Relaxed), 1, "what is cached is read at once");
+}
+
+#[test]
+fn swallowed_miss_is_never_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let writer = Client::connect(&server.addresses()[0]).unwrap();
+    let first = chain(&writer, 20);
+    let of = counter(&writer, "count");
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let mut at = first;
+    for number in 0..20 {
+        let (next, read) = block_on(client.run_async(|tx| {
+            // A body that goes on as if nothing was there.
+            let link =
+                tx.get(at).map(|link| (link.next().reference(), link.number())).unwrap_or((Ref::NULL, 999));
+            tx.replace(of, &Counter { count: link.1, text: "".into() })?;
+            Ok(link)
+        }))
+        .unwrap();
+        assert_eq!((read, count(&client, of)), (number, number));
+        at = next;
+    }
+}
+
+#[test]
+fn run_may_be_dropped_at_every_await() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let of = counter(&client, "count");
+    let (mut done, mut dropped) = (0, 0);
+    for round in 0..200 {
+        let mut polls = round % 5;
+        let mut run = Box::pin(increment(&client, of));
+        let (waker, begun) = (Waker::noop(), Instant::now());
+        let ended = loop {
+            if let Poll::Ready(end) = run.as_mut().poll(&mut Context::from_waker(waker)) {
+                break Some(end.unwrap());
+            }
+            if polls == 0 {
+                break None;
+            }
+            polls -= 1;
+            thread::sleep(Duration::from_micros(300));
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        };
+        drop(run);
+        if ended.is_some() { done += 1 } else { dropped += 1 }
+    }
+    // All slots and places are free again.
+    let tasks: Vec<_> = (0..64).map(|_| client.transaction().begin().unwrap()).collect();
+    drop(tasks);
+    let found = block_on(increment(&client, of)).unwrap() - 1;
+    assert!((done..=done + dropped).contains(&found), "{found} of {done} and {dropped} dropped");
+    assert!(dropped > 20, "{dropped}");
+}
+
+#[test]
+fn time_is_kept_without_a_runtime() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let writer = Client::connect(&server.addresses()[0]).unwrap();
+    let (of, first) = (counter(&writer, "count"), chain(&writer, 2));
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    assert_eq!(block_on(increment(&client, of)), Ok(1));
+    server.stop().unwrap();
+    let within =
+        |freshness| Options { freshness, timeout: Some(Duration::from_millis(300)), ..Options::default() };
+    let begun = Instant::now();
+    // Cached, and current enough for who asks for no more.
+    let cached = client.run_async_with(within(Freshness::Stale), |tx| Ok(tx.get(of)?.count()));
+    assert_eq!(block_on(cached), Ok(1));
+    let missing = client.run_async_with(within(Freshness::Stale), |tx| Ok(tx.get(first)?.number()));
+    assert!(matches!(block_on(missing), Err(Error::Timeout | Error::Unavailable(_))));
+    let strict = client
+        .run_async_with(Options { isolation: Isolation::Strict, ..within(Freshness::Recent) }, |tx| {
+            Ok(tx.get(of)?.count())
+        });
+    assert!(matches!(block_on(strict), Err(Error::Timeout | Error::Unavailable(_))));
+    let elapsed = begun.elapsed();
+    assert!(elapsed >= Duration::from_millis(500) && elapsed < Duration::from_secs(5), "{elapsed:?}");
+}
+
+#[test]
+fn reads_at_once_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let writer = Client::connect(&server.addresses()[0]).unwrap();
+    let of = counter(&writer, "count");
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let mut looks = 0;
+    let end = Instant::now() + Duration::from_secs(30);
+    let found = loop {
+        match client.try_now(|tx| Ok(tx.get(of)?.count())) {
+            Some(found) => break found,
+            // It was asked for, and comes.
+            None => looks += 1,
+        }
+        assert!(Instant::now() < end);
+        thread::yield_now();
+    };
+    assert!(looks > 0, "nothing was cached");
+    assert_eq!(found, Ok(0));
+    let written = client.try_now(|tx| tx.edit(of)?.set_count(1));
+    assert!(matches!(written, Some(Err(Error::Invalid(_)))), "{written:?}");
+}
+
+#[test]
+fn task_that_only_hits_lets_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    let of = counter(&space, "count");
+    let [_, alone] = runtimes();
+    let is_over = AtomicBool::new(false);
+    let reads = alone.block_on(async {
+        let reads = async {
+            let mut reads = 0u64;
+            while !is_over.load(Ordering::Relaxed) && reads < 10_000_000 {
+                space.run_async(|tx| Ok(tx.get(of)?.count())).await.unwrap();
+                reads += 1;
+            }
+            reads
+        };
+        let ends = async { is_over.store(true, Ordering::Relaxed) };
+        let (mut reads, mut ends) = (pin!(reads), pin!(ends));
+        let mut is_first = true;
+        std::future::poll_fn(|cx| {
+            let read = reads.as_mut().poll(cx);
+            if std::mem::take(&mut is_first) {
+                assert!(read.is_pending(), "it yields");
+                assert!(ends.as_mut().poll(cx).is_ready());
+            }
+            read
+        })
+        .await
+    });
+    assert!(reads < 1_000, "{reads}");
+}
+
+#[test]
+fn strict_runs_see_what_was_acknowledged_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
+    let [writer, reader] = [(); 2].map(|()| Client::connect(&server.addresses()[0]).unwrap());
+    let of = counter(&writer, "count");
+    for n in 1..=30 {
+        assert_eq!(block_on(increment(&writer, of)), Ok(n));
+        assert_eq!(block_on(reader.run_async_with(Isolation::Strict, |tx| Ok(tx.get(of)?.count()))), Ok(n));
+    }
+}
+
+#[service]
+trait Sums {
+    #[slow]
+    fn add(&self, one: u64, other: u64) -> u64;
+    fn at_once(&self, one: u64) -> u64;
+}
+
+struct MySums;
+
+impl Sums for MySums {
+    fn add(&self, _: &tercel::Context<'_>, one: u64, other: u64) -> Called<u64> {
+        thread::sleep(Duration::from_millis(5));
+        Ok(one + other)
+    }
+
+    fn at_once(&self, _: &tercel::Context<'_>, one: u64) -> Called<u64> {
+        Ok(one)
+    }
+}
+
+#[test]
+fn calls_are_awaited_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = ["127.0.0.1:0".to_string(), format!("unix:{}", dir.path().join("socket").display())];
+    let mut server = Server::builder(dir.path().join("data")).service(Sums::serve(MySums));
+    for at in &listen {
+        server = server.listen(at.as_str());
+    }
+    let server = server.start().unwrap();
+    for (runtime, at) in runtimes().into_iter().zip(server.addresses()) {
+        let client = Client::connect(at).unwrap();
+        let sums = client.service::<dyn Sums>().pipelined();
+        let both = runtime.block_on(async {
+            let slow: Vec<_> = (0..16).map(|n| sums.add(n, 1).unwrap()).collect();
+            let mut sum = 0;
+            for call in slow {
+                sum += call.await.unwrap();
+            }
+            for n in 0..100 {
+                assert_eq!(sums.at_once(n).unwrap().await, Ok(n));
+            }
+            sum
+        });
+        assert_eq!(both, 16 * 15 / 2 + 16);
+        // Time is kept, and a call that is dropped is cancelled.
+        let short = client.service::<dyn Sums>().within(Duration::from_millis(1)).pipelined();
+        let late = block_on(short.add(1, 1).unwrap());
+        assert!(matches!(late, Err(Failure::Space(Error::Unknown { .. } | Error::Timeout))), "{late:?}");
+        drop(sums.add(1, 1).unwrap());
+        assert_eq!(block_on(sums.at_once(3).unwrap()), Ok(3));
+    }
+}
+
+#[test]
+fn watch_is_awaited() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let [writer, reader] = [(); 2].map(|()| Client::connect(&server.addresses()[0]).unwrap());
+    let of = counter(&writer, "count");
+    let mut watch = reader.watch().object(of).start().unwrap();
+    let writes = thread::spawn(move || {
+        for _ in 0..20 {
+            writer.run(|tx| tx.edit(of)?.set_count(tx.get(of)?.count() + 1)).unwrap();
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let (last, changes) = block_on(async {
+        let (mut last, mut changes) = (0, 0);
+        while last < 20 {
+            let change = watch.next_async().await.unwrap();
+            assert_eq!(change.reference, of.cast());
+            let now = reader.run_async(|tx| Ok(tx.get(of)?.count())).await.unwrap();
+            assert!(now >= last, "{now} behind {last}");
+            (last, changes) = (now, changes + 1);
+        }
+        (last, changes)
+    });
+    writes.join().unwrap();
+    assert!(last == 20 && changes <= 20, "{changes}");
+}

@@ -1,0 +1,96 @@
+//! Keyed transactions: repeated by several clients at once, and given up in the middle.
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::Duration;
+
+use tercel::{Client, Error, Record, Text};
+
+use crate::common::{counter, serve};
+
+#[derive(Record, Debug, PartialEq, Clone)]
+struct Receipt {
+    number: u64,
+    words: Text,
+}
+
+#[test]
+fn repetitions_have_one_effect_and_one_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let connect = || Client::connect(&server.addresses()[0]).unwrap();
+    let of = counter(&connect(), "count");
+    let order = |client: &Client, key: &str| {
+        client.once((key, "one"), |tx| {
+            let number = tx.get(of)?.count() + 1;
+            tx.edit(of)?.set_count(number)?;
+            Ok(Receipt { number, words: format!("for {key}").as_str().into() })
+        })
+    };
+    const KEYS: u64 = 60;
+    let mut told: Vec<Vec<Receipt>> = thread::scope(|s| {
+        let threads: Vec<_> = (0..3)
+            .map(|thread| {
+                let client = connect();
+                s.spawn(move || {
+                    (0..KEYS)
+                        .map(|n| {
+                            // Each begins elsewhere; some are given up in the middle, and sent again.
+                            let key = format!("order {}", (n + 20 * thread) % KEYS);
+                            for _ in 0..n % 4 {
+                                let mut run = pin!(client.once_async((key.as_str(), "one"), |tx| {
+                                    let number = tx.get(of)?.count() + 1;
+                                    tx.edit(of)?.set_count(number)?;
+                                    Ok(Receipt { number, words: format!("for {key}").as_str().into() })
+                                }));
+                                let _ = run.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                                thread::sleep(Duration::from_micros(100 * (n % 5)));
+                            }
+                            order(&client, &key).unwrap()
+                        })
+                        .collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let client = connect();
+    let count = client.run(|tx| Ok(tx.get(of)?.count())).unwrap();
+    assert_eq!(count, KEYS, "each key has one effect");
+    for receipts in &mut told {
+        receipts.sort_by_key(|receipt| receipt.number);
+        assert_eq!(
+            receipts.iter().map(|receipt| receipt.number).collect::<Vec<_>>(),
+            (1..=KEYS).collect::<Vec<_>>()
+        );
+    }
+    assert!(told.iter().all(|receipts| *receipts == told[0]), "each key has one result");
+}
+
+#[test]
+fn key_of_another_request_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    let of = counter(&space, "count");
+    let set = |key: (&str, &str), to| space.once(key, |tx| tx.edit(of)?.set_count(to).map(|()| to));
+    assert_eq!((set(("a", "to 1"), 1), set(("a", "to 1"), 2)), (Ok(1), Ok(1)));
+    let other = set(("a", "to 2"), 2);
+    assert!(matches!(&other, Err(Error::Invalid(text)) if text.contains("another request")), "{other:?}");
+    for wrong in ["", &"k".repeat(129)] {
+        let refused = set((wrong, ""), 3);
+        assert!(matches!(&refused, Err(Error::Invalid(text)) if text.contains("128 bytes")), "{refused:?}");
+    }
+    assert_eq!(set((&"k".repeat(128), ""), 4), Ok(4));
+    // A body that fails keeps nothing, and may be sent again.
+    let failed = space.once("b", |_| Err::<u64, _>(Error::NotFound("it".into())));
+    assert!(matches!(failed, Err(Error::NotFound(_))), "{failed:?}");
+    assert_eq!(space.once("b", |_| Ok(7)), Ok(7u64));
+    // Nor does one whose result is too large: it has no effect.
+    let large = space.once("c", |tx| {
+        tx.edit(of)?.set_count(9)?;
+        Ok(Text::from("x".repeat(5_000).as_str()))
+    });
+    assert!(matches!(large, Err(Error::Full(_))), "{large:?}");
+    assert_eq!(space.run(|tx| Ok(tx.get(of)?.count())), Ok(4));
+}
