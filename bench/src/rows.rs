@@ -90,9 +90,11 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
     options.say("reading");
     // The first block of each warms its cache.
-    (redb.read(size)?, ours.read(size)?);
+    redb.read(size)?;
+    ours.read(size)?;
     let read = alternate(size.rounds, || redb.read(size), || ours.read(size))?;
-    (redb.scan(size)?, ours.scan(size)?);
+    redb.scan(size)?;
+    ours.scan(size)?;
     let hot = alternate(size.rounds, || redb.scan(size), || ours.scan(size))?;
 
     options.say("updating");

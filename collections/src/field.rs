@@ -26,6 +26,15 @@ macro_rules! handle {
         }
 
         impl<$($p),+> $name<$($p),+> {
+            /// No collection, for a field that gets one later. Its reads and changes fail with `NotFound`.
+            pub const NULL: Self =
+                Self { top: tercel_wire::record::Ref::NULL, contents: std::marker::PhantomData };
+
+            /// Says whether it is no collection.
+            pub fn is_null(&self) -> bool {
+                self.top.is_null()
+            }
+
             /// The one that has this top node. That its contents are of the types named here is checked when
             /// they are read.
             pub fn open(top: tercel_wire::record::Ref<$node>) -> Self {

@@ -84,6 +84,7 @@ const REQUESTS: usize = 1_000;
 const ROUNDS: usize = 7;
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "measured with optimizations: `cargo test --release --test cached`")]
 fn cached_get_with_client_costs_twice_bare() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();

@@ -178,7 +178,9 @@ fn keys_of_a_map_are_read_by_their_type() {
     assert_eq!(json(&["bytes", "--json"])["entries"][0]["key"], "00ff");
     assert_eq!(json(&["bytes", "--key", "00FF"])["value"]["class"], "collections.MapNode");
 
-    assert_eq!(out(&ask(&["pairs"])), "(\"a\", -7)  02010000\n");
+    let lines = out(&ask(&["pairs"]));
+    assert!(lines.contains("of 1 entry, keys are (text, i16) with values of u32\n"), "{lines}");
+    assert!(lines.ends_with("\n(\"a\", -7)  02010000\n"), "{lines}");
     let pairs = json(&["pairs", "--json"]);
     assert_eq!(pairs["keys"], "(text, i16) with values of u32");
     assert_eq!(pairs["entries"][0], serde_json::json!({ "key": "(\"a\", -7)", "value": "02010000" }));

@@ -448,3 +448,23 @@ fn a_map_is_a_field_of_an_object() {
             .unwrap();
     });
 }
+
+#[test]
+fn map_that_is_none_is_found_nowhere() {
+    with_space(|space| {
+        space
+            .run(|tx| {
+                let none = Map::<Text, Item>::NULL;
+                assert!(none.is_null() && !Map::<Text, Item>::create(tx)?.is_null());
+                let wrong = [
+                    none.get_ref(tx, "a").err(),
+                    none.remove(tx, "a").err(),
+                    none.insert(tx, "a", item(tx, 1)?).err(),
+                    none.iter(tx).next().and_then(Result::err),
+                ];
+                assert!(wrong.iter().all(|e| matches!(e, Some(Error::NotFound(_)))), "{wrong:?}");
+                Ok(())
+            })
+            .unwrap();
+    });
+}

@@ -18,6 +18,9 @@ use tercel_engine::txn::InLine;
 use tercel_lock::unpoison;
 use tercel_wire::id::Oref;
 
+/// Tasks that a new one is looked for among: thousands may wait at once.
+const LOOKED_AT: usize = 32;
+
 /// The tasks that wait.
 #[derive(Default)]
 pub(super) struct Tasks {
@@ -47,7 +50,8 @@ impl Tasks {
 
     fn keep(&self, new: Waiting) {
         let mut waiting = unpoison(self.waiting.lock());
-        match waiting.iter_mut().find(|known| known.waker.will_wake(&new.waker)) {
+        // One that is not found among the last is woken once more, for nothing.
+        match waiting.iter_mut().rev().take(LOOKED_AT).find(|known| known.waker.will_wake(&new.waker)) {
             Some(known) => *known = new,
             None => waiting.push(new),
         }

@@ -31,6 +31,10 @@ struct Held {
     above: Option<HeldDir>,
 }
 
+/// The rights of what is made in a directory: all of a space is its user's alone.
+const PRIVATE_DIR: Mode = Mode::RWXU;
+const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+
 impl HeldDir {
     /// Opens the directory at `path`.
     pub fn open(path: &Path) -> Result<HeldDir, DiskError> {
@@ -43,7 +47,7 @@ impl HeldDir {
         let name = name.as_ref();
         let (path, absolute) = (self.file(name), self.0.absolute.join(name));
         if makes {
-            match mkdirat(self, name, Mode::from_bits_retain(0o777)) {
+            match mkdirat(self, name, PRIVATE_DIR) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(DiskError::io("create", &path)(error.into())),
             }
@@ -107,7 +111,7 @@ impl HeldDir {
 
     /// Opens a file in it, with the flags of `open`.
     pub(crate) fn open_file(&self, name: impl AsRef<Path>, flags: OFlags) -> io::Result<File> {
-        Ok(File::from(openat(self, name.as_ref(), flags | OFlags::CLOEXEC, Mode::from_bits_retain(0o666))?))
+        Ok(File::from(openat(self, name.as_ref(), flags | OFlags::CLOEXEC, PRIVATE_FILE)?))
     }
 
     /// The text of a small file in it.
@@ -132,7 +136,7 @@ impl HeldDir {
 
     /// The same of a file that is no text.
     pub(crate) fn write_whole_bytes(&self, name: impl AsRef<Path>, bytes: &[u8]) -> Result<(), DiskError> {
-        self.write_for(name, bytes, Mode::from_bits_retain(0o666))
+        self.write_for(name, bytes, PRIVATE_FILE)
     }
 
     /// The same of a text that no other user may read.

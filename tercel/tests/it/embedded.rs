@@ -205,3 +205,25 @@ fn a_place_that_was_never_filled_is_no_damage_and_what_was_never_promised_is() {
     let report = tercel::check::check(&space, |_, _| ()).unwrap();
     assert_eq!((report.wrong, report.unfilled), (0, 2));
 }
+
+#[test]
+fn files_of_a_space_are_its_users_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("above").join("data");
+    let space = tercel::embedded(&data).unwrap();
+    crate::common::counter(&space, "count");
+    space.close().unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let mut all = vec![data];
+    let mut files = 0;
+    while let Some(path) = all.pop() {
+        let is_dir = path.is_dir();
+        assert_eq!(mode(&path), if is_dir { 0o700 } else { 0o600 }, "{}", path.display());
+        match is_dir {
+            true => all.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path())),
+            false => files += 1,
+        }
+    }
+    assert!(files >= 3, "{files}");
+}

@@ -28,6 +28,15 @@ fn place() -> TempDir {
     for (name, mode) in [("", 0o755), ("out", 0o777)] {
         fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
     }
+    // What is made is its user's alone, and its user may let others read it.
+    let mut all = vec![at("media")];
+    while let Some(path) = all.pop() {
+        let is_dir = path.is_dir();
+        fs::set_permissions(&path, Permissions::from_mode(if is_dir { 0o755 } else { 0o644 })).unwrap();
+        if is_dir {
+            all.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
     dir
 }
 

@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tercel_engine::order::quorum::members::Members;
@@ -406,13 +407,17 @@ const LIVES_MAX: u32 = 1 << 16;
 /// space some five hundred times.
 const JUMP_MAX: u32 = 1 << 24;
 
-/// Makes a directory and what is missing above it, durably.
+/// Makes a directory that is its user's alone, and what is missing above it, durably.
 fn make_dir(path: &Path) -> Result<(), DiskError> {
+    make_dir_for(path, 0o700)
+}
+
+fn make_dir_for(path: &Path, mode: u32) -> Result<(), DiskError> {
     let Some(parent) = path.parent().filter(|_| !path.exists()) else { return Ok(()) };
     // A relative path of one part has the parent "", which is the current directory.
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    make_dir(parent)?;
-    match fs::create_dir(path) {
+    make_dir_for(parent, 0o777)?;
+    match fs::DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(DiskError::io("create", path)(error))
         }
