@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::saved::Saved;
 use tercel_engine::server::Checkpoint;
-use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::id::PageId;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::CheckError;
