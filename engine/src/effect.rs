@@ -273,6 +273,9 @@ pub enum Effect {
         view: ViewId,
         /// The fate of each page.
         pages: Vec<PageUpdate>,
+        /// The pages are as of this stamp. All entries up to it are stable, and a member that begins again
+        /// must know that: its log may not say so yet.
+        upto: Stamp,
         /// The state that recovery will start from.
         checkpoint: Option<Checkpoint>,
     },

@@ -57,6 +57,8 @@ struct Batch {
 pub(crate) struct ToStore {
     /// The fate of each page.
     pub pages: Vec<PageUpdate>,
+    /// The stamp as of which the pages are.
+    pub upto: Stamp,
     /// The state that recovery will start from.
     pub checkpoint: Option<Checkpoint>,
     /// A page whose objects do not fit into it: a defect, and nothing may be stored.
@@ -339,7 +341,7 @@ impl Pages {
             None => self.installer.batches_since_checkpoint + pages.len() / BATCH_PAGES,
         };
         self.installer.batch = Some(batch);
-        Some(ToStore { pages, checkpoint, overfull })
+        Some(ToStore { pages, upto: visible, checkpoint, overfull })
     }
 
     /// The batch is stored. Gives the stamp below which the log is not needed any more, if it had a

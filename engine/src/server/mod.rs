@@ -527,8 +527,8 @@ impl Server {
             );
             return self.cx.out.push(Effect::Stop(text));
         }
-        if let Some(ToStore { pages, checkpoint, .. }) = to_store {
-            self.cx.out.push(Effect::Install { view: self.cx.joined, pages, checkpoint });
+        if let Some(ToStore { pages, upto, checkpoint, .. }) = to_store {
+            self.cx.out.push(Effect::Install { view: self.cx.joined, pages, upto, checkpoint });
         }
         while let Some(page) = self.cx.work.pages.reads.next() {
             self.cx.work.pages.reads_asked += 1;

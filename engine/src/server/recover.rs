@@ -4,7 +4,8 @@
 //! lack writes. Every entry goes through the one door of ordered state; those that the state contains are
 //! only laid into the buffer. Stored pages may be ahead of the checkpoint; the buffer then holds the same or
 //! newer versions and covers them. What is not known to be stable is not applied: it waits as bytes for what
-//! the sequencer says of it.
+//! the sequencer says of it. The host knows it to be stable as far as the stored pages are, too
+//! ([`crate::effect::Effect::Install`]), so no page is ahead of the state.
 
 use std::collections::VecDeque;
 

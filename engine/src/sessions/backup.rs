@@ -253,9 +253,10 @@ impl Sessions {
         backup.is_reading = false;
         let upto = backup.next.saturating_add(PART_PAGES).min(backup.begun.pages_end);
         let range = std::mem::replace(&mut backup.next, upto)..upto;
-        let pages = match result.and_then(|stored| as_of_backup(range, stored, cx)) {
+        let (stamp, result) = (backup.begun.stamp, result.map_err(|e| (Refusal::Corrupt, e)));
+        let pages = match result.and_then(|stored| as_of_backup(range, stored, stamp, cx)) {
             Ok(pages) => pages,
-            Err(e) => return self.end_backup(Refusal::Corrupt, e, cx),
+            Err((reason, e)) => return self.end_backup(reason, e, cx),
         };
         let before = cx.work.pages.mob.bytes_aside();
         PageId::new(upto).into_iter().for_each(|page| cx.work.pages.mob.thaw_below(page));
@@ -435,22 +436,37 @@ fn send_part(asked: Asked, part: &BackupPart<'_>, cx: &mut Cx) {
 }
 
 /// The pages of a range as of the backup's stamp, one after the other.
-fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx) -> Result<Vec<u8>, String> {
+fn as_of_backup(
+    range: Range<u32>,
+    stored: Vec<(PageId, Vec<u8>)>,
+    stamp: Stamp,
+    cx: &Cx,
+) -> Result<Vec<u8>, (Refusal, String)> {
+    let corrupt = |e: &dyn std::fmt::Display| (Refusal::Corrupt, e.to_string());
     let mut pages = Vec::with_capacity(stored.len() * PAGE_BYTES);
     let mut stored = stored.into_iter().peekable();
     for page in range.filter_map(PageId::new) {
         let bytes = stored.next_if(|(p, _)| *p == page).map(|(_, bytes)| bytes);
         // Damage must not travel into a backup under a checksum that is right again.
         let base = match &bytes {
-            Some(bytes) => Some(Page::parse(bytes, page).map_err(|e| e.to_string())?),
+            Some(bytes) => Some(Page::parse(bytes, page).map_err(|e| corrupt(&e))?),
             None => None,
         };
+        // The pages of a build that did not store how far they are may be ahead of the state until a leader
+        // has said again that the entries between are stable.
+        let is_younger = base.is_some_and(|base| base.stamp() > stamp);
+        if is_younger && !dropped(Rule::PagesBelievedBeyondLog) {
+            let text =
+                format!("page {page} is ahead of this server's state, of {stamp}: try again in a moment");
+            return Err((Refusal::Unavailable, text));
+        }
         match (&bytes, cx.work.pages.mob.differs_frozen(page)) {
             (None, false) => {}
             (Some(bytes), false) => pages.extend_from_slice(bytes),
             (_, true) => {
                 let laid = cx.work.pages.mob.merge_page_frozen(page, base, cx.work.space, Vec::new());
-                let laid = laid.ok_or_else(|| format!("page {page}: its objects do not fit into it"))?;
+                let laid =
+                    laid.ok_or_else(|| corrupt(&format!("page {page}: its objects do not fit into it")))?;
                 pages.extend(Some(laid).filter(|page| has_objects(page)).unwrap_or_default());
             }
         }

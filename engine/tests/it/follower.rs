@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use tercel_engine::Error;
-use tercel_engine::order::Sealed;
 use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::packet::{Append, Check, Packet};
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
+use tercel_engine::order::{Found, Sealed};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Head, Logged};
 use tercel_engine::server::{
@@ -21,7 +21,8 @@ use tercel_testkit::node::clock::Clock;
 use tercel_testkit::taken::Taken;
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, EntryId, LogPosition, MemberId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{CommitEffects as Written, Transfer, Write};
+use tercel_wire::message::{CommitEffects as Written, Refusal, Transfer, Write};
+use tercel_wire::page::Page;
 
 const VIEW: ViewId = ViewId::new(1, 9);
 const CLASS: ClassId = ClassId(16);
@@ -123,13 +124,16 @@ struct Fed {
     /// Its last report to its leader, and the number of the leader's packets.
     acked: u64,
     round: u64,
+    /// A copy that is taken of it.
+    taken: Taken,
 }
 
 impl Fed {
     fn new(mob_bytes: usize) -> Fed {
         let config = ServerConfig { mob_bytes, cache_bytes: 1, ..ServerConfig::default() };
         let node = Node::new(Clock::new(1_000, 0), 0, 16 << 10);
-        let mut fed = Fed { node, config, now: 1_000_000, installs_left: 0, acked: 0, round: 0 };
+        let (now, taken) = (1_000_000, Taken::default());
+        let mut fed = Fed { node, config, now, installs_left: 0, acked: 0, round: 0, taken };
         fed.begin(0, &[ME, LEADER]);
         fed
     }
@@ -142,10 +146,12 @@ impl Fed {
         fed
     }
 
-    /// Ends it, without what its log had not synced, and begins anew with so many entries known to be stable.
+    /// Ends it, without what its log had not synced, and begins anew. Its log says of so many entries that
+    /// they are stable.
     fn begin(&mut self, stable: u64, voters: &[MemberId]) {
         let node = &mut self.node;
         node.running = None;
+        let stable = stable.max(node.disk.stored_upto().0);
         let mut recovery = node.recovery(self.config.clone(), node.disk.checkpoint.as_ref()).unwrap();
         let opened = node.open(recovery.replay_from()).unwrap();
         for entry in opened.records {
@@ -176,12 +182,17 @@ impl Fed {
 
     /// Begins anew as the only member that votes, which knows two entries to be stable, and leads.
     fn begin_alone(&mut self) {
-        self.begin(2, &[ME]);
+        self.begin_alone_knowing(2);
+    }
+
+    /// The same, with so many entries known to be stable.
+    fn begin_alone_knowing(&mut self, stable: u64) {
+        self.begin(stable, &[ME]);
         (0..2).for_each(|_| {
             self.now += 1_000_000;
             self.take(Input::Time);
         });
-        assert!(!self.server().is_leading() && self.server().visible() == Stamp(2));
+        assert!(!self.server().is_leading() && self.server().visible() == Stamp(stable));
     }
 
     fn server(&mut self) -> &mut Server {
@@ -202,7 +213,13 @@ impl Fed {
                     }
                 }
                 Effect::Save(number, ..) => self.take(Input::Saved(number)),
-                Effect::Members(_) | Effect::Send(..) => {}
+                Effect::Send(_, bytes) => self.taken.push(&bytes),
+                Effect::Members(_) => {}
+                Effect::ReadLog(from, _) => {
+                    let entries = self.node.open(Stamp::ZERO).unwrap().records;
+                    let found = Found::Entries(entries.into_iter().skip(from.0 as usize - 1).collect());
+                    self.take(Input::FoundLog(from, found));
+                }
                 Effect::Install { .. } if self.installs_left == 0 => {}
                 deed => {
                     self.installs_left -= u32::from(matches!(deed, Effect::Install { .. }));
@@ -263,6 +280,32 @@ impl Fed {
             self.take(Input::Time);
         }
         panic!("it goes on for ever");
+    }
+
+    /// Asks for a copy, and for its parts until there are no more.
+    fn copy(&mut self, conn: Conn) {
+        self.taken = Taken::default();
+        self.take(Input::Connected(conn));
+        let mut transfer = Vec::new();
+        Transfer { group: 0, member: ME }.encode(&mut transfer);
+        self.ask(conn, Kind::Transfer, &transfer);
+        while !self.taken.is_over() {
+            self.taken.asked += 1;
+            self.ask(conn, Kind::BackupNext, &[]);
+            self.taken.hear().unwrap();
+        }
+        self.take(Input::Disconnected(conn));
+    }
+
+    fn ask(&mut self, conn: Conn, kind: Kind, body: &[u8]) {
+        let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 1) };
+        self.take(Input::Frame(conn, header, body));
+    }
+
+    /// The stamp of the youngest page that it has stored.
+    fn youngest(&self) -> Stamp {
+        let stamp = |(id, bytes): (&PageId, &Arc<Vec<u8>>)| Page::parse(bytes, *id).unwrap().stamp();
+        self.node.disk.pages.iter().map(stamp).max().unwrap_or_default()
     }
 
     /// Recovers a replica up to a position, and goes on with that.
@@ -497,4 +540,39 @@ fn token_of_deposed_member_is_of_its_history() {
     assert_eq!(tx.roots().map(|roots| roots.len()), Ok(0));
     let token = tx.commit().unwrap().token;
     assert_eq!((token.view, token.stamp), (next, order.last()));
+}
+
+/// A member that has stored pages, and no checkpoint, and the order that it has followed.
+fn installed() -> (Fed, Order) {
+    let mut order = Order::new();
+    order.commit(8..60, 4, 100);
+    (8..60).for_each(|page| order.commit(page..page + 1, 4, 100));
+    let mut fed = Fed::new(40_000);
+    fed.follow(&order);
+    assert!(fed.node.disk.checkpoint.is_none() && fed.youngest() > Stamp(3));
+    (fed, order)
+}
+
+#[test]
+fn member_begins_as_of_its_youngest_page() {
+    let (mut fed, _) = installed();
+    let youngest = fed.youngest();
+    fed.begin(3, &[ME, LEADER]);
+    assert!(fed.server().visible() >= youngest, "{} and {youngest}", fed.server().visible());
+}
+
+#[test]
+fn copy_waits_until_state_reaches_pages() {
+    let (mut fed, order) = installed();
+    // As of a build that did not store how far they are.
+    fed.node.disk.upto = Stamp::ZERO;
+    fed.begin_alone_knowing(3);
+    fed.copy(Conn(7));
+    let refused = fed.taken.refused.take().expect("pages are ahead of the state");
+    assert!(refused.reason == Refusal::Unavailable && refused.text.contains("ahead"), "{}", refused.text);
+    fed.sync();
+    fed.run_until_idle();
+    fed.copy(Conn(8));
+    let begun = fed.taken.transfer.expect("a copy begins");
+    assert!(fed.taken.ended.is_some() && begun.stamp > order.last() && begun.stamp >= fed.youngest());
 }

@@ -188,10 +188,11 @@ impl Tail {
 
     /// The last position up to which another log has what this one has. Views have one leader, and logs that
     /// have an entry of a view in common have everything before it in common (Ongaro and Ousterhout 2014, the
-    /// log matching property).
+    /// log matching property). The entry before this log's first counts: the other log may end with it.
     pub(super) fn common(&self, other: &Contents) -> LogPosition {
+        let before = Run { view: self.begins.view, last: self.begins.position };
         let shared = other.runs.iter().rev().find_map(|theirs| {
-            let ours = self.runs.iter().rev().find(|run| run.view == theirs.view)?;
+            let ours = self.runs.iter().rev().chain([&before]).find(|run| run.view == theirs.view)?;
             Some(ours.last.min(theirs.last))
         });
         shared.unwrap_or_default().max(other.stable).min(self.end().position)
@@ -268,6 +269,15 @@ mod tests {
         assert_eq!(at(&[1, 1, 3], &[1, 1, 3, 3], 0), 3);
         assert_eq!(at(&[1, 1, 3], &[], 0), 0);
         assert_eq!(at(&[1, 1, 3], &[2, 2], 1), 1);
+    }
+
+    #[test]
+    fn entry_before_the_log_is_in_common() {
+        let begins = EntryId { view: ViewId::new(1, 1), position: LogPosition(3) };
+        let mut ours = Tail::new(begins, vec![], Stamp(12));
+        ours.push(entry(2, 13));
+        let common = |theirs: &[u32]| ours.common(&log(theirs).contents(LogPosition(1))).0;
+        assert_eq!((common(&[1, 1, 1]), common(&[1, 1, 1, 1]), common(&[1, 1, 3])), (3, 3, 2));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Injects the faults of the plan when they are due.
 
 use tercel_engine::server::{Checkpoint, Effect, Input, PageUpdate, Unread};
-use tercel_wire::id::{PageId, ViewId};
+use tercel_wire::id::{PageId, Stamp, ViewId};
 
 use super::net::Arrival;
 use super::{DiskEvent, Event, Phase, World};
@@ -271,7 +271,7 @@ impl World {
         &mut self,
         n: usize,
         view: ViewId,
-        pages: Vec<PageUpdate>,
+        (pages, upto): (Vec<PageUpdate>, Stamp),
         checkpoint: Option<Checkpoint>,
     ) {
         let armed = &mut self.nodes[n].armed;
@@ -287,7 +287,7 @@ impl World {
             }
             let without = self.drops(RunnerRule::CheckpointWithoutPages);
             let pages = if without && checkpoint.is_some() { Vec::new() } else { pages };
-            self.nodes[n].carry_out(Effect::Install { view, pages, checkpoint });
+            self.nodes[n].carry_out(Effect::Install { view, pages, upto, checkpoint });
         }
         if !fails {
             word = DiskEvent::Word(Input::Installed(view));

@@ -496,8 +496,8 @@ impl World {
                 let us = self.usual_us(n) / 4 * late;
                 self.at_disk(n, us, DiskEvent::Word(Input::Read(view, page, found)));
             }
-            DiskEvent::Deed(Effect::Install { view, pages, checkpoint }) => {
-                self.install(n, view, pages, checkpoint);
+            DiskEvent::Deed(Effect::Install { view, pages, upto, checkpoint }) => {
+                self.install(n, view, (pages, upto), checkpoint);
                 let Some(running) = &mut self.nodes[n].running else { return };
                 running.is_installing = false;
                 if let Some((view, pin)) = running.pin_next.take() {

@@ -3,12 +3,16 @@
 //! As in a real process, the machine's first output is durable before it serves any client, and power may
 //! fail even now. [`super::oracle`] says here whether the recovered entries are the promised entries.
 
+use std::sync::Arc;
+
 use tercel_engine::limits;
 use tercel_engine::order::Sealed;
 use tercel_engine::order::quorum::{Config, Quorum};
 use tercel_engine::server::{Checkpoint, Effects, Input, LogEnds, Membership, Recovery, ServerConfig};
+use tercel_testkit::node::disk::Pages;
 use tercel_testkit::node::log::{Log, Opened};
-use tercel_wire::id::{LogPosition, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
+use tercel_wire::page::Page;
 
 use super::group::letter;
 use super::node::{Process, view_first};
@@ -160,8 +164,7 @@ impl World {
         let Process { node, nature, ledger, votes, .. } = &mut self.nodes[n];
         let remembered =
             votes.open(opened.log.last().view).map_err(|e| wrong(&format!("its votes: {e:?}")))?;
-        let applied = node.disk.checkpoint.as_ref().map_or(Stamp::ZERO, |c| c.applied);
-        let stable = opened.stable.max(ledger.upto(applied).position);
+        let stable = opened.stable.max(ledger.upto(node.disk.stored_upto()).position);
         if let Some(at) = self.oracle.differs(ledger, stable) {
             return Err(Failed::Wrong(format!("it begins with another stable entry at {at} of {stable}")));
         }
@@ -173,6 +176,10 @@ impl World {
                     .map_err(|e| wrong(&e))?,
                 false => recovery.keep(entry),
             }
+        }
+        if let Some(youngest) = youngest(&node.disk.pages).filter(|youngest| *youngest > recovery.stamp()) {
+            let why = format!("it begins as of {}, with a page of {youngest}", recovery.stamp());
+            return Err(Failed::Wrong(why));
         }
         let ends = LogEnds { begins: opened.begins, runs: &opened.runs, stable, is_sure: opened.is_sure };
         let order = recovery.start(remembered, ends);
@@ -219,6 +226,12 @@ impl World {
             self.at(self.time + us, Event::Restart(n));
         }
     }
+}
+
+/// The stamp of the youngest page.
+fn youngest(pages: &Pages) -> Option<Stamp> {
+    let stamp = |(page, bytes): (&PageId, &Arc<Vec<u8>>)| Page::parse(bytes, *page).map(|it| it.stamp());
+    pages.iter().filter_map(|page| stamp(page).ok()).max()
 }
 
 fn wrong(why: &dyn std::fmt::Display) -> Failed {

@@ -25,7 +25,7 @@ use crate::disk::dir::{
     FORMAT_NAME, LOG_MADE_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, today, view_apart, write_format,
 };
 use crate::disk::log;
-use crate::disk::pages::{PageBatch, PageRead, PageStore, Parts, RedbPages};
+use crate::disk::pages::{PAGES_UPTO_KEY, PageBatch, PageRead, PageStore, Parts, RedbPages};
 
 /// Repairs what was found to be damaged in the files; says what was done, and where the old ones are.
 pub(super) fn repair(
@@ -171,8 +171,10 @@ impl Work<'_> {
             progress(written, ids.len() as u64);
         }
         let saved = state.save();
-        let meta = Parts::new(state.stamp.next(), &saved);
-        store.commit(&PageBatch { pages: &[], gone: &[], meta: &meta.meta(), applied_stamp: state.stamp })?;
+        let (parts, upto) = (Parts::new(state.stamp.next(), &saved), state.stamp.0.to_le_bytes());
+        // The log goes on behind there, whatever was stored of one whose end is lost.
+        let meta = [parts.meta(), vec![(PAGES_UPTO_KEY, &upto[..])]].concat();
+        store.commit(&PageBatch { pages: &[], gone: &[], meta: &meta, applied_stamp: state.stamp })?;
         drop(store);
         if anew {
             if file.exists() {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::saved::Saved;
 use tercel_engine::server::Checkpoint;
-use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::id::PageId;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::CheckError;
 use super::report::{Finding, Kind, Report};
 use crate::disk::DiskError;
 use crate::disk::pages::{
-    EachPage, PageRead, REPLAY_FROM_KEY, RedbPages, STATE_KEY, copy_on_write, counts_key,
+    EachPage, PAGES_UPTO_KEY, PageRead, REPLAY_FROM_KEY, RedbPages, STATE_KEY, copy_on_write, counts_key,
+    stamp_of,
 };
 
 /// A page store, as far as it can be read.
@@ -132,6 +133,12 @@ impl Store {
                 return Ok(None);
             }
         };
+        if value(PAGES_UPTO_KEY)?.is_none() {
+            let what = "the stamp up to which the pages are is damaged";
+            self.find(what.into(), Kind::Checkpoint, report);
+        }
+        let Some(pages) = &self.pages else { return Ok(None) };
+        let value = |key: &str| unless_damaged(pages.meta(key));
         let mut rows = Vec::new();
         for row in 0..Saved::rows_of(&head).unwrap_or_default() {
             match value(&counts_key(row))?.flatten() {
@@ -143,16 +150,12 @@ impl Store {
                     let without = Replica::restored_without_counts(&head).ok().map(|replica| replica.save());
                     // What cannot be read is found to be damaged where it is recovered.
                     let state = without.unwrap_or(Saved { head, rows: Vec::new() });
-                    return Ok(Some(Checkpoint { applied, replay_from: from_of(&from), state }));
+                    return Ok(Some(Checkpoint { applied, replay_from: stamp_of(&from), state }));
                 }
             }
         }
-        Ok(Some(Checkpoint { applied, replay_from: from_of(&from), state: Saved { head, rows } }))
+        Ok(Some(Checkpoint { applied, replay_from: stamp_of(&from), state: Saved { head, rows } }))
     }
-}
-
-fn from_of(value: &[u8]) -> Stamp {
-    Stamp(value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
 }
 
 /// Returns the value read; none if it is damaged. A disk that does not answer is an error, not damage.

@@ -34,7 +34,7 @@ use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig, LogThread, Opened as LogOpened};
-use crate::disk::pages::{PageRead, PageStore, checkpoint};
+use crate::disk::pages::{PageRead, PageStore, checkpoint, stored_upto};
 use crate::disk::votes::Votes;
 use crate::proving::Prover;
 use crate::sharing::SharedMemory;
@@ -154,8 +154,8 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let (mut out, begun_with) = (Effects::default(), random_u64(&config.dir)?);
     let (log, opened, machine, votes) = match dir.is_member() {
         true => {
-            let applied = checkpoint.as_ref().map_or(Stamp::ZERO, |checkpoint| checkpoint.applied);
-            let (log, opened) = replay_member(&log_dir, (space, log_config), applied, &mut recovery)?;
+            let upto = stored_upto(&pages)?;
+            let (log, opened) = replay_member(&log_dir, (space, log_config), upto, &mut recovery)?;
             whole(&log, &opened, &recovery, checkpoint.as_ref())?;
             let order = Order { silence_us: micros(config.silence), ..Order::default() };
             let of_group = (order, begun_with);
@@ -210,15 +210,16 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     })
 }
 
-/// Replays the log of a member as far as it is known to be stable, and keeps the rest.
+/// Replays the log of a member as far as it is known to be stable, and keeps the rest. `upto` is what the
+/// page store says of that.
 pub(super) fn replay_member(
     dir: &HeldDir,
     (space, config): (SpaceId, LogConfig),
-    applied: Stamp,
+    upto: Stamp,
     recovery: &mut Recovery,
 ) -> Result<(Log, LogOpened), ReplayError> {
     let from = recovery.replay_from();
-    Log::open_member(dir, space, config, from, applied, |record, is_stable| {
+    Log::open_member(dir, space, config, from, upto, |record, is_stable| {
         if !is_stable {
             recovery.keep(sealed(record));
             return Ok(());

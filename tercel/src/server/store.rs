@@ -15,7 +15,7 @@ use tercel_wire::id::{PageId, Stamp, ViewId};
 
 use super::Post;
 use super::group::Recovering;
-use crate::disk::pages::{PageBatch, PageRead, PageStore, Parts};
+use crate::disk::pages::{PAGES_UPTO_KEY, PageBatch, PageRead, PageStore, Parts};
 use crate::disk::{DiskError, in_the_background};
 use crate::panics::caught;
 
@@ -46,11 +46,13 @@ enum StoreJob {
     Recover(Recovering),
 }
 
-struct Install {
+/// Pages to store, as in [`tercel_engine::server::Effect::Install`].
+pub(super) struct Install {
     /// For the answer.
-    view: ViewId,
-    pages: Vec<PageUpdate>,
-    checkpoint: Option<Checkpoint>,
+    pub view: ViewId,
+    pub pages: Vec<PageUpdate>,
+    pub upto: Stamp,
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl Store {
@@ -117,9 +119,9 @@ impl Store {
         }
     }
 
-    pub(super) fn install(&self, view: ViewId, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
+    pub(super) fn install(&self, install: Install) {
         if let Some(installs) = &self.installs {
-            let _ = installs.send(StoreJob::Install(Install { view, pages, checkpoint }));
+            let _ = installs.send(StoreJob::Install(install));
         }
     }
 }
@@ -244,7 +246,9 @@ fn install(store: &mut dyn PageStore, applied: &mut Stamp, job: &Install) -> Res
     let gone = job.pages.iter().filter(|(_, bytes)| bytes.is_none());
     let gone: Vec<PageId> = gone.map(|(page, _)| *page).collect();
     let parts = job.checkpoint.as_ref().map(|c| Parts::new(c.replay_from, &c.state));
-    let meta = parts.as_ref().map_or_else(Vec::new, Parts::meta);
+    let mut meta = parts.as_ref().map_or_else(Vec::new, Parts::meta);
+    let upto = job.upto.0.to_le_bytes();
+    meta.push((PAGES_UPTO_KEY, &upto));
     if let Some(c) = &job.checkpoint {
         *applied = (*applied).max(c.applied);
     }
@@ -271,7 +275,7 @@ pub(super) fn post(handle: &Handle<Post>, mut message: Post) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::pages::EachPage;
+    use crate::disk::pages::{EachPage, RedbPages, stored_upto};
     use rustix::io::Errno;
     use std::cell::RefCell;
     use std::collections::VecDeque;
@@ -352,5 +356,22 @@ mod tests {
         assert!(wrong.starts_with("page 7: pages is damaged: a node"), "{wrong}");
         let Post::PinnedRead(_, 1, Ok(pages)) = read(&Failing::new([])) else { panic!() };
         assert_eq!(pages.len(), 4);
+    }
+
+    #[test]
+    fn batch_without_checkpoint_says_what_is_stable() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pages");
+        RedbPages::create(&file, 8).unwrap();
+        let mut store = RedbPages::open(&file, 8).unwrap();
+        assert_eq!(stored_upto(&store).unwrap(), Stamp::ZERO);
+        let pages = vec![(PageId::new(5).unwrap(), Some(Arc::new(vec![1; 8])))];
+        let job = Install { view: ViewId::NONE, pages, upto: Stamp(7), checkpoint: None };
+        install(&mut store, &mut { Stamp::ZERO }, &job).unwrap();
+        drop(store);
+        let store = RedbPages::open(&file, 8).unwrap();
+        assert_eq!(store.applied_stamp().unwrap(), Stamp::ZERO);
+        assert_eq!(store.meta(PAGES_UPTO_KEY).unwrap(), Some(vec![7, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(stored_upto(&store).unwrap(), Stamp(7));
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tercel_engine::random::Random;
 use tercel_engine::server::{Checkpoint, PageUpdate, store};
-use tercel_wire::id::PageId;
+use tercel_wire::id::{PageId, Stamp};
 
 /// Pages as they are stored.
 pub type Pages = BTreeMap<PageId, Arc<Vec<u8>>>;
@@ -24,6 +24,8 @@ pub struct Disk {
     pub pages: Pages,
     /// The stored checkpoint, if there is one.
     pub checkpoint: Option<Checkpoint>,
+    /// The stamp as of which the youngest pages were stored.
+    pub upto: Stamp,
     segments: BTreeMap<u64, Segment>,
     /// There is no room for another segment.
     pub full: bool,
@@ -49,12 +51,18 @@ struct Flip {
 const SECTOR_BYTES: usize = 512;
 
 impl Disk {
-    /// Stores pages and perhaps a checkpoint, in one step.
-    pub fn install(&mut self, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
+    /// Stores pages as of a stamp and perhaps a checkpoint, in one step.
+    pub fn install(&mut self, pages: Vec<PageUpdate>, upto: Stamp, checkpoint: Option<Checkpoint>) {
         store(pages, &mut self.pages);
+        self.upto = self.upto.max(upto);
         if let Some(c) = checkpoint {
             self.checkpoint = Some(c.over(self.checkpoint.take()));
         }
+    }
+
+    /// The stamp up to which all entries are stable by what is stored.
+    pub fn stored_upto(&self) -> Stamp {
+        self.upto.max(self.checkpoint.as_ref().map_or(Stamp::ZERO, |checkpoint| checkpoint.applied))
     }
 
     /// A new segment of zeros, which is there for good; `false` if there is no room.

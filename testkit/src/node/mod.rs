@@ -212,8 +212,8 @@ impl<H> Node<H> {
                 let found = self.disk.pages.get(&page).map(|bytes| bytes.to_vec());
                 return Some(Input::Read(view, page, Ok(found)));
             }
-            Effect::Install { view, pages, checkpoint } => {
-                self.install(pages, checkpoint);
+            Effect::Install { view, pages, upto, checkpoint } => {
+                self.install(pages, upto, checkpoint);
                 return Some(Input::Installed(view));
             }
             Effect::Pin(view, pin) => {
@@ -259,11 +259,11 @@ impl<H> Node<H> {
     }
 
     /// Stores pages and perhaps a checkpoint.
-    fn install(&mut self, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
+    fn install(&mut self, pages: Vec<PageUpdate>, upto: Stamp, checkpoint: Option<Checkpoint>) {
         let synced = self.running.as_ref().map_or(Stamp::ZERO, |running| running.synced);
         let is_durable = checkpoint.as_ref().is_none_or(|c| c.applied <= synced);
         assert!(is_durable, "a state is stored only when all of it is durable");
-        self.disk.install(pages, checkpoint);
+        self.disk.install(pages, upto, checkpoint);
     }
 
     /// Lets go of what is no longer needed of the log, once that is idle.

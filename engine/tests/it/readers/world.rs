@@ -178,7 +178,7 @@ impl Inner {
         let node = &mut self.nodes[n];
         let seed = self.seed ^ n as u64 ^ u64::from(node.life) << 8;
         let checkpoint = node.disk.checkpoint.as_ref();
-        let applied = checkpoint.map_or(Stamp::ZERO, |checkpoint| checkpoint.applied);
+        let applied = node.disk.stored_upto();
         let mut recovery = node.recovery(self.config.clone(), checkpoint).unwrap();
         let mut opened = node.open(recovery.replay_from()).unwrap();
         let first = opened.log.last().position.0 + 1 - opened.records.len() as u64;

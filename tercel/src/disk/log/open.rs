@@ -86,9 +86,9 @@ impl Log {
     }
 
     /// Opens the log of a member of a group, which is replayed as far as it is known to be stable: the newest
-    /// mark says so, or the records are up to `applied`, the stamp of the member's checkpoint. Hands every
-    /// such record with a stamp of at least `from` to `each`, in order, with `true`; and then every later one
-    /// with `false`: another leader may replace it.
+    /// mark says so, or the records are up to `applied`, the stamp of the member's checkpoint or stored
+    /// pages. Hands every such record with a stamp of at least `from` to `each`, in order, with `true`; and
+    /// then every later one with `false`: another leader may replace it.
     ///
     /// Otherwise as [`Log::open`]. Afterwards, all segments are kept for others until [`Log::keep_from`].
     pub fn open_member<E: From<DiskError>>(

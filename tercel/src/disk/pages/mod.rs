@@ -41,6 +41,9 @@ pub trait PageRead: Send {
 pub(crate) const STATE_KEY: &str = "state";
 pub(crate) const REPLAY_FROM_KEY: &str = "replay_from";
 
+/// The name of the stamp as of which the newest batch of pages was stored.
+pub(crate) const PAGES_UPTO_KEY: &str = "pages_upto";
+
 /// The name of a row of the state's counts.
 pub(crate) fn counts_key(row: u32) -> String {
     format!("counts.{row:04}")
@@ -79,14 +82,23 @@ pub(crate) fn state(store: &dyn PageRead) -> Result<Option<Saved>, DiskError> {
     Ok(Some(Saved { head, rows }))
 }
 
+/// The stamp up to which entries are known to be stable by the pages and the checkpoint of a store. A store
+/// of a build that did not note how far its pages are knows it by the checkpoint alone.
+pub(crate) fn stored_upto(store: &dyn PageRead) -> Result<Stamp, DiskError> {
+    let upto = store.meta(PAGES_UPTO_KEY)?.map_or(Stamp::ZERO, |bytes| stamp_of(&bytes));
+    Ok(upto.max(store.applied_stamp()?))
+}
+
+/// The stamp in a named value.
+pub(crate) fn stamp_of(value: &[u8]) -> Stamp {
+    Stamp(value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+}
+
 /// The checkpoint in a store, if there ever was one.
 pub(crate) fn checkpoint(store: &dyn PageRead) -> Result<Option<Checkpoint>, DiskError> {
     let applied = store.applied_stamp()?;
     Ok(match (state(store)?, store.meta(REPLAY_FROM_KEY)?) {
-        (Some(state), Some(from)) => {
-            let from = from.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-            Some(Checkpoint { applied, replay_from: Stamp(from), state })
-        }
+        (Some(state), Some(from)) => Some(Checkpoint { applied, replay_from: stamp_of(&from), state }),
         _ => None,
     })
 }

@@ -18,7 +18,7 @@ use crate::check::renumber;
 use crate::disk::dir::{DataDir, LOG_NAME, Looked, NewSpace, random_u64, view_apart};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig, LogEnds, ends};
-use crate::disk::pages::{PageRead, checkpoint};
+use crate::disk::pages::{PageRead, checkpoint, stored_upto};
 use crate::disk::secret::Secret;
 use crate::server::ServerError;
 use crate::server::start::{replay_member, whole};
@@ -105,9 +105,9 @@ impl Whole {
         let (checkpoint, space) = (checkpoint(&pages as &dyn PageRead)?, dir.space().id);
         let config = ServerConfig::default();
         let mut recovery = Recovery::new(config, space, checkpoint.as_ref(), PageId::MAX.get())?;
-        let applied = checkpoint.as_ref().map_or(Stamp::ZERO, |checkpoint| checkpoint.applied);
         let log_dir = dir.log_dir()?;
-        let (log, opened) = replay_member(&log_dir, (space, LogConfig::default()), applied, &mut recovery)?;
+        let (log, opened) =
+            replay_member(&log_dir, (space, LogConfig::default()), stored_upto(&pages)?, &mut recovery)?;
         whole(&log, &opened, &recovery, checkpoint.as_ref())?;
         for entry in recovery.kept() {
             recovery.replay(entry.view, entry.stamp, entry.kind, &entry.payload)?;

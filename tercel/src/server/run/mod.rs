@@ -34,7 +34,7 @@ use super::owner;
 use super::records::Records;
 use super::shared::{Channels, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
-use super::store::Store;
+use super::store::{Install, Store};
 use super::warnings::Board;
 use super::workers::Workers;
 use super::{Post, ServerError};
@@ -302,7 +302,9 @@ impl Loop {
                 }
             }
             Effect::Read(view, page) => self.store.read(view, page),
-            Effect::Install { view, pages, checkpoint } => self.store.install(view, pages, checkpoint),
+            Effect::Install { view, pages, upto, checkpoint } => {
+                self.store.install(Install { view, pages, upto, checkpoint });
+            }
             Effect::Run(view, job) => self.workers.run(view, job),
             Effect::Hear(view, id, said) => {
                 if let Err(violation) = self.workers.hear(id, said) {
