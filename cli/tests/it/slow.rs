@@ -110,7 +110,7 @@ impl Group {
     }
 }
 
-/// With `TERCEL_TEST_ELECTIONS=5` on a host that does nothing else, all elections are held to the bound;
+/// Under `TERCEL_TEST_ELECTIONS=5`, on a host that does nothing else, all elections are held to the bound;
 /// beside other tests, the quicker one of two.
 #[test]
 fn slow_disks_elect_within_ten_syncs() {

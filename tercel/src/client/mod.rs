@@ -489,7 +489,7 @@ impl Client {
         self.shared().map(|shared| shared as &(dyn Port + Sync))
     }
 
-    /// An object whose methods are called, where that is cheapest: see [`CallPolicy`](crate::rpc::CallPolicy).
+    /// An object whose methods are called, where that is cheapest: [`CallPolicy`](crate::rpc::CallPolicy).
     /// Each call is a transaction of its own.
     ///
     /// ```

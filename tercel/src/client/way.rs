@@ -1,7 +1,7 @@
 //! The way of a run that lost again and again: other runs of its client begin nothing until it is through.
 //!
-//! Of threads that change one object all the time, the one that has just committed begins next from the newest
-//! state, and wins again; another one may lose all of its attempts meanwhile. Pauses that grow do not help it,
+//! Threads may change one object all the time. The one that has just committed begins next from the newest
+//! state, and wins again; another one may lose all of its attempts meanwhile. Pauses that grow do not help,
 //! for the others never pause.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_the_way_and_others_wait_for_it() {
+    fn one_has_the_way_and_others_wait() {
         let way = WayOf::default();
         way.make();
         let claim = way.claim().expect("nobody has it");
