@@ -15,7 +15,9 @@ pub fn run(data: &[u8]) {
     any::<Text>(data);
     any::<(Option<Text>, i16)>(data);
     any::<(u8, Reverse<Bytes>, Option<Reverse<Text>>, Text)>(data);
-    if let Some((shape, key)) = data.split_first().and_then(|(n, rest)| rest.split_at_checked((n & 31).into())) {
+    if let Some((shape, key)) =
+        data.split_first().and_then(|(n, rest)| rest.split_at_checked((n & 31).into()))
+    {
         let _ = show(shape, key);
     }
     let _ = compare(&mut Unstructured::new(data));

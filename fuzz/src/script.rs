@@ -184,10 +184,7 @@ fn pick(open: &[Open<'_>], tx: u8) -> Option<usize> {
 
 /// Says whether a transaction may fail with this error, so that its program must handle it.
 fn passes(e: &Error) -> bool {
-    matches!(
-        e,
-        Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout | Error::Full(Bound::Buffer)
-    )
+    matches!(e, Error::Conflict(_) | Error::Unavailable(_) | Error::Timeout | Error::Full(Bound::Buffer))
 }
 
 fn hold(hold: &mut Hold, what: u8) {

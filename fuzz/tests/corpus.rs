@@ -32,4 +32,6 @@ macro_rules! targets {
         }
     )*};
 }
-targets!(frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, server, script);
+targets!(
+    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, server, script
+);
