@@ -66,7 +66,7 @@ pub const VARIANTS: &[Variant] = &[
     runner(R::LogCutTooFar, 20, None),
     runner(R::OldConnectionBelieved, 20, Some(cut_off)),
     runner(R::CheckpointWithoutPages, 20, None),
-    runner(R::PinOvertaken, 640, Some(busy_store)),
+    runner(R::PinOvertaken, 160, Some(busy_store)),
     engine(E::FetchUnsynced, 20, Some(grouped)),
     engine(E::StreamUnsynced, 20, Some(grouped)),
     engine(E::ReplyUnsynced, 20, Some(grouped)),

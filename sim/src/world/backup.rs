@@ -71,7 +71,7 @@ impl World {
             None => {}
             Some(b) => {
                 let (heard, promised) = (b.taken.hear(), self.oracle.promised);
-                if let Err(why) = heard {
+                if let Err(why) = heard.and_then(|()| is_not_ahead(&b.taken)) {
                     self.blame(format!("a backup: {why}"));
                 } else if let Some(begun) = b.taken.begun.filter(|begun| begun.stamp > promised) {
                     self.blame(format!("a backup is of {}, and only {promised} is durable", begun.stamp));
@@ -133,6 +133,14 @@ impl World {
             Err(why) => self.blame(format!("a backup: {why}")),
         }
     }
+}
+
+/// Fails if the server has met a page ahead of its state. It gives nothing of it then, which is right where a
+/// store is of an earlier build; none is here.
+pub(super) fn is_not_ahead(taken: &Taken) -> Result<(), String> {
+    let refused =
+        taken.refused.iter().find(|refused| refused.text.contains("is ahead of this server's state"));
+    refused.map_or(Ok(()), |refused| Err(refused.text.clone()))
 }
 
 /// Most worlds go without: a backup takes its share of the events.

@@ -16,6 +16,7 @@ use tercel_wire::log::LogId;
 use tercel_wire::message::Transfer as Request;
 use tercel_wire::page::Page;
 
+use super::backup::is_not_ahead;
 use super::group::letter;
 use super::{Event, Phase, SPACE, World};
 
@@ -88,7 +89,7 @@ impl World {
     pub(super) fn transfer_turn(&mut self, n: usize) {
         let Some(transfer) = self.net.transfers.all.get_mut(&n) else { return };
         let (conn, taker, giver) = (transfer.conn, transfer.taker, transfer.giver);
-        let heard = transfer.taken.hear();
+        let heard = transfer.taken.hear().and_then(|()| is_not_ahead(&transfer.taken));
         let is_closed = transfer.is_closed || transfer.taken.refused.is_some();
         let (is_new, is_whole) = (transfer.call == 0, transfer.taken.ended.is_some());
         let is_asking = transfer.taken.asked < ASKED_MAX && transfer.taken.transfer.is_some();
