@@ -298,8 +298,8 @@ pub const CLASSES_MAX: usize = 4_096;
 /// Attempts of `run`, each from a newer state than the one before, until it gives the conflict to its caller.
 pub const RUN_ATTEMPTS_MAX: u32 = 64;
 
-/// Attempts that a run loses before other runs of its home make way for it. They are never so many that its
-/// remaining ones would not do.
+/// Attempts that a run loses before other runs of its home make way for it. It has three times as many left
+/// then.
 pub const LOSSES_MAX: u32 = 16;
 /// Attempts of `run` in all: some ten seconds of pauses, in which a client that hears nothing new of its
 /// server loses its connection or catches up.

@@ -184,6 +184,8 @@ impl Client {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// A reference in a result keeps no object alive: an object that nothing else leads to is collected.
+///
 /// # Errors
 /// The error of `body`, of which nothing is kept; `Invalid` if the key has no bytes or more than 128, or
 /// stands for another request; `Full` if the result has more than 4 KiB; and as reads and writes of the

@@ -23,15 +23,15 @@ pub(super) const BOOL: u8 = 13;
 pub(super) const CHAR: u8 = 14;
 pub(super) const F32: u8 = 15;
 pub(super) const F64: u8 = 16;
-/// Then the number of elements, two bytes.
+/// The code of an array; the number of its elements follows in two bytes.
 pub(super) const ARRAY: u8 = 17;
 pub(super) const OPTION: u8 = 18;
 pub(super) const REVERSE: u8 = 19;
-/// Plus the number of parts, 2 to 4.
+/// The code of a tuple, less the number of its parts, 2 to 4.
 pub(super) const TUPLE: u8 = 32;
-/// Behind the keys of a set.
+/// The mark of a set, behind the code of its keys.
 pub const SET: u8 = 64;
-/// Behind the keys of a map whose values stand in the nodes, before the value's type.
+/// The mark of a map whose values stand in the nodes, between the code of its keys and the values' type.
 pub const VALUES: u8 = 65;
 /// A type of values that is no type of keys, then four bytes that are others for another type.
 const OTHER: u8 = 66;
@@ -83,7 +83,7 @@ impl Shape {
         both
     }
 
-    /// That of a set of such keys.
+    /// The description of a set of such keys.
     #[must_use]
     pub const fn set(self) -> Shape {
         self.then(Shape::new(SET))

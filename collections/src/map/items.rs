@@ -28,7 +28,7 @@ pub enum Contents {
 }
 
 impl Kind {
-    /// That of maps from `K` to what `V` says.
+    /// The kind of maps from `K` to objects or values, as `V` says.
     pub const fn map<K: Key, V: MapValue>() -> Kind {
         must_fit::<K>();
         match &V::STANDS {
@@ -44,13 +44,13 @@ impl Kind {
         }
     }
 
-    /// That of maps from `K` to objects.
+    /// The kind of maps from `K` to objects.
     pub const fn references<K: Key>() -> Kind {
         must_fit::<K>();
         Kind::new::<K>(K::SHAPE, Contents::References)
     }
 
-    /// That of sets of `K`.
+    /// The kind of sets of `K`.
     pub const fn set<K: Key>() -> Kind {
         must_fit::<K>();
         Kind::new::<K>(K::SHAPE.set(), Contents::Nothing)

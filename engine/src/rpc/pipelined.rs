@@ -82,7 +82,7 @@ enum State<'c, R, E> {
     /// Its answer came at once.
     Answered(Called<R, E>),
     UnderWay(Box<Sent<'c, R, E>>),
-    /// Its result was given to who awaited it.
+    /// The result was given to the task that awaited it.
     Taken,
 }
 

@@ -31,6 +31,10 @@ pub struct Polled<R> {
     patience_us: u64,
     /// The begin that waits for an answer.
     begin: Option<Begin>,
+    /// As many transactions are open as can be: nothing tells when one has ended.
+    is_full: bool,
+    /// The server is gone. That is told after a pause, so that a program which tries again does not spin.
+    outage: Option<Error>,
     /// When this attempt, or the wait for its answer, began.
     since: Option<Now>,
     state: State<R>,
@@ -59,6 +63,11 @@ struct Sent {
     holds: Vec<Arc<Hold>>,
 }
 
+/// The pause before another look whether a transaction can begin.
+const FULL_US: u64 = 1_000;
+/// The pause before a run tells that the server is gone.
+const OUTAGE_US: u64 = 100_000;
+
 /// The progress of a run.
 #[derive(Debug)]
 pub enum Progress<R, E> {
@@ -66,7 +75,7 @@ pub enum Progress<R, E> {
     Ended(Result<R, E>),
     /// Something that was asked for is to come: go on when something has happened, or at this moment.
     Missed(Now),
-    /// Go on at this moment: others were in the way over this object, if it is known. How often that was.
+    /// Go on at this moment, and not before: others were in the way, or the server is gone.
     Contended {
         /// The moment.
         at: Now,
@@ -85,6 +94,8 @@ impl<R> Polled<R> {
             until: None,
             patience_us,
             begin: None,
+            is_full: false,
+            outage: None,
             since: None,
             state: State::Body,
             attempt: 0,
@@ -103,6 +114,9 @@ impl<R> Polled<R> {
         is_conflict: &dyn Fn(&E) -> bool,
     ) -> Progress<R, E> {
         let now = port.now();
+        if let Some(outage) = self.outage.take() {
+            return Progress::Ended(Err(outage.into()));
+        }
         if self.since.is_none() {
             self.until = self.until.or(self.options.until(port));
             self.since = Some(now);
@@ -137,6 +151,9 @@ impl<R> Polled<R> {
             };
             return match ended {
                 Ok(end) => Progress::Ended(end),
+                Err(None) if self.outage.is_some() => {
+                    Progress::Contended { at: now.plus_us(OUTAGE_US), over: None, times: 0 }
+                }
                 Err(Some(conflict)) => self.again(port, conflict),
                 Err(None) if matches!(self.state, State::Sent(..)) && self.is_late(now) => {
                     let State::Sent(sent, value) = std::mem::replace(&mut self.state, State::Over) else {
@@ -150,8 +167,10 @@ impl<R> Polled<R> {
                 }
                 Err(None) if self.is_late(now) => Progress::Ended(Err(match self.state {
                     State::Doubtful(op, _) => Error::unknown(op).into(),
+                    _ if self.is_full => Error::Full(Bound::Transactions).into(),
                     _ => self.begin.as_ref().map_or(Error::Timeout, Begin::is_late).into(),
                 })),
+                Err(None) if self.is_full => Progress::Missed(self.end(now).min(now.plus_us(FULL_US))),
                 Err(None) => Progress::Missed(self.end(now)),
             };
         }
@@ -191,11 +210,19 @@ impl<R> Polled<R> {
         }
         let tx = match begun {
             Ok(tx) => tx,
-            Err(Error::Full(Bound::Transactions)) => return Err(None),
+            Err(Error::Full(Bound::Transactions)) => {
+                self.is_full = true;
+                return Err(None);
+            }
+            Err(e) if e.is_outage() && self.until.is_none_or(|until| port.now() < until) => {
+                self.outage = Some(e);
+                return Err(None);
+            }
             Err(e) => return Ok(Err(e.into())),
         };
+        self.is_full = false;
         if self.options.isolation == Isolation::Strict {
-            // What was acknowledged before the first begin is in every later state of the same history.
+            // Every later state of the same history has all that was acknowledged before the first begin.
             self.options = Options {
                 isolation: Isolation::Serializable,
                 at_least: Some(tx.as_of().token),

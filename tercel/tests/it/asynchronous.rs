@@ -368,3 +368,40 @@ fn watch_is_awaited() {
     writes.join().unwrap();
     assert!(last == 20 && changes <= 20, "{changes}");
 }
+
+#[test]
+fn task_waits_until_another_transaction_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    let of = counter(&space, "count");
+    let open: Vec<_> = (0..64).map(|_| space.transaction().begin().unwrap()).collect();
+    let short = Options { timeout: Some(Duration::from_millis(50)), ..Options::default() };
+    let full = block_on(space.run_async_with(short, |tx| Ok(tx.get(of)?.count())));
+    assert_eq!(full, Err(Error::Full(tercel::Bound::Transactions)));
+    let mut run = pin!(increment(&space, of));
+    assert!(run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(open);
+    assert_eq!(block_on(run), Ok(1));
+}
+
+#[test]
+fn outage_is_told_at_a_measured_pace() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").keepalive(Duration::from_millis(100));
+    let server = server.start().unwrap();
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let of = counter(&client, "count");
+    server.stop().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    let read = || block_on(client.run_async(|tx| Ok(tx.get(of)?.count())));
+    while read().is_ok() {
+        assert!(Instant::now() < end, "the server is gone");
+    }
+    let begun = Instant::now();
+    let mut errors = 0;
+    while begun.elapsed() < Duration::from_secs(1) {
+        assert!(matches!(read(), Err(Error::Unavailable(_))));
+        errors += 1;
+    }
+    assert!((1..=11).contains(&errors), "{errors}");
+}
