@@ -249,16 +249,17 @@ pub fn is_none(oref: Oref, layout: &Layout, body: &[u8]) -> Failure {
 
 impl Keys {
     fn of(oref: Oref, layout: &Layout, body: &[u8]) -> Result<Keys, Failure> {
-        match shape(layout, body) {
-            Some([1]) => Ok(Keys::Texts),
-            Some([2]) => Ok(Keys::ByteStrings),
-            Some([3]) => Ok(Keys::Numbers),
-            Some(shape) if let Some(types) = shape_name(shape) => Ok(Keys::Others(types)),
-            _ => Err(Failure::new(format!(
-                "the map {oref} has keys of a type that this version does not know"
-            ))
-            .next("inspect it with the version of the program that made it")),
-        }
+        let keys = match shape(layout, body) {
+            Some([1]) => Some(Keys::Texts),
+            Some([2]) => Some(Keys::ByteStrings),
+            Some([3]) => Some(Keys::Numbers),
+            other => other.and_then(shape_name).map(Keys::Others),
+        };
+        let unknown = || {
+            Failure::new(format!("the map {oref} has keys of a type that this version does not know"))
+                .next("inspect it with the version of the program that made it")
+        };
+        keys.ok_or_else(unknown)
     }
 
     fn name(&self) -> &str {
