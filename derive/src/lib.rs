@@ -330,7 +330,19 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 /// procedure without an attribute is executed at most once, in the loop of the server, which it holds up.
 /// `#[slow]`: it runs on a thread of the server's pool. `#[read]`: it may be executed more than once, and is
 /// sent again where it is not known whether it was. `#[one_way]`: it gives nothing, and its caller does not
-/// wait.
+/// wait. `#[once]`: it runs on a thread of the server's pool, and its caller gives a key under which it has
+/// one effect, so that a call that may have been executed is made again:
+///
+/// ```text
+/// #[once]
+/// fn pay(&self, from: u64, to: u64, cents: u64) -> u64;
+///
+/// fn pay(&self, cx: &Context<'_>, from: u64, to: u64, cents: u64) -> Called<u64> {
+///     Ok(cx.run(|tx| tercel::once(tx, cx.key()?, || move_money(tx, from, to, cents)))?)
+/// }
+///
+/// let left = client.service::<dyn Bank>().with_key("transfer 4711").pay(1, 2, 500)?;
+/// ```
 ///
 /// # Streams
 ///

@@ -71,7 +71,7 @@ impl Of {
     fn attributes(self) -> &'static [&'static str] {
         match self {
             Of::Objects => &["doc", "read"],
-            Of::Service => &["doc", "read", "slow", "one_way"],
+            Of::Service => &["doc", "read", "slow", "one_way", "once"],
         }
     }
 }
@@ -93,6 +93,8 @@ pub struct Method {
     reads: bool,
     is_slow: bool,
     pub is_one_way: bool,
+    /// Called with a key, under which it has one effect.
+    is_once: bool,
     pub args: Vec<Arg>,
     pub streams: Streams,
     /// The type of its result; none for `()`.
@@ -210,7 +212,8 @@ impl Method {
         }
         let has = |name| f.attrs.iter().any(|a| a.path().is_ident(name));
         let reads = has("read");
-        let (is_slow, is_one_way) = (has("slow"), has("one_way"));
+        let is_once = has("once");
+        let (is_slow, is_one_way) = (has("slow") || is_once, has("one_way"));
         let known = of.attributes();
         let other = f.attrs.iter().find(|a| !known.iter().any(|name| a.path().is_ident(name)));
         if let Some(other) = other {
@@ -218,7 +221,7 @@ impl Method {
                 other,
                 of.says(
                     "unknown attribute: a method takes `#[read]`",
-                    "unknown attribute: a procedure takes `#[read]`, `#[slow]` and `#[one_way]`",
+                    "unknown attribute: a procedure takes `#[read]`, `#[slow]`, `#[one_way]` and `#[once]`",
                 ),
             ));
         }
@@ -264,8 +267,15 @@ impl Method {
                 "what is `#[one_way]` gives nothing: its caller does not wait for it",
             ));
         }
+        if is_once && (reads || is_one_way) {
+            return Err(Error::new_spanned(
+                &sig.ident,
+                "what is `#[once]` writes, and is answered: it is neither `#[read]` nor `#[one_way]`",
+            ));
+        }
         if let Some(first) = streams.0.first() {
             let says = match () {
+                () if is_once => "a procedure with streams is sent once: it is not `#[once]`",
                 () if !is_slow => "a procedure with streams waits for its caller: declare it `#[slow]`",
                 () if is_one_way => "a procedure with streams is answered: it is not `#[one_way]`",
                 () if reads => "a procedure with streams is executed at most once: it is not `#[read]`",
@@ -289,7 +299,7 @@ impl Method {
         }
         let docs = f.attrs.iter().filter(|a| a.path().is_ident("doc")).cloned().collect();
         let ident = sig.ident.clone();
-        Ok(Method { ident, docs, reads, is_slow, is_one_way, args, streams, gives, fails })
+        Ok(Method { ident, docs, reads, is_slow, is_one_way, is_once, args, streams, gives, fails })
     }
 
     /// The type of a call's result.
@@ -381,6 +391,7 @@ impl Method {
         let gives = self.one("result", self.gives.as_ref(), private);
         let fails = self.one("error", self.fails.as_ref(), private);
         let mode = match (self.is_one_way, self.is_slow) {
+            _ if self.is_once => quote!(Once),
             (false, false) => quote!(Plain),
             (false, true) => quote!(Slow),
             (true, false) => quote!(OneWay),

@@ -70,6 +70,9 @@ pub struct ServerConfig {
     /// Calls of slow procedures that the host has at once, running and waiting; one more is refused. Half of
     /// them may be one client's.
     pub jobs_max: usize,
+    /// For a server without a space, which offers services and refuses what would write: a number of its
+    /// process, so that its clients, which take such servers for one, tell their tables of calls apart.
+    pub application: Option<u32>,
 }
 
 /// When what no root reaches is collected.
@@ -106,6 +109,7 @@ impl Default for ServerConfig {
             methods: Offers::default(),
             services: Services::default(),
             jobs_max: limits::JOBS_MAX,
+            application: None,
         }
     }
 }

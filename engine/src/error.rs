@@ -441,6 +441,8 @@ impl Error {
             Refusal::Late => Error::Timeout,
             Refusal::Elsewhere => Error::Corrupt("a procedure was refused as a method is".into()),
             Refusal::Unknown => Error::unknown_call(text),
+            // A commit's verdict has no words of its own.
+            Refusal::Misused if text.is_empty() => Error::Invalid("this server keeps no space".into()),
             Refusal::Misused => Error::Invalid(said()),
             Refusal::Failed => Error::Failed(said()),
             Refusal::NotExecuted | Refusal::TooOld => Error::Conflict(None),

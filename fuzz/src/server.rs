@@ -328,6 +328,7 @@ fn call_by_line(
         interface: if u.ratio(1, 8)? { 1 } else { 0 },
         method: u.int_in_range(0..=3)?,
         object,
+        key: &[],
         payload: &payload,
     }
     .encode(&mut body);
@@ -460,6 +461,7 @@ fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Res
                 interface: if u.ratio(1, 8)? { 1 } else { 0 },
                 method: u.int_in_range(0..=3)?,
                 object: if u.ratio(1, 6)? { Some((oref(u)?, Stamp(u.arbitrary()?))) } else { None },
+                key: if u.ratio(1, 6)? { b"order 4711" } else { &[] },
                 payload: &payload,
             }
             .encode(&mut body);
@@ -494,6 +496,7 @@ fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Res
                 interface: if u.ratio(1, 8)? { 1 } else { 0 },
                 method: if u.ratio(1, 8)? { 2 } else { u.int_in_range(0..=1)? },
                 object: Some((target, if u.ratio(1, 6)? { Stamp(u.arbitrary()?) } else { thing.stamp() })),
+                key: &[],
                 payload: &payload,
             }
             .encode(&mut body);

@@ -154,6 +154,8 @@ pub(crate) fn is_this_host(address: SocketAddr) -> bool {
 ///
 /// let group: Addresses = "a:7117,b:7117".try_into()?;
 /// assert_eq!(group.iter().count(), 2);
+/// let paths: Addresses = "unix:/run/a, or b,unix:/run/c".try_into()?;
+/// assert_eq!(paths.iter().map(Address::to_string).collect::<Vec<_>>(), ["unix:/run/a, or b", "unix:/run/c"]);
 /// let one: Addresses = Address::default_tcp().into();
 /// assert_eq!(one.to_string(), "127.0.0.1:7117");
 /// # Ok::<(), tercel::AddressError>(())
@@ -222,9 +224,12 @@ impl FromStr for Addresses {
     type Err = AddressError;
 
     fn from_str(s: &str) -> Result<Addresses, AddressError> {
-        // The path of a Unix socket may have a comma.
-        let all = if s.starts_with("unix:") { vec![s] } else { s.split(',').collect() };
-        Ok(Addresses(all.into_iter().map(str::parse).collect::<Result<_, _>>()?))
+        // The path of a Unix socket may have a comma, so a list of paths is divided where the next begins.
+        let all: Result<_, _> = match s.strip_prefix("unix:") {
+            Some(paths) => paths.split(",unix:").map(|path| format!("unix:{path}").parse()).collect(),
+            None => s.split(',').map(str::parse).collect(),
+        };
+        Ok(Addresses(all?))
     }
 }
 

@@ -18,6 +18,7 @@ use tercel_collections::Map;
 use tercel_derive::Object;
 use tercel_engine::Error;
 use tercel_engine::object::{Field, Obj, ValueReader, encode_value};
+use tercel_engine::rpc::CallKey;
 use tercel_engine::txn::Tx;
 use tercel_lock::unpoison;
 use tercel_wire::record::{Bytes, Ref};
@@ -72,30 +73,43 @@ struct Kept {
 #[derive(Debug, Clone, Copy)]
 pub struct OnceKey<'k> {
     key: &'k [u8],
-    request: &'k [u8],
+    request: [&'k [u8]; 3],
+}
+
+impl<'k> OnceKey<'k> {
+    fn new(key: &'k [u8], request: &'k [u8]) -> OnceKey<'k> {
+        OnceKey { key, request: [request, &[], &[]] }
+    }
+}
+
+/// The key that a caller of a procedure has given, from [`Context::key`](crate::Context::key).
+impl<'k> From<CallKey<'k>> for OnceKey<'k> {
+    fn from(CallKey { key, request }: CallKey<'k>) -> OnceKey<'k> {
+        OnceKey { key, request }
+    }
 }
 
 impl<'k> From<&'k str> for OnceKey<'k> {
     fn from(key: &'k str) -> OnceKey<'k> {
-        OnceKey { key: key.as_bytes(), request: &[] }
+        OnceKey::new(key.as_bytes(), &[])
     }
 }
 
 impl<'k> From<&'k [u8]> for OnceKey<'k> {
     fn from(key: &'k [u8]) -> OnceKey<'k> {
-        OnceKey { key, request: &[] }
+        OnceKey::new(key, &[])
     }
 }
 
 impl<'k> From<(&'k str, &'k str)> for OnceKey<'k> {
     fn from((key, request): (&'k str, &'k str)) -> OnceKey<'k> {
-        OnceKey { key: key.as_bytes(), request: request.as_bytes() }
+        OnceKey::new(key.as_bytes(), request.as_bytes())
     }
 }
 
 impl<'k> From<(&'k [u8], &'k [u8])> for OnceKey<'k> {
     fn from((key, request): (&'k [u8], &'k [u8])) -> OnceKey<'k> {
-        OnceKey { key, request }
+        OnceKey::new(key, request)
     }
 }
 
@@ -205,7 +219,7 @@ pub fn once<'k, R: Field>(
         None => begin(tx)?,
     };
     let keys = tx.get(at)?;
-    let request = digest(&[request]);
+    let request = digest(&request);
     let name = digest(&[&keys.salt().map(u64::to_le_bytes).concat(), key]);
     for day in [keys.today(), keys.yesterday(), keys.before()] {
         if let Some(kept) = day.find(tx, name)? {

@@ -149,7 +149,11 @@ pub fn compact(dir: &Path) -> Result<(u64, u64), DiskError> {
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(DiskError::io("open", dir)(missing));
     }
-    let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: LogConfig::default().segment_bytes };
+    let new = NewSpace {
+        id: None,
+        page_bytes: PAGE_BYTES as u32,
+        segment_bytes: LogConfig::default().segment_bytes,
+    };
     let dir = DataDir::open(dir, &new)?;
     RedbPages::compact(&dir.pages_file(), dir.space().page_bytes)
 }

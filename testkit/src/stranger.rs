@@ -40,7 +40,7 @@ impl BoundService {
     /// A call of a procedure in a slot.
     pub fn request<'a>(&self, method: &str, (slot, seq): (u16, u64), payload: &'a [u8]) -> Request<'a> {
         let (method, interface) = (self.method(method), self.bound.interface.expect("it is bound"));
-        Request { slot: Some(slot), seq, again: false, interface, method, object: None, payload }
+        Request { slot: Some(slot), seq, again: false, interface, method, object: None, key: &[], payload }
     }
 }
 

@@ -55,6 +55,9 @@ pub enum Mode {
     OneWay,
     /// On a thread of its own, and never answered.
     SlowOneWay,
+    /// On a thread of its own, answered, and called with a key under which it has one effect: a caller that
+    /// does not know what became of it calls again.
+    Once,
 }
 
 impl Mode {
@@ -65,16 +68,24 @@ impl Mode {
 
     /// Says whether the method runs on a thread of its own.
     pub fn is_slow(self) -> bool {
-        matches!(self, Mode::Slow | Mode::SlowOneWay)
+        matches!(self, Mode::Slow | Mode::SlowOneWay | Mode::Once)
     }
 
-    fn of(is_one_way: bool, is_slow: bool) -> Mode {
-        match (is_one_way, is_slow) {
-            (false, false) => Mode::Plain,
-            (false, true) => Mode::Slow,
-            (true, false) => Mode::OneWay,
-            (true, true) => Mode::SlowOneWay,
+    /// The bits of the mode of a method.
+    fn bits(self) -> u8 {
+        match self {
+            Mode::Plain => 0,
+            Mode::Slow => SLOW,
+            Mode::OneWay => ONE_WAY,
+            Mode::SlowOneWay => SLOW | ONE_WAY,
+            Mode::Once => SLOW | ONCE,
         }
+    }
+
+    /// The mode that the bits of a method say; none for bits of no mode.
+    fn of(bits: u8) -> Option<Mode> {
+        let modes = [Mode::Plain, Mode::Slow, Mode::OneWay, Mode::SlowOneWay, Mode::Once];
+        modes.into_iter().find(|mode| mode.bits() == bits & (SLOW | ONE_WAY | ONCE))
     }
 }
 
@@ -161,9 +172,7 @@ impl Interface {
         for m in &self.methods {
             out.put_bytes(m.name.as_bytes());
             let bit = |is: bool, bit: u8| if is { bit } else { 0 };
-            let (one_way, slow) = (m.mode.is_one_way(), m.mode.is_slow());
-            let streams = bit(m.has_streams(), STREAMS);
-            out.put_u8(bit(m.reads, READS) | bit(one_way, ONE_WAY) | bit(slow, SLOW) | streams);
+            out.put_u8(bit(m.reads, READS) | m.mode.bits() | bit(m.has_streams(), STREAMS));
             let layouts = [&m.takes, &m.gives, &m.fails, &m.input, &m.output];
             for layout in &layouts[..if m.has_streams() { 5 } else { 3 }] {
                 let mut bytes = Vec::new();
@@ -180,7 +189,7 @@ impl Interface {
         if class.len() > NAME_BYTES_MAX {
             return Err(DecodeError::BadField("class"));
         }
-        let of_service = if class.is_empty() { ONE_WAY | SLOW | STREAMS } else { 0 };
+        let of_service = if class.is_empty() { ONE_WAY | SLOW | STREAMS | ONCE } else { 0 };
         let count = r.count(17, "methods")?;
         if count > METHODS_MAX {
             return Err(DecodeError::TooMany("methods"));
@@ -191,7 +200,10 @@ impl Interface {
             if bits & !(READS | of_service) != 0 {
                 return Err(DecodeError::BadField("reads"));
             }
-            let (reads, mode) = (bits & READS != 0, Mode::of(bits & ONE_WAY != 0, bits & SLOW != 0));
+            let (reads, mode) = (bits & READS != 0, Mode::of(bits).ok_or(DecodeError::BadField("mode"))?);
+            if mode == Mode::Once && reads {
+                return Err(DecodeError::BadField("mode"));
+            }
             let mut layout = || Layout::decode(r.bytes("layout")?);
             let (takes, gives, fails) = (layout()?, layout()?, layout()?);
             let has_streams = bits & STREAMS != 0;
@@ -231,6 +243,9 @@ impl Interface {
                 () if own.mode.is_one_way() != m.mode.is_one_way() => {
                     return Err(differs("is of another kind, `#[one_way]` or not,"));
                 }
+                () if (own.mode == Mode::Once) != (m.mode == Mode::Once) => {
+                    return Err(differs("is of another kind, `#[once]` or not,"));
+                }
                 () if own.takes != m.takes => return Err(differs("takes other arguments")),
                 () if own.gives != m.gives => return Err(differs("gives another result")),
                 () if own.fails != m.fails => return Err(differs("fails with another error")),
@@ -244,11 +259,12 @@ impl Interface {
 }
 
 /// Bits of a method: it only reads; it is never answered; it runs on a thread of its own; it has streams, and
-/// their layouts follow.
+/// their layouts follow; it is called with a key.
 const READS: u8 = 1;
 const ONE_WAY: u8 = 2;
 const SLOW: u8 = 4;
 const STREAMS: u8 = 8;
+const ONCE: u8 = 16;
 
 /// The items of a stream that a method does not have.
 pub const NO_ITEMS: Schema = Schema { name: "none", fields: &[] };
@@ -308,6 +324,28 @@ mod tests {
         assert_eq!(Interface::decode(&mut Reader::new(&bytes)), Ok(whole));
         for end in 0..bytes.len() {
             assert!(Interface::decode(&mut Reader::new(&bytes[..end])).is_err(), "{end} bytes");
+        }
+    }
+
+    #[test]
+    fn once_is_a_mode_of_its_own() {
+        const PAY: &[MethodSchema] = &[MethodSchema { mode: Mode::Once, ..method("pay", TAKES) }];
+        let once = Interface::of_service(&InterfaceSchema { name: "Bank", methods: PAY });
+        let mut bytes = Vec::new();
+        once.encode(&mut bytes);
+        assert_eq!(Interface::decode(&mut Reader::new(&bytes)), Ok(once.clone()));
+        let mut slow = once.clone();
+        slow.methods[0].mode = Mode::Slow;
+        assert!(once.numbers_for(&slow).unwrap_err().contains("`#[once]` or not"));
+        // No method is once and only reads, or is once and runs in the loop.
+        let at = bytes.iter().position(|byte| *byte == SLOW | ONCE).expect("its bits");
+        for bits in [SLOW | ONCE | READS, ONCE, ONCE | ONE_WAY, SLOW | ONCE | ONE_WAY] {
+            bytes[at] = bits;
+            assert_eq!(
+                Interface::decode(&mut Reader::new(&bytes)),
+                Err(DecodeError::BadField("mode")),
+                "{bits}"
+            );
         }
     }
 

@@ -210,7 +210,8 @@ impl Client {
         };
         let (interface, method) = (binding.number, binding.methods[call.method]);
         let mut head = Vec::with_capacity(32);
-        Request { slot, seq, again, interface, method, object: call.object, payload: &[] }.encode(&mut head);
+        let Requested { object, key, .. } = *call;
+        Request { slot, seq, again, interface, method, object, key, payload: &[] }.encode(&mut head);
         let left_us = call.until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
         match call.rest {
             None => self.say_parts(Kind::Request, [&head, call.payload], left_us),

@@ -28,8 +28,9 @@ impl Leader {
         if !is_twice && self.answer_past(asked, op, Some(digest), work) {
             return;
         }
-        if work.disk_full {
-            return self.not_executed(asked, op, Refusal::Full(Limit::Disk), work);
+        if let Some((why, _)) = work.refuses_writes() {
+            let why = if why == Refusal::FULL { Refusal::Full(Limit::Disk) } else { why };
+            return self.not_executed(asked, op, why, work);
         }
         if body.len() > work.config.mob_bytes {
             return self.not_executed(asked, op, Refusal::Full(Limit::Transaction), work);

@@ -85,8 +85,8 @@ fn next_class(layout: &Layout, work: &Work) -> Result<ClassId, (Refusal, String)
             "the space's classes would not fit into one message any more: define fewer, or with less text";
         return Err((Refusal::Schema, text.into()));
     }
-    if work.disk_full {
-        return Err((Refusal::FULL, "the server's disk: make room there".into()));
+    if let Some((why, text)) = work.refuses_writes() {
+        return Err((why, text.into()));
     }
     Ok(id)
 }

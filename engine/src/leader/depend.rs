@@ -48,7 +48,10 @@ impl Leader {
         if !work.replica.dependencies.has_room_for(on) {
             return Err((Refusal::FULL, "the space rests on 64 others, as many as it can: its operator can have it forget one that is gone (`tercel forget`)".into()));
         }
-        if work.disk_full || work.log_is_full() {
+        if let Some((why, text)) = work.refuses_writes() {
+            return Err((why, text.into()));
+        }
+        if work.log_is_full() {
             return Err((Refusal::FULL, "the server's disk: make room there".into()));
         }
         let stamp = self.order(&Entry::Depend(on.clone()), None, work);

@@ -43,8 +43,8 @@ impl Leader {
             // It has not received its last grant.
             return work.replies.push(Reply::Granted(asked, last));
         }
-        if work.disk_full {
-            return work.refuse(asked, Refusal::FULL, "the server's disk: make room there");
+        if let Some((why, text)) = work.refuses_writes() {
+            return work.refuse(asked, why, text);
         }
         self.take_back(client, lease.done, work);
         match self.pages_for(client, lease.pages, work) {

@@ -117,6 +117,8 @@ pub(crate) enum Reply {
     Consult(Consult),
 }
 
+const NO_SPACE: &str = "this server is an application's and keeps no space: connect to the server of one, and call the services here";
+
 impl Work {
     pub(crate) fn new(
         now: Now,
@@ -128,6 +130,15 @@ impl Work {
     ) -> Work {
         let (said, replies, stats) = Default::default();
         Work { now, space, config, replica, pages, sequencer, said, replies, stats, disk_full: false }
+    }
+
+    /// The reason for which nothing can be written now, with words for who asks; none if something can.
+    pub(crate) fn refuses_writes(&self) -> Option<(Refusal, &'static str)> {
+        match self.config.application {
+            Some(_) => Some((Refusal::Misused, NO_SPACE)),
+            None if self.disk_full => Some((Refusal::FULL, "the server's disk: make room there")),
+            None => None,
+        }
     }
 
     /// Tells the sequencer something.

@@ -25,6 +25,8 @@ pub(super) struct Calling<'a> {
     method: usize,
     /// None for a procedure of a service.
     object: Option<Ref<Any>>,
+    /// The key of a procedure that is `#[once]`.
+    key: Option<Arc<[u8]>>,
     payload: Vec<u8>,
     rest: Option<Rest<'a>>,
     /// Its request may leave later, with others.
@@ -54,7 +56,10 @@ impl<'a> Calling<'a> {
     ) -> Result<Calling<'a>, Error> {
         match payload.len() + rest.map_or(0, |rest| rest.bytes) {
             bytes if bytes > limits::CALL_MAX => Err(Error::Full(Bound::Call { bytes })),
-            _ => Ok(Calling { port, until, through, method, object, payload, rest, is_patient: false }),
+            _ => {
+                let key = None;
+                Ok(Calling { port, until, through, method, object, key, payload, rest, is_patient: false })
+            }
         }
     }
 
@@ -85,7 +90,13 @@ impl<'a> Calling<'a> {
     pub fn requested(&self) -> Requested<'_> {
         let Calling { through, method, until, ref payload, rest, .. } = *self;
         let object = self.object.map(|object| (object.oref(), object.stamp()));
-        Requested { through, method, object, until, payload, rest }
+        let key = self.key.as_deref().unwrap_or_default();
+        Requested { through, method, object, until, key, payload, rest }
+    }
+
+    /// The same call with a key, or without.
+    pub fn with_key(self, key: Option<Arc<[u8]>>) -> Calling<'a> {
+        Calling { key, ..self }
     }
 
     /// Calls, and gives what that came to.
@@ -108,7 +119,7 @@ impl<'a> Calling<'a> {
     }
 
     /// Calls until it is known what that came to. What was not executed is called anew, under another name;
-    /// and so is what only reads, if it is not known whether it was.
+    /// and so is what only reads or has a key, if it is not known whether it was.
     pub fn answer(&self, mut under_way: Option<UnderWay>) -> Result<Answer, Error> {
         let mut attempt = 0;
         loop {
@@ -124,7 +135,7 @@ impl<'a> Calling<'a> {
             let is_worth_it = match why {
                 Some(Refusal::Conflict(_) | Refusal::TooOld | Refusal::NotExecuted) => true,
                 Some(Refusal::Full(Limit::Buffer)) => true,
-                Some(Refusal::Unknown) => self.reads(),
+                Some(Refusal::Unknown) => self.reads() || self.key.is_some(),
                 _ => false,
             };
             attempt += 1;

@@ -15,6 +15,15 @@ use crate::object::Object;
 use crate::time::Now;
 use crate::txn::{Options, Port, Tx, run_seen};
 
+/// The key of a call, and the request that the key stands for.
+#[derive(Debug, Clone, Copy)]
+pub struct CallKey<'a> {
+    /// The key: 1 to 128 bytes.
+    pub key: &'a [u8],
+    /// The request: the names of service and procedure, and the bytes of the arguments.
+    pub request: [&'a [u8]; 3],
+}
+
 /// The call that a procedure of a service runs for: its caller, how much time is left, whether the caller has
 /// given up; and the space that the server has.
 pub struct Context<'a> {
@@ -24,6 +33,8 @@ pub struct Context<'a> {
     is_cancelled: Option<&'a AtomicBool>,
     port: Option<&'a dyn Port>,
     items: Option<&'a Arc<dyn ItemPort>>,
+    /// The key and the request of a call of a procedure that is `#[once]`.
+    request: Option<CallKey<'a>>,
     /// Set once the space was used.
     touched: Cell<bool>,
     /// The state that its last transaction read or made.
@@ -40,6 +51,7 @@ impl<'a> Context<'a> {
             is_cancelled: None,
             port: None,
             items: None,
+            request: None,
             touched: Cell::new(false),
             seen: Cell::new(None),
         }
@@ -55,6 +67,22 @@ impl<'a> Context<'a> {
         items: Option<&'a Arc<dyn ItemPort>>,
     ) -> Context<'a> {
         Context { is_cancelled: Some(is_cancelled), port, items, ..Context::inline(client, now, until) }
+    }
+
+    /// The same, of a call with a key. For hosts.
+    pub(super) fn with_key(self, request: Option<CallKey<'a>>) -> Context<'a> {
+        Context { request, ..self }
+    }
+
+    /// The key that the caller has given, and the request that it stands for. The procedure gives it to
+    /// `tercel::once`, in the transaction in which it does its work: then the request has one effect and one
+    /// result, however often and at whatever server it is called.
+    ///
+    /// # Errors
+    /// `Invalid` if the procedure is not declared `#[once]`.
+    pub fn key(&self) -> Result<CallKey<'a>, Error> {
+        let none = || Error::Invalid("the call has no key: declare the procedure `#[once]`".into());
+        self.request.ok_or_else(none)
     }
 
     /// The client that calls.

@@ -69,7 +69,7 @@ pub mod streams;
 mod tests;
 
 pub use calling::Reads;
-pub use context::Context;
+pub use context::{CallKey, Context};
 pub use described::{Described, Reply};
 pub use failure::{Called, Failure};
 pub use given::{Given, finish, finish_in, never, no_method, put_bytes, put_lending};

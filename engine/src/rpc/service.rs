@@ -2,11 +2,12 @@
 
 use std::any::Any;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::id::Stamp;
-use tercel_wire::interface::Interface;
-use tercel_wire::message::ResponseEnd;
+use tercel_wire::interface::{Interface, MethodSchema, Mode};
+use tercel_wire::message::{CALL_KEY_BYTES_MAX, ResponseEnd};
 use tercel_wire::record::Encoder;
 
 use super::calling::{Calling, FORGOTTEN, Reads, Shorter, read_answer};
@@ -32,16 +33,21 @@ use crate::txn::{ExpressAsked, Expressed, Port, Through};
 /// | [`Error::Unknown`] | may have been executed, once at most |
 /// | any other error | was not begun, and never will be |
 ///
+/// A procedure that is declared `#[once]` is called [with a key](ServiceHandle::with_key), and has one effect
+/// under it however often it is called. A call that may have been executed is called again, so that it ends as
+/// [`Error::Unknown`] only where the time for that is over.
+///
 /// A call of a procedure with streams gives a [`Streaming`], and ends with [`Streaming::finish`].
 pub struct ServiceHandle<'c, S: ?Sized> {
     port: Result<&'c (dyn Port + Sync), Error>,
     timeout: Option<Duration>,
+    key: Option<Arc<[u8]>>,
     of: PhantomData<fn(&S)>,
 }
 
 impl<S: ?Sized> Clone for ServiceHandle<'_, S> {
     fn clone(&self) -> Self {
-        ServiceHandle { port: self.port.clone(), ..*self }
+        ServiceHandle { port: self.port.clone(), key: self.key.clone(), ..*self }
     }
 }
 
@@ -51,13 +57,22 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         port: Result<&'c (dyn Port + Sync), Error>,
         timeout: Option<Duration>,
     ) -> ServiceHandle<'c, S> {
-        ServiceHandle { port, timeout, of: PhantomData }
+        ServiceHandle { port, timeout, key: None, of: PhantomData }
     }
 
     /// The same, whose callers wait at most so long. The server begins no call whose time is over, counted
     /// there from when it takes the call up.
     pub fn within(self, timeout: Duration) -> ServiceHandle<'c, S> {
         ServiceHandle { timeout: Some(timeout), ..self }
+    }
+
+    /// The same, for one request that is to have one effect: its procedure is declared `#[once]`. The key has 1
+    /// to 128 bytes that no other request has, such as a UUID or the number of an order. Whoever is in doubt
+    /// calls the same again with the same key, at any server, from any process.
+    ///
+    /// The call is refused with `Invalid` if the key has no bytes or too many, and if the procedure takes none.
+    pub fn with_key(self, key: impl AsRef<[u8]>) -> ServiceHandle<'c, S> {
+        ServiceHandle { key: Some(key.as_ref().into()), ..self }
     }
 
     /// The same, for a procedure that calls on behalf of its own caller: no call waits longer than that does.
@@ -105,6 +120,9 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         read: &impl Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>,
         waits: bool,
     ) -> Result<(Expressed, Option<Called<R, E>>), Error> {
+        if self.key.is_some() {
+            return Ok((Expressed::No, None));
+        }
         let takes = &S::SCHEMA.methods[method].takes;
         let takes_nothing = takes.is_empty();
         let timeout = self.timeout;
@@ -183,8 +201,9 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         waited: Duration,
         put: &'a dyn Fn(&mut Encoder<'_>),
     ) -> Result<Calling<'a>, Error> {
-        let takes = &S::SCHEMA.methods[method].takes;
-        Calling::encoded(self.until(waited)?, (Through::Own(S::SCHEMA, ""), method), None, (takes, put))
+        let (takes, key) = (&S::SCHEMA.methods[method].takes, self.key_for(method)?);
+        let of = (Through::Own(S::SCHEMA, ""), method);
+        Ok(Calling::encoded(self.until(waited)?, of, None, (takes, put))?.with_key(key))
     }
 
     /// A call that is begun now, and waited for later.
@@ -193,8 +212,28 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         method: usize,
         put: &dyn Fn(&mut Encoder<'_>),
     ) -> Result<Calling<'c>, Error> {
-        let takes = &S::SCHEMA.methods[method].takes;
-        Calling::gathered(self.until(Duration::ZERO)?, (Through::Own(S::SCHEMA, ""), method), (takes, put))
+        let (takes, key) = (&S::SCHEMA.methods[method].takes, self.key_for(method)?);
+        let of = (Through::Own(S::SCHEMA, ""), method);
+        Ok(Calling::gathered(self.until(Duration::ZERO)?, of, (takes, put))?.with_key(key))
+    }
+
+    /// The key for a call of a procedure, which has one if it is `#[once]`, and none otherwise.
+    fn key_for(&self, method: usize) -> Result<Option<Arc<[u8]>>, Error> {
+        let MethodSchema { name, mode, .. } = &S::SCHEMA.methods[method];
+        match (&self.key, *mode == Mode::Once) {
+            (Some(key), true) if (1..=CALL_KEY_BYTES_MAX).contains(&key.len()) => Ok(Some(key.clone())),
+            (Some(key), true) => Err(Error::Invalid(format!(
+                "a key has 1 to {CALL_KEY_BYTES_MAX} bytes, and this one {}",
+                key.len()
+            ))),
+            (Some(_), false) => Err(Error::Invalid(format!(
+                "`{name}` takes no key: declare the procedure `#[once]`, or call it without one"
+            ))),
+            (None, true) => Err(Error::Invalid(format!(
+                "`{name}` is called with a key, under which it has one effect: `with_key(..)` before the call"
+            ))),
+            (None, false) => Ok(None),
+        }
     }
 
     /// The port, and the moment until which a caller waits that has waited so long already.

@@ -12,7 +12,7 @@ use tercel_wire::message::{Refusal, Request, Response, ResponseEnd};
 use tercel_wire::payload::{InPlace, Payload};
 
 use super::streams::Directions;
-use super::{Context, Ended, Given, ItemPort, ReplyBody};
+use super::{CallKey, Context, Ended, Given, ItemPort, ReplyBody};
 use crate::error::Error;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
@@ -240,6 +240,7 @@ pub struct Job {
     pub id: JobId,
     services: Services,
     method: (u16, u16),
+    key: Vec<u8>,
     payload: Vec<u8>,
     /// When its caller waits no longer, by the server's clock.
     until: Option<Now>,
@@ -269,8 +270,10 @@ pub struct JobDone {
 
 impl Job {
     /// A call that [`serve`](super::serve()) took for a slow one. For hosts.
-    pub fn new(id: JobId, services: Services, method: (u16, u16), payload: &[u8], until: Option<Now>) -> Job {
-        Job { id, services, method, payload: payload.to_vec(), until, is_cancelled: Arc::default() }
+    pub fn new(id: JobId, services: Services, request: &Request<'_>, until: Option<Now>) -> Job {
+        let method = (request.interface, request.method);
+        let (key, payload) = (request.key.to_vec(), request.payload.to_vec());
+        Job { id, services, method, key, payload, until, is_cancelled: Arc::default() }
     }
 
     /// The flag that notifies the call, and the thread that runs it, that its caller has given up.
@@ -293,6 +296,14 @@ impl Job {
         self.payload.len()
     }
 
+    /// The key that its caller has given, with the request; none if it has given none.
+    fn key(&self) -> Option<CallKey<'_>> {
+        let (interface, _) = self.services.0.get(usize::from(self.method.0))?;
+        let method = interface.methods.get(usize::from(self.method.1))?;
+        let request = [interface.name.as_bytes(), method.name.as_bytes(), &self.payload];
+        (!self.key.is_empty()).then_some(CallKey { key: &self.key, request })
+    }
+
     /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to
     /// the server's transactions, by the clock of the server; `items` to the streams of the call, if it has
     /// any.
@@ -305,6 +316,7 @@ impl Job {
             put(id, ResponseEnd::Refused(Refusal::Late, ""), &mut body);
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
+            let cx = cx.with_key(self.key());
             let is_begun = match self.services.procedure(self.method.0, self.method.1) {
                 Some(procedure) => {
                     procedure.run(id, Taking::Payload(&self.payload), &cx, &mut ReplyBody::new(&mut body))

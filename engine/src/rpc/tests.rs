@@ -369,6 +369,7 @@ fn a_repeated_call_whose_reply_is_not_kept_is_forgotten_and_not_run_again() {
                 interface: 0,
                 method: 0,
                 object: None,
+                key: &[],
                 payload: &[],
             };
             let (cx, mut body) = (Context::inline(ClientId(1), Now(0), None), Vec::new());

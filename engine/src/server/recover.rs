@@ -262,8 +262,9 @@ impl Recovery {
     ) -> Result<Server, RecoveryError> {
         let space = self.space;
         let Recovered { config, replica, pages, horizon, suffix } = self.recovered()?;
+        let tables_from = config.application.unwrap_or(0);
         let cx = Cx::new(joined, Work::new(now, space, config, replica, pages, sequencer));
-        let (sessions, suffix) = (Sessions::new(now, horizon), Suffix::new(suffix, end));
+        let (sessions, suffix) = (Sessions::new(now, horizon, tables_from), Suffix::new(suffix, end));
         let mut server = Server { sessions, cx, begins: None, membership: None, suffix };
         server.with_effects(out, |server| {
             server.sequence(Input::Ready(true));

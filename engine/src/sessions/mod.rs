@@ -162,7 +162,8 @@ impl Cx {
     /// Has the leader do something that it does not answer. `None` if this node does not lead, or not yet.
     fn lead<R>(&mut self, f: impl FnOnce(&mut Leader, &mut Work) -> R) -> Option<R> {
         let leader = self.leader.as_mut()?;
-        self.work.disk_full = self.condition.refuses_commits(self.work.now);
+        let has_no_space = self.work.config.application.is_some();
+        self.work.disk_full = has_no_space || self.condition.refuses_commits(self.work.now);
         Some(f(leader, &mut self.work))
     }
 
@@ -207,7 +208,7 @@ impl Cx {
 
 impl Sessions {
     /// Begins without connections; `horizon` has the changes that recovery found.
-    pub(crate) fn new(now: Now, horizon: Horizon) -> Sessions {
+    pub(crate) fn new(now: Now, horizon: Horizon, tables_from: u32) -> Sessions {
         Sessions {
             all: Map::default(),
             listening: Set::default(),
@@ -222,7 +223,7 @@ impl Sessions {
             echoing: Echoing::default(),
             inside: Inside::default(),
             calls: Calls::default(),
-            serving: Serving::default(),
+            serving: Serving::new(tables_from),
             upstreams: Upstreams::default(),
             ticks: Ticks { listening: now, all: now },
         }
@@ -232,7 +233,7 @@ impl Sessions {
     pub(crate) fn next(&mut self, now: Now, horizon: Horizon, out: &mut Effects) -> Sessions {
         self.end_all(out);
         let (backups, upstreams) = (self.backups.next(out), self.upstreams.next());
-        Sessions { backups, upstreams, ..Sessions::new(now, horizon) }
+        Sessions { backups, upstreams, ..Sessions::new(now, horizon, 0) }
     }
 
     pub(crate) fn connected(&mut self, conn: Conn, cx: &mut Cx) {

@@ -69,11 +69,16 @@ impl OfClient {
 }
 
 impl Serving {
+    /// Without calls. Its tables are counted from this number on.
+    pub(super) fn new(last: u32) -> Serving {
+        Serving { last, ..Serving::default() }
+    }
+
     /// The number of the table of a client, which is made if there is none.
     pub(super) fn table(&mut self, client: ClientId) -> u32 {
         let last = &mut self.last;
         let of = self.clients.get_or_insert_with(client, || {
-            *last += 1;
+            *last = last.wrapping_add(1);
             OfClient { table: *last, ..OfClient::default() }
         });
         of.table
@@ -345,8 +350,7 @@ impl Sessions {
         }
         of.jobs += 1;
         (serving.jobs, serving.job_bytes) = (serving.jobs + 1, bytes);
-        let method = (request.interface, request.method);
-        Some(Job::new(id, cx.work.config.services.clone(), method, request.payload, until))
+        Some(Job::new(id, cx.work.config.services.clone(), request, until))
     }
 
     /// A call that the host was to run has come to its end.

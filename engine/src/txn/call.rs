@@ -99,6 +99,8 @@ pub struct Requested<'a> {
     pub object: Option<(Oref, Stamp)>,
     /// The moment until which its caller waits.
     pub until: Option<Now>,
+    /// The key of a procedure that is `#[once]`; empty for any other.
+    pub key: &'a [u8],
     /// The arguments, as it takes them.
     pub payload: &'a [u8],
     /// The large parts that follow the payload, if any.

@@ -101,7 +101,7 @@ impl Calling {
     ) -> Said {
         let read_at = self.h.server.visible();
         let (slot, object) = (Some(slot), Some((target, read_at)));
-        let call = Request { slot, seq, again: false, interface: 0, method, object, payload: &[] };
+        let call = Request { slot, seq, again: false, interface: 0, method, object, key: &[], payload: &[] };
         let mut body = Vec::new();
         call.encode(&mut body);
         let view = self.h.view();

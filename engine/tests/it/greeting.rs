@@ -92,6 +92,7 @@ fn one_host_is_not_granted_by_a_request() {
             interface: 0,
             method: 0,
             object: None,
+            key: &[],
             payload: &[],
         };
         let answer = ask(Kind::Request, &|out| request.encode(out)).expect("an answer");

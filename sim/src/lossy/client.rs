@@ -212,7 +212,8 @@ impl ClientHost {
         let method = bound.methods[caller.errand.procedure as usize];
         let (interface, payload) = (bound.interface.unwrap_or(0), caller.errand.payload(call));
         let mut body = Vec::new();
-        Request { slot, seq, again, interface, method, object: None, payload: &payload }.encode(&mut body);
+        Request { slot, seq, again, interface, method, object: None, key: &[], payload: &payload }
+            .encode(&mut body);
         let left = caller.until.map(|until| until.saturating_sub(links.time));
         let pipe = match &caller.phase {
             Phase::Streams(_, streaming) => Some(streaming.pipe),

@@ -185,8 +185,7 @@ impl ServerHost {
             return self.refuse(way, table, id, Refusal::FULL, links);
         }
         let name = JobId { client: way.client, table, call };
-        let method = (request.interface, request.method);
-        let job = Job::new(name, self.services.clone(), method, request.payload, until);
+        let job = Job::new(name, self.services.clone(), request, until);
         of.served.runs(id, job.flag());
         self.last_job += 1;
         let number = self.last_job;

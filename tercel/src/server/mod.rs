@@ -3,6 +3,7 @@
 //! One thread runs the loop ([`run`]): events in, decisions, effects out. The log syncs on its own thread,
 //! pages are read and installed on two more, so that neither a sync nor a read holds the loop up.
 
+mod application;
 mod backlog;
 mod builder;
 mod datagrams;
@@ -82,6 +83,9 @@ pub use warnings::Warnings;
 pub struct ServerConfig {
     /// The data directory.
     pub dir: PathBuf,
+    /// The name of the application whose services are offered, of a server that keeps no space; none by
+    /// default. Such a server has no directory: see [`Server::application`].
+    pub application: Option<String>,
     /// Set if the server makes a space in the directory when there is none; true by default. A program that
     /// only reads sets `false`, so that a mistyped path is an error and not an empty space.
     pub create: bool,
@@ -151,6 +155,7 @@ impl ServerConfig {
         let machine = Machine::default();
         ServerConfig {
             dir: dir.into(),
+            application: None,
             create: true,
             listen: Vec::new(),
             allow_plain_remote: false,
@@ -414,6 +419,8 @@ pub struct Server {
     recovered: Recovered,
     inside: Inside,
     warnings: Warnings,
+    /// The directory of a server without a space.
+    scratch: Option<application::Scratch>,
 }
 
 /// The messages of other threads to the loop.
@@ -506,6 +513,20 @@ impl Server {
     /// Chooses what a server of a data directory does, before it starts.
     pub fn builder(dir: impl Into<PathBuf>) -> ServerBuilder {
         ServerBuilder::new(dir.into())
+    }
+
+    /// Chooses what a server without a space does: it offers services, whose procedures hold clients of spaces
+    /// elsewhere, and refuses transactions of its own. Any number of such servers, on as many machines, stand
+    /// in for each other: a client that lists their addresses goes to the next when the one that it has ends.
+    /// A call with a key, of a procedure that is `#[once]`, is made again there and has one effect; any other
+    /// call that was under way is `Unknown`.
+    ///
+    /// The name tells applications apart: a client of one is refused by servers of another. Nothing is kept
+    /// on disk.
+    pub fn application(name: impl Into<String>) -> ServerBuilder {
+        let mut builder = ServerBuilder::new(PathBuf::new());
+        builder.config.application = Some(name.into());
+        builder
     }
 
     /// The addresses at which the server listens, in the order of the configuration and with the ports that

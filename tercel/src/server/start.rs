@@ -18,6 +18,7 @@ use tercel_wire::id::{SpaceId, Stamp, ViewId, Written};
 use tercel_wire::log::Record;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
+use super::application::{self, Scratch};
 use super::datagrams::Datagrams;
 use super::door::Door;
 use super::group::Group;
@@ -109,8 +110,13 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     if !config.create && DataDir::is_absent(&config.dir) {
         return Err(ServerError::NoSpace(config.dir.clone()));
     }
-    let log_config = LogConfig { bytes_max: config.log_bytes_max, ..LogConfig::default() };
-    let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
+    let mut log_config = LogConfig { bytes_max: config.log_bytes_max, ..LogConfig::default() };
+    if config.application.is_some() {
+        log_config.segment_bytes = application::SEGMENT_BYTES;
+    }
+    let application = config.application.as_deref();
+    let id = application.map(application::space);
+    let new = NewSpace { id, page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
     let dir = DataDir::open(&config.dir, &new)?;
     if dir.is_member() && config.listen.is_empty() {
         return Err(ServerError::Member(config.dir.clone()));
@@ -145,6 +151,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         methods: config.methods.iter().fold(Offers::default(), |offers, methods| offers.with(*methods)),
         services: config.services.iter().fold(Services::default(), |all, service| all.with(service.clone())),
         jobs_max: limits::JOBS_MAX + config.workers,
+        application: application.map(|_| application::tables_from(&config.dir)).transpose()?,
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
@@ -170,7 +177,9 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
             })?;
             whole(&log, &opened, &recovery, checkpoint.as_ref())?;
             let end = log.tail().last.position;
-            let mut machine = recovery.finish(Now(0), begun_with as u32, end, &mut out)?;
+            // Clients take all servers of an application for one, whose view is always the same.
+            let incarnation = application.map_or(begun_with as u32, |_| application::INCARNATION);
+            let mut machine = recovery.finish(Now(0), incarnation, end, &mut out)?;
             append(&mut log, &mut out)?;
             log.sync()?;
             // If there was much to replay, this already begins to install it.
@@ -314,8 +323,12 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     }
 }
 
-pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
+pub(super) fn start(mut config: ServerConfig) -> Result<Server, ServerError> {
     check(&config)?;
+    let scratch = config.application.as_ref().map(|_| Scratch::new()).transpose()?;
+    if let Some(scratch) = &scratch {
+        config.dir = scratch.path().into();
+    }
     // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves no
     // files. An existing space is recovered first: a client that can connect finds it ready.
     let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
@@ -324,7 +337,9 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
         Some(early) => early,
         None => listen(&config.listen)?,
     };
-    launch(opened, listening, config.spin)
+    let mut server = launch(opened, listening, config.spin)?;
+    server.scratch = scratch;
+    Ok(server)
 }
 
 /// Runs what was opened on a thread of its own.
@@ -362,6 +377,7 @@ pub(super) fn launch(
         space,
         recovered,
         warnings,
+        scratch: None,
     })
 }
 

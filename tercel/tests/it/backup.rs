@@ -565,7 +565,7 @@ fn a_backup_and_a_restore_that_are_killed_are_known_as_unfinished_and_begun_agai
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path(), "space");
     let bank = fill(&connect(dir.path()));
-    let new = NewSpace { page_bytes: 8064, segment_bytes: 1 << 20 };
+    let new = NewSpace { id: None, page_bytes: 8064, segment_bytes: 1 << 20 };
     let (copy, restored) = (dir.path().join("copy"), dir.path().join("restored"));
     let killed = Played::start("backup", dir.path()).0.wait().unwrap();
     assert!(!killed.success());

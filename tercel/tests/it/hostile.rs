@@ -166,7 +166,16 @@ fn response(stranger: &mut Stranger<Memory>) -> (u16, u64, Result<u64, Option<Re
 }
 
 fn count(slot: u16, seq: u64) -> Request<'static> {
-    Request { slot: Some(slot), seq, again: false, interface: 0, method: 0, object: None, payload: &[] }
+    Request {
+        slot: Some(slot),
+        seq,
+        again: false,
+        interface: 0,
+        method: 0,
+        object: None,
+        key: &[],
+        payload: &[],
+    }
 }
 
 struct Place {
@@ -211,7 +220,7 @@ fn stranger_that_repeats_its_calls_has_each_executed_once() {
         (1, purse.oref(), 0, &[], Ok(9)),
     ] {
         let object = Some((oref, Stamp::MAX));
-        let call = Request { slot: None, seq, again: false, interface, method: 0, object, payload };
+        let call = Request { slot: None, seq, again: false, interface, method: 0, object, key: &[], payload };
         stranger.stream.line(&call).unwrap();
         assert_eq!(response(&mut stranger), (OBJECT_SLOT, seq, said), "call {seq}");
     }

@@ -301,8 +301,10 @@ fn of_a_server_at_work_what_the_log_holds_is_not_called_lost_and_what_it_does_no
 #[test]
 fn what_an_interrupted_repair_left_beside_a_log_is_not_taken_for_it_later() {
     let (dir, _) = crashed();
-    let space =
-        DataDir::open(dir.path(), &NewSpace { page_bytes: 8064, segment_bytes: 16384 }).unwrap().space().id;
+    let space = DataDir::open(dir.path(), &NewSpace { id: None, page_bytes: 8064, segment_bytes: 16384 })
+        .unwrap()
+        .space()
+        .id;
     let made = dir.path().join("log.repaired");
     let report = check::check(dir.path(), |_, _| {}).unwrap();
     log::create(&made, space, Stamp(report.stamp.0 - report.log_records), 16384).unwrap();

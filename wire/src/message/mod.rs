@@ -18,7 +18,9 @@ mod table;
 
 pub use backup::{BACKUP_PAGES_MAX, BackupPart};
 pub use part::*;
-pub use request::{HEAD_BYTES, OBJECT_SLOT, OPERATION, Request, RequestTemplate, Response, ResponseEnd};
+pub use request::{
+    CALL_KEY_BYTES_MAX, HEAD_BYTES, OBJECT_SLOT, OPERATION, Request, RequestTemplate, Response, ResponseEnd,
+};
 pub use table::*;
 
 use thiserror::Error;

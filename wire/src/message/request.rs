@@ -30,6 +30,9 @@ pub struct Request<'a> {
     pub method: u16,
     /// The object, and the stamp of the state in which the caller read the reference to it.
     pub object: Option<(Oref, Stamp)>,
+    /// The key under which a procedure that is `#[once]` has one effect: 1 to [`CALL_KEY_BYTES_MAX`] bytes;
+    /// none for any other call.
+    pub key: &'a [u8],
     /// The arguments, see [`crate::payload`].
     pub payload: &'a [u8],
 }
@@ -38,6 +41,11 @@ const UNNAMED: u16 = 1;
 const AGAIN: u16 = 2;
 const OBJECT: u16 = 4;
 const OBJECT_UNNAMED: u16 = OBJECT | UNNAMED;
+const KEYED: u16 = 8;
+const KEYED_AGAIN: u16 = KEYED | AGAIN;
+
+/// Bytes of the key of a call, at most.
+pub const CALL_KEY_BYTES_MAX: usize = 128;
 
 /// Bytes before the payload of a request, or of a response; of one that names an object a stamp stands
 /// between.
@@ -96,7 +104,13 @@ impl<'a> Request<'a> {
     /// Appends it.
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let flags = [(self.slot.is_none(), UNNAMED), (self.again, AGAIN), (self.object.is_some(), OBJECT)];
+        let is_keyed = !self.key.is_empty();
+        let flags = [
+            (self.slot.is_none(), UNNAMED),
+            (self.again, AGAIN),
+            (self.object.is_some(), OBJECT),
+            (is_keyed, KEYED),
+        ];
         let flags = flags.iter().fold(0, |all, (is_set, flag)| all | if *is_set { *flag } else { 0 });
         let name = u32::from(self.slot.unwrap_or(0)) | u32::from(flags) << 16;
         let object = self.object.map_or(0, |(oref, _)| oref.raw());
@@ -104,6 +118,10 @@ impl<'a> Request<'a> {
         out.extend_from_slice(&head(name, self.seq, last));
         if let Some((_, read_at)) = self.object {
             out.put_u64(read_at.0);
+        }
+        if is_keyed {
+            out.put_u8(self.key.len() as u8);
+            out.extend_from_slice(self.key);
         }
         out.extend_from_slice(self.payload);
     }
@@ -117,7 +135,7 @@ impl<'a> Request<'a> {
         let (slot, flags) = (name as u16, (name >> 16) as u16);
         let request = |slot, object, payload| {
             let (interface, method) = (procedure as u16, (procedure >> 16) as u16);
-            Request { slot, seq, again: flags & AGAIN != 0, interface, method, object, payload }
+            Request { slot, seq, again: flags & AGAIN != 0, interface, method, object, key: &[], payload }
         };
         if slot >= if flags & OBJECT == 0 { SERVICE_SLOTS_MAX } else { OP_SLOTS_MAX } {
             return Err(DecodeError::BadField("slot"));
@@ -131,6 +149,14 @@ impl<'a> Request<'a> {
         match flags {
             0 | AGAIN => Ok(request(Some(slot), None, rest)),
             UNNAMED if slot == 0 => Ok(request(None, None, rest)),
+            KEYED | KEYED_AGAIN => {
+                let (bytes, rest) = rest.split_first().ok_or(DecodeError::Truncated)?;
+                if !(1..=CALL_KEY_BYTES_MAX).contains(&usize::from(*bytes)) {
+                    return Err(DecodeError::BadField("key"));
+                }
+                let (key, payload) = rest.split_at_checked((*bytes).into()).ok_or(DecodeError::Truncated)?;
+                Ok(Request { key, ..request(Some(slot), None, payload) })
+            }
             OBJECT | OBJECT_UNNAMED if flags == OBJECT || slot == 0 => {
                 let slot = (flags == OBJECT).then_some(slot);
                 let oref = Oref::from_raw(object).filter(|oref| !oref.is_null());

@@ -392,6 +392,11 @@ const BELL: InterfaceSchema = InterfaceSchema {
     ],
 };
 
+const BANK: InterfaceSchema = InterfaceSchema {
+    name: "golden.Bank",
+    methods: &[MethodSchema { name: "transfer", mode: Mode::Once, ..PAY }],
+};
+
 const FEED: InterfaceSchema = InterfaceSchema {
     name: "golden.Feed",
     methods: &[
@@ -495,6 +500,7 @@ fn messages_have_the_bytes_of_version_4() {
         Bound { interface: None, methods: vec![], table: None }
     );
     message!(promised, "bind_service", FromClient::Bind, Bind { interface: Interface::of_service(&BELL) });
+    message!(promised, "bind_once", FromClient::Bind, Bind { interface: Interface::of_service(&BANK) });
     message!(promised, "bind_streams", FromClient::Bind, Bind { interface: Interface::of_service(&FEED) });
     let table = Some(0x0102_0304);
     message!(
@@ -510,11 +516,13 @@ fn messages_have_the_bytes_of_version_4() {
         interface: 2,
         method: 1,
         object: None,
+        key: &[],
         payload: b"what it takes",
     };
     message!(promised, "request", FromClient::Request, request);
     message!(promised, "request_again", FromClient::Request, Request { again: true, ..request });
     message!(promised, "request_one_way", FromClient::Request, Request { slot: None, ..request });
+    message!(promised, "request_keyed", FromClient::Request, Request { key: b"order 4711", ..request });
     let object = Some((oref(7, 2), Stamp(41)));
     message!(promised, "request_object", FromClient::Request, Request { slot: None, object, ..request });
     message!(

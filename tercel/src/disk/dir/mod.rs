@@ -115,6 +115,8 @@ impl Purpose {
 /// The parameters for a data directory that does not exist yet.
 #[derive(Debug, Clone)]
 pub struct NewSpace {
+    /// The name of the space; drawn at random if there is none.
+    pub id: Option<SpaceId>,
     /// Bytes of a page.
     pub page_bytes: u32,
     /// Bytes of the log's first segment; [`LogConfig::segment_bytes`](super::log::LogConfig::segment_bytes).
@@ -132,7 +134,7 @@ impl DataDir {
         let created = is_uncreated(&held, Purpose::Space)?;
         if created {
             let space = Space {
-                id: SpaceId(random_u64(path)?),
+                id: new.id.map_or_else(|| random_u64(path).map(SpaceId), Ok)?,
                 page_bytes: new.page_bytes,
                 created: today(),
                 view_first: 0,

@@ -33,7 +33,7 @@ fn a_changed_space_file_is_noticed() {
     }
 }
 
-const NEW: NewSpace = NewSpace { page_bytes: 8064, segment_bytes: 4096 };
+const NEW: NewSpace = NewSpace { id: None, page_bytes: 8064, segment_bytes: 4096 };
 
 #[test]
 fn a_new_directory_has_a_log_and_a_page_store_and_keeps_its_space() {

@@ -85,7 +85,11 @@ pub fn rescue(dir: &Path, address: Option<&Address>) -> Result<MemberId, ServerE
 }
 
 pub(super) fn open(dir: &Path) -> Result<DataDir, ServerError> {
-    let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: LogConfig::default().segment_bytes };
+    let new = NewSpace {
+        id: None,
+        page_bytes: PAGE_BYTES as u32,
+        segment_bytes: LogConfig::default().segment_bytes,
+    };
     Ok(DataDir::open(dir, &new)?)
 }
 

@@ -197,7 +197,7 @@ pub fn crashed_with(before: u64) -> (TempDir, Known) {
 
 /// Writes a log anew in small segments, without what is below `from`.
 pub fn shorten(path: &Path, from: Stamp) {
-    let dir = DataDir::open(path, &NewSpace { page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
+    let dir = DataDir::open(path, &NewSpace { id: None, page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
     let space = dir.space().id;
     let mut records = Vec::new();
     let read = |r: tercel::tools::wire::log::Record<'_>| {
@@ -220,7 +220,7 @@ pub fn shorten(path: &Path, from: Stamp) {
 
 /// Appends the last record with `old` in its payload once more, with `new` in place of these bytes.
 pub fn again(path: &Path, old: [u8; 4], new: [u8; 4]) {
-    let dir = DataDir::open(path, &NewSpace { page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
+    let dir = DataDir::open(path, &NewSpace { id: None, page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
     let mut found = None;
     let read = |r: tercel::tools::wire::log::Record<'_>| {
         if let Some(at) = r.payload.windows(4).rposition(|bytes| bytes == old) {
