@@ -34,8 +34,8 @@ use crate::txn::{ExpressAsked, Expressed, Port, Through};
 /// | any other error | was not begun, and never will be |
 ///
 /// A procedure that is declared `#[once]` is called [with a key](ServiceHandle::with_key), and has one effect
-/// under it however often it is called. A call that may have been executed is called again, so that it ends as
-/// [`Error::Unknown`] only where the time for that is over.
+/// under it however often it is called. A call that may have been executed is made again, so that it ends
+/// as [`Error::Unknown`] only where the time for that is over.
 ///
 /// A call of a procedure with streams gives a [`Streaming`], and ends with [`Streaming::finish`].
 pub struct ServiceHandle<'c, S: ?Sized> {
@@ -66,11 +66,12 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         ServiceHandle { timeout: Some(timeout), ..self }
     }
 
-    /// The same, for one request that is to have one effect: its procedure is declared `#[once]`. The key has 1
-    /// to 128 bytes that no other request has, such as a UUID or the number of an order. Whoever is in doubt
-    /// calls the same again with the same key, at any server, from any process.
+    /// The same, for one request that is to have one effect: its procedure is declared `#[once]`. The key has
+    /// 1 to 128 bytes that no other request has, such as a UUID or the number of an order. Whoever is in
+    /// doubt calls the same again with the same key, at any server, from any process.
     ///
-    /// The call is refused with `Invalid` if the key has no bytes or too many, and if the procedure takes none.
+    /// The call is refused with `Invalid` if the key has no bytes or too many, and if the procedure takes
+    /// none.
     pub fn with_key(self, key: impl AsRef<[u8]>) -> ServiceHandle<'c, S> {
         ServiceHandle { key: Some(key.as_ref().into()), ..self }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tercel_engine::rpc::{Methods, Service};
 
+use super::start::start_application;
 use super::{Server, ServerConfig, ServerError};
 use crate::address::{Address, AddressError};
 use crate::sharing::SharedMemory;
@@ -33,13 +34,15 @@ use crate::sharing::SharedMemory;
 #[must_use = "a server runs once it is started"]
 pub struct ServerBuilder {
     pub(crate) config: ServerConfig,
+    /// The name of the application whose services are offered, of a server that keeps no space.
+    pub(super) application: Option<String>,
     /// The first address that was none.
     pub(crate) wrong: Option<AddressError>,
 }
 
 impl ServerBuilder {
     pub(super) fn new(dir: PathBuf) -> ServerBuilder {
-        ServerBuilder { config: ServerConfig::new(dir), wrong: None }
+        ServerBuilder { config: ServerConfig::new(dir), application: None, wrong: None }
     }
 
     /// Listens at one more address: [`ServerConfig::listen`].
@@ -183,8 +186,11 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// [`Address`](ServerError::Address) if one to listen at was none; as [`Server::start`].
-    pub fn start(self) -> Result<Server, ServerError> {
-        Server::start(self.chosen()?)
+    pub fn start(mut self) -> Result<Server, ServerError> {
+        match self.application.take() {
+            Some(name) => start_application(self.chosen()?, &name),
+            None => Server::start(self.chosen()?),
+        }
     }
 
     /// The settings that were chosen.

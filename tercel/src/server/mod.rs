@@ -83,9 +83,6 @@ pub use warnings::Warnings;
 pub struct ServerConfig {
     /// The data directory.
     pub dir: PathBuf,
-    /// The name of the application whose services are offered, of a server that keeps no space; none by
-    /// default. Such a server has no directory: see [`Server::application`].
-    pub application: Option<String>,
     /// Set if the server makes a space in the directory when there is none; true by default. A program that
     /// only reads sets `false`, so that a mistyped path is an error and not an empty space.
     pub create: bool,
@@ -155,7 +152,6 @@ impl ServerConfig {
         let machine = Machine::default();
         ServerConfig {
             dir: dir.into(),
-            application: None,
             create: true,
             listen: Vec::new(),
             allow_plain_remote: false,
@@ -515,17 +511,17 @@ impl Server {
         ServerBuilder::new(dir.into())
     }
 
-    /// Chooses what a server without a space does: it offers services, whose procedures hold clients of spaces
-    /// elsewhere, and refuses transactions of its own. Any number of such servers, on as many machines, stand
-    /// in for each other: a client that lists their addresses goes to the next when the one that it has ends.
-    /// A call with a key, of a procedure that is `#[once]`, is made again there and has one effect; any other
-    /// call that was under way is `Unknown`.
+    /// Chooses what a server without a space does: it offers services, whose procedures hold clients of
+    /// spaces elsewhere, and refuses transactions of its own. Any number of such servers, on as many
+    /// machines, stand in for each other: a client that lists their addresses goes to the next when the one that it has
+    /// ends. A call with a key, of a procedure that is `#[once]`, is made again there and has one effect; any
+    /// other call that was under way is `Unknown`.
     ///
     /// The name tells applications apart: a client of one is refused by servers of another. Nothing is kept
     /// on disk.
     pub fn application(name: impl Into<String>) -> ServerBuilder {
         let mut builder = ServerBuilder::new(PathBuf::new());
-        builder.config.application = Some(name.into());
+        builder.application = Some(name.into());
         builder
     }
 

@@ -100,8 +100,9 @@ impl From<ReplayError> for ServerError {
     }
 }
 
-/// Opens and recovers; the machine leads in its next view, whose own entry is on disk.
-pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
+/// Opens and recovers; the machine leads in its next view, whose own entry is on disk. A server of an
+/// application keeps no space.
+fn open(config: &ServerConfig, application: Option<&str>) -> Result<Opened, ServerError> {
     let begun = Instant::now();
     config.check()?;
     if is_backup(&config.dir) {
@@ -111,10 +112,9 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         return Err(ServerError::NoSpace(config.dir.clone()));
     }
     let mut log_config = LogConfig { bytes_max: config.log_bytes_max, ..LogConfig::default() };
-    if config.application.is_some() {
+    if application.is_some() {
         log_config.segment_bytes = application::SEGMENT_BYTES;
     }
-    let application = config.application.as_deref();
     let id = application.map(application::space);
     let new = NewSpace { id, page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
     let dir = DataDir::open(&config.dir, &new)?;
@@ -323,23 +323,29 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     }
 }
 
-pub(super) fn start(mut config: ServerConfig) -> Result<Server, ServerError> {
+pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
+    start_as(config, None)
+}
+
+/// Starts a server that keeps no space.
+pub(super) fn start_application(config: ServerConfig, name: &str) -> Result<Server, ServerError> {
+    let scratch = Scratch::new()?;
+    let mut server = start_as(ServerConfig { dir: scratch.path().into(), ..config }, Some(name))?;
+    server.scratch = Some(scratch);
+    Ok(server)
+}
+
+fn start_as(config: ServerConfig, application: Option<&str>) -> Result<Server, ServerError> {
     check(&config)?;
-    let scratch = config.application.as_ref().map(|_| Scratch::new()).transpose()?;
-    if let Some(scratch) = &scratch {
-        config.dir = scratch.path().into();
-    }
     // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves no
     // files. An existing space is recovered first: a client that can connect finds it ready.
     let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
-    let opened = open(&config)?;
+    let opened = open(&config, application)?;
     let listening = match early {
         Some(early) => early,
         None => listen(&config.listen)?,
     };
-    let mut server = launch(opened, listening, config.spin)?;
-    server.scratch = scratch;
-    Ok(server)
+    launch(opened, listening, config.spin)
 }
 
 /// Runs what was opened on a thread of its own.
