@@ -56,7 +56,8 @@ fn call(args: &args::Call) -> Result<ExitCode, Unended> {
     let takes = arguments(of, args.args.as_deref()).map_err(wrong)?;
     let object = target.object.unwrap_or(Oref::NULL);
     let timeout = timeout.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
-    let call = Described { interface, method, object, timeout, takes: &takes };
+    let key = args.key.as_deref().unwrap_or_default().as_bytes();
+    let call = Described { interface, method, object, key, timeout, takes: &takes };
     let reply = tercel::tools::call(&client, &call).map_err(|e| refused(e, target.object.is_some()))?;
     let executed = |failure| Unended { failure, executed: "yes" };
     let code = show(of, reply.as_ref(), args.json).map_err(executed)?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tercel::tools::wire::interface::{Interface, Method};
+use tercel::tools::wire::interface::{Interface, Method, Mode};
 use tercel::tools::{Described, Reply};
 use tercel::{Error, Oref};
 
@@ -21,6 +21,8 @@ pub struct Ready {
     interface: Arc<Interface>,
     method: usize,
     object: Oref,
+    /// The key of a procedure that is `#[once]`; empty for any other.
+    key: Vec<u8>,
     takes: Vec<u8>,
 }
 
@@ -53,6 +55,11 @@ impl Gate {
         let ready = match (key, ready) {
             (None, ready) => ready?,
             (Some(_), Ok(ready)) if ready.method().reads => ready,
+            (Some(key), Ok(ready)) if ready.method().mode == Mode::Once => {
+                // The procedure keeps its answer with its effect: nothing is kept here.
+                let ready = Ready { key: key.into(), ..ready };
+                return self.call_keyed(&ready);
+            }
             (Some(key), ready) => return self.call_once(key, asked, ready),
         };
         let ended = match self.call_ready(&ready) {
@@ -77,14 +84,34 @@ impl Gate {
         let (interface, method) = target.method(&asked.path[3])?;
         let text = std::str::from_utf8(&asked.body)
             .map_err(|_| Wrong::invalid("the body is not UTF-8".into(), "send JSON".into()))?;
+        if interface.methods[method].mode == Mode::Once && asked.key()?.is_none() {
+            let what = format!("`{}` is called with a key, under which it has one effect", asked.path[3]);
+            return Err(Wrong::invalid(what, "send a header `Idempotency-Key`".into()));
+        }
         let takes = arguments(&interface.methods[method], Some(text).filter(|text| !text.trim().is_empty()))?;
-        Ok(Ready { interface: interface.clone(), method, object: target.object.unwrap_or(Oref::NULL), takes })
+        let object = target.object.unwrap_or(Oref::NULL);
+        Ok(Ready { interface: interface.clone(), method, object, key: Vec::new(), takes })
     }
 
     pub fn call_ready(&self, ready: &Ready) -> Result<Option<Reply>, Error> {
-        let Ready { interface, method, object, takes } = ready;
-        let call = Described { interface, method: *method, object: *object, timeout: PATIENCE, takes };
+        let Ready { interface, method, object, key, takes } = ready;
+        let call = Described { interface, method: *method, object: *object, key, timeout: PATIENCE, takes };
         tercel::tools::call(&self.client, &call)
+    }
+
+    /// Calls a procedure under its key. Nothing of an answer is in doubt: the same again has one effect.
+    fn call_keyed(&self, ready: &Ready) -> Result<Answer, Wrong> {
+        match self.call_ready(ready) {
+            Ok(reply) => Ok(self.told(ready, reply)?),
+            Err(Error::Unknown { what, .. }) => {
+                Err(Error::Unavailable(format!("no answer came in time: {what}")).into())
+            }
+            Err(Error::Failed(what)) => {
+                let next = "see what it says; however often it is sent, it has one effect under this key";
+                Ok(answer::refused(StatusCode::INTERNAL_SERVER_ERROR, &what, next))
+            }
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// The answer to a call that has come to its end.

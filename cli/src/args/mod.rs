@@ -606,6 +606,7 @@ pub struct Inspect {
   tercel call Clock now '[\"UTC\"]' --addr unix:./socket --json
   tercel call service:Clock now '[\"UTC\"]'           not a root of that name
   tercel call purse Account.close                   of two interfaces one
+  tercel call Bank transfer '[1, 2, 500]' --key 4711  as often as in doubt, with one effect
 
 NAME is a reference PAGE.SLOT, else a root or a service of this name. If there are both, write root:NAME or service:NAME. \
 METHOD is the name alone, or INTERFACE.METHOD if two interfaces of the object's class have it. \
@@ -627,6 +628,9 @@ pub struct Call {
     /// Its arguments, as JSON: an object by name, or an array in order; one value alone
     #[arg(value_name = "ARGS", allow_negative_numbers = true)]
     pub args: Option<String>,
+    /// The key of a procedure that is `#[once]`: under it the call has one effect, however often it is made
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
     /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
     /// that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", visible_alias = "server")]

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use tercel_wire::interface::{Interface, Method};
-use tercel_wire::message::{Limit, Refusal, Response, ResponseEnd};
+use tercel_wire::interface::{Interface, Method, Mode};
+use tercel_wire::message::{CALL_KEY_BYTES_MAX, Limit, Refusal, Response, ResponseEnd};
 use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
 use tercel_wire::record::{Any, Encoder, Ref};
 
@@ -266,6 +266,31 @@ impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Option<Called<R, E>>> ExpressCa
     fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {
         self.ended = (self.read)(interface, end);
     }
+}
+
+/// The key for a call of a procedure, which has one if it is `#[once]`, and none otherwise.
+///
+/// # Errors
+/// `Invalid` if the call has a key and should not, or the other way round; and if the key is too long.
+pub(super) fn checked_key(
+    name: &str,
+    mode: Mode,
+    key: Option<&Arc<[u8]>>,
+) -> Result<Option<Arc<[u8]>>, Error> {
+    let text = match (key, mode == Mode::Once) {
+        (Some(key), true) if (1..=CALL_KEY_BYTES_MAX).contains(&key.len()) => return Ok(Some(key.clone())),
+        (None, false) => return Ok(None),
+        (Some(key), true) => format!("a key has 1 to {CALL_KEY_BYTES_MAX} bytes, and this one {}", key.len()),
+        (Some(_), false) => {
+            format!("`{name}` takes no key: declare the procedure `#[once]`, or call it without one")
+        }
+        (None, true) => {
+            format!(
+                "`{name}` is called with a key, under which it has one effect: `with_key(..)` before the call"
+            )
+        }
+    };
+    Err(Error::Invalid(text))
 }
 
 /// The first pause between two attempts: about a call's time. It doubles up to 256 times that.

@@ -11,7 +11,7 @@ use tercel_wire::id::Oref;
 use tercel_wire::interface::{Interface, Method};
 use tercel_wire::record::Ref;
 
-use super::calling::Calling;
+use super::calling::{Calling, checked_key};
 use crate::error::Error;
 use crate::txn::{Port, Through};
 
@@ -24,6 +24,8 @@ pub struct Described<'a> {
     pub method: usize,
     /// The object, which may be any that is there; for a service it is not used.
     pub object: Oref,
+    /// The key of a procedure that is `#[once]`; empty for any other.
+    pub key: &'a [u8],
     /// Time for which the caller waits.
     pub timeout: Duration,
     /// The arguments, as the method takes them.
@@ -42,13 +44,17 @@ impl Described<'_> {
     /// Calls it; gives nothing if it is never answered.
     ///
     /// # Errors
-    /// `Schema` if there is no such method, or the server now has another one; `Invalid` if it has streams;
+    /// `Schema` if there is no such method, or the server now has another one; `Invalid` if it has streams, and
+    /// if it has no key that takes one, or has one that takes none;
     /// `Full`, and as a call of [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
     pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
-        let is_one_way = self.method()?.mode.is_one_way();
+        let Method { name, mode, .. } = self.method()?;
+        let is_one_way = mode.is_one_way();
+        let key = (!self.key.is_empty()).then(|| self.key.into());
+        let key = checked_key(name, *mode, key.as_ref())?;
         let (at, of) = ((port, Some(port.now().plus(self.timeout))), Through::Described(self.interface));
         let object = (!self.interface.is_service()).then(|| Ref::new(self.object));
-        let calling = Calling::new(at, (of, self.method), object, (self.takes.to_vec(), None))?;
+        let calling = Calling::new(at, (of, self.method), object, (self.takes.to_vec(), None))?.with_key(key);
         match is_one_way {
             true => calling.tell().map(|()| None),
             false => calling.reply().map(Some),

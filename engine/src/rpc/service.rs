@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::id::Stamp;
-use tercel_wire::interface::{Interface, MethodSchema, Mode};
-use tercel_wire::message::{CALL_KEY_BYTES_MAX, ResponseEnd};
+use tercel_wire::interface::{Interface, MethodSchema};
+use tercel_wire::message::ResponseEnd;
 use tercel_wire::record::Encoder;
 
-use super::calling::{Calling, FORGOTTEN, Reads, Shorter, read_answer};
+use super::calling::{Calling, FORGOTTEN, Reads, Shorter, checked_key, read_answer};
 use super::services::ServiceInterface;
 use super::streaming::{Call, Streaming};
 use super::{Called, Context, Given};
@@ -221,20 +221,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     /// The key for a call of a procedure, which has one if it is `#[once]`, and none otherwise.
     fn key_for(&self, method: usize) -> Result<Option<Arc<[u8]>>, Error> {
         let MethodSchema { name, mode, .. } = &S::SCHEMA.methods[method];
-        match (&self.key, *mode == Mode::Once) {
-            (Some(key), true) if (1..=CALL_KEY_BYTES_MAX).contains(&key.len()) => Ok(Some(key.clone())),
-            (Some(key), true) => Err(Error::Invalid(format!(
-                "a key has 1 to {CALL_KEY_BYTES_MAX} bytes, and this one {}",
-                key.len()
-            ))),
-            (Some(_), false) => Err(Error::Invalid(format!(
-                "`{name}` takes no key: declare the procedure `#[once]`, or call it without one"
-            ))),
-            (None, true) => Err(Error::Invalid(format!(
-                "`{name}` is called with a key, under which it has one effect: `with_key(..)` before the call"
-            ))),
-            (None, false) => Ok(None),
-        }
+        checked_key(name, *mode, self.key.as_ref())
     }
 
     /// The port, and the moment until which a caller waits that has waited so long already.

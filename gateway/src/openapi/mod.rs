@@ -6,7 +6,7 @@ mod schema;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use tercel::HealthState;
-use tercel::tools::wire::interface::{Interface, Method};
+use tercel::tools::wire::interface::{Interface, Method, Mode};
 
 use crate::answer::{self, Answer};
 use crate::asked::KEY_BYTES_MAX;
@@ -114,9 +114,14 @@ fn get(route: Route, id: &str, summary: &str, takes: &[Value], content: Value) -
 }
 
 fn operation(i: &Interface, m: &Method) -> Value {
-    let about = "the call is executed at most once under it";
+    let is_once = m.mode == Mode::Once;
+    let about = match is_once {
+        true => "the call has one effect and one answer under it, however often it is sent",
+        false => "the call is executed at most once under it",
+    };
     let key = json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": "^[!-~]+$" });
     let mut takes = vec![parameter("Idempotency-Key", "header", about, key)];
+    takes[0]["required"] = is_once.into();
     if !i.is_service() {
         let about = format!("PAGE.SLOT, or a root's name, of an object of class {}", i.class);
         takes.push(parameter("object", "path", &about, text()));

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tercel_gateway::{Config, Gateway};
 
-use crate::common::{Got, World, request};
+use crate::common::{Clock, ClockCalls as _, Got, World, request};
 
 fn post_under(world: &World, key: &str, path: &str, body: &str) -> Got {
     request(world.at(), "POST", path, &[("Idempotency-Key", key)], body)
@@ -69,6 +69,33 @@ fn key_executes_once_at_several_gateways() {
     assert_eq!(post_under(&world, "k4", "/v1/objects/purse/pay", "[\"a\"]").status, 400);
     assert_eq!(pay(world.at(), "k4", "[1]").json(), json!({ "gives": 4_999 }));
     assert_eq!(pay(world.at(), &"k".repeat(129), "[1]").status, 400);
+}
+
+#[test]
+fn keyed_procedure_keeps_its_answer_with_its_effect() {
+    let world = World::new();
+    let at = world.server.addresses()[0].clone();
+    let other = Gateway::start(Config::new(at.into(), "127.0.0.1:0")).unwrap();
+    let take = |at, key: &str, body: &str| {
+        request(at, "POST", "/v1/services/Clock/take", &[("Idempotency-Key", key)], body)
+    };
+    let first = take(world.at(), "k1", "[300]");
+    assert_eq!((first.status, first.json()), (200, json!({ "gives": 700 })), "{first:?}");
+    assert_eq!(take(other.address(), "k1", "[300]").body, first.body);
+    // Programs and pages find the same effect.
+    assert_eq!(world.client.service::<dyn Clock>().with_key("k1").take(300).unwrap(), 700);
+    assert_eq!(take(other.address(), "k2", "[100]").json(), json!({ "gives": 600 }));
+    let different = take(other.address(), "k1", "[301]");
+    assert!(different.status == 500 && different.body.contains("another request"), "{different:?}");
+    let keyless = world.post("/v1/services/Clock/take", "[1]");
+    assert!(keyless.status == 400 && keyless.body.contains("Idempotency-Key"), "{keyless:?}");
+    let described = world.get("/openapi.json").json();
+    let takes = &described["paths"]["/v1/services/Clock/take"]["post"]["parameters"][0];
+    assert_eq!((&takes["name"], &takes["required"]), (&json!("Idempotency-Key"), &json!(true)));
+    assert_eq!(world.client.run(|tx| Ok(tx.get(world.purse)?.cents())).unwrap(), 600);
+    // The gateway has kept nothing of its own.
+    let roots = world.get("/v1/roots").json();
+    assert!(!roots.to_string().contains("gateway.keys"), "{roots}");
 }
 
 #[test]

@@ -66,6 +66,9 @@ pub trait Clock {
     /// Waits for the lock that a test may hold.
     #[slow]
     fn wait(&self) -> bool;
+    /// Takes cents out of the purse, and gives what is left.
+    #[once]
+    fn take(&self, cents: i64) -> i64;
 }
 
 /// A clock that counts.
@@ -91,6 +94,18 @@ impl Clock for Ticks {
 
     fn wait(&self, _: &Context<'_>) -> Called<bool> {
         Ok(HELD.lock().is_ok())
+    }
+
+    fn take(&self, cx: &Context<'_>, cents: i64) -> Called<i64> {
+        let left = cx.run(|tx| {
+            tercel::once(tx, cx.key()?, || {
+                let purse = tx.get_root::<Purse>("purse")?;
+                let left = purse.cents() - cents;
+                purse.edit()?.set_cents(left)?;
+                Ok(left)
+            })
+        });
+        Ok(left?)
     }
 }
 

@@ -102,7 +102,7 @@ impl From<ReplayError> for ServerError {
 
 /// Opens and recovers; the machine leads in its next view, whose own entry is on disk. A server of an
 /// application keeps no space.
-fn open(config: &ServerConfig, application: Option<&str>) -> Result<Opened, ServerError> {
+pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<Opened, ServerError> {
     let begun = Instant::now();
     config.check()?;
     if is_backup(&config.dir) {

@@ -46,7 +46,7 @@ fn serve(dir: &TempDir, change: impl FnOnce(Opened) -> Opened) -> Server {
     let at = vec!["127.0.0.1:0".parse().unwrap(), Address::Unix(dir.path().join("socket"))];
     let config = ServerConfig { listen: at, ..ServerConfig::new(dir.path()) };
     let listening = listen(&config.listen).unwrap();
-    launch(change(open(&config).unwrap()), listening, None).unwrap()
+    launch(change(open(&config, None).unwrap()), listening, None).unwrap()
 }
 
 /// Returns the message of a server that stops by itself while a client is at work.
@@ -418,7 +418,7 @@ fn clients_that_ask_and_do_not_read_are_bounded_together() {
 
 /// Has a directory's log say that all numbers of pages but so many were given out.
 fn leave_pages(dir: &TempDir, left: u32) {
-    let mut opened = open(&ServerConfig::new(dir.path())).unwrap();
+    let mut opened = open(&ServerConfig::new(dir.path()), None).unwrap();
     let last = opened.log.tail().last;
     let grant = Grant {
         client: ClientId(1),

@@ -525,7 +525,7 @@ fn call_by_description_is_compared_when_it_is_bound() {
     let timeout = Duration::from_secs(30);
     let call = |interface: &Interface, method, takes: &[u8]| {
         let interface = &Arc::new(interface.clone());
-        tools::call(&client, &Described { interface, method, object, timeout, takes })
+        tools::call(&client, &Described { interface, method, object, key: &[], timeout, takes })
     };
     // Others of the same name, before and behind the right one.
     let mut other = described.clone();
