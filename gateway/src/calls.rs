@@ -106,10 +106,6 @@ impl Gate {
             Err(Error::Unknown { what, .. }) => {
                 Err(Error::Unavailable(format!("no answer came in time: {what}")).into())
             }
-            Err(Error::Failed(what)) => {
-                let next = "see what it says; however often it is sent, it has one effect under this key";
-                Ok(answer::refused(StatusCode::INTERNAL_SERVER_ERROR, &what, next))
-            }
             Err(e) => Err(e.into()),
         }
     }

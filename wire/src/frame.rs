@@ -43,6 +43,8 @@ pub const WIRE_VERSION_MIN: u16 = 4;
 /// [`UNSUMMED_BYTES`] or more go without a checksum. A client offers it in its Hello, a server grants it in
 /// the Welcome; without both, every body has its checksum.
 pub const ONE_HOST: u32 = 1;
+/// A Welcome says by this bit that the server keeps no space, so it may be named with others like it.
+pub const APPLICATION: u32 = 2;
 /// The least bytes of a body for which [`ONE_HOST`] saves more than it is worth to send.
 pub const UNSUMMED_BYTES: usize = 16 << 10;
 

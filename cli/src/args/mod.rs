@@ -287,6 +287,7 @@ pub enum SharedMemory {
   tercel demo --input Packages.xz --dir /var/tmp/demo
   tercel demo --addr unix:./socket
   tercel demo --replicas 3
+  tercel demo --tiers
 
 With --addr it writes into the space of that server: the class Mark, and one object of it, \
 which it changes 50 times. No root reaches the object, so the server frees it when it collects next, as `tercel gc` does. \
@@ -304,9 +305,13 @@ pub struct Demo {
     /// Show only a group of so many servers, 3, 5 or 7, of which the leader is killed, twice
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas, conflicts_with_all = ["input", "sample"])]
     pub replicas: usize,
+    /// Show only payments over two groups of three servers, through gateways and application servers, all of
+    /// which are killed
+    #[arg(long, conflicts_with_all = ["input", "sample", "replicas"])]
+    pub tiers: bool,
     /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH. It leaves an
     /// object there, see below
-    #[arg(long, value_name = "ADDR", alias = "server", conflicts_with_all = ["input", "sample", "dir", "replicas"])]
+    #[arg(long, value_name = "ADDR", alias = "server", conflicts_with_all = ["input", "sample", "dir", "replicas", "tiers"])]
     pub addr: Option<Address>,
 }
 

@@ -3,6 +3,7 @@
 mod calls;
 mod group;
 mod scenes;
+mod tiers;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,6 +18,10 @@ use tercel_term::{Term, program, say, tell};
 use crate::args;
 
 pub fn run(args: &args::Demo, term: &Term) -> Outcome {
+    if let Some(role) = std::env::var_os(tiers::ROLE) {
+        tiers::application(&role)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let begun = Instant::now();
     tercel_term::tidy::on_signals(|| "interrupted".into())?;
     if let Some(address) = &args.addr {
@@ -24,6 +29,13 @@ pub fn run(args: &args::Demo, term: &Term) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let dir = DemoDir::new(args.dir.as_deref())?;
+    if args.tiers {
+        tiers::run(dir.path(), term)?;
+        say!();
+        tell!("{} in {:.1} s. Try next:", term.green("done"), begun.elapsed().as_secs_f64());
+        say!("  cargo run -p tercel --example tiers");
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.replicas > 1 {
         group::run(dir.path(), args.replicas, term)?;
         say!();

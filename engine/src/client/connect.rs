@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind};
+use tercel_wire::frame::{self, APPLICATION, BODY_BYTES_MAX, FrameError, Header, Kind};
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 use tercel_wire::vector::{VECTOR_MAX, Vector};
@@ -190,7 +190,7 @@ impl Client {
         match FromServer::decode(header.kind, body).map_err(|e| broken(e.to_string()))? {
             FromServer::Welcome(welcome) => {
                 self.peer.servers.capabilities &= header.capabilities;
-                self.welcome(welcome);
+                self.welcome(welcome, header.capabilities & APPLICATION != 0);
             }
             FromServer::Stream(stream) => self.stream(stream)?,
             FromServer::Verdict(verdict) => self.verdict(verdict),
@@ -245,7 +245,7 @@ impl Client {
         true
     }
 
-    fn welcome(&mut self, w: Welcome) {
+    fn welcome(&mut self, w: Welcome, is_application: bool) {
         if self.peer.link != LinkState::Greeting {
             return;
         }
@@ -276,7 +276,8 @@ impl Client {
             return;
         }
         let alone = self.peer.servers.check_alone(w.space, &w.servers);
-        if let Some(at) = alone.err().filter(|_| self.history.view == ViewId::NONE) {
+        let is_first = self.history.view == ViewId::NONE;
+        if let Some(at) = alone.err().filter(|_| is_first && !is_application) {
             // It may be a member whose directory was lost: what is written there goes to another space.
             let why = format!(
                 "{at} is served by a server of no group, and was named with others; name it alone, or serve it with --join"

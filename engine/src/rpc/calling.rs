@@ -136,6 +136,7 @@ impl<'a> Calling<'a> {
                 Some(Refusal::Conflict(_) | Refusal::TooOld | Refusal::NotExecuted) => true,
                 Some(Refusal::Full(Limit::Buffer)) => true,
                 Some(Refusal::Unknown) => self.reads() || self.key.is_some(),
+                Some(Refusal::Unavailable) => self.key.is_some(),
                 _ => false,
             };
             attempt += 1;

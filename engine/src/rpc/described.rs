@@ -44,8 +44,8 @@ impl Described<'_> {
     /// Calls it; gives nothing if it is never answered.
     ///
     /// # Errors
-    /// `Schema` if there is no such method, or the server now has another one; `Invalid` if it has streams, and
-    /// if it has no key that takes one, or has one that takes none;
+    /// `Schema` if there is no such method, or the server now has another one; `Invalid` if it has streams,
+    /// and if it has no key that takes one, or has one that takes none;
     /// `Full`, and as a call of [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
     pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
         let Method { name, mode, .. } = self.method()?;

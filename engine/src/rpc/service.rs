@@ -35,7 +35,8 @@ use crate::txn::{ExpressAsked, Expressed, Port, Through};
 ///
 /// A procedure that is declared `#[once]` is called [with a key](ServiceHandle::with_key), and has one effect
 /// under it however often it is called. A call that may have been executed is made again, so that it ends
-/// as [`Error::Unknown`] only where the time for that is over.
+/// as [`Error::Unknown`] only where the time for that is over. An error of its transaction comes back as what
+/// it is, and not as `Failed`.
 ///
 /// A call of a procedure with streams gives a [`Streaming`], and ends with [`Streaming::finish`].
 pub struct ServiceHandle<'c, S: ?Sized> {

@@ -201,6 +201,13 @@ impl Procedure<'_> {
         out: &mut ReplyBody<'_>,
     ) {
         let name = &self.of.name;
+        if let Some(Err(e)) = &ran
+            && self.of.mode == Mode::Once
+        {
+            // What was kept was kept with its key, so the caller is told whether to call again.
+            out.truncate(from);
+            return put(id, ResponseEnd::Refused(e.refusal(), &e.what()), out.bytes());
+        }
         let broken = match ran {
             Some(Ok(_)) => {
                 let gives = out.len() - head;

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{APPLICATION, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, MemberId, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Change, FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
 
@@ -255,10 +255,11 @@ impl Sessions {
     fn welcome(&mut self, conn: Conn, client: ClientId, watermark: Stamp, resumed: bool, cx: &mut Cx) {
         let view = cx.leader.as_ref().map_or(cx.work.replica.view(), |l| l.view());
         let places = cx.work.replica.places.has_grants(client);
-        let capabilities = self.all.get_mut(&conn).map_or(0, |session| {
+        let granted = self.all.get_mut(&conn).map_or(0, |session| {
             session.has_places = places;
             session.capabilities
         });
+        let capabilities = granted | if cx.work.config.application.is_some() { APPLICATION } else { 0 };
         let welcome = Welcome {
             version: WIRE_VERSION,
             space: cx.work.space,

@@ -513,9 +513,9 @@ impl Server {
 
     /// Chooses what a server without a space does: it offers services, whose procedures hold clients of
     /// spaces elsewhere, and refuses transactions of its own. Any number of such servers, on as many
-    /// machines, stand in for each other: a client that lists their addresses goes to the next when the one that it has
-    /// ends. A call with a key, of a procedure that is `#[once]`, is made again there and has one effect; any
-    /// other call that was under way is `Unknown`.
+    /// machines, stand in for each other: a client that lists their addresses goes to the next when the one
+    /// that it has ends. A call with a key, of a procedure that is `#[once]`, is made again there and has one
+    /// effect; any other call that was under way is `Unknown`.
     ///
     /// The name tells applications apart: a client of one is refused by servers of another. Nothing is kept
     /// on disk.

@@ -165,7 +165,9 @@ fn server_without_a_space_refuses_what_would_write() {
     let dir = tempfile::tempdir().unwrap();
     let _spaces = [space(dir.path(), "north", "south"), space(dir.path(), "south", "north")];
     let server = application(dir.path(), "only");
-    let client = Client::connect(at(dir.path(), "only").as_str()).unwrap();
+    // Another one that is named need not be there.
+    let both = format!("{},{}", at(dir.path(), "absent"), at(dir.path(), "only"));
+    let client = Client::connect(both.as_str()).unwrap();
     let written = client.run(|tx| tx.create(&Purse { cents: 1, payments: 0 }));
     let told = written.unwrap_err();
     assert!(matches!(&told, Error::Invalid(text) if text.contains("keeps no space")), "{told}");

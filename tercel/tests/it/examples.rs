@@ -21,6 +21,9 @@ mod serve;
 #[path = "../../examples/shop.rs"]
 #[allow(dead_code, reason = "its main function ends the process")]
 mod shop;
+#[path = "../../examples/tiers.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
+mod tiers;
 #[path = "../../examples/transfer.rs"]
 #[allow(dead_code, reason = "its main function ends the process")]
 mod transfer;
@@ -53,6 +56,11 @@ fn hello_finds_the_friend_after_a_restart() {
 #[test]
 fn shop_sells_each_seat_once() {
     shop::run().unwrap();
+}
+
+#[test]
+fn tiers_pay_once_although_a_server_ends() {
+    tiers::run(tempfile::tempdir().unwrap().path()).unwrap();
 }
 
 #[test]
