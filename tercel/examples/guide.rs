@@ -201,6 +201,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     registers(&dir)?;
     tables(&dir)?;
     networked(&dir)?;
+    grouped(&dir.join("group"))?;
     several(&dir)?;
     over_a_socket(&dir)?;
     println!("The guide holds.");
@@ -363,6 +364,26 @@ fn tables(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
     })?;
     Ok(space.close()?)
+}
+
+fn grouped(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let at = |name: &str| format!("unix:{}", dir.join(name).with_extension("socket").display());
+    let group = at("first");
+    tercel::group::init(&dir.join("first"), &group.parse()?)?;
+    let secret = dir.join("first/secret");
+    let first = Server::builder(dir.join("first")).listen(&*group).service(Desk::serve(FrontDesk::default()));
+    let first = first.start()?;
+    let (own, listen) = (dir.join("own"), at("own"));
+
+    let server = Server::builder(&own).service(Desk::serve(FrontDesk::default()));
+    let server = server.listen(&*listen).join(&*group, &secret).start()?;
+
+    let client = Client::connect(&*listen)?;
+    assert_eq!(client.service::<dyn Desk>().letters("Annie")?, 5);
+    drop(client);
+    server.stop()?;
+    first.stop()?;
+    Ok(())
 }
 
 fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {

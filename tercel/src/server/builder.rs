@@ -1,13 +1,14 @@
 //! A server's choices, one call each.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercel_engine::rpc::{Methods, Service};
 
+use super::group::join;
 use super::start::start_application;
 use super::{Server, ServerConfig, ServerError};
-use crate::address::{Address, AddressError};
+use crate::address::{Address, AddressError, Addresses};
 use crate::sharing::SharedMemory;
 
 /// The choices for a server, made by [`Server::builder`]. A choice that is not made keeps the value that
@@ -36,13 +37,23 @@ pub struct ServerBuilder {
     pub(crate) config: ServerConfig,
     /// The name of the application whose services are offered, of a server that keeps no space.
     pub(super) application: Option<String>,
+    /// The group to join: servers of it, and the file with its secret.
+    joins: Option<(Result<Addresses, AddressError>, PathBuf)>,
+    /// Where others reach this server.
+    advertised: Option<Address>,
     /// The first address that was none.
     pub(crate) wrong: Option<AddressError>,
 }
 
 impl ServerBuilder {
     pub(super) fn new(dir: PathBuf) -> ServerBuilder {
-        ServerBuilder { config: ServerConfig::new(dir), application: None, wrong: None }
+        ServerBuilder {
+            config: ServerConfig::new(dir),
+            application: None,
+            joins: None,
+            advertised: None,
+            wrong: None,
+        }
     }
 
     /// Listens at one more address: [`ServerConfig::listen`].
@@ -182,15 +193,67 @@ impl ServerBuilder {
         self
     }
 
+    /// Makes the server a member of a group, with all its methods and services. Its directory is an empty
+    /// one, or one that joined the group before; `secret` is the file of this name in another member's
+    /// directory, or a copy of it. Others reach the member at the first address that it listens at, or at the
+    /// one that is [advertised](ServerBuilder::advertise). It votes once `tercel group add` has let it.
+    ///
+    /// ```no_run
+    /// # use tercel::Server;
+    /// // At another machine, `tercel group init` has made the first member, and `tercel serve` runs it.
+    /// let server = Server::builder("./second")
+    ///     .listen("10.0.0.2:7117")
+    ///     .join("10.0.0.1:7117", "./secret")
+    ///     .start()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn join<A>(mut self, servers: A, secret: impl Into<PathBuf>) -> ServerBuilder
+    where
+        A: TryInto<Addresses>,
+        AddressError: From<A::Error>,
+    {
+        self.joins = Some((servers.try_into().map_err(AddressError::from), secret.into()));
+        self
+    }
+
+    /// Names the address at which others reach a member of a group, if it is not the first one that the
+    /// server listens at.
+    pub fn advertise<A>(mut self, address: A) -> ServerBuilder
+    where
+        A: TryInto<Address>,
+        AddressError: From<A::Error>,
+    {
+        match address.try_into() {
+            Ok(address) => self.advertised = Some(address),
+            Err(e) => _ = self.wrong.get_or_insert(e.into()),
+        }
+        self
+    }
+
     /// Starts the server.
     ///
     /// # Errors
-    /// [`Address`](ServerError::Address) if one to listen at was none; as [`Server::start`].
+    /// [`Address`](ServerError::Address) if one to listen at was none; [`Join`](ServerError::Join) if the
+    /// group that it is to join does not answer or refuses; as [`Server::start`].
     pub fn start(mut self) -> Result<Server, ServerError> {
+        if let Some((servers, secret)) = self.joins.take() {
+            return self.start_member(&servers?, &secret);
+        }
         match self.application.take() {
             Some(name) => start_application(self.chosen()?, &name),
             None => Server::start(self.chosen()?),
         }
+    }
+
+    fn start_member(mut self, servers: &Addresses, secret: &Path) -> Result<Server, ServerError> {
+        let advertised = self.advertised.take();
+        let config = self.chosen()?;
+        let none = || ServerError::Join("a member listens at an address, or one is advertised".into());
+        let at = advertised.as_ref().or(config.listen.first()).ok_or_else(none)?;
+        // A mistake is found before the group is told of it.
+        Server::rehearse(&config)?;
+        join(&config.dir, servers, at, Some(secret))?;
+        Server::start(config)
     }
 
     /// The settings that were chosen.
