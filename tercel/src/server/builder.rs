@@ -8,6 +8,7 @@ use tercel_engine::rpc::{Methods, Service};
 use super::{Server, ServerConfig, ServerError};
 use crate::address::{Address, AddressError};
 use crate::sharing::SharedMemory;
+use crate::tls::Tls;
 
 /// The choices for a server, made by [`Server::builder`]. A choice that is not made keeps the value that
 /// [`ServerConfig`] tells.
@@ -61,9 +62,16 @@ impl ServerBuilder {
         self
     }
 
-    /// Allows addresses that other machines can reach: [`ServerConfig::allow_plain_remote`].
+    /// Seals connections with a member's certificate: [`Network::tls`](crate::Network::tls).
+    pub fn tls(mut self, tls: Tls) -> ServerBuilder {
+        self.config.network.tls = Some(tls);
+        self
+    }
+
+    /// Allows plain connections of other machines:
+    /// [`Network::allow_plain_remote`](crate::Network::allow_plain_remote).
     pub fn allow_plain_remote(mut self, allow: bool) -> ServerBuilder {
-        self.config.allow_plain_remote = allow;
+        self.config.network.allow_plain_remote = allow;
         self
     }
 
