@@ -51,7 +51,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Serve(a) => serve::run(&a, tls),
         Command::Gateway(a) => gateway::run(&a, tls),
         Command::Cert(a) => cert::run(&a),
-        Command::Demo(a) => demo::run(&a, term),
+        Command::Demo(a) => demo::run(&a, tls, term),
         Command::Import(a) => import::run(&a, term),
         Command::Query(a) => query::run(&a),
         Command::Stat(a) => stat::run(&a),

@@ -30,12 +30,12 @@ Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the comma
 does not serve everything now, and with 69 if it does not answer.
 
 Environment: TERCEL_SERVER is the server's address where neither --server nor --data is given; \
-TERCEL_TLS is the directory of --tls; NO_COLOR turns colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
+TERCEL_TLS is the directory of --tls of commands that connect; NO_COLOR turns colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
     /// Connect by TLS, and as a server ask for it, with the certificate in this directory, as `tercel cert`
-    /// makes it; else that in TERCEL_TLS
+    /// makes it; commands that connect take it else from TERCEL_TLS
     #[arg(long, value_name = "DIR", global = true)]
     pub tls: Option<PathBuf>,
 }
@@ -79,10 +79,13 @@ impl Args {
         })
     }
 
-    /// Has the command connect by TLS, if the command line or the environment names a certificate.
+    /// Has the command connect by TLS, if the command line names a certificate, or the environment one of a
+    /// command that connects. A server takes none from the environment: what is there is a client's.
     pub fn with_tls(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let named = named.filter(|named| !named.is_empty()).map(PathBuf::from);
-        self.tls = self.tls.take().or(named);
+        let connects =
+            self.place().is_some() || matches!(self.command, Command::Gateway(_) | Command::Demo(_));
+        self.tls = self.tls.take().or(named.filter(|_| connects));
         let Some(dir) = self.tls.clone() else { return Ok(self) };
         if let Some((server, None)) = self.place() {
             let at = server.take().unwrap_or_else(|| Address::default_tcp().into());

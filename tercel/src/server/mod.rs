@@ -322,6 +322,11 @@ pub enum ServerError {
         "{0} can be reached from other machines, and the server has no certificate: name the directory of one that `tercel cert member` has made (`tercel serve --tls DIR`), or say with `allow_plain_remote` (`--allow-plain-remote`) that plain connections are meant"
     )]
     Remote(Address),
+    /// A certificate that is no member's.
+    #[error(
+        "{0} names a client, and a server needs the certificate of a member: `tercel cert member` makes one"
+    )]
+    NotMember(String),
     /// An address of datagrams, of a server that has a certificate.
     #[error(
         "calls by datagrams to {0} are not sealed: listen at the same address without `udp:`, or say with `allow_plain_remote` (`--allow-plain-remote`) that plain datagrams are meant"
@@ -372,7 +377,9 @@ fn kind(e: &ServerError) -> FaultKind {
         ServerError::Member(_) => FaultKind::InUse,
         ServerError::Join(_) | ServerError::NoSecret(_) => FaultKind::NotASpace,
         ServerError::NoSpace(_) => FaultKind::NoSpace,
-        ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => FaultKind::Setting,
+        ServerError::NotMember(_) | ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => {
+            FaultKind::Setting
+        }
         ServerError::Listen { .. }
         | ServerError::Address(_)
         | ServerError::Remote(_)
@@ -522,6 +529,7 @@ impl Server {
     /// [`create`](ServerConfig::create) is off; [`Listen`](ServerError::Listen) if an address is taken or not
     /// this machine's; [`Remote`](ServerError::Remote) if other machines can reach it and
     /// it has neither a certificate nor [`allow_plain_remote`](Network::allow_plain_remote);
+    /// [`NotMember`](ServerError::NotMember) if its certificate is a client's;
     /// [`Datagrams`](ServerError::Datagrams) if it has one and listens for datagrams;
     /// [`Events`](ServerError::Events) and [`Io`](ServerError::Io) if the system refuses what a server needs.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {

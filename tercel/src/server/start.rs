@@ -312,6 +312,9 @@ pub(super) fn rehearse(config: &ServerConfig) -> Result<(), ServerError> {
 
 fn check(config: &ServerConfig) -> Result<(), ServerError> {
     config.check()?;
+    if let Some(tls) = config.network.tls.as_ref().filter(|tls| tls.identity().group().is_none()) {
+        return Err(ServerError::NotMember(tls.dir().display().to_string()));
+    }
     if config.network.allow_plain_remote {
         return Ok(());
     }
