@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, recv};
@@ -33,6 +33,8 @@ pub(crate) struct Sockets {
     tls: Option<Tls>,
     /// Room for what is opened.
     opened: Vec<u8>,
+    /// The last look at the ends of certificates.
+    looked: Instant,
 }
 
 /// The first byte of a connection.
@@ -58,7 +60,15 @@ impl Sockets {
     ) -> std::io::Result<Sockets> {
         let handshakes = tls.map(|tls| Handshakes::start(tls.clone(), queue.handle())).transpose()?;
         let (seals, opened) = (HashMap::new(), Vec::new());
-        Ok(Sockets { queue, seals, handshakes, takes_plain, tls: tls.cloned(), opened })
+        Ok(Sockets {
+            queue,
+            seals,
+            handshakes,
+            takes_plain,
+            tls: tls.cloned(),
+            opened,
+            looked: Instant::now(),
+        })
     }
 
     /// Says whether other machines may connect in plain words.
@@ -146,6 +156,17 @@ impl Sockets {
     /// The identity of the other end, if it is known by a certificate.
     pub(super) fn identity(&self, stream: Token) -> Option<&Identity> {
         self.seals.get(&stream).map(|seal| seal.identity())
+    }
+
+    /// Gives the sealed streams whose other ends' certificates have ended, if it is time to look again.
+    pub(super) fn ended_certificates(&mut self) -> Vec<(Token, String)> {
+        if self.seals.is_empty() || self.looked.elapsed() < LOOK {
+            return Vec::new();
+        }
+        self.looked = Instant::now();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let ended = self.seals.iter().filter(|(_, seal)| seal.has_ended(now));
+        ended.map(|(stream, seal)| (*stream, seal.identity().to_string())).collect()
     }
 
     /// Says whether what arrives on a stream is to be opened.
@@ -249,6 +270,9 @@ pub(super) fn refusal(text: &str) -> Vec<u8> {
     frame::encode(Header::new(Kind::Refused, 0), &body, &mut bytes);
     bytes
 }
+
+/// Time between two looks at the ends of certificates.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Time for the first byte of a connection.
 const FIRST_BYTE_MAX: Duration = Duration::from_secs(2);

@@ -4,16 +4,20 @@
 //! out of [`Sealed::open`] only if the other end has sealed them, in its order and without a gap.
 
 use std::io::{BufRead, Write};
+use std::time::Duration;
 
 use rustls::Connection;
 
 use super::Unsealed;
+use super::der::not_after;
 use crate::identity::Identity;
 
 /// One end of a sealed connection.
 pub(crate) struct Sealed {
     connection: Connection,
     identity: Identity,
+    /// The end of the other end's certificate, in seconds since 1970.
+    ends: i64,
 }
 
 impl Sealed {
@@ -23,17 +27,22 @@ impl Sealed {
     /// If the other end has shown no certificate that names it: the verifier has let none such pass.
     pub(super) fn new(mut connection: Connection) -> Result<Sealed, Unsealed> {
         let shown = connection.peer_certificates().and_then(|chain| chain.first());
-        let identity = shown.ok_or(Unsealed::Unnamed).and_then(|certificate| {
-            Identity::of(certificate).map_err(|why| Unsealed::Failed(why.to_string()))
-        })?;
+        let certificate = shown.ok_or(Unsealed::Unnamed)?;
+        let identity = Identity::of(certificate).map_err(|why| Unsealed::Failed(why.to_string()))?;
+        let ends = not_after(certificate).ok_or(Unsealed::Unnamed)?;
         // Its owner bounds what it sends.
         connection.set_buffer_limit(None);
-        Ok(Sealed { connection, identity })
+        Ok(Sealed { connection, identity, ends })
     }
 
     /// The identity of the other end.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Says whether the other end's certificate has ended, by a clock that counts from 1970.
+    pub(crate) fn has_ended(&self, now: Duration) -> bool {
+        self.ends < now.as_secs().try_into().unwrap_or(i64::MAX)
     }
 
     /// Opens bytes as they arrived, and appends what was sealed in them. A record that came in part is kept

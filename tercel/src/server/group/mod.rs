@@ -178,6 +178,11 @@ impl Group {
         Some((*id, last, packets))
     }
 
+    /// Says whether a stream is the connection to a member.
+    pub(crate) fn is_to_member(&self, stream: Token) -> bool {
+        self.peers.values().any(|peer| peer.stream == Some(stream))
+    }
+
     /// A connection has ended. Gives the member to which it was one.
     pub(crate) fn ended(&mut self, stream: Token) -> Option<MemberId> {
         let (member, peer) = self.peers.iter_mut().find(|(_, peer)| peer.stream == Some(stream))?;

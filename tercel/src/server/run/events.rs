@@ -126,6 +126,21 @@ impl Loop {
         self.queue.closed(stream);
     }
 
+    /// Ends the connections whose other ends' certificates have ended: a new one needs a new connection.
+    pub(super) fn end_with_certificates(&mut self, core: &mut Core, now: Now) {
+        for (stream, principal) in self.queue.ended_certificates() {
+            self.journal.unsealed(&format!("the certificate of {principal} has ended"));
+            let of_group = self.group.as_ref();
+            let key = match of_group {
+                Some(group) if group.is_to_member(stream) => PEER_KEY,
+                Some(group) if group.upstream(stream).is_some() => UPSTREAM_KEY,
+                _ => 0,
+            };
+            let conn = self.conn_of(stream, key);
+            self.ended(core, now, (stream, key, conn));
+        }
+    }
+
     /// A connection of which TLS is asked has sent its first byte.
     fn spoken(&mut self, core: &mut Core, now: Now, stream: Token) {
         let conn = Conn(stream.bits());

@@ -29,7 +29,7 @@ pub(crate) struct Authority {
 /// The content of a certificate.
 pub(crate) struct Says<'a> {
     pub uris: &'a [&'a str],
-    /// Hours from now.
+    /// Seconds from now.
     pub from: i64,
     pub to: i64,
 }
@@ -55,9 +55,9 @@ impl Authority {
     /// Puts a certificate into a directory, and a new key.
     pub(crate) fn sign_into(&self, dir: &Path, says: &Says<'_>) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let at = |hours: i64| {
-            let distance = Duration::from_secs(3_600 * hours.unsigned_abs());
-            rcgen::date_time_ymd(1970, 1, 1) + if hours < 0 { now - distance } else { now + distance }
+        let at = |seconds: i64| {
+            let distance = Duration::from_secs(seconds.unsigned_abs());
+            rcgen::date_time_ymd(1970, 1, 1) + if seconds < 0 { now - distance } else { now + distance }
         };
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
@@ -75,7 +75,7 @@ impl Authority {
     /// The certificate of whom this URI names.
     pub(crate) fn tls(&self, uri: &str) -> Tls {
         let name = uri.replace(['/', ':'], "_");
-        Tls::open(self.sign(&name, &Says { uris: &[uri], from: -1, to: 24 })).unwrap()
+        Tls::open(self.sign(&name, &Says { uris: &[uri], from: -HOUR, to: 24 * HOUR })).unwrap()
     }
 
     pub(crate) fn client(&self) -> Tls {
@@ -94,6 +94,8 @@ fn certificate_of(dir: &Path) -> Arc<dyn ResolvesClientCert> {
     let key = CertifiedKey::from_der(chain, key, &ring::default_provider()).unwrap();
     Arc::new(SingleCertAndKey::from(key))
 }
+
+const HOUR: i64 = 3_600;
 
 /// One end of a handshake.
 enum End {
@@ -188,8 +190,8 @@ fn certificates_that_do_not_count_are_refused() {
     let open = |dir: PathBuf| Tls::open(dir).unwrap();
     let says = |uris, from, to| Says { uris, from, to };
     let one = &["tercel://client/ben"][..];
-    let expired = open(authority.sign("expired", &says(one, -48, -24)));
-    let early = open(authority.sign("early", &says(one, 24, 48)));
+    let expired = open(authority.sign("expired", &says(one, -48 * HOUR, -24 * HOUR)));
+    let early = open(authority.sign("early", &says(one, 24 * HOUR, 48 * HOUR)));
     for (client, sees, told) in [
         (&other.client(), "no authority in this process's `ca.crt`", "no authority"),
         (&expired, "it has expired", "it has expired, or is not valid yet"),
@@ -203,7 +205,7 @@ fn certificates_that_do_not_count_are_refused() {
         assert!(client.why().contains(told) && client.why().contains("does not take"), "{}", client.why());
     }
     let members = &["tercel://euros/member/2"][..];
-    let expired = open(authority.sign("expired-member", &says(members, -48, -24)));
+    let expired = open(authority.sign("expired-member", &says(members, -48 * HOUR, -24 * HOUR)));
     for (server, sees) in [
         (&other.member(1), "no authority in this process's `ca.crt`"),
         (&expired, "it has expired"),
@@ -224,16 +226,17 @@ fn certificate_without_one_name_is_none() {
         ("two", &["tercel://client/a", "tercel://client/b"][..], "names two"),
         ("odd", &["tercel://client/"][..], "has to name tercel://client/NAME"),
     ] {
-        let dir = authority.sign(name, &Says { uris, from: -1, to: 24 });
+        let dir = authority.sign(name, &Says { uris, from: -HOUR, to: 24 * HOUR });
         let error = Tls::open(dir).unwrap_err().to_string();
         assert!(error.contains(why) && error.contains("tls.crt"), "{error}");
     }
     // A program that is not Tercel shows one all the same.
-    let unnamed = authority.sign("unnamed", &Says { uris: &["tercel://client/a"], from: -1, to: 24 });
+    let unnamed =
+        authority.sign("unnamed", &Says { uris: &["tercel://client/a"], from: -HOUR, to: 24 * HOUR });
     let named = Tls::open(&unnamed).unwrap();
     let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
     let mut config = (*named.client()).clone();
-    authority.sign_into(&unnamed, &Says { uris: &[], from: -1, to: 24 });
+    authority.sign_into(&unnamed, &Says { uris: &[], from: -HOUR, to: 24 * HOUR });
     config.client_auth_cert_resolver = certificate_of(&unnamed);
     let client = Handshake::open(config.into(), &mut to_server).unwrap();
     let server = Handshake::accept(authority.member(1).server()).unwrap();
@@ -338,11 +341,11 @@ fn stranger_that_talks_on_is_stopped() {
 #[test]
 fn new_files_count_once_they_fit() {
     let authority = Authority::new();
-    let says = |to| Says { uris: &["tercel://euros/member/1"], from: -1, to };
-    let dir = authority.sign("renewed", &says(25));
+    let says = |to| Says { uris: &["tercel://euros/member/1"], from: -HOUR, to };
+    let dir = authority.sign("renewed", &says(25 * HOUR));
     let tls = Tls::open(&dir).unwrap();
     assert_eq!((tls.status().days_left, tls.status().problem), (1, None));
-    let other = authority.sign("other", &says(49));
+    let other = authority.sign("other", &says(49 * HOUR));
     // A key that does not fit yet.
     std::fs::copy(other.join("tls.key"), dir.join("tls.key")).unwrap();
     tls.look();

@@ -8,7 +8,7 @@ use tercel_testkit::process::until;
 
 use super::*;
 use crate::group::{health_of, status_of};
-use crate::{Bytes, Client, Error, Object, Ref, Server, ServerConfig, Transport};
+use crate::{Bytes, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig, Transport};
 
 #[derive(Object)]
 struct Letter {
@@ -93,6 +93,24 @@ fn client_of_another_authority_is_told_why() {
     stranger.look();
     let refused = Client::builder().tls(stranger).connect(&server.addresses()[0]).err().unwrap();
     assert!(refused.to_string().contains("does not take this process's certificate"), "{refused}");
+    server.stop().unwrap();
+}
+
+#[test]
+fn session_ends_with_its_certificate() {
+    let (_dir, authority, server) = served();
+    let says = Says { uris: &["tercel://client/ann"], from: -HOUR, to: 10 };
+    let tls = Tls::open(authority.sign("short", &says)).unwrap();
+    let config =
+        ClientConfig { tls: Some(tls.clone()), timeout: Duration::from_secs(2), ..ClientConfig::default() };
+    let client = Client::connect_with(&server.addresses()[0], config).unwrap();
+    write(&client, b"in time").unwrap();
+    let refused = until(|| write(&client, b"too late").err());
+    assert!(matches!(refused, Error::Unavailable(_) | Error::Timeout), "{refused}");
+    // A new one is taken by a new connection of the same client.
+    authority.sign_into(tls.dir(), &Says { to: HOUR, ..says });
+    tls.look();
+    until(|| write(&client, b"in time again").ok());
     server.stop().unwrap();
 }
 
