@@ -1,10 +1,11 @@
 //! `tercel gateway`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use tercel::{Address, AddressError, Error};
+use tercel::{Address, AddressError, Addresses, Error};
 use tercel_gateway::{Config, Gateway, StartError};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::raise_descriptors;
@@ -13,12 +14,18 @@ use tercel_term::stop::Signals;
 
 use crate::args;
 
-pub fn run(args: &args::Gateway) -> Outcome {
+pub fn run(args: &args::Gateway, tls: Option<&Path>) -> Outcome {
     let wrong = |e: AddressError| Failure::new(format!("SERVER: {e}")).code(2);
     let servers = match (&args.servers[..], &args.server) {
         ([], Some(servers)) => servers.clone(),
         ([], None) => Address::default_tcp().into(),
-        (named, _) => named.join(",").parse().map_err(wrong)?,
+        (named, _) => {
+            let servers: Addresses = named.join(",").parse().map_err(wrong)?;
+            match tls {
+                Some(dir) => servers.with_tls(args::open_tls(dir)?),
+                None => servers,
+            }
+        }
     };
     let told = Signals::take()?.first()?;
     raise_descriptors();

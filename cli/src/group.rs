@@ -111,7 +111,7 @@ fn status(args: &args::GroupStatus) -> Outcome {
     }
     let (mut best, mut answering) = (None::<Value>, Vec::new());
     for address in known {
-        let Ok(text) = status_of(&address, PATIENCE) else { continue };
+        let Ok(text) = status_of(servers.at(address), PATIENCE) else { continue };
         let mut status: Value = serde_json::from_str(&text).unwrap_or_default();
         let group = status["group"].take();
         if group.is_null() {

@@ -45,7 +45,7 @@ pub fn run(args: &args::Health) -> Outcome {
 /// Asks the first that answers, within this time for each.
 fn ask(servers: &Addresses, within: Duration) -> Result<Health, Error> {
     let mut failed = None;
-    for address in servers.iter() {
+    for address in servers.each() {
         match health_of(address, within) {
             Ok(health) => return Ok(health),
             Err(error) => failed = Some(error),

@@ -3,6 +3,7 @@
 mod args;
 mod backup;
 mod call;
+mod cert;
 mod check;
 mod demo;
 mod forget;
@@ -33,7 +34,8 @@ fn main() -> std::process::ExitCode {
     // Where the system refuses that, the signal ends the process, as it would have.
     let _ = tercel_term::stop::survive_full_files();
     let parsed = settings::with_file(std::env::args_os())
-        .and_then(|words| Args::parse_from(words).with_server(std::env::var_os("TERCEL_SERVER")));
+        .and_then(|words| Args::parse_from(words).with_server(std::env::var_os("TERCEL_SERVER")))
+        .and_then(|args| args.with_tls(std::env::var_os("TERCEL_TLS")));
     match parsed.and_then(|args| run(args, &term)) {
         Ok(code) => code,
         Err(e) => {
@@ -44,10 +46,12 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run(args: Args, term: &Term) -> Outcome {
+    let tls = args.tls.as_deref();
     match args.command {
-        Command::Serve(a) => serve::run(&a),
-        Command::Gateway(a) => gateway::run(&a),
-        Command::Demo(a) => demo::run(&a, term),
+        Command::Serve(a) => serve::run(&a, tls),
+        Command::Gateway(a) => gateway::run(&a, tls),
+        Command::Cert(a) => cert::run(&a),
+        Command::Demo(a) => demo::run(&a, tls, term),
         Command::Import(a) => import::run(&a, term),
         Command::Query(a) => query::run(&a),
         Command::Stat(a) => stat::run(&a),

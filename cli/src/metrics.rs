@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tercel::Address;
+use tercel::Addresses;
 use tercel_gateway::exposition::Exposition;
 use tercel_term::fail::Failure;
 
@@ -38,7 +38,7 @@ impl Metrics {
     ///
     /// # Errors
     /// If the system refuses the thread.
-    pub fn serve(self, of: Address) -> io::Result<()> {
+    pub fn serve(self, of: Addresses) -> io::Result<()> {
         let Metrics(listener) = self;
         thread::Builder::new().name("tercel-metrics".into()).spawn(move || {
             let mut peers = Peers::default();
@@ -59,7 +59,7 @@ struct Peers(VecDeque<(TcpStream, JoinHandle<()>)>);
 
 impl Peers {
     /// Answers one more. If there are too many, the oldest ends: it had more time than any other.
-    fn take(&mut self, stream: TcpStream, of: &Address) -> io::Result<()> {
+    fn take(&mut self, stream: TcpStream, of: &Addresses) -> io::Result<()> {
         let Peers(all) = self;
         all.retain(|(_, thread)| !thread.is_finished());
         if all.len() >= AT_ONCE_MAX
@@ -80,7 +80,7 @@ impl Peers {
 }
 
 /// Answers one request, then closes.
-fn answer(stream: &mut TcpStream, of: &Address) -> io::Result<()> {
+fn answer(stream: &mut TcpStream, of: &Addresses) -> io::Result<()> {
     let head = head(stream)?;
     let mut words = head.split(' ');
     let (status, kind, body) = match (words.next(), words.next()) {
@@ -128,8 +128,8 @@ fn head(stream: &mut TcpStream) -> io::Result<String> {
 }
 
 /// The server's status as OpenMetrics.
-fn scrape(of: &Address) -> Result<String, String> {
-    let status = tercel::group::status_of(of, PATIENCE).map_err(|e| format!("{e}\n"))?;
+fn scrape(of: &Addresses) -> Result<String, String> {
+    let status = tercel::group::status_of(of.clone(), PATIENCE).map_err(|e| format!("{e}\n"))?;
     let status: Value = serde_json::from_str(&status).map_err(|e| format!("{e}\n"))?;
     tercel_gateway::status::scraped(Some(status), |_| ()).map_err(|e| format!("{e}\n"))
 }

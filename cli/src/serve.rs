@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use tercel::check::{LOST_NAME, losses};
 use tercel::group::inspect;
-use tercel::{Address, Collecting, DiskError, Server, ServerConfig, ServerError, SharedMemory};
+use tercel::{
+    Address, Addresses, Collecting, DiskError, Network, Server, ServerConfig, ServerError, SharedMemory, Tls,
+};
 use tercel_packages::model::{Mark, Marked};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::notify::{self, Watchdog};
@@ -20,10 +22,11 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args;
 use crate::metrics::Metrics;
 
-pub fn run(args: &args::Serve) -> Outcome {
+pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
+    let tls = tls.map(args::open_tls).transpose()?;
     let config = ServerConfig {
         listen: args.listen.clone(),
-        allow_plain_remote: args.allow_plain_remote,
+        network: Network { tls: tls.clone(), allow_plain_remote: args.allow_plain_remote },
         mob_bytes: args.mob,
         cache_bytes: args.cache,
         subscriptions_max: args.subscriptions,
@@ -57,7 +60,8 @@ pub fn run(args: &args::Serve) -> Outcome {
             at.ok_or_else(|| Failure::new("a member needs an address").next("name it with --advertise"))?;
         // A mistake is found before the group is told of it.
         Server::rehearse(&config).map_err(|e| not_started(e).in_directory(&args.data))?;
-        let member = tercel::group::join(&args.data, servers, at, secret.as_deref())?;
+        let servers = of_tls(servers.clone(), tls.as_ref());
+        let member = tercel::group::join(&args.data, &servers, at, secret.as_deref())?;
         let part = if follow.is_some() { ", a copy for readers" } else { "" };
         say!("member {member} of the group, reached at {at}{part}");
     }
@@ -76,6 +80,14 @@ pub fn run(args: &args::Serve) -> Outcome {
     }
     say!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// These addresses, with the server's own certificate if it has one.
+fn of_tls(at: Addresses, tls: Option<&Tls>) -> Addresses {
+    match tls {
+        Some(tls) => at.with_tls(tls.clone()),
+        None => at,
+    }
 }
 
 /// Writes the events of the server to standard error from now on.
@@ -142,6 +154,7 @@ fn serve(
     (signals, metrics, watchdog): (Signals, &mut Option<Metrics>, &Watchdog),
     is_first: bool,
 ) -> Result<(), Ended> {
+    let tls = config.network.tls.clone();
     let server = Server::start(config).map_err(not_started)?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {
@@ -163,8 +176,8 @@ fn serve(
         false => note(&listening),
     }
     if let Some(metrics) = metrics.take() {
-        metrics
-            .serve(server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?.clone())?;
+        let at = server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?;
+        metrics.serve(of_tls(at.into(), tls.as_ref()))?;
     }
     watchdog.watch(Some(server.stopper()));
     notify::tell("READY=1");

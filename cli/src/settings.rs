@@ -69,7 +69,8 @@ fn is_switch(key: &str) -> bool {
 
 fn of_option<R>(key: &str, f: impl FnOnce(&Arg) -> R) -> Option<R> {
     let command = Args::command();
-    let mut options = command.find_subcommand("serve")?.get_arguments();
+    let options = command.find_subcommand("serve")?.get_arguments();
+    let mut options = options.chain(command.get_arguments());
     options.find(|option| option.get_long() == Some(key)).map(f)
 }
 
@@ -110,9 +111,10 @@ mod tests {
 
     #[test]
     fn command_line_wins_over_the_file() {
-        let file = "data = '/d'\nlisten = ['a:1', 'unix:/s']\nmob = '1G'\nkeepalive = 500\nallow-plain-remote = true\n";
+        let file = "data = '/d'\ntls = '/t'\nlisten = ['a:1', 'unix:/s']\nmob = '1G'\nkeepalive = 500\nallow-plain-remote = true\n";
         let all = [
             "--data=/d",
+            "--tls=/t",
             "--listen=a:1",
             "--listen=unix:/s",
             "--mob=1G",

@@ -47,8 +47,8 @@ pub fn run(args: &args::Stat) -> Outcome {
 
 /// The status of a server that was named alone, and does not lead its group: it takes no sessions.
 fn follower(space: &args::Space) -> Option<Value> {
-    let mut named = space.server.as_ref().filter(|servers| servers.iter().len() == 1)?.iter();
-    let status = tercel::group::status_of(named.next()?, PATIENCE).ok()?;
+    let named = space.server.as_ref().filter(|servers| servers.iter().len() == 1)?;
+    let status = tercel::group::status_of(named.clone(), PATIENCE).ok()?;
     serde_json::from_str::<Value>(&status).ok().filter(|status| status["group"]["leads"] == false)
 }
 
@@ -74,18 +74,24 @@ fn shown(status: &Value) {
         show(&name.replace('_', " "), value, "");
     }
     across(&status["across"]);
-    for words in status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    let network = &status["network"];
+    if let Some(days) = network["certificate_days_left"].as_i64() {
+        hang(&format!("{:<16} {days:>16}  days until the server's certificate ends", "certificate"), 35);
+    }
+    let all = [&status["warnings"], &network["warnings"]].into_iter().filter_map(Value::as_array);
+    for words in all.flatten().filter_map(Value::as_str) {
         hang(&format!("{:<16} {words}", "warning"), 17);
     }
 }
 
 /// Fields of the server's status that are shown in other words.
-const SAID: [&str; 9] = [
+const SAID: [&str; 10] = [
     "across",
     "collection",
     "collection_ticket",
     "counted",
     "group",
+    "network",
     "syncs",
     "warnings",
     // In words, `time_to_full` says as much.

@@ -495,4 +495,37 @@ pub struct HostStats {
     pub syncs: Times,
     /// Connections that were ended because all together had received in part, or not taken, too much.
     pub ended_for_room: u64,
+    pub network: NetworkState,
 }
+
+/// The protection of connections from other machines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NetworkState {
+    /// Whole days until the server's certificate ends; none without one.
+    pub days_left: Option<i64>,
+    /// Set if the files of the certificate have changed, and are wrong.
+    pub is_outdated: bool,
+    /// Set if other machines may connect in plain words.
+    pub is_plain: bool,
+}
+
+impl NetworkState {
+    /// Warnings for an operator, a sentence each.
+    pub(crate) fn warnings(self) -> Vec<String> {
+        let ends = match self.days_left {
+            Some(days @ ..0) => Some(format!("the server's certificate has ended, {} days ago", -days)),
+            Some(days @ 0..DAYS_LEFT_MIN) => Some(format!("the server's certificate ends in {days} days")),
+            _ => None,
+        };
+        let ends = ends.map(|ends| format!("{ends}: run `tercel cert renew`"));
+        let outdated = "the files of the server's certificate have changed and do not count: `tercel cert show` and the log \
+                        say why";
+        let plain = "other machines may connect in plain words, so what they say can be read and changed on its way: give them \
+                     certificates (`tercel cert`), and leave out --allow-plain-remote";
+        let all = [self.is_outdated.then(|| outdated.into()), self.is_plain.then(|| plain.into())];
+        ends.into_iter().chain(all.into_iter().flatten()).collect()
+    }
+}
+
+/// Days before its end at which a certificate is warned of: a weekend, and some days to see to it.
+const DAYS_LEFT_MIN: i64 = 7;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use serde_json::Value;
 use tercel::group::{health_of, status_of};
-use tercel::{Address, Error, Health, HealthState};
+use tercel::{Addresses, Error, Health, HealthState};
 
 use crate::answer::{self, Answer, of_type, refused};
 use crate::asked::Asked;
@@ -20,14 +20,14 @@ impl Gate {
     /// The first good answer of a server, else the last that there was. All are asked at once.
     fn ask<T: Send + 'static>(
         &self,
-        ask: fn(&Address) -> Result<T, Error>,
+        ask: fn(Addresses) -> Result<T, Error>,
         is_good: impl Fn(&T) -> bool,
     ) -> Result<T, Error> {
         let (tell, told) = mpsc::channel();
-        for server in self.servers.iter() {
-            let (server, tell) = (server.clone(), tell.clone());
+        for server in self.servers.each() {
+            let tell = tell.clone();
             // None reads the answers behind a good one.
-            let asked = thread::Builder::new().spawn(move || _ = tell.send(ask(&server)));
+            let asked = thread::Builder::new().spawn(move || _ = tell.send(ask(server)));
             asked.map_err(|e| Error::Unavailable(format!("the gateway has no thread: {e}")))?;
         }
         drop(tell);
@@ -54,7 +54,7 @@ impl Gate {
 
     /// The status of the server that leads, else of any that answers.
     pub fn status(&self) -> Result<Value, Error> {
-        let ask = |server: &Address| {
+        let ask = |server: Addresses| {
             let damaged = |e| Error::Corrupt(format!("the server's status: {e}"));
             serde_json::from_str(&status_of(server, ASK)?).map_err(damaged)
         };

@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use thiserror::Error;
 
 use crate::lookup::look_up;
+use crate::tls::Tls;
 
 /// An address of a server: a text of it is parsed wherever one is taken.
 ///
@@ -161,38 +162,69 @@ pub(crate) fn is_this_host(address: SocketAddr) -> bool {
 /// # Ok::<(), tercel::AddressError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Addresses(Vec<Address>);
+pub struct Addresses {
+    all: Vec<Address>,
+    /// The certificate with which whatever connects there does so.
+    tls: Option<Tls>,
+}
 
 impl Addresses {
     /// All of them, at least one.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Address> {
-        self.0.iter()
+        self.all.iter()
+    }
+
+    /// These, each as addresses of one, with the same certificate.
+    pub fn each(&self) -> impl Iterator<Item = Addresses> {
+        self.all.iter().map(|at| Addresses { all: vec![at.clone()], tls: self.tls.clone() })
+    }
+
+    /// These, to which this process connects by TLS, with this certificate. Unix sockets stay plain.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Addresses {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// The first of them, and the certificate to connect with.
+    pub(crate) fn first(&self) -> (&Address, Option<&Tls>) {
+        (&self.all[0], self.tls())
+    }
+
+    /// Another address, to which this process connects with the same certificate.
+    pub fn at(&self, other: Address) -> Addresses {
+        Addresses { all: vec![other], tls: self.tls.clone() }
+    }
+
+    /// The certificate to connect with.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// These, with the Unix sockets before all others.
     pub(crate) fn of_this_host_first(mut self) -> Addresses {
-        self.0.sort_by_key(|at| !matches!(at, Address::Unix(_)));
+        self.all.sort_by_key(|at| !matches!(at, Address::Unix(_)));
         self
     }
 
     /// These, behind this one.
     pub(crate) fn behind(mut self, first: &Address) -> Addresses {
-        self.0.retain(|at| at != first);
-        self.0.insert(0, first.clone());
+        self.all.retain(|at| at != first);
+        self.all.insert(0, first.clone());
         self
     }
 }
 
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.0.iter().map(Address::to_string).collect();
+        let all: Vec<String> = self.all.iter().map(Address::to_string).collect();
         f.write_str(&all.join(","))
     }
 }
 
 impl<A: Into<Address>> From<A> for Addresses {
     fn from(one: A) -> Addresses {
-        Addresses(vec![one.into()])
+        Addresses { all: vec![one.into()], tls: None }
     }
 }
 
@@ -229,7 +261,7 @@ impl FromStr for Addresses {
             Some(paths) => paths.split(",unix:").map(|path| format!("unix:{path}").parse()).collect(),
             None => s.split(',').map(str::parse).collect(),
         };
-        Ok(Addresses(all?))
+        Ok(Addresses { all: all?, tls: None })
     }
 }
 

@@ -185,6 +185,7 @@ mod datagrams;
 mod disk;
 mod files;
 mod health;
+mod identity;
 mod lookup;
 mod memory;
 mod once;
@@ -197,6 +198,8 @@ mod serving;
 mod sharing;
 mod single;
 mod spaces;
+mod stream;
+mod tls;
 pub mod tools;
 mod transaction;
 
@@ -209,8 +212,8 @@ pub use disk::DiskError;
 pub use health::{Health, HealthState};
 pub use once::{OnceKey, once};
 pub use server::{
-    Collecting, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Stopping,
-    Warnings, group,
+    Collecting, Network, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper,
+    Stopping, Warnings, group,
 };
 pub use sharing::SharedMemory;
 pub use spaces::Spaces;
@@ -218,6 +221,7 @@ pub use spaces::Spaces;
 pub use tercel_collections as collections;
 pub use tercel_collections::Key;
 pub use tercel_derive::{Object, Record, interface, service};
+pub use tls::{Tls, TlsError, TlsStatus};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
 pub use tercel_engine::client::ClientStats;

@@ -1,7 +1,6 @@
 //! Proofs over a connection: both ends show that they have the secret of a group, before anything counts.
 
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use thiserror::Error;
 
 use crate::disk::DiskError;
 use crate::disk::secret::{End, Secret, random_bytes};
+use crate::stream::Stream;
 
 /// One end that has a secret: a member, a server that is alone, or an operator.
 #[derive(Debug, Clone)]
@@ -29,10 +29,20 @@ pub(crate) struct Prover {
 pub(crate) enum Unopened {
     /// The other end ended the connection, was silent, or said what is no answer.
     #[error("the connection is not proven: {0}")]
-    Failed(#[from] io::Error),
+    Failed(io::Error),
     /// The other end refuses, or does not prove itself: with this sentence.
     #[error("{0}")]
     Refused(String),
+}
+
+impl From<io::Error> for Unopened {
+    fn from(why: io::Error) -> Unopened {
+        match why.kind() {
+            // By its certificate, or because of this process's.
+            io::ErrorKind::PermissionDenied => Unopened::Refused(why.to_string()),
+            _ => Unopened::Failed(why),
+        }
+    }
 }
 
 impl Prover {
@@ -74,7 +84,7 @@ impl Prover {
     /// comes behind the answer is read.
     pub(crate) fn open(
         &self,
-        stream: &mut UnixStream,
+        stream: &mut Stream,
         to: Option<MemberId>,
         within: Duration,
     ) -> Result<(), Unopened> {
@@ -101,7 +111,7 @@ impl Prover {
     }
 }
 
-fn say(stream: &mut UnixStream, kind: Kind, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+fn say(stream: &mut Stream, kind: Kind, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
     let (mut body, mut bytes) = (Vec::new(), Vec::new());
     encode(&mut body);
     frame::encode(Header::new(kind, 0), &body, &mut bytes);
@@ -109,7 +119,7 @@ fn say(stream: &mut UnixStream, kind: Kind, encode: impl FnOnce(&mut Vec<u8>)) -
 }
 
 /// Reads a frame of this kind, and nothing behind it. Gives its body.
-fn answer(stream: &mut UnixStream, kind: Kind, end: Instant) -> Result<Vec<u8>, Unopened> {
+fn answer(stream: &mut Stream, kind: Kind, end: Instant) -> Result<Vec<u8>, Unopened> {
     let mut deframer = Deframer::default();
     let mut bytes = [0; ANSWER_BYTES_MAX];
     read(stream, &mut bytes[..FRAME_BYTES], end)?;
@@ -127,13 +137,13 @@ fn answer(stream: &mut UnixStream, kind: Kind, end: Instant) -> Result<Vec<u8>, 
 }
 
 /// Fills a buffer before a moment.
-fn read(stream: &mut UnixStream, mut buffer: &mut [u8], end: Instant) -> io::Result<()> {
+fn read(stream: &mut Stream, mut buffer: &mut [u8], end: Instant) -> io::Result<()> {
     while !buffer.is_empty() {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(left)?;
         match stream.read(buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => buffer = &mut buffer[n..],
@@ -152,10 +162,12 @@ const ANSWER_BYTES_MAX: usize = 16 << 10;
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     /// Answers a connection as a server with a secret does. Says whether the other end has proven itself.
-    pub(crate) fn accept(prover: &Prover, stream: &mut UnixStream) -> bool {
+    pub(crate) fn accept(prover: &Prover, stream: &mut Stream) -> bool {
         let end = Instant::now() + WITHIN;
         let Ok(join) = answer(stream, Kind::Join, end) else { return false };
         let (challenge, expected) = prover.challenge(&Join::decode(&join).unwrap()).unwrap();
@@ -168,6 +180,11 @@ pub(crate) mod tests {
         is_proven
     }
 
+    fn pair() -> (Stream, Stream) {
+        let (here, there) = UnixStream::pair().unwrap();
+        (here.into(), there.into())
+    }
+
     pub(crate) fn secret() -> Secret {
         Secret::draw(Path::new("a test")).unwrap()
     }
@@ -178,7 +195,7 @@ pub(crate) mod tests {
 
     /// One connects, and another answers, each as it knows itself.
     fn meet(from: &Prover, to: &Prover, expects: Option<u64>) -> (Result<(), Unopened>, bool) {
-        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let (mut here, mut there) = pair();
         std::thread::scope(|scope| {
             let answered = scope.spawn(move || accept(to, &mut there));
             let opened = from.open(&mut here, expects.map(MemberId), WITHIN);
@@ -202,7 +219,7 @@ pub(crate) mod tests {
 
     #[test]
     fn silent_end_is_not_waited_for() {
-        let (mut here, _there) = UnixStream::pair().unwrap();
+        let (mut here, _there) = pair();
         let opened = member(&secret(), 1).open(&mut here, None, Duration::from_millis(20));
         assert!(matches!(opened, Err(Unopened::Failed(_))));
     }

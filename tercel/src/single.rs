@@ -1,7 +1,6 @@
 //! One question to a server, on a connection of its own and without a session: how it is, and its group.
 
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
@@ -12,6 +11,8 @@ use tercel_wire::message::{FromClient, FromServer, Refusal, Refused};
 
 use crate::address::{Address, Addresses};
 use crate::proving::{Prover, Unopened};
+use crate::stream::{Connector, Whom};
+use crate::tls::Tls;
 
 /// Why there is no answer.
 pub(crate) enum Unanswered {
@@ -29,10 +30,10 @@ impl From<Unanswered> for Error {
     }
 }
 
-/// Asks the server at an address. `read` takes what it wants of the answer. With a secret, both ends prove
-/// before that they have it.
+/// Asks the server at an address, by TLS with a certificate. `read` takes what it wants of the answer. With a
+/// secret, both ends prove before that they have it.
 pub(crate) fn ask<R>(
-    at: &Address,
+    (at, tls): (&Address, Option<&Tls>),
     prover: Option<&Prover>,
     request: &FromClient<'_>,
     within: Duration,
@@ -41,8 +42,7 @@ pub(crate) fn ask<R>(
     let end = Instant::now() + within;
     let away = |why: io::Error| Unanswered::Away(format!("{at} does not answer: {why}"));
     let strange = || Unanswered::Away(format!("what answers at {at} is no server of this version"));
-    // A stream is a stream: what the socket is of makes no difference to a read.
-    let mut stream = UnixStream::from(at.connect(within).map_err(away)?);
+    let mut stream = Connector::new(tls.cloned()).connect(at, Whom::Server, within).map_err(away)?;
     if let Some(prover) = prover {
         prover.open(&mut stream, None, within).map_err(|why| match why {
             Unopened::Failed(why) => away(why),
@@ -65,7 +65,7 @@ pub(crate) fn ask<R>(
             };
         }
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        stream.set_read_timeout(Some(left)).map_err(away)?;
+        stream.set_read_timeout(left).map_err(away)?;
         match stream.read(&mut buffer) {
             Ok(0) => return Err(away(io::ErrorKind::UnexpectedEof.into())),
             Ok(n) => deframer.push(&buffer[..n]),
@@ -99,7 +99,7 @@ pub(crate) fn ask_leader<R>(
         std::thread::sleep(pause);
         // One that a server told of may be none.
         let Ok(address) = at.parse() else { continue };
-        match ask(&address, prover, request, ONE.max(within / 4), &read) {
+        match ask((&address, servers.tls()), prover, request, ONE.max(within / 4), &read) {
             Err(Unanswered::Refused(refused)) => match refused.reason {
                 Refusal::NotLeader | Refusal::Unavailable => {
                     known.sent_on(refused.servers.clone());

@@ -13,6 +13,7 @@ mod hostile;
 mod instructions;
 mod loss;
 mod pipelined;
+mod sealed;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -124,7 +125,8 @@ pub fn child(role: &OsStr) -> Result<(), String> {
     match role.split_once(' ').unwrap_or((role, "")) {
         ("bare", _) => bare::serve(Path::new(dir)),
         ("count", call) => instructions::counted(call, Path::new(dir)),
-        (waits, _) => serve(Path::new(dir), spin(waits)),
+        ("tls", waits) => serve(Path::new(dir), spin(waits), true),
+        (waits, _) => serve(Path::new(dir), spin(waits), false),
     }
 }
 
@@ -137,9 +139,13 @@ fn spin(waits: &str) -> Option<Duration> {
     }
 }
 
-fn serve(dir: &Path, spin: Option<Duration>) -> Result<(), String> {
-    let builder = Server::builder(dir.join("data"))
-        .listen("udp:127.0.0.1:0")
+fn serve(dir: &Path, spin: Option<Duration>, is_sealed: bool) -> Result<(), String> {
+    let builder = Server::builder(dir.join("data"));
+    let builder = match is_sealed {
+        true => builder.listen("127.0.0.1:0").tls(sealed::open(dir, sealed::SERVER)?),
+        false => builder.listen("udp:127.0.0.1:0"),
+    };
+    let builder = builder
         .listen(format!("unix:{}", dir.join("sock").display()))
         .methods(Counter::METHODS)
         .service(Procedures::serve(Here::default()));
@@ -168,6 +174,7 @@ impl Place {
             Transport::SharedMemory => "shm",
             Transport::Unix => "unix",
             Transport::Udp => "udp",
+            Transport::Tls => "tls",
             _ => "tcp",
         };
         let waits = match self.waits {
@@ -200,6 +207,12 @@ impl Place {
             Waits::Sleeping => "block",
         }
     }
+
+    /// The role of the server.
+    fn role(self) -> String {
+        let seal = if self.road == Transport::Tls { "tls " } else { "" };
+        format!("{seal}{}", self.spin())
+    }
 }
 
 /// The processes of a place.
@@ -212,6 +225,9 @@ struct Ends {
 impl Ends {
     fn begin(dir: &Path, waits: &str) -> Result<Ends, String> {
         std::fs::create_dir_all(dir).map_err(failed)?;
+        if waits.starts_with("tls") {
+            sealed::make(dir)?;
+        }
         let role =
             |what: &str| OwnProcess::role(&["bench", "rpc"], ROLE, format!("{what}\n{}", dir.display()));
         Ok(Ends { dir: dir.to_owned(), server: role(waits)?, _bare: role("bare")? })
@@ -231,7 +247,7 @@ impl Ends {
 
     fn client_with(&self, place: Place, config: ClientConfig) -> Result<Client, String> {
         let address = match place.road {
-            Transport::Udp => self.server.address()?,
+            Transport::Udp | Transport::Tls => self.server.address()?,
             // The same port.
             Transport::Tcp => match self.server.address()? {
                 Address::Udp(at) => Address::Tcp(at),
@@ -239,6 +255,9 @@ impl Ends {
             },
             _ => Address::Unix(self.dir.join("sock")),
         };
+        let is_sealed = place.road == Transport::Tls;
+        let tls = is_sealed.then(|| sealed::open(&self.dir, sealed::CLIENT)).transpose()?;
+        let config = ClientConfig { tls, ..config };
         let client = Client::connect_with(&address, config).map_err(failed)?;
         match client.transport() {
             Some(transport) if transport == place.road => Ok(client),
@@ -262,7 +281,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
         }
         options.say(&format!("calls by {}", place.name()));
         let servers_on = if place.apart { last } else { first };
-        let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), place.spin()))?;
+        let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), &place.role()))?;
         ends.server.backend().clone_into(&mut backend);
         rows.extend(placed::on(first, || calls(options, &ends, place))?);
     }
@@ -289,7 +308,7 @@ pub fn names() -> Vec<String> {
 fn places(wanted: &[String]) -> Vec<Place> {
     let waits = [(Waits::Spinning, true), (Waits::Sleeping, false), (Waits::Sleeping, true)];
     let of_road = |road| waits.map(|(waits, apart)| Place { road, waits, apart });
-    let roads = [Transport::SharedMemory, Transport::Unix, Transport::Tcp, Transport::Udp];
+    let roads = [Transport::SharedMemory, Transport::Unix, Transport::Tcp, Transport::Tls, Transport::Udp];
     let all = roads.map(of_road).concat();
     all.into_iter().filter(|place| wanted.is_empty() || wanted.contains(&place.name())).collect()
 }
@@ -351,7 +370,9 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
         ),
     );
     // Shared memory has no bare exchange of so many bytes that sleeps, and pages go by TCP.
-    if place.waits == Waits::Sleeping && matches!(place.road, Transport::Tcp | Transport::Unix) {
+    if place.waits == Waits::Sleeping
+        && matches!(place.road, Transport::Tcp | Transport::Tls | Transport::Unix)
+    {
         rows.push(fetch::row(options, ends, place)?);
     }
     if place.waits == Waits::Spinning && place.road != Transport::Unix {

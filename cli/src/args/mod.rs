@@ -1,16 +1,18 @@
 //! The command line: what can be said, with help and examples beside it.
 
+mod cert;
 mod group;
 mod values;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use tercel::{Address, Addresses, SessionToken};
+use tercel::{Address, Addresses, SessionToken, Tls};
 use tercel_term::fail::Failure;
 
+pub use cert::*;
 pub use group::*;
 use values::{cache_bytes, server_bytes, subscriptions, time};
 
@@ -28,22 +30,21 @@ Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the comma
 does not serve everything now, and with 69 if it does not answer.
 
 Environment: TERCEL_SERVER is the server's address where neither --server nor --data is given; \
-NO_COLOR turns colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
+TERCEL_TLS is the directory of --tls of commands that connect; NO_COLOR turns colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
+    /// Connect by TLS, and as a server ask for it, with the certificate in this directory, as `tercel cert`
+    /// makes it; commands that connect take it else from TERCEL_TLS
+    #[arg(long, value_name = "DIR", global = true)]
+    pub tls: Option<PathBuf>,
 }
 
 impl Args {
-    /// Puts in the server that the environment names where the command line names none. Whatever the command
-    /// line says wins, so a variable that is not used may hold anything.
-    pub fn with_server(mut self, named: Option<OsString>) -> Result<Args, Failure> {
-        let instead = match &self.command {
-            Command::Call(_) => "--addr ADDR",
-            Command::Health(_) | Command::Group(_) | Command::Gateway(_) => "--server ADDR",
-            _ => "--server ADDR or --data DIR",
-        };
-        let (server, data) = match &mut self.command {
+    /// Where a command finds the server that it uses, and the directory that it may use instead; none of one
+    /// that uses no server.
+    fn place(&mut self) -> Option<(&mut Option<Addresses>, &Option<PathBuf>)> {
+        Some(match &mut self.command {
             Command::Import(Import { what: ImportWhat::Debian(a) }) => (&mut a.space.server, &a.space.data),
             Command::Query(Query { what: QueryWhat::Depends(c) | QueryWhat::Rdepends(c) }) => {
                 (&mut c.space.server, &c.space.data)
@@ -64,6 +65,7 @@ impl Args {
             }
             // They need none, or begin one of their own.
             Command::Serve(_)
+            | Command::Cert(_)
             | Command::Gateway(_)
             | Command::Demo(_)
             | Command::Check(_)
@@ -71,10 +73,36 @@ impl Args {
             | Command::Group(
                 Group::Init(_) | Group::Form(_) | Group::Inspect(_) | Group::Rescue(_) | Group::Secret(_),
             ) => {
-                return Ok(self);
+                return None;
             }
-            Command::Bench(_) | Command::Soak(_) => return Ok(self),
+            Command::Bench(_) | Command::Soak(_) => return None,
+        })
+    }
+
+    /// Has the command connect by TLS, if the command line names a certificate, or the environment one of a
+    /// command that connects. A server takes none from the environment: what is there is a client's.
+    pub fn with_tls(mut self, named: Option<OsString>) -> Result<Args, Failure> {
+        let named = named.filter(|named| !named.is_empty()).map(PathBuf::from);
+        let connects =
+            self.place().is_some() || matches!(self.command, Command::Gateway(_) | Command::Demo(_));
+        self.tls = self.tls.take().or(named.filter(|_| connects));
+        let Some(dir) = self.tls.clone() else { return Ok(self) };
+        if let Some((server, None)) = self.place() {
+            let at = server.take().unwrap_or_else(|| Address::default_tcp().into());
+            *server = Some(at.with_tls(open_tls(&dir)?));
+        }
+        Ok(self)
+    }
+
+    /// Puts in the server that the environment names where the command line names none. Whatever the command
+    /// line says wins, so a variable that is not used may hold anything.
+    pub fn with_server(mut self, named: Option<OsString>) -> Result<Args, Failure> {
+        let instead = match &self.command {
+            Command::Call(_) => "--addr ADDR",
+            Command::Health(_) | Command::Group(_) | Command::Gateway(_) => "--server ADDR",
+            _ => "--server ADDR or --data DIR",
         };
+        let Some((server, data)) = self.place() else { return Ok(self) };
         if server.is_none()
             && data.is_none()
             && let Some(named) = named.filter(|named| !named.is_empty())
@@ -88,6 +116,11 @@ impl Args {
         }
         Ok(self)
     }
+}
+
+/// The certificate of a directory.
+pub fn open_tls(dir: &Path) -> Result<Tls, Failure> {
+    Tls::open(dir).map_err(|e| Failure::new(e.to_string()).next("look with `tercel cert show DIR`").code(2))
 }
 
 #[derive(Debug, Subcommand)]
@@ -125,6 +158,9 @@ pub enum Command {
     /// Begin a group of servers, look at it, or change its members
     #[command(subcommand)]
     Group(Group),
+    /// Make the certificates by which servers and clients know each other, or look at them
+    #[command(subcommand)]
+    Cert(Cert),
     /// Measure against the physical limit in the same run
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Bench(Measured),
@@ -159,6 +195,7 @@ pub struct Space {
   tercel serve --data ./c --listen 127.0.0.1:7120 --follow 127.0.0.1:7117 \\
       --secret ./a/secret
   tercel serve --data ./euros --listen 127.0.0.1:7130 --peer 127.0.0.1:7131
+  tercel serve --data ./packages --listen 0.0.0.0:7117 --tls ./a-tls
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
 seconds. At the second it stops at once. What was acknowledged is kept either way.")]
@@ -175,7 +212,7 @@ pub struct Serve {
     /// spaces ended whose client is gone; may be given several times
     #[arg(long, value_name = "ADDR,..")]
     pub peer: Vec<Addresses>,
-    /// Allow addresses that other machines can reach, although nothing is encrypted
+    /// Allow plain connections of other machines: what they carry can be read and changed on its way
     #[arg(long)]
     pub allow_plain_remote: bool,
     /// Memory for modified objects before they are installed into pages, from 1M to what the machine has; no

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tercel::{Address, Client, ClientConfig, Handle, Ref};
+use tercel::{Address, Addresses, Client, ClientConfig, Handle, Ref};
 use tercel_packages::model::{Mark, MarkedCalls, Seen};
 use tercel_term::fail::Failure;
 use tercel_term::process::OwnProcess;
@@ -29,16 +29,16 @@ pub fn socket(dir: &Path) -> Option<Address> {
 /// Calls at the demonstration's own server.
 pub fn at_own(server: &OwnProcess, dir: &Path, term: &Term) -> Result<(), Failure> {
     let tcp = server.address()?;
-    let roads: Vec<Address> = socket(dir).into_iter().chain([tcp.clone()]).collect();
-    scene(&roads, &tcp, term)
+    let roads: Vec<Addresses> = socket(dir).into_iter().chain([tcp.clone()]).map(Addresses::from).collect();
+    scene(&roads, &tcp.into(), term)
 }
 
 /// Calls at a server that serves already.
-pub fn at(address: &Address, term: &Term) -> Result<(), Failure> {
+pub fn at(address: &Addresses, term: &Term) -> Result<(), Failure> {
     scene(std::slice::from_ref(address), address, term)
 }
 
-fn scene(roads: &[Address], other: &Address, term: &Term) -> Result<(), Failure> {
+fn scene(roads: &[Addresses], other: &Addresses, term: &Term) -> Result<(), Failure> {
     tell!("{} the same line, `mark.seen()`, wherever the method runs:", term.bold("call"));
     let changer = connect(other)?;
     let made: Ref<Mark> = changer.run(|tx| tx.create(&Mark { package: Ref::NULL, advisory: 1 }))?;
@@ -89,9 +89,9 @@ fn scene(roads: &[Address], other: &Address, term: &Term) -> Result<(), Failure>
 /// Changes of another client.
 const CHANGES: u32 = 50;
 
-fn connect(address: &Address) -> Result<Client, Failure> {
+fn connect(address: &Addresses) -> Result<Client, Failure> {
     let config = ClientConfig { cache_bytes: 1 << 20, ..ClientConfig::default() };
-    Client::connect_with(address, config).map_err(|e| Failure::at_server(e, "--addr"))
+    Client::connect_with(address.clone(), config).map_err(|e| Failure::at_server(e, "--addr"))
 }
 
 /// The median time of a call.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use tercel::Addresses;
 use tercel_packages::list::{self, Choice, Source};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::OwnProcess;
@@ -17,7 +18,7 @@ use tercel_term::{Term, program, say, tell};
 
 use crate::args;
 
-pub fn run(args: &args::Demo, term: &Term) -> Outcome {
+pub fn run(args: &args::Demo, tls: Option<&Path>, term: &Term) -> Outcome {
     if let Some(role) = std::env::var_os(tiers::ROLE) {
         tiers::application(&role)?;
         return Ok(ExitCode::SUCCESS);
@@ -25,7 +26,12 @@ pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     let begun = Instant::now();
     tercel_term::tidy::on_signals(|| "interrupted".into())?;
     if let Some(address) = &args.addr {
-        calls::at(address, term)?;
+        let at = Addresses::from(address);
+        let at = match tls {
+            Some(dir) => at.with_tls(args::open_tls(dir)?),
+            None => at,
+        };
+        calls::at(&at, term)?;
         return Ok(ExitCode::SUCCESS);
     }
     let dir = DemoDir::new(args.dir.as_deref())?;

@@ -23,3 +23,4 @@ mod mishaps;
 mod operate;
 mod serve;
 mod slow;
+mod tls;

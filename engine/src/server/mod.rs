@@ -28,8 +28,8 @@ use tercel_wire::message::{Refusal, Request};
 
 pub use crate::consult::{Consult, Consulted};
 pub use crate::effect::{
-    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, Proof,
-    ServerConfig, ServerStats, SpaceWarning, Unread, store,
+    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, NetworkState, PageUpdate,
+    Proof, ServerConfig, ServerStats, SpaceWarning, Unread, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;

@@ -101,6 +101,10 @@ impl Sessions {
                 reason.push_str(", from which it is cut off");
             }
         }
+        for warning in cx.host.network.warnings() {
+            reason.push_str(if reason.is_empty() { "" } else { "; " });
+            reason.push_str(&warning);
+        }
         let calls = self.calls_under_way().try_into().unwrap_or(u32::MAX);
         let up_us = cx.work.now.since_us(cx.condition.began);
         cx.answer(asked, &FromServer::Health(Health { state, up_us, calls, reason }));

@@ -4,6 +4,7 @@ use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::page::PAGE_BYTES;
 
 use super::{Cx, Sessions};
+use crate::effect::NetworkState;
 use crate::leader::{CollectStatus, Leader, Outlook};
 use crate::order::quorum::members::Member;
 use crate::order::quorum::{Status, Why};
@@ -65,6 +66,7 @@ impl Sessions {
         if let Some(group) = cx.work.sequencer.status() {
             out.push_str(&format!(",\"group\":{}", group_json(&group, cx)));
         }
+        out.push_str(&format!(",\"network\":{}", network_json(cx.host.network)));
         out.push_str(&format!(",\"syncs\":{}", times_json(&cx.host.syncs)));
         for (name, value) in fields {
             out.push_str(&format!(",\"{name}\":{value}"));
@@ -72,6 +74,17 @@ impl Sessions {
         out.push('}');
         out
     }
+}
+
+/// The sentences have no characters that JSON writes otherwise.
+fn network_json(network: NetworkState) -> String {
+    let days = network.days_left.map_or("null".into(), |days| days.to_string());
+    let warnings: Vec<String> = network.warnings().iter().map(|text| format!("\"{text}\"")).collect();
+    let NetworkState { is_outdated, is_plain, .. } = network;
+    format!(
+        "{{\"certificate_days_left\":{days},\"certificate_outdated\":{is_outdated},\"plain_remote\":{is_plain},\"warnings\":[{}]}}",
+        warnings.join(",")
+    )
 }
 
 fn times_json(times: &Times) -> String {

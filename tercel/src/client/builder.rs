@@ -10,6 +10,7 @@ use super::{Client, ClientConfig, ReadFrom, embedded_with};
 use crate::address::{AddressError, Addresses};
 use crate::server::ServerBuilder;
 use crate::sharing::SharedMemory;
+use crate::tls::Tls;
 
 /// The choices for a client, made by [`Client::builder`]. A choice that is not made keeps the value that
 /// [`ClientConfig`] tells.
@@ -90,6 +91,12 @@ impl ClientBuilder {
     /// Chooses the member of a group to read from: [`ClientConfig::read_from`].
     pub fn read_from(mut self, member: ReadFrom) -> ClientBuilder {
         self.config.read_from = member;
+        self
+    }
+
+    /// Seals connections with a certificate: [`ClientConfig::tls`].
+    pub fn tls(mut self, tls: Tls) -> ClientBuilder {
+        self.config.tls = Some(tls);
         self
     }
 

@@ -21,12 +21,14 @@ use tercel_lock::unpoison;
 use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
 
+use super::sealed::SealedEnd;
 use crate::address::{Address, Addresses, is_this_host};
 use crate::channel::{self, End, Next, Room};
 use crate::datagrams;
 use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 use crate::sharing::SharedMemory as SharedWith;
+use crate::stream::{Connector, Whom};
 
 /// The place of the server.
 pub(crate) enum Remote {
@@ -47,13 +49,21 @@ pub(crate) struct Way {
 
 /// A connection.
 pub(crate) enum ServerConnection {
-    /// A socket, what ends a wait on it, how long a thread looks before it sleeps, and a socket for datagrams
-    /// to the same server.
-    Socket(OwnedFd, OwnedFd, Duration, Option<Box<DatagramSocket>>),
+    /// A socket, what ends a wait on it, how long a thread looks before it sleeps, and its companion.
+    Socket(OwnedFd, OwnedFd, Duration, Beside),
     /// Memory that the server's process has mapped, too.
     Shared(Box<SharedMemory>),
     /// A pipe to the loop of this process.
     Memory(u64, Arc<Pipe>, Handle<Post>),
+}
+
+/// The companion of a socket.
+pub(crate) enum Beside {
+    Nothing,
+    /// A socket for datagrams to the same server.
+    Datagrams(Box<DatagramSocket>),
+    /// The seal of the bytes in the socket.
+    Seal(Box<SealedEnd>),
 }
 
 /// A channel, and the socket that ends with it. At a time one thread sends a stream and one receives; a call
@@ -95,6 +105,8 @@ pub(crate) const CONNECTING: Duration = Duration::from_secs(4);
 /// system's first attempt, at most half way round the Earth.
 pub(crate) const CONNECTING_TO_ONE: Duration = Duration::from_millis(300);
 
+const STOPPED_TAKING: &str = "the server has stopped taking bytes";
+
 /// The longest time without a byte in either direction while a byte is to be sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -115,9 +127,10 @@ impl Remote {
     /// Connects to the server at an address: one of the [names](Remote::names), or one that a server told of.
     pub(crate) fn connect(&self, at: &str, within: Duration) -> io::Result<ServerConnection> {
         match self {
-            Remote::Addresses(_, way) => {
+            Remote::Addresses(addresses, way) => {
                 let address: Address = at.parse().map_err(io::Error::other)?;
-                let mut socket = address.connect(within)?;
+                let connector = Connector::new(addresses.tls().cloned());
+                let (mut socket, seal) = connector.connect(&address, Whom::Server, within)?.into_parts();
                 if way.by_memory != SharedWith::Off && matches!(address, Address::Unix(_)) {
                     socket = match SharedMemory::over(socket.into(), *way)? {
                         Over::Memory(shared) => return Ok(ServerConnection::Shared(shared)),
@@ -127,9 +140,12 @@ impl Remote {
                 set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT))?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(READ_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                let is_udp = matches!(address, Address::Udp(_));
-                let datagrams = if is_udp { Some(Box::new(connect_beside(&socket)?)) } else { None };
-                Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default(), datagrams))
+                let beside = match (seal, address) {
+                    (Some(seal), _) => Beside::Seal(Box::new(SealedEnd::new(seal))),
+                    (None, Address::Udp(_)) => Beside::Datagrams(Box::new(connect_beside(&socket)?)),
+                    (None, _) => Beside::Nothing,
+                };
+                Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default(), beside))
             }
             Remote::Memory(handle) => {
                 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -167,6 +183,8 @@ impl Remote {
 pub enum Transport {
     /// A TCP connection.
     Tcp,
+    /// A TCP connection that is sealed by TLS.
+    Tls,
     /// A TCP connection, and datagrams of UDP beside it for calls.
     Udp,
     /// A Unix socket.
@@ -181,6 +199,7 @@ impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Transport::Tcp => "TCP",
+            Transport::Tls => "TCP, sealed by TLS",
             Transport::Udp => "TCP, with calls over UDP",
             Transport::Unix => "a Unix socket",
             Transport::SharedMemory => "shared memory",
@@ -198,7 +217,8 @@ impl ServerConnection {
             ServerConnection::Socket(socket, ..) if socket_domain(socket) == Ok(AddressFamily::UNIX) => {
                 Transport::Unix
             }
-            ServerConnection::Socket(.., Some(_)) => Transport::Udp,
+            ServerConnection::Socket(.., Beside::Datagrams(_)) => Transport::Udp,
+            ServerConnection::Socket(.., Beside::Seal(_)) => Transport::Tls,
             ServerConnection::Socket(..) => Transport::Tcp,
         }
     }
@@ -236,6 +256,19 @@ impl ServerConnection {
                 }
                 Ok(())
             }
+            ServerConnection::Socket(_, _, _, Beside::Seal(_)) => {
+                let begun = Instant::now();
+                while !bytes.is_empty() {
+                    bytes = &bytes[self.offer(bytes)?..];
+                    if !bytes.is_empty() && begun.elapsed() > CONNECT_TIMEOUT {
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, STOPPED_TAKING));
+                    }
+                    if !bytes.is_empty() {
+                        self.wait_to_send(SLEEP_MAX, false)?;
+                    }
+                }
+                Ok(())
+            }
             ServerConnection::Socket(socket, ..) => {
                 while !bytes.is_empty() {
                     match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
@@ -243,10 +276,7 @@ impl ServerConnection {
                         Ok(n) => bytes = &bytes[n..],
                         Err(rustix::io::Errno::INTR) => {}
                         Err(rustix::io::Errno::AGAIN) => {
-                            return Err(io::Error::new(
-                                io::ErrorKind::TimedOut,
-                                "the server has stopped taking bytes",
-                            ));
+                            return Err(io::Error::new(io::ErrorKind::TimedOut, STOPPED_TAKING));
                         }
                         Err(e) => return Err(e.into()),
                     }
@@ -261,6 +291,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Memory(..) => self.send(bytes).map(|()| bytes.len()),
             ServerConnection::Shared(shared) => shared.offer(bytes),
+            ServerConnection::Socket(socket, .., Beside::Seal(seal)) => seal.offer(socket, bytes),
             ServerConnection::Socket(socket, ..) => {
                 match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                     Ok(0) => Err(io::ErrorKind::WriteZero.into()),
@@ -272,9 +303,11 @@ impl ServerConnection {
         }
     }
 
-    /// The same of two parts, of a socket in one system call.
+    /// The same of two parts, of a plain socket in one system call.
     pub(crate) fn offer_two(&self, parts: [&[u8]; 2]) -> io::Result<usize> {
-        let ServerConnection::Socket(socket, ..) = self else { return self.offer(parts[0]) };
+        let ServerConnection::Socket(socket, .., Beside::Nothing | Beside::Datagrams(_)) = self else {
+            return self.offer(parts[0]);
+        };
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match sendmsg(socket, &parts.map(IoSlice::new), &mut SendAncillaryBuffer::default(), flags) {
             Ok(n) => Ok(n),
@@ -333,6 +366,15 @@ impl ServerConnection {
     /// The same; of a socket, a wait of [`READ_MAX`] that a signal ends fails with `Interrupted`.
     pub(crate) fn wait_and_receive_once(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
+            ServerConnection::Socket(socket, _, spin, Beside::Seal(seal)) if timeout >= READ_MAX => {
+                let end = (!spin.is_zero()).then(|| Instant::now() + timeout.min(*spin));
+                while end.is_some_and(|end| Instant::now() < end) {
+                    if seal.take(socket, RecvFlags::DONTWAIT, buffer)? {
+                        return Ok(true);
+                    }
+                }
+                seal.wait_and_take(socket, timeout, buffer)
+            }
             ServerConnection::Socket(socket, _, spin, _) if timeout >= READ_MAX => {
                 if !spin.is_zero() {
                     let end = Instant::now() + timeout.min(*spin);
@@ -354,7 +396,10 @@ impl ServerConnection {
     /// Waits for more bytes as [`ServerConnection::wait_and_receive_once`] does, and appends them: of a
     /// socket, at least one and about so many at most. None came if that says so.
     pub(crate) fn receive_more(&self, buffer: &mut Vec<u8>, bytes: usize) -> io::Result<bool> {
-        let ServerConnection::Socket(socket, ..) = self else { return Ok(false) };
+        // Sealed bytes cannot be received to where they are read.
+        let ServerConnection::Socket(socket, .., Beside::Nothing | Beside::Datagrams(_)) = self else {
+            return Ok(false);
+        };
         // What is there already moves when more is reserved, so that is done in large steps.
         if buffer.capacity() - buffer.len() < bytes.min(RECEIVE_BYTES) {
             buffer.reserve_exact(bytes.min(RESERVED_MAX));
@@ -391,6 +436,9 @@ impl ServerConnection {
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             },
             ServerConnection::Shared(shared) => shared.receive(buffer),
+            ServerConnection::Socket(socket, .., Beside::Seal(seal)) => {
+                or_nothing(seal.take(socket, RecvFlags::DONTWAIT, buffer))
+            }
             ServerConnection::Socket(socket, ..) => or_nothing(take(socket, RecvFlags::DONTWAIT, buffer)),
         }
     }
@@ -446,9 +494,7 @@ impl SharedMemory {
         {
             Waiting::Ready | Waiting::Woken => Ok(()),
             Waiting::PeerGone => Err(self.gone()),
-            Waiting::TimedOut => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped taking bytes"))
-            }
+            Waiting::TimedOut => Err(io::Error::new(io::ErrorKind::TimedOut, STOPPED_TAKING)),
         }
     }
 
@@ -585,7 +631,7 @@ fn corrupt(e: Corrupt) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, e)
 }
 
-fn timespec(timeout: Duration) -> Timespec {
+pub(super) fn timespec(timeout: Duration) -> Timespec {
     Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 })
 }
 
@@ -597,7 +643,7 @@ fn take(socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<
     received(rustix::net::recv(socket, spare_capacity(buffer), flags))
 }
 
-fn received(result: Result<(usize, usize), rustix::io::Errno>) -> io::Result<bool> {
+pub(super) fn received(result: Result<(usize, usize), rustix::io::Errno>) -> io::Result<bool> {
     match result {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(_) => Ok(true),
@@ -653,7 +699,10 @@ mod tests {
         let address = Address::Tcp(listener.local_addr().unwrap().to_string());
         let socket = address.connect(Duration::from_millis(100)).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        (ServerConnection::Socket(socket, wake, Duration::ZERO, None), listener.accept().unwrap().0)
+        (
+            ServerConnection::Socket(socket, wake, Duration::ZERO, Beside::Nothing),
+            listener.accept().unwrap().0,
+        )
     }
 
     #[test]

@@ -25,7 +25,7 @@ use tercel_wire::message::{HEAD_BYTES, OBJECT_SLOT, RequestTemplate, Response, R
 use tercel_wire::spare::Spare;
 
 use super::by_packet::ByPacket;
-use super::connection::{READ_MAX, SLEEP_MAX, ServerConnection, SharedMemory};
+use super::connection::{Beside, READ_MAX, SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Reader, Shared};
 use crate::channel::{End, Next, Room};
 use crate::{datagrams, serving};
@@ -230,10 +230,10 @@ impl Shared {
         match conn {
             // No other thread sends, or has something to be sent before.
             ServerConnection::Shared(shared) => (!self.threads.is_sending()).then_some(Way::Line(shared)),
-            ServerConnection::Socket(.., Some(socket)) => {
+            ServerConnection::Socket(.., Beside::Datagrams(socket)) => {
                 ((asked.object.is_some() || is_quick()) && may_wait()).then_some(Way::Packet(socket))
             }
-            ServerConnection::Socket(.., None) => {
+            ServerConnection::Socket(.., Beside::Nothing | Beside::Seal(_)) => {
                 let is_alone = asked.object.is_none() && is_quick() && !reader.is_amid;
                 (is_alone && is_patient() && may_wait()).then_some(Way::Socket)
             }

@@ -12,6 +12,7 @@ pub(crate) mod connection;
 mod drive;
 mod express;
 mod link;
+mod sealed;
 mod tasks;
 mod watch;
 mod way;
@@ -38,6 +39,7 @@ use crate::health::Health;
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig};
 use crate::sharing::SharedMemory;
+use crate::tls::Tls;
 use crate::transaction::Transaction;
 use connection::{Remote, Way};
 use drive::Shared;
@@ -90,6 +92,9 @@ pub struct ClientConfig {
     pub spin: Option<Duration>,
     /// The member of a group that the client reads from; [`ReadFrom::Leader`] by default.
     pub read_from: ReadFrom,
+    /// The client's certificate. With one all of its TCP connections are sealed by TLS; without one, the
+    /// default, all are plain. A record costs some 0.5 us at either end, and a connection some 0.5 ms.
+    pub tls: Option<Tls>,
 }
 
 /// The member of a group that a client reads from. What it commits is decided by the leader in any case, and
@@ -128,6 +133,7 @@ impl Default for ClientConfig {
             shared_memory: SharedMemory::default(),
             spin: None,
             read_from: ReadFrom::Leader,
+            tls: None,
         }
     }
 }
@@ -329,6 +335,10 @@ impl Client {
             ReadFrom::Leader => addresses,
             ReadFrom::Nearest => addresses.of_this_host_first(),
             ReadFrom::Address(near) => addresses.behind(near),
+        };
+        let addresses = match &config.tls {
+            Some(tls) => addresses.with_tls(tls.clone()),
+            None => addresses,
         };
         let way = Way { by_memory: config.shared_memory, spin: config.spin };
         Client::begin(Remote::new(addresses, way), config.into(), None)

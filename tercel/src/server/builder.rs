@@ -10,6 +10,7 @@ use super::start::start_application;
 use super::{Server, ServerConfig, ServerError};
 use crate::address::{Address, AddressError, Addresses};
 use crate::sharing::SharedMemory;
+use crate::tls::Tls;
 
 /// The choices for a server, made by [`Server::builder`]. A choice that is not made keeps the value that
 /// [`ServerConfig`] tells.
@@ -75,9 +76,16 @@ impl ServerBuilder {
         self
     }
 
-    /// Allows addresses that other machines can reach: [`ServerConfig::allow_plain_remote`].
+    /// Seals connections with a member's certificate: [`Network::tls`](crate::Network::tls).
+    pub fn tls(mut self, tls: Tls) -> ServerBuilder {
+        self.config.network.tls = Some(tls);
+        self
+    }
+
+    /// Allows plain connections of other machines:
+    /// [`Network::allow_plain_remote`](crate::Network::allow_plain_remote).
     pub fn allow_plain_remote(mut self, allow: bool) -> ServerBuilder {
-        self.config.allow_plain_remote = allow;
+        self.config.network.allow_plain_remote = allow;
         self
     }
 
@@ -252,7 +260,11 @@ impl ServerBuilder {
         let at = advertised.as_ref().or(config.listen.first()).ok_or_else(none)?;
         // A mistake is found before the group is told of it.
         Server::rehearse(&config)?;
-        join(&config.dir, servers, at, Some(secret))?;
+        let servers = match &config.network.tls {
+            Some(tls) => servers.clone().with_tls(tls.clone()),
+            None => servers.clone(),
+        };
+        join(&config.dir, &servers, at, Some(secret))?;
         Server::start(config)
     }
 

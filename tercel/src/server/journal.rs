@@ -12,6 +12,7 @@ use tercel_engine::time::Times;
 use tercel_wire::id::{MemberId, ViewId};
 
 use super::warnings::Board;
+use crate::tls::TlsStatus;
 
 /// The last that was told.
 pub(super) struct Journal {
@@ -22,6 +23,8 @@ pub(super) struct Journal {
     is_unled: bool,
     disk_full: bool,
     slow_syncs: u64,
+    /// The defect of the files of the certificate.
+    outdated: Option<String>,
     /// The events that may come again and again, and when each was told last.
     told: HashMap<Repeated, Instant>,
 }
@@ -30,6 +33,7 @@ pub(super) struct Journal {
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Repeated {
     Refused(MemberId),
+    Unsealed,
     Copy,
     SlowSync,
 }
@@ -39,8 +43,16 @@ const TOLD_AGAIN: Duration = Duration::from_secs(10);
 
 impl Journal {
     pub(super) fn new(board: Board) -> Journal {
-        let (view, is_unled, disk_full, slow_syncs) = (None, false, false, 0);
-        Journal { board: (board, None), view, is_unled, disk_full, slow_syncs, told: HashMap::new() }
+        let (view, is_unled, disk_full, slow_syncs, outdated) = (None, false, false, 0, None);
+        Journal {
+            board: (board, None),
+            view,
+            is_unled,
+            disk_full,
+            slow_syncs,
+            outdated,
+            told: HashMap::new(),
+        }
     }
 
     /// Notes the warning of the machine, if that has changed.
@@ -98,6 +110,23 @@ impl Journal {
     pub(super) fn refused(&mut self, member: MemberId, why: &str) {
         if self.is_due(Repeated::Refused(member)) {
             tracing::warn!(%member, why, "refused");
+        }
+    }
+
+    /// Tells of new files of the certificate that do not count, and of their end.
+    pub(super) fn certificate(&mut self, status: Option<&TlsStatus>) {
+        let Some(status) = status.filter(|status| status.problem != self.outdated) else { return };
+        match &status.problem {
+            Some(why) => tracing::warn!(why, "new files of the certificate do not count"),
+            None => tracing::info!(days_left = status.days_left, "new files of the certificate count"),
+        }
+        self.outdated = status.problem.clone();
+    }
+
+    /// A connection did not come to be sealed, or is no longer.
+    pub(super) fn unsealed(&mut self, why: &str) {
+        if self.is_due(Repeated::Unsealed) {
+            tracing::warn!(why, "a TLS connection has failed");
         }
     }
 

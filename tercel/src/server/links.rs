@@ -25,6 +25,7 @@ use tercel_wire::id::{SpaceId, Stamp, ViewId};
 use super::Post;
 use super::store::post;
 use crate::address::Addresses;
+use crate::tls::Tls;
 
 /// A server of another space, or the members of its group, and how a client of it is made. It comes from
 /// [`Addresses`].
@@ -55,7 +56,13 @@ struct Linked {
 }
 
 impl Links {
-    pub(super) fn new(peers: Vec<Peer>, handle: Handle<Post>) -> Links {
+    /// Connects with a certificate to those that have no other.
+    pub(super) fn new(mut peers: Vec<Peer>, tls: Option<&Tls>, handle: Handle<Post>) -> Links {
+        for peer in &mut peers {
+            if let (None, Some(tls)) = (peer.at.tls(), tls) {
+                peer.at = peer.at.clone().with_tls(tls.clone());
+            }
+        }
         let peers = peers.into_iter().map(|peer| Linked { peer, space: Arc::default(), thread: None });
         Links { peers: peers.collect(), handle }
     }
@@ -300,7 +307,7 @@ mod tests {
         let nobody = format!("unix:{}", dir.path().join("nobody").display());
         let mut queue = EventQueue::open(Config::default()).unwrap();
         let peers = [&other, &nobody].map(|at| at.parse::<Addresses>().unwrap().into());
-        let mut links = Links::new(peers.into(), queue.handle());
+        let mut links = Links::new(peers.into(), None, queue.handle());
 
         let view = ViewId::new(1, 1);
         let of = OpId { client: ClientId(1), slot: 0, seq: 1, view };

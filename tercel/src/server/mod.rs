@@ -9,6 +9,7 @@ mod builder;
 mod datagrams;
 mod door;
 pub mod group;
+mod handshakes;
 mod inside;
 mod items;
 mod journal;
@@ -17,12 +18,12 @@ mod owner;
 mod records;
 mod run;
 mod shared;
+mod sockets;
 mod start;
 mod store;
 mod warnings;
 mod workers;
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -40,7 +41,7 @@ use tercel_engine::server::{
     CollectConfig, Conn, Consult, Consulted, Recovery, ServerConfig as Machine, Unread,
 };
 use tercel_engine::txn::{Options, Tx};
-use tercel_events::Handle;
+use tercel_events::{Handle, Token};
 use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId, Written};
 use tercel_wire::vector::VECTOR_MAX;
 use thiserror::Error;
@@ -51,6 +52,8 @@ use crate::disk::log::LogDone;
 use crate::memory::{ALL_MEMORY, machine_bytes};
 use crate::pipe::Pipe;
 use crate::sharing::SharedMemory;
+use crate::stream::Stream;
+use crate::tls::Tls;
 use crate::transaction::Transaction;
 
 pub use builder::ServerBuilder;
@@ -68,7 +71,7 @@ pub use warnings::Warnings;
 /// let config = ServerConfig { listen: vec![Address::default_tcp()], ..ServerConfig::new("./people") };
 /// assert_eq!(config.listen[0].to_string(), "127.0.0.1:7117");
 /// // What is not said has these values:
-/// assert!(config.create && !config.allow_plain_remote);
+/// assert!(config.create && !config.network.allow_plain_remote);
 /// assert_eq!(config.mob_bytes, 256 << 20);
 /// assert_eq!(config.cache_bytes, 64 << 20);
 /// assert_eq!(config.log_bytes_max, 1 << 30);
@@ -90,9 +93,8 @@ pub struct ServerConfig {
     /// [`embedded`](crate::embedded) and nothing else. Port 0 takes a free port, which [`Server::addresses`]
     /// reports.
     pub listen: Vec<Address>,
-    /// Set if addresses that other machines can reach are allowed. There is no encryption yet, so a program
-    /// must ask for it.
-    pub allow_plain_remote: bool,
+    /// The way in which other machines reach the server: not at all by default.
+    pub network: Network,
     /// Bytes of modified objects held in memory before they are installed into pages, 256 MiB by default, 64
     /// KiB at least, the machine's memory at most. Larger means fewer page writes, a longer log and a longer
     /// recovery; a transaction that writes more is answered `Full`.
@@ -123,7 +125,8 @@ pub struct ServerConfig {
     /// Servers of other spaces, each made of [`Addresses`](crate::Addresses): one, or those of a group's
     /// members; none by default, 64 at most.
     /// Where a transaction over this space and another one is left unfinished by its client, the server asks
-    /// there how it ended, or tells it: give both servers each other. Nothing is encrypted between them.
+    /// there how it ended, or tells it: give both servers each other. It
+    /// connects with its own certificate, unless the addresses have another.
     pub peers: Vec<Peer>,
     /// The methods that are run here when they are called, one set for each interface of a class: what
     /// `#[interface]` calls `METHODS` of the class. None by default: then they run at clients alone.
@@ -154,7 +157,7 @@ impl ServerConfig {
             dir: dir.into(),
             create: true,
             listen: Vec::new(),
-            allow_plain_remote: false,
+            network: Network::default(),
             mob_bytes: machine.mob_bytes,
             cache_bytes: machine.cache_bytes,
             log_bytes_max: crate::disk::log::LogConfig::default().bytes_max,
@@ -195,6 +198,26 @@ impl ServerConfig {
         }
         Ok(())
     }
+}
+
+/// The way in which other machines reach a server.
+///
+/// ```
+/// use tercel::{Network, ServerConfig};
+///
+/// let network = Network { allow_plain_remote: true, ..Network::default() };
+/// let config = ServerConfig { network, ..ServerConfig::new("./people") };
+/// assert!(config.network.tls.is_none());
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Network {
+    /// The server's certificate, a member's. With one, TLS is asked of every connection over TCP, and the
+    /// server connects by TLS to other members and to [`peers`](ServerConfig::peers). A record costs some 0.5
+    /// us at either end, and a connection some 0.5 ms on a thread of its own. Unix sockets stay plain.
+    pub tls: Option<Tls>,
+    /// Set if connections of other machines may be plain, with a certificate too: a program must ask for it.
+    /// Others on their way can read and change such messages, and the server does not know its clients.
+    pub allow_plain_remote: bool,
 }
 
 /// When a server collects what no root reaches.
@@ -297,9 +320,19 @@ pub enum ServerError {
     Address(#[from] AddressError),
     /// An address beyond this machine.
     #[error(
-        "{0} can be reached from other machines and nothing is encrypted yet: say so with `allow_plain_remote` (`tercel serve --allow-plain-remote`) if that is meant"
+        "{0} can be reached from other machines, and the server has no certificate: name the directory of one that `tercel cert member` has made (`tercel serve --tls DIR`), or say with `allow_plain_remote` (`--allow-plain-remote`) that plain connections are meant"
     )]
     Remote(Address),
+    /// A certificate that is no member's.
+    #[error(
+        "{0} names a client, and a server needs the certificate of a member: `tercel cert member` makes one"
+    )]
+    NotMember(String),
+    /// An address of datagrams, of a server that has a certificate.
+    #[error(
+        "calls by datagrams to {0} are not sealed: listen at the same address without `udp:`, or say with `allow_plain_remote` (`--allow-plain-remote`) that plain datagrams are meant"
+    )]
+    Datagrams(Address),
     /// The kernel's events.
     #[error("the event queue: {0}")]
     Events(#[from] tercel_events::OpenError),
@@ -345,8 +378,13 @@ fn kind(e: &ServerError) -> FaultKind {
         ServerError::Member(_) => FaultKind::InUse,
         ServerError::Join(_) | ServerError::NoSecret(_) => FaultKind::NotASpace,
         ServerError::NoSpace(_) => FaultKind::NoSpace,
-        ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => FaultKind::Setting,
-        ServerError::Listen { .. } | ServerError::Address(_) | ServerError::Remote(_) => FaultKind::Address,
+        ServerError::NotMember(_) | ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => {
+            FaultKind::Setting
+        }
+        ServerError::Listen { .. }
+        | ServerError::Address(_)
+        | ServerError::Remote(_)
+        | ServerError::Datagrams(_) => FaultKind::Address,
         ServerError::Events(_) | ServerError::Io(_) => FaultKind::System,
         ServerError::Replaced | ServerError::Stopped(_) => FaultKind::Stopped,
     }
@@ -427,11 +465,13 @@ pub(crate) enum Post {
     Cut(tercel_wire::log::Last),
     LogFailed(String),
     /// A connection to another member was made, and both ends have proven themselves.
-    Dialed(MemberId, OwnedFd),
+    Dialed(MemberId, Stream),
     /// Another member refuses this one, or what answers at its address is not that member.
     RefusedBy(MemberId, String),
     /// The connection to the leader that the machine has given this name, if it could be made.
-    Reached(Conn, Option<OwnedFd>),
+    Reached(Conn, Option<Stream>),
+    /// The handshake of a connection is over: it is sealed, or of no use.
+    Sealed(Token, handshakes::Ended),
     /// A server of another space has answered, or none was reached.
     Consulted(ViewId, Consult, Consulted),
     /// Promises up to this number are durable.
@@ -491,8 +531,10 @@ impl Server {
     /// [`Backup`](ServerError::Backup); [`NoSpace`](ServerError::NoSpace) if it has none and
     /// [`create`](ServerConfig::create) is off; [`Listen`](ServerError::Listen) if an address is taken or not
     /// this machine's; [`Remote`](ServerError::Remote) if other machines can reach it and
-    /// [`allow_plain_remote`](ServerConfig::allow_plain_remote) is not set; [`Events`](ServerError::Events)
-    /// and [`Io`](ServerError::Io) if the system refuses what a server needs.
+    /// it has neither a certificate nor [`allow_plain_remote`](Network::allow_plain_remote);
+    /// [`NotMember`](ServerError::NotMember) if its certificate is a client's;
+    /// [`Datagrams`](ServerError::Datagrams) if it has one and listens for datagrams;
+    /// [`Events`](ServerError::Events) and [`Io`](ServerError::Io) if the system refuses what a server needs.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         start::start(config)
     }

@@ -27,9 +27,10 @@ use super::links::{Links, Peer};
 use super::records::Records;
 use super::run::{DATAGRAMS_KEY, DOOR_KEY, LISTENER_KEY, Loop};
 use super::shared::Channels;
+use super::sockets::Sockets;
 use super::store::Store;
 use super::warnings::Board;
-use super::{Post, Server, ServerConfig, ServerError};
+use super::{Network, Post, Server, ServerConfig, ServerError};
 use crate::address::{Address, Listening};
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
@@ -39,6 +40,7 @@ use crate::disk::pages::{PageRead, PageStore, checkpoint, stored_upto};
 use crate::disk::votes::Votes;
 use crate::proving::Prover;
 use crate::sharing::SharedMemory;
+use crate::stream::Connector;
 
 /// The findings of recovery in the directory.
 #[derive(Debug, Clone, Default)]
@@ -77,6 +79,7 @@ pub(crate) struct Opened {
     pub peers: Vec<Peer>,
     /// The clients that may hand over channels.
     pub shared_memory: SharedMemory,
+    pub network: Network,
 }
 
 /// An error on the way through the log: of the disk, or of what the records mean.
@@ -216,6 +219,7 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
         workers: config.workers,
         peers: config.peers.clone(),
         shared_memory: config.shared_memory,
+        network: config.network.clone(),
     })
 }
 
@@ -317,9 +321,19 @@ pub(super) fn rehearse(config: &ServerConfig) -> Result<(), ServerError> {
 
 fn check(config: &ServerConfig) -> Result<(), ServerError> {
     config.check()?;
-    match config.listen.iter().find(|address| !address.is_local() && !config.allow_plain_remote) {
-        Some(address) => Err(ServerError::Remote(address.clone())),
-        None => Ok(()),
+    if let Some(tls) = config.network.tls.as_ref().filter(|tls| tls.identity().group().is_none()) {
+        return Err(ServerError::NotMember(tls.dir().display().to_string()));
+    }
+    if config.network.allow_plain_remote {
+        return Ok(());
+    }
+    let has_tls = config.network.tls.is_some();
+    let is_remote = |address: &&Address| !has_tls && !address.is_local();
+    let is_unsealed = |address: &&Address| has_tls && matches!(address, Address::Udp(_));
+    match (config.listen.iter().find(is_remote), config.listen.iter().find(is_unsealed)) {
+        (Some(address), _) => Err(ServerError::Remote(address.clone())),
+        (None, Some(address)) => Err(ServerError::Datagrams(address.clone())),
+        (None, None) => Ok(()),
     }
 }
 
@@ -401,7 +415,7 @@ fn prepare(
     spin: Option<Duration>,
     board: Board,
 ) -> Result<Loop, ServerError> {
-    let mut queue: EventQueue<Post> = EventQueue::open(EventsConfig {
+    let queue: EventQueue<Post> = EventQueue::open(EventsConfig {
         spin_us: spin.unwrap_or_default().as_micros().try_into().unwrap_or(u64::MAX),
         write_bytes_max: SLOW_READER_BYTES,
         sources_max: sources_max(),
@@ -409,9 +423,18 @@ fn prepare(
         ..EventsConfig::default()
     })?;
     let (mut files, mut udp) = (Vec::new(), Vec::new());
+    let Network { tls, allow_plain_remote } = opened.network;
+    let is_remote = allow_plain_remote && listening.iter().any(|listening| !listening.address.is_local());
+    if is_remote {
+        tracing::warn!(
+            "other machines may connect in plain words: what they say can be read and changed on its way"
+        );
+    }
+    let mut queue = Sockets::new(queue, tls.as_ref(), (allow_plain_remote, is_remote))?;
     for Listening { file, fd, datagrams, .. } in listening {
         let declared = match file {
             Some(_) => queue.declare_holding_listener(fd, DOOR_KEY),
+            None if tls.is_some() => queue.declare_holding_listener(fd, LISTENER_KEY),
             None => queue.declare_listener(fd, LISTENER_KEY),
         };
         declared.map_err(|e| ServerError::Stopped(format!("cannot watch a listener: {e}")))?;
@@ -430,10 +453,11 @@ fn prepare(
     let log_dir = opened.dir.log_dir().map_err(ServerError::Disk)?;
     let member = opened.member.zip(opened.prover.clone()).map(|((votes, config), prover)| {
         let dirs = (opened.dir.path(), log_dir);
-        Group::start((votes, prover), opened.machine.space(), dirs, config, handle.clone())
+        let how = (prover, Connector::new(tls.clone()));
+        Group::start((votes, how), opened.machine.space(), dirs, config, handle.clone())
     });
     let group = member.transpose()?;
-    let links = Links::new(opened.peers, handle.clone());
+    let links = Links::new(opened.peers, tls.as_ref(), handle.clone());
     let store = (Store::start(opened.pages, opened.applied, handle)?, group, links);
     let log = (log, last);
     let decided = (opened.machine, opened.out);

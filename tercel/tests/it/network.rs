@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::common::{Counter, counter, serve};
-use tercel::{Address, Client, ClientConfig, Error, Ref, Server, ServerConfig, ServerError};
+use tercel::{Address, Client, ClientConfig, Error, Network, Ref, Server, ServerConfig, ServerError};
 
 fn tcp(address: &Address) -> TcpStream {
     let stream = TcpStream::connect(address.to_string()).unwrap();
@@ -270,9 +270,15 @@ fn an_address_that_others_can_reach_must_be_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let listen = vec![Address::Tcp("0.0.0.0:0".into())];
     let config = ServerConfig { listen, ..ServerConfig::new(dir.path()) };
-    let Err(e) = Server::start(config.clone()) else { panic!("nothing is encrypted") };
+    let Err(e) = Server::start(config.clone()) else { panic!("nothing would be encrypted") };
     assert!(e.to_string().contains("--allow-plain-remote"), "{e}");
-    Server::start(ServerConfig { allow_plain_remote: true, ..config }).unwrap().stop().unwrap();
+    Server::start(ServerConfig {
+        network: Network { allow_plain_remote: true, ..Network::default() },
+        ..config
+    })
+    .unwrap()
+    .stop()
+    .unwrap();
 }
 
 #[test]

@@ -36,7 +36,12 @@ Depends: core, extra
 ";
 
 pub fn tercel(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tercel")).args(args).env_remove("TERCEL_SERVER").output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_tercel"))
+        .args(args)
+        .env_remove("TERCEL_SERVER")
+        .env_remove("TERCEL_TLS")
+        .output()
+        .unwrap()
 }
 
 /// The output as one line: where it was broken depends on how long paths are.

@@ -7,7 +7,6 @@
 
 use std::error::Error;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,13 +36,15 @@ use crate::panics::caught;
 use crate::proving::Prover;
 use crate::server::Post;
 use crate::server::store::post;
+use crate::stream::{Connector, Stream, Whom};
 
 /// Takes copies, one at a time.
 pub(super) struct Copying {
     dir: PathBuf,
     space: SpaceId,
     of: Transfer,
-    prover: Prover,
+    /// The proof and the certificate with which it connects.
+    how: (Prover, Connector),
     is_under_way: Arc<AtomicBool>,
     /// Set when the server stops: a copy breaks off.
     is_stopping: Arc<AtomicBool>,
@@ -55,10 +56,10 @@ impl Copying {
         dir: &Path,
         space: SpaceId,
         (group, member): (u64, MemberId),
-        prover: Prover,
+        how: (Prover, Connector),
     ) -> Copying {
         let (of, is_under_way, is_stopping) = (Transfer { group, member }, Arc::default(), Arc::default());
-        Copying { dir: dir.into(), space, of, prover, is_under_way, is_stopping, thread: None }
+        Copying { dir: dir.into(), space, of, how, is_under_way, is_stopping, thread: None }
     }
 
     /// Begins a copy from the leader of a view, unless one is under way.
@@ -69,13 +70,13 @@ impl Copying {
             return Ok(());
         }
         let (dir, of, handle) = (self.dir.clone(), self.of.clone(), handle.clone());
-        let prover = self.prover.clone();
+        let (prover, connector) = self.how.clone();
         let space = Space { id: self.space, page_bytes: PAGE_BYTES as u32, created: today(), view_first: 0 };
         let (is_under_way, is_stopping) = (self.is_under_way.clone(), self.is_stopping.clone());
         self.spawn(move || {
             let copied = caught(|| {
                 DataDir::drop_copy(&dir)?;
-                copy((&leader, &prover, is_stopping), &of, &DataDir::copy_of(&dir), &space)
+                copy(((&leader, &connector), &prover, is_stopping), &of, &DataDir::copy_of(&dir), &space)
             });
             if !matches!(copied, Ok(Ok(_))) {
                 // The next attempt, or opening, tries again.
@@ -123,7 +124,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 
 /// Takes a copy of the space into the directory `dir`. Gives the last entry of its log.
 fn copy(
-    (leader, prover, is_stopping): (&Address, &Prover, Arc<AtomicBool>),
+    (leader, prover, is_stopping): ((&Address, &Connector), &Prover, Arc<AtomicBool>),
     of: &Transfer,
     dir: &Path,
     space: &Space,
@@ -239,7 +240,7 @@ impl Made {
 
 /// A connection to the leader, without a greeting: it may need this member's disk before it welcomes anyone.
 struct Source {
-    stream: UnixStream,
+    stream: Stream,
     deframer: Deframer,
     buffer: Vec<u8>,
     call: u64,
@@ -247,12 +248,15 @@ struct Source {
 }
 
 impl Source {
-    fn connect(leader: &Address, prover: &Prover, is_stopping: Arc<AtomicBool>) -> Result<Source, Failed> {
-        // A stream is a stream: what the socket is of makes no difference to reads and writes.
-        let mut stream = UnixStream::from(leader.connect(CONNECT_MAX)?);
+    fn connect(
+        (leader, connector): (&Address, &Connector),
+        prover: &Prover,
+        is_stopping: Arc<AtomicBool>,
+    ) -> Result<Source, Failed> {
+        let mut stream = connector.connect(leader, Whom::Member, CONNECT_MAX)?;
         prover.open(&mut stream, None, CONNECT_MAX)?;
-        stream.set_read_timeout(Some(GLANCE))?;
-        stream.set_write_timeout(Some(ANSWER_MAX))?;
+        stream.set_read_timeout(GLANCE)?;
+        stream.set_write_timeout(ANSWER_MAX)?;
         let (deframer, buffer) = (Deframer::default(), vec![0; 256 << 10]);
         Ok(Source { stream, deframer, buffer, call: 0, is_stopping })
     }
@@ -320,6 +324,7 @@ mod tests {
     use crate::proving::tests::{accept, secret};
     use std::net::TcpListener;
     use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
     use std::time::Duration;
     use tercel_events::{Config as EventsConfig, EventQueue};
 
@@ -329,7 +334,7 @@ mod tests {
         let address = Address::from(listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
-            let mut stream = UnixStream::from(OwnedFd::from(stream));
+            let mut stream = Stream::from(UnixStream::from(OwnedFd::from(stream)));
             assert!(accept(&prover, &mut stream));
             let (mut begun, mut bytes) = (Vec::new(), Vec::new());
             let transfer = TransferBegun {
@@ -356,7 +361,8 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let queue: EventQueue<Post> = EventQueue::open(EventsConfig::default()).unwrap();
         let prover = Prover::operator(secret());
-        let mut copying = Copying::new(parent.path(), SpaceId(7), (1, MemberId(2)), prover.clone());
+        let mut copying =
+            Copying::new(parent.path(), SpaceId(7), (1, MemberId(2)), (prover.clone(), Connector::default()));
         let copy = DataDir::copy_of(parent.path());
         let (address, thread) = leader(true, prover.clone());
         copying.begin(ViewId::new(1, 1), &address.to_string(), &queue.handle()).unwrap();

@@ -7,7 +7,6 @@
 //! 256 MiB of small pages.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -28,6 +27,7 @@ use crate::files;
 use crate::proving::{Prover, Unopened};
 use crate::server::Post;
 use crate::server::store::post;
+use crate::stream::{Connector, Stream, Whom};
 
 /// Connects to one member, on a thread of its own.
 pub(super) struct Dialer {
@@ -43,10 +43,10 @@ impl Dialer {
     pub(super) fn start(
         to: MemberId,
         address: Address,
-        (prover, life): (Prover, Arc<Life>),
+        (prover, connector, life): (Prover, Connector, Arc<Life>),
         handle: Handle<Post>,
     ) -> std::io::Result<Dialer> {
-        let other = Other { id: to, address, prover };
+        let other = Other { id: to, address, prover, connector };
         let (again, asked) = channel();
         let (ended, until) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let named = |name: &str| std::thread::Builder::new().name(name.into());
@@ -81,6 +81,7 @@ struct Other {
     id: MemberId,
     address: Address,
     prover: Prover,
+    connector: Connector,
 }
 
 /// Connects to the leader once, on a thread of its own, and posts the connection, or that there is none.
@@ -90,7 +91,7 @@ struct Other {
 /// If there is no thread for it, or [`DIALS_MAX`] are under way: nothing is posted.
 pub(super) fn connect_once(
     conn: Conn,
-    leader: String,
+    (leader, connector): (String, Connector),
     handle: Handle<Post>,
     dials: &Arc<()>,
 ) -> std::io::Result<()> {
@@ -100,7 +101,8 @@ pub(super) fn connect_once(
     let under_way = dials.clone();
     let dial = move || {
         let address = leader.parse::<Address>().ok();
-        let stream = address.and_then(|address| connect(&address, CONNECT_MAX).and_then(unblocked).ok());
+        let connect = |address: Address| connector.connect(&address, Whom::Member, CONNECT_MAX);
+        let stream = address.and_then(|address| connect(address).and_then(Stream::unblocked).ok());
         post(&handle, Post::Reached(conn, stream));
         drop(under_way);
     };
@@ -142,8 +144,8 @@ fn be_present(other: &Other, life: &Life, until: OwnedFd, give_back: &Sender<Own
     let (mut pause, mut patience) = (Pause::default(), Patience::default());
     loop {
         let begun = Instant::now();
-        if let Ok(stream) = patience.open(other)
-            && speak(life, &until, &stream) == Woken::Over
+        if let Ok(mut stream) = patience.open(other)
+            && speak(life, &until, &mut stream) == Woken::Over
         {
             return;
         }
@@ -154,7 +156,7 @@ fn be_present(other: &Other, life: &Life, until: OwnedFd, give_back: &Sender<Own
 }
 
 /// Says over a connection what the loop owes, until the connection or the pipe ends.
-fn speak(life: &Life, until: &OwnedFd, stream: &OwnedFd) -> Woken {
+fn speak(life: &Life, until: &OwnedFd, stream: &mut Stream) -> Woken {
     loop {
         let within = match life.owed() {
             Owed::NotLeading => None,
@@ -162,7 +164,7 @@ fn speak(life: &Life, until: &OwnedFd, stream: &OwnedFd) -> Woken {
             Owed::Sign(view) if sign(stream, view) => Some(life::LATE),
             Owed::Sign(_) => return Woken::Stream,
         };
-        match wait(until, Some(stream), within) {
+        match wait(until, Some(stream.as_fd()), within) {
             Woken::Look => {}
             ended => return ended,
         }
@@ -170,14 +172,11 @@ fn speak(life: &Life, until: &OwnedFd, stream: &OwnedFd) -> Woken {
 }
 
 /// Says that the leader of a view is there. Says whether the connection is of further use.
-fn sign(stream: &OwnedFd, view: ViewId) -> bool {
+fn sign(stream: &mut Stream, view: ViewId) -> bool {
     let mut bytes = Vec::new();
     frame::encode(Header::new(Kind::Packet, 0), &sign_of_life(view), &mut bytes);
-    match rustix::io::write(stream, &bytes) {
-        Ok(written) => written == bytes.len(),
-        // Its process does not read now.
-        Err(error) => error == rustix::io::Errno::WOULDBLOCK || error == rustix::io::Errno::INTR,
-    }
+    // Without room, its process does not read now.
+    stream.offer(&bytes).is_ok()
 }
 
 /// The reason for which the thread of presence goes on.
@@ -191,9 +190,9 @@ enum Woken {
     Over,
 }
 
-fn wait(until: &OwnedFd, stream: Option<&OwnedFd>, within: Option<Duration>) -> Woken {
+fn wait(until: &OwnedFd, stream: Option<BorrowedFd<'_>>, within: Option<Duration>) -> Woken {
     let mut fds = vec![PollFd::new(until, PollFlags::IN)];
-    fds.extend(stream.map(|stream| PollFd::new(stream, PollFlags::IN)));
+    fds.extend(stream.map(|stream| PollFd::from_borrowed_fd(stream, PollFlags::IN)));
     let within = within.and_then(|within| Timespec::try_from(within).ok());
     if rustix::io::retry_on_intr(|| poll(&mut fds, within.as_ref())).is_err() {
         return Woken::Over;
@@ -211,16 +210,6 @@ fn wait(until: &OwnedFd, stream: Option<&OwnedFd>, within: Option<Duration>) -> 
 pub(crate) fn end_if_unanswered(stream: BorrowedFd<'_>) {
     // A socket of a path has no network to wait for, and refuses.
     let _ = set_tcp_user_timeout(stream, UNANSWERED_MAX_MS);
-}
-
-/// A stream is a stream: what the socket is of makes no difference to reads and writes.
-fn connect(address: &Address, patience: Duration) -> std::io::Result<UnixStream> {
-    Ok(UnixStream::from(address.connect(patience)?))
-}
-
-fn unblocked(stream: UnixStream) -> std::io::Result<OwnedFd> {
-    stream.set_nonblocking(true)?;
-    Ok(stream.into())
 }
 
 /// Threads that connect to the leader at once: one that cannot be reached holds each for [`CONNECT_MAX`].
@@ -255,11 +244,11 @@ impl Default for Patience {
 
 impl Patience {
     /// Connects to a member, and proves that each end is who it says.
-    fn open(&mut self, other: &Other) -> Result<OwnedFd, Unopened> {
+    fn open(&mut self, other: &Other) -> Result<Stream, Unopened> {
         let begun = Instant::now();
         let is_long = self.failed % LONG_EVERY == LONG_EVERY - 1;
         let wait = if is_long { CONNECT_MAX } else { self.usual };
-        let connected = connect(&other.address, wait);
+        let connected = other.connector.connect(&other.address, Whom::Member, wait);
         self.failed = if connected.is_ok() { 0 } else { self.failed.wrapping_add(1) };
         if connected.is_ok() {
             self.usual = (begun.elapsed() * USUAL_TIMES).clamp(CONNECT_MIN, CONNECT_MAX);
@@ -267,7 +256,7 @@ impl Patience {
         let mut stream = connected?;
         end_if_unanswered(stream.as_fd());
         other.prover.open(&mut stream, Some(other.id), PROVEN_MAX)?;
-        Ok(unblocked(stream)?)
+        Ok(stream.unblocked()?)
     }
 }
 

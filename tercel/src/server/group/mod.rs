@@ -34,7 +34,7 @@ use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::packet::led_view;
 use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::server::{Conn, ServerConfig};
-use tercel_events::{EventQueue, Handle, Token};
+use tercel_events::{Handle, Token};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
 pub use tercel_wire::id::MemberId;
@@ -49,7 +49,9 @@ use crate::disk::pages::PageRead;
 use crate::disk::secret::Secret;
 use crate::disk::votes::{Promised, Votes};
 use crate::proving::Prover;
+use crate::server::sockets::Sockets;
 use crate::server::{Post, ServerError};
+use crate::stream::Connector;
 use copying::Copying;
 use dial::Dialer;
 pub(super) use dial::end_if_unanswered;
@@ -64,7 +66,7 @@ use saving::{Saver, ToSave};
 pub(crate) struct Group {
     me: MemberId,
     space: SpaceId,
-    prover: Prover,
+    how: (Prover, Connector),
     peers: BTreeMap<MemberId, Peer>,
     saver: Saver,
     reading: Reading,
@@ -92,7 +94,7 @@ struct Peer {
 impl Group {
     /// Nobody is connected yet.
     pub(crate) fn start(
-        (votes, prover): (Votes, Prover),
+        (votes, how): (Votes, (Prover, Connector)),
         space: SpaceId,
         (dir, log): (&Path, HeldDir),
         (config, silence_us): (ServerConfig, u64),
@@ -102,13 +104,13 @@ impl Group {
         let (group, me) = (found.group, found.me);
         let saver = Saver::start(votes, handle.clone())?;
         let reading = Reading::start(log.clone(), space, handle.clone())?;
-        let copying = Copying::new(dir, space, (group, me), prover.as_operator());
+        let copying = Copying::new(dir, space, (group, me), (how.0.as_operator(), how.1.clone()));
         let peers = BTreeMap::new();
         let (upstreams, dials) = (HashMap::new(), Arc::default());
         Ok(Group {
             me,
             space,
-            prover,
+            how,
             peers,
             saver,
             reading,
@@ -124,7 +126,7 @@ impl Group {
     }
 
     /// These are the members now: connects to those that are new, or are elsewhere now.
-    pub(crate) fn members(&mut self, members: &Members, queue: &mut EventQueue<Post>) -> std::io::Result<()> {
+    pub(crate) fn members(&mut self, members: &Members, queue: &mut Sockets) -> std::io::Result<()> {
         let me = self.me;
         let is_same = |peer: &Peer, id: &MemberId| {
             members.get(*id).is_some_and(|member| member.address == peer.address)
@@ -137,7 +139,7 @@ impl Group {
             // One that cannot be reached so is told of where it was added.
             let Ok(address) = member.address.parse() else { continue };
             if !self.peers.contains_key(&member.id) {
-                let of = (self.prover.clone(), self.life.clone());
+                let of = (self.how.0.clone(), self.how.1.clone(), self.life.clone());
                 let dialer = Dialer::start(member.id, address, of, self.handle.clone())?;
                 let (address, deframer) = (member.address.clone(), Deframer::default());
                 let peer = Peer { address, dialer, stream: None, deframer };
@@ -148,7 +150,7 @@ impl Group {
     }
 
     /// A member is connected.
-    pub(crate) fn dialed(&mut self, to: MemberId, stream: Token, queue: &mut EventQueue<Post>) {
+    pub(crate) fn dialed(&mut self, to: MemberId, stream: Token, queue: &mut Sockets) {
         match self.peers.get_mut(&to) {
             Some(peer) => {
                 peer.deframer = Deframer::default();
@@ -176,6 +178,11 @@ impl Group {
         Some((*id, last, packets))
     }
 
+    /// Says whether a stream is the connection to a member.
+    pub(crate) fn is_to_member(&self, stream: Token) -> bool {
+        self.peers.values().any(|peer| peer.stream == Some(stream))
+    }
+
     /// A connection has ended. Gives the member to which it was one.
     pub(crate) fn ended(&mut self, stream: Token) -> Option<MemberId> {
         let (member, peer) = self.peers.iter_mut().find(|(_, peer)| peer.stream == Some(stream))?;
@@ -186,7 +193,7 @@ impl Group {
 
     /// Sends a packet to a member, if it is connected and takes what it is sent. A packet that is lost is
     /// made up for by the order.
-    pub(crate) fn send(&mut self, to: MemberId, packet: &Arc<Vec<u8>>, queue: &mut EventQueue<Post>) {
+    pub(crate) fn send(&mut self, to: MemberId, packet: &Arc<Vec<u8>>, queue: &mut Sockets) {
         if let Some(view) = led_view(packet) {
             self.life.says(view);
         }
@@ -218,7 +225,7 @@ impl Group {
     /// # Errors
     /// If it cannot begin to now.
     pub(crate) fn connect(&self, conn: Conn, leader: String) -> std::io::Result<()> {
-        dial::connect_once(conn, leader, self.handle.clone(), &self.dials)
+        dial::connect_once(conn, (leader, self.how.1.clone()), self.handle.clone(), &self.dials)
     }
 
     /// The name of a connection to the leader.

@@ -94,17 +94,18 @@ pub fn change(
     };
     let after = Roster::ask(servers, prover.as_ref(), (step, *id), "", CHANGE_MAX)?.listed();
     if what == Change::Lead {
-        await_lead(&after, *id)?;
+        await_lead(servers, &after, *id)?;
     }
     Ok(after)
 }
 
 /// Waits until a member leads.
-fn await_lead(members: &Listed, to: MemberId) -> Result<(), Error> {
+fn await_lead(servers: &Addresses, members: &Listed, to: MemberId) -> Result<(), Error> {
     let end = Instant::now() + CHANGE_MAX;
-    let address = members.iter().find(|(id, ..)| *id == to).and_then(|(.., at)| at.parse().ok());
-    let leads = |at: &Address| {
-        let health = health_of(at, LOOK_MAX);
+    let address = members.iter().find(|(id, ..)| *id == to).and_then(|(.., at)| at.parse::<Address>().ok());
+    let address = address.map(|at| servers.at(at));
+    let leads = |at: &Addresses| {
+        let health = health_of(at.clone(), LOOK_MAX);
         health.is_ok_and(|it| !matches!(it.state, HealthState::Following | HealthState::NotLeading))
     };
     while !address.as_ref().is_some_and(leads) {
@@ -126,25 +127,26 @@ pub fn members(servers: &Addresses) -> Result<Listed, Error> {
     Ok(Roster::ask(servers, None, (Regrouping::Look, MemberId(0)), "", LOOK_MAX)?.listed())
 }
 
-/// Asks a server for its status, as JSON, whether or not it leads its group.
+/// Asks a server, the first of these addresses, for its status, as JSON, whether or not it leads its group.
 ///
 /// # Errors
 /// `Unavailable` if it does not answer in time.
-pub fn status_of(server: &Address, within: Duration) -> Result<String, Error> {
-    let stat = FromClient::Stat(Nothing);
-    let json = ask(server, None, &stat, within, |answer| match answer {
+pub fn status_of(server: impl Into<Addresses>, within: Duration) -> Result<String, Error> {
+    let (server, stat) = (server.into(), FromClient::Stat(Nothing));
+    let json = ask(server.first(), None, &stat, within, |answer| match answer {
         FromServer::Status(status) => String::from_utf8(status.json.to_vec()).ok(),
         _ => None,
     });
     json.map_err(Error::from)
 }
 
-/// Asks a server for its health, whether or not it leads its group.
+/// Asks a server, the first of these addresses, for its health, whether or not it leads its group.
 ///
 /// # Errors
 /// `Unavailable` if it does not answer in time.
-pub fn health_of(server: &Address, within: Duration) -> Result<Health, Error> {
-    let health = ask(server, None, &FromClient::AskHealth(Nothing), within, |answer| match answer {
+pub fn health_of(server: impl Into<Addresses>, within: Duration) -> Result<Health, Error> {
+    let (server, health) = (server.into(), FromClient::AskHealth(Nothing));
+    let health = ask(server.first(), None, &health, within, |answer| match answer {
         FromServer::Health(health) => Some(Health::from(health)),
         _ => None,
     });

@@ -1,7 +1,8 @@
 //! Events of sockets and of other threads, taken one by one.
 
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
 
+use rustix::net::getpeername;
 use tercel_engine::order::Found;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::schedule::{Decision, Origin, Received};
@@ -16,9 +17,12 @@ use crate::address::is_this_host;
 use crate::channel::{REFUSED, TAKEN};
 use crate::server::Post;
 use crate::server::door::{Giver, Offered};
+use crate::server::handshakes::Ended;
 use crate::server::inside::Core;
 use crate::server::journal;
 use crate::server::shared::SharedPeer;
+use crate::server::sockets::First;
+use crate::stream::Stream;
 
 impl Loop {
     pub(super) fn event(&mut self, core: &mut Core, now: Now, event: Event<Post>) {
@@ -26,6 +30,10 @@ impl Loop {
         match event.kind {
             Kind::Accepted { stream, .. } if self.end.by.is_some() => {
                 self.queue.revoke(stream);
+            }
+            Kind::Accepted { stream, .. } if event.key == LISTENER_KEY && self.queue.asks_tls() => {
+                self.conns.insert(Conn(stream.bits()), Peer::Silent(stream));
+                self.queue.await_first(stream);
             }
             Kind::Accepted { stream, peer } => {
                 let conn = Conn(stream.bits());
@@ -40,37 +48,25 @@ impl Loop {
             Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
                 self.rung(core, now, conn);
             }
-            // A member says over its own connection what it has to say; here it refuses, or answers one whose
-            // address it does not know.
-            Kind::Received(lease) if event.key == PEER_KEY => {
-                let heard = self.group.as_mut().and_then(|group| group.heard(event.token, &lease));
-                if let Some((member, refused, packets)) = heard {
-                    packets.iter().for_each(|packet| core.take(now, Input::Packet(member, packet)));
-                    if let Some(text) = refused {
-                        self.journal.refused(member, &text);
-                        core.take(now, Input::RefusedBy(member, text));
+            Kind::Received(lease) if self.queue.is_sealed(event.token) => {
+                match self.queue.open(event.token, &lease) {
+                    Ok(opened) if opened.is_empty() => self.queue.give_back(opened),
+                    Ok(opened) => {
+                        self.arrived(core, now, (event.token, event.key, conn), &opened);
+                        self.queue.give_back(opened);
+                    }
+                    Err(why) => {
+                        self.journal.unsealed(&why.to_string());
+                        self.ended(core, now, (event.token, event.key, conn));
                     }
                 }
             }
-            Kind::Received(lease) => {
-                // As of the flush before this batch: what was not sent then is what the peer did not take.
-                let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);
-                self.received(core, now, conn, &lease, unsent_bytes);
-            }
-            Kind::EndOfStream | Kind::Closed(_) if event.key == PEER_KEY => {
-                if let Some(member) = self.group.as_mut().and_then(|group| group.ended(event.token)) {
-                    journal::disconnected(member);
-                }
-                self.queue.revoke(event.token);
-            }
+            Kind::Received(lease) => self.arrived(core, now, (event.token, event.key, conn), &lease),
             // A server that no client can reach any more does not go on as if one could.
             Kind::Closed(error) if matches!(event.key, LISTENER_KEY | DOOR_KEY) => {
                 self.end.failed = Some(format!("it can no longer accept connections: {error}"));
             }
-            Kind::EndOfStream | Kind::Closed(_) => match self.conns.get(&conn) {
-                Some(Peer::Shared(at)) => self.hot.channels.ended(*at),
-                _ => self.gone(core, now, conn),
-            },
+            Kind::EndOfStream | Kind::Closed(_) => self.ended(core, now, (event.token, event.key, conn)),
             Kind::Posted(post) => self.posted(core, now, post),
             Kind::Drained => {
                 let decision = self.scheduler.drained(conn);
@@ -79,10 +75,114 @@ impl Loop {
             Kind::Ready(_) if event.key >= DATAGRAMS_KEY => {
                 self.hot.datagrams.is_readable((event.key - DATAGRAMS_KEY) as usize);
             }
-            Kind::Ready(_) if matches!(self.conns.get(&conn), Some(Peer::Socket(_))) => {
-                self.begun(event.token);
+            Kind::Ready(_) => match self.conns.get(&conn) {
+                Some(Peer::Socket(_)) => self.begun(event.token),
+                Some(Peer::Silent(_)) => self.spoken(core, now, event.token),
+                _ => {}
+            },
+            Kind::Timer if matches!(self.conns.get(&conn), Some(Peer::Silent(_))) => {
+                self.gone(core, now, conn)
             }
-            Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
+            Kind::Timer | Kind::Wake => {}
+        }
+    }
+
+    /// Takes bytes of a stream, opened if they were sealed.
+    fn arrived(&mut self, core: &mut Core, now: Now, (stream, key, conn): (Token, u64, Conn), bytes: &[u8]) {
+        if key == PEER_KEY {
+            return self.heard(core, now, stream, bytes);
+        }
+        // As of the flush before this batch: what was not sent then is what the peer did not take.
+        let unsent_bytes = self.queue.unsent_bytes(stream).unwrap_or(0);
+        self.received(core, now, conn, bytes, unsent_bytes);
+    }
+
+    /// A member says over its own connection what it has to say; here it refuses, or answers one whose
+    /// address it does not know.
+    fn heard(&mut self, core: &mut Core, now: Now, stream: Token, bytes: &[u8]) {
+        let heard = self.group.as_mut().and_then(|group| group.heard(stream, bytes));
+        if let Some((member, refused, packets)) = heard {
+            packets.iter().for_each(|packet| core.take(now, Input::Packet(member, packet)));
+            if let Some(text) = refused {
+                self.journal.refused(member, &text);
+                core.take(now, Input::RefusedBy(member, text));
+            }
+        }
+    }
+
+    /// A stream has ended.
+    fn ended(&mut self, core: &mut Core, now: Now, (stream, key, conn): (Token, u64, Conn)) {
+        if key == PEER_KEY {
+            if let Some(member) = self.group.as_mut().and_then(|group| group.ended(stream)) {
+                journal::disconnected(member);
+            }
+            self.queue.revoke(stream);
+            return;
+        }
+        match self.conns.get(&conn) {
+            Some(Peer::Shared(at)) => self.hot.channels.ended(*at),
+            _ => self.gone(core, now, conn),
+        }
+        self.queue.closed(stream);
+    }
+
+    /// Ends the connections whose other ends' certificates have ended: a new one needs a new connection.
+    pub(super) fn end_with_certificates(&mut self, core: &mut Core, now: Now) {
+        for (stream, principal) in self.queue.ended_certificates() {
+            self.journal.unsealed(&format!("the certificate of {principal} has ended"));
+            let of_group = self.group.as_ref();
+            let key = match of_group {
+                Some(group) if group.is_to_member(stream) => PEER_KEY,
+                Some(group) if group.upstream(stream).is_some() => UPSTREAM_KEY,
+                _ => 0,
+            };
+            let conn = self.conn_of(stream, key);
+            self.ended(core, now, (stream, key, conn));
+        }
+    }
+
+    /// A connection of which TLS is asked has sent its first byte.
+    fn spoken(&mut self, core: &mut Core, now: Now, stream: Token) {
+        let conn = Conn(stream.bits());
+        match self.queue.look_at_first(stream) {
+            First::Nothing => {}
+            First::Handshake => _ = self.conns.insert(conn, Peer::Unknown(stream)),
+            First::Plain => self.known(core, now, stream),
+            First::Refused => _ = self.conns.remove(&conn),
+            First::Over => self.gone(core, now, conn),
+        }
+    }
+
+    /// A handshake is over.
+    fn sealed(&mut self, core: &mut Core, now: Now, stream: Token, ended: Ended) {
+        let conn = Conn(stream.bits());
+        if !matches!(self.conns.get(&conn), Some(Peer::Unknown(_))) {
+            return;
+        }
+        let early = match ended {
+            Ok(seal) => self.queue.sealed(stream, seal),
+            Err(why) => {
+                self.journal.unsealed(&why);
+                None
+            }
+        };
+        let Some(early) = early else { return self.gone(core, now, conn) };
+        self.known(core, now, stream);
+        if !early.is_empty() {
+            self.received(core, now, conn, &early, 0);
+        }
+    }
+
+    /// A connection of which TLS was asked is the machine's from now on.
+    fn known(&mut self, core: &mut Core, now: Now, stream: Token) {
+        let conn = Conn(stream.bits());
+        let peer = self.queue.fd(stream).and_then(|socket| getpeername(socket).ok().flatten());
+        let is_local = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).is_some_and(is_this_host);
+        self.conns.insert(conn, Peer::Socket(stream));
+        self.scheduler.connected(conn, Origin::Network);
+        core.take(now, Input::Connected(conn));
+        if is_local {
+            core.take(now, Input::OneHost(conn));
         }
     }
 
@@ -93,15 +193,18 @@ impl Loop {
     }
 
     /// The leader is connected, for clients that read here, or cannot be.
-    fn reached(&mut self, core: &mut Core, now: Now, conn: Conn, stream: Option<OwnedFd>) {
-        let stream = stream.and_then(|stream| self.queue.declare_stream(stream, UPSTREAM_KEY).ok());
-        let (Some(stream), Some(group)) = (stream, &mut self.group) else {
+    fn reached(&mut self, core: &mut Core, now: Now, conn: Conn, stream: Option<Stream>) {
+        let adopted = stream.and_then(|stream| self.queue.adopt(stream, UPSTREAM_KEY).ok());
+        let (Some((stream, early)), Some(group)) = (adopted, &mut self.group) else {
             return core.take(now, Input::Disconnected(conn));
         };
         group.upstream_began(stream, conn);
         self.conns.insert(conn, Peer::Socket(stream));
         self.scheduler.connected(conn, Origin::Member);
         core.take(now, Input::Reached(conn));
+        if !early.is_empty() {
+            self.received(core, now, conn, &early, 0);
+        }
     }
 
     /// The client of a connection in shared memory has rung.
@@ -157,13 +260,14 @@ impl Loop {
                     core.take(now, Input::Written(end.cuts, end.position));
                 }
             }
-            Post::Dialed(to, stream) => self.dialed(to, stream),
+            Post::Dialed(to, stream) => self.dialed(core, now, to, stream),
             Post::RefusedBy(member, text) => {
                 self.journal.refused(member, &text);
                 core.take(now, Input::RefusedBy(member, text));
             }
             Post::StartSaved(member, started) => core.take(now, Input::StartSaved(member, started)),
             Post::Reached(conn, stream) => self.reached(core, now, conn, stream),
+            Post::Sealed(stream, ended) => self.sealed(core, now, stream, ended),
             Post::Consulted(view, consult, answer) => {
                 core.take(now, Input::Consulted(view, consult, answer));
             }
@@ -240,6 +344,11 @@ impl Loop {
         let handle_one = move |header, body: &[u8]| handle(conn, header, body);
         let Received { decision, kept_bytes } =
             self.scheduler.received(conn, bytes, unsent_bytes, clock, handle_one);
+        if decision == Decision::Close
+            && let Some(Peer::Socket(stream)) = self.conns.get(&conn)
+        {
+            self.queue.refuse_sealed(*stream, bytes);
+        }
         self.obey(core, now, conn, decision);
         if kept_bytes > 0 {
             // A client whose long message is under way is alive, though no message has ended.
@@ -290,12 +399,15 @@ impl Loop {
     }
 
     /// Another member is connected.
-    fn dialed(&mut self, to: MemberId, stream: OwnedFd) {
+    fn dialed(&mut self, core: &mut Core, now: Now, to: MemberId, stream: Stream) {
         let Some(group) = &mut self.group else { return };
-        match self.queue.declare_stream(stream, PEER_KEY) {
-            Ok(token) => {
+        match self.queue.adopt(stream, PEER_KEY) {
+            Ok((token, early)) => {
                 journal::connected(to);
                 group.dialed(to, token, &mut self.queue);
+                if !early.is_empty() {
+                    self.heard(core, now, token, &early);
+                }
             }
             // It is tried again when there is room.
             Err(_) => group.lost(to),

@@ -16,12 +16,15 @@ use std::time::Instant;
 use tercel_engine::limits::EVENTS_AT_ONCE;
 use tercel_engine::order::Found;
 use tercel_engine::schedule::{Bounds, Scheduler, Turns};
-use tercel_engine::server::{Conn, Consulted, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
+use tercel_engine::server::{
+    Conn, Consulted, Effect, Effects, HostStats, Input, LogRoom, NetworkState, OPERATOR, Server as Machine,
+};
 use tercel_engine::table::Map;
 use tercel_engine::time::Now;
 use tercel_events::{Backend, EventQueue, SendError, Token};
 use tercel_wire::id::Stamp;
 use tercel_wire::log::Last;
+use tercel_wire::message::Join;
 
 use self::end::End;
 use super::datagrams::Datagrams;
@@ -33,6 +36,7 @@ use super::links::Links;
 use super::owner;
 use super::records::Records;
 use super::shared::{Channels, Sent, SharedPeer};
+use super::sockets::{Sockets, refusal};
 use super::start::SLOW_READER_BYTES;
 use super::store::{Install, Store};
 use super::warnings::Board;
@@ -41,9 +45,11 @@ use super::{Post, ServerError};
 use crate::address::SocketFile;
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
+use crate::identity::Identity;
 use crate::pipe::Pipe;
 use crate::proving::Prover;
 use crate::serving::{Serves, Serving};
+use crate::tls::Tls;
 
 /// The keys of listeners, and of connections that were made to other members; other streams have 0.
 pub(super) const LISTENER_KEY: u64 = 1;
@@ -60,7 +66,7 @@ const MEMORY_BIT: u64 = 1 << 63;
 
 /// The loop of a server: takes events, hands them to the machine, and performs the machine's decisions.
 pub(super) struct Loop {
-    queue: EventQueue<Post>,
+    queue: Sockets,
     /// The machine, before and after [`Loop::run`].
     core: Option<Box<Core>>,
     /// Runs slow procedures, and knows where the machine is lent.
@@ -111,6 +117,10 @@ struct Hot {
 /// The other end of a connection.
 enum Peer {
     Socket(Token),
+    /// A connection that must use TLS and has sent nothing yet.
+    Silent(Token),
+    /// A connection whose TLS handshake is under way.
+    Unknown(Token),
     /// Its number among the [`Channels`].
     Shared(usize),
     Memory(Arc<Pipe>),
@@ -118,7 +128,7 @@ enum Peer {
 
 impl Loop {
     pub(super) fn new(
-        (queue, (channels, door), datagrams): (EventQueue<Post>, (Channels, Door), Datagrams),
+        (queue, (channels, door), datagrams): (Sockets, (Channels, Door), Datagrams),
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
         (store, group, links): (Store, Option<Group>, Links),
@@ -225,8 +235,20 @@ impl Loop {
             disk_full: full,
             syncs,
             ended_for_room,
+            network: self.network(),
         });
         self.look_at_warning(core);
+    }
+
+    /// Reports the certificate as of the last look, and logs a defect.
+    fn network(&mut self) -> NetworkState {
+        let status = self.queue.tls().map(Tls::last_status);
+        self.journal.certificate(status.as_ref());
+        NetworkState {
+            days_left: status.as_ref().map(|status| status.days_left),
+            is_outdated: status.is_some_and(|status| status.problem.is_some()),
+            is_plain: self.queue.is_plain_remote(),
+        }
     }
 
     /// Notes what the machine warns of, if that has changed.
@@ -235,7 +257,10 @@ impl Loop {
     }
 
     fn gone(&mut self, core: &mut Core, now: Now, conn: Conn) {
-        if self.conns.contains_key(&conn) {
+        if let Some(Peer::Silent(_) | Peer::Unknown(_)) = self.conns.get(&conn) {
+            // The machine has not heard of it.
+            self.close(core, conn);
+        } else if self.conns.contains_key(&conn) {
             self.close(core, conn);
             core.take(now, Input::Disconnected(conn));
         }
@@ -252,6 +277,7 @@ impl Loop {
                     false => self.queue.revoke(token),
                 };
             }
+            Some(Peer::Silent(token) | Peer::Unknown(token)) => _ = self.queue.revoke(token),
             Some(Peer::Shared(at)) => {
                 self.scheduler.forget(conn);
                 self.end_shared(at);
@@ -331,6 +357,10 @@ impl Loop {
                     core.take(core.now(), Input::Consulted(view, consult, Consulted::Failed(why)));
                 }
             }
+            Effect::Challenge(conn, join) if self.is_of_another_group(conn, &join) => {
+                let text = "this member is of another group by its certificate: `tercel cert member` makes one of this group";
+                self.turn_away(core, conn, text);
+            }
             Effect::Challenge(conn, join) => {
                 // Without random numbers nothing can be proven.
                 let said = self.held.2.as_ref().and_then(|prover| prover.challenge(&join).ok());
@@ -376,8 +406,31 @@ impl Loop {
                 Err(_) => self.cut_off(core, conn),
             },
             Some(Peer::Memory(pipe)) => pipe.push(&bytes),
-            None => {}
+            Some(Peer::Silent(_) | Peer::Unknown(_)) | None => {}
         }
+    }
+
+    /// Returns the identity of the other end of a connection, by its certificate; none of a plain one.
+    fn identity(&self, conn: Conn) -> Option<&Identity> {
+        match self.conns.get(&conn) {
+            Some(Peer::Socket(token)) => self.queue.identity(*token),
+            _ => None,
+        }
+    }
+
+    /// Says whether a connection that opens as a member has a certificate that is not of a member of this
+    /// server's group.
+    fn is_of_another_group(&self, conn: Conn, join: &Join) -> bool {
+        let is_foreign = |identity: &Identity| identity.group() != self.queue.group().as_deref();
+        join.member != OPERATOR && self.identity(conn).is_some_and(is_foreign)
+    }
+
+    /// Ends a connection, and tells its other end why.
+    fn turn_away(&mut self, core: &mut Core, conn: Conn, text: &str) {
+        self.send(core, conn, refusal(text));
+        self.close(core, conn);
+        let now = core.now();
+        core.take(now, Input::Disconnected(conn));
     }
 
     /// Says whether the other end of a connection is a process on this host, of the superuser or of this
@@ -390,7 +443,7 @@ impl Loop {
                 None => return false,
             },
             Some(Peer::Memory(_)) => return true,
-            None => return false,
+            Some(Peer::Silent(_) | Peer::Unknown(_)) | None => return false,
         };
         self.queue.fd(token).is_some_and(owner::is_owner)
     }
@@ -401,7 +454,7 @@ impl Loop {
         let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
             Peer::Socket(token) => Some((self.queue.unsent_bytes(*token).unwrap_or(0), *conn)),
             Peer::Shared(at) => self.hot.channels.get(*at).map(|peer| (peer.unsent_bytes(), *conn)),
-            Peer::Memory(..) => None,
+            Peer::Silent(_) | Peer::Unknown(_) | Peer::Memory(..) => None,
         };
         let unsent = self.conns.iter().filter_map(of_one).collect();
         for conn in self.scheduler.over_unsent(unsent) {
@@ -419,6 +472,7 @@ impl Loop {
             }
             Some(Peer::Shared(at)) => self.end_shared(at),
             Some(Peer::Memory(pipe)) => pipe.close(),
+            Some(Peer::Silent(token) | Peer::Unknown(token)) => _ = self.queue.revoke(token),
             None => {}
         }
         self.scheduler.forget(conn);

@@ -94,6 +94,7 @@ impl Loop {
         if core.machine.deadline().is_some_and(|deadline| deadline <= now) {
             self.look_at_disk(core, now);
             self.look_at_backpressured(core, now);
+            self.end_with_certificates(core, now);
             core.take(now, Input::Time);
         }
     }

@@ -8,22 +8,30 @@ use std::time::{Duration, Instant};
 
 mod busy;
 mod readers;
+mod sealed;
 mod stops;
 
 use tercel_testkit::process::until;
 
 use super::*;
-use crate::{Addresses, Bytes, Client, HealthState, Ref, Server, ServerConfig};
+use crate::tls::tests::Authority;
+use crate::{Addresses, Bytes, Client, HealthState, Network, Ref, Server, ServerConfig};
 
 struct Groups {
     _dir: tempfile::TempDir,
     members: Vec<(PathBuf, Address)>,
     servers: Vec<Option<Server>>,
     keepalive: Option<Duration>,
+    /// Who signs the certificates of members and clients, if they have some.
+    authority: Option<Authority>,
 }
 
 impl Groups {
     fn of(n: usize) -> Groups {
+        Groups::with(n, None)
+    }
+
+    fn with(n: usize, authority: Option<Authority>) -> Groups {
         let dir = tempfile::tempdir().unwrap();
         // Ports that are free: each is taken again a moment later.
         let listeners: Vec<TcpListener> = (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
@@ -32,7 +40,7 @@ impl Groups {
         drop(listeners);
         let of: Vec<(&Path, Address)> = members.iter().map(|(dir, at)| (dir.as_path(), at.clone())).collect();
         form(&of).unwrap();
-        let mut groups = Groups { _dir: dir, members, servers: Vec::new(), keepalive: None };
+        let mut groups = Groups { _dir: dir, members, servers: Vec::new(), keepalive: None, authority };
         groups.servers = (0..n).map(|i| Some(groups.start(i))).collect();
         groups
     }
@@ -42,7 +50,7 @@ impl Groups {
         let dir = tempfile::tempdir().unwrap();
         let members = vec![(dir.path().join("0"), free())];
         init(&members[0].0, &members[0].1).unwrap();
-        let mut group = Groups { _dir: dir, members, servers: Vec::new(), keepalive: None };
+        let mut group = Groups { _dir: dir, members, servers: Vec::new(), keepalive: None, authority: None };
         group.servers.push(Some(group.start(0)));
         group
     }
@@ -64,7 +72,20 @@ impl Groups {
 
     fn addresses(&self) -> Addresses {
         let all: Vec<String> = self.members.iter().map(|(_, at)| at.to_string()).collect();
-        all.join(",").parse().unwrap()
+        self.sealed(all.join(",").parse().unwrap())
+    }
+
+    /// These addresses, with a client's certificate if the group has some.
+    fn sealed(&self, at: Addresses) -> Addresses {
+        match &self.authority {
+            Some(authority) => at.with_tls(authority.client()),
+            None => at,
+        }
+    }
+
+    /// The address of one member.
+    fn address(&self, i: usize) -> Addresses {
+        self.sealed(self.members[i].1.clone().into())
     }
 
     fn change(&self, what: Change, i: usize) -> Listed {
@@ -78,12 +99,12 @@ impl Groups {
 
     fn health(&self, i: usize) -> Option<HealthState> {
         self.servers[i].as_ref()?;
-        Some(health_of(&self.members[i].1, WITHIN).ok()?.state)
+        Some(health_of(self.address(i), WITHIN).ok()?.state)
     }
 
     /// Waits until a member has stopped by itself; gives why.
     fn ended(&mut self, i: usize) -> String {
-        until(|| health_of(&self.members[i].1, WITHIN).is_err().then_some(()));
+        until(|| health_of(self.address(i), WITHIN).is_err().then_some(()));
         self.servers[i].take().unwrap().stop().unwrap_err().to_string()
     }
 
@@ -95,6 +116,9 @@ impl Groups {
         let usual = ServerConfig::new(dir);
         let keepalive = self.keepalive.unwrap_or(usual.keepalive);
         let (methods, services) = (vec![Counter::METHODS], vec![Adder::serve(Sum)]);
+        let tls = self.authority.as_ref().map(|authority| authority.member(i));
+        let network = Network { tls, ..Network::default() };
+        let usual = ServerConfig { network, ..usual };
         let config = ServerConfig { listen, mob_bytes, log_bytes_max, keepalive, methods, services, ..usual };
         Server::start(config).unwrap()
     }
@@ -114,7 +138,7 @@ impl Groups {
 
     /// A client that was told of one member alone.
     fn client_of(&self, i: usize) -> Client {
-        Client::connect(&self.members[i].1).unwrap()
+        Client::connect(self.address(i)).unwrap()
     }
 
     fn client(&self) -> Client {

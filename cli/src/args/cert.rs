@@ -1,0 +1,100 @@
+//! The commands of certificates.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Subcommand};
+
+#[derive(Debug, Subcommand)]
+pub enum Cert {
+    /// Make an authority, which signs the certificates of a group's members and clients
+    Init(CertInit),
+    /// Make the certificate of a member, or of a server that is alone
+    Member(CertNew),
+    /// Make the certificate of a client
+    Client(CertNew),
+    /// Give a directory a new certificate of the same name, and a new key
+    Renew(CertRenew),
+    /// Tell whom a certificate names, and when it ends
+    Show(CertShow),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel cert init ./ca --group euros
+  tercel cert member a --ca ./ca --out ./a-tls
+  tercel cert client ann --ca ./ca --out ./ann-tls
+  tercel serve --data ./a --listen 0.0.0.0:7117 --tls ./a-tls
+  tercel stat --server HOST:7117 --tls ./ann-tls
+
+Who has the file `ca.key` can be any member and any client. Keep the directory on one machine that serves nothing, and copy the \
+directories that are made from it to theirs. The authority is good for ten years.")]
+pub struct CertInit {
+    /// A new directory for the authority
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The group whose members it names: letters, digits, dots, dashes and underscores
+    #[arg(long, value_name = "NAME", value_parser = cert_name, default_value = "tercel")]
+    pub group: String,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "The directory then has `tls.crt`, `tls.key` and `ca.crt`, as --tls wants them. Only its owner may read it.
+
+A member's certificate is good for a year, a client's for 90 days, and `tercel cert renew` makes the next one."
+)]
+pub struct CertNew {
+    /// The name: letters, digits, dots, dashes and underscores
+    #[arg(value_name = "NAME", value_parser = cert_name)]
+    pub name: String,
+    /// The directory of the authority
+    #[arg(long, value_name = "DIR")]
+    pub ca: PathBuf,
+    /// A new directory for the certificate
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Days that it is good for, up to 3650; else 365 of a member and 90 of a client
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    pub days: Option<u32>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel cert renew ./a-tls --ca ./ca
+
+A server or client that runs takes the new files within ten seconds, and its connections go on. Where the authority is on \
+another machine, renew a copy there and bring `tls.crt` and `tls.key` back.")]
+pub struct CertRenew {
+    /// The directory of the certificate
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The directory of the authority
+    #[arg(long, value_name = "DIR")]
+    pub ca: PathBuf,
+    /// Days that it is good for, up to 3650; else 365 of a member and 90 of a client
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    pub days: Option<u32>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel cert show ./a-tls
+
+Exit codes: 0 it is good; 1 it has ended, or its files are wrong.")]
+pub struct CertShow {
+    /// The directory of the certificate
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A name that a certificate can have.
+fn cert_name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match (1..=64).contains(&text.len()) && text.chars().all(is_plain) {
+        true => Ok(text.into()),
+        false => Err("a name has 1 to 64 letters, digits, dots, dashes and underscores".into()),
+    }
+}

@@ -1,0 +1,123 @@
+//! The client's end of a sealed connection: the operations of a socket, with TLS between.
+//!
+//! One thread sends and one thread receives. Both lock the seal, only while bytes are sealed or opened in
+//! memory. The invariant: bytes count as taken once the kernel has all records that they are in. A thread
+//! that offers again begins with the bytes that were not taken, and some of these may be sealed already.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvFlags, SendFlags};
+use tercel_lock::unpoison;
+
+use super::connection::{RECEIVE_BYTES, timespec};
+use crate::tls::Sealed;
+
+/// The seal beside a socket, and its buffers.
+pub(crate) struct SealedEnd {
+    seal: Mutex<Seal>,
+    /// Room for what arrives, and what came behind the handshake, opened.
+    arrived: Mutex<(Vec<u8>, Vec<u8>)>,
+}
+
+struct Seal {
+    sealed: Sealed,
+    /// Records that the kernel has not taken, and how much of them it has.
+    records: Vec<u8>,
+    sent: usize,
+    /// Bytes in those records, which were offered and not taken yet.
+    owed: usize,
+}
+
+impl SealedEnd {
+    pub(super) fn new((sealed, early): (Sealed, Vec<u8>)) -> SealedEnd {
+        let seal = Mutex::new(Seal { sealed, records: Vec::new(), sent: 0, owed: 0 });
+        SealedEnd { seal, arrived: Mutex::new((Vec::new(), early)) }
+    }
+
+    /// Seals and sends what the kernel takes at once. Gives how many of the bytes that was: the rest is to be
+    /// offered again, and first.
+    pub(super) fn offer(&self, socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+        let seal = &mut *unpoison(self.seal.lock());
+        let mut taken = 0;
+        loop {
+            if !seal.send(socket)? {
+                return Ok(taken);
+            }
+            taken += std::mem::take(&mut seal.owed);
+            let next = &bytes[taken.min(bytes.len())..];
+            if next.is_empty() {
+                return Ok(taken.min(bytes.len()));
+            }
+            let next = &next[..next.len().min(SEALED_AT_ONCE)];
+            seal.records.clear();
+            seal.sent = 0;
+            seal.sealed.seal(next, &mut seal.records)?;
+            seal.owed = next.len();
+        }
+    }
+
+    /// Receives once as the flags say, and opens what came. Says whether there is something: a record that
+    /// came in part opens nothing.
+    pub(super) fn take(&self, socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        buffer.clear();
+        let (arrived, early) = &mut *unpoison(self.arrived.lock());
+        if !early.is_empty() {
+            std::mem::swap(buffer, early);
+            return Ok(true);
+        }
+        arrived.clear();
+        arrived.reserve(RECEIVE_BYTES);
+        if !super::connection::received(rustix::net::recv(socket, spare_capacity(arrived), flags))? {
+            return Ok(false);
+        }
+        unpoison(self.seal.lock()).sealed.open(arrived, buffer)?;
+        Ok(!buffer.is_empty())
+    }
+
+    /// Receives until something is open, or for so long.
+    pub(super) fn wait_and_take(
+        &self,
+        socket: &OwnedFd,
+        timeout: Duration,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<bool> {
+        if self.take(socket, RecvFlags::DONTWAIT, buffer)? {
+            return Ok(true);
+        }
+        let end = Instant::now() + timeout;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+            if poll(&mut fds, Some(&timespec(left)))? == 0 {
+                return Ok(false);
+            }
+            if self.take(socket, RecvFlags::DONTWAIT, buffer)? {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+impl Seal {
+    /// Sends records that wait. Says whether the kernel has all of them.
+    fn send(&mut self, socket: &OwnedFd) -> io::Result<bool> {
+        while self.sent < self.records.len() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::send(socket, &self.records[self.sent..], flags) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => self.sent += sent,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Bytes that are sealed before the kernel is asked: four records. The thread that receives waits so long.
+const SEALED_AT_ONCE: usize = 64 << 10;

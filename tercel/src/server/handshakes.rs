@@ -1,0 +1,234 @@
+//! The handshakes of connections that come, on a thread of their own: two signatures take longer than a turn
+//! of the loop.
+//!
+//! At most [`UNDER_WAY_MAX`] are under way, and the others wait for their turn. One that has all it needs
+//! ends in a millisecond of this thread; one that waits for its other end longer than [`SILENT_MAX`] goes
+//! when others wait, and after [`HANDSHAKE_MAX`] in any case. So strangers that say nothing hold up the
+//! others for a part of a second, and nothing else at all.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use tercel_events::{Handle, Token};
+
+use super::Post;
+use super::store::post;
+use crate::panics::caught;
+use crate::tls::{Handshake, Sealed, Step, Tls, Unsealed};
+
+/// Feeds the thread of the handshakes.
+pub(super) struct Handshakes {
+    begun: Option<Sender<Waiting>>,
+    /// Wakes the thread: it waits for its connections.
+    wake: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A connection whose handshake has not begun.
+struct Waiting {
+    stream: Token,
+    socket: OwnedFd,
+}
+
+impl Handshakes {
+    pub(super) fn start(tls: Tls, handle: Handle<Post>) -> std::io::Result<Handshakes> {
+        let (begun, waiting) = channel();
+        let (wake, woken) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
+        let thread = std::thread::Builder::new().name("tercel-tls".into());
+        let thread = thread.spawn(move || {
+            let end = handle.clone();
+            let all = All { tls, handle, waiting: VecDeque::new(), under_way: Vec::new() };
+            if let Err(why) = caught(|| all.run(&waiting, &woken)) {
+                post(&end, Post::Panicked(why));
+            }
+        })?;
+        Ok(Handshakes { begun: Some(begun), wake, thread: Some(thread) })
+    }
+
+    /// Begins the handshake of a connection, of which the thread has a descriptor of its own. Its end is
+    /// posted. Says whether there is a thread for it.
+    pub(super) fn begin(&self, stream: Token, socket: OwnedFd) -> bool {
+        let is_begun =
+            self.begun.as_ref().is_some_and(|begun| begun.send(Waiting { stream, socket }).is_ok());
+        // One that is full has woken it.
+        let _ = (&self.wake).write(&[0]);
+        is_begun
+    }
+}
+
+impl Drop for Handshakes {
+    fn drop(&mut self) {
+        self.begun = None;
+        let _ = (&self.wake).write(&[0]);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The handshakes of a server.
+struct All {
+    tls: Tls,
+    handle: Handle<Post>,
+    waiting: VecDeque<Waiting>,
+    under_way: Vec<UnderWay>,
+}
+
+/// A handshake that is under way, or one that has failed, whose other end is to read why.
+struct UnderWay {
+    stream: Token,
+    socket: OwnedFd,
+    handshake: Option<Handshake>,
+    begun: Instant,
+    /// When its other end was heard last.
+    heard: Instant,
+}
+
+impl All {
+    /// Until nothing more can come.
+    fn run(mut self, begun: &Receiver<Waiting>, woken: &UnixStream) {
+        let mut arrived = vec![0; 16 << 10];
+        loop {
+            self.wait(woken);
+            loop {
+                match begun.try_recv() {
+                    Ok(one) => self.waiting.push_back(one),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            let mut under_way = std::mem::take(&mut self.under_way);
+            under_way.retain_mut(|one| self.goes_on(one, &mut arrived));
+            self.under_way = under_way;
+            self.end_late();
+            self.begin();
+            // Without connections too, so that an operator is told in time.
+            self.tls.status();
+        }
+    }
+
+    /// Waits until a connection has said something, one more is there, or a time is over.
+    fn wait(&self, woken: &UnixStream) {
+        let mut fds = vec![PollFd::new(woken, PollFlags::IN)];
+        fds.extend(self.under_way.iter().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
+        let patience = self.patience();
+        let due = self.under_way.iter().map(|one| one.due(patience)).min();
+        let left = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
+        let left = Timespec::try_from(left).ok();
+        // What fails here fails with its connection.
+        let _ = poll(&mut fds, left.as_ref());
+        let _ = retry_on_intr(|| recv(woken, &mut [0; 256][..], RecvFlags::DONTWAIT));
+    }
+
+    /// The time for which a connection that says nothing keeps its place.
+    fn patience(&self) -> Duration {
+        if self.waiting.is_empty() { HANDSHAKE_MAX } else { SILENT_MAX }
+    }
+
+    /// Begins as many of those that wait as there is room for.
+    fn begin(&mut self) {
+        while self.under_way.len() < UNDER_WAY_MAX
+            && let Some(Waiting { stream, socket }) = self.waiting.pop_front()
+        {
+            let now = Instant::now();
+            match Handshake::accept(self.tls.server()) {
+                Ok(handshake) => {
+                    let handshake = Some(handshake);
+                    self.under_way.push(UnderWay { stream, socket, handshake, begun: now, heard: now });
+                }
+                Err(why) => self.failed(stream, &why),
+            }
+        }
+    }
+
+    /// Ends those whose time is over.
+    fn end_late(&mut self) {
+        let (now, patience) = (Instant::now(), self.patience());
+        let late: Vec<UnderWay> = self.under_way.extract_if(.., |one| one.due(patience) <= now).collect();
+        for one in late.into_iter().filter(|one| one.handshake.is_some()) {
+            self.failed(one.stream, &Unsealed::Late);
+        }
+    }
+
+    /// Takes what a connection has said, if it has. Says whether its handshake is still under way.
+    fn goes_on(&self, one: &mut UnderWay, arrived: &mut [u8]) -> bool {
+        let room = one.handshake.as_ref().map_or(arrived.len(), Handshake::bytes_left).min(arrived.len());
+        let came = match retry_on_intr(|| recv(&one.socket, &mut arrived[..room], RecvFlags::DONTWAIT)) {
+            Err(rustix::io::Errno::AGAIN) => return true,
+            Ok((came @ 1.., _)) => came,
+            Ok(_) | Err(_) => {
+                if one.handshake.is_some() {
+                    self.failed(one.stream, &Unsealed::Ended);
+                }
+                return false;
+            }
+        };
+        // What comes behind a failure is read and dropped: a socket that is closed with bytes in it takes
+        // back the reason that it has sent.
+        let Some(handshake) = one.handshake.take() else { return true };
+        let mut out = Vec::new();
+        let step = handshake.step(&arrived[..came], &mut out);
+        let is_sent = out.is_empty() || say(&one.socket, &out);
+        match step {
+            Ok(_) if !is_sent => {
+                self.failed(one.stream, &Unsealed::Ended);
+                false
+            }
+            Ok(Step::More(handshake)) => {
+                (one.handshake, one.heard) = (Some(handshake), Instant::now());
+                true
+            }
+            Ok(Step::Done(sealed)) => {
+                post(&self.handle, Post::Sealed(one.stream, Ok(sealed)));
+                false
+            }
+            Err(why) => {
+                self.failed(one.stream, &why);
+                let _ = shutdown(one.socket.as_fd(), Shutdown::Write);
+                true
+            }
+        }
+    }
+
+    fn failed(&self, stream: Token, why: &Unsealed) {
+        post(&self.handle, Post::Sealed(stream, Err(why.to_string())));
+    }
+}
+
+impl UnderWay {
+    /// When it is given up, if it may be silent for so long.
+    fn due(&self, patience: Duration) -> Instant {
+        (self.begun + HANDSHAKE_MAX).min(self.heard + patience)
+    }
+}
+
+/// Sends a part of a handshake. An empty socket has room for any.
+fn say(socket: &OwnedFd, bytes: &[u8]) -> bool {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    retry_on_intr(|| send(socket, bytes, flags)).is_ok_and(|sent| sent == bytes.len())
+}
+
+/// The end of a handshake.
+pub(super) type Ended = Result<Box<Sealed>, String>;
+
+/// Handshakes under way: each has some 20 KiB.
+const UNDER_WAY_MAX: usize = 64;
+
+/// Time for a handshake: some round trips half around the Earth, and some packets that were lost.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
+
+/// Time between two looks at the files of the certificate.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The longest silence of a connection while others wait: the way to the other side of the Earth and back.
+const SILENT_MAX: Duration = Duration::from_millis(250);

@@ -1,0 +1,199 @@
+//! Servers of which TLS is asked, over loopback.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use tercel_testkit::process::until;
+
+use super::*;
+use crate::group::{health_of, status_of};
+use crate::{Bytes, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig, Transport};
+
+#[derive(Object)]
+struct Letter {
+    text: Bytes,
+}
+
+/// A server with a member's certificate, and a client's.
+fn served() -> (TempDir, Authority, Server) {
+    let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").tls(authority.member(1)).start().unwrap();
+    (dir, authority, server)
+}
+
+fn write(client: &Client, text: &[u8]) -> Result<Ref<Letter>, Error> {
+    client.run(|tx| {
+        let letter = tx.create(&Letter { text: text.into() })?;
+        tx.set_root("letter", letter)?;
+        Ok(letter)
+    })
+}
+
+fn read(client: &Client, letter: Ref<Letter>) -> Vec<u8> {
+    client.run(|tx| Ok(tx.get(letter)?.text()?.to_vec())).unwrap()
+}
+
+fn read_root(client: &Client) -> Vec<u8> {
+    client.run(|tx| Ok(tx.get_root::<Letter>("letter")?.text()?.to_vec())).unwrap()
+}
+
+#[test]
+fn client_with_a_certificate_reads_and_writes() {
+    let (_dir, authority, server) = served();
+    let at = &server.addresses()[0];
+    let client = Client::builder().tls(authority.client()).connect(at).unwrap();
+    assert_eq!(client.transport(), Some(Transport::Tls));
+    let text: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
+    let letter = write(&client, &text).unwrap();
+    let other = Client::builder().tls(authority.client()).connect(at).unwrap();
+    assert!(read(&other, letter) == text);
+    // What one changes the other hears of, both ways.
+    for text in [&b"short"[..], &text[..500_000]] {
+        write(&other, text).unwrap();
+        assert!(read_root(&other) == text && until(|| (read_root(&client) == text).then_some(true)));
+    }
+    let servers = crate::Addresses::from(at).with_tls(authority.client());
+    assert!(health_of(servers.clone(), Duration::from_secs(5)).is_ok());
+    assert!(status_of(servers, Duration::from_secs(5)).unwrap().contains("\"certificate_days_left\":"));
+    server.stop().unwrap();
+}
+
+#[test]
+fn plain_and_sealed_ends_name_the_setting() {
+    let (_dir, authority, server) = served();
+    let refused = Client::connect(&server.addresses()[0]).err().unwrap();
+    assert!(matches!(&refused, Error::Denied(text) if text.contains("--tls DIR")), "{refused}");
+    let refused = health_of(&server.addresses()[0], Duration::from_secs(5)).unwrap_err();
+    assert!(refused.to_string().contains("--tls DIR"), "{refused}");
+    server.stop().unwrap();
+
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
+    let at = crate::Addresses::from(&server.addresses()[0]).with_tls(authority.client());
+    let refused = health_of(at, Duration::from_secs(5)).unwrap_err();
+    assert!(
+        refused.to_string().contains("speaks plain, without TLS: start it with `--tls DIR`"),
+        "{refused}"
+    );
+    let refused = Client::builder().tls(authority.client()).connect(&server.addresses()[0]).err().unwrap();
+    assert!(refused.to_string().contains("speaks plain"), "{refused}");
+    server.stop().unwrap();
+}
+
+#[test]
+fn client_of_another_authority_is_told_why() {
+    let (_dir, authority, server) = served();
+    let other = Authority::new();
+    let stranger = other.client();
+    let refused = Client::builder().tls(stranger.clone()).connect(&server.addresses()[0]).err().unwrap();
+    assert!(refused.to_string().contains("no authority in this process's `ca.crt`"), "{refused}");
+    // It trusts the server, and is not trusted.
+    std::fs::copy(authority.client().dir().join("ca.crt"), stranger.dir().join("ca.crt")).unwrap();
+    stranger.look();
+    let refused = Client::builder().tls(stranger).connect(&server.addresses()[0]).err().unwrap();
+    assert!(refused.to_string().contains("does not take this process's certificate"), "{refused}");
+    server.stop().unwrap();
+}
+
+#[test]
+fn session_ends_with_its_certificate() {
+    let (_dir, authority, server) = served();
+    let says = Says { uris: &["tercel://client/ann"], from: -HOUR, to: 10 };
+    let tls = Tls::open(authority.sign("short", &says)).unwrap();
+    let config =
+        ClientConfig { tls: Some(tls.clone()), timeout: Duration::from_secs(2), ..ClientConfig::default() };
+    let client = Client::connect_with(&server.addresses()[0], config).unwrap();
+    write(&client, b"in time").unwrap();
+    let refused = until(|| write(&client, b"too late").err());
+    assert!(matches!(refused, Error::Unavailable(_) | Error::Timeout), "{refused}");
+    // A new one is taken by a new connection of the same client.
+    authority.sign_into(tls.dir(), &Says { to: HOUR, ..says });
+    tls.look();
+    until(|| write(&client, b"in time again").ok());
+    server.stop().unwrap();
+}
+
+#[test]
+fn both_are_taken_while_plain_is_allowed() {
+    let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").tls(authority.member(1));
+    let server = server.allow_plain_remote(true).start().unwrap();
+    let at = &server.addresses()[0];
+    let sealed = Client::builder().tls(authority.client()).connect(at).unwrap();
+    let plain = Client::connect(at).unwrap();
+    assert_eq!((sealed.transport(), plain.transport()), (Some(Transport::Tls), Some(Transport::Tcp)));
+    let letter = write(&sealed, b"for both").unwrap();
+    assert_eq!(read(&plain, letter), b"for both");
+    server.stop().unwrap();
+}
+
+#[test]
+fn slow_strangers_hold_nobody_up() {
+    let (_dir, authority, server) = served();
+    let at = server.addresses()[0].to_string();
+    let mut hello = Vec::new();
+    Handshake::open(authority.client().client(), &mut hello).unwrap();
+    // Some say nothing, some a byte, some the half of a greeting, and some what is none.
+    let mut strangers: Vec<TcpStream> = (0..200)
+        .map(|i| {
+            let mut stranger = TcpStream::connect(&at).unwrap();
+            let said = match i % 4 {
+                0 => &[][..],
+                1 => &hello[..1],
+                2 => &hello[..hello.len() / 2],
+                _ => &[0x16, 3, 1, 0xff, 0xff, 9],
+            };
+            stranger.write_all(said).unwrap();
+            stranger
+        })
+        .collect();
+    let begun = Instant::now();
+    let client = Client::builder().tls(authority.client()).connect(&at).unwrap();
+    write(&client, b"on time").unwrap();
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    for stranger in &mut strangers {
+        stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // All of them are sent away, some with a word.
+        let ended = stranger.read_to_end(&mut Vec::new());
+        assert!(!matches!(&ended, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock), "{ended:?}");
+    }
+    write(&client, b"still there").unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn server_beyond_loopback_needs_a_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = Server::builder(dir.path()).listen("0.0.0.0:0").start().err().unwrap();
+    assert!(refused.to_string().contains("--tls DIR"), "{refused}");
+    let authority = Authority::new();
+    let of = Server::builder(dir.path()).tls(authority.member(1));
+    let refused = of.clone().listen("udp:127.0.0.1:0").start().err().unwrap();
+    assert!(refused.to_string().contains("are not sealed"), "{refused}");
+    let refused = of.clone().tls(authority.client()).start().err().unwrap();
+    assert!(refused.to_string().contains("names a client"), "{refused}");
+    let server = of.listen("0.0.0.0:0").start().unwrap();
+    let port = server.addresses()[0].to_string().rsplit_once(':').unwrap().1.to_string();
+    let at = format!("127.0.0.1:{port}");
+    write(&Client::builder().tls(authority.client()).connect(at).unwrap(), b"sealed").unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn plain_remote_server_warns_in_its_health() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = ServerConfig { listen: vec!["0.0.0.0:0".parse().unwrap()], ..ServerConfig::new(dir.path()) };
+    let network = crate::Network { allow_plain_remote: true, ..crate::Network::default() };
+    let server = Server::start(ServerConfig { network, ..config }).unwrap();
+    let port = server.addresses()[0].to_string().rsplit_once(':').unwrap().1.to_string();
+    let at: crate::Address = format!("127.0.0.1:{port}").parse().unwrap();
+    until(|| {
+        let health = health_of(&at, Duration::from_secs(5)).unwrap();
+        health.reason.contains("--allow-plain-remote").then_some(())
+    });
+    let status = status_of(&at, Duration::from_secs(5)).unwrap();
+    assert!(status.contains("\"plain_remote\":true"), "{status}");
+    server.stop().unwrap();
+}
