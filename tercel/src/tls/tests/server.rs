@@ -106,7 +106,9 @@ fn session_ends_with_its_certificate() {
     let client = Client::connect_with(&server.addresses()[0], config).unwrap();
     write(&client, b"in time").unwrap();
     let refused = until(|| write(&client, b"too late").err());
-    assert!(matches!(refused, Error::Unavailable(_) | Error::Timeout), "{refused}");
+    // What was under way when the session ended may have been executed.
+    let is_ended = matches!(refused, Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. });
+    assert!(is_ended, "{refused}");
     // A new one is taken by a new connection of the same client.
     authority.sign_into(tls.dir(), &Says { to: HOUR, ..says });
     tls.look();
