@@ -14,6 +14,7 @@ use tercel_term::fail::Failure;
 
 pub use cert::*;
 pub use group::*;
+pub use values::Named;
 use values::{cache_bytes, server_bytes, subscriptions, time};
 
 /// Typed, durable objects that live on servers and feel local.
@@ -55,7 +56,17 @@ impl Args {
             Command::Forget(a) => (&mut a.space.server, &a.space.data),
             Command::Gc(a) => (&mut a.space.server, &a.space.data),
             Command::Settle(a) => (&mut a.space.server, &a.space.data),
-            Command::Backup(a) => (&mut a.server, &a.data),
+            Command::Backup(a) => {
+                if let [Named { name: None, at }] = &a.named[..] {
+                    a.server = Some(at.clone());
+                    a.named.clear();
+                }
+                // Of several spaces, each has its own.
+                if !a.named.is_empty() {
+                    return None;
+                }
+                (&mut a.server, &a.data)
+            }
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
             Command::Gateway(a) if a.servers.is_empty() => (&mut a.server, &None),
@@ -83,13 +94,18 @@ impl Args {
     /// command that connects. A server takes none from the environment: what is there is a client's.
     pub fn with_tls(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let named = named.filter(|named| !named.is_empty()).map(PathBuf::from);
-        let connects =
-            self.place().is_some() || matches!(self.command, Command::Gateway(_) | Command::Demo(_));
+        let connects = self.place().is_some()
+            || matches!(self.command, Command::Gateway(_) | Command::Demo(_) | Command::Backup(_));
         self.tls = self.tls.take().or(named.filter(|_| connects));
         let Some(dir) = self.tls.clone() else { return Ok(self) };
         if let Some((server, None)) = self.place() {
             let at = server.take().unwrap_or_else(|| Address::default_tcp().into());
             *server = Some(at.with_tls(open_tls(&dir)?));
+        }
+        if let Command::Backup(a) = &mut self.command {
+            for one in &mut a.named {
+                one.at = one.at.clone().with_tls(open_tls(&dir)?);
+            }
         }
         Ok(self)
     }
@@ -717,9 +733,12 @@ pub struct Check {
   tercel backup /backups/monday --server db:7117 --json
   tercel backup /backups/monday --data ./packages     of an unserved directory
   tercel backup /backups/$(date +%F) || logger failed     in a nightly script
+  tercel backup /backups/all --server a=h1:7117 --server b=h2:7117
 
 Everything up to one commit is in it, and nothing after. Commits, reads and installs go on. \
-An unfinished backup is known as such; the same command begins it again.
+An unfinished backup is known as such; the same command begins it again. \
+Of several spaces, each by a name of its own, it takes backups that fit each other: no transaction over several of them \
+is in it by half. `tercel restore` makes spaces of all of them.
 
 Exit codes: 0 done; 75 not now, try again later (the server is away, or busy with another \
 backup, or has ended this one); 3 a page of the space is damaged; 1 anything else.")]
@@ -728,8 +747,11 @@ pub struct Backup {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
-    /// that in TERCEL_SERVER, else 127.0.0.1:7117
-    #[arg(long, value_name = "ADDR", conflicts_with = "data", alias = "addr")]
+    /// that in TERCEL_SERVER, else 127.0.0.1:7117. Of several spaces NAME=ADDR, for each of them
+    #[arg(long = "server", value_name = "ADDR", conflicts_with = "data", alias = "addr")]
+    pub named: Vec<Named>,
+    /// The one server, if no names are given.
+    #[arg(skip)]
     pub server: Option<Addresses>,
     /// A data directory that no server has open
     #[arg(long, value_name = "DIR")]
@@ -743,9 +765,11 @@ pub struct Backup {
 #[command(after_help = "Examples:
   tercel restore /backups/monday --data ./packages
   tercel restore /backups/monday --data ./copy --json
+  tercel restore /backups/all --data ./spaces       spaces of a set: ./spaces/a ..
 
 The backup is verified in full before anything is written: every page, object and reference, \
-and the checksums of all of it. The copy is the same space with a new history: clients that \
+and the checksums of all of it. Of a set of backups of several spaces, each becomes a directory of its name within NEW, \
+and what transactions over several of them had left open is settled. The copy is the same space with a new history: clients that \
 were connected to the old server are told so, for they may have seen commits that the backup \
 does not have.
 
