@@ -70,6 +70,11 @@ impl Begun {
         self.begun.stamp
     }
 
+    /// Shows the server that this lives, if it was silent for a while.
+    pub(super) fn keep_alive(&mut self) -> Result<(), BackupError> {
+        self.connection.keep_alive()
+    }
+
     pub(super) fn state_bytes(&self) -> Vec<u8> {
         self.state.to_bytes()
     }
@@ -145,6 +150,11 @@ impl Follower {
         connection.ask(Kind::FollowLog, &body)?;
         let begun = connection.await_frame(Kind::LogFollowed, LogFollowed::decode)?;
         Ok(Follower { connection, space, view: begun.view, before: ViewId::NONE, begun })
+    }
+
+    /// Shows the server that this lives, if it was silent for a while.
+    pub(super) fn keep_alive(&mut self) -> Result<(), BackupError> {
+        self.connection.keep_alive()
     }
 
     /// The next entries that are stable; none if none came for a second.

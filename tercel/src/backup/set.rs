@@ -1,8 +1,8 @@
 //! Backups of several spaces that fit each other, and the spaces made of them.
 //!
-//! Each server begins a backup when it is asked, so their stamps are of different moments. Beside each backup
-//! goes the log behind it, read on until a moment at which all backups had begun. What was stable at that
-//! moment fits; so there is a latest cut that fits behind all of the backups
+//! Each server begins a backup when it is asked, so their stamps are of different moments. Beside each
+//! backup goes the log behind it, read on until a moment at which all backups had begun. What was stable at
+//! that moment fits; so there is a latest cut that fits behind all of the backups
 //! ([`tercel_engine::replica::cut`]), and each log ends there. No server waits for another one.
 //!
 //! A transaction over several of the spaces may be prepared in some at the cut and decided in none, or
@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::time::Instant;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::cut::{Extent, ends_at, latest};
@@ -42,6 +43,10 @@ const TAKING_NAME: &str = "set.unfinished";
 
 const FORMAT: u64 = 1;
 
+/// The longest pause between two looks at whether a connection must be kept alive: a server's shortest
+/// silence is twice 100 ms.
+const KEEP: Duration = Duration::from_millis(25);
+
 /// Says whether a directory is a set of backups that fit each other, as [`backup_set`] makes it.
 pub fn is_set(dir: &Path) -> bool {
     dir.join(SET_NAME).exists()
@@ -65,8 +70,8 @@ pub struct SetRestored {
     pub misfits: Vec<String>,
 }
 
-/// Takes backups of several spaces that fit each other, while their servers work. `dir` gets a directory for
-/// each, by name. It must be empty or new, or hold an unfinished set, which is begun again.
+/// Takes backups of several spaces that fit each other, while their servers work. `dir` gets a directory
+/// for each, by name. It must be empty or new, or hold an unfinished set, which is begun again.
 ///
 /// # Errors
 /// See [`BackupError`]. What was begun stays and is known as unfinished.
@@ -87,12 +92,14 @@ pub fn backup_set(
     if ids.len() < followers.len() {
         return Err(BackupError::Set("two of the names are of one space: name each space once".into()));
     }
-    let begun = all_at_once(followers, |(follower, remote)| Ok((follower, Begun::new(&remote)?)))?;
+    let jobs = followers.into_iter().map(|(follower, remote)| (remote, follower)).collect();
+    let begun = beside(jobs, |remote| Begun::new(&remote), Begun::keep_alive, Follower::keep_alive)?;
     // All backups have begun: what is stable from now on is behind each of them.
-    let mut with_logs = all_at_once(begun, |(mut follower, begun)| {
-        let tail = follower.read_upto_now()?;
-        Ok((begun.state()?, tail, begun))
-    })?;
+    let jobs = begun.into_iter().map(|(begun, follower)| (follower, begun)).collect();
+    let read = |mut follower: Follower| follower.read_upto_now();
+    let tails = beside(jobs, read, |_| Ok(()), Begun::keep_alive)?;
+    let with_state = |(tail, begun): (Tail, Begun)| Ok((begun.state()?, tail, begun));
+    let mut with_logs = tails.into_iter().map(with_state).collect::<Result<Vec<_>, BackupError>>()?;
     let extents: Vec<_> =
         with_logs.iter().map(|(state, tail, begun)| extent(begun.space.id, state, tail)).collect();
     let cut = latest(&extents).map_err(|why| BackupError::Lost(why.to_string()))?;
@@ -146,6 +153,47 @@ fn all_at_once<T: Send, R: Send>(
         let work = &work;
         let threads: Vec<_> = each.into_iter().map(|one| scope.spawn(move || work(one))).collect();
         threads.into_iter().map(joined).collect()
+    })
+}
+
+/// Does the same with the first of each pair, each on a thread of its own. What came of those that have
+/// ended, and the second of each pair, are kept alive until all have ended: a server ends a connection that
+/// says nothing.
+fn beside<A: Send, B: Send, R: Send>(
+    pairs: Vec<(A, B)>,
+    work: impl Fn(A) -> Result<R, BackupError> + Sync,
+    keep_first: impl Fn(&mut R) -> Result<(), BackupError> + Sync,
+    keep_second: impl Fn(&mut B) -> Result<(), BackupError> + Sync,
+) -> Result<Vec<(R, B)>, BackupError> {
+    let (left, changed) = (Mutex::new(pairs.len()), Condvar::new());
+    let wait = |keep: &mut dyn FnMut() -> Result<(), BackupError>| {
+        let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+        while *left > 0 {
+            keep()?;
+            left = changed.wait_timeout(left, KEEP).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok::<(), BackupError>(())
+    };
+    let end = || {
+        *left.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        changed.notify_all();
+    };
+    let (work, wait, end) = (&work, &wait, &end);
+    let (keep_first, keep_second) = (&keep_first, &keep_second);
+    std::thread::scope(|scope| {
+        let spawn = |(first, mut second): (A, B)| {
+            let working = scope.spawn(move || {
+                let done = work(first);
+                end();
+                let mut done = done?;
+                wait(&mut || keep_first(&mut done)).map(|()| done)
+            });
+            let kept = scope.spawn(move || wait(&mut || keep_second(&mut second)).map(|()| second));
+            (working, kept)
+        };
+        let threads: Vec<_> = pairs.into_iter().map(spawn).collect();
+        let both = |(working, kept)| Ok((joined(working)?, joined(kept)?));
+        threads.into_iter().map(both).collect()
     })
 }
 

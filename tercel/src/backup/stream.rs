@@ -84,6 +84,14 @@ impl LogReader {
     pub fn next_entries(&mut self) -> Result<Vec<Sealed>, BackupError> {
         self.0.next()
     }
+
+    /// Shows the server now and then that the reader lives, while it does something else.
+    ///
+    /// # Errors
+    /// If the server is lost.
+    pub fn keep_alive(&mut self) -> Result<(), BackupError> {
+        self.0.keep_alive()
+    }
 }
 
 /// A base that a server has begun.
