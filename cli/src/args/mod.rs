@@ -1,5 +1,6 @@
 //! The command line: what can be said, with help and examples beside it.
 
+mod archive;
 mod cert;
 mod group;
 mod values;
@@ -12,6 +13,7 @@ use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::{Address, Addresses, SessionToken, Tls};
 use tercel_term::fail::Failure;
 
+pub use archive::*;
 pub use cert::*;
 pub use group::*;
 pub use values::Named;
@@ -81,6 +83,7 @@ impl Args {
             | Command::Demo(_)
             | Command::Check(_)
             | Command::Restore(_)
+            | Command::Archive(_)
             | Command::Group(
                 Group::Init(_) | Group::Form(_) | Group::Inspect(_) | Group::Rescue(_) | Group::Secret(_),
             ) => {
@@ -142,7 +145,7 @@ pub fn open_tls(dir: &Path) -> Result<Tls, Failure> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve a data directory
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Answer programs in any language, by HTTP and JSON, and show a console in the browser
     Gateway(Gateway),
     /// Show the main job on real data: import, traverse, change, kill, recover
@@ -171,6 +174,9 @@ pub enum Command {
     Backup(Backup),
     /// Verify a backup and make a space of it
     Restore(Restore),
+    /// Look into an archive, verify it, or make spaces of it as of any moment
+    #[command(subcommand)]
+    Archive(Archive),
     /// Begin a group of servers, look at it, or change its members
     #[command(subcommand)]
     Group(Group),
@@ -228,6 +234,8 @@ pub struct Serve {
     /// spaces ended whose client is gone; may be given several times
     #[arg(long, value_name = "ADDR,..")]
     pub peer: Vec<Addresses>,
+    #[command(flatten)]
+    pub archived: Archived,
     /// Allow plain connections of other machines: what they carry can be read and changed on its way
     #[arg(long)]
     pub allow_plain_remote: bool,
@@ -245,14 +253,8 @@ pub struct Serve {
     /// twice that a peer is gone
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=600_000), default_value = "2000")]
     pub keepalive: u32,
-    /// Seconds that an object which no root reaches stays before it is freed, up to 86400: programs may still
-    /// hold a reference to it
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400), default_value = "600")]
-    pub gc_grace: u32,
-    /// Collect by itself once so many objects in a hundred of those left by the last collection were made,
-    /// and 100,000 at least; with 0 only `tercel gc` collects
-    #[arg(long, value_name = "PERCENT", default_value = "50")]
-    pub gc_percent: u8,
+    #[command(flatten)]
+    pub collecting: Collecting,
     /// Which clients of a Unix socket may use shared memory
     #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
     pub shared_memory: SharedMemory,
@@ -269,6 +271,19 @@ pub struct Serve {
     /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
+}
+
+/// When what no root reaches is freed.
+#[derive(Debug, ClapArgs)]
+pub struct Collecting {
+    /// Seconds that an object which no root reaches stays before it is freed, up to 86400: programs may still
+    /// hold a reference to it
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400), default_value = "600")]
+    pub gc_grace: u32,
+    /// Collect by itself once so many objects in a hundred of those left by the last collection were made,
+    /// and 100,000 at least; with 0 only `tercel gc` collects
+    #[arg(long, value_name = "PERCENT", default_value = "50")]
+    pub gc_percent: u8,
 }
 
 /// The group that a server is a member of from now on, and its address there.
