@@ -5,14 +5,17 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tercel::Address;
-use tercel::backup::{Progress, Source, backup};
-use tercel_term::fail::Outcome;
+use tercel::backup::{Progress, Source, Taken, backup, backup_set};
+use tercel_term::fail::{Failure, Outcome};
 use tercel_term::tidy;
 use tercel_term::{ProgressBar, Term, count, rate, say, tell};
 
 use crate::args;
 
 pub fn run(args: &args::Backup, term: &Term) -> Outcome {
+    if !args.named.is_empty() {
+        return of_several(args, &args.named, term);
+    }
     let source = match (&args.data, &args.server) {
         (Some(data), _) => Source::Directory(data.clone()),
         (None, Some(address)) => Source::Server(address.clone()),
@@ -44,6 +47,41 @@ pub fn run(args: &args::Backup, term: &Term) -> Outcome {
             args.dir.display()
         );
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Backups of several spaces that fit each other.
+fn of_several(args: &args::Backup, named: &[args::Named], term: &Term) -> Outcome {
+    let spaces = named.iter().map(|one| Some((one.name.clone()?, one.at.clone())));
+    let spaces: Option<Vec<_>> = spaces.collect();
+    let spaces = spaces.ok_or_else(|| {
+        let failure = Failure::new("of several servers, each needs a name for its space");
+        failure.next("say `--server NAME=ADDR` for each").code(2)
+    })?;
+    let dir = args.dir.clone();
+    tidy::on_signals(move || unfinished("backup", &dir))?;
+    let bar = Bar::new(term);
+    let taken = backup_set(&spaces, &args.dir, |p| bar.show(p))?;
+    bar.clear();
+    let dir = args.dir.display();
+    if args.json {
+        let spaces = taken.spaces.iter().map(|(name, of)| {
+            let Taken { stamp, pages, bytes, .. } = of;
+            json!({ "space": name, "stamp": stamp.0, "pages": pages, "bytes": bytes })
+        });
+        say!("{}", json!({ "spaces": spaces.collect::<Vec<_>>(), "dir": args.dir }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (name, of) in &taken.spaces {
+        tell!(
+            "{} of {name} up to commit {}: {}, {}",
+            term.green("backup"),
+            of.stamp,
+            count(of.pages, "page", "pages"),
+            size(of.bytes)
+        );
+    }
+    tell!("they fit each other; `tercel restore {dir} --data NEW` makes spaces of them");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,6 @@
 //! The `tercel` command: thin hands around the library.
 
+mod archive;
 mod args;
 mod backup;
 mod call;
@@ -64,6 +65,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Check(a) => check::run(&a, term),
         Command::Backup(a) => backup::run(&a, term),
         Command::Restore(a) => restore::run(&a, term),
+        Command::Archive(a) => archive::run(&a, term),
         Command::Group(a) => group::run(&a),
         Command::Bench(_) | Command::Soak(_) => measured::run(),
     }

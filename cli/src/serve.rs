@@ -19,6 +19,7 @@ use tercel_term::say;
 use tercel_term::stop::Signals;
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::archive::Archiving;
 use crate::args;
 use crate::metrics::Metrics;
 
@@ -32,7 +33,10 @@ pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
         subscriptions_max: args.subscriptions,
         keepalive: Duration::from_millis(args.keepalive.into()),
         silence: Duration::from_millis(args.member.silence.into()),
-        collect: Collecting { grace: Duration::from_secs(args.gc_grace.into()), percent: args.gc_percent },
+        collect: Collecting {
+            grace: Duration::from_secs(args.collecting.gc_grace.into()),
+            percent: args.collecting.gc_percent,
+        },
         peers: args.peer.iter().cloned().map(Into::into).collect(),
         methods: vec![Mark::METHODS],
         shared_memory: match args.shared_memory {
@@ -155,7 +159,10 @@ fn serve(
     is_first: bool,
 ) -> Result<(), Ended> {
     let tls = config.network.tls.clone();
+    let place = args.archived.archive.as_deref().map(Archiving::place).transpose()?;
     let server = Server::start(config).map_err(not_started)?;
+    let archiving = place.map(|store| Archiving::begin(&server, store, args.archived.archive_every, note));
+    let archiving = archiving.transpose().map_err(|why| Failure::of_sentence(&why.to_string()))?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {
         (true, _) => "a new space".to_string(),
@@ -202,6 +209,7 @@ fn serve(
     }
     let result = signals.wait_for(server, Duration::from_secs(args.drain.into()));
     watchdog.watch(None);
+    drop(archiving);
     let _ = teller.join();
     match result {
         Err(ServerError::Replaced) => Err(Ended::Replaced),

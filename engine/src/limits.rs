@@ -326,6 +326,13 @@ pub const BACKUP_WINDOW_US: u64 = 60_000_000;
 /// See [`BACKUP_WINDOW_US`].
 pub const BACKUP_WINDOW_PAGES_MIN: usize = 1_024;
 
+/// Connections that read the log at once: an archive, and the backups of a few.
+pub const LOG_READERS_MAX: usize = 8;
+
+/// The longest time for which a request for entries of the log waits for the next one, in microseconds: half
+/// of the keepalive that is usual.
+pub const LOG_WAIT_US: u64 = 1_000_000;
+
 /// Parts of transactions over several spaces that are prepared at once, and their bytes, which a checkpoint
 /// has in it.
 pub const PREPARES_MAX: usize = 4_096;

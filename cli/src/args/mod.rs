@@ -1,5 +1,6 @@
 //! The command line: what can be said, with help and examples beside it.
 
+mod archive;
 mod cert;
 mod group;
 mod values;
@@ -12,8 +13,10 @@ use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::{Address, Addresses, SessionToken, Tls};
 use tercel_term::fail::Failure;
 
+pub use archive::*;
 pub use cert::*;
 pub use group::*;
+pub use values::Named;
 use values::{cache_bytes, server_bytes, subscriptions, time};
 
 /// Typed, durable objects that live on servers and feel local.
@@ -55,7 +58,17 @@ impl Args {
             Command::Forget(a) => (&mut a.space.server, &a.space.data),
             Command::Gc(a) => (&mut a.space.server, &a.space.data),
             Command::Settle(a) => (&mut a.space.server, &a.space.data),
-            Command::Backup(a) => (&mut a.server, &a.data),
+            Command::Backup(a) => {
+                if let [Named { name: None, at }] = &a.named[..] {
+                    a.server = Some(at.clone());
+                    a.named.clear();
+                }
+                // Of several spaces, each has its own.
+                if !a.named.is_empty() {
+                    return None;
+                }
+                (&mut a.server, &a.data)
+            }
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
             Command::Gateway(a) if a.servers.is_empty() => (&mut a.server, &None),
@@ -70,6 +83,7 @@ impl Args {
             | Command::Demo(_)
             | Command::Check(_)
             | Command::Restore(_)
+            | Command::Archive(_)
             | Command::Group(
                 Group::Init(_) | Group::Form(_) | Group::Inspect(_) | Group::Rescue(_) | Group::Secret(_),
             ) => {
@@ -83,13 +97,18 @@ impl Args {
     /// command that connects. A server takes none from the environment: what is there is a client's.
     pub fn with_tls(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let named = named.filter(|named| !named.is_empty()).map(PathBuf::from);
-        let connects =
-            self.place().is_some() || matches!(self.command, Command::Gateway(_) | Command::Demo(_));
+        let connects = self.place().is_some()
+            || matches!(self.command, Command::Gateway(_) | Command::Demo(_) | Command::Backup(_));
         self.tls = self.tls.take().or(named.filter(|_| connects));
         let Some(dir) = self.tls.clone() else { return Ok(self) };
         if let Some((server, None)) = self.place() {
             let at = server.take().unwrap_or_else(|| Address::default_tcp().into());
             *server = Some(at.with_tls(open_tls(&dir)?));
+        }
+        if let Command::Backup(a) = &mut self.command {
+            for one in &mut a.named {
+                one.at = one.at.clone().with_tls(open_tls(&dir)?);
+            }
         }
         Ok(self)
     }
@@ -126,7 +145,7 @@ pub fn open_tls(dir: &Path) -> Result<Tls, Failure> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve a data directory
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Answer programs in any language, by HTTP and JSON, and show a console in the browser
     Gateway(Gateway),
     /// Show the main job on real data: import, traverse, change, kill, recover
@@ -155,6 +174,9 @@ pub enum Command {
     Backup(Backup),
     /// Verify a backup and make a space of it
     Restore(Restore),
+    /// Look into an archive, verify it, or make spaces of it as of any moment
+    #[command(subcommand)]
+    Archive(Archive),
     /// Begin a group of servers, look at it, or change its members
     #[command(subcommand)]
     Group(Group),
@@ -212,6 +234,8 @@ pub struct Serve {
     /// spaces ended whose client is gone; may be given several times
     #[arg(long, value_name = "ADDR,..")]
     pub peer: Vec<Addresses>,
+    #[command(flatten)]
+    pub archived: Archived,
     /// Allow plain connections of other machines: what they carry can be read and changed on its way
     #[arg(long)]
     pub allow_plain_remote: bool,
@@ -229,14 +253,8 @@ pub struct Serve {
     /// twice that a peer is gone
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=600_000), default_value = "2000")]
     pub keepalive: u32,
-    /// Seconds that an object which no root reaches stays before it is freed, up to 86400: programs may still
-    /// hold a reference to it
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400), default_value = "600")]
-    pub gc_grace: u32,
-    /// Collect by itself once so many objects in a hundred of those left by the last collection were made,
-    /// and 100,000 at least; with 0 only `tercel gc` collects
-    #[arg(long, value_name = "PERCENT", default_value = "50")]
-    pub gc_percent: u8,
+    #[command(flatten)]
+    pub collecting: Collecting,
     /// Which clients of a Unix socket may use shared memory
     #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
     pub shared_memory: SharedMemory,
@@ -253,6 +271,19 @@ pub struct Serve {
     /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
+}
+
+/// When what no root reaches is freed.
+#[derive(Debug, ClapArgs)]
+pub struct Collecting {
+    /// Seconds that an object which no root reaches stays before it is freed, up to 86400: programs may still
+    /// hold a reference to it
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400), default_value = "600")]
+    pub gc_grace: u32,
+    /// Collect by itself once so many objects in a hundred of those left by the last collection were made,
+    /// and 100,000 at least; with 0 only `tercel gc` collects
+    #[arg(long, value_name = "PERCENT", default_value = "50")]
+    pub gc_percent: u8,
 }
 
 /// The group that a server is a member of from now on, and its address there.
@@ -717,9 +748,12 @@ pub struct Check {
   tercel backup /backups/monday --server db:7117 --json
   tercel backup /backups/monday --data ./packages     of an unserved directory
   tercel backup /backups/$(date +%F) || logger failed     in a nightly script
+  tercel backup /backups/all --server a=h1:7117 --server b=h2:7117
 
 Everything up to one commit is in it, and nothing after. Commits, reads and installs go on. \
-An unfinished backup is known as such; the same command begins it again.
+An unfinished backup is known as such; the same command begins it again. \
+Of several spaces, each by a name of its own, it takes backups that fit each other: no transaction over several of them \
+is in it by half. `tercel restore` makes spaces of all of them.
 
 Exit codes: 0 done; 75 not now, try again later (the server is away, or busy with another \
 backup, or has ended this one); 3 a page of the space is damaged; 1 anything else.")]
@@ -728,8 +762,11 @@ pub struct Backup {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
-    /// that in TERCEL_SERVER, else 127.0.0.1:7117
-    #[arg(long, value_name = "ADDR", conflicts_with = "data", alias = "addr")]
+    /// that in TERCEL_SERVER, else 127.0.0.1:7117. Of several spaces NAME=ADDR, for each of them
+    #[arg(long = "server", value_name = "ADDR", conflicts_with = "data", alias = "addr")]
+    pub named: Vec<Named>,
+    /// The one server, if no names are given.
+    #[arg(skip)]
     pub server: Option<Addresses>,
     /// A data directory that no server has open
     #[arg(long, value_name = "DIR")]
@@ -743,9 +780,11 @@ pub struct Backup {
 #[command(after_help = "Examples:
   tercel restore /backups/monday --data ./packages
   tercel restore /backups/monday --data ./copy --json
+  tercel restore /backups/all --data ./spaces       spaces of a set: ./spaces/a ..
 
 The backup is verified in full before anything is written: every page, object and reference, \
-and the checksums of all of it. The copy is the same space with a new history: clients that \
+and the checksums of all of it. Of a set of backups of several spaces, each becomes a directory of its name within NEW, \
+and what transactions over several of them had left open is settled. The copy is the same space with a new history: clients that \
 were connected to the old server are told so, for they may have seen commits that the backup \
 does not have.
 

@@ -2,7 +2,26 @@
 
 use std::time::Duration;
 
+use tercel::Addresses;
 use tercel_term::bytes;
+
+/// A server's address, with the name of its space where several are named.
+#[derive(Debug, Clone)]
+pub struct Named {
+    pub name: Option<String>,
+    pub at: Addresses,
+}
+
+impl std::str::FromStr for Named {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Named, String> {
+        // The path of a socket may have a `=`, too.
+        let named = s.split_once('=').filter(|(name, _)| !name.contains([':', '/', ',']));
+        let (name, at) = named.map_or((None, s), |(name, at)| (Some(name.to_string()), at));
+        Ok(Named { name, at: at.parse().map_err(|e: tercel::AddressError| e.to_string())? })
+    }
+}
 
 /// The bytes of a client's cache.
 pub(super) fn cache_bytes(s: &str) -> Result<usize, String> {

@@ -223,6 +223,7 @@ impl Client {
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
             | FromServer::Grouped(_)
+            | FromServer::LogFollowed(_)
             | FromServer::Challenge(_)
             | FromServer::Proven(_) => {
                 return Err(broken(format!("it sent {:?}, which was not asked for", header.kind)));

@@ -12,6 +12,7 @@
 //! | [`catalogue`] | classes |
 //! | [`places`] | pages given out to make objects in |
 //! | [`counts`] | by page, how much is in it; in rows, of which a checkpoint stores those that changed |
+//! | [`cut`] | the latest states of several spaces that fit each other |
 //! | [`saved`] | the state as bytes |
 //! | [`prepares`] | parts of transactions over several spaces that are prepared, and what they hold |
 //! | [`decisions`] | transactions over several spaces that were decided here |
@@ -28,6 +29,7 @@ pub mod answers;
 pub mod catalogue;
 pub mod condemned;
 pub mod counts;
+pub mod cut;
 pub mod decisions;
 pub mod dependencies;
 pub mod digest;

@@ -26,6 +26,7 @@ use tercel_wire::message::{
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::health::End;
+use super::log_readers::LogReaders;
 use super::{Cx, Sessions};
 use crate::effect::{Conn, Effect, Effects};
 use crate::leader::Asked;
@@ -45,6 +46,7 @@ pub(super) struct Backups {
     pins: u64,
     /// The order has the log kept from there on; from its beginning, if it has said nothing yet.
     kept_from: LogPosition,
+    pub(super) readers: LogReaders,
 }
 
 impl Backups {
@@ -52,7 +54,7 @@ impl Backups {
     /// was pinned is let go of.
     pub(super) fn next(&self, out: &mut Effects) -> Backups {
         self.current.iter().for_each(|backup| out.push(Effect::Unpin(backup.pin)));
-        Backups { current: None, pins: self.pins, kept_from: self.kept_from }
+        Backups { current: None, pins: self.pins, kept_from: self.kept_from, readers: self.readers.next() }
     }
 }
 
@@ -108,6 +110,11 @@ impl Backup {
 }
 
 impl Backups {
+    /// The position from which on members need the log.
+    pub(super) fn kept_from(&self) -> LogPosition {
+        self.kept_from
+    }
+
     /// The stamp of the backup under way, if there is one.
     pub(super) fn stamp(&self) -> Option<Stamp> {
         self.current.as_ref().map(|b| b.begun.stamp)
@@ -115,7 +122,8 @@ impl Backups {
 
     /// Says whether a taker waits for an answer: it is not silent.
     pub(super) fn owe(&self, conn: Conn) -> bool {
-        self.current.as_ref().is_some_and(|b| b.asked.conn == conn && (!b.is_told || !b.wanted.is_empty()))
+        let is_owed = |b: &Backup| b.asked.conn == conn && (!b.is_told || !b.wanted.is_empty());
+        self.current.as_ref().is_some_and(is_owed) || self.readers.owe(conn)
     }
 }
 
@@ -165,7 +173,7 @@ impl Sessions {
     /// The order has the log kept from there on for members that lag.
     pub(crate) fn keep_log_from(&mut self, position: LogPosition, out: &mut Effects) {
         self.backups.kept_from = position;
-        out.push(Effect::KeepFrom(position));
+        out.push(Effect::KeepFrom(position.min(self.backups.readers.needed())));
     }
 
     pub(super) fn backup(&mut self, asked: Asked, log: Option<LogPart>, cx: &mut Cx) {
@@ -190,7 +198,10 @@ impl Sessions {
             None => cx.work.pages.mob.freeze(begun.stamp),
             // Another member that lags may need more of it. The order says where from once this one has
             // caught up.
-            Some(log) => cx.out.push(Effect::KeepFrom(log.next.min(self.backups.kept_from))),
+            Some(log) => {
+                self.backups.kept_from = log.next.min(self.backups.kept_from);
+                self.keep_log(cx);
+            }
         }
         // A log of no entries is sent.
         let log = log.map(|log| LogPart { is_sent: log.replay_from > begun.stamp, ..log });
@@ -274,6 +285,7 @@ impl Sessions {
 
     /// Takes the backup as far as it gets. Called after everything that happens.
     pub(crate) fn drive_backup(&mut self, cx: &mut Cx) {
+        self.drive_log_readers(cx);
         let Some(backup) = &self.backups.current else { return };
         if !self.all.contains_key(&backup.asked.conn) {
             return self.drop_backup(cx);
@@ -336,6 +348,7 @@ impl Sessions {
 
     /// The log was read, perhaps for a copy.
     pub(crate) fn found_log(&mut self, from: LogPosition, found: &Found, cx: &mut Cx) {
+        self.found_for_readers(from, found, cx);
         let Some(backup) = &mut self.backups.current else { return };
         let Some(log) = backup.log.as_mut().filter(|log| log.is_reading && log.next == from) else { return };
         log.was_cut = *found == Found::NotNow;
@@ -482,7 +495,7 @@ mod tests {
     fn numbers_of_pins_go_on_behind_deposition() {
         let mut out = Effects::default();
         let kept_from = LogPosition(7);
-        let next = Backups { current: None, pins: 3, kept_from }.next(&mut out);
+        let next = Backups { pins: 3, kept_from, ..Backups::default() }.next(&mut out);
         assert_eq!((next.pins, next.kept_from), (3, kept_from));
     }
 }

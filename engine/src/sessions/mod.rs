@@ -24,6 +24,7 @@
 //! | [`upstream`] | connections to the leader, for clients that read at a member which follows |
 //! | [`regroup`] | changes of the group's members |
 //! | [`backup`] | everything as of one stamp |
+//! | [`log_readers`] | what is stable, in order |
 //! | [`trust`] | what only members and operators may ask for |
 //! | [`status`] | how the server is, in numbers |
 //! | [`health`] | whether it serves |
@@ -41,6 +42,7 @@ pub(crate) mod health;
 pub(crate) mod horizon;
 pub(crate) mod inside;
 mod items;
+mod log_readers;
 pub(crate) mod regroup;
 mod requests;
 pub mod schedule;
@@ -388,6 +390,7 @@ impl Sessions {
         }
         self.ticks.listening = cx.work.now;
         self.look_at_backup(cx);
+        self.look_at_log_readers();
         self.serving.tick(cx.work.now);
         let silence = 2 * cx.work.config.keepalive_ms as u64 * 1000;
         let mut silent: Vec<Conn> = Vec::new();

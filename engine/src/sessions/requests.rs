@@ -110,6 +110,8 @@ impl Sessions {
             }
             FromClient::Backup(_) => self.backup(asked, None, cx),
             FromClient::BackupNext(_) => self.backup_next(asked, cx),
+            FromClient::FollowLog(follow) => self.follow_log(asked, follow, cx),
+            FromClient::LogNext(_) => self.log_next(asked, cx),
             FromClient::Bye(_) => {
                 self.pass_bye(conn, header, cx);
                 self.disconnected(conn, cx);
@@ -241,7 +243,10 @@ fn way(message: &FromClient<'_>) -> Way {
         | FromClient::InputEnd(_)
         | FromClient::OutputCredit(_)
         | FromClient::Collect(_) => Way::Leader,
-        FromClient::Backup(_) | FromClient::BackupNext(_) => {
+        FromClient::Backup(_)
+        | FromClient::BackupNext(_)
+        | FromClient::FollowLog(_)
+        | FromClient::LogNext(_) => {
             Way::Refused("a backup is taken from the leader of the group: connect there for it")
         }
     }

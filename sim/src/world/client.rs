@@ -390,6 +390,8 @@ fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
         | FromClient::Settle(_)
         | FromClient::Inquire(_)
         | FromClient::AwaitSettled(_)
+        | FromClient::FollowLog(_)
+        | FromClient::LogNext(_)
         | FromClient::Transfer(_) => false,
     }
 }

@@ -38,6 +38,8 @@ impl Sums {
         let state = state.to_bytes();
         Manifest {
             stamp: stamp.0,
+            base: stamp.0,
+            log: 0,
             pages: self.pages,
             pages_sum: self.sum.finalize(),
             state_bytes: state.len() as u64,
@@ -74,10 +76,16 @@ impl Filler {
         Ok(())
     }
 
-    /// Stores the state, which makes the store one of this stamp: recovery begins after it.
-    pub(super) fn finish(mut self, stamp: Stamp, state: &Saved) -> Result<Manifest, DiskError> {
+    /// Stores the state, which makes the store one of this stamp. Recovery begins after it, or with the first
+    /// entry of the log that follows, which may be an earlier one.
+    pub(super) fn finish(
+        mut self,
+        stamp: Stamp,
+        first: Option<Stamp>,
+        state: &Saved,
+    ) -> Result<Manifest, DiskError> {
         self.flush()?;
-        let parts = Parts::new(stamp.next(), state);
+        let parts = Parts::new(first.map_or(stamp.next(), |first| first.min(stamp.next())), state);
         self.store.commit(&PageBatch { pages: &[], gone: &[], meta: &parts.meta(), applied_stamp: stamp })?;
         Ok(self.sums.manifest(stamp, state))
     }

@@ -39,6 +39,9 @@ mod fill;
 mod manifest;
 mod receive;
 mod restore;
+mod set;
+pub mod stream;
+mod tail;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -56,6 +59,7 @@ pub use crate::disk::dir::is_backup;
 use crate::server::{Server, ServerConfig, ServerError};
 
 pub use restore::{restore, verify};
+pub use set::{SetRestored, SetTaken, backup_set, is_set, misfits, restore_set};
 
 /// The space that a backup is taken of.
 #[derive(Debug, Clone)]
@@ -158,6 +162,9 @@ pub enum BackupError {
         /// The space's directory, if it is on this machine and no server has it.
         data: Option<PathBuf>,
     },
+    /// The spaces that are named, or their parts of a transaction.
+    #[error("{0}")]
+    Set(String),
     /// The directory is no backup.
     #[error("{} is no backup; name a directory that `tercel backup` has made", .0.display())]
     NotABackup(PathBuf),

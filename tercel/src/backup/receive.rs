@@ -8,21 +8,27 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use tercel_engine::client::Servers;
+use tercel_engine::order::Sealed;
+use tercel_engine::order::quorum::packet::entries;
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::saved::Saved;
-use tercel_wire::cursor::{DecodeError, le32};
+use tercel_wire::cursor::{DecodeError, Reader, le32};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
-use tercel_wire::id::{ClientId, PageId};
-use tercel_wire::message::{BackupBegun, BackupPart, Hello, Refusal, Refused, Welcome};
+use tercel_wire::id::{ClientId, PageId, Stamp, ViewId};
+use tercel_wire::message::{
+    BackupBegun, BackupPart, FollowLog, Hello, LogFollowed, Refusal, Refused, Welcome,
+};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::fill::Filler;
+use super::manifest::Manifest;
+use super::tail::{self, Tail};
 use super::{BackupError, Progress, Taken};
 use crate::client::connection::ServerConnection;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, Purpose, Space, random_u64, today};
-use crate::disk::log::{self, LogConfig};
+use crate::disk::log::LogConfig;
 
 use crate::client::connection::CONNECTING;
 pub(super) use crate::client::connection::{Remote, Way};
@@ -34,27 +40,166 @@ pub(super) fn receive(
     mut progress: impl FnMut(Progress),
 ) -> Result<Taken, BackupError> {
     let begun_at = Instant::now();
-    let (mut connection, space) = BackupConnection::to_leader(remote)?;
-    let begun = connection.begin()?;
-    let segment_bytes = LogConfig::default().segment_bytes;
-    let mut taken = None;
-    let fill = |pages: &Path| -> Result<(), BackupError> {
-        let (state, filler) = connection.take_all(&begun, Filler::open(pages)?, &mut progress)?;
-        progress(Progress { what: "writing", done: 1, total: 1 });
-        let manifest = filler.finish(begun.stamp, &state)?;
-        manifest.write(dir)?;
-        taken = Some(Taken {
-            stamp: begun.stamp,
-            pages: manifest.pages,
-            bytes: manifest.pages * PAGE_BYTES as u64 + manifest.state_bytes,
-            took: Duration::ZERO,
-        });
-        Ok(())
-    };
-    DataDir::create_copy(dir, Purpose::Backup, &space, log::behind(begun.stamp), segment_bytes, fill)?;
-    let taken = taken.ok_or_else(|| BackupError::Lost("nothing came".into()))?;
+    let begun = Begun::new(remote)?;
+    let taken = begun.take(dir, &Tail::default(), &mut progress)?;
     Ok(Taken { took: begun_at.elapsed(), ..taken })
 }
+
+/// A backup that a server has begun: its stamp is fixed, and its state is here.
+pub(super) struct Begun {
+    connection: BackupConnection,
+    pub(super) space: Space,
+    begun: BackupBegun,
+    state: Saved,
+}
+
+impl Begun {
+    pub(super) fn new(remote: &Remote) -> Result<Begun, BackupError> {
+        let (mut connection, space) = BackupConnection::to_leader(remote)?;
+        let begun = connection.begin()?;
+        let state = connection.take_state(&begun)?;
+        Ok(Begun { connection, space, begun, state })
+    }
+
+    /// The state that pages and state are of.
+    pub(super) fn state(&self) -> Result<Replica, BackupError> {
+        Replica::restored(&self.state).map_err(|e| BackupError::Lost(format!("the state it sent: {e}")))
+    }
+
+    pub(super) fn stamp(&self) -> Stamp {
+        self.begun.stamp
+    }
+
+    /// Shows the server that this lives, if it was silent for a while.
+    pub(super) fn keep_alive(&mut self) -> Result<(), BackupError> {
+        self.connection.keep_alive()
+    }
+
+    pub(super) fn state_bytes(&self) -> Vec<u8> {
+        self.state.to_bytes()
+    }
+
+    /// Gives all pages, a part at a time, and their number.
+    pub(super) fn pages<E: From<BackupError>>(
+        &mut self,
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let connection = &mut self.connection;
+        loop {
+            connection.ask(Kind::BackupNext, &[])?;
+            let part = connection
+                .await_frame(Kind::BackupPart, |body| BackupPart::decode(body).map(ReceivedPart::of))?;
+            match part {
+                ReceivedPart::State(_) => {
+                    return Err(BackupError::Lost("it sent more than it had said".into()).into());
+                }
+                ReceivedPart::Pages { pages, .. } => each(&pages)?,
+                ReceivedPart::End(pages) => return Ok(pages),
+            }
+        }
+    }
+
+    /// Takes the pages, and makes the backup, up to the end of the log that follows.
+    pub(super) fn take(
+        self,
+        dir: &Path,
+        tail: &Tail,
+        progress: &mut impl FnMut(Progress),
+    ) -> Result<Taken, BackupError> {
+        let Begun { mut connection, space, begun, state } = self;
+        let segment_bytes = LogConfig::default().segment_bytes;
+        let mut taken = None;
+        let fill = |pages: &Path| -> Result<(), BackupError> {
+            let filler = connection.take_all(&begun, Filler::open(pages)?, progress)?;
+            progress(Progress { what: "writing", done: 1, total: 1 });
+            let base = filler.finish(begun.stamp, tail.first(), &state)?;
+            tail::append(dir, space.id, &tail.entries)?;
+            let stamp = tail.entries.last().map_or(begun.stamp, |last| last.stamp);
+            let manifest = Manifest { stamp: stamp.0, log: tail.entries.len() as u64, ..base };
+            manifest.write(dir)?;
+            taken = Some(Taken {
+                stamp,
+                pages: manifest.pages,
+                bytes: manifest.pages * PAGE_BYTES as u64 + manifest.state_bytes,
+                took: Duration::ZERO,
+            });
+            Ok(())
+        };
+        let before = tail.before(begun.stamp);
+        DataDir::create_copy(dir, Purpose::Backup, &space, before, segment_bytes, fill)?;
+        taken.ok_or_else(|| BackupError::Lost("nothing came".into()))
+    }
+}
+
+/// A connection that reads a server's log.
+pub(super) struct Follower {
+    connection: BackupConnection,
+    pub(super) space: Space,
+    /// The server's view, and that of the last entry that was read.
+    view: ViewId,
+    before: ViewId,
+    pub(super) begun: LogFollowed,
+}
+
+impl Follower {
+    /// Begins behind a position, or with 0 behind what is stable.
+    pub(super) fn new(remote: &Remote, after: u64) -> Result<Follower, BackupError> {
+        let (mut connection, space) = BackupConnection::to_leader(remote)?;
+        let mut body = Vec::new();
+        FollowLog { after }.encode(&mut body);
+        connection.ask(Kind::FollowLog, &body)?;
+        let begun = connection.await_frame(Kind::LogFollowed, LogFollowed::decode)?;
+        Ok(Follower { connection, space, view: begun.view, before: ViewId::NONE, begun })
+    }
+
+    /// Shows the server that this lives, if it was silent for a while.
+    pub(super) fn keep_alive(&mut self) -> Result<(), BackupError> {
+        self.connection.keep_alive()
+    }
+
+    /// The next entries that are stable; none if none came for a second.
+    pub(super) fn next(&mut self) -> Result<Vec<Sealed>, BackupError> {
+        self.connection.ask(Kind::LogNext, &[])?;
+        let (view, before) = (self.view, self.before);
+        let read = self.connection.await_frame(Kind::BackupPart, |body| match BackupPart::decode(body)? {
+            BackupPart::Log(bytes) => entries(&mut Reader::new(bytes), view, before),
+            _ => Err(DecodeError::BadField("part")),
+        })?;
+        self.before = read.last().map_or(before, |last| last.view);
+        Ok(read)
+    }
+
+    /// Reads on up to what is visible now, or further. Bounded: a backup's tail is held in memory.
+    pub(super) fn read_upto_now(&mut self) -> Result<Tail, BackupError> {
+        self.connection.ask(Kind::Ping, &[])?;
+        let (header, ()) = self.connection.await_message(Kind::Pong, |_| Ok(()))?;
+        let mut tail = Tail::default();
+        let mut bytes = 0;
+        let mut stamp = Stamp(self.begun.stamp.0.saturating_sub(self.begun.stable - self.begun.position));
+        while stamp < header.stamp {
+            let more = self.next()?;
+            bytes += more.iter().map(|entry| entry.payload.len() + 64).sum::<usize>();
+            if bytes > TAIL_BYTES_MAX {
+                let text = format!(
+                    "more than {} MiB were written while the backups of all spaces began: try again when there is less to do",
+                    TAIL_BYTES_MAX >> 20
+                );
+                return Err(BackupError::Refused(Refused {
+                    reason: Refusal::FULL,
+                    text,
+                    servers: Vec::new(),
+                }));
+            }
+            stamp = more.last().map_or(stamp, |last| last.stamp);
+            tail.entries.extend(more);
+        }
+        Ok(tail)
+    }
+}
+
+/// Bytes of the log of one space that a backup of several holds in memory: what is written in the time in
+/// which the slowest of the servers begins its backup.
+const TAIL_BYTES_MAX: usize = 256 << 20;
 
 /// The connection to the server.
 struct BackupConnection {
@@ -138,13 +283,13 @@ impl BackupConnection {
         self.await_frame(Kind::BackupBegun, BackupBegun::decode)
     }
 
-    /// Takes all parts; gives the state, and the store with all pages.
+    /// Takes all parts behind the state; gives the store with all pages.
     fn take_all(
         &mut self,
         begun: &BackupBegun,
         filler: Filler,
         progress: &mut impl FnMut(Progress),
-    ) -> Result<(Saved, Filler), BackupError> {
+    ) -> Result<Filler, BackupError> {
         std::thread::scope(|scope| {
             let (parts, to_write) = channel();
             let (tell, written) = channel();
@@ -154,23 +299,43 @@ impl BackupConnection {
                 writer.join().map_err(|_| BackupError::Lost("the thread that writes panicked".into()))?;
             // A write that failed is why the rest was not taken.
             let (pages, filler) = filled?;
-            let (state, sent) = taken?;
+            let sent = taken?;
             if sent != pages {
                 return Err(BackupError::Lost(format!("it sent {sent} pages and {pages} came")));
             }
-            Ok((state, filler))
+            Ok(filler)
         })
     }
 
-    /// Gives the state, and how many pages the server says it sent.
+    /// Takes the ordered state, which comes first.
+    fn take_state(&mut self, begun: &BackupBegun) -> Result<Saved, BackupError> {
+        let mut state = Vec::with_capacity(begun.state_bytes.min(STATE_BYTES_EXPECTED) as usize);
+        while state.len() < begun.state_bytes as usize {
+            self.ask(Kind::BackupNext, &[])?;
+            let part =
+                self.await_frame(Kind::BackupPart, |body| BackupPart::decode(body).map(ReceivedPart::of))?;
+            match part {
+                ReceivedPart::State(piece) if !piece.is_empty() => state.extend_from_slice(&piece),
+                _ => break,
+            }
+        }
+        // The state is what makes the pages a space: it is looked at before it is believed.
+        let is_of_backup = |s: &Replica| s.stamp == begun.stamp && s.view() == begun.view;
+        let saved = Saved::parse(&state)
+            .ok()
+            .filter(|saved| Replica::restored(saved).is_ok_and(|s| is_of_backup(&s)))
+            .filter(|_| state.len() == begun.state_bytes as usize);
+        saved.ok_or_else(|| BackupError::Lost("the state it sent is not one".into()))
+    }
+
+    /// Gives how many pages the server says it sent.
     fn take_parts(
         &mut self,
         begun: &BackupBegun,
         parts: Sender<Vec<u8>>,
         written: &Receiver<()>,
         progress: &mut impl FnMut(Progress),
-    ) -> Result<(Saved, u64), BackupError> {
-        let mut state = Vec::with_capacity(begun.state_bytes.min(STATE_BYTES_EXPECTED) as usize);
+    ) -> Result<u64, BackupError> {
         let (mut asked, mut queued) = (0, 0);
         let total = u64::from(begun.pages_end.saturating_sub(1));
         loop {
@@ -182,11 +347,8 @@ impl BackupConnection {
                 self.await_frame(Kind::BackupPart, |body| BackupPart::decode(body).map(ReceivedPart::of))?;
             asked -= 1;
             match part {
-                ReceivedPart::State(piece) => {
-                    state.extend_from_slice(&piece);
-                    if state.len() > begun.state_bytes as usize {
-                        return Err(BackupError::Lost("it sent more than it had said".into()));
-                    }
+                ReceivedPart::State(_) => {
+                    return Err(BackupError::Lost("it sent more than it had said".into()));
                 }
                 ReceivedPart::Pages { upto, pages } => {
                     queued += 1;
@@ -197,14 +359,7 @@ impl BackupConnection {
                 }
                 ReceivedPart::End(pages) => {
                     let _ = self.ask(Kind::Bye, &[]);
-                    // The state is what makes the pages a space: it is looked at before it is believed.
-                    let is_of_backup = |s: &Replica| s.stamp == begun.stamp && s.view() == begun.view;
-                    let saved = Saved::parse(&state)
-                        .ok()
-                        .filter(|saved| Replica::restored(saved).is_ok_and(|s| is_of_backup(&s)))
-                        .filter(|_| state.len() == begun.state_bytes as usize);
-                    let not_one = || BackupError::Lost("the state it sent is not one".into());
-                    return Ok((saved.ok_or_else(not_one)?, pages));
+                    return Ok(pages);
                 }
             }
             queued -= written.try_iter().count();
@@ -239,11 +394,20 @@ impl BackupConnection {
         kind: Kind,
         read: impl Fn(&[u8]) -> Result<T, DecodeError>,
     ) -> Result<T, BackupError> {
+        self.await_message(kind, read).map(|(_, body)| body)
+    }
+
+    /// As [`BackupConnection::await_frame`], with the header.
+    fn await_message<T>(
+        &mut self,
+        kind: Kind,
+        read: impl Fn(&[u8]) -> Result<T, DecodeError>,
+    ) -> Result<(Header, T), BackupError> {
         let broken = |e: &dyn std::fmt::Display| BackupError::Lost(format!("it broke the protocol: {e}"));
         loop {
             while let Some((header, body)) = self.deframer.next_frame().map_err(|e| broken(&e))? {
                 if header.kind == kind {
-                    return read(body).map_err(|e| broken(&e));
+                    return read(body).map(|body| (header, body)).map_err(|e| broken(&e));
                 }
                 if header.kind == Kind::Refused {
                     let refused = Refused::decode(body).map_err(|e| broken(&e))?;

@@ -9,16 +9,17 @@ use std::time::Instant;
 
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::saved::Saved;
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::page::PAGE_BYTES;
 
 use super::fill::{Filler, Sums};
 use super::manifest::Manifest;
+use super::tail::{self, Tail};
 use super::{BackupError, Progress, Restored, Verified};
 use crate::check::{Report, check};
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, PAGES_NAME, Purpose, Space, view_apart};
-use crate::disk::log::{self, LogConfig};
+use crate::disk::log::LogConfig;
 use crate::disk::pages::{PageRead, RedbPages, state};
 
 /// Makes a space of a backup in `data`, which must be empty or new, or hold an unfinished restore, which is
@@ -54,6 +55,8 @@ pub fn restore(
     let source = looked.space?;
     let pages = RedbPages::look(&backup.join(PAGES_NAME), source.page_bytes)?;
     let (state, view) = state_of(backup, &pages)?;
+    let tail = tail_of(backup, source.id, &manifest)?;
+    let view = tail.entries.last().map_or(view, |entry| entry.view.number.max(view));
     sum_up(backup, &pages, &state, &manifest, &mut progress)?;
     let none_left = || damaged(backup, "the space was restored so often that it has no views left");
     let view_first = view_apart(backup, view)?.ok_or_else(none_left)?;
@@ -66,12 +69,14 @@ pub fn restore(
             tell(&mut progress, "copying", &mut done, &manifest);
             filler.page(page, bytes.to_vec())
         })?;
-        match filler.finish(stamp, &state)? == manifest {
-            true => Ok(()),
+        let base = Stamp(manifest.base);
+        match filler.finish(base, tail.first(), &state)? == manifest.of_base() {
+            true => Ok(tail::append(data, space.id, &tail.entries)?),
             false => Err(damaged(backup, "it changed while it was copied")),
         }
     };
-    DataDir::create_copy(data, Purpose::Restore, &space, log::behind(stamp), segment_bytes, fill)?;
+    let before = tail.before(Stamp(manifest.base));
+    DataDir::create_copy(data, Purpose::Restore, &space, before, segment_bytes, fill)?;
     Ok(Restored {
         stamp,
         pages: manifest.pages,
@@ -117,7 +122,7 @@ fn is_as_written(
     sum_up(backup, &pages, &state, manifest, progress)
 }
 
-fn read_manifest(backup: &Path) -> Result<Manifest, BackupError> {
+pub(super) fn read_manifest(backup: &Path) -> Result<Manifest, BackupError> {
     if !super::is_backup(backup) {
         return Err(BackupError::NotABackup(backup.into()));
     }
@@ -135,8 +140,8 @@ fn check_pages(backup: &Path, progress: &mut impl FnMut(Progress)) -> Result<Rep
 /// Sees that a backup ends with the commit that it was taken at.
 fn is_of_one_stamp(backup: &Path, report: &Report, manifest: &Manifest) -> Result<(), BackupError> {
     match (report.log_records, report.stamp.0) {
-        (0, stamp) if stamp == manifest.stamp => Ok(()),
-        (0, stamp) => Err(damaged(
+        (log, stamp) if stamp == manifest.stamp && log == manifest.log => Ok(()),
+        (log, stamp) if log <= manifest.log => Err(damaged(
             backup,
             format!("it ends with commit {stamp}, and backup.toml says {}", manifest.stamp),
         )),
@@ -158,8 +163,8 @@ fn sum_up(
         sums.add(bytes);
         Ok(())
     })?;
-    let found = sums.manifest(Stamp(manifest.stamp), state);
-    if found == *manifest {
+    let found = sums.manifest(Stamp(manifest.base), state);
+    if found == manifest.of_base() {
         return Ok(());
     }
     Err(damaged(
@@ -179,8 +184,19 @@ fn tell(progress: &mut impl FnMut(Progress), what: &'static str, done: &mut u64,
     }
 }
 
+/// The log of a backup.
+pub(super) fn tail_of(backup: &Path, space: SpaceId, manifest: &Manifest) -> Result<Tail, BackupError> {
+    let tail = tail::read(backup, space, manifest.log)?;
+    match tail.entries.last() {
+        Some(last) if last.stamp.0 != manifest.stamp => {
+            Err(damaged(backup, format!("its log ends with commit {}", last.stamp)))
+        }
+        _ => Ok(tail),
+    }
+}
+
 /// The ordered state in a backup, and its view.
-fn state_of(backup: &Path, pages: &RedbPages) -> Result<(Saved, u32), BackupError> {
+pub(super) fn state_of(backup: &Path, pages: &RedbPages) -> Result<(Saved, u32), BackupError> {
     let saved = state(pages)?.ok_or_else(|| damaged(backup, "it has no state"))?;
     let state = Replica::restored(&saved).map_err(|e| damaged(backup, format!("its state: {e}")))?;
     Ok((saved, state.view().number))

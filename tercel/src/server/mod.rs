@@ -15,6 +15,7 @@ mod items;
 mod journal;
 pub(crate) mod links;
 mod owner;
+mod reading;
 mod records;
 mod run;
 mod shared;

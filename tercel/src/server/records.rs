@@ -1,4 +1,5 @@
-//! Records on their way to the log: queued as they are ordered, and handed over encoded, a batch at a time.
+//! Records on their way to the log: queued as they are ordered, and handed over encoded, a batch at a time;
+//! and the way back.
 //!
 //! None is large: the engine puts a large transaction into the log in pieces. The invariant is the chain's:
 //! records are encoded in the order of their positions, and nothing else is appended to the log
@@ -9,6 +10,7 @@ use tercel_engine::order::log_queue::LogQueue;
 use tercel_wire::id::{LogPosition, Written};
 use tercel_wire::log::{Kind, Last, encode_record};
 
+use super::reading::Reading;
 use crate::disk::log::LogThread;
 
 /// Holds the records that the log thread has not yet taken.
@@ -17,12 +19,28 @@ pub(super) struct Records {
     last: Last,
     /// The way of entries to the log.
     pub queue: LogQueue,
+    /// The way back; none where nothing is read.
+    reading: Option<Reading>,
 }
 
 impl Records {
     /// No records yet, for a log that ends with the record `last`.
     pub(super) fn new(last: Last) -> Records {
-        Records { last, queue: LogQueue::new(last.position) }
+        Records { last, queue: LogQueue::new(last.position), reading: None }
+    }
+
+    /// These, whose log can be read again.
+    pub(super) fn with_reading(self, reading: Reading) -> Records {
+        Records { reading: Some(reading), ..self }
+    }
+
+    /// Has entries from a position on read; the answer is posted. Gives false if the log does not have them
+    /// on the disk now.
+    pub(super) fn read_back(&mut self, from: LogPosition, bytes: usize) -> std::io::Result<bool> {
+        match (self.queue.readable(from), &mut self.reading) {
+            (Some(written), Some(reading)) => reading.read(from, bytes, written).map(|()| true),
+            _ => Ok(false),
+        }
     }
 
     /// Takes the next record, at its position.

@@ -22,8 +22,8 @@ use super::application::{self, Scratch};
 use super::datagrams::Datagrams;
 use super::door::Door;
 use super::group::Group;
-use super::group::reading::sealed;
 use super::links::{Links, Peer};
+use super::reading::{Reading, sealed};
 use super::records::Records;
 use super::run::{DATAGRAMS_KEY, DOOR_KEY, LISTENER_KEY, Loop};
 use super::shared::Channels;
@@ -451,6 +451,7 @@ fn prepare(
     let post = handle.clone();
     let log = LogThread::start(opened.log, move |done| super::store::post(&post, Post::from(done)))?;
     let log_dir = opened.dir.log_dir().map_err(ServerError::Disk)?;
+    let reading = Reading::new(log_dir.clone(), opened.machine.space(), handle.clone());
     let member = opened.member.zip(opened.prover.clone()).map(|((votes, config), prover)| {
         let dirs = (opened.dir.path(), log_dir);
         let how = (prover, Connector::new(tls.clone()));
@@ -459,7 +460,7 @@ fn prepare(
     let group = member.transpose()?;
     let links = Links::new(opened.peers, tls.as_ref(), handle.clone());
     let store = (Store::start(opened.pages, opened.applied, handle)?, group, links);
-    let log = (log, last);
+    let log = (log, last, reading);
     let decided = (opened.machine, opened.out);
     let by_memory = (Channels::new(spin), Door::new(opened.shared_memory));
     let bounds = (opened.bounds, opened.workers);

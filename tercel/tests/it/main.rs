@@ -45,6 +45,7 @@ mod ring;
 mod sends;
 mod services;
 mod session;
+mod sets;
 mod shared;
 mod spaces;
 mod stored;

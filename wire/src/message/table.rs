@@ -242,6 +242,16 @@ FromClient {
         /// The proof over both ends of the connection.
         proof: [u8; 32],
     } => Proven;
+    /// Begins to read the leader's log behind a position. What is stable can then be asked for, in order, and
+    /// the log is kept from there on within its bounds. A connection reads in one place.
+    38 FollowLog {
+        /// The position. 0 is that of the last stable entry, or the one before the first piece of a large
+        /// transaction that is under way.
+        after: u64,
+    } => LogFollowed;
+    /// Asks for the next entries of the log. If none is stable, the answer waits for a second at most, and
+    /// has none then. Refused as too old if the log begins later.
+    39 LogNext () => BackupPart;
 }
 FromServer {
     /// From now on the connection is a session.
@@ -460,5 +470,16 @@ FromServer {
     };
     /// The connection counts for the member that has proven itself, or for an operator.
     93 Proven ();
+    /// From now on the log can be read behind a position.
+    94 LogFollowed {
+        /// The last stable entry.
+        stamp: Stamp,
+        /// The view that the server leads.
+        view: ViewId,
+        /// The position behind which the log is read.
+        position: u64,
+        /// The position of the last stable entry.
+        stable: u64,
+    };
 }
 }

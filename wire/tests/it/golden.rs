@@ -709,6 +709,9 @@ fn messages_have_the_bytes_of_version_4() {
     let before = 0x6162_6364_6566_6768;
     let begun = TransferBegun { stamp, view, pages_end, state_bytes, replay_from, before_view, before };
     message!(promised, "transfer_begun", FromServer::TransferBegun, begun);
+    message!(promised, "follow_log", FromClient::FollowLog, FollowLog { after: 0x0102_0304_0506_0708 });
+    let followed = LogFollowed { stamp, view, position: 0x0102_0304_0506_0708, stable: before };
+    message!(promised, "log_followed", FromServer::LogFollowed, followed);
     message!(promised, "backup_log", FromServer::BackupPart, BackupPart::Log(b"entries"));
     message!(promised, "backup_state", FromServer::BackupPart, BackupPart::State(b"piece"));
     message!(

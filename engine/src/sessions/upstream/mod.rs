@@ -244,6 +244,7 @@ impl Sessions {
             | FromServer::BackupPart(_)
             | FromServer::TransferBegun(_)
             | FromServer::Grouped(_)
+            | FromServer::LogFollowed(_)
             | FromServer::Challenge(_)
             | FromServer::Proven(_) => {}
             FromServer::Refused(_) | FromServer::OutputItem(_) | FromServer::InputCredit(_) => {

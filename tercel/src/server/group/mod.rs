@@ -11,7 +11,6 @@
 //! | module | its noun |
 //! |---|---|
 //! | `saving` | the thread that saves promises |
-//! | `reading` | reading the own log again, for members that lag and for recovery |
 //! | `operate` | the operator's requests to a group, and joining one |
 //! | `rescue` | a new group of one directory, where a quorum is lost for good |
 //! | `copying` | taking a copy of the space where the log no longer reaches back |
@@ -22,7 +21,6 @@ mod copying;
 mod dial;
 mod life;
 mod operate;
-pub(super) mod reading;
 mod rescue;
 mod saving;
 
@@ -38,7 +36,7 @@ use tercel_events::{Handle, Token};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
 pub use tercel_wire::id::MemberId;
-use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::message::Refused;
 
 use crate::address::Address;
@@ -50,14 +48,13 @@ use crate::disk::secret::Secret;
 use crate::disk::votes::{Promised, Votes};
 use crate::proving::Prover;
 use crate::server::sockets::Sockets;
-use crate::server::{Post, ServerError};
+use crate::server::{Post, ServerError, reading};
 use crate::stream::Connector;
 use copying::Copying;
 use dial::Dialer;
 pub(super) use dial::end_if_unanswered;
 use life::Life;
 pub use operate::{Change, Listed, change, health_of, join, members, secret, status_of};
-use reading::Reading;
 pub use rescue::{Ends, log_ends, rescue};
 use rescue::{Whole, open};
 use saving::{Saver, ToSave};
@@ -69,7 +66,6 @@ pub(crate) struct Group {
     how: (Prover, Connector),
     peers: BTreeMap<MemberId, Peer>,
     saver: Saver,
-    reading: Reading,
     copying: Copying,
     log: HeldDir,
     config: ServerConfig,
@@ -103,7 +99,6 @@ impl Group {
         let found = votes.remembered();
         let (group, me) = (found.group, found.me);
         let saver = Saver::start(votes, handle.clone())?;
-        let reading = Reading::start(log.clone(), space, handle.clone())?;
         let copying = Copying::new(dir, space, (group, me), (how.0.as_operator(), how.1.clone()));
         let peers = BTreeMap::new();
         let (upstreams, dials) = (HashMap::new(), Arc::default());
@@ -113,7 +108,6 @@ impl Group {
             how,
             peers,
             saver,
-            reading,
             copying,
             log,
             config,
@@ -239,11 +233,6 @@ impl Group {
 
     pub(crate) fn upstream_ended(&mut self, stream: Token) {
         self.upstreams.remove(&stream);
-    }
-
-    /// Reads entries of the own log, which is written up to a position.
-    pub(crate) fn read_log(&self, from: LogPosition, bytes: usize, written: Written) {
-        self.reading.read(from, bytes, written);
     }
 
     /// A replica is to be recovered up to a position.

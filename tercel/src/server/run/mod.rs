@@ -34,6 +34,7 @@ use super::inside::{Core, Inside};
 use super::journal::{self, Journal};
 use super::links::Links;
 use super::owner;
+use super::reading::Reading;
 use super::records::Records;
 use super::shared::{Channels, Sent, SharedPeer};
 use super::sockets::{Sockets, refusal};
@@ -130,7 +131,7 @@ impl Loop {
     pub(super) fn new(
         (queue, (channels, door), datagrams): (Sockets, (Channels, Door), Datagrams),
         (machine, out): (Machine, Effects),
-        (log, last): (LogThread, Last),
+        (log, last, reading): (LogThread, Last, Reading),
         (store, group, links): (Store, Option<Group>, Links),
         held: (DataDir, Vec<SocketFile>, Option<Prover>),
         (bounds, workers): (Bounds, usize),
@@ -145,7 +146,7 @@ impl Loop {
             core: Some(Box::new(Core::new(machine, out, begun))),
             workers: Workers::new(inside, workers),
             log,
-            records: Records::new(last),
+            records: Records::new(last).with_reading(reading),
             store,
             group,
             links,
@@ -345,6 +346,11 @@ impl Loop {
             Effect::Stop(why) => self.end.failed = Some(why),
             Effect::Cut(above) => self.records.queue.cut(above),
             Effect::KeepFrom(position) => self.log.keep_from(position),
+            Effect::ReadLog(from, bytes) => match self.records.read_back(from, bytes) {
+                Ok(true) => {}
+                Ok(false) => core.take(core.now(), Input::FoundLog(from, Found::NotNow)),
+                Err(error) => self.end.failed = Some(format!("it cannot read its log: {error}")),
+            },
             Effect::Sure => self.log.sure(),
             Effect::Datagrams(conn, connection) => {
                 if let Some(client) = core.machine.client_of(conn) {
@@ -382,7 +388,6 @@ impl Loop {
             | Effect::Connect(..)
             | Effect::Save(..)
             | Effect::SaveStart(..)
-            | Effect::ReadLog(..)
             | Effect::Members(_)
             | Effect::Copy(..)
             | Effect::Recover(_) => self.perform_in_group(core, effect),
@@ -498,10 +503,6 @@ impl Loop {
             }
             Effect::Save(number, view, electorate) => group.save(number, (view, electorate)),
             Effect::SaveStart(member, started) => group.save_start(member, started),
-            Effect::ReadLog(from, bytes) => match self.records.queue.readable(from) {
-                Some(written) => group.read_log(from, bytes, written),
-                None => core.take(core.now(), Input::FoundLog(from, Found::NotNow)),
-            },
             Effect::Members(members) => {
                 if let Err(error) = group.members(&members, &mut self.queue) {
                     self.end.failed = Some(format!("it cannot connect to other members: {error}"));

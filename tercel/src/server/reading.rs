@@ -1,4 +1,5 @@
-//! Reading the own log for members that lag, and for a replica that is recovered within the process.
+//! Reading the own log for members that lag, for backups and archives, and for a replica that is recovered
+//! within the process. The thread begins with the first question: most servers have none.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -18,8 +19,10 @@ use crate::server::store::post;
 
 /// Feeds the thread that reads.
 pub(super) struct Reading {
-    asked: Option<Sender<Asked>>,
-    thread: Option<JoinHandle<()>>,
+    dir: HeldDir,
+    space: SpaceId,
+    handle: Handle<Post>,
+    thread: Option<(Sender<Asked>, JoinHandle<()>)>,
 }
 
 /// Entries from a position on, so many bytes of them, of a log that is written up to another.
@@ -30,8 +33,13 @@ struct Asked {
 }
 
 impl Reading {
-    pub(super) fn start(dir: HeldDir, space: SpaceId, handle: Handle<Post>) -> std::io::Result<Reading> {
+    pub(super) fn new(dir: HeldDir, space: SpaceId, handle: Handle<Post>) -> Reading {
+        Reading { dir, space, handle, thread: None }
+    }
+
+    fn start(&self) -> std::io::Result<(Sender<Asked>, JoinHandle<()>)> {
         let (asked, rx) = channel::<Asked>();
+        let (dir, space, handle) = (self.dir.clone(), self.space, self.handle.clone());
         let thread = std::thread::Builder::new().name("tercel-log-read".into()).spawn(move || {
             let mut reader = LogReader::new(dir, space);
             while let Ok(Asked { from, bytes, written }) = rx.recv() {
@@ -46,20 +54,25 @@ impl Reading {
                 post(&handle, Post::Found(from, written, found));
             }
         })?;
-        Ok(Reading { asked: Some(asked), thread: Some(thread) })
+        Ok((asked, thread))
     }
 
-    pub(super) fn read(&self, from: LogPosition, bytes: usize, written: Written) {
-        if let Some(asked) = &self.asked {
+    /// Has entries read. The answer is posted.
+    pub(super) fn read(&mut self, from: LogPosition, bytes: usize, written: Written) -> std::io::Result<()> {
+        if self.thread.is_none() {
+            self.thread = Some(self.start()?);
+        }
+        if let Some((asked, _)) = &self.thread {
             let _ = asked.send(Asked { from, bytes, written });
         }
+        Ok(())
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        self.asked = None;
-        if let Some(thread) = self.thread.take() {
+        if let Some((asked, thread)) = self.thread.take() {
+            drop(asked);
             let _ = thread.join();
         }
     }

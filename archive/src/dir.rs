@@ -1,0 +1,191 @@
+//! A store that is a directory, perhaps one that is mounted from elsewhere.
+//!
+//! An object is written beside its place, synced, and linked into it, so it is there whole or not at all,
+//! and never replaces another one. The head is compared and replaced under a lock of the file system.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::store::{Store, StoreError};
+
+/// A directory with objects.
+#[derive(Debug)]
+pub struct DirStore {
+    dir: PathBuf,
+    /// Numbers the files that are being written.
+    written: AtomicU64,
+}
+
+impl DirStore {
+    /// Opens the directory, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be made, or nothing can be written in it.
+    pub fn open(dir: &Path) -> Result<DirStore, StoreError> {
+        let store = DirStore::at(dir);
+        let made = fs::create_dir_all(dir).and_then(|()| store.temporary("probe", b""));
+        let probe = made.map_err(|why| store.failed("open", &why))?;
+        fs::remove_file(probe).map_err(|why| store.failed("open", &why))?;
+        Ok(store)
+    }
+
+    /// A directory that is only read.
+    #[must_use]
+    pub fn at(dir: &Path) -> DirStore {
+        DirStore { dir: dir.into(), written: AtomicU64::new(0) }
+    }
+
+    fn failed(&self, what: &str, why: &dyn std::fmt::Display) -> StoreError {
+        StoreError::Failed { store: self.url(), what: what.into(), why: why.to_string() }
+    }
+
+    /// Writes a file beside the objects, durably.
+    fn temporary(&self, for_name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+        let number = self.written.fetch_add(1, Ordering::Relaxed);
+        let name = for_name.replace('/', "-");
+        let path = self.dir.join(format!(".{name}.{}.{number}.tmp", std::process::id()));
+        let mut file = File::create(&path)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        Ok(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn put_whole(&self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        let path = self.path(name);
+        let parent = path.parent().unwrap_or(&self.dir);
+        if !parent.is_dir() {
+            fs::create_dir_all(parent)?;
+            // Up to the directory itself, new names must be durable, too.
+            let mut above = parent.ancestors().skip(1).take_while(|above| above.starts_with(&self.dir));
+            above.try_for_each(sync)?;
+        }
+        let temporary = self.temporary(name, bytes)?;
+        let linked = fs::hard_link(&temporary, &path);
+        fs::remove_file(&temporary)?;
+        match linked {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            linked => linked.and_then(|()| sync(parent)).map(|()| true),
+        }
+    }
+
+    fn swap_whole(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> io::Result<bool> {
+        let lock = File::create(self.path(&format!(".{name}.lock")))?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        let path = self.path(name);
+        if read(&path)?.as_deref() != old {
+            return Ok(false);
+        }
+        let temporary = self.temporary(name, new)?;
+        fs::rename(&temporary, &path)?;
+        sync(&self.dir)?;
+        Ok(true)
+    }
+
+    fn list_in(&self, dir: &Path, names: &mut Vec<String>) -> io::Result<()> {
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let hidden = entry.file_name().to_string_lossy().starts_with('.');
+            if entry.file_type()?.is_dir() {
+                self.list_in(&entry.path(), names)?;
+            } else if let Some(name) = entry.path().strip_prefix(&self.dir).ok().and_then(Path::to_str)
+                && !hidden
+            {
+                names.push(name.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Store for DirStore {
+    fn url(&self) -> String {
+        format!("file://{}", self.dir.display())
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError> {
+        self.put_whole(name, bytes).map_err(|why| self.failed(&format!("writing {name}"), &why))
+    }
+
+    fn swap(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> Result<bool, StoreError> {
+        self.swap_whole(name, old, new).map_err(|why| self.failed(&format!("replacing {name}"), &why))
+    }
+
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        read(&self.path(name)).map_err(|why| self.failed(&format!("reading {name}"), &why))
+    }
+
+    fn list(&self, begin: &str) -> Result<Vec<String>, StoreError> {
+        let mut names = Vec::new();
+        self.list_in(&self.dir, &mut names).map_err(|why| self.failed("listing", &why))?;
+        names.retain(|name| name.starts_with(begin));
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), StoreError> {
+        match fs::remove_file(self.path(name)) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => {
+                Err(self.failed(&format!("removing {name}"), &why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_is_written_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = DirStore::open(dir.path()).unwrap();
+        assert!(store.put("log/1/a", b"one").unwrap());
+        assert!(!store.put("log/1/a", b"two").unwrap());
+        assert_eq!(store.get("log/1/a").unwrap().as_deref(), Some(&b"one"[..]));
+        assert_eq!(store.get("log/1/b").unwrap(), None);
+        assert_eq!(store.list("log/").unwrap(), ["log/1/a"]);
+        store.remove("log/1/a").unwrap();
+        store.remove("log/1/a").unwrap();
+        assert_eq!(store.list("").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn one_of_many_swaps_wins() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = DirStore::open(dir.path()).unwrap();
+        assert!(store.swap("head", None, b"0").unwrap());
+        assert!(!store.swap("head", None, b"1").unwrap());
+        let won = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for n in 0..8u8 {
+                let (store, won) = (&store, &won);
+                scope.spawn(move || {
+                    let is_mine = store.swap("head", Some(b"0"), &[n]).unwrap();
+                    won.fetch_add(is_mine.into(), Ordering::Relaxed);
+                });
+            }
+        });
+        assert_eq!(won.into_inner(), 1);
+    }
+}

@@ -1,0 +1,288 @@
+//! Spaces made of archives: alone up to a moment or a stamp, or several up to the latest cut that fits.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use tercel::Stamp;
+use tercel::backup::BackupError;
+use tercel::backup::stream::{Parts, assemble, ends_of, settle_ends};
+use tercel::tools::engine::order::Sealed;
+use tercel::tools::engine::replica::Replica;
+use tercel::tools::engine::replica::cut::{Extent, ends_at, is_of_several, latest};
+use tercel::tools::engine::replica::saved::Saved;
+
+use crate::catalogue::{ArchiveError, Catalogue};
+use crate::head::Base;
+use crate::moment::time_text;
+use crate::object::Kind;
+
+/// Up to where a space is restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// All that had been archived at a moment, in milliseconds since 1970.
+    Moment(u64),
+    /// A commit.
+    Stamp(Stamp),
+    /// All that is there.
+    End,
+}
+
+/// The result of a restore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The last commit.
+    pub stamp: Stamp,
+    /// The commit of the base that it begins with.
+    pub base: Stamp,
+    /// Entries of the log that follow it.
+    pub entries: u64,
+    /// The number of the new history's first view; 0 if nothing was made.
+    pub view_first: u32,
+}
+
+/// Tells how far a restore is: a step, and how much is done of how much.
+pub type Progress<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
+
+/// The part of an archive that is restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The base.
+    pub base: Base,
+    /// Everything up to this stamp.
+    pub upto: Stamp,
+}
+
+/// Finds what is restored: the base, and the last stamp.
+///
+/// # Errors
+/// If it is not in the archive.
+pub fn plan(catalogue: &Catalogue<'_>, until: Until) -> Result<Plan, ArchiveError> {
+    let head = &catalogue.head;
+    let end = head.last.as_ref().map_or(0, |last| last.stamp);
+    let end = head.bases.last().map_or(end, |base| base.stamp.max(end));
+    let upto = match until {
+        Until::End => Stamp(end),
+        Until::Moment(ms) => catalogue.stamp_at(ms)?.ok_or_else(|| {
+            let begins = head.bases.first().map_or(0, |base| base.ms);
+            ArchiveError::NotThere(format!(
+                "the archive begins at {}: name a later moment",
+                time_text(begins)
+            ))
+        })?,
+        Until::Stamp(stamp) if stamp.0 > end => {
+            let text = format!("the archive ends with commit {end}: name one up to that");
+            return Err(ArchiveError::NotThere(text));
+        }
+        Until::Stamp(stamp) => stamp,
+    };
+    let gap = head.gaps.iter().find(|gap| gap.after < upto.0 && upto.0 < gap.upto);
+    if let Some(gap) = gap {
+        return Err(ArchiveError::NotThere(format!(
+            "commit {upto} is in a gap: the archive has no commits behind {} and before {} ({}); name one outside of that",
+            gap.after, gap.upto, gap.why
+        )));
+    }
+    let base = head.base_for(upto).cloned().ok_or_else(|| {
+        let begins = head.bases.first().map_or(0, |base| base.stamp);
+        ArchiveError::NotThere(format!("the archive begins with commit {begins}: name one from there on"))
+    })?;
+    Ok(Plan { base, upto })
+}
+
+/// Makes a space in `data` of what an archive has, up to a moment or a commit. Its history is another one.
+///
+/// # Errors
+/// If it is not in the archive, or an object is damaged, or a file cannot be written.
+pub fn restore(
+    catalogue: &Catalogue<'_>,
+    until: Until,
+    data: &Path,
+    progress: Progress<'_>,
+) -> Result<Restored, ArchiveError> {
+    let plan = plan(catalogue, until)?;
+    make(catalogue, &plan, data, progress)
+}
+
+fn make(
+    catalogue: &Catalogue<'_>,
+    plan: &Plan,
+    data: &Path,
+    progress: Progress<'_>,
+) -> Result<Restored, ArchiveError> {
+    let Plan { base, upto } = plan;
+    let state = catalogue.state_of(base)?;
+    // Without entries behind the base nothing is replayed.
+    let first = (*upto > Stamp(base.stamp)).then_some(Stamp(base.first));
+    let (count, last) = (RefCell::new(0), RefCell::new(Stamp(base.stamp)));
+    let progress = RefCell::new(progress);
+    let mut pages = |each: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>| {
+        let mut done = 0;
+        catalogue.pieces(base, |piece| {
+            done += 1;
+            (progress.borrow_mut())("pages", done, base.pieces);
+            if piece.kind == Kind::Pages { each(&piece.contents) } else { Ok(()) }
+        })
+    };
+    let mut entries = |each: &mut dyn FnMut(&[Sealed]) -> Result<(), ArchiveError>| {
+        let Some(first) = first else { return Ok(()) };
+        entries_of(catalogue, first, *upto, &mut |some| {
+            *count.borrow_mut() += some.len() as u64;
+            if let Some(entry) = some.last() {
+                *last.borrow_mut() = entry.stamp;
+                let (done, total) = (entry.stamp.0 - first.0, upto.0 - first.0);
+                (progress.borrow_mut())("log", done, total);
+            }
+            each(some)
+        })
+    };
+    let parts = Parts {
+        space: catalogue.head.space(),
+        base: Stamp(base.stamp),
+        state: &state,
+        first,
+        // Above all views that the archive knows.
+        view: catalogue.head.view.0,
+        pages: &mut pages,
+        entries: &mut entries,
+    };
+    let view_first = assemble(data, parts)?;
+    let stamp = (*last.borrow()).max(Stamp(base.stamp));
+    let entries = *count.borrow();
+    Ok(Restored { stamp, base: Stamp(base.stamp), entries, view_first })
+}
+
+/// Gives the entries from one stamp to another, without gaps.
+fn entries_of(
+    catalogue: &Catalogue<'_>,
+    first: Stamp,
+    upto: Stamp,
+    each: &mut dyn FnMut(&[Sealed]) -> Result<(), ArchiveError>,
+) -> Result<(), ArchiveError> {
+    let mut end: Option<u64> = None;
+    catalogue.log(first, upto, |object, entries| {
+        let missing = |position: u64| {
+            ArchiveError::NotThere(format!(
+                "entries before position {position} are missing in the archive: name a commit before {}",
+                object.first
+            ))
+        };
+        match end {
+            Some(end) if object.position != end + 1 => return Err(missing(object.position)),
+            None if object.first > first => return Err(missing(object.position)),
+            _ => end = Some(object.end),
+        }
+        let from = entries.partition_point(|entry| entry.stamp < first);
+        let to = entries.partition_point(|entry| entry.stamp <= upto);
+        if from < to { each(&entries[from..to]) } else { Ok(()) }
+    })
+}
+
+/// Several spaces, made of their archives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetRestored {
+    /// The spaces, in the order of the names that were given.
+    pub spaces: Vec<(String, Restored)>,
+    /// Parts of transactions that the restore has settled.
+    pub settled: usize,
+    /// The misfits, a sentence each.
+    pub misfits: Vec<String>,
+}
+
+/// Finds the latest cut of several archives that fits, up to a moment: a plan for each.
+///
+/// # Errors
+/// If there is none in the archives.
+pub fn plan_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Plan>, ArchiveError> {
+    Ok(cut_set(archives, until)?.into_iter().map(|(plan, ..)| plan).collect())
+}
+
+type Cut = (Plan, Replica, Vec<Sealed>);
+
+fn cut_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Cut>, ArchiveError> {
+    let mut spaces = Vec::new();
+    for (_, catalogue) in archives {
+        let plan = plan(catalogue, until)?;
+        spaces.push((plan, catalogue));
+    }
+    loop {
+        let mut loaded = Vec::new();
+        for (plan, catalogue) in &spaces {
+            let saved = Saved::parse(&catalogue.state_of(&plan.base)?).map_err(|_| unreadable(&plan.base))?;
+            let state = Replica::restored(&saved).map_err(|_| unreadable(&plan.base))?;
+            // Of the log, what has to do with other spaces, and the end.
+            let (mut kept, mut last) = (Vec::new(), None);
+            if plan.upto > Stamp(plan.base.stamp) {
+                entries_of(catalogue, Stamp(plan.base.first), plan.upto, &mut |some| {
+                    kept.extend(some.iter().filter(|entry| is_of_several(entry)).cloned());
+                    last = some.last().cloned().or(last.take());
+                    Ok(())
+                })?;
+            }
+            let end =
+                last.filter(|last: &Sealed| kept.last().is_none_or(|kept: &Sealed| kept.stamp < last.stamp));
+            kept.extend(end);
+            loaded.push((state, kept));
+        }
+        let extents: Vec<Extent<'_>> = spaces
+            .iter()
+            .zip(&loaded)
+            .map(|((_, catalogue), (state, log))| Extent { space: catalogue.head.space(), state, log })
+            .collect();
+        match latest(&extents) {
+            Ok(cut) => {
+                let with = spaces.into_iter().zip(cut).map(|((plan, _), upto)| Plan { upto, ..plan });
+                return Ok(with.zip(loaded).map(|(plan, (state, log))| (plan, state, log)).collect());
+            }
+            // Its base is too young for the others: an earlier one may do.
+            Err(tercel::tools::engine::replica::cut::NoCut::Late { space, of, needs }) => {
+                let late = spaces.iter_mut().find(|(_, catalogue)| catalogue.head.space() == space);
+                let (plan, catalogue) =
+                    late.ok_or_else(|| ArchiveError::NotThere("no space is late".into()))?;
+                let before = Stamp(plan.base.stamp.saturating_sub(1));
+                plan.base = catalogue.head.base_for(before).cloned().ok_or_else(|| {
+                    ArchiveError::NotThere(format!(
+                        "the archive of space {:x} has no base that fits the others: it needs commit {needs} of space {:x}; \
+                         name a later moment",
+                        space.0, of.0
+                    ))
+                })?;
+            }
+            Err(other) => return Err(BackupError::Set(other.to_string()).into()),
+        }
+    }
+}
+
+fn unreadable(base: &Base) -> ArchiveError {
+    ArchiveError::NotThere(format!("the state of the base of commit {} cannot be read", base.stamp))
+}
+
+/// Makes a space of each of several archives, in a directory of its name within `data`, at the latest cut
+/// that fits up to a moment, and settles what transactions over several of them had left open.
+///
+/// # Errors
+/// As [`restore`].
+pub fn restore_set(
+    archives: &[(String, Catalogue<'_>)],
+    until: Until,
+    data: &Path,
+    progress: Progress<'_>,
+) -> Result<SetRestored, ArchiveError> {
+    let cut = cut_set(archives, until)?;
+    let mut restored = SetRestored { spaces: Vec::new(), settled: 0, misfits: Vec::new() };
+    let mut states = Vec::new();
+    for ((name, catalogue), (plan, state, log)) in archives.iter().zip(&cut) {
+        restored.spaces.push((name.clone(), make(catalogue, plan, &data.join(name), progress)?));
+        let extent = Extent { space: catalogue.head.space(), state, log };
+        states.push((
+            catalogue.head.space(),
+            ends_at(&extent, plan.upto).map_err(|e| BackupError::Set(e.to_string()))?,
+        ));
+    }
+    for ((name, _), i) in archives.iter().zip(0..) {
+        let (ends, misfits) = ends_of(name, i, &states);
+        restored.misfits.extend(misfits);
+        restored.settled += ends.len();
+        settle_ends(&data.join(name), ends)?;
+    }
+    Ok(restored)
+}

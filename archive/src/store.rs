@@ -1,0 +1,60 @@
+//! An archive asks few things of a store, which object stores have as well as directories.
+//!
+//! Objects are written once and whole: whoever reads a name finds all of its bytes or nothing. One object,
+//! the head, is changed, by comparing and swapping.
+
+use thiserror::Error;
+
+/// An error of a store.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The URL names no store.
+    #[error("`{0}` names no store; say file:///DIR")]
+    Url(String),
+    /// The store cannot be reached, or refuses: it is tried again.
+    #[error("the store {store} fails at {what}: {why}")]
+    Failed {
+        /// The store.
+        store: String,
+        /// The request.
+        what: String,
+        /// Its words.
+        why: String,
+    },
+}
+
+/// A place for objects, by names of parts with `/` between.
+pub trait Store: Send + Sync {
+    /// Its URL, for people.
+    fn url(&self) -> String;
+
+    /// Writes an object durably, unless one of that name is there. Says whether it was written.
+    ///
+    /// # Errors
+    /// If the store fails; the object may then be there.
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError>;
+
+    /// Replaces an object, if it has these bytes now, or is not there. Says whether it was replaced.
+    ///
+    /// # Errors
+    /// If the store fails; the object may then be replaced.
+    fn swap(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> Result<bool, StoreError>;
+
+    /// The bytes of an object; none if it is not there.
+    ///
+    /// # Errors
+    /// If the store fails.
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// The names of all objects that begin so, in order.
+    ///
+    /// # Errors
+    /// If the store fails.
+    fn list(&self, begin: &str) -> Result<Vec<String>, StoreError>;
+
+    /// Removes an object, which may be gone.
+    ///
+    /// # Errors
+    /// If the store fails.
+    fn remove(&self, name: &str) -> Result<(), StoreError>;
+}

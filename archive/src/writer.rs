@@ -1,0 +1,675 @@
+//! The writer: a thread that reads a server's log and puts it into a store, and now and then a base.
+//!
+//! It is behind the commit. What it holds in memory is one object at a time; what it has not come to yet is
+//! in the server's log, which is kept for it within the log's bound. While the store is away, it tries
+//! again and again; if the log's bound is reached meanwhile, the entries between are a gap, and a new base
+//! follows.
+//!
+//! The invariant: an object counts once the head names it, and the head is only ever swapped against the
+//! one that this writer wrote last. So of two writers one goes on, and the other one stops by name.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tercel::backup::BackupError;
+use tercel::backup::stream::{LogReader, Tap};
+use tercel::tools::engine::order::Sealed;
+use tercel::tools::wire::message::Refusal;
+use tercel::{Stamp, ViewId};
+use thiserror::Error;
+
+use crate::catalogue::Catalogue;
+use crate::head::{Base, Gap, HEAD, Head, LastEntry, Run, base_begin, hex, log_name, piece_name, unhex};
+use crate::object::{Digest, Kind, Object, digest_of, put_entry};
+use crate::store::{Store, StoreError};
+
+/// The settings of a writer.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The longest time for which entries wait to be put into an object. Each object costs a few requests.
+    pub every: Duration,
+    /// The bytes of entries at which an object is put before that time is over.
+    pub object_bytes: usize,
+    /// The time between two bases. A restore reads the log of so long a time at most.
+    pub base_every: Duration,
+    /// The time that can be gone back to. What is older is removed.
+    pub keep: Duration,
+    /// The name of the writer, for people.
+    pub name: String,
+    /// The clock: milliseconds since 1970.
+    pub clock: fn() -> u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Config {
+            every: Duration::from_secs(30),
+            object_bytes: OBJECT_BYTES,
+            base_every: Duration::from_secs(86_400),
+            keep: Duration::from_secs(14 * 86_400),
+            name: format!("process {} on {host}", std::process::id()),
+            clock: now_ms,
+        }
+    }
+}
+
+/// Bytes of entries in an object: few requests, and a quarter of what a writer may hold, for it holds an
+/// object in three forms.
+pub const OBJECT_BYTES: usize = 8 << 20;
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+/// The state of a writer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The last stamp in the archive.
+    pub stamp: u64,
+    /// Everything up to this moment is in the archive, in milliseconds since 1970.
+    pub upto_ms: u64,
+    /// Log objects that this writer has put.
+    pub objects: u64,
+    /// Bytes that it has put, compressed.
+    pub bytes: u64,
+    /// Bases that it has put.
+    pub bases: u64,
+    /// Gaps that it has noticed.
+    pub gaps: u64,
+    /// Why it does not get on now, and since when, in milliseconds since 1970.
+    pub trouble: Option<(u64, String)>,
+    /// Why it has ended for good.
+    pub ended: Option<String>,
+}
+
+/// Why a writer does not get on.
+#[derive(Debug, Error)]
+enum Stopped {
+    /// It tries again.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// It tries again: this server may not lead, or not yet.
+    #[error("{0}")]
+    Server(#[from] BackupError),
+    /// It has nothing to do here any more.
+    #[error("{0}")]
+    Fenced(String),
+    /// It is to stop.
+    #[error("it is to stop")]
+    Asked,
+}
+
+/// A thread that archives a server.
+pub struct Writer {
+    status: Arc<Mutex<Status>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Begins to archive.
+    ///
+    /// # Errors
+    /// If the store cannot be read, or has the archive of another space: with the name of its writer.
+    pub fn start(
+        tap: Tap,
+        space: tercel::SpaceId,
+        store: Arc<dyn Store>,
+        config: Config,
+    ) -> Result<Writer, StoreError> {
+        if let Some((head, _)) = Head::read(&*store)? {
+            refuse_other(&head, space, &*store).map_err(|why| StoreError::Failed {
+                store: store.url(),
+                what: "beginning".into(),
+                why: why.to_string(),
+            })?;
+        }
+        let (status, stop) = (Arc::<Mutex<Status>>::default(), Arc::<AtomicBool>::default());
+        let mut writing =
+            Writing { tap, store, owner: owner(&config), config, status: status.clone(), stop: stop.clone() };
+        let begun = std::thread::Builder::new().name("tercel-archive".into()).spawn(move || writing.run());
+        let failed = |why: std::io::Error| StoreError::Failed {
+            store: "archive".into(),
+            what: "beginning".into(),
+            why: why.to_string(),
+        };
+        Ok(Writer { status, stop, thread: Some(begun.map_err(failed)?) })
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts what it holds, and ends. The server may then be stopped.
+    pub fn stop(mut self) -> Status {
+        self.end();
+        self.status()
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A number that no other writer has.
+fn owner(config: &Config) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one((&config.name, now_ms()))
+}
+
+fn refuse_other(head: &Head, space: tercel::SpaceId, store: &dyn Store) -> Result<(), Stopped> {
+    match head.space() == space {
+        true => Ok(()),
+        false => Err(Stopped::Fenced(format!(
+            "{} has the archive of space {}, written by {}: give space {:x} another place",
+            store.url(),
+            head.space,
+            head.writer,
+            space.0
+        ))),
+    }
+}
+
+/// The things that the thread works with.
+struct Writing {
+    tap: Tap,
+    store: Arc<dyn Store>,
+    owner: u64,
+    config: Config,
+    status: Arc<Mutex<Status>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Writing {
+    fn run(&mut self) {
+        while !self.is_to_stop() {
+            match self.session() {
+                Ok(()) | Err(Stopped::Asked) => return,
+                Err(Stopped::Fenced(why)) => return self.tell(|status| status.ended = Some(why)),
+                Err(why) => {
+                    let now = (self.config.clock)();
+                    let why = why.to_string();
+                    self.tell(|status| {
+                        let since = status.trouble.take().map_or(now, |(since, _)| since);
+                        status.trouble = Some((since, why));
+                    });
+                    self.pause(AGAIN);
+                }
+            }
+        }
+    }
+
+    fn is_to_stop(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    fn pause(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end && !self.is_to_stop() {
+            std::thread::sleep(Duration::from_millis(10).min(time));
+        }
+    }
+
+    fn tell(&self, f: impl FnOnce(&mut Status)) {
+        f(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Archives until it does not get on.
+    fn session(&self) -> Result<(), Stopped> {
+        // A base that is taken behind this can be gone on with.
+        let mut reader = self.tap.log(0)?;
+        let mut claimed = self.claim(&reader)?;
+        let mut open = match self.go_on(&mut claimed, &mut reader)? {
+            Some(open) => open,
+            None => self.begin_anew(&mut claimed, &mut reader)?,
+        };
+        loop {
+            let is_last = self.is_to_stop();
+            if open.is_due(&self.config) || (is_last && !open.entries.is_empty()) {
+                self.put(&mut claimed, &mut open)?;
+            }
+            if is_last {
+                return Ok(());
+            }
+            if claimed.base_is_due(&self.config) {
+                let first = first_needed(&self.tap.log(0)?);
+                self.base(&mut claimed, first, &mut reader)?;
+                self.remove_old(&mut claimed)?;
+            }
+            let entries = match reader.next_entries() {
+                Err(lost) if !open.entries.is_empty() => {
+                    // The server may be stopping: what was read of it is not lost with it.
+                    self.put(&mut claimed, &mut open)?;
+                    return Err(lost.into());
+                }
+                entries => entries?,
+            };
+            let now = claimed.now(&self.config);
+            if entries.is_empty() {
+                self.idle(&mut claimed, &open, now)?;
+            } else if entries.iter().map(|e| e.payload.len()).sum::<usize>() < FEW_BYTES {
+                open.take(entries, now);
+                // Many small readings would take the server's time from commits.
+                self.pause(PAUSE.min(self.config.every));
+            } else {
+                open.take(entries, now);
+            }
+        }
+    }
+
+    /// Makes the archive this writer's.
+    fn claim(&self, reader: &LogReader) -> Result<Claimed, Stopped> {
+        let view = reader.view();
+        let (mut head, old) = match Head::read(&*self.store)? {
+            None => (Head::new(reader.space(), self.owner, &self.config.name, view), None),
+            Some((head, bytes)) => (head, Some(bytes)),
+        };
+        refuse_other(&head, reader.space(), &*self.store)?;
+        let theirs = ViewId::new(head.view.0, head.view.1);
+        if theirs.number > view.number || (theirs.number == view.number && theirs != view) {
+            return Err(self.fenced(&head));
+        }
+        head.owner = format!("{:016x}", self.owner);
+        head.writer.clone_from(&self.config.name);
+        head.view = (view.number, view.incarnation);
+        let mut claimed = Claimed { head, bytes: old };
+        self.swap(&mut claimed)?;
+        Ok(claimed)
+    }
+
+    fn fenced(&self, head: &Head) -> Stopped {
+        Stopped::Fenced(format!(
+            "{} is written by {}, in view {}: this writer stops",
+            self.store.url(),
+            head.writer,
+            head.view.0
+        ))
+    }
+
+    /// Writes the head, unless another writer has.
+    fn swap(&self, claimed: &mut Claimed) -> Result<(), Stopped> {
+        let new = claimed.head.to_bytes();
+        if self.store.swap(HEAD, claimed.bytes.as_deref(), &new)? {
+            claimed.bytes = Some(new);
+            self.told(claimed);
+            return Ok(());
+        }
+        match Head::read(&*self.store)? {
+            // A swap that seemed to fail was done.
+            Some((_, bytes)) if bytes == new => {
+                claimed.bytes = Some(new);
+                Ok(())
+            }
+            Some((head, _)) if head.owner != claimed.head.owner => Err(self.fenced(&head)),
+            // One of this writer's own that seemed to fail: it claims the archive again.
+            _ => Err(StoreError::Failed {
+                store: self.store.url(),
+                what: "replacing head".into(),
+                why: "it has changed".into(),
+            }
+            .into()),
+        }
+    }
+
+    fn told(&self, claimed: &Claimed) {
+        let Head { upto_ms, last, .. } = &claimed.head;
+        let (upto_ms, stamp) = (*upto_ms, last.as_ref().map_or(0, |last| last.stamp));
+        self.tell(|status| (status.upto_ms, status.stamp, status.trouble) = (upto_ms, stamp, None));
+    }
+
+    /// Goes on behind what is archived, if the log still has that.
+    fn go_on(&self, claimed: &mut Claimed, reader: &mut LogReader) -> Result<Option<Open>, Stopped> {
+        let Some(last) = claimed.head.last.clone() else { return Ok(None) };
+        if claimed.head.bases.is_empty() {
+            return Ok(None);
+        }
+        // The archived entry is read once more, and compared.
+        let began = match self.tap.log(last.position.saturating_sub(1)) {
+            Ok(began) => began,
+            Err(BackupError::Refused(refused)) if is_gap(refused.reason) => {
+                return self.gap(claimed, &refused.text).map(|()| None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        *reader = began;
+        let mut entries = match self.some_entries(reader) {
+            Err(Stopped::Server(BackupError::Refused(refused))) if is_gap(refused.reason) => {
+                return self.gap(claimed, &refused.text).map(|()| None);
+            }
+            entries => entries?,
+        };
+        let first = entries.remove(0);
+        if first.stamp.0 != last.stamp || hex(&digest_of(&first)) != last.digest {
+            return self.gap(claimed, "the server's log is another history").map(|()| None);
+        }
+        let mut open = Open::new(last.position);
+        let now = claimed.now(&self.config);
+        open.take(entries, now);
+        Ok(Some(open))
+    }
+
+    /// Notes that entries are missing: a base must follow.
+    fn gap(&self, claimed: &mut Claimed, why: &str) -> Result<(), Stopped> {
+        let ms = claimed.now(&self.config);
+        let after = claimed.head.last.take().map_or(0, |last| last.stamp);
+        claimed.head.gaps.push(Gap { after, upto: 0, ms, why: why.into() });
+        self.tell(|status| status.gaps += 1);
+        self.swap(claimed)
+    }
+
+    /// Begins with a base, and the log from then on.
+    fn begin_anew(&self, claimed: &mut Claimed, reader: &mut LogReader) -> Result<Open, Stopped> {
+        let begun = self.tap.log(0)?;
+        let (first, position) = (first_needed(&begun), begun.began().0);
+        // The entry before the first one is known from now on: whatever happens, this can be gone on with.
+        *reader = self.tap.log(position.saturating_sub(1))?;
+        drop(begun);
+        let mut entries = self.some_entries(reader)?;
+        let before = entries.remove(0);
+        let digest = hex(&digest_of(&before));
+        claimed.head.last = Some(LastEntry { stamp: before.stamp.0, position, digest });
+        let mut open = Open::new(position);
+        open.take(entries, claimed.now(&self.config));
+        self.base(claimed, first, reader)?;
+        Ok(open)
+    }
+
+    /// The next entries, at least one.
+    fn some_entries(&self, reader: &mut LogReader) -> Result<Vec<Sealed>, Stopped> {
+        loop {
+            let entries = reader.next_entries()?;
+            if !entries.is_empty() {
+                return Ok(entries);
+            }
+            if self.is_to_stop() {
+                return Err(Stopped::Asked);
+            }
+        }
+    }
+
+    /// Puts a base.
+    fn base(&self, claimed: &mut Claimed, first: u64, reader: &mut LogReader) -> Result<(), Stopped> {
+        let base = self.tap.base()?;
+        let (stamp, space, ms) = (base.stamp(), claimed.head.space(), claimed.now(&self.config));
+        let mut pieces =
+            Pieces { store: &*self.store, space, stamp, ms, count: 0, before: [0; 32], bytes: 0 };
+        for piece in base.state().chunks(PIECE_BYTES) {
+            pieces.put(Kind::State, piece.to_vec())?;
+        }
+        let mut held = Vec::new();
+        let pages = base.pages(|part| -> Result<(), Stopped> {
+            if self.is_to_stop() {
+                return Err(Stopped::Asked);
+            }
+            reader.keep_alive()?;
+            held.extend_from_slice(part);
+            if held.len() >= PIECE_BYTES {
+                pieces.put(Kind::Pages, std::mem::take(&mut held))?;
+            }
+            Ok(())
+        })?;
+        if !held.is_empty() {
+            pieces.put(Kind::Pages, held)?;
+        }
+        let Pieces { count, before, bytes, .. } = pieces;
+        let base = Base {
+            stamp: stamp.0,
+            first: first.min(stamp.0 + 1),
+            ms,
+            pieces: count,
+            pages,
+            bytes,
+            view: claimed.head.view.0,
+            digest: hex(&before),
+        };
+        claimed.head.bases.retain(|other| other.stamp != base.stamp);
+        claimed.head.bases.push(base);
+        let open = claimed.head.gaps.iter_mut().filter(|gap| gap.upto == 0);
+        open.for_each(|gap| gap.upto = stamp.0);
+        self.swap(claimed)?;
+        self.tell(|status| (status.bases, status.bytes) = (status.bases + 1, status.bytes + bytes));
+        Ok(())
+    }
+
+    /// Puts what is held as an object.
+    fn put(&self, claimed: &mut Claimed, open: &mut Open) -> Result<(), Stopped> {
+        let view = claimed.head.view;
+        let head = &mut claimed.head;
+        let is_behind = |run: &Run| run.view == view && run.position_end() == open.position;
+        let run = head.runs.last().filter(|run| is_behind(run));
+        let before: Digest = head.runs.last().map_or([0; 32], |run| unhex(&run.digest));
+        let is_new = run.is_none();
+        let (Some(first), Some(last)) = (open.entries.first(), open.entries.last()) else { return Ok(()) };
+        let (first, last) = (first.clone(), last.clone());
+        let mut contents = Vec::with_capacity(open.bytes + 32 * open.entries.len());
+        open.entries.iter().for_each(|entry| put_entry(entry, &mut contents));
+        let count = open.entries.len() as u64;
+        let object = Object {
+            kind: Kind::Log,
+            space: head.space(),
+            before,
+            first: first.stamp,
+            position: open.position + 1,
+            last: last.stamp,
+            end: open.position + count,
+            times: open.times.iter().map(|(ms, stamp)| (*ms, *stamp)).collect(),
+            contents,
+        };
+        let name = log_name(view, first.stamp.0, last.stamp.0);
+        let (bytes, digest) = put_log(&*self.store, &name, object)?;
+        let ms = open.times.last_key_value().map_or(0, |(ms, _)| *ms);
+        if is_new {
+            head.runs.push(Run {
+                view,
+                first: first.stamp.0,
+                position: open.position + 1,
+                last: 0,
+                last_ms: 0,
+                before: hex(&before),
+                digest: String::new(),
+                bytes: 0,
+                count: 0,
+            });
+        }
+        if let Some(run) = head.runs.last_mut() {
+            (run.last, run.last_ms, run.digest) = (last.stamp.0, ms, hex(&digest));
+            (run.bytes, run.count) = (run.bytes + bytes, run.count + count);
+        }
+        let position = open.position + count;
+        head.last = Some(LastEntry { stamp: last.stamp.0, position, digest: hex(&digest_of(&last)) });
+        head.upto_ms = head.upto_ms.max(ms);
+        self.swap(claimed)?;
+        *open = Open::new(position);
+        self.tell(|status| (status.objects, status.bytes) = (status.objects + 1, status.bytes + bytes));
+        Ok(())
+    }
+
+    /// Nothing was committed: that is told now and then, so that this moment can be gone back to.
+    fn idle(&self, claimed: &mut Claimed, open: &Open, now: u64) -> Result<(), Stopped> {
+        let every = self.config.every.as_millis() as u64;
+        if !open.entries.is_empty() || now < claimed.head.upto_ms.saturating_add(every.max(1_000)) {
+            return Ok(());
+        }
+        claimed.head.upto_ms = now;
+        self.swap(claimed)
+    }
+
+    /// Removes what is older than is kept: bases but for the newest that is old enough, and the log before
+    /// it.
+    fn remove_old(&self, claimed: &mut Claimed) -> Result<(), Stopped> {
+        let now = claimed.now(&self.config);
+        let oldest_ms = now.saturating_sub(self.config.keep.as_millis() as u64);
+        let bases = &mut claimed.head.bases;
+        let gone = bases.iter().rposition(|base| base.ms <= oldest_ms).unwrap_or(0);
+        if gone == 0 {
+            return Ok(());
+        }
+        let removed: Vec<Base> = bases.drain(..gone).collect();
+        let first = bases.first().map_or(u64::MAX, |base| base.first);
+        claimed.head.gaps.retain(|gap| gap.upto == 0 || gap.upto >= first);
+        let old = Catalogue::of(&*self.store, claimed.head.clone()).cut_before(first, &mut claimed.head)?;
+        // What the head does not name counts for nothing, so it goes after that.
+        self.swap(claimed)?;
+        for base in removed {
+            for name in self.store.list(&base_begin(base.stamp, base.ms))? {
+                self.store.remove(&name)?;
+            }
+        }
+        old.iter().try_for_each(|name| self.store.remove(name))?;
+        Ok(())
+    }
+}
+
+/// Says whether a server's refusal means that the log is not there to go on with.
+fn is_gap(reason: Refusal) -> bool {
+    matches!(reason, Refusal::TooOld | Refusal::OtherHistory)
+}
+
+/// The stamp of the first entry behind the place where a reader began: stamps rise by one within a view.
+fn first_needed(reader: &LogReader) -> u64 {
+    let (position, stable) = reader.began();
+    reader.stable_stamp().0.saturating_sub(stable.saturating_sub(position)) + 1
+}
+
+/// Puts a log object. Gives its bytes' number, and its digest. An attempt of this writer that seemed to
+/// fail may have put it: with the same entries, and other moments.
+fn put_log(store: &dyn Store, name: &str, object: Object) -> Result<(u64, Digest), Stopped> {
+    let (bytes, digest) = object.encode();
+    if store.put(name, &bytes)? {
+        return Ok((bytes.len() as u64, digest));
+    }
+    let there = store.get(name)?.unwrap_or_default();
+    match Object::decode(&there) {
+        Ok((found, digest)) => match (Object { times: object.times.clone(), ..found }) == object {
+            true => Ok((there.len() as u64, digest)),
+            false => Err(is_there(store, name).into()),
+        },
+        Err(_) => Err(is_there(store, name).into()),
+    }
+}
+
+fn is_there(store: &dyn Store, name: &str) -> StoreError {
+    let (what, why) = (format!("writing {name}"), "another object is there".into());
+    StoreError::Failed { store: store.url(), what, why }
+}
+
+/// Pieces of a base.
+struct Pieces<'a> {
+    store: &'a dyn Store,
+    space: tercel::SpaceId,
+    stamp: Stamp,
+    ms: u64,
+    count: u64,
+    before: Digest,
+    bytes: u64,
+}
+
+impl Pieces<'_> {
+    fn put(&mut self, kind: Kind, contents: Vec<u8>) -> Result<(), Stopped> {
+        let object = Object {
+            kind,
+            space: self.space,
+            before: self.before,
+            first: self.stamp,
+            position: self.count,
+            last: Stamp(0),
+            end: 0,
+            times: Vec::new(),
+            contents,
+        };
+        let (bytes, digest) = object.encode();
+        let name = piece_name(self.stamp.0, self.ms, self.count);
+        if !self.store.put(&name, &bytes)? && self.store.get(&name)?.as_deref() != Some(&bytes[..]) {
+            // An attempt of the same moment: the next one has a later name.
+            return Err(is_there(self.store, &name).into());
+        }
+        (self.before, self.count, self.bytes) = (digest, self.count + 1, self.bytes + bytes.len() as u64);
+        Ok(())
+    }
+}
+
+/// The head as this writer wrote it last.
+struct Claimed {
+    head: Head,
+    /// Its bytes in the store; none before there is one.
+    bytes: Option<Vec<u8>>,
+}
+
+impl Claimed {
+    /// The moment, which never goes back within an archive.
+    fn now(&self, config: &Config) -> u64 {
+        (config.clock)().max(self.head.upto_ms)
+    }
+
+    /// A base is due after its time, or when a restore would read four times as much of the log.
+    fn base_is_due(&self, config: &Config) -> bool {
+        let Some(base) = self.head.bases.last() else { return true };
+        let runs = self.head.runs.iter().filter(|run| run.first > base.stamp || run.last > base.stamp);
+        let log: u64 = runs.map(|run| run.bytes).sum();
+        let is_old = self.now(config) >= base.ms.saturating_add(config.base_every.as_millis() as u64);
+        let is_far = log > (4 * base.bytes).max(LOG_BYTES_MIN);
+        (is_old || is_far) && self.head.last.as_ref().is_some_and(|last| last.stamp > base.stamp)
+    }
+}
+
+/// Entries that are not in an object yet.
+struct Open {
+    /// They are behind this position.
+    position: u64,
+    entries: Vec<Sealed>,
+    bytes: usize,
+    /// By moment, the last stamp that had been read.
+    times: BTreeMap<u64, Stamp>,
+    since: Option<Instant>,
+}
+
+impl Open {
+    fn new(position: u64) -> Open {
+        Open { position, entries: Vec::new(), bytes: 0, times: BTreeMap::new(), since: None }
+    }
+
+    fn take(&mut self, entries: Vec<Sealed>, now_ms: u64) {
+        let Some(last) = entries.last() else { return };
+        let before = self.times.last_key_value().map_or(0, |(ms, _)| *ms);
+        self.times.insert(now_ms.max(before), last.stamp);
+        self.since.get_or_insert_with(Instant::now);
+        self.bytes += entries.iter().map(|entry| entry.payload.len() + 32).sum::<usize>();
+        self.entries.extend(entries);
+    }
+
+    fn is_due(&self, config: &Config) -> bool {
+        let is_old = self.since.is_some_and(|since| since.elapsed() >= config.every);
+        is_old || self.bytes >= config.object_bytes
+    }
+}
+
+/// Contents of a piece of a base.
+const PIECE_BYTES: usize = OBJECT_BYTES;
+
+/// Bytes of the log at which a base of few bytes is due.
+const LOG_BYTES_MIN: u64 = 64 << 20;
+
+/// The pause before a store that failed is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A reading of fewer bytes is followed by a pause.
+const FEW_BYTES: usize = 64 << 10;
+const PAUSE: Duration = Duration::from_millis(100);

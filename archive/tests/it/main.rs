@@ -1,0 +1,5 @@
+//! Archives of real servers, in directories: written, lost in the middle, raced for, damaged, and restored.
+
+mod failing;
+mod several;
+mod single;

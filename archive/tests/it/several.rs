@@ -1,0 +1,154 @@
+//! Archives of several spaces, restored at one cut.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tercel::backup::stream::Tap;
+use tercel::{Address, Client, Error, Isolation, Object, Ref, Server, Session, Spaces};
+use tercel_archive::catalogue::Catalogue;
+use tercel_archive::dir::DirStore;
+use tercel_archive::restore::{Until, restore_set};
+use tercel_archive::store::Store;
+use tercel_archive::writer::{Config, Writer};
+use tercel_testkit::ends::Ends;
+
+#[derive(Object)]
+struct Purse {
+    money: i64,
+    moves: u64,
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const MONEY: i64 = 1_000;
+const MOMENTS: usize = 6;
+
+fn socket(dir: &Path, name: &str) -> Address {
+    Address::Unix(dir.join(name).with_extension("socket"))
+}
+
+fn serve(dir: &Path, name: &str) -> Server {
+    let others = NAMES.iter().filter(|other| **other != name);
+    let builder = Server::builder(dir.join(name)).listen(socket(dir, name));
+    others.fold(builder, |builder, other| builder.peer(socket(dir, other).to_string())).start().unwrap()
+}
+
+fn connect(dir: &Path) -> Spaces {
+    let clients = NAMES.map(|name| (name, Client::connect(socket(dir, name)).unwrap()));
+    clients.into_iter().fold(Spaces::new(), |spaces, (name, client)| spaces.with(name, client))
+}
+
+fn transfer(session: &Session<'_>, purses: &[Ref<Purse>], n: usize) -> Result<(), Error> {
+    let (from, to) = (n % NAMES.len(), (n + 1) % NAMES.len());
+    session.run(|cut| {
+        for (of, by) in [(from, -5), (to, 5)] {
+            let purse = cut.space(NAMES[of])?.get(purses[of])?;
+            let edited = purse.edit()?;
+            edited.set_money(purse.money() + by)?;
+            edited.set_moves(purse.moves() + 1)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn three_spaces_are_restored_at_one_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let servers = NAMES.map(|name| serve(dir, name));
+    let spaces = connect(dir);
+    let session = spaces.session();
+    let purses = NAMES.map(|name| {
+        let made = session.space(name).unwrap().run(|tx| {
+            tx.create(&Purse { money: MONEY, moves: 0 })
+                .and_then(|purse| tx.set_root("purse", purse).map(|()| purse))
+        });
+        made.unwrap()
+    });
+    let stores = NAMES.map(|name| -> Arc<dyn Store> {
+        Arc::new(DirStore::open(&dir.join(format!("archive-{name}"))).unwrap())
+    });
+    let writers: Vec<Writer> = servers
+        .iter()
+        .zip(&stores)
+        .map(|(server, store)| {
+            let config = Config { every: Duration::from_millis(30), ..Config::default() };
+            Writer::start(Tap::of(server), server.space(), store.clone(), config).unwrap()
+        })
+        .collect();
+    let end = Instant::now() + Duration::from_secs(120);
+    while writers.iter().any(|writer| writer.status().bases == 0) {
+        assert!(Instant::now() < end);
+        thread::yield_now();
+    }
+    let (is_over, moved) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut moments = Vec::new();
+    thread::scope(|scope| {
+        let _ends = Ends(&is_over);
+        for teller in 0..2 {
+            let (is_over, moved, purses) = (&is_over, &moved, &purses);
+            scope.spawn(move || {
+                let spaces = connect(dir);
+                let session = spaces.session();
+                let mut n = teller;
+                while !is_over.load(SeqCst) {
+                    n += 1;
+                    match transfer(&session, purses, n) {
+                        Ok(()) => _ = moved.fetch_add(1, SeqCst),
+                        Err(Error::Conflict(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+        while moments.len() < MOMENTS {
+            let before = moved.load(SeqCst);
+            while moved.load(SeqCst) < before + 10 {
+                thread::yield_now();
+            }
+            moments.push(tercel_archive::writer::now_ms());
+        }
+        let last = moments[MOMENTS - 1];
+        while writers.iter().any(|writer| writer.status().upto_ms < last) {
+            thread::yield_now();
+        }
+    });
+    writers.into_iter().for_each(|writer| drop(writer.stop()));
+    drop(spaces);
+    servers.into_iter().for_each(|server| server.stop().unwrap());
+    let mut seen = Vec::new();
+    for ms in moments {
+        let restored = dir.join("restored");
+        let archives: Vec<_> = NAMES
+            .iter()
+            .zip(&stores)
+            .map(|(name, store)| (name.to_string(), Catalogue::open(&**store).unwrap()))
+            .collect();
+        let made = restore_set(&archives, Until::Moment(ms), &restored, &mut |_, _, _| ()).unwrap();
+        assert_eq!(made.misfits, Vec::<String>::new());
+        let servers = NAMES.map(|name| serve(&restored, name));
+        let spaces = connect(&restored);
+        let session = spaces.session();
+        let audit = || {
+            session.read_with(Isolation::Strict, |cut| {
+                let mut sum = (0, 0);
+                for (name, purse) in NAMES.iter().zip(purses) {
+                    let purse = cut.space(name)?.get(purse)?;
+                    sum = (sum.0 + purse.money(), sum.1 + purse.moves());
+                }
+                Ok(sum)
+            })
+        };
+        let (money, moves) = audit().unwrap();
+        assert_eq!((money, moves % 2), (3 * MONEY, 0), "at {ms}");
+        transfer(&session, &purses, 1).unwrap();
+        assert_eq!(audit().unwrap(), (money, moves + 2));
+        seen.push(moves);
+        drop(spaces);
+        servers.into_iter().for_each(|server| server.stop().unwrap());
+        std::fs::remove_dir_all(&restored).unwrap();
+    }
+    assert!(seen.is_sorted() && seen.first() < seen.last(), "{seen:?}");
+}

@@ -1,0 +1,348 @@
+//! Archives of one space.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tercel::backup::stream::Tap;
+use tercel::{Address, Client, Object, Ref, Server, Stamp};
+use tercel_archive::catalogue::{ArchiveError, Catalogue};
+use tercel_archive::copy::copy;
+use tercel_archive::dir::DirStore;
+use tercel_archive::restore::{Until, restore};
+use tercel_archive::store::Store;
+use tercel_archive::writer::{Config, Status, Writer};
+
+use crate::failing::{Failing, Fails};
+
+#[derive(Object)]
+struct Count {
+    count: u64,
+}
+
+/// A served space with a counter, and its client.
+struct Counting {
+    server: Server,
+    client: Client,
+    counter: Ref<Count>,
+    /// The stamp of each commit, with the count from then on.
+    model: Vec<(Stamp, u64)>,
+}
+
+impl Counting {
+    fn begin(dir: &Path, log_bytes_max: u64) -> Counting {
+        let socket = Address::Unix(dir.with_extension("socket"));
+        let builder = Server::builder(dir).listen(socket.clone()).log_bytes_max(log_bytes_max);
+        let server = builder.start().unwrap();
+        let client = Client::connect(socket).unwrap();
+        let counter = client.run(|tx| {
+            let counter = tx.create(&Count { count: 0 })?;
+            tx.set_root("counter", counter).map(|()| counter)
+        });
+        Counting { server, counter: counter.unwrap(), client, model: Vec::new() }
+    }
+
+    fn count(&mut self, times: u64) {
+        for _ in 0..times {
+            let count = self.model.last().map_or(1, |(_, count)| count + 1);
+            let tx = self.client.transaction().begin().unwrap();
+            tx.edit(self.counter).unwrap().set_count(count).unwrap();
+            self.model.push((tx.commit().unwrap().stamp, count));
+        }
+    }
+
+    /// Bytes that fill the log.
+    fn fill(&mut self, megabytes: usize) {
+        for _ in 0..megabytes * 20 {
+            self.client
+                .run(|tx| (0..50).try_for_each(|_| tx.create(&Large { all: [7; 1_000] }).map(drop)))
+                .unwrap();
+        }
+        self.count(1);
+    }
+
+    fn archive(&self, store: &Arc<dyn Store>) -> Writer {
+        Writer::start(Tap::of(&self.server), self.server.space(), store.clone(), quick()).unwrap()
+    }
+
+    fn last(&self) -> (Stamp, u64) {
+        *self.model.last().unwrap()
+    }
+
+    /// The count at a stamp.
+    fn at(&self, stamp: Stamp) -> u64 {
+        let known = self.model.iter().take_while(|(at, _)| *at <= stamp);
+        known.last().map_or(0, |(_, count)| *count)
+    }
+}
+
+#[derive(Object)]
+struct Large {
+    all: [u8; 1_000],
+}
+
+fn quick() -> Config {
+    Config { every: Duration::from_millis(30), ..Config::default() }
+}
+
+fn store(dir: &Path) -> Arc<dyn Store> {
+    Arc::new(DirStore::open(dir).unwrap())
+}
+
+/// Waits until a writer says so.
+fn until(writer: &Writer, is_so: impl Fn(&Status) -> bool) -> Status {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        let status = writer.status();
+        if is_so(&status) {
+            return status;
+        }
+        assert!(Instant::now() < end, "{status:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn archived(writer: &Writer, (stamp, _): (Stamp, u64)) {
+    until(writer, |status| status.stamp >= stamp.0);
+}
+
+/// The count in a space that is restored up to somewhere.
+fn restored(store: &dyn Store, upto: Until, dir: &Path) -> Result<u64, ArchiveError> {
+    restore(&Catalogue::open(store)?, upto, dir, &mut |_, _, _| ())?;
+    let client = tercel::embedded(dir).unwrap();
+    let count = client.run(|tx| Ok(tx.get_root::<Count>("counter")?.count())).unwrap();
+    client.close().unwrap();
+    std::fs::remove_dir_all(dir).unwrap();
+    Ok(count)
+}
+
+#[test]
+fn a_hundred_stamps_equal_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = store(&dir.join("archive"));
+    let writer = space.archive(&store);
+    until(&writer, |status| status.bases > 0);
+    let begins = Catalogue::open(&*store).unwrap().head.bases[0].stamp;
+    for _ in 0..10 {
+        space.count(30);
+        archived(&writer, space.last());
+    }
+    let status = writer.stop();
+    assert!(status.objects >= 10 && status.gaps == 0, "{status:?}");
+    assert_eq!(Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+    let ends = space.last().0.0;
+    for n in 0..100u64 {
+        // All over the range, in no order.
+        let stamp = Stamp(begins + n * 7_919 % (ends - begins + 1));
+        let count = restored(&*store, Until::Stamp(stamp), &dir.join("restored")).unwrap();
+        assert_eq!(count, space.at(stamp), "at {stamp}");
+    }
+    let beyond = restored(&*store, Until::Stamp(Stamp(ends + 1_000)), &dir.join("restored"));
+    assert!(matches!(beyond, Err(ArchiveError::NotThere(_))), "{beyond:?}");
+}
+
+#[test]
+fn moments_are_gone_back_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = store(&dir.join("archive"));
+    let writer = space.archive(&store);
+    until(&writer, |status| status.bases > 0);
+    let mut moments = Vec::new();
+    for _ in 0..5 {
+        space.count(7);
+        archived(&writer, space.last());
+        moments.push((writer.status().upto_ms, space.last().1));
+    }
+    writer.stop();
+    for (ms, count) in moments {
+        let found = restored(&*store, Until::Moment(ms), &dir.join("restored")).unwrap();
+        assert_eq!(found, count);
+    }
+    let later = restored(&*store, Until::Moment(u64::MAX), &dir.join("restored"));
+    assert!(matches!(&later, Err(ArchiveError::NotThere(why)) if why.contains("up to")), "{later:?}");
+}
+
+#[test]
+fn writer_lost_at_every_store_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    for fails in [Fails::Before, Fails::After] {
+        for calls in 1..14 {
+            let whole = store(&dir.join(format!("archive{fails:?}{calls}")));
+            let failing = Arc::new(Failing::new(whole.clone(), calls, fails));
+            let lost: Arc<dyn Store> = failing.clone();
+            let writer = space.archive(&lost);
+            while !failing.has_failed() {
+                space.count(1);
+                std::thread::yield_now();
+            }
+            until(&writer, |status| status.trouble.is_some() || status.ended.is_some());
+            drop(writer);
+            space.count(3);
+            let writer = space.archive(&whole);
+            space.count(3);
+            archived(&writer, space.last());
+            let status = writer.stop();
+            assert!(status.gaps == 0 && status.ended.is_none(), "{fails:?} at call {calls}: {status:?}");
+            let verified = Catalogue::open(&*whole).unwrap().verify(|_| ()).unwrap();
+            assert_eq!(verified.wrong, Vec::<String>::new(), "{fails:?} at call {calls}");
+            let count = restored(&*whole, Until::End, &dir.join("restored")).unwrap();
+            assert_eq!(count, space.last().1, "{fails:?} at call {calls}");
+        }
+    }
+}
+
+#[test]
+fn store_that_comes_back_is_caught_up_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let whole = store(&dir.join("archive"));
+    let failing = Arc::new(Failing::new(whole.clone(), 8, Fails::After));
+    let away: Arc<dyn Store> = failing.clone();
+    let writer = space.archive(&away);
+    while !failing.has_failed() {
+        space.count(1);
+    }
+    // Commits go on.
+    space.count(200);
+    let trouble = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
+    assert!(trouble.1.contains("it is away"), "{trouble:?}");
+    failing.mend();
+    archived(&writer, space.last());
+    let status = writer.stop();
+    assert!(status.gaps == 0 && status.trouble.is_none(), "{status:?}");
+    assert_eq!(restored(&*whole, Until::End, &dir.join("restored")).unwrap(), space.last().1);
+}
+
+#[test]
+fn gap_is_told_and_not_bridged() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 32 << 20);
+    let store = store(&dir.join("archive"));
+    let writer = space.archive(&store);
+    until(&writer, |status| status.bases > 0);
+    space.count(5);
+    archived(&writer, space.last());
+    writer.stop();
+    let before = space.last();
+    // Nobody reads the log, so it goes once it is in the pages.
+    space.fill(48);
+    let writer = space.archive(&store);
+    let status = until(&writer, |status| status.gaps == 1 && status.bases == 1);
+    assert!(status.ended.is_none(), "{status:?}");
+    space.count(3);
+    archived(&writer, space.last());
+    writer.stop();
+    let within = restored(&*store, Until::Stamp(Stamp(before.0.0 + 10)), &dir.join("restored"));
+    assert!(matches!(&within, Err(ArchiveError::NotThere(why)) if why.contains("gap")), "{within:?}");
+    assert_eq!(restored(&*store, Until::Stamp(before.0), &dir.join("restored")).unwrap(), before.1);
+    assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
+}
+
+#[test]
+fn of_two_writers_one_stops_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = store(&dir.join("archive"));
+    let named = |name: &str| Config { name: name.into(), ..quick() };
+    let begin = |space: &Counting, name: &str| {
+        Writer::start(Tap::of(&space.server), space.server.space(), store.clone(), named(name)).unwrap()
+    };
+    let (one, two) = (begin(&space, "one"), begin(&space, "two"));
+    let end = Instant::now() + Duration::from_secs(120);
+    let ended = loop {
+        space.count(1);
+        let ended = (one.status().ended, two.status().ended);
+        if ended.0.is_some() || ended.1.is_some() {
+            break ended;
+        }
+        assert!(Instant::now() < end);
+    };
+    let (other, left) = if ended.0.is_some() { ("two", &two) } else { ("one", &one) };
+    let why = ended.0.clone().or(ended.1.clone()).unwrap();
+    assert!(why.contains(&format!("written by {other}")), "{why}");
+    archived(left, space.last());
+    assert_eq!(left.status().ended, None);
+    drop((one, two));
+    assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
+
+    // Another space has another place.
+    let stranger = Counting::begin(&dir.join("stranger"), 1 << 30);
+    let refused = Writer::start(Tap::of(&stranger.server), stranger.server.space(), store.clone(), quick());
+    let why = refused.err().unwrap().to_string();
+    assert!(why.contains(&format!("written by {other}")), "{why}");
+}
+
+#[test]
+fn every_flipped_object_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = store(&dir.join("archive"));
+    let writer = space.archive(&store);
+    for _ in 0..4 {
+        space.count(5);
+        archived(&writer, space.last());
+    }
+    writer.stop();
+    let copied = self::store(&dir.join("copied"));
+    let objects = copy(&*store, &*copied, |_| ()).unwrap();
+    assert_eq!(copy(&*store, &*copied, |_| ()).unwrap(), 0, "a copy is gone on with");
+    assert_eq!(restored(&*copied, Until::End, &dir.join("restored")).unwrap(), space.last().1);
+    let names = copied.list("").unwrap();
+    assert!(names.len() as u64 == objects + 1 && objects > 5, "{names:?}");
+    let verify = || Catalogue::open(&*copied)?.verify(|_| ());
+    for name in names {
+        let path = dir.join("copied").join(&name);
+        let bytes = std::fs::read(&path).unwrap();
+        for at in [0, bytes.len() / 2, bytes.len() - 1] {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            std::fs::write(&path, flipped).unwrap();
+            match verify() {
+                Ok(verified) => assert!(verified.wrong.iter().any(|why| why.contains(&name)), "{verified:?}"),
+                Err(why) => assert_eq!(name, "head", "{why}"),
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(verify().map_or(true, |verified| !verified.wrong.is_empty()), "{name} is missing");
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(verify().unwrap().wrong, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn archive_goes_on_over_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = store(&dir.join("archive"));
+    let writer = space.archive(&store);
+    space.count(9);
+    archived(&writer, space.last());
+    writer.stop();
+    space.count(9);
+    let (model, counter) = (space.model.clone(), space.counter);
+    drop(space.client);
+    space.server.stop().unwrap();
+    let socket = Address::Unix(dir.join("space.socket"));
+    let server = Server::builder(dir.join("space")).listen(socket.clone()).start().unwrap();
+    let client = Client::connect(socket).unwrap();
+    let mut space = Counting { server, client, counter, model };
+    let writer = space.archive(&store);
+    space.count(9);
+    archived(&writer, space.last());
+    let status = writer.stop();
+    // A clean stop has installed everything, and its log may be gone: then that is told.
+    let verified = Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap();
+    assert_eq!(verified.wrong, Vec::<String>::new(), "{status:?}");
+    assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), 27);
+}

@@ -1,0 +1,276 @@
+//! `tercel archive`, and the writer of `tercel serve --archive`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::json;
+use tercel::backup::stream::Tap;
+use tercel::{Server, Stamp};
+use tercel_archive::catalogue::{ArchiveError, Catalogue};
+use tercel_archive::copy::copy;
+use tercel_archive::moment::{read_time, time_text};
+use tercel_archive::restore::{Plan, Until, plan, plan_set, restore, restore_set};
+use tercel_archive::store::{Store, StoreError};
+use tercel_archive::writer::{Config, Status, Writer};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::{ProgressBar, THINGS, Term, count, say, tell, tidy};
+
+use crate::args::{self, Archive};
+use crate::backup::{size, unfinished};
+
+pub fn run(args: &Archive, term: &Term) -> Outcome {
+    match args {
+        Archive::List(args) => list(args),
+        Archive::Verify(args) => verify(args, term),
+        Archive::Restore(args) if args.spaces.is_empty() => restore_one(args, term),
+        Archive::Restore(args) => restore_several(args, term),
+        Archive::Copy(args) => copy_to(args, term),
+    }
+}
+
+fn failed(error: ArchiveError) -> Failure {
+    let code = match &error {
+        ArchiveError::Nothing(_) | ArchiveError::NotThere(_) => 1,
+        ArchiveError::Object { .. } => 3,
+        ArchiveError::Store(_) => 75,
+        ArchiveError::Backup(_) => 1,
+    };
+    Failure::of_sentence(&error.to_string()).code(code)
+}
+
+fn existing(url: &str) -> Result<Arc<dyn Store>, Failure> {
+    tercel_archive::existing(url).map_err(refused)
+}
+
+fn refused(error: StoreError) -> Failure {
+    Failure::of_sentence(&error.to_string()).code(2)
+}
+
+fn list(args: &args::ArchiveList) -> Outcome {
+    let store = existing(&args.archive)?;
+    let head = Catalogue::open(&*store).map_err(failed)?.head;
+    if args.json {
+        say!("{}", serde_json::to_string(&head).unwrap_or_default());
+        return Ok(ExitCode::SUCCESS);
+    }
+    say!("space {}, written by {} in view {}", head.space, head.writer, head.view.0);
+    for base in &head.bases {
+        say!(
+            "base  {}  commit {}, {}, {}",
+            time_text(base.ms),
+            base.stamp,
+            count(base.pages, "page", "pages"),
+            size(base.bytes)
+        );
+    }
+    for run in &head.runs {
+        say!("log   {}  commits {} to {}, {}", time_text(run.last_ms), run.first, run.last, size(run.bytes));
+    }
+    for gap in &head.gaps {
+        say!(
+            "gap   {}  commits behind {} and before {}: {}",
+            time_text(gap.ms),
+            gap.after,
+            gap.upto,
+            gap.why
+        );
+    }
+    say!("up to {}", time_text(head.upto_ms));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(args: &args::ArchiveList, term: &Term) -> Outcome {
+    let store = existing(&args.archive)?;
+    let bar = term.bar(0, THINGS, "reading objects");
+    let verified = Catalogue::open(&*store).and_then(|archive| archive.verify(|done| bar.set_position(done)));
+    bar.finish_and_clear();
+    let verified = verified.map_err(failed)?;
+    if args.json {
+        let (objects, entries, wrong) = (verified.objects, verified.entries, &verified.wrong);
+        say!(
+            "{}",
+            json!({ "objects": objects, "entries": entries, "wrong": wrong, "unnamed": verified.unnamed })
+        );
+    } else {
+        verified.wrong.iter().for_each(|wrong| tell!("{} {wrong}", term.bold("damaged:")));
+        tell!(
+            "{}, {} of the log read; {} wrong",
+            count(verified.objects, "object", "objects"),
+            count(verified.entries, "entry", "entries"),
+            verified.wrong.len()
+        );
+    }
+    Ok(if verified.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn until(args: &args::ArchiveRestore) -> Result<Until, Failure> {
+    match (&args.until, args.until_stamp) {
+        (Some(text), _) => read_time(text).map(Until::Moment).ok_or_else(|| {
+            Failure::new(format!("`{text}` is no moment"))
+                .next("give one such as 2026-11-27T14:05:30, in UTC")
+                .code(2)
+        }),
+        (None, Some(stamp)) => Ok(Until::Stamp(Stamp(stamp))),
+        (None, None) => Ok(Until::End),
+    }
+}
+
+fn tell_plan(name: &str, plan: &Plan) {
+    tell!(
+        "{name}up to commit {}, from the base of commit {} ({})",
+        plan.upto,
+        plan.base.stamp,
+        time_text(plan.base.ms)
+    );
+}
+
+fn show(bar: &ProgressBar) -> impl FnMut(&'static str, u64, u64) {
+    |what, done, total| {
+        bar.set_message(what);
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+}
+
+fn restore_one(args: &args::ArchiveRestore, term: &Term) -> Outcome {
+    let store = existing(args.archive.as_deref().unwrap_or_default())?;
+    let archive = Catalogue::open(&*store).map_err(failed)?;
+    let until = until(args)?;
+    if args.dry_run {
+        tell_plan("", &plan(&archive, until).map_err(failed)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let data = args.data.clone();
+    tidy::on_signals(move || unfinished("restore", &data))?;
+    let bar = term.bar(0, THINGS, "starting");
+    let restored = restore(&archive, until, &args.data, &mut show(&bar));
+    bar.finish_and_clear();
+    let restored = restored.map_err(failed)?;
+    tell!(
+        "{} up to commit {}, with {} behind the base; `tercel serve --data {}` serves it",
+        term.green("restored"),
+        restored.stamp,
+        count(restored.entries, "entry", "entries"),
+        args.data.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn restore_several(args: &args::ArchiveRestore, term: &Term) -> Outcome {
+    let mut stores = Vec::new();
+    for named in &args.spaces {
+        let (name, url) = named.split_once('=').ok_or_else(|| {
+            Failure::new(format!("`{named}` names no space")).next("say --spaces NAME=URL").code(2)
+        })?;
+        stores.push((name.to_string(), existing(url)?));
+    }
+    let archives = stores.iter().map(|(name, store)| Ok((name.clone(), Catalogue::open(&**store)?)));
+    let archives = archives.collect::<Result<Vec<_>, ArchiveError>>().map_err(failed)?;
+    let until = until(args)?;
+    if args.dry_run {
+        let plans = plan_set(&archives, until).map_err(failed)?;
+        archives.iter().zip(&plans).for_each(|((name, _), plan)| tell_plan(&format!("{name}: "), plan));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let data = args.data.clone();
+    tidy::on_signals(move || unfinished("restore", &data))?;
+    let bar = term.bar(0, THINGS, "starting");
+    let restored = restore_set(&archives, until, &args.data, &mut show(&bar));
+    bar.finish_and_clear();
+    let restored = restored.map_err(failed)?;
+    for (name, of) in &restored.spaces {
+        let data = args.data.join(name);
+        tell!(
+            "{} {name} up to commit {}; `tercel serve --data {}` serves it",
+            term.green("restored"),
+            of.stamp,
+            data.display()
+        );
+    }
+    if restored.settled > 0 {
+        tell!(
+            "{} of transactions over several of them settled",
+            count(restored.settled as u64, "part", "parts")
+        );
+    }
+    restored.misfits.iter().for_each(|misfit| tell!("{} {misfit}", term.bold("next:")));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn copy_to(args: &args::ArchiveCopy, term: &Term) -> Outcome {
+    let (from, to) = (existing(&args.from)?, tercel_archive::open(&args.to).map_err(refused)?);
+    let bar = term.bar(0, THINGS, "copying");
+    let written = copy(&*from, &*to, |done| bar.set_position(done));
+    bar.finish_and_clear();
+    tell!("{} {}", term.green("copied"), count(written.map_err(failed)?, "object", "objects"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The archive of a server, being written.
+pub struct Archiving {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Archiving {
+    /// Opens the place of an archive: what is wrong with it is told before a server starts.
+    pub fn place(url: &str) -> Result<Arc<dyn Store>, Failure> {
+        tercel_archive::open(url).map_err(refused)
+    }
+
+    /// Begins to archive a server, and tells of what goes wrong.
+    pub fn begin(
+        server: &Server,
+        store: Arc<dyn Store>,
+        every: Duration,
+        tell: fn(&str),
+    ) -> Result<Archiving, StoreError> {
+        let config = Config { every, ..Config::default() };
+        let writer = Writer::start(Tap::of(server), server.space(), store, config)?;
+        let is_over = Arc::<AtomicBool>::default();
+        let over = is_over.clone();
+        let thread = std::thread::spawn(move || watch(writer, &over, tell));
+        Ok(Archiving { is_over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Archiving {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Tells of trouble when it begins and ends, of gaps, and of the end.
+fn watch(writer: Writer, is_over: &AtomicBool, tell: fn(&str)) {
+    let mut before = Status::default();
+    while !is_over.load(Ordering::SeqCst) {
+        let now = writer.status();
+        match (&before.trouble, &now.trouble) {
+            (None, Some((_, why))) => {
+                tell(&format!("warning: the archive does not get on, and is tried again: {why}"))
+            }
+            (Some(_), None) => tell("the archive gets on again"),
+            _ => {}
+        }
+        if now.gaps > before.gaps {
+            tell(
+                "warning: the archive has a gap: the log no longer had all that it lacked; a new base follows",
+            );
+        }
+        if before.ended.is_none()
+            && let Some(why) = &now.ended
+        {
+            tell(&format!("warning: nothing is archived any more: {why}"));
+        }
+        before = now;
+        std::thread::park_timeout(Duration::from_secs(1));
+    }
+    drop(writer.stop());
+}

@@ -1,0 +1,92 @@
+//! The command line of `tercel archive`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args as ClapArgs, Subcommand};
+
+use super::values::time;
+
+/// The use of an archive.
+#[derive(Debug, Subcommand)]
+pub enum Archive {
+    /// Show what an archive has: bases, the log, gaps
+    List(ArchiveList),
+    /// Read all of an archive, and see that nothing is missing or damaged
+    Verify(ArchiveList),
+    /// Make a space of an archive as of any moment, or several spaces at one cut
+    Restore(ArchiveRestore),
+    /// Copy an archive to another place, or go on with an earlier copy
+    Copy(ArchiveCopy),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel archive list file:///mnt/a
+  tercel archive verify file:///mnt/a
+
+The exit code is 3 if something is missing or damaged.")]
+pub struct ArchiveList {
+    /// The archive, as `tercel serve --archive` was given it
+    #[arg(value_name = "URL")]
+    pub archive: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel archive restore file:///mnt/a --until 2026-11-27T14:05 --data ./space
+  tercel archive restore file:///mnt/a --until-stamp 51200 --data ./space
+  tercel archive restore --spaces a=file:///mnt/a --spaces b=file:///mnt/b \\
+      --until 2026-11-27T14:05 --data ./spaces
+
+Moments are in UTC; `14:05` is all of that minute. Without one, all that is there is restored. \
+Of several spaces it takes the latest states up to that moment that fit each other: no transaction over several of them is there \
+by half. The space has a new history: clients of the old server are told so.")]
+#[command(group = ArgGroup::new("what").required(true).args(["archive", "spaces"]))]
+pub struct ArchiveRestore {
+    /// The archive, as `tercel serve --archive` was given it
+    #[arg(value_name = "URL")]
+    pub archive: Option<String>,
+    /// The archive of one of several spaces, with a name for the space; given for each
+    #[arg(long, value_name = "NAME=URL")]
+    pub spaces: Vec<String>,
+    /// Everything up to this moment, such as 2026-11-27T14:05:30
+    #[arg(long, value_name = "TIME", conflicts_with = "until_stamp")]
+    pub until: Option<String>,
+    /// Everything up to this commit
+    #[arg(long, value_name = "STAMP", conflicts_with = "spaces")]
+    pub until_stamp: Option<u64>,
+    /// Where to put the space, or a directory for each of several: a directory that is empty or does not
+    /// exist
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Only say what would be restored
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel archive copy file:///mnt/a file:///media/disk/a")]
+pub struct ArchiveCopy {
+    /// The archive
+    #[arg(value_name = "FROM")]
+    pub from: String,
+    /// Where to put the copy
+    #[arg(value_name = "TO")]
+    pub to: String,
+}
+
+/// Where a server archives its space, and how often.
+#[derive(Debug, ClapArgs)]
+pub struct Archived {
+    /// Archive the space there, file:///DIR, so that it can be restored as of any minute of two weeks
+    #[arg(long, value_name = "URL")]
+    pub archive: Option<String>,
+    /// Archive at least so often, while there are commits
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s", requires = "archive")]
+    pub archive_every: Duration,
+}
