@@ -64,7 +64,7 @@ fn play(role: &str) {
 }
 
 fn leads(at: &str) -> bool {
-    let status = tercel::group::status_of(&at.parse().unwrap(), Duration::from_secs(2));
+    let status = tercel::group::status_of(at.parse::<Addresses>().unwrap(), Duration::from_secs(2));
     let status = status.ok().and_then(|status| serde_json::from_str::<serde_json::Value>(&status).ok());
     status.is_some_and(|status| status["group"]["leads"] == true)
 }

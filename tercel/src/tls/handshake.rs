@@ -12,7 +12,7 @@ use super::{Sealed, Unsealed};
 
 /// A handshake that is under way.
 pub(crate) struct Handshake {
-    connection: Connection,
+    connection: Box<Connection>,
     /// Bytes of the other end so far.
     came: usize,
 }
@@ -28,14 +28,14 @@ pub(crate) enum Step {
 impl Handshake {
     /// Begins one that the other end opens.
     pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<Handshake, Unsealed> {
-        Ok(Handshake { connection: ServerConnection::new(config)?.into(), came: 0 })
+        Ok(Handshake { connection: Box::new(ServerConnection::new(config)?.into()), came: 0 })
     }
 
     /// Opens one. What is to be sent is appended.
     pub(crate) fn open(config: Arc<ClientConfig>, out: &mut Vec<u8>) -> Result<Handshake, Unsealed> {
         // No certificate is verified by it, and none is sent.
         let name = ServerName::try_from("tercel").map_err(|why| Unsealed::Failed(why.to_string()))?;
-        let mut connection = ClientConnection::new(config, name)?.into();
+        let mut connection = Box::new(ClientConnection::new(config, name)?.into());
         put(&mut connection, out)?;
         Ok(Handshake { connection, came: 0 })
     }
@@ -60,7 +60,7 @@ impl Handshake {
             }
         }
         match self.connection.is_handshaking() {
-            false => Ok(Step::Done(Box::new(Sealed::new(self.connection)?))),
+            false => Ok(Step::Done(Box::new(Sealed::new(*self.connection)?))),
             true if self.came >= UNKNOWN_BYTES_MAX => Err(Unsealed::TooMuch),
             true => Ok(Step::More(self)),
         }
