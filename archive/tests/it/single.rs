@@ -346,3 +346,29 @@ fn archive_goes_on_over_a_restart() {
     assert_eq!(verified.wrong, Vec::<String>::new(), "{status:?}");
     assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), 27);
 }
+
+#[test]
+fn what_is_older_than_kept_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = store(&dir.join("archive"));
+    let config = Config { keep: Duration::ZERO, base_every: Duration::from_millis(1), ..quick() };
+    let tap = Tap::of(&space.server);
+    let writer = Writer::start(tap, space.server.space(), store.clone(), config).unwrap();
+    until(&writer, |status| status.bases > 0);
+    space.count(1);
+    let first = space.last().0;
+    for bases in 2..6 {
+        space.count(5);
+        archived(&writer, space.last());
+        until(&writer, |status| status.bases >= bases);
+    }
+    writer.stop();
+    let archive = Catalogue::open(&*store).unwrap();
+    assert!(archive.head.bases.len() < 3 && archive.head.runs.len() < 3, "{:?}", archive.head);
+    assert_eq!(archive.verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+    assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
+    let gone = restored(&*store, Until::Stamp(first), &dir.join("restored"));
+    assert!(matches!(&gone, Err(ArchiveError::NotThere(why)) if why.contains("begins")), "{gone:?}");
+}
