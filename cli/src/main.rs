@@ -1,5 +1,6 @@
 //! The `tercel` command: thin hands around the library.
 
+mod access;
 mod archive;
 mod args;
 mod backup;
@@ -65,6 +66,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Check(a) => check::run(&a, term),
         Command::Backup(a) => backup::run(&a, term),
         Command::Restore(a) => restore::run(&a, term),
+        Command::Access(a) => access::run(&a),
         Command::Archive(a) => archive::run(&a, term),
         Command::Group(a) => group::run(&a),
         Command::Bench(_) | Command::Soak(_) => measured::run(),

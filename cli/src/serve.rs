@@ -44,6 +44,7 @@ pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
             args::SharedMemory::SameUser => SharedMemory::SameUser,
             args::SharedMemory::AnyUser => SharedMemory::AnyUser,
         },
+        audit: args.shown.audit.clone(),
         ..ServerConfig::new(&args.data)
     };
     write_events(args);

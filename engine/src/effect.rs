@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use tercel_wire::frame::{self, Header};
-use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, Stamp, ViewId};
-use tercel_wire::message::{Challenge, Join, Refusal};
+use tercel_wire::access::Principal;
+use tercel_wire::frame::{self, Header, Kind};
+use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, PageId, Stamp, ViewId};
+use tercel_wire::message::{Challenge, Join, Refusal, Right};
 
 use crate::consult::{Consult, Consulted};
 use crate::limits;
@@ -37,6 +38,29 @@ impl Conn {
     /// Says whether it is one that [`Effect::Connect`] asked for.
     pub fn is_upstream(self) -> bool {
         self.0 & UPSTREAM_BIT != 0 && self.0 >> 63 == 0
+    }
+}
+
+/// The connection that the server's own session would have. No host gives it to another.
+pub(crate) const INSIDE: Conn = Conn(u64::MAX);
+
+/// The host's knowledge of the other end of a connection.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Who {
+    /// The connection leaves no host.
+    pub is_one_host: bool,
+    /// The other end is of the server's own process, which may do everything.
+    pub is_own_process: bool,
+    /// The user of the process at the other end of a Unix socket.
+    pub uid: Option<u32>,
+    /// The name that the other end has proven to the host: a client's or a member's.
+    pub name: Option<Principal>,
+}
+
+impl Who {
+    /// The principal: the proven name, else the user.
+    pub fn principal(&self) -> Principal {
+        self.name.clone().or(self.uid.map(Principal::Uid)).unwrap_or_default()
     }
 }
 
@@ -73,6 +97,8 @@ pub struct ServerConfig {
     /// For a server without a space, which offers services and refuses what would write: a number of its
     /// process, so that its clients, which take such servers for one, tell their tables of calls apart.
     pub application: Option<u32>,
+    /// Set if the host keeps an audit: [`Effect::Audit`] tells what belongs there.
+    pub has_audit: bool,
 }
 
 /// When what no root reaches is collected.
@@ -110,6 +136,7 @@ impl Default for ServerConfig {
             services: Services::default(),
             jobs_max: limits::JOBS_MAX,
             application: None,
+            has_audit: false,
         }
     }
 }
@@ -150,10 +177,8 @@ pub type Proof = [u8; 32];
 /// Something that happened to a server.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// A client connected.
-    Connected(Conn),
-    /// A client that has just connected is on this host.
-    OneHost(Conn),
+    /// A client connected, and the host knows this of it.
+    Connected(Conn, Who),
     /// A frame arrived, checked.
     Frame(Conn, Header, &'a [u8]),
     /// The client shows that it is there, though what it says is not read now: it takes what it is sent.
@@ -323,8 +348,35 @@ pub enum Effect {
     /// once its own disk has those, and hands it to [`crate::server::Server::rejoin`]. Meanwhile the order
     /// goes on.
     Recover(LogPosition),
+    /// Something that belongs in the audit.
+    Audit(Audited),
     /// The server cannot go on.
     Stop(String),
+}
+
+/// An event of an audit: which principal did it, and as which client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audited {
+    pub who: Arc<Principal>,
+    /// None before a greeting.
+    pub client: Option<ClientId>,
+    pub what: Audit,
+}
+
+/// Kinds of events of an audit. No argument of a call is among them, and no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Audit {
+    /// A client has greeted.
+    Connected,
+    /// A message was refused: with this sentence, which names what is lacking.
+    Refused(String),
+    Granted(Right),
+    Revoked(Right),
+    /// A class of this name.
+    Defined(String),
+    Backup,
+    /// A request that operators and members make.
+    Operated(Kind),
 }
 
 /// A page with checksum and stamp as it is to be stored; none if nothing is in it any more, and it is to be

@@ -10,6 +10,7 @@
 //! | [`replica`] | what follows from the entries: ordered state |
 //! | [`pages`] | the buffer of modified objects, page images, installs |
 //! | `leader` | verdicts, places, grants: what one view's leader decides and knows alone |
+//! | `rights` | what a connection's principal may do |
 //! | `sessions` | greetings, the stream, resuming, backups |
 //! | [`schedule`] | of the sessions: which connection is served next, which is not read, where a commit is synced |
 //! | [`server`] | these, wired; how a server begins, and lends itself to transactions inside of it |
@@ -31,6 +32,7 @@ mod leader;
 pub mod limits;
 pub mod pages;
 pub mod replica;
+mod rights;
 pub mod rpc;
 pub mod server;
 mod sessions;

@@ -356,3 +356,6 @@ pub const SPACES_MAX: usize = 16;
 
 /// Time for which a commit waits until a part lets go of what it holds, in microseconds.
 pub const HELD_US: u64 = 250_000;
+
+/// Rights in a space: a principal's are gone through when they change, and all of them stand in a checkpoint.
+pub const RIGHTS_MAX: usize = 256;

@@ -265,7 +265,7 @@ impl Strangers {
     /// Connects, and mostly greets and binds both interfaces as an honest client would.
     fn connect(&mut self, w: &World, conn: Conn, u: &mut Unstructured<'_>) -> Result<()> {
         let mut inner = w.lock();
-        inner.server_takes(server::Input::Connected(conn));
+        inner.server_takes(server::Input::Connected(conn, Default::default()));
         if u.is_empty() || u.ratio(1, 4)? {
             return Ok(());
         }

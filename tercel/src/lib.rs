@@ -176,6 +176,7 @@
 #[cfg(test)]
 extern crate self as tercel;
 
+pub mod access;
 mod address;
 pub mod backup;
 mod channel;

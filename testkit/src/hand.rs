@@ -136,7 +136,12 @@ impl Hand {
                     said.extend(self.input(Input::Vouched(conn, is_owner)));
                 }
                 Effect::Consult(_, consult) => self.consults.push(consult),
-                Effect::Pin(..) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
+                Effect::Pin(..)
+                | Effect::ReadPinned { .. }
+                | Effect::Unpin(_)
+                | Effect::Datagrams(..)
+                | Effect::KeepFrom(_)
+                | Effect::ReadLog(..) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -185,7 +190,7 @@ impl Hand {
 
     /// Opens a connection and greets.
     pub fn greet(&mut self, conn: Conn, client: u64, connection: u64) -> Said {
-        self.input(Input::Connected(conn));
+        self.input(Input::Connected(conn, Default::default()));
         self.hello(conn, client, connection)
     }
 

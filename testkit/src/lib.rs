@@ -457,7 +457,7 @@ impl Inner {
             client_open: true,
             server_open: true,
         });
-        self.server_takes(Input::Connected(conn));
+        self.server_takes(Input::Connected(conn, Default::default()));
         let now = self.now;
         self.clients[client].handle(now, ClientInput::Connected);
         self.send(client);

@@ -16,6 +16,7 @@
 //! | [`token`] | a stamp that may be passed on |
 //! | [`vector`] | stamps of several spaces |
 //! | [`far`] | references to objects of other spaces |
+//! | [`access`] | principals, and what they may do |
 //! | [`message`] | the bodies of messages |
 //! | [`interface`] | methods of objects, with what they take and give |
 //! | [`payload`] | arguments and results of calls |
@@ -26,6 +27,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod class;
 pub mod cursor;
 pub mod datum;

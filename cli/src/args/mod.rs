@@ -1,5 +1,6 @@
 //! The command line: what can be said, with help and examples beside it.
 
+mod access;
 mod archive;
 mod cert;
 mod group;
@@ -13,6 +14,7 @@ use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::{Address, Addresses, SessionToken, Tls};
 use tercel_term::fail::Failure;
 
+pub use access::*;
 pub use archive::*;
 pub use cert::*;
 pub use group::*;
@@ -72,6 +74,10 @@ impl Args {
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
             Command::Gateway(a) if a.servers.is_empty() => (&mut a.server, &None),
+            Command::Access(Access::List(a) | Access::Whoami(a)) => (&mut a.of.server, &None),
+            Command::Access(Access::Grant(a) | Access::Revoke(a) | Access::Test(a)) => {
+                (&mut a.of.server, &None)
+            }
             Command::Group(Group::Status(a)) => (&mut a.of.server, &None),
             Command::Group(Group::Add(a) | Group::Remove(a) | Group::MoveLeader(a)) => {
                 (&mut a.of.server, &None)
@@ -118,7 +124,9 @@ impl Args {
     pub fn with_server(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let instead = match &self.command {
             Command::Call(_) => "--addr ADDR",
-            Command::Health(_) | Command::Group(_) | Command::Gateway(_) => "--server ADDR",
+            Command::Health(_) | Command::Group(_) | Command::Access(_) | Command::Gateway(_) => {
+                "--server ADDR"
+            }
             _ => "--server ADDR or --data DIR",
         };
         let Some((server, data)) = self.place() else { return Ok(self) };
@@ -174,6 +182,9 @@ pub enum Command {
     Backup(Backup),
     /// Verify a backup and make a space of it
     Restore(Restore),
+    /// Say who may do what in a space
+    #[command(subcommand)]
+    Access(Access),
     /// Look into an archive, verify it, or make spaces of it as of any moment
     #[command(subcommand)]
     Archive(Archive),
@@ -323,6 +334,10 @@ pub struct Shown {
     /// Write each event as a JSON object in a line
     #[arg(long)]
     pub log_json: bool,
+    /// Append connects, refusals, grants, definitions, backups and operators' requests to this file, as lines
+    /// of JSON
+    #[arg(long, value_name = "FILE")]
+    pub audit: Option<PathBuf>,
 }
 
 /// The least of the events that are written.

@@ -3,6 +3,7 @@
 
 mod common;
 
+mod access;
 mod across;
 mod call;
 mod columns;

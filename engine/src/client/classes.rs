@@ -31,6 +31,8 @@ pub(super) struct Classes {
     reads: u32,
     /// Definitions under way, by name, and those that the server refused.
     defining: Set<&'static str>,
+    /// The refusal of the catalogue, until one that waits for it is told.
+    denied: Option<Error>,
     failed: Map<&'static str, Error>,
     is_foreign: bool,
 }
@@ -50,6 +52,7 @@ impl Classes {
             fresh: false,
             reads: 0,
             defining: Set::default(),
+            denied: None,
             failed: Map::default(),
             is_foreign: false,
         };
@@ -172,6 +175,18 @@ impl Client {
         }
     }
 
+    /// The server does not show its classes to this principal: to ask again would not help.
+    pub(super) fn catalogue_refused(&mut self, error: Error) {
+        match error {
+            Error::Denied(_) if self.peer.link == LinkState::Checking => {
+                self.peer.link = LinkState::Refused(error)
+            }
+            Error::Denied(_) => self.classes.denied = Some(error),
+            // Asked for again, as long as there is one that waits.
+            _ => {}
+        }
+    }
+
     /// The class that a type of the program is written as, defined in the space if need be.
     pub(crate) fn class_for(
         &mut self,
@@ -188,7 +203,8 @@ impl Client {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        if let Some(e) = self.classes.failed.remove(key.schema().name) {
+        let failed = self.classes.failed.remove(key.schema().name);
+        if let Some(e) = failed.or_else(|| self.classes.denied.take()) {
             return Some(Err(e));
         }
         if !self.catalogue() {
@@ -274,6 +290,9 @@ impl Client {
     /// The layouts of all classes, once the catalogue is read.
     pub fn all_classes(&mut self) -> Option<Result<Catalogue, Error>> {
         if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        if let Some(e) = self.classes.denied.take() {
             return Some(Err(e));
         }
         if !self.catalogue() {

@@ -224,6 +224,7 @@ impl Client {
             | FromServer::TransferBegun(_)
             | FromServer::Grouped(_)
             | FromServer::LogFollowed(_)
+            | FromServer::Accessed(_)
             | FromServer::Challenge(_)
             | FromServer::Proven(_) => {
                 return Err(broken(format!("it sent {:?}, which was not asked for", header.kind)));

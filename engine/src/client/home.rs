@@ -104,6 +104,10 @@ impl Home for Client {
         Client::submit(self, now, base, local_writes, effects)
     }
 
+    fn why_denied(&mut self) -> String {
+        std::mem::take(&mut self.ops.denied)
+    }
+
     fn outcome(&mut self, op: OpId) -> Option<Outcome> {
         Client::outcome(self, op)
     }

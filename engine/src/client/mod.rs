@@ -347,10 +347,15 @@ impl Client {
     }
 
     /// Says whether a connection should be made (again). A client that found another history at the address
-    /// tries on, for the right server may come back. A client refused for another reason would only be
-    /// refused again.
+    /// tries on, for the right server may come back, and so does one that lacks rights, which may be granted.
+    /// A client refused for another reason would only be refused again.
     pub fn wants_connection(&self) -> bool {
-        matches!(self.peer.link, LinkState::Down(_) | LinkState::Refused(Error::OtherHistory(_)))
+        let may_pass = |error: &Error| matches!(error, Error::OtherHistory(_) | Error::Denied(_));
+        match &self.peer.link {
+            LinkState::Down(_) => true,
+            LinkState::Refused(error) => may_pass(error),
+            _ => false,
+        }
     }
 
     /// Why the server turned this client away, if it did when it was asked last.

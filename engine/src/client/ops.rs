@@ -30,6 +30,8 @@ pub(super) struct Ops {
     credit: usize,
     /// Credit for the bytes of arguments of calls.
     pub(super) call_bytes: ByteCredit,
+    /// Why the last operation that was denied was.
+    pub(super) denied: String,
 }
 
 #[derive(Default)]
@@ -78,6 +80,7 @@ impl Ops {
             asked: Map::default(),
             credit: 0,
             call_bytes: ByteCredit::default(),
+            denied: String::new(),
         }
     }
 

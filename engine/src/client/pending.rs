@@ -313,7 +313,13 @@ impl Client {
     /// If it is of what no server refuses.
     pub(super) fn refused_call(&mut self, call: u64, error: Error) -> Result<(), Error> {
         // One that is not pending is of a commit, and a verdict says the same.
-        let Some(asked) = self.peer.pending.take(call) else { return Ok(()) };
+        let Some(asked) = self.peer.pending.take(call) else {
+            if let Error::Denied(text) = error {
+                // A verdict has no words.
+                self.ops.denied = text;
+            }
+            return Ok(());
+        };
         let error = match error {
             Error::Unsupported(text) => Error::Unsupported(format!("{:?}, for {text}", asked.kind())),
             error => error,
@@ -340,8 +346,7 @@ impl Client {
             Asked::Single(Single::Depend) => {
                 self.tools.depend_refused = Some((std::mem::take(&mut self.tools.depending), error));
             }
-            // Asked for again, as long as there is one that waits.
-            Asked::Single(Single::Catalogue) => {}
+            Asked::Single(Single::Catalogue) => self.catalogue_refused(error),
         }
         Ok(())
     }

@@ -101,6 +101,7 @@ impl Leader {
         match self.check_part(op, &effects, work) {
             Err(outcome) => self.not_executed(asked, op, outcome, work),
             Ok(head) => {
+                self.own(asked, op.client, work);
                 self.evict_for(op, 0, work);
                 work.stats.prepares += 1;
                 self.reclaiming.collecting.name(&names(&effects, &work.replica.catalogue));

@@ -30,6 +30,8 @@ pub(crate) struct Ran {
     pub reply: Vec<u8>,
     /// A checksum of the call.
     pub digest: u32,
+    /// The numbers of its interface and of itself.
+    pub called: (u16, u16),
     /// Keep the pages in which it took places from being given back while it waits to be ordered. The
     /// transaction, which held them, has ended by then.
     pub holds: Vec<Arc<Hold>>,

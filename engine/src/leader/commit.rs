@@ -65,6 +65,10 @@ impl Leader {
             Ok(effects) => effects,
             Err(e) => return work.expel(asked.conn, format!("a commit: {e}")),
         };
+        let classes = effects.writes.iter().map(|w| class_of(w.object));
+        if let Err(lack) = work.judge_rights(asked, ran.as_ref().map(|ran| ran.called), classes) {
+            return self.denied(asked, op, &lack, work);
+        }
         if let Err(outcome) = self.judge(&effects, work) {
             work.stats.conflicts += 1;
             return self.not_executed(asked, op, outcome, work);
@@ -97,6 +101,7 @@ impl Leader {
             Ok(head) => {
                 let (is_call, reply) = (ran.is_some(), ran.map_or(Vec::new(), |ran| ran.reply));
                 let head = Head { op, digest, reply, ..head };
+                self.own(asked, op.client, work);
                 self.order_commit(Logged { head, effects }, role.map(|role| *role), is_call, work);
             }
         }

@@ -20,6 +20,9 @@ pub(super) struct Defining {
 impl Leader {
     /// A client wants to know the number of a class.
     pub(crate) fn define(&mut self, asked: Asked, layout: Layout, work: &mut Work) {
+        if let Err(lack) = work.may_define(asked, false) {
+            return work.refuse(asked, Refusal::Denied, lack.to_string());
+        }
         let known = work.replica.catalogue.all().into_iter().find(|(_, l)| **l == layout).map(|(id, _)| id);
         if let Some(id) = known {
             let Some(defining) = self.ordered.classes.iter_mut().find(|d| d.id == id) else {
@@ -29,6 +32,9 @@ impl Leader {
                 return defining.asked.push(asked);
             }
             return work.refuse(asked, Refusal::FULL, "too many clients define the class at once");
+        }
+        if let Err(lack) = work.may_define(asked, true) {
+            return work.refuse(asked, Refusal::Denied, lack.to_string());
         }
         match next_class(&layout, work) {
             Err((reason, text)) => work.refuse(asked, reason, text),

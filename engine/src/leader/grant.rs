@@ -55,6 +55,7 @@ impl Leader {
             }
             Ok((pages, holes)) => {
                 let next_page = self.promises.next_page.max(work.replica.places.next_page());
+                self.own(asked, client, work);
                 let entry = Grant { client, seq: lease.seq, next_page, pages: pages.clone(), holes };
                 let stamp = self.order(&Entry::Grant(entry), None, work);
                 self.begin_anew(&pages);

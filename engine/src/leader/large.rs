@@ -12,12 +12,13 @@
 //! bytes commits it ([`super::stage`]): all of it becomes visible in one step. Until its first piece it can
 //! be dropped without a trace; from then on it is committed whatever becomes of its client.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use tercel_wire::cursor::{DecodeError, Reader};
-use tercel_wire::id::{OpId, Oref, PageId, Stamp};
+use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
 use tercel_wire::message::form::Form;
 use tercel_wire::message::{CommitEffects, Refusal, Write};
+use tercel_wire::page::class_of;
 
 use super::body::Body;
 use super::commit::{check_object, missing_of};
@@ -76,6 +77,10 @@ pub(super) struct Record {
     pub filled: Vec<PageId>,
     /// It is a method's; and the bytes that this returns.
     pub is_call: bool,
+    /// The numbers of that method.
+    pub called: Option<(u16, u16)>,
+    /// The classes of what it writes.
+    pub classes: BTreeSet<ClassId>,
     pub reply: Vec<u8>,
     /// The head of the record.
     pub head: Vec<u8>,
@@ -284,6 +289,7 @@ impl Leader {
         let (parts, digest, ran) = body.pieces();
         let author = ran.as_ref().map_or(op.client, |ran| ran.author);
         let is_call = ran.is_some();
+        let called = ran.as_ref().map(|ran| ran.called);
         let (reply, holds) = ran.map_or_else(Default::default, |ran| (ran.reply, ran.holds));
         let bytes = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         self.large = Some(Box::new(Large {
@@ -295,7 +301,7 @@ impl Leader {
             writes: Vec::new(),
             left: 0,
             touched: Touched::default(),
-            record: Record { is_call, reply, ..Record::default() },
+            record: Record { is_call, called, reply, ..Record::default() },
             placing: Placing::of_large(author, holds),
             arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,
@@ -342,7 +348,7 @@ impl Leader {
     }
 
     /// Ends a transaction of which nothing was ordered. Nothing of it is left but its bytes.
-    fn end_large(&mut self) {
+    pub(super) fn end_large(&mut self) {
         let Some(mut large) = self.large.take() else { return };
         self.unplace(&mut large.placing);
         self.spare = std::mem::take(&mut large.bytes);
@@ -483,6 +489,8 @@ fn check_slice(large: &mut Large, work: &mut Work) -> Sliced {
     let checked = large.writes(slice.clone()).iter().try_for_each(check);
     (large.record.refs, large.placing.owned) = (refs, owned);
     checked?;
+    let classes: Vec<ClassId> = large.writes(slice.clone()).iter().map(|w| class_of(w.object)).collect();
+    large.record.classes.extend(classes);
     for i in slice.clone() {
         let oref = large.writes[i].oref;
         if !large.touched.written.insert(oref) {

@@ -15,10 +15,12 @@
 //! | [`census`], [`growth`] | how the room of pages is used, and how long there will be any |
 //! | [`grant`] | pages to make objects in, and sessions that are over |
 //! | [`define`] | classes |
+//! | [`access`] | rights, and which client is whose |
 //! | [`across`], [`role`], [`consult`] | transactions over several spaces, and what others are asked |
 //! | [`rejected`] | operations that were answered "not executed" |
 
 mod absent;
+mod access;
 mod across;
 mod body;
 mod census;
@@ -54,6 +56,7 @@ use crate::order::{self, Sealed, Sequencer};
 use crate::pages::Pages;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
+use crate::rights::Seats;
 use crate::table::{Map, Set};
 use crate::time::Now;
 
@@ -70,6 +73,7 @@ use place::{Fill, Overflow};
 use rejected::RejectedOps;
 use waiting::Waiting;
 
+pub(crate) use access::called;
 pub(crate) use body::{Body, Ran};
 pub(crate) use collect::CollectStatus;
 pub(crate) use growth::Outlook;
@@ -91,6 +95,8 @@ pub(crate) struct Work {
     pub stats: ServerStats,
     /// Set while commits are refused for want of room.
     pub disk_full: bool,
+    /// The principal of each connection, and its rights.
+    pub seats: Seats,
 }
 
 /// The connection and the call of a request.
@@ -110,6 +116,8 @@ pub(crate) enum Reply {
     Granted(Asked, Leased),
     Defined(Asked, ClassId),
     Depends(Asked, Vector),
+    /// Rights are as they were asked to be, and that is visible.
+    Accessed(Asked),
     /// A part is settled, and that is visible.
     Settled(Asked),
     Decided(Asked, Decision, Vector),
@@ -128,8 +136,8 @@ impl Work {
         pages: Pages,
         sequencer: Box<dyn Sequencer>,
     ) -> Work {
-        let (said, replies, stats) = Default::default();
-        Work { now, space, config, replica, pages, sequencer, said, replies, stats, disk_full: false }
+        let (said, replies, stats, seats) = Default::default();
+        Work { now, space, config, replica, pages, sequencer, said, replies, stats, disk_full: false, seats }
     }
 
     /// The reason for which nothing can be written now, with words for who asks; none if something can.
@@ -169,6 +177,7 @@ impl Work {
 struct Ordered {
     classes: VecDeque<Defining>,
     vectors: VecDeque<Depending>,
+    rights: VecDeque<(Stamp, Asked)>,
     regrouping: Option<(Stamp, Asked)>,
 }
 
@@ -331,6 +340,7 @@ impl Leader {
     pub(crate) fn shown(&mut self, visible: Stamp, work: &mut Work) {
         self.defined_upto(visible, work);
         self.depended_upto(visible, work);
+        self.accessed_upto(visible, work);
         self.granted_upto(visible, work);
         self.collected_upto(visible);
         self.settled_upto(visible, work);
@@ -378,6 +388,7 @@ impl Leader {
         self.waiting.drop_where(|w| w.asked.conn == conn);
         self.drop_large(|l| l.asked.conn == conn);
         self.ordered.vectors.retain(|depending| depending.asked.conn != conn);
+        self.ordered.rights.retain(|(_, asked)| asked.conn != conn);
         self.across.left(conn);
         for defining in &mut self.ordered.classes {
             defining.asked.retain(|asked| asked.conn != conn);

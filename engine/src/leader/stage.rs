@@ -24,6 +24,13 @@ impl Leader {
     /// Orders the next piece, or, after the last, the transaction.
     pub(super) fn stage_slice(&mut self, mut large: Box<Large>, work: &mut Work) {
         if large.record.head.is_empty() {
+            let (asked, op, classes) = (large.asked, large.op, std::mem::take(&mut large.record.classes));
+            if let Err(lack) = work.judge_rights(asked, large.record.called, classes.into_iter()) {
+                self.large = Some(large);
+                self.end_large();
+                return self.denied(asked, op, &lack, work);
+            }
+            self.own(asked, op.client, work);
             let head = Head {
                 op: large.op,
                 digest: large.digest,

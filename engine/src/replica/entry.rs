@@ -4,12 +4,13 @@
 //! An entry is the leader's judgement: an operation with its effects and the places of its objects. A replica
 //! that applies it judges nothing.
 
+use tercel_wire::access::Principal;
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::form::Form;
-use tercel_wire::message::{CommitEffects, Hole, Prepared};
+use tercel_wire::message::{CommitEffects, Hole, Prepared, Right};
 use tercel_wire::record::HEADER_BYTES;
 use tercel_wire::vector::Vector;
 
@@ -81,6 +82,10 @@ pub enum Entry<'a> {
     Settle(Settle<'a>),
     /// All parts of these transactions, decided here, are settled.
     Forget(Vec<OpId>),
+    /// A right is granted, or revoked.
+    Access(bool, Right),
+    /// A client is this principal's: what it has in the order is nobody else's.
+    Own(ClientId, Principal),
 }
 
 /// A part of a transaction over several spaces: found free of conflicts, and held until it is settled.
@@ -208,6 +213,8 @@ pub mod kind {
     pub const DECIDE: u8 = 18;
     pub const SETTLE: u8 = 19;
     pub const FORGET: u8 = 20;
+    pub const ACCESS: u8 = 21;
+    pub const OWN: u8 = 22;
 }
 
 /// A piece of what a collection frees.
@@ -247,6 +254,8 @@ impl<'a> Entry<'a> {
             Entry::Decide(_) => kind::DECIDE,
             Entry::Settle(_) => kind::SETTLE,
             Entry::Forget(_) => kind::FORGET,
+            Entry::Access(..) => kind::ACCESS,
+            Entry::Own(..) => kind::OWN,
         }
     }
 
@@ -326,6 +335,14 @@ impl<'a> Entry<'a> {
             }
             Entry::Condemn(piece) => piece.encode(&mut out),
             Entry::Collect { pages } => out.put_u32(*pages),
+            Entry::Access(is_granted, right) => {
+                out.put_u8((*is_granted).into());
+                right.encode(&mut out);
+            }
+            Entry::Own(client, who) => {
+                out.put_u64(client.0);
+                who.encode(&mut out);
+            }
         }
         out
     }
@@ -382,6 +399,8 @@ impl<'a> Entry<'a> {
             }
             kind::CONDEMN => Entry::Condemn(Piece::decode(&mut r)?),
             kind::COLLECT => Entry::Collect { pages: r.u32()? },
+            kind::ACCESS => Entry::Access(bool::take(&mut r, "granted")?, Right::take(&mut r, "right")?),
+            kind::OWN => Entry::Own(ClientId(r.u64()?), Principal::decode(&mut r)?),
             _ => return Err(DecodeError::BadField("kind")),
         };
         r.end()?;
@@ -571,6 +590,7 @@ pub(super) fn next_page(r: &mut Reader<'_>) -> Result<u32, DecodeError> {
 mod tests {
     use super::*;
     use crate::order::quorum::members::Member;
+    use tercel_wire::access::Role;
     use tercel_wire::id::MemberId;
     use tercel_wire::message::Write;
 
@@ -635,6 +655,8 @@ mod tests {
             Entry::Settle(Settle { prepared: Stamp(8), seen: Vector::default(), logged: Some(logged) }),
             Entry::Settle(Settle { prepared: Stamp(8), seen: Vector::default(), logged: None }),
             Entry::Forget(vec![op, op]),
+            Entry::Access(true, Right { who: Principal::Uid(7), role: Role::Write("C".into()) }),
+            Entry::Own(ClientId(8), Principal::Anyone),
         ] {
             let bytes = entry.encode();
             assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));

@@ -17,6 +17,7 @@
 //! | [`prepares`] | parts of transactions over several spaces that are prepared, and what they hold |
 //! | [`decisions`] | transactions over several spaces that were decided here |
 //! | [`dependencies`] | states of other spaces on which this one rests |
+//! | [`access`] | which principal may do what |
 //! | [`released`] | trees of chunks that no object owns any more |
 //! | [`condemned`] | what a collection is about to free, as its pieces arrive |
 //! | [`frees`] | the index of what collections freed |
@@ -25,6 +26,7 @@
 //! | [`version`] | the stamp of a version, or the one it will get |
 //! | [`digest`] | a sum over the state, to compare replicas by |
 
+pub mod access;
 pub mod answers;
 pub mod catalogue;
 pub mod condemned;
@@ -51,6 +53,7 @@ use tercel_wire::message::{CommitEffects, Refusal, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
+use access::Access;
 use answers::Answers;
 use catalogue::Catalogue;
 use condemned::Condemned;
@@ -133,6 +136,8 @@ pub struct Replica {
     pub prepares: Prepares,
     /// Transactions over several spaces that were decided here, until all their parts are settled.
     pub decisions: Decisions,
+    /// Which principal may do what.
+    pub access: Access,
     pieces: Option<Pieces>,
     condemned: Option<Condemned>,
     digest: Digest,
@@ -160,6 +165,7 @@ impl Replica {
             dependencies: Dependencies::default(),
             prepares: Prepares::default(),
             decisions: Decisions::default(),
+            access: Access::default(),
             pieces: None,
             condemned: None,
             digest: Digest::default(),
@@ -259,6 +265,8 @@ impl Replica {
             | Entry::Members(_)
             | Entry::Depend(_)
             | Entry::Forget(_)
+            | Entry::Access(..)
+            | Entry::Own(..)
             | Entry::GiveBack(..) => {
                 if is_new {
                     self.apply_small(stamp, entry);
@@ -277,16 +285,27 @@ impl Replica {
     fn apply_small(&mut self, stamp: Stamp, entry: &Entry<'_>) {
         match entry {
             Entry::Define(id, layout) => self.catalogue.define(*id, layout.clone()),
-            Entry::Evict(client) => self.answers.evict(*client),
+            Entry::Evict(client) => {
+                self.answers.evict(*client);
+                self.access.forget(*client);
+            }
             Entry::Grant(g) => {
                 let reborn = self.places.grant(stamp, g);
                 self.frees.reborn(stamp, &reborn);
             }
-            Entry::End(client) => self.places.end(stamp, *client),
+            Entry::End(client) => {
+                self.places.end(stamp, *client);
+                if !self.answers.knows(*client) {
+                    self.access.forget(*client);
+                }
+            }
             Entry::Leave(client) => {
                 self.places.end(stamp, *client);
                 self.answers.forget(*client);
+                self.access.forget(*client);
             }
+            Entry::Access(is_granted, right) => self.access.change(stamp, *is_granted, right),
+            Entry::Own(client, who) => self.access.own(*client, who),
             Entry::Members(members) => self.members = Some(members.clone()),
             Entry::Depend(on) => {
                 self.dependencies.join(stamp, on);
@@ -528,6 +547,7 @@ impl Replica {
             ^ self.dependencies.digest()
             ^ self.prepares.digest()
             ^ self.decisions.digest()
+            ^ self.access.digest()
     }
 
     /// Forgets state that must survive a restart, if a rule is dropped.

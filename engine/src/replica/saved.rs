@@ -12,6 +12,7 @@ use tercel_wire::layout::Layout;
 use tercel_wire::message::Leased;
 
 use super::Replica;
+use super::access::Access;
 use super::answers::{Answer, Answers, Client, Evicted};
 use super::counts::{CountRow, Counts, ROW_BYTES, ROWS_MAX};
 use super::decisions::Decisions;
@@ -153,6 +154,7 @@ impl Replica {
         self.dependencies.put(&mut out);
         self.prepares.put(&mut out);
         self.decisions.put(&mut out);
+        self.access.put(&mut out);
         out
     }
 
@@ -302,6 +304,7 @@ impl Replica {
         s.dependencies = Dependencies::take(&mut r)?;
         s.prepares = Prepares::take(&mut r)?;
         s.decisions = Decisions::take(&mut r)?;
+        s.access = Access::take(&mut r)?;
         r.end()?;
         Ok((s, in_use, objects))
     }

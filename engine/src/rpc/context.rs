@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tercel_wire::access::Principal;
 use tercel_wire::id::ClientId;
 use tercel_wire::record::Ref;
 use tercel_wire::token::Token;
@@ -28,6 +29,7 @@ pub struct CallKey<'a> {
 /// given up; and the space that the server has.
 pub struct Context<'a> {
     client: ClientId,
+    who: &'a Principal,
     begun: Now,
     until: Option<Now>,
     is_cancelled: Option<&'a AtomicBool>,
@@ -46,6 +48,7 @@ impl<'a> Context<'a> {
     pub fn inline(client: ClientId, now: Now, until: Option<Now>) -> Context<'a> {
         Context {
             client,
+            who: &Principal::Anyone,
             begun: now,
             until,
             is_cancelled: None,
@@ -83,6 +86,18 @@ impl<'a> Context<'a> {
     pub fn key(&self) -> Result<CallKey<'a>, Error> {
         let none = || Error::Invalid("the call has no key: declare the procedure `#[once]`".into());
         self.request.ok_or_else(none)
+    }
+
+    /// The same, of a call by this principal. For hosts.
+    pub fn by(self, who: &'a Principal) -> Context<'a> {
+        Context { who, ..self }
+    }
+
+    /// The principal that calls, as the server knows it: a client that has proven its name, a member of the
+    /// group, the user of a process at a Unix socket of the server, or anyone. A member that follows tells
+    /// whose call it passes on.
+    pub fn principal(&self) -> &'a Principal {
+        self.who
     }
 
     /// The client that calls.

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tercel_wire::access::Principal;
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema, Method, Mode};
 use tercel_wire::lent::SharedBody;
@@ -245,6 +246,7 @@ pub struct JobId {
 pub struct Job {
     /// For the answer.
     pub id: JobId,
+    who: Arc<Principal>,
     services: Services,
     method: (u16, u16),
     key: Vec<u8>,
@@ -280,7 +282,13 @@ impl Job {
     pub fn new(id: JobId, services: Services, request: &Request<'_>, until: Option<Now>) -> Job {
         let method = (request.interface, request.method);
         let (key, payload) = (request.key.to_vec(), request.payload.to_vec());
-        Job { id, services, method, key, payload, until, is_cancelled: Arc::default() }
+        let (who, is_cancelled) = Default::default();
+        Job { id, who, services, method, key, payload, until, is_cancelled }
+    }
+
+    /// The same, by this principal.
+    pub(crate) fn by(self, who: Arc<Principal>) -> Job {
+        Job { who, ..self }
     }
 
     /// The flag that notifies the call, and the thread that runs it, that its caller has given up.
@@ -323,7 +331,7 @@ impl Job {
             put(id, ResponseEnd::Refused(Refusal::Late, ""), &mut body);
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
-            let cx = cx.with_key(self.key());
+            let cx = cx.with_key(self.key()).by(&self.who);
             let is_begun = match self.services.procedure(self.method.0, self.method.1) {
                 Some(procedure) => {
                     procedure.run(id, Taking::Payload(&self.payload), &cx, &mut ReplyBody::new(&mut body))

@@ -397,7 +397,7 @@ pub(super) const REMOVED: &str = "this member was removed from its group, which 
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 8;
+pub const MEMBERS_VERSION: u16 = 9;
 
 /// The name of an operator who proves that he has the group's secret: no member has it.
 pub const OPERATOR: MemberId = MemberId(0);

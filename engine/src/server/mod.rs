@@ -28,8 +28,8 @@ use tercel_wire::message::{Refusal, Request};
 
 pub use crate::consult::{Consult, Consulted};
 pub use crate::effect::{
-    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, NetworkState, PageUpdate,
-    Proof, ServerConfig, ServerStats, SpaceWarning, Unread, store,
+    Audit, Audited, Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom,
+    NetworkState, PageUpdate, Proof, ServerConfig, ServerStats, SpaceWarning, Unread, Who, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;
@@ -44,6 +44,7 @@ use crate::pages::image::CachedImage;
 use crate::pages::install::ToStore;
 use crate::pages::reads::Waiter;
 use crate::replica::entry::{Entry, kind};
+use crate::rights::Seats;
 use crate::rpc::ReplyBody;
 use crate::sessions::health::{Drain, End};
 use crate::sessions::{Cx, Sessions};
@@ -106,8 +107,7 @@ impl Server {
             {
                 self.member_frame(conn, &header, body);
             }
-            Input::Connected(conn) => self.sessions(|s, cx| s.connected(conn, cx)),
-            Input::OneHost(conn) => self.sessions.one_host(conn),
+            Input::Connected(conn, who) => self.sessions(|s, cx| s.connected(conn, &who, cx)),
             Input::Frame(conn, header, body) => self.sessions(|s, cx| s.frame(conn, &header, body, cx)),
             Input::Alive(conn) => self.sessions.alive(conn, now),
             Input::Disconnected(conn) => {
@@ -319,6 +319,7 @@ impl Server {
 
     fn go_on_with(&mut self, now: Now, Recovered { config, replica, pages, horizon, .. }: Recovered) {
         self.cx.work.now = now;
+        self.cx.work.seats = Seats::default();
         (self.cx.work.config, self.cx.work.replica, self.cx.work.pages) = (config, replica, pages);
         self.sessions = self.sessions.next(now, horizon, &mut self.cx.out);
         self.cx.condition = self.cx.condition.rejoined(now);
@@ -426,9 +427,14 @@ impl Server {
         shown.iter().for_each(|flight| self.cx.work.pages.show(flight.stamp, flight.changed.clone()));
         let visible = self.cx.work.pages.visible();
         self.cx.work.replica.prepares.shown(visible);
+        // Connections that have lost a right end once that is visible; what they ask for is refused before.
+        let rights_changed = self.cx.work.seats.have_changed(&self.cx.work.replica.access, visible);
         let is_regrouped = self.sessions(|s, cx| {
             s.show(&shown, cx);
             s.lead(cx, |leader, work| leader.shown(visible, work));
+            if rights_changed {
+                s.rights_changed(cx);
+            }
             s.regrouped(visible, cx)
         });
         if is_regrouped {
@@ -644,6 +650,11 @@ impl Server {
         let Ok(request) = Request::decode(body) else { return false };
         // A call that a follower passes on, and one at the end of the server, come as messages.
         if self.cx.end != End::Working || self.cx.leader.is_none() || self.cx.condition.is_draining() {
+            return false;
+        }
+        if self.cx.work.replica.access.is_judged()
+            && !self.sessions.may_express((client, &mut *place), &{ request }, &mut self.cx.work)
+        {
             return false;
         }
         self.cx.work.now = self.cx.work.now.max(now);

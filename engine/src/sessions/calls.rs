@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
-use tercel_wire::interface::Interface;
 use tercel_wire::message::{
     Bind, Bound, FromServer, Limit, OPERATION, Refusal, Request, Response, ResponseEnd,
 };
@@ -20,10 +19,11 @@ use super::call_queue::Waiting;
 use super::health::DRAINING;
 use super::{Cx, Sessions, inside};
 use crate::error::Error;
-use crate::leader::{Asked, Body, Ran};
+use crate::leader::{Asked, Body, Ran, called};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::replica::answers::Past;
+use crate::rights::Rights;
 use crate::txn::{Hold, Ticket};
 
 /// The result of a method.
@@ -45,7 +45,19 @@ impl Sessions {
             true => cx.work.config.services.find(&bind.interface.name),
             false => cx.work.config.methods.find(&bind.interface.name, &bind.interface.class),
         };
-        let table = (of_service && offered.is_some()).then(|| self.serving.table(client));
+        let of = (&cx.work.replica, &cx.work.config);
+        let mut may_call = |number: u16| {
+            let named = || called(offered.map(|(_, interface)| interface), u16::MAX);
+            cx.work.seats.check(asked.conn, of, |rights| rights.calls_any(of_service, number), named)
+        };
+        let offered = match offered.map(|(number, _)| may_call(number)) {
+            Some(Err(lack)) if of_service => return cx.refuse(asked, Refusal::Denied, lack.to_string()),
+            // Its methods run at the client, which may read.
+            Some(Err(_)) => None,
+            _ => offered,
+        };
+        let who = cx.work.seats.who(asked.conn);
+        let table = (of_service && offered.is_some()).then(|| self.serving.table(client, who));
         let bound = match offered {
             None => Ok(Bound { interface: None, methods: Vec::new(), table }),
             Some((number, interface)) => {
@@ -63,8 +75,19 @@ impl Sessions {
     pub(super) fn interfaces(&self, asked: Asked, cx: &mut Cx) {
         let mut body = Vec::new();
         let of_objects = cx.work.config.methods.interfaces();
-        let all = of_objects.chain(cx.work.config.services.interfaces());
-        all.for_each(|interface: &Interface| interface.encode(&mut body));
+        let all =
+            of_objects.map(|it| (false, it)).chain(cx.work.config.services.interfaces().map(|it| (true, it)));
+        let (mut methods, mut services) = (0, 0);
+        let of = (&cx.work.replica, &cx.work.config);
+        for (of_service, interface) in all {
+            let number = if of_service { &mut services } else { &mut methods };
+            let may_call = |rights: &Rights| rights.calls_any(of_service, *number);
+            // What a principal may not call it does not see.
+            if cx.work.seats.check(asked.conn, of, may_call, String::new).is_ok() {
+                interface.encode(&mut body);
+            }
+            *number += 1;
+        }
         if body.len() > BODY_BYTES_MAX {
             return cx.refuse(asked, Refusal::FULL, "the interfaces are larger than a message");
         }
@@ -150,7 +173,10 @@ impl Sessions {
         }
         self.calls.take(ticket);
         let early = dropped(Rule::CallAnsweredEarly).then(|| reply.clone());
-        let body = Body::of_call(effects, Ran { author, reply, digest: call.digest, holds });
+        let body = Body::of_call(
+            effects,
+            Ran { author, reply, digest: call.digest, called: (call.interface, call.method), holds },
+        );
         self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
         if let Some(reply) = early {
             let stamp = cx.work.pages.visible();
@@ -188,6 +214,11 @@ impl Sessions {
         answer(call.asked, call.op, end, cx);
         // What its client reads from now on is not older than what the method saw: it must not wait for that.
         self.stream_to(call.asked.conn, cx);
+    }
+
+    /// A method may not be called: its id is spent.
+    pub(super) fn deny_call(&mut self, asked: Asked, op: OpId, text: &str, cx: &mut Cx) {
+        self.refuse_call(asked, op, &Error::Denied(text.into()), cx);
     }
 
     fn refuse_call(&mut self, asked: Asked, op: OpId, e: &Error, cx: &mut Cx) {

@@ -20,11 +20,12 @@ use super::health::End;
 use super::session::Session;
 use super::stream::send_dependencies;
 use super::{Cx, Sessions, unasked};
-use crate::effect::Conn;
+use crate::effect::{Audit, Conn};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::order::quorum::{HEARD_US, Status};
 use crate::replica::answers::clients_max;
+use crate::rights::READ;
 use crate::time::Now;
 
 /// Greetings that are not answered yet.
@@ -116,6 +117,9 @@ impl Sessions {
         }
         if self.inside.is(hello.client) {
             return self.expel(conn, "this client is the server itself", cx);
+        }
+        if !self.may_be(conn, hello.client, cx) {
+            return;
         }
         if let Some(old) = self.clients.get(&hello.client).copied()
             && old != conn
@@ -226,7 +230,11 @@ impl Sessions {
         let is_passed_on = hello.via == Some(Via::Replica);
         let is_known =
             |r: &Resume| is_passed_on || self.horizon.reaches(r.watermark) && r.watermark <= visible;
-        let resume = hello.resume.filter(|r| is_known(r) && is_whole(r));
+        // Whoever may not read is told of no changes, and keeps no copy for current.
+        let of = (&cx.work.replica, &cx.work.config);
+        let is_reader = cx.work.seats.check(conn, of, |rights| rights.bits & READ != 0, String::new).is_ok();
+        let may_resume = |r: &Resume| is_reader || r.pages.is_empty();
+        let resume = hello.resume.filter(|r| is_known(r) && is_whole(r) && may_resume(r));
         let watermark = resume.as_ref().map_or(visible, |r| r.watermark);
         let Some(session) = self.all.get_mut(&conn) else { return };
         session.client = Some(hello.client);
@@ -234,7 +242,8 @@ impl Sessions {
         (session.acked, session.is_passed_on) = (watermark, is_passed_on);
         session.news.sent = if is_passed_on { visible } else { watermark };
         self.clients.insert(hello.client, conn);
-        self.serving.came_back(hello.client);
+        self.audit(conn, Audit::Connected, cx);
+        self.serving.came_back(hello.client, cx.work.seats.who(conn));
         self.lead(cx, |leader, _| leader.arrived(hello.client, conn, watermark));
         if cx.leader.is_none() {
             self.want_line(cx);

@@ -25,6 +25,7 @@
 //! | [`regroup`] | changes of the group's members |
 //! | [`backup`] | everything as of one stamp |
 //! | [`log_readers`] | what is stable, in order |
+//! | [`rights`] | which principal may ask for what |
 //! | [`trust`] | what only members and operators may ask for |
 //! | [`status`] | how the server is, in numbers |
 //! | [`health`] | whether it serves |
@@ -45,6 +46,7 @@ mod items;
 mod log_readers;
 pub(crate) mod regroup;
 mod requests;
+mod rights;
 pub mod schedule;
 mod services;
 mod session;
@@ -56,13 +58,14 @@ mod upstream;
 
 use std::collections::VecDeque;
 
+use tercel_wire::access::Principal;
 use tercel_wire::frame::{Header, Kind, ONE_HOST};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, Stamp, ViewId};
 use tercel_wire::message::{
     Decided, Defined, Dependencies, FromServer, Nothing, Outcome, Refusal, Refused, ResponseEnd, Verdict,
 };
 
-use crate::effect::{Conn, Effect, Effects, HostStats};
+use crate::effect::{Audit, Conn, Effect, Effects, HostStats, Who};
 use crate::leader::{Asked, Leader, Reply, Work};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
@@ -78,7 +81,7 @@ use health::{Condition, End};
 use horizon::Horizon;
 use inside::Inside;
 use services::Serving;
-use session::Session;
+use session::{Session, Trust};
 use subscribe::Fullest;
 use upstream::Upstreams;
 
@@ -238,7 +241,7 @@ impl Sessions {
         Sessions { backups, upstreams, ..Sessions::new(now, horizon, 0) }
     }
 
-    pub(crate) fn connected(&mut self, conn: Conn, cx: &mut Cx) {
+    pub(crate) fn connected(&mut self, conn: Conn, who: &Who, cx: &mut Cx) {
         // A name that comes back is another's: what its last bearer left is not taken from it.
         while self.leaving.iter().any(|l| l.conn == conn) {
             self.leave_some();
@@ -247,11 +250,15 @@ impl Sessions {
             cx.refuse(unasked(conn), Refusal::Unavailable, "the server has all the clients it can take");
             return cx.close(conn);
         }
-        self.all.insert(conn, Session::new(cx.work.now, cx.work.pages.visible()));
-    }
-
-    pub(crate) fn one_host(&mut self, conn: Conn) {
-        self.all.get_mut(&conn).into_iter().for_each(|session| session.capabilities = ONE_HOST);
+        let mut session = Session::new(cx.work.now, cx.work.pages.visible());
+        if who.is_one_host {
+            session.capabilities = ONE_HOST;
+        }
+        if who.is_own_process || matches!(who.name, Some(Principal::Member(_))) {
+            session.trust = Trust::Given;
+        }
+        cx.work.seats.connected(conn, who, (&cx.work.replica, &cx.work.config));
+        self.all.insert(conn, session);
     }
 
     pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx) {
@@ -270,7 +277,7 @@ impl Sessions {
             self.echoing.awaiting.retain(|(_, of, _)| *of != conn);
         }
         cx.work.pages.reads.forget(conn);
-        let Some(client) = session.client else { return };
+        let Some(client) = session.client else { return cx.work.seats.left(conn) };
         if self.clients.get(&client) == Some(&conn) {
             self.clients.remove(&client);
             self.end_streams_of(client, cx);
@@ -278,6 +285,7 @@ impl Sessions {
         }
         self.end_upstream(conn, cx);
         self.lead(cx, |leader, work| leader.left(client, conn, work));
+        cx.work.seats.left(conn);
     }
 
     /// Ends all connections.
@@ -323,7 +331,12 @@ impl Sessions {
                         None => cx.verdict(asked, op, outcome),
                     }
                 }
-                Reply::Refused(asked, reason, text) => cx.refuse(asked, reason, text),
+                Reply::Refused(asked, reason, text) => {
+                    if reason == Refusal::Denied {
+                        self.audit(asked.conn, Audit::Refused(text.clone()), cx);
+                    }
+                    cx.refuse(asked, reason, text);
+                }
                 Reply::Expel(inside::CONN, _) => self.expel_inside(cx),
                 Reply::Expel(conn, text) => self.expel(conn, text, cx),
                 Reply::Granted(asked, leased) => {
@@ -339,6 +352,7 @@ impl Sessions {
                 Reply::Depends(asked, on) => {
                     cx.answer(asked, &FromServer::Dependencies(Dependencies { on }));
                 }
+                Reply::Accessed(asked) => self.accessed(asked, cx),
                 Reply::Settled(asked) => {
                     // The client sees the end that it has brought.
                     self.stream_to(asked.conn, cx);

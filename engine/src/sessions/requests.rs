@@ -32,12 +32,22 @@ impl Sessions {
         if !self.may_ask((conn, header, body), &message, cx) {
             return;
         }
+        // What a member passes on is judged by the leader, in the step in which it orders.
+        let is_passed_on = cx.leader.is_none() && client.is_some() && way(&message) == Way::Leader;
+        if !is_passed_on {
+            if !self.passes((conn, header, body), &message, cx) {
+                return;
+            }
+            self.audit_served(conn, &message, cx);
+        }
         let message = match message {
             FromClient::Hello(hello) => return self.hello(conn, hello, cx),
             // Answered before a greeting, too: only a server that leads welcomes a client.
             FromClient::AskHealth(_) => return self.health(asked, cx),
             FromClient::Stat(_) => return self.answer_status(asked, None, cx),
             FromClient::Regroup(regroup) => return self.regroup(asked, &regroup, cx),
+            FromClient::Access(access) => return self.access(asked, access, cx),
+            FromClient::OnBehalf(of) => return self.on_behalf(conn, of, cx),
             // The leader may need the member's disk before it can welcome anyone.
             FromClient::Transfer(transfer) => return self.transfer(asked, &transfer, cx),
             FromClient::BackupNext(_) if client.is_none() => return self.backup_next(asked, cx),
@@ -64,6 +74,8 @@ impl Sessions {
             | FromClient::AskHealth(_)
             | FromClient::Stat(_)
             | FromClient::Regroup(_)
+            | FromClient::Access(_)
+            | FromClient::OnBehalf(_)
             | FromClient::Transfer(_)
             | FromClient::Ack(_) => {}
             // The server takes these itself.
@@ -90,6 +102,7 @@ impl Sessions {
             FromClient::AwaitSettled(wait) => self.await_settled(asked, wait.upto, cx),
             FromClient::Catalogue(_) => self.catalogue(asked, cx),
             FromClient::Bind(bind) => self.bind(asked, client, &bind, cx),
+            FromClient::Request(request) if !self.may_request((asked, header), client, &request, cx) => {}
             FromClient::Request(request) => match (request.slot, request.object) {
                 (Some(slot), Some(object)) => {
                     let op = OpId { client, slot, seq: request.seq, view: header.view };
@@ -210,6 +223,8 @@ fn way(message: &FromClient<'_>) -> Way {
         | FromClient::AskHealth(_)
         | FromClient::Stat(_)
         | FromClient::Regroup(_)
+        | FromClient::Access(_)
+        | FromClient::OnBehalf(_)
         | FromClient::Join(_)
         | FromClient::Prove(_)
         | FromClient::Packet(_)

@@ -7,7 +7,9 @@
 //! end, on the connection that its client has then.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use tercel_wire::access::Principal;
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Mode;
@@ -17,8 +19,9 @@ use tercel_wire::payload::InPlace;
 use super::health::DRAINING;
 use super::{Cx, Sessions};
 use crate::effect::Effect;
-use crate::leader::Asked;
+use crate::leader::{Asked, Work};
 use crate::limits;
+use crate::rights::Rights;
 use crate::rpc::served::{Cancelled, Served};
 use crate::rpc::{Context, Job, JobDone, JobId, ReplyBody, Services, Taken, Taking, put, serve, serve_named};
 use crate::table::Placed;
@@ -45,6 +48,9 @@ pub(super) struct Serving {
 #[derive(Debug, Default)]
 struct OfClient {
     table: u32,
+    /// Its principal, and the rights of that when a call was judged last.
+    who: Arc<Principal>,
+    rights: Option<Arc<Rights>>,
     served: Served,
     /// Its calls that the host has.
     jobs: usize,
@@ -75,18 +81,25 @@ impl Serving {
     }
 
     /// The number of the table of a client, which is made if there is none.
-    pub(super) fn table(&mut self, client: ClientId) -> u32 {
+    pub(super) fn table(&mut self, client: ClientId, who: Option<&Arc<Principal>>) -> u32 {
         let last = &mut self.last;
         let of = self.clients.get_or_insert_with(client, || {
             *last = last.wrapping_add(1);
             OfClient { table: *last, ..OfClient::default() }
         });
+        of.who = who.cloned().unwrap_or_default();
         of.table
     }
 
-    /// The client has a connection.
-    pub(super) fn came_back(&mut self, client: ClientId) {
+    /// The principal of a client with a table.
+    pub(super) fn owner(&self, client: ClientId) -> Option<&Principal> {
+        self.clients.get(client).map(|of| &*of.who)
+    }
+
+    /// The client has a connection, of this principal.
+    pub(super) fn came_back(&mut self, client: ClientId, who: Option<&Arc<Principal>>) {
         if let Some(of) = self.clients.get_mut(client) {
+            (of.who, of.rights) = (who.cloned().unwrap_or_default(), None);
             of.over = None;
         }
     }
@@ -237,7 +250,8 @@ impl Sessions {
             return self.expel(asked.conn, "a service is bound before it is called", cx);
         };
         let (table, before) = (of.table, of.served.kept_bytes());
-        let context = Context::inline(client, cx.work.now, until);
+        let who = of.who.clone();
+        let context = Context::inline(client, cx.work.now, until).by(&who);
         let header = cx.header_at(cx.work.pages.visible(), Kind::Response, asked.call);
         let header = Header { capabilities, ..header };
         let mut taken = Taken::Silent;
@@ -290,18 +304,63 @@ impl Sessions {
         let Some(slot) = request.slot.filter(|slot| *slot < limits::credit()) else { return false };
         let procedure = services.procedure(request.interface, request.method);
         let Some(procedure) = procedure.filter(|p| p.mode() == Mode::Plain) else { return false };
-        let Some(of) = self.serving.clients.get_at(client, place) else { return false };
-        let before = of.served.kept_bytes();
+        let Some(OfClient { who, served, .. }) = self.serving.clients.get_at(client, place) else {
+            return false;
+        };
+        let before = served.kept_bytes();
         let id = CallId { slot, seq: request.seq };
-        let context = Context::inline(client, now, until);
+        let context = Context::inline(client, now, until).by(who);
         let taking = lent.map_or(Taking::Payload(request.payload), Taking::InPlace);
-        let taken = serve_named(&mut of.served, Some(procedure), id, taking, &context, out);
-        let after = of.served.kept_bytes();
+        let taken = serve_named(served, Some(procedure), id, taking, &context, out);
+        let after = served.kept_bytes();
         self.serving.kept_bytes = self.serving.kept_bytes - before + after;
         if after > before {
             self.serving.make_room(client);
         }
         taken == Taken::Answered
+    }
+
+    /// Says whether a request that came by a shorter way may be served, if rights are judged. If not, it is
+    /// to come as a message, and is refused by that.
+    pub(crate) fn may_express(
+        &mut self,
+        (client, place): (ClientId, &mut usize),
+        request: &Request<'_>,
+        work: &mut Work,
+    ) -> bool {
+        let (interface, method) = (request.interface, request.method);
+        let Some(of) = self.serving.clients.get_at(client, place).filter(|_| request.object.is_none()) else {
+            let Some(conn) = self.clients.get(&client) else { return false };
+            let rights = work.seats.rights(*conn, &work.replica, &work.config);
+            return rights.is_some_and(|rights| rights.calls_method(interface, method));
+        };
+        if !of.rights.as_ref().is_some_and(|rights| rights.is_of(&work.replica)) {
+            let conn = self.clients.get(&client);
+            of.rights = conn.and_then(|conn| work.seats.rights(*conn, &work.replica, &work.config)).cloned();
+        }
+        of.rights.as_ref().is_some_and(|rights| rights.calls_service(interface, method))
+    }
+
+    /// A client may not call a procedure.
+    pub(super) fn deny_service(
+        &mut self,
+        asked: Asked,
+        client: ClientId,
+        id: CallId,
+        text: &str,
+        cx: &mut Cx,
+    ) {
+        let Some(of) = self.serving.clients.get_mut(client) else {
+            return respond(asked, id, ResponseEnd::Refused(Refusal::Denied, text), cx);
+        };
+        if of.served.is_new(id) {
+            // The call before it is answered: what was kept of that is let go of.
+            let (table, before) = (of.table, of.served.kept_bytes());
+            of.served.arrive(id);
+            self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
+            return self.refuse_request(asked, client, table, id, (Refusal::Denied, text), cx);
+        }
+        respond(asked, id, ResponseEnd::Refused(Refusal::Denied, text), cx);
     }
 
     /// A client calls a slow procedure. What is never answered is not run if there is no room for it.
@@ -350,7 +409,8 @@ impl Sessions {
         }
         of.jobs += 1;
         (serving.jobs, serving.job_bytes) = (serving.jobs + 1, bytes);
-        Some(Job::new(id, cx.work.config.services.clone(), request, until))
+        let job = Job::new(id, cx.work.config.services.clone(), request, until);
+        Some(job.by(of.who.clone()))
     }
 
     /// A call that the host was to run has come to its end.
@@ -411,7 +471,7 @@ impl Sessions {
     }
 }
 
-fn respond(asked: Asked, id: CallId, end: ResponseEnd<'_>, cx: &mut Cx) {
+pub(super) fn respond(asked: Asked, id: CallId, end: ResponseEnd<'_>, cx: &mut Cx) {
     let mut body = Vec::new();
     put(id, end, &mut body);
     cx.reply(asked.conn, Kind::Response, asked.call, &body);

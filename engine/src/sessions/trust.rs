@@ -6,11 +6,14 @@
 //! what another client has prepared.
 
 use tercel_wire::frame::Header;
-use tercel_wire::message::{Challenge, FromClient, FromServer, Join, Nothing, Refusal, Regrouping};
+use tercel_wire::message::{
+    Accessing, Challenge, FromClient, FromServer, Join, Nothing, Refusal, Regrouping,
+};
 
+use super::rights::{Need, need};
 use super::session::{Opening, Session, Trust};
 use super::{Cx, Sessions, unasked};
-use crate::effect::{Conn, Effect, Proof};
+use crate::effect::{Audit, Conn, Effect, Proof};
 use crate::leader::Asked;
 use crate::mutant::{Rule, dropped};
 
@@ -24,7 +27,10 @@ impl Sessions {
         cx: &mut Cx,
     ) -> bool {
         let Some(session) = self.all.get_mut(&conn) else { return false };
-        if !is_of_operators(message, session.client.is_some()) {
+        let is_judged = cx.work.replica.access.is_judged();
+        if is_judged && need(message, session.client.is_some()) != Need::Member
+            || !is_of_operators(message, session.client.is_some())
+        {
             return true;
         }
         let asked = Asked { conn, call: header.call };
@@ -35,7 +41,10 @@ impl Sessions {
                 cx.out.push(Effect::Vouch(conn));
             }
             Trust::Asked(..) => cx.refuse(asked, Refusal::Unavailable, "one request at a time: try again"),
-            Trust::Denied => cx.refuse(asked, Refusal::Denied, UNTRUSTED),
+            Trust::Denied => {
+                cx.refuse(asked, Refusal::Denied, UNTRUSTED);
+                self.audit(conn, Audit::Refused(UNTRUSTED.into()), cx);
+            }
         }
         false
     }
@@ -64,6 +73,9 @@ impl Sessions {
     pub(crate) fn vouched(&mut self, conn: Conn, is_so: bool, cx: &mut Cx) {
         let Some(session) = self.all.get_mut(&conn) else { return };
         let trust = if is_so { Trust::Given } else { Trust::Denied };
+        if is_so {
+            cx.work.seats.is_trusted(conn);
+        }
         if let Trust::Asked(header, body) = std::mem::replace(&mut session.trust, trust) {
             self.frame(conn, &header, &body, cx);
         }
@@ -102,10 +114,12 @@ impl Sessions {
         let is_of_another = dropped(Rule::ProofOfAnotherCounts) && self.all.values().any(expects);
         let session = self.all.get_mut(&conn)?;
         if !expects(session) && !is_of_another {
+            self.audit(conn, Audit::Refused(UNPROVEN.into()), cx);
             self.turn_away(conn, Refusal::Denied, UNPROVEN, cx);
             return None;
         }
         session.trust = Trust::Given;
+        cx.work.seats.is_trusted(conn);
         session.opening.take().map(|opening| opening.join)
     }
 
@@ -131,6 +145,8 @@ impl Sessions {
 fn is_of_operators(message: &FromClient<'_>, has_greeted: bool) -> bool {
     match message {
         FromClient::Regroup(regroup) => regroup.step != Regrouping::Look,
+        // The first grant shuts everyone else out.
+        FromClient::Access(access) => matches!(access.step, Accessing::Grant | Accessing::Revoke),
         FromClient::Transfer(_) => true,
         FromClient::BackupNext(_) => !has_greeted,
         // A space is forgotten.

@@ -125,7 +125,7 @@ impl Tx<'_> {
         if let (Ok(()), Some((outcome, of))) = (&driven, answer) {
             return match verdict(op, outcome) {
                 Ok(stamp) => Ok(Token { stamp, ..of }),
-                Err(e) => Err(self.with_class(e)),
+                Err(e) => Err(self.with_class(in_words(self.port, e))),
             };
         }
         // It is on its way: whatever kept the answer off, the outcome is unknown.
@@ -309,6 +309,18 @@ pub(super) fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
         Refusal::Unknown => Error::unknown(op),
         why => Error::refused(why, ""),
     })
+}
+
+/// Adds the server's words to an operation that was denied.
+pub(super) fn in_words(port: &dyn Port, error: Error) -> Error {
+    let Error::Denied(mut text) = error else { return error };
+    let told = port.drive(Some(port.now()), &mut |home, _| {
+        text = home.why_denied();
+        Step::Done
+    });
+    // Without its home there are no words.
+    told.ok();
+    Error::Denied(text)
 }
 
 /// Asks what became of an operation until the answer is known: whether it was executed.

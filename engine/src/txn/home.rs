@@ -132,6 +132,11 @@ pub trait Home {
     /// It is given once.
     fn outcome(&mut self, op: OpId) -> Option<Outcome>;
 
+    /// Why the last operation that was denied was: the server's sentence.
+    fn why_denied(&mut self) -> String {
+        String::new()
+    }
+
     /// Stops waiting for the answer; [`Home::resolve`] finds it later.
     fn abandon(&mut self, op: OpId);
 

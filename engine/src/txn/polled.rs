@@ -14,7 +14,7 @@ use tercel_wire::id::{OpId, Oref, Stamp};
 use tercel_wire::message::{Outcome, Refusal};
 use tercel_wire::token::Token;
 
-use super::commit::{Sending, verdict};
+use super::commit::{Sending, in_words, verdict};
 use super::{BACK_OFF_US, Begin, Hold, Isolation, Options, Port, Step, Tx};
 use crate::error::{Bound, Error};
 use crate::limits;
@@ -328,7 +328,8 @@ impl Sent {
                 Err(_) => Err(Error::unknown(self.op)),
             };
         };
-        Ok(Some(Token { stamp: verdict(self.op, outcome)?, ..of }))
+        let stamp = verdict(self.op, outcome).map_err(|e| in_words(port, e))?;
+        Ok(Some(Token { stamp, ..of }))
     }
 
     /// Nobody waits for the answer any more.

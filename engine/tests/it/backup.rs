@@ -31,7 +31,7 @@ impl BackupClient {
     fn new(w: &World, n: u64) -> BackupClient {
         let conn = Conn(1 << 40 | n);
         w.lock().heard.insert(conn, Vec::new());
-        w.lock().server_takes(Input::Connected(conn));
+        w.lock().server_takes(Input::Connected(conn, Default::default()));
         let mut backup_client = BackupClient { conn, call: 0, taken: Taken::default() };
         backup_client.send(w, Kind::Hello, &Taken::hello(n + 1_000_000));
         backup_client

@@ -98,7 +98,7 @@ fn pages_of_all_greetings_are_bounded_and_there_is_room_once_some_are_taken_in()
     let pages: Vec<(PageId, u64)> = (0..PAGES as u32).map(|n| (page(1_000 + n), 1)).collect();
     let greet = |h: &mut Hand, client: u64| {
         let conn = Conn(client);
-        h.input(Input::Connected(conn));
+        h.input(Input::Connected(conn, Default::default()));
         let hello = Hello {
             resume: Some(Resume { view, watermark, heard: watermark, pages: pages.clone() }),
             ..Hello::new(ClientId(client))
@@ -121,7 +121,7 @@ fn pages_of_all_greetings_are_bounded_and_there_is_room_once_some_are_taken_in()
 fn connection_for_which_the_host_has_no_room_is_told_and_ended() {
     let mut h = begun(1_000);
     h.greet(A, 5, 1);
-    h.input(Input::Connected(B));
+    h.input(Input::Connected(B, Default::default()));
     assert!(h.server.has_greeted(A) && !h.server.has_greeted(B) && !h.server.has_greeted(Conn(9)));
     for conn in [A, B] {
         let said = h.input(Input::NoRoom(conn, "too much: come again"));

@@ -285,7 +285,7 @@ impl Fed {
     /// Asks for a copy, and for its parts until there are no more.
     fn copy(&mut self, conn: Conn) {
         self.taken = Taken::default();
-        self.take(Input::Connected(conn));
+        self.take(Input::Connected(conn, Default::default()));
         let mut transfer = Vec::new();
         Transfer { group: 0, member: ME }.encode(&mut transfer);
         self.ask(conn, Kind::Transfer, &transfer);
@@ -418,7 +418,7 @@ fn transfer_keeps_what_other_members_lack() {
     assert!(fed.server().is_leading());
     // The order has not said yet what others need: they may need all of it.
     fed.node.running.as_mut().unwrap().log.keep = LogPosition(1);
-    fed.take(Input::Connected(Conn(7)));
+    fed.take(Input::Connected(Conn(7), Default::default()));
     let mut transfer = Vec::new();
     Transfer { group: 0, member: ME }.encode(&mut transfer);
     for (kind, body) in [(Kind::Hello, Taken::hello(7)), (Kind::Transfer, transfer)] {

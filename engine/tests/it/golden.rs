@@ -9,7 +9,7 @@ use tercel_engine::replica::entry::Piece;
 use tercel_engine::replica::entry::{Decide, Entry, Freed, Grant, Head, Logged, Placement, Prepare, Settle};
 use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
-use tercel_wire::message::{CommitEffects, Prepared, Write};
+use tercel_wire::message::{CommitEffects, Prepared, Right, Write};
 use tercel_wire::schema::Scalar;
 use tercel_wire::vector::{Seen, Vector};
 
@@ -117,6 +117,18 @@ fn pieces() -> [(&'static str, Entry<'static>); 10] {
     ]
 }
 
+/// Those of rights.
+fn rights() -> [(&'static str, Entry<'static>); 4] {
+    let right = |who: &str, role: &str| Right { who: who.parse().unwrap(), role: role.parse().unwrap() };
+    let anna = || "client:anna".parse().unwrap();
+    [
+        ("access_granted", Entry::Access(true, right("client:anna", "write C"))),
+        ("access_granted_call", Entry::Access(true, right("uid:1000", "call Bank.pay"))),
+        ("access_revoked", Entry::Access(false, right("uid:1000", "call Bank.pay"))),
+        ("own", Entry::Own(ClientId(0x0102_0304_0506_0708), anna())),
+    ]
+}
+
 /// A part of a transaction over several spaces.
 fn logged(op: OpId) -> Logged<'static> {
     let oref = Oref::from_raw(0x0506 << 9 | 3).unwrap();
@@ -128,7 +140,7 @@ fn logged(op: OpId) -> Logged<'static> {
 #[test]
 fn entries_have_the_bytes_of_version_4() {
     let mut promised = Promises::read(include_str!("../golden/entries_v4.txt"));
-    for (name, entry) in entries().into_iter().chain(pieces()) {
+    for (name, entry) in entries().into_iter().chain(pieces()).chain(rights()) {
         // The kind is the log record's; here it stands first.
         let bytes = promised.keep(name, &[&[entry.kind()], &entry.encode()[..]].concat());
         assert_eq!(Entry::decode(bytes[0], &bytes[1..]), Ok(entry));
@@ -173,6 +185,13 @@ fn stored_state_has_the_bytes_of_version_9() {
     }
     let read = keep(&mut promised, ["of_grants", "of_grants_rows"], &state);
     assert_eq!((read.places.granted_count(), read.places.returned_count()), (1, 2));
+    // A state in which there was a grant has more behind it; builds before refuse that.
+    let first = state.stamp.next().0;
+    for (stamp, (_, entry)) in (first..).zip(rights()) {
+        state.apply(Stamp(stamp), view, &entry, &mut Nowhere).unwrap();
+    }
+    let read = keep(&mut promised, ["of_rights", "of_rights_rows"], &state);
+    assert_eq!((read.access.rights().len(), read.access.is_judged()), (1, true));
     promised.end();
 }
 

@@ -4,7 +4,7 @@ use crate::world::hand::{A, B, Hand, Said, Work, object, recovery, refused};
 use tercel_derive::service;
 use tercel_engine::order::Sealed;
 use tercel_engine::rpc::{Called, Context, ServiceInterface, Services};
-use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, ServerConfig};
+use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, ServerConfig, Who};
 use tercel_wire::frame::{Header, Kind, ONE_HOST, split};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::Interface;
@@ -15,7 +15,7 @@ fn begun() -> Hand {
 }
 
 fn resume(h: &mut Hand, conn: Conn, client: u64, resume: Resume) -> Said {
-    h.input(Input::Connected(conn));
+    h.input(Input::Connected(conn, Default::default()));
     let hello = Hello { resume: Some(resume), ..Hello::new(ClientId(client)) };
     h.send(conn, Kind::Hello, |o| hello.encode(o))
 }
@@ -31,10 +31,7 @@ fn write(h: &mut Hand, conn: Conn, seq: u64, oref: Oref, new: bool, object: &[u8
 fn one_host_is_granted_by_both_ends_alone() {
     for (client, server) in [(true, true), (true, false), (false, true)] {
         let mut h = begun();
-        h.input(Input::Connected(A));
-        if server {
-            h.input(Input::OneHost(A));
-        }
+        h.input(Input::Connected(A, Who { is_one_host: server, ..Who::default() }));
         let mut body = Vec::new();
         Hello::new(ClientId(5)).encode(&mut body);
         let capabilities = if client { !0 } else { 0 };
@@ -68,10 +65,7 @@ fn one_host_is_not_granted_by_a_request() {
     for is_granted in [false, true] {
         let services = Services::default().with(Seven::serve(Here));
         let mut h = Hand::with(ServerConfig { services, ..ServerConfig::default() });
-        h.input(Input::Connected(A));
-        if is_granted {
-            h.input(Input::OneHost(A));
-        }
+        h.input(Input::Connected(A, Who { is_one_host: is_granted, ..Who::default() }));
         let named = |kind| Header { capabilities: !0, ..Header::new(kind, 7) };
         let mut ask = |kind, write: &dyn Fn(&mut Vec<u8>)| {
             let (mut body, mut out) = (Vec::new(), Effects::default());

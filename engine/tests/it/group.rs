@@ -218,7 +218,7 @@ impl First {
     }
 
     fn ask(&mut self, conn: Conn, kind: Kind, body: &[u8]) -> Said {
-        self.input(Input::Connected(conn));
+        self.input(Input::Connected(conn, Default::default()));
         self.input(Input::Frame(conn, Header::new(kind, 7), body))
     }
 
@@ -670,7 +670,7 @@ fn request_of_operators_needs_proof_or_owner() {
         let all = [(Kind::Regroup, regroup), (Kind::Transfer, transfer), (Kind::BackupNext, Vec::new())];
         all.map(|(kind, body)| text(&first.frame(conn, kind, &body)))
     };
-    first.input(Input::Connected(STRANGER));
+    first.input(Input::Connected(STRANGER, Default::default()));
     assert!(bodies(&mut first, STRANGER).iter().all(|text| text.contains("only operators and members")));
     // To look is not to change.
     let mut look = Vec::new();
@@ -681,7 +681,7 @@ fn request_of_operators_needs_proof_or_owner() {
     first.proves(STRANGER, PROOF);
     for conn in [STRANGER, A] {
         if conn == A {
-            first.input(Input::Connected(A));
+            first.input(Input::Connected(A, Default::default()));
         }
         let told = bodies(&mut first, conn);
         assert!(

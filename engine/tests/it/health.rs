@@ -87,7 +87,7 @@ fn server_that_does_not_lead_yet_says_so_before_a_greeting() {
     let mut out = Effects::default();
     let recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
     let mut server = recovery.finish(Now(0), 7, LogPosition(0), &mut out).unwrap();
-    server.handle(Now(0), Input::Connected(A), &mut out);
+    server.handle(Now(0), Input::Connected(A, Default::default()), &mut out);
     let ask = |server: &mut Server| {
         let mut out = Effects::default();
         server.handle(Now(0), Input::Frame(A, Header::new(Kind::AskHealth, 7), &[]), &mut out);

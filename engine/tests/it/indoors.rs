@@ -195,7 +195,7 @@ fn client_by_the_name_of_the_servers_own_session_is_refused() {
     let conn = Conn(9_999);
     let mut inner = w.lock();
     inner.heard.insert(conn, Vec::new());
-    inner.server_takes(Input::Connected(conn));
+    inner.server_takes(Input::Connected(conn, Default::default()));
     let mut body = Vec::new();
     Hello { space: world::SPACE, ..Hello::new(name.expect("an operation of the server's own")) }
         .encode(&mut body);

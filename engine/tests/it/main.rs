@@ -35,6 +35,7 @@ mod large;
 mod lists;
 mod overfull;
 mod places;
+mod rights;
 mod seeds;
 mod server;
 mod settle;

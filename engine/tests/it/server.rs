@@ -200,7 +200,7 @@ fn a_commit_that_cannot_be_read_ends_its_connection() {
 #[test]
 fn unknown_kind_is_refused_by_number_and_version() {
     let mut h = Hand::new();
-    h.input(Input::Connected(A));
+    h.input(Input::Connected(A, Default::default()));
     for is_greeted in [false, true] {
         if is_greeted {
             h.hello(A, 5, 1);

@@ -353,7 +353,7 @@ fn commit_as_another(w: &World, n: u64) {
     let op = OpId { client, slot: 0, seq: 1, view };
     Commit { op, parts: 0, bytes: &work }.encode(&mut bodies[1].1);
     let mut inner = w.lock();
-    inner.server_takes(Input::Connected(conn));
+    inner.server_takes(Input::Connected(conn, Default::default()));
     for (kind, body) in &bodies {
         let header = Header { body_bytes: body.len() as u32, ..Header::new(*kind, 1) };
         inner.server_takes(Input::Frame(conn, header, body));

@@ -318,6 +318,17 @@ OF_READERS {
     AnswerBeforeApplied,
     ReuseForgetsReaders,
 }
+/// The rules of rights: tests of `tercel-engine` notice them.
+OF_RIGHTS {
+    /// A connection keeps the rights that it had when it came.
+    RightsOfOldEpoch,
+    /// Rights are judged when a request comes, and not in the step in which it is ordered.
+    RightsJudgedEarly,
+    /// A client's identity is believed of any principal.
+    ClientOfAnyone,
+    /// The principal that a connection names is believed of anyone.
+    OnBehalfBelieved,
+}
 /// The rules of a ring: the worlds of `tercel-order` notice them.
 OF_RINGS {
     RowOfAnother,

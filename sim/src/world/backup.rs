@@ -94,7 +94,7 @@ impl World {
         let conn = Conn(1 << 40 | n);
         let life = self.nodes[node].life;
         self.backup_client.under_way = Some(Backup { conn, node, life, call: 0, taken: Taken::default() });
-        self.node_takes(node, Input::Connected(conn));
+        self.node_takes(node, Input::Connected(conn, Default::default()));
         self.say_to_server(Kind::Hello, &Taken::hello(1 << 40 | n));
         self.say_to_server(Kind::Backup, &[]);
     }

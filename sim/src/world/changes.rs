@@ -124,7 +124,7 @@ impl World {
         Regroup { step, member, address }.encode(&mut body);
         let (conn, header) = (Conn(1 << 41 | self.operator.calls), Header::new(Kind::Regroup, 1));
         let header = Header { body_bytes: body.len() as u32, ..header };
-        self.node_takes(n, Input::Connected(conn));
+        self.node_takes(n, Input::Connected(conn, Default::default()));
         self.node_takes(n, Input::Frame(conn, header, &body));
         self.node_takes(n, Input::Disconnected(conn));
     }

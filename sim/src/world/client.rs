@@ -384,6 +384,8 @@ fn may_repeat(request: &FromClient<'_>, is_late: bool) -> bool {
         | FromClient::Prove(_)
         | FromClient::Packet(_)
         | FromClient::Regroup(_)
+        | FromClient::Access(_)
+        | FromClient::OnBehalf(_)
         | FromClient::Datagrams(_)
         | FromClient::Prepare(_)
         | FromClient::Decide(_)

@@ -56,7 +56,7 @@ impl World {
         let join = Join { group, space: SPACE, member: as_whom, start, version: MEMBERS_VERSION, opening };
         let mut body = Vec::new();
         join.encode(&mut body);
-        self.node_takes(n, Input::Connected(conn));
+        self.node_takes(n, Input::Connected(conn, Default::default()));
         self.stranger_says(n, conn, (Kind::Join, &body));
         for _ in 0..=random.below(4) {
             let mut body = Vec::new();
@@ -145,7 +145,7 @@ impl World {
         let join = Join { group: 1, space, member, start: number, version, opening };
         let mut body = Vec::new();
         join.encode(&mut body);
-        self.node_takes(n, Input::Connected(conn));
+        self.node_takes(n, Input::Connected(conn, Default::default()));
         self.stranger_says(n, conn, (Kind::Join, &body));
     }
 

@@ -108,7 +108,7 @@ impl World {
             self.end_transfer(n);
         } else {
             if is_new {
-                self.node_takes(giver.0, Input::Connected(conn));
+                self.node_takes(giver.0, Input::Connected(conn, Default::default()));
                 let mut body = Vec::new();
                 Request { group: 1, member: self.nodes[n].id }.encode(&mut body);
                 self.say_to_giver(n, Kind::Transfer, &body);

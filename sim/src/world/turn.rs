@@ -273,7 +273,11 @@ impl World {
             Arrival::Open => {
                 running.host.conns.insert(conn, Peer::default());
                 running.host.scheduler.connected(conn, Origin::Network);
-                running.machine.handle(now, Input::Connected(conn), &mut running.host.out);
+                running.machine.handle(
+                    now,
+                    Input::Connected(conn, Default::default()),
+                    &mut running.host.out,
+                );
             }
             Arrival::Bytes(bytes) => {
                 let Some(peer) = running.host.conns.get_mut(&conn) else { return };

@@ -238,6 +238,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Keeps an audit in a file: [`ServerConfig::audit`].
+    pub fn audit(mut self, file: impl Into<PathBuf>) -> ServerBuilder {
+        self.config.audit = Some(file.into());
+        self
+    }
+
     /// Starts the server.
     ///
     /// # Errors

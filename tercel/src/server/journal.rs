@@ -7,15 +7,18 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use tercel_engine::order::quorum::HEARD_US;
-use tercel_engine::server::{Server as Machine, SpaceWarning};
+use tercel_engine::server::{Audited, Server as Machine, SpaceWarning};
 use tercel_engine::time::Times;
 use tercel_wire::id::{MemberId, ViewId};
 
+use super::audit::AuditLog;
 use super::warnings::Board;
 use crate::tls::TlsStatus;
 
 /// The last that was told.
 pub(super) struct Journal {
+    /// The audit, if one is kept.
+    audit: Option<AuditLog>,
     /// The board for the program around the loop; and the warning on it.
     board: (Board, Option<SpaceWarning>),
     view: Option<(ViewId, bool)>,
@@ -42,9 +45,10 @@ enum Repeated {
 const TOLD_AGAIN: Duration = Duration::from_secs(10);
 
 impl Journal {
-    pub(super) fn new(board: Board) -> Journal {
+    pub(super) fn new(board: Board, audit: Option<AuditLog>) -> Journal {
         let (view, is_unled, disk_full, slow_syncs, outdated) = (None, false, false, 0, None);
         Journal {
+            audit,
             board: (board, None),
             view,
             is_unled,
@@ -53,6 +57,11 @@ impl Journal {
             outdated,
             told: HashMap::new(),
         }
+    }
+
+    /// Adds an event to the audit.
+    pub(super) fn audit(&mut self, of: &Audited) {
+        self.audit.iter_mut().for_each(|audit| audit.add(of));
     }
 
     /// Notes the warning of the machine, if that has changed.

@@ -4,6 +4,7 @@
 //! pages are read and installed on two more, so that neither a sync nor a read holds the loop up.
 
 mod application;
+mod audit;
 mod backlog;
 mod builder;
 mod datagrams;
@@ -147,6 +148,11 @@ pub struct ServerConfig {
     /// the time of a wake-up for shared memory, wherever that pays, and no time at all for sockets. More
     /// saves wake-ups and burns a core.
     pub spin: Option<Duration>,
+    /// The file of the audit; none by default. Each connect, refusal, grant, definition, backup and request
+    /// of an operator is a line of JSON there, with the principal and no argument of a call. A file has 64
+    /// MiB, and three before it are kept as `FILE.1` to `FILE.3`. Lines that come faster than the disk
+    /// takes them are lost, and counted by the next.
+    pub audit: Option<PathBuf>,
 }
 
 impl ServerConfig {
@@ -172,6 +178,7 @@ impl ServerConfig {
             workers: 4,
             shared_memory: SharedMemory::default(),
             spin: None,
+            audit: None,
         }
     }
 

@@ -22,6 +22,12 @@ pub(super) fn is_owner(socket: BorrowedFd<'_>) -> bool {
     uid.is_some_and(|uid| uid == own && uid != NOBODY || uid == 0)
 }
 
+/// The user of the process at the other end of a Unix socket, unless this process's namespace does not have
+/// it.
+pub(super) fn uid(socket: BorrowedFd<'_>) -> Option<u32> {
+    peer_credentials(socket).ok().map(|peer| peer.uid).filter(|uid| *uid != NOBODY)
+}
+
 /// The address of the internet; none if it is another one.
 fn address(of: Option<SocketAddrAny>) -> Option<SocketAddr> {
     SocketAddr::try_from(of?).ok()

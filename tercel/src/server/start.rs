@@ -1,5 +1,6 @@
 //! Starting a server: lock the directory, open the pages, replay the log, listen.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
@@ -19,9 +20,11 @@ use tercel_wire::log::Record;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::application::{self, Scratch};
+use super::audit::AuditLog;
 use super::datagrams::Datagrams;
 use super::door::Door;
 use super::group::Group;
+use super::journal::Journal;
 use super::links::{Links, Peer};
 use super::reading::{Reading, sealed};
 use super::records::Records;
@@ -80,6 +83,8 @@ pub(crate) struct Opened {
     /// The clients that may hand over channels.
     pub shared_memory: SharedMemory,
     pub network: Network,
+    /// The audit, if one is kept.
+    pub audit: Option<AuditLog>,
 }
 
 /// An error on the way through the log: of the disk, or of what the records mean.
@@ -124,6 +129,8 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
     if dir.is_member() && config.listen.is_empty() {
         return Err(ServerError::Member(config.dir.clone()));
     }
+    let open_audit = |path: &Path| AuditLog::open(path).map_err(DiskError::io("open", path));
+    let audit = config.audit.as_deref().map(open_audit).transpose()?;
     let secret = dir.secret()?;
     if dir.is_member() && secret.is_none() {
         return Err(ServerError::NoSecret(config.dir.clone()));
@@ -155,6 +162,7 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
         services: config.services.iter().fold(Services::default(), |all, service| all.with(service.clone())),
         jobs_max: limits::JOBS_MAX + config.workers,
         application: application.map(|_| application::tables_from(&config.dir)).transpose()?,
+        has_audit: config.audit.is_some(),
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
@@ -220,6 +228,7 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
         peers: config.peers.clone(),
         shared_memory: config.shared_memory,
         network: config.network.clone(),
+        audit,
     })
 }
 
@@ -465,7 +474,8 @@ fn prepare(
     let by_memory = (Channels::new(spin), Door::new(opened.shared_memory));
     let bounds = (opened.bounds, opened.workers);
     let held = (opened.dir, files, opened.prover);
-    Ok(Loop::new((queue, by_memory, datagrams), decided, log, store, held, bounds, board))
+    let journal = Journal::new(board, opened.audit);
+    Ok(Loop::new((queue, by_memory, datagrams), decided, log, store, held, bounds, journal))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If

@@ -41,6 +41,7 @@ mod quotes;
 mod read_only;
 mod reconnects;
 mod repair;
+mod rights;
 mod ring;
 mod sends;
 mod services;

@@ -4,6 +4,7 @@
 //! table, behind `as`. The invariant: whatever a form takes it has checked, and it allocates no more than the
 //! bytes that are left could fill.
 
+use crate::access::{Principal, Role};
 use crate::cursor::{DecodeError, Put, Reader, told};
 use crate::id::{
     ClassId, ClientId, MemberId, OP_SLOTS_MAX, OpId, Oref, PageId, SERVICE_SLOTS_MAX, SpaceId, Stamp, ViewId,
@@ -58,6 +59,8 @@ forms! {
     Stamp [Stamp] 8, |v, out| out.put_u64(v.0), |r, _name| Ok(Stamp(r.u64()?));
     ViewId [ViewId] 8, |v, out| v.encode(out), |r, _name| ViewId::decode(r);
     Token [Token] TOKEN_BYTES, |v, out| v.encode(out), |r, _name| Token::decode(r);
+    Principal [Principal] 4, |v, out| v.encode(out), |r, _name| Principal::decode(r);
+    Role [Role] 5, |v, out| v.encode(out), |r, _name| Role::decode(r);
     Vector [Vector] 1, |v, out| v.encode(out), |r, _name| Vector::decode(r);
     PageId [PageId] 4, |v, out| out.put_u32(v.get()),
         |r, name| PageId::new(r.u32()?).ok_or(DecodeError::BadField(name));

@@ -3,6 +3,7 @@
 use super::declare::{body, form, parts, words};
 use super::form::{Form, FromOne, ServiceSlot, Tail, numbered};
 use super::table::Stream;
+use crate::access::{Principal, Role};
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::id::{OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};
 use crate::page::PAGE_BYTES;
@@ -102,6 +103,13 @@ parts! {
         ordinal: u64 as FromOne,
         /// The item, see [`crate::payload`].
         payload: &'a [u8],
+    };
+    /// A role that a principal has.
+    Right {
+        /// The principal.
+        who: Principal,
+        /// The role.
+        role: Role,
     };
     /// The receiver of a stream has consumed so much of it.
     Credit {
@@ -408,5 +416,19 @@ numbered! {
         Remove = 3,
         /// A member is to lead.
         Lead = 4,
+    }
+}
+
+numbered! {
+    /// A question about the rights in a space, or a change of them.
+    Accessing {
+        /// Who is it that asks, and what may it do?
+        Whoami = 0,
+        /// Which rights are there?
+        List = 1,
+        /// A right is granted.
+        Grant = 2,
+        /// A right is revoked.
+        Revoke = 3,
     }
 }

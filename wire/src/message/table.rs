@@ -9,9 +9,10 @@
 use super::declare::{body, form, messages, type_of, words};
 use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
 use super::{
-    BackupPart, Change, Credit, Decision, HealthState, Hole, Item, MessageError, Nothing, Opening, Outcome,
-    PageReply, Prepared, Refusal, Regrouping, Request, Response, Resume, Settle, Via,
+    Accessing, BackupPart, Change, Credit, Decision, HealthState, Hole, Item, MessageError, Nothing, Opening,
+    Outcome, PageReply, Prepared, Refusal, Regrouping, Request, Response, Resume, Right, Settle, Via,
 };
+use crate::access::{Principal, Role};
 use crate::cursor::{DecodeError, Reader};
 use crate::id::{ClassId, ClientId, MemberId, OpId, PageId, SpaceId, Stamp, ViewId};
 use crate::interface::Interface;
@@ -252,6 +253,20 @@ FromClient {
     /// Asks for the next entries of the log. If none is stable, the answer waits for a second at most, and
     /// has none then. Refused as too old if the log begins later.
     39 LogNext () => BackupPart;
+    /// Asks which rights there are in the space, or the leader to change them. It is also answered before a
+    /// [`Hello`], a change once it is visible.
+    40 Access {
+        /// The question, or the change.
+        step: Accessing,
+        /// The right to be granted or revoked; none for a question.
+        right: Option<Right> as Tail,
+    } => Accessed;
+    /// The client that greets next on this connection is this principal. A server believes it of members
+    /// alone.
+    41 OnBehalf {
+        /// The principal.
+        who: Principal,
+    };
 }
 FromServer {
     /// From now on the connection is a session.
@@ -480,6 +495,17 @@ FromServer {
         position: u64,
         /// The position of the last stable entry.
         stable: u64,
+    };
+    /// The rights in the space, as far as the one that asks may see them.
+    95 Accessed {
+        /// The principal that asks.
+        who: Principal,
+        /// Its roles, those included that nobody can take from it.
+        roles: Vec<Role>,
+        /// Set if rights are judged: without a grant ever, everyone may do everything.
+        is_judged: bool,
+        /// All rights, in order; none for a principal that neither grants nor operates.
+        rights: Vec<Right>,
     };
 }
 }

@@ -3,6 +3,7 @@
 use crate::promise::Promises;
 use std::sync::Mutex;
 
+use tercel_wire::access::{Principal, Role};
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::deframer::Deframer;
@@ -726,6 +727,23 @@ fn messages_have_the_bytes_of_version_4() {
         FromServer::BackupPart,
         BackupPart::End { pages: 0x0102_0304_0506_0708 }
     );
+    let who = Principal::client("anna").unwrap();
+    let right = |who: &Principal, role| Right { who: who.clone(), role };
+    let granted = right(&who, Role::Write("golden.Purse".into()));
+    for (name, step, right) in [
+        ("access_whoami", Accessing::Whoami, None),
+        ("access_list", Accessing::List, None),
+        ("access_grant", Accessing::Grant, Some(granted.clone())),
+        ("access_revoke", Accessing::Revoke, Some(right(&Principal::Anyone, Role::Read))),
+    ] {
+        message!(promised, name, FromClient::Access, Access { step, right });
+    }
+    message!(promised, "on_behalf", FromClient::OnBehalf, OnBehalf { who: Principal::Uid(1_000) });
+    let roles = vec![Role::Read, Role::Define, Role::Backup, Role::Operate, Role::Grant];
+    let call = right(&Principal::member("a-1").unwrap(), Role::Call("golden.Feed.prices".into()));
+    let rights = vec![granted, call];
+    let accessed = Accessed { who: Principal::Uid(0), roles, is_judged: true, rights };
+    message!(promised, "accessed", FromServer::Accessed, accessed);
     // Those without a line here have no body.
     for kind in Kind::ALL.iter().filter(|kind| !promised.1.contains(kind)) {
         let read = |body| (FromClient::decode(*kind, body).is_ok(), FromServer::decode(*kind, body).is_ok());

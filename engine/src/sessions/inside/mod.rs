@@ -15,7 +15,7 @@ use tercel_wire::message::{Lease, Leased, Outcome};
 use tercel_wire::vector::Vector;
 
 use super::{Cx, Sessions};
-use crate::effect::{Conn, Unread};
+use crate::effect::{Conn, INSIDE, Unread};
 use crate::error::{Bound, Error};
 use crate::leader::{Asked, Body, Reply};
 use crate::limits;
@@ -28,8 +28,8 @@ use crate::time::Now;
 use crate::txn::{Echoes, Places};
 use ops::Ops;
 
-/// The connection that the session would have. No host gives it to another.
-pub(super) const CONN: Conn = Conn(u64::MAX);
+/// The connection that the session would have.
+pub(super) const CONN: Conn = INSIDE;
 
 /// Questions about classes whose answers no transaction has taken yet.
 const DEFINING_MAX: usize = 64;

@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tercel_wire::frame::{FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::message::{
-    Commit, Decide, FromClient, FromServer, Hello, Part, Prepare, Refusal, Refused, Resume, Verdict, Via,
-    Welcome,
+    Commit, Decide, FromClient, FromServer, Hello, OnBehalf, Part, Prepare, Refusal, Refused, Resume,
+    Verdict, Via, Welcome,
 };
 
 use super::greet::not_leader;
@@ -212,6 +212,12 @@ impl Sessions {
             self.all.get(&upstream.session)
         });
         let Some((session, client)) = session.and_then(|s| Some((s, s.client?))) else { return cx.close(up) };
+        let of = self.upstreams.all.get(&up).map(|upstream| upstream.session);
+        if let Some(who) = of.and_then(|conn| cx.work.seats.who(conn)).cloned() {
+            let mut body = Vec::new();
+            OnBehalf { who: (*who).clone() }.encode(&mut body);
+            cx.out.send(up, Header::new(Kind::OnBehalf, 0), [&body, &[]]);
+        }
         greet(up, client, session.connection, session.acked, cx);
     }
 
@@ -245,6 +251,7 @@ impl Sessions {
             | FromServer::TransferBegun(_)
             | FromServer::Grouped(_)
             | FromServer::LogFollowed(_)
+            | FromServer::Accessed(_)
             | FromServer::Challenge(_)
             | FromServer::Proven(_) => {}
             FromServer::Refused(_) | FromServer::OutputItem(_) | FromServer::InputCredit(_) => {
@@ -408,7 +415,7 @@ impl Sessions {
     }
 
     /// This member does not reach the leader for a client, which other members may do.
-    fn send_elsewhere(&mut self, conn: Conn, cx: &mut Cx) {
+    pub(super) fn send_elsewhere(&mut self, conn: Conn, cx: &mut Cx) {
         let refused = Refused { text: self.upstreams.line.cut_off(cx.work.now), ..not_leader(cx) };
         self.send_on(conn, refused, cx);
     }

@@ -10,6 +10,7 @@ use tercel_engine::random::Random;
 use tercel_engine::server::ServerConfig;
 use tercel_engine::txn::{self, Freshness, Isolation, Options, Tx};
 use tercel_testkit::things::{Thing, thing};
+use tercel_wire::message::Accessing;
 
 use world::{End, World};
 
@@ -331,6 +332,61 @@ fn newcomer_at_lone_member_reads_stale() {
     assert_eq!(txn::run(&world.port(newcomer), stale, read), Ok((1, Duration::MAX)));
     let refused = count(&world, newcomer, Options::default());
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+}
+
+/// A transaction at a client, or why there is none.
+fn denied(world: &World, client: usize) -> Option<String> {
+    match add_within(world, client, Some(Duration::from_secs(5))) {
+        Err(Error::Denied(text)) => Some(text),
+        _ => None,
+    }
+}
+
+#[test]
+fn rights_hold_at_followers_and_after_fail_over() {
+    let world = world(8);
+    let near = follower(&world);
+    let writer = world.client(None);
+    let reader = world.client(Some(near));
+    let stranger = world.client(Some(near));
+    world.with(|w| w.names = [(writer, "w"), (reader, "x"), (stranger, "y")].into());
+    assert_eq!(add(&world, writer), Ok(1));
+    let strict = options(Isolation::Strict, Freshness::Recent);
+    assert_eq!((count(&world, reader, strict), count(&world, stranger, strict)), (Ok(1), Ok(1)));
+    let grant = |who: &str, role: &str| {
+        world.with(|w| w.change_right(Accessing::Grant, who, role));
+        world.pass(100_000);
+    };
+    ["read", "write", "define"].iter().for_each(|role| grant("client:w", role));
+    grant("client:x", "read");
+    // They were shut out meanwhile, and come back.
+    let is_up = |w: &mut world::Inner, i: usize| matches!(w.clients[i].availability(), Some(Ok(())));
+    world.until(|w| is_up(w, writer) && is_up(w, reader));
+    assert_eq!(add(&world, writer), Ok(2));
+    assert_eq!(count(&world, reader, strict), Ok(2));
+    assert_eq!(world.with(|w| w.home(reader)), Some(near));
+    let refused = count(&world, stranger, strict).unwrap_err();
+    assert!(matches!(&refused, Error::Denied(text) if text.contains("client:y lacks")), "{refused:?}");
+    // What the follower passes on is judged by the leader as its client's.
+    let text = denied(&world, reader).expect("a reader does not write");
+    assert!(text.contains("client:x lacks the role `write"), "{text}");
+    grant("client:x", "write");
+    assert_eq!(add(&world, reader), Ok(3));
+    // The next leader has the same rights.
+    let leader = world.with(|w| w.leader()).unwrap();
+    world.with(|w| w.stop(leader));
+    world.until(|w| w.leader().is_some_and(|next| next != leader));
+    assert_eq!(add(&world, reader), Ok(4));
+    let another = world.client(None);
+    world.with(|w| w.names.insert(another, "y"));
+    assert!(matches!(count(&world, another, strict), Err(Error::Denied(_))));
+    // A revocation reaches the readers of members within two keepalives.
+    for role in ["read", "write"] {
+        world.with(|w| w.change_right(Accessing::Revoke, "client:x", role));
+    }
+    world.pass(400_000);
+    let refused = count(&world, reader, strict).unwrap_err();
+    assert!(matches!(&refused, Error::Denied(text) if text.contains("client:x lacks")), "{refused:?}");
 }
 
 /// For builds with `--cfg tercel_mutants`, as the step `worlds` of `.ci/run` makes one.

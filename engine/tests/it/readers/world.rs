@@ -13,16 +13,18 @@ use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::remembered::Remembered;
 use tercel_engine::order::quorum::{Config, Quorum};
 use tercel_engine::random::Random;
-use tercel_engine::server::{Conn, Effect, Effects, Input, LogEnds, ServerConfig};
+use tercel_engine::server::{Conn, Effect, Effects, Input, LogEnds, ServerConfig, Who};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_testkit::SPACE;
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
+use tercel_wire::access::Principal;
 use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{LogPosition, MemberId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::FromServer;
+use tercel_wire::message::{Access, Accessing, FromServer, Right};
 
 /// The end of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +73,8 @@ pub struct Inner {
     config: ServerConfig,
     /// Messages of members that follow which came before what they are of, if these are only counted.
     pub early: Option<u32>,
+    /// The names that clients prove.
+    pub names: BTreeMap<usize, &'static str>,
 }
 
 /// A client's end of its connection.
@@ -101,6 +105,7 @@ impl World {
             nodes,
             promised: [ViewId::NONE; 3],
             early: None,
+            names: BTreeMap::new(),
             clients: Vec::new(),
             ends: Vec::new(),
             channels: BTreeMap::new(),
@@ -247,6 +252,19 @@ impl Inner {
         (0..3).filter(leads).max_by_key(view)
     }
 
+    /// An operator has the leader grant a right, or revoke it.
+    pub fn change_right(&mut self, step: Accessing, who: &str, role: &str) {
+        let Some(leader) = self.leader() else { panic!("nobody leads") };
+        self.conn_last += 1;
+        let conn = Conn(self.conn_last);
+        self.take(leader, Input::Connected(conn, Who { is_own_process: true, ..Who::default() }));
+        let right = Some(Right { who: who.parse().unwrap(), role: role.parse().unwrap() });
+        let mut body = Vec::new();
+        Access { step, right }.encode(&mut body);
+        let header = Header { body_bytes: body.len() as u32, ..Header::new(Kind::Access, 1) };
+        self.take(leader, Input::Frame(conn, header, &body));
+    }
+
     /// The member at which a client is.
     pub fn home(&self, client: usize) -> Option<usize> {
         self.ends[client].home.map(|(n, _)| n)
@@ -342,6 +360,10 @@ impl Inner {
                 Effect::Recover(upto) => self.push(End::Disk(n), Item::Recover(upto)),
                 Effect::ReadLog(from, bytes) => self.push(End::Disk(n), Item::ReadLog(from, bytes)),
                 Effect::Members(_) | Effect::Joined(..) => {}
+                Effect::Vouch(conn) => {
+                    let is_owner = self.names.is_empty();
+                    self.push(End::Disk(n), Item::Word(Input::Vouched(conn, is_owner)));
+                }
                 effect => {
                     let word = self.nodes[n].carry_out(effect);
                     word.into_iter().for_each(|word| self.push(End::Disk(n), Item::Word(word)));
@@ -451,7 +473,15 @@ impl Inner {
     fn arrives(&mut self, n: usize, conn: Conn, item: Item) {
         match item {
             Item::Open if conn.is_upstream() => self.take(n, Input::Reached(conn)),
-            Item::Open => self.take(n, Input::Connected(conn)),
+            Item::Open => {
+                let who = match self.peers.get(&(n, conn)) {
+                    // Members prove themselves.
+                    Some(End::At(from, _)) => Principal::member(&from.to_string()),
+                    Some(End::Client(i)) => self.names.get(i).and_then(|name| Principal::client(name)),
+                    _ => None,
+                };
+                self.take(n, Input::Connected(conn, Who { name: who, ..Who::default() }));
+            }
             Item::Bytes(bytes) => {
                 let Some(deframer) = self.deframers.get_mut(&(n, conn)) else { return };
                 deframer.push(&bytes);

@@ -84,14 +84,15 @@ struct Other {
     connector: Connector,
 }
 
-/// Connects to the leader once, on a thread of its own, and posts the connection, or that there is none.
+/// Connects to the leader once, on a thread of its own, proves that a member asks, and posts the connection,
+/// or that there is none.
 /// `dials` has a clone for each such thread.
 ///
 /// # Errors
 /// If there is no thread for it, or [`DIALS_MAX`] are under way: nothing is posted.
 pub(super) fn connect_once(
     conn: Conn,
-    (leader, connector): (String, Connector),
+    (leader, prover, connector): (String, Prover, Connector),
     handle: Handle<Post>,
     dials: &Arc<()>,
 ) -> std::io::Result<()> {
@@ -101,8 +102,12 @@ pub(super) fn connect_once(
     let under_way = dials.clone();
     let dial = move || {
         let address = leader.parse::<Address>().ok();
-        let connect = |address: Address| connector.connect(&address, Whom::Member, CONNECT_MAX);
-        let stream = address.and_then(|address| connect(address).and_then(Stream::unblocked).ok());
+        let open = |address: Address| {
+            let mut stream = connector.connect(&address, Whom::Member, CONNECT_MAX)?;
+            prover.open(&mut stream, None, PROVEN_MAX)?;
+            Ok::<_, Unopened>(stream.unblocked()?)
+        };
+        let stream = address.and_then(|address| open(address).ok());
         post(&handle, Post::Reached(conn, stream));
         drop(under_way);
     };

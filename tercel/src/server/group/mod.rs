@@ -219,7 +219,8 @@ impl Group {
     /// # Errors
     /// If it cannot begin to now.
     pub(crate) fn connect(&self, conn: Conn, leader: String) -> std::io::Result<()> {
-        dial::connect_once(conn, (leader, self.how.1.clone()), self.handle.clone(), &self.dials)
+        let (prover, connector) = (self.how.0.as_operator(), self.how.1.clone());
+        dial::connect_once(conn, (leader, prover, connector), self.handle.clone(), &self.dials)
     }
 
     /// The name of a connection to the leader.

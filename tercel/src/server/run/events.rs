@@ -6,10 +6,11 @@ use rustix::net::getpeername;
 use tercel_engine::order::Found;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::schedule::{Decision, Origin, Received};
-use tercel_engine::server::{Conn, Input, Recovery};
+use tercel_engine::server::{Conn, Input, Recovery, Who};
 use tercel_engine::time::Now;
 use tercel_events::shm::Channel;
 use tercel_events::{Event, Kind, Token};
+use tercel_wire::access::Principal;
 use tercel_wire::id::MemberId;
 
 use super::{DATAGRAMS_KEY, DOOR_KEY, LISTENER_KEY, Loop, MEMORY_BIT, PEER_KEY, Peer, UPSTREAM_KEY};
@@ -20,6 +21,7 @@ use crate::server::door::{Giver, Offered};
 use crate::server::handshakes::Ended;
 use crate::server::inside::Core;
 use crate::server::journal;
+use crate::server::owner;
 use crate::server::shared::SharedPeer;
 use crate::server::sockets::First;
 use crate::stream::Stream;
@@ -39,10 +41,10 @@ impl Loop {
                 let conn = Conn(stream.bits());
                 self.conns.insert(conn, Peer::Socket(stream));
                 self.scheduler.connected(conn, Origin::Network);
-                core.take(now, Input::Connected(conn));
-                if event.key == DOOR_KEY || peer.is_some_and(is_this_host) {
-                    core.take(now, Input::OneHost(conn));
-                }
+                let uid =
+                    if event.key == DOOR_KEY { self.queue.fd(stream).and_then(owner::uid) } else { None };
+                let is_one_host = event.key == DOOR_KEY || peer.is_some_and(is_this_host);
+                core.take(now, Input::Connected(conn, Who { is_one_host, uid, ..Who::default() }));
             }
             // It speaks in the memory alone: the bytes mean nothing.
             Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
@@ -180,10 +182,15 @@ impl Loop {
         let is_local = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).is_some_and(is_this_host);
         self.conns.insert(conn, Peer::Socket(stream));
         self.scheduler.connected(conn, Origin::Network);
-        core.take(now, Input::Connected(conn));
-        if is_local {
-            core.take(now, Input::OneHost(conn));
-        }
+        let who = Who { is_one_host: is_local, name: self.name_of(stream), ..Who::default() };
+        core.take(now, Input::Connected(conn, who));
+    }
+
+    /// The principal that the other end's certificate names. A member of another group is none here.
+    fn name_of(&self, stream: Token) -> Option<Principal> {
+        let identity = self.queue.identity(stream)?;
+        let is_foreign = identity.group().is_some() && identity.group() != self.queue.group().as_deref();
+        if is_foreign { None } else { identity.to_string().parse().ok() }
     }
 
     /// The connection of a stream.
@@ -311,8 +318,8 @@ impl Loop {
                 let conn = Conn(id | MEMORY_BIT);
                 self.conns.insert(conn, Peer::Memory(pipe));
                 self.scheduler.connected(conn, Origin::Process);
-                core.take(now, Input::Connected(conn));
-                core.take(now, Input::OneHost(conn));
+                let who = Who { is_one_host: true, is_own_process: true, ..Who::default() };
+                core.take(now, Input::Connected(conn, who));
             }
             Post::Bytes(id, bytes) => self.received(core, now, Conn(id | MEMORY_BIT), &bytes, 0),
             Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),

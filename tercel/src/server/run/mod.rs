@@ -40,7 +40,6 @@ use super::shared::{Channels, Sent, SharedPeer};
 use super::sockets::{Sockets, refusal};
 use super::start::SLOW_READER_BYTES;
 use super::store::{Install, Store};
-use super::warnings::Board;
 use super::workers::Workers;
 use super::{Post, ServerError};
 use crate::address::SocketFile;
@@ -135,7 +134,7 @@ impl Loop {
         (store, group, links): (Store, Option<Group>, Links),
         held: (DataDir, Vec<SocketFile>, Option<Prover>),
         (bounds, workers): (Bounds, usize),
-        board: Board,
+        journal: Journal,
     ) -> Loop {
         let begun = Instant::now();
         let view = machine.view();
@@ -156,7 +155,7 @@ impl Loop {
             scheduler: Scheduler::new(bounds),
             turns: Turns::default(),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
-            journal: Journal::new(board),
+            journal,
             end: End::default(),
         }
     }
@@ -343,6 +342,7 @@ impl Loop {
             Effect::ReadPinned { view, pin, from, count } => self.store.read_pinned(view, pin, from, count),
             Effect::Unpin(pin) => self.store.unpin(pin),
             Effect::Truncate(stamp) => self.log.truncate_below(stamp),
+            Effect::Audit(of) => self.journal.audit(&of),
             Effect::Stop(why) => self.end.failed = Some(why),
             Effect::Cut(above) => self.records.queue.cut(above),
             Effect::KeepFrom(position) => self.log.keep_from(position),

@@ -1,0 +1,216 @@
+//! The audit: one line of JSON for each connect, refusal, grant, definition, backup and operator's request.
+//!
+//! A thread of its own writes it, so that the loop never waits for the file. Files are rotated: the one that
+//! is written, and three before it. The invariant: a line that was lost is counted by the next one.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tercel_engine::server::{Audit, Audited};
+use tercel_engine::time::date_of_day;
+
+/// The audit of a server.
+pub(crate) struct AuditLog {
+    lines: Option<SyncSender<String>>,
+    /// Lines that found no room since the last one that did.
+    lost: u64,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AuditLog {
+    /// Appends to a file, which is made if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or there is no thread for it.
+    pub(crate) fn open(path: &Path) -> io::Result<AuditLog> {
+        let files = Files::open(path, FILE_BYTES_MAX)?;
+        let (lines, rx) = sync_channel(LINES_MAX);
+        let thread =
+            std::thread::Builder::new().name("tercel-audit".into()).spawn(move || write(files, &rx))?;
+        Ok(AuditLog { lines: Some(lines), lost: 0, thread: Some(thread) })
+    }
+
+    /// Adds an event.
+    pub(crate) fn add(&mut self, of: &Audited) {
+        let Some(lines) = &self.lines else { return };
+        match lines.try_send(line(&now(), of, self.lost)) {
+            Ok(()) => self.lost = 0,
+            Err(_) => self.lost += 1,
+        }
+    }
+}
+
+impl Drop for AuditLog {
+    fn drop(&mut self) {
+        self.lines = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write(mut files: Files, lines: &Receiver<String>) {
+    let mut has_failed = false;
+    while let Ok(first) = lines.recv() {
+        let mut batch = first;
+        // What has come meanwhile goes with it.
+        lines.try_iter().take(LINES_MAX).for_each(|line| batch.push_str(&line));
+        match files.append(batch.as_bytes()) {
+            Ok(()) => has_failed = false,
+            Err(why) if !std::mem::replace(&mut has_failed, true) => {
+                tracing::error!(path = %files.path.display(), %why, "the audit cannot be written: make room, or mend the path");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The file that is written, and those before it.
+struct Files {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Files {
+    fn open(path: &Path, bytes_max: u64) -> io::Result<Files> {
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok(Files { path: path.into(), file, bytes, bytes_max })
+    }
+
+    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.bytes > 0 && self.bytes + lines.len() as u64 > self.bytes_max {
+            self.rotate()?;
+        }
+        self.file.write_all(lines)?;
+        self.bytes += lines.len() as u64;
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        for n in (1..FILES_MAX).rev() {
+            let from = if n == 1 { self.path.clone() } else { self.older(n - 1) };
+            match std::fs::rename(from, self.older(n)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        *self = Files::open(&self.path, self.bytes_max)?;
+        Ok(())
+    }
+
+    /// The name of the file that was written so many files before.
+    fn older(&self, n: usize) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{n}"));
+        name.into()
+    }
+}
+
+/// The line of an event.
+fn line(at: &str, Audited { who, client, what }: &Audited, lost: u64) -> String {
+    let mut out = format!("{{\"at\":\"{at}\",\"who\":{}", quoted(&who.to_string()));
+    if let Some(client) = client {
+        out += &format!(",\"client\":\"{:016x}\"", client.0);
+    }
+    out += &match what {
+        Audit::Connected => ",\"what\":\"connected\"".into(),
+        Audit::Refused(why) => format!(",\"what\":\"refused\",\"why\":{}", quoted(why)),
+        Audit::Granted(right) | Audit::Revoked(right) => {
+            let word = if matches!(what, Audit::Granted(_)) { "grant" } else { "revoke" };
+            let (to, role) = (quoted(&right.who.to_string()), quoted(&right.role.to_string()));
+            format!(",\"what\":\"{word}\",\"to\":{to},\"role\":{role}")
+        }
+        Audit::Defined(class) => format!(",\"what\":\"define\",\"class\":{}", quoted(class)),
+        Audit::Backup => ",\"what\":\"backup\"".into(),
+        Audit::Operated(kind) => format!(",\"what\":\"operate\",\"request\":\"{kind:?}\""),
+    };
+    if lost > 0 {
+        out += &format!(",\"lost_before\":{lost}");
+    }
+    out + "}\n"
+}
+
+/// A text as JSON has it.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out += &format!("\\u{:04x}", u32::from(c)),
+            c => out.push(c),
+        }
+    }
+    out + "\""
+}
+
+/// The time, as `2026-11-27T20:15:30.123Z`.
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, millis) = (since.as_secs(), since.subsec_millis());
+    let (date, of_day) = (date_of_day(seconds / 86_400), seconds % 86_400);
+    format!("{date}T{:02}:{:02}:{:02}.{millis:03}Z", of_day / 3_600, of_day / 60 % 60, of_day % 60)
+}
+
+/// Lines that wait for the file, some 256 KiB: beyond it lines are lost, and counted.
+const LINES_MAX: usize = 1_024;
+
+/// Bytes of a file, and files: what was written before the last of them is gone.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+const FILES_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tercel_engine::server::Audit;
+    use tercel_wire::access::Principal;
+    use tercel_wire::id::ClientId;
+
+    use super::*;
+
+    fn refused(why: &str) -> Audited {
+        let who = Arc::new(Principal::client("anna").unwrap());
+        Audited { who, client: Some(ClientId(7)), what: Audit::Refused(why.into()) }
+    }
+
+    #[test]
+    fn line_is_json_whatever_it_tells() {
+        let told = line("then", &refused("a \"b\" \\ \n"), 3);
+        let expected = "{\"at\":\"then\",\"who\":\"client:anna\",\"client\":\"0000000000000007\",\"what\":\"refused\",\
+                        \"why\":\"a \\\"b\\\" \\\\ \\u000a\",\"lost_before\":3}\n";
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn four_files_are_kept_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit");
+        let mut files = Files::open(&path, 100).unwrap();
+        for n in 0..20 {
+            files.append(format!("{n:039}\n").as_bytes()).unwrap();
+        }
+        let names = |n: usize| if n == 0 { path.clone() } else { files.older(n) };
+        let texts: Vec<String> = (0..4).map(|n| std::fs::read_to_string(names(n)).unwrap()).collect();
+        assert!(texts.iter().all(|text| text.len() == 80), "{texts:?}");
+        assert!(texts[0].contains("19\n") && texts[3].contains("12\n") && !files.older(4).exists());
+    }
+
+    #[test]
+    fn added_lines_are_in_the_file_at_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit");
+        let mut log = AuditLog::open(&path).unwrap();
+        (0..10).for_each(|n| log.add(&refused(&n.to_string())));
+        drop(log);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!((text.lines().count(), text.contains("\"why\":\"9\"")), (10, true), "{text}");
+    }
+}
