@@ -694,7 +694,7 @@ pub struct Inspect {
   tercel call Clock now '[\"UTC\"]' --addr unix:./socket --json
   tercel call service:Clock now '[\"UTC\"]'           not a root of that name
   tercel call purse Account.close                   of two interfaces one
-  tercel call Bank transfer '[1, 2, 500]' --key 4711  as often as in doubt, with one effect
+  tercel call Bank transfer '[1, 2]' --key 4711     in doubt again, with one effect
 
 NAME is a reference PAGE.SLOT, else a root or a service of this name. If there are both, write root:NAME or service:NAME. \
 METHOD is the name alone, or INTERFACE.METHOD if two interfaces of the object's class have it. \

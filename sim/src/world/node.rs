@@ -335,6 +335,8 @@ impl World {
             // The only space of this world.
             Effect::Consult(..) => {}
             Effect::Members(_) => {}
+            // No node keeps an audit.
+            Effect::Audit(_) => {}
             Effect::Datagrams(..) => self.blame("a client of this world has no datagrams".into()),
             Effect::Copy(view, leader) => self.begin_transfer(n, view, &leader),
             Effect::Adopt => self.adopt(n),
