@@ -694,7 +694,7 @@ pub struct Inspect {
   tercel call Clock now '[\"UTC\"]' --addr unix:./socket --json
   tercel call service:Clock now '[\"UTC\"]'           not a root of that name
   tercel call purse Account.close                   of two interfaces one
-  tercel call Bank transfer '[1, 2]' --key 4711     in doubt again, with one effect
+  tercel call Bank transfer '[1, 2]' --key 4711     with one effect, if repeated
 
 NAME is a reference PAGE.SLOT, else a root or a service of this name. If there are both, write root:NAME or service:NAME. \
 METHOD is the name alone, or INTERFACE.METHOD if two interfaces of the object's class have it. \
@@ -795,7 +795,7 @@ pub struct Backup {
 #[command(after_help = "Examples:
   tercel restore /backups/monday --data ./packages
   tercel restore /backups/monday --data ./copy --json
-  tercel restore /backups/all --data ./spaces       spaces of a set: ./spaces/a ..
+  tercel restore /backups/all --data ./spaces       of a set, ./spaces/a and all
 
 The backup is verified in full before anything is written: every page, object and reference, \
 and the checksums of all of it. Of a set of backups of several spaces, each becomes a directory of its name within NEW, \
@@ -848,7 +848,12 @@ mod tests {
             names.into_iter().any(|name| name == "server")
         });
         let needed = command.get_arguments().filter(|arg| arg.is_required_set());
-        let needed = needed.map(|arg| arg.get_long().map_or("x".into(), |long| format!("--{long}=1")));
+        let needed = needed.map(|arg| match (arg.get_long(), arg.get_id().as_str()) {
+            (Some(long), _) => format!("--{long}=1"),
+            (None, "who") => "uid:1".into(),
+            (None, "role") => "read".into(),
+            (None, _) => "x".into(),
+        });
         let ends = command.get_groups().filter(|group| group.is_required_set());
         let ends = ends.filter_map(|group| Some(format!("--{}", group.get_args().next()?)));
         let own = path.iter().map(ToString::to_string).chain(needed).chain(ends).collect();
