@@ -105,12 +105,12 @@ impl Client {
             Some(BoundTo::Refused(e)) => Some(Err(e.clone())),
             Some(BoundTo::Known(Some(_))) | None => None,
         };
-        if known.is_some() {
-            // The next description may be another one.
-            if matches!(through, Through::Described(_)) {
+        if let Some(known) = &known {
+            // The next description may be another one, and a right may be given meanwhile.
+            if matches!(through, Through::Described(_)) || matches!(known, Err(Error::Denied(_))) {
                 self.peer.calls.bindings.remove(&key);
             }
-            return known;
+            return Some(known.clone());
         }
         let interface = through.interface();
         let mut body = Vec::new();
