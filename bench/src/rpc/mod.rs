@@ -601,11 +601,11 @@ mod tests {
 
     #[test]
     fn rows_are_chosen_by_their_place_or_kind() {
-        assert_eq!(wanted(&[]).len(), 12);
+        assert_eq!(wanted(&[]).len(), 15);
         assert_eq!(wanted(&["tcp.block", "shm.spin"]), ["shm.spin", "tcp.block"]);
         // No place is measured for these.
         assert!(wanted(&["instructions"]).is_empty());
         assert_eq!(wanted(&["instructions", "unix.spin"]), ["unix.spin"]);
-        assert_eq!(names()[12..], ["instructions", "loss", "hostile"]);
+        assert_eq!(names()[15..], ["instructions", "loss", "hostile"]);
     }
 }
