@@ -4,6 +4,7 @@
 //! one that it has ends, and calls there again what it has given a key. To the engine the server has a space
 //! that nobody may write, in a directory that lasts as long as the server.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,9 +65,11 @@ impl Drop for Scratch {
 fn remove_left(all: &Path) {
     let entries = std::fs::read_dir(all).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(NAME.as_bytes())) {
-        let made = entry.metadata().and_then(|found| found.modified());
-        let is_old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age >= LEFT_AFTER));
-        if is_old && DataDir::see_free(&entry.path()).is_ok() {
+        // Others may put links of this name here, and nothing behind a link is touched.
+        let Ok(found) = entry.metadata() else { continue };
+        let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+        let is_old = found.modified().is_ok_and(|made| made.elapsed().is_ok_and(|age| age >= LEFT_AFTER));
+        if is_own && is_old && DataDir::see_free(&entry.path()).is_ok() {
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
@@ -100,7 +103,12 @@ mod tests {
         let (young, dir) = made("young", Duration::ZERO);
         drop(dir);
         let (served, _dir) = made("served", 2 * LEFT_AFTER);
+        // A link shows to a directory of somebody else, and that one stays as it is.
+        let (elsewhere, link) = (tempfile::tempdir().unwrap(), all.path().join(format!("{NAME}link")));
+        std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+        std::process::Command::new("touch").args(["-h", "-d", "yesterday"]).arg(&link).status().unwrap();
         remove_left(all.path());
-        assert_eq!([old, young, served].map(|path| path.exists()), [false, true, true]);
+        assert_eq!([old, young, served, link].map(|path| path.exists()), [false, true, true, true]);
+        assert_eq!(elsewhere.path().read_dir().unwrap().count(), 0);
     }
 }
