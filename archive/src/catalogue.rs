@@ -46,7 +46,7 @@ pub enum ArchiveError {
 /// An archive, read.
 pub struct Catalogue<'a> {
     store: &'a dyn Store,
-    /// Its head.
+    /// The head of the entry.
     pub head: Head,
 }
 

@@ -4,8 +4,8 @@ use crate::catalogue::{ArchiveError, Catalogue};
 use crate::head::{HEAD, Head, log_name, piece_name};
 use crate::store::{Store, StoreError};
 
-/// Copies an archive into a store that has none, or an earlier copy of it, which is gone on with. Gives the
-/// number of objects that were written.
+/// Copies an archive into a store that has none, or goes on with an earlier copy there. Gives the number of
+/// objects that were written.
 ///
 /// # Errors
 /// If an object is damaged, or a store fails, or the other store has another archive.

@@ -44,9 +44,9 @@ pub struct Head {
 /// The last entry that is archived.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastEntry {
-    /// Its stamp.
+    /// The stamp of the state.
     pub stamp: u64,
-    /// Its position in the server's log.
+    /// The position in the server's log that this state has.
     pub position: u64,
     /// Its digest, in hexadecimal digits.
     pub digest: String,

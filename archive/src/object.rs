@@ -42,7 +42,7 @@ pub enum Kind {
 /// An object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
-    /// Its contents' kind.
+    /// The kind of the contents.
     pub kind: Kind,
     /// The space.
     pub space: SpaceId,
@@ -65,13 +65,13 @@ pub struct Object {
 /// An object that is not one, or not the one that belongs there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Damage {
-    /// It has other bytes than were written.
+    /// The object has other bytes than were written.
     #[error("its bytes are not those that were written")]
     Bytes,
-    /// It is of a later build.
+    /// The object is of a later build.
     #[error("it is of a later version; use the build that wrote it")]
     Version,
-    /// It is another object than the chain has there.
+    /// The object is another one than the chain has there.
     #[error("it does not continue the object before it")]
     Chain,
 }

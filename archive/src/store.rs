@@ -18,14 +18,14 @@ pub enum StoreError {
         store: String,
         /// The request.
         what: String,
-        /// Its words.
+        /// The words of the store.
         why: String,
     },
 }
 
 /// A place for objects, by names of parts with `/` between.
 pub trait Store: Send + Sync {
-    /// Its URL, for people.
+    /// The URL of the store, for people.
     fn url(&self) -> String;
 
     /// Writes an object durably, unless one of that name is there. Says whether it was written.

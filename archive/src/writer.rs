@@ -6,7 +6,8 @@
 //! follows.
 //!
 //! The invariant: an object counts once the head names it, and the head is only ever swapped against the
-//! one that this writer wrote last. So of two writers one goes on, and the other one stops by name.
+//! one that this writer wrote last. So of two writers one goes on, and the other one stops by name. Of the
+//! writers of a group's members that of the leader writes, and the others wait.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,16 +93,16 @@ pub struct Status {
 /// Why a writer does not get on.
 #[derive(Debug, Error)]
 enum Stopped {
-    /// It tries again.
+    /// The store fails: the writer tries again.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// It tries again: this server may not lead, or not yet.
+    /// The server fails: the writer tries again.
     #[error("{0}")]
     Server(#[from] BackupError),
     /// It has nothing to do here any more.
     #[error("{0}")]
     Fenced(String),
-    /// It is to stop.
+    /// The writer was told to stop.
     #[error("it is to stop")]
     Asked,
 }
@@ -143,7 +144,7 @@ impl Writer {
         Ok(Writer { status, stop, thread: Some(begun.map_err(failed)?) })
     }
 
-    /// Its state.
+    /// The state of the writer.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -609,7 +610,7 @@ impl Pieces<'_> {
 /// The head as this writer wrote it last.
 struct Claimed {
     head: Head,
-    /// Its bytes in the store; none before there is one.
+    /// The bytes of the object in the store; none before there is one.
     bytes: Option<Vec<u8>>,
 }
 
@@ -632,7 +633,7 @@ impl Claimed {
 
 /// Entries that are not in an object yet.
 struct Open {
-    /// They are behind this position.
+    /// The entries are behind this position.
     position: u64,
     entries: Vec<Sealed>,
     bytes: usize,

@@ -117,5 +117,5 @@ fn refused(error: Error) -> Failure {
     }
 }
 
-/// As `tercel group`: later.
+/// The exit code that `tercel group` has, too: try again later.
 const NOT_NOW: u8 = 75;

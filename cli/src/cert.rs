@@ -132,7 +132,8 @@ fn authority(group: &str) -> Result<CertificateParams, Failure> {
     Ok(params)
 }
 
-/// A certificate that names nobody yet, from an hour ago on: another host's clock may be late.
+/// A certificate that names nobody yet, from an hour ago on and for an hour more than these days: the clock
+/// of another host may be late, or early.
 fn good_for(days: u32) -> Result<CertificateParams, Failure> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(failed)?;
     let mut params = CertificateParams::default();

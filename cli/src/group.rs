@@ -83,7 +83,7 @@ fn refused(error: Error) -> Failure {
     }
 }
 
-/// As `tercel backup`: later.
+/// The exit code that `tercel backup` has, too: try again later.
 const NOT_NOW: u8 = 75;
 
 fn changed(args: &args::OneMember, what: Change, words: &str) -> Outcome {

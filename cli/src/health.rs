@@ -14,7 +14,7 @@ use crate::args;
 
 /// The server answers, and does not do everything now: ask again later.
 const NOT_NOW: u8 = 75;
-/// It does not answer.
+/// The exit code where the server does not answer.
 const UNREACHABLE: u8 = 69;
 
 pub fn run(args: &args::Health) -> Outcome {

@@ -183,7 +183,7 @@ pub(crate) struct Incoming {
 /// The end of a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Took {
-    /// It was here already, or cannot be taken.
+    /// The packet was here already, or cannot be taken.
     Nothing,
     /// The message lacks others.
     Piece,

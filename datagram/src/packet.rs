@@ -85,7 +85,7 @@ pub enum Body<'a> {
         /// Bytes of the packet.
         size: u16,
     },
-    /// It passed.
+    /// The answer to a probe: the packet passed.
     Probed {
         /// Bytes of the packet.
         size: u16,

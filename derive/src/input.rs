@@ -27,9 +27,9 @@ pub enum Kind {
 
 /// A struct that can become a class or a nested record.
 pub struct Input {
-    /// Its identifier.
+    /// The identifier of the type.
     pub ident: Ident,
-    /// Its visibility.
+    /// The visibility of the type.
     pub vis: Visibility,
     /// The class's name.
     pub name: String,
@@ -37,24 +37,24 @@ pub struct Input {
     pub krate: Path,
     /// Set if a record says that it is a class as well.
     pub is_class: bool,
-    /// Its fields, at least one of a struct.
+    /// The fields of the type, at least one of a struct.
     pub members: Vec<Member>,
 }
 
 /// A field.
 pub struct Member {
-    /// Its identifier, raw if it must be.
+    /// The identifier of the field, raw if it must be.
     pub ident: Ident,
-    /// Its number, of a variant's field that has no name.
+    /// The number of a variant's field that has no name.
     pub index: Option<usize>,
     /// The visibility of its accessors.
     pub vis: Visibility,
-    /// Its type, which also holds outside of the struct.
+    /// The type of the field, which also holds outside of the struct.
     pub ty: TokenStream,
     /// Where the type begins. Locals of the expansion must not carry it: they would not be found if a macro
     /// made the struct.
     pub span: Span,
-    /// Its own documentation.
+    /// The documentation of the field.
     pub docs: Vec<Attribute>,
     /// Set if a setter converts what it is given.
     pub converts: bool,
@@ -64,7 +64,7 @@ pub struct Member {
 
 /// The elements of a list.
 pub struct Element {
-    /// Its type, as [`Member::ty`].
+    /// The type, as [`Member::ty`].
     pub ty: TokenStream,
     /// Set if an element is made of what is pushed.
     pub converts: bool,
@@ -197,7 +197,7 @@ fn refuse_attribute(attrs: &[Attribute], text: &str, wrong: &mut Wrong) {
 }
 
 impl Member {
-    /// Its name in the catalogue: of a field without one its number.
+    /// The name in the catalogue: of a field without one its number.
     pub fn name(&self) -> String {
         self.index.map_or_else(|| self.ident.unraw().to_string(), |i| i.to_string())
     }
@@ -412,13 +412,13 @@ pub fn docs(member: &Member) -> TokenStream {
 /// The helper attribute of both derives, so that a struct with both says its crate once.
 const ATTRIBUTE: &str = "object";
 
-/// As a catalogue allows.
+/// The number of fields that a catalogue allows.
 const FIELDS_MAX: usize = 256;
 
-/// As a catalogue allows: the number of a variant is a field, too.
+/// The number of variants that a catalogue allows: the number of a variant is a field, too.
 const VARIANTS_MAX: usize = FIELDS_MAX - 1;
 
-/// As a catalogue allows.
+/// The bytes of a name that a catalogue allows.
 const NAME_BYTES_MAX: usize = 128;
 
 /// Types made from a literal or a collection of the standard library.

@@ -65,7 +65,7 @@ pub fn expand(of: &Trait) -> TokenStream {
     }
 }
 
-/// Its line in the trait that a class implements.
+/// The line of a method in the trait that a class implements.
 fn function(m: &Method, krate: &Path) -> TokenStream {
     let (ident, docs, output, params) = (&m.ident, &m.docs, m.output(&quote!(#krate::__private)), m.params());
     quote! {

@@ -311,12 +311,12 @@ impl Method {
         }
     }
 
-    /// Its arguments as an implementation takes them, without streams.
+    /// The arguments as an implementation takes them, without streams.
     pub fn params(&self) -> impl Iterator<Item = TokenStream> + '_ {
         self.args.iter().map(|Arg { ident, ty, .. }| quote!(#ident: #ty))
     }
 
-    /// Its arguments as callers give them.
+    /// The arguments as callers give them.
     pub fn params_here(&self, private: &TokenStream) -> impl Iterator<Item = TokenStream> + '_ {
         let lending = quote!(impl ::core::convert::Into<#private::Lending<'lent>>);
         self.args.iter().map(move |Arg { ident, ty, kind }| match kind {
@@ -360,7 +360,7 @@ impl Method {
         (gives, fails)
     }
 
-    /// Its line in the trait for callers.
+    /// The line of the method in the trait for callers.
     pub fn declared(&self, private: &TokenStream) -> TokenStream {
         let (ident, docs, output, params) = (&self.ident, &self.docs, self.output(private), self.params());
         quote! {

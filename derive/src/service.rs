@@ -17,7 +17,7 @@ pub fn expand(of: &Trait) -> TokenStream {
     let Trait { ident, vis, krate, name, docs, methods } = of;
     let private = quote!(#krate::__private);
     let calls = format_ident!("{}Calls", ident.unraw());
-    // What a caller streams by belongs to its client, and outlives the handle.
+    // A streaming call belongs to its client, and outlives the handle that began it.
     let client = if methods.iter().any(Method::gives_streaming) { quote!(<'client>) } else { quote!() };
     let schemas = methods.iter().map(|m| m.schema(&private));
     let functions = methods.iter().map(|m| function(m, &private));
@@ -112,7 +112,7 @@ fn pipelined(of: &Trait, private: &TokenStream) -> TokenStream {
     }
 }
 
-/// Its line in the trait that a server implements.
+/// The line of a procedure in the trait that a server implements.
 fn function(m: &Method, private: &TokenStream) -> TokenStream {
     let (ident, docs, params) = (&m.ident, &m.docs, m.params_there());
     let output = m.output(private);
@@ -144,7 +144,7 @@ fn takes(number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
     quote!(<dyn #service as #private::ServiceInterface>::SCHEMA.methods[#number].takes.record())
 }
 
-/// Its head in the trait for callers. Of streams they have a value; questions they answer with a function.
+/// The head of a procedure in the trait for callers: streams are a value, questions end with a function.
 fn head(m: &Method, private: &TokenStream) -> TokenStream {
     let (ident, output, params) = (&m.ident, m.output(private), m.params_here(private));
     let lent = m.lifetimes_here();
@@ -160,7 +160,7 @@ fn head(m: &Method, private: &TokenStream) -> TokenStream {
     quote!(fn #ident #lent(&self, #(#params),*) -> ::core::result::Result<#streaming, #private::Error>)
 }
 
-/// Its line in the trait for callers.
+/// The line of a procedure in the trait for callers.
 fn declared(m: &Method, private: &TokenStream) -> TokenStream {
     let (docs, head) = (&m.docs, head(m, private));
     quote! {

@@ -9,13 +9,13 @@ use crate::quote;
 /// A stream, or both as a callback.
 pub struct Stream {
     pub ident: Ident,
-    /// Its place among all arguments.
+    /// The place of the stream among all arguments.
     pub at: usize,
     ty: Type,
     kind: Kind,
 }
 
-/// Its types.
+/// The types of a stream.
 enum Kind {
     Output(Type),
     Input(Type),
@@ -48,7 +48,7 @@ impl Stream {
         }
     }
 
-    /// As its implementation takes it.
+    /// The argument as an implementation takes it.
     pub fn param(&self) -> TokenStream {
         let (ident, ty) = (&self.ident, &self.ty);
         quote!(#ident: #ty)

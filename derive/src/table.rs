@@ -111,7 +111,7 @@ impl Fields {
         Ok(Fields(fields))
     }
 
-    /// As the table keeps them.
+    /// The names of the fields, as the table keeps them.
     fn names(&self, input: &Input) -> String {
         self.0.iter().map(|i| input.members[*i].name()).collect::<Vec<_>>().join(", ")
     }

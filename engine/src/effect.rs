@@ -144,7 +144,7 @@ impl Default for ServerConfig {
 /// The reasons why a page could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// Its bytes are damaged: a repair or a backup is needed.
+    /// The bytes of the page are damaged: a repair or a backup is needed.
     #[error("{0}")]
     Damaged(String),
     /// The system or the store refuses to read, which tells nothing about the bytes: the operator looks at
@@ -245,7 +245,7 @@ pub enum Input<'a> {
 pub enum LogRoom {
     /// Enough.
     Free,
-    /// It is longer than it should be: it is made shorter.
+    /// The log is longer than it should be: it is made shorter.
     Tight,
     /// It must not become longer: commits wait until it is shorter, and are answered `Full` when too many
     /// wait.
@@ -358,7 +358,7 @@ pub enum Effect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audited {
     pub who: Arc<Principal>,
-    /// None before a greeting.
+    /// The client; none before a greeting.
     pub client: Option<ClientId>,
     pub what: Audit,
 }

@@ -119,7 +119,7 @@ pub enum ErrorKind {
 /// The object that another transaction changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contended {
-    /// Its reference.
+    /// The reference of the object.
     pub object: Oref,
     /// The name of its class, if the transaction wrote it too.
     pub class: Option<String>,
@@ -160,7 +160,7 @@ pub enum Bound {
          some at a client"
     )]
     TransactionsInside {
-        /// As many.
+        /// The number that is allowed.
         max: usize,
     },
     /// The number of reads by one transaction in a client's cache.
@@ -174,7 +174,7 @@ pub enum Bound {
         "a transaction inside of this server reads at most {bytes_max} bytes: read less in one, or run it at a client"
     )]
     ReadsInside {
-        /// As many.
+        /// The bytes that are allowed.
         bytes_max: usize,
     },
     /// The pages that one client may have of the server at once.
@@ -189,13 +189,13 @@ pub enum Bound {
          at several clients"
     )]
     Watched {
-        /// As many.
+        /// The number that is allowed.
         max: usize,
     },
     /// The bytes written by one transaction at this client or server.
     #[error("a transaction writes at most {bytes_max} bytes here: commit in smaller parts")]
     Writes {
-        /// As many.
+        /// The bytes that are allowed.
         bytes_max: usize,
     },
     /// The message of one transaction.
@@ -206,7 +206,7 @@ pub enum Bound {
         "arguments and results have at most 64 MiB, and items of streams 1 MiB: this has {bytes} bytes, send it in parts"
     )]
     Call {
-        /// As many, as they are sent.
+        /// The bytes of the call, as they are sent.
         bytes: usize,
     },
     /// The server's buffer of modified objects. Run the transaction again; `run` does so by itself.
@@ -232,7 +232,7 @@ pub enum Bound {
     /// The roots of a space.
     #[error("a space has at most {max} roots: keep more in a map")]
     Roots {
-        /// As many.
+        /// The number that is allowed.
         max: usize,
     },
     /// The exports of a space.
@@ -241,7 +241,7 @@ pub enum Bound {
          object, such as a map, that leads to many"
     )]
     Exports {
-        /// As many.
+        /// The number that is allowed.
         max: usize,
     },
     /// An object.
@@ -260,7 +260,7 @@ pub enum Bound {
     /// The elements of a list, text, byte string or vector.
     #[error("it would have more than {max} elements, which are the most: use several")]
     Elements {
-        /// As many.
+        /// The number that is allowed.
         max: u64,
     },
     /// A key of a map.
@@ -410,7 +410,7 @@ impl Error {
         }
     }
 
-    /// Its sentence, of an error that is to become the reason of another one.
+    /// The sentence of an error that is to become the reason of another one.
     pub(crate) fn words(self) -> String {
         match self {
             Error::Unavailable(text) => text,
@@ -528,7 +528,7 @@ mod tests {
     use super::*;
     use tercel_wire::id::{ClientId, ViewId};
 
-    /// One of each kind. The match has the compiler ask for those that are added.
+    /// An error of each kind. The match has the compiler ask for those that are added.
     fn all() -> Vec<Error> {
         use Error::*;
         let op = OpId { client: ClientId(7), slot: 0, seq: 3, view: ViewId::new(1, 0) };

@@ -338,14 +338,14 @@ pub const LOG_WAIT_US: u64 = 1_000_000;
 pub const PREPARES_MAX: usize = 4_096;
 pub const PREPARES_BYTES_MAX: usize = 16 << 20;
 
-/// Those of one client.
+/// The prepares of one client.
 pub const PREPARES_CLIENT_MAX: usize = 512;
 
 /// Decisions about transactions over several spaces whose parts are not known to be settled: some hundred
 /// bytes each.
 pub const DECISIONS_MAX: usize = 1 << 14;
 
-/// Those of one client.
+/// The decisions of one client.
 pub const DECISIONS_CLIENT_MAX: usize = 4_096;
 
 /// Questions of one connection that wait until parts are settled.

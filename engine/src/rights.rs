@@ -84,10 +84,10 @@ impl Calls {
 /// The rights of a principal, ready to be tested.
 #[derive(Debug)]
 pub(crate) struct Rights {
-    /// As of which change of rights, and with how many classes, they are.
+    /// The change of rights that they are of, and the number of classes then.
     at: (Stamp, usize),
     pub bits: Bits,
-    /// It writes objects of all classes.
+    /// Set for a principal that writes objects of all classes.
     writes_all: bool,
     /// The classes whose objects it writes otherwise, in order.
     classes: Vec<ClassId>,
@@ -148,7 +148,7 @@ impl Rights {
             || is_chunk(class) && self.bits & WRITE != 0
     }
 
-    /// As of which change of rights they are.
+    /// The change of rights that they are of.
     #[inline]
     pub(crate) fn is_of(&self, replica: &Replica) -> bool {
         self.at == epoch(replica) || dropped(Rule::RightsOfOldEpoch)
@@ -197,9 +197,9 @@ enum Trust {
     None,
     /// A member says for whom it speaks: nothing else of the connection counts.
     OnBehalf,
-    /// It has proven that it has the group's secret, is a member, or the host vouches for it.
+    /// The other end has proven that it has the group's secret, is a member, or the host vouches for it.
     Operator,
-    /// It is of the server's own process.
+    /// The connection is of the server's own process.
     Own,
 }
 
@@ -244,7 +244,7 @@ impl Seats {
         self.all.insert(conn, Seat { who: Arc::new(who), trust, rights: rights.clone(), had: rights });
     }
 
-    /// It is gone.
+    /// The connection is gone.
     pub(crate) fn left(&mut self, conn: Conn) {
         self.all.remove(&conn);
     }
@@ -254,7 +254,7 @@ impl Seats {
         self.sit(conn, who, Trust::OnBehalf, of);
     }
 
-    /// Its other end is an operator or a member.
+    /// The other end of the connection is an operator or a member.
     pub(crate) fn is_trusted(&mut self, conn: Conn) {
         if let Some(seat) = self.all.get_mut(&conn).filter(|seat| seat.trust == Trust::None) {
             (seat.trust, seat.rights) = (Trust::Operator, None);

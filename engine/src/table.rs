@@ -25,12 +25,12 @@ impl<K, V> Default for Placed<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V> Placed<K, V> {
-    /// That of a key.
+    /// The value of a key.
     pub fn get(&self, key: K) -> Option<&V> {
         self.places[*self.by_key.get(&key)?].as_ref().map(|(_, value)| value)
     }
 
-    /// That of a key.
+    /// The value of a key, to be changed.
     pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
         self.places[*self.by_key.get(&key)?].as_mut().map(|(_, value)| value)
     }
@@ -44,7 +44,7 @@ impl<K: Copy + Eq + Hash, V> Placed<K, V> {
         self.places[*place].as_mut().map(|(_, value)| value)
     }
 
-    /// That of a key, made if there is none.
+    /// The value of a key, made if there is none.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         let Placed { places, free, by_key } = self;
         let place = *by_key.entry(key).or_insert_with(|| {

@@ -30,7 +30,7 @@ pub struct Datagrams<'b> {
     bytes: &'b [u8],
     /// The size of each but the last.
     size: usize,
-    /// Their sender.
+    /// The sender of the datagrams.
     pub from: Option<SocketAddr>,
 }
 

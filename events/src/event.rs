@@ -56,7 +56,7 @@ pub enum Priority {
     Urgent,
     /// Before the usual ones.
     High,
-    /// As any source that nothing else was said of.
+    /// The class of every source of which nothing else was said.
     #[default]
     Usual,
     /// After all others.
@@ -113,7 +113,7 @@ impl fmt::Display for CloseReason {
 /// The state of a listener: it accepts, or it does not for a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerState {
-    /// It accepts.
+    /// The listener accepts.
     Open,
     /// Descriptors or sources ran out. It resumes by itself, when a source is closed or after a while.
     PausedByLimit,

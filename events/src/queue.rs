@@ -496,18 +496,18 @@ pub enum Watch {
     Read,
     /// Room to write.
     Write,
-    /// Both.
+    /// Something to read, or room to write.
     Both,
 }
 
 /// A kind of source, for [`EventQueue::declare_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// As by [`EventQueue::declare_listener`].
+    /// Declared by [`EventQueue::declare_listener`].
     Listener,
-    /// As by [`EventQueue::declare_stream`].
+    /// Declared by [`EventQueue::declare_stream`].
     Stream,
-    /// As by [`EventQueue::declare_fd`].
+    /// Declared by [`EventQueue::declare_fd`].
     Ready(Watch),
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Ticker {
 }
 
 impl Ticker {
-    /// One that is not armed.
+    /// A timer that is not armed.
     pub(crate) fn open() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Ticker { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, armed: None })

@@ -21,7 +21,7 @@ pub struct Ready {
     interface: Arc<Interface>,
     method: usize,
     object: Oref,
-    /// The key of a procedure that is `#[once]`; empty for any other.
+    /// The key of a method that writes, or of a procedure that is `#[once]`; empty for any other call.
     key: Vec<u8>,
     takes: Vec<u8>,
 }

@@ -35,7 +35,7 @@ impl Exposition {
         }
     }
 
-    /// Its type.
+    /// The media type of the form.
     pub fn content_type(self) -> &'static str {
         match self {
             Exposition::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",

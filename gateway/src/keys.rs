@@ -1,5 +1,5 @@
-//! Calls under a key of their caller: executed at most once, at whatever gateways they arrive, and however
-//! often.
+//! Calls of procedures that are not `#[once]`, under a key of their caller: executed at most once, at
+//! whatever gateways they arrive, and however often. Of other calls the server keeps the answers.
 //!
 //! A key is an object of the space. It is claimed by a commit before the call is sent, and its answer is
 //! committed beside it before the caller has it. A repetition thus finds the answer, or a claim without one:
@@ -85,12 +85,12 @@ pub fn is_kept(class: &str) -> bool {
 enum Claim {
     /// The key is the caller's, on that day.
     Taken(Ref<Key>, u64),
-    /// Another request has it, without an answer so far.
+    /// Another request has the key, without an answer so far.
     Open,
     Answered(u16, String),
-    /// It stands for another request.
+    /// The key stands for another request.
     Other,
-    /// It is new, and the gateway takes no more.
+    /// The key is new, and the gateway takes no more.
     Full,
 }
 

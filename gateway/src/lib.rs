@@ -92,7 +92,7 @@ pub enum StartError {
     /// Name another address.
     #[error("{at}: {source}; name HOST:PORT that is free")]
     Listen {
-        /// As it was named.
+        /// The address as it was named.
         at: String,
         /// The system's reason.
         source: io::Error,

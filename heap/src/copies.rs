@@ -56,12 +56,12 @@ pub(crate) struct LentCopies {
 }
 
 impl CopiesPool {
-    /// One for scopes each of which may copy so many bytes.
+    /// A pool for scopes each of which may copy so many bytes.
     pub(crate) fn new(bytes_max: usize) -> CopiesPool {
         CopiesPool { emptied: Arc::default(), bytes_max }
     }
 
-    /// None, for one more scope.
+    /// No copies yet, for one more scope.
     pub(crate) fn lend(&self) -> LentCopies {
         let emptied = unpoison(self.emptied.lock()).pop();
         let copies = emptied.unwrap_or_else(|| Box::new(Copies::new(self.bytes_max)));
@@ -110,7 +110,7 @@ const KEPT_ENTRIES: usize = 64;
 const ABSENT_BYTES: usize = 16;
 
 impl Copies {
-    /// None, with room for so many bytes.
+    /// No copies yet, with room for so many bytes.
     pub(crate) fn new(bytes_max: usize) -> Copies {
         Copies { inner: RefCell::default(), bytes_max }
     }

@@ -24,7 +24,7 @@ const COUNTED: usize = 1;
 const _: () = assert!(align_of::<Cell>() > COUNTED && align_of::<AtomicU64>() > COUNTED);
 
 impl<'s> Hold<'s> {
-    /// That of an object whose frame, with these marks, the scope holds.
+    /// The hold on an object whose frame, with these marks, the scope holds.
     #[inline(always)]
     pub(crate) fn by_scope(marks: Marks<'s>) -> Hold<'s> {
         Hold { at: marks.first.cast(), cell: PhantomData }

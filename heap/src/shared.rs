@@ -72,7 +72,7 @@ pub(crate) struct FrameTag {
     /// The page of an intact frame; 0 for others. As long as it has [`BUSY`] no reader gets in by it.
     pub(crate) page: AtomicU32,
     pub(crate) slots: AtomicU32,
-    /// Its birth, written before the page is.
+    /// The birth of the page, written before the page is.
     pub(crate) birth: AtomicU64,
 }
 

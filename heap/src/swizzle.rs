@@ -17,7 +17,7 @@ use crate::arena::FRAME_WORDS;
 pub(crate) enum Word {
     /// Names no object.
     Null,
-    /// As on disk.
+    /// A reference as it is on disk.
     Stored(Oref),
     /// An index into the table.
     Handle(u32),

@@ -44,7 +44,7 @@ pub const KIND_MEMBERS: u8 = 15;
 /// An entry's bytes, and its place among its leader's entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// Its place in the commit order.
+    /// The place of the entry in the commit order.
     pub stamp: Stamp,
     /// The view in which it was ordered first.
     pub view: ViewId,

@@ -43,7 +43,7 @@ enum Cut {
 /// An entry that does not follow the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfPlace {
-    /// Its position.
+    /// The position of the entry.
     pub position: LogPosition,
     /// The position of the entry before.
     pub end: LogPosition,

@@ -29,7 +29,7 @@ struct Purse {
     last: Ref<Line>,
 }
 
-/// One entry of an account, and the one before.
+/// An entry of an account, and the one before.
 #[derive(Object)]
 struct Line {
     entry: Entry,

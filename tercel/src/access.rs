@@ -20,7 +20,7 @@ use crate::single::ask_leader;
 pub struct Rights {
     /// The principal that asks, as the server knows it.
     pub who: Principal,
-    /// Its own roles, those included that nobody can take from it.
+    /// The roles of the principal, those included that nobody can take from it.
     pub roles: Vec<Role>,
     /// Set if rights are judged. Before the first grant everyone may do everything.
     pub is_judged: bool,

@@ -187,7 +187,7 @@ fn sent(sent: Result<(), SendError>) -> Result<bool, Corrupt> {
 pub(crate) struct InLine<'a> {
     /// Microseconds left to the caller of a request; 0 means no limit.
     pub left_us: u32,
-    /// As in the message of a frame.
+    /// The body as it is in the message of a frame.
     pub body: &'a [u8],
 }
 

@@ -8,9 +8,9 @@
 /// caller wrote, and only for clients of the server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SharedMemory {
-    /// None: all go by the socket.
+    /// No client: all go by the socket.
     Off,
-    /// Those of the own user; for a client those of the superuser, too.
+    /// Clients of the own user; for a client servers of that, and of the superuser, too.
     #[default]
     SameUser,
     /// All that meet at the socket.

@@ -65,7 +65,7 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    /// None yet.
+    /// No spaces yet.
     pub fn new() -> Spaces {
         Spaces::default()
     }

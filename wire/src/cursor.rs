@@ -135,7 +135,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// As much of a text as is told to a peer: an error may quote what it was given, and a message is bounded.
+/// A text as it is told to a peer, cut: an error may quote what it was given, and a message is bounded.
 pub fn told(text: &str) -> &[u8] {
     let end = (0..=TOLD_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text.as_bytes()[..end.unwrap_or(0)]

@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Large and small ones in turn, as sockets bring them.
+    /// Large and small frames in turn, as sockets bring them.
     #[test]
     fn large_frames_come_whole_whatever_the_pieces() {
         let body = |call: usize, len: usize| (0..len).map(|at| (at * 7 + call) as u8).collect::<Vec<_>>();

@@ -133,7 +133,7 @@ impl Header {
         self.kind != Kind::Page && bytes > 0 && !stays
     }
 
-    /// As bytes.
+    /// The header as bytes.
     pub fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut b = [0u8; FRAME_BYTES];
         b[0..4].copy_from_slice(&MAGIC.to_le_bytes());

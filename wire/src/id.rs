@@ -91,7 +91,7 @@ impl PageId {
         if n == 0 || n > PageId::MAX.0 { None } else { Some(PageId(n)) }
     }
 
-    /// As a number.
+    /// The id as a number.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -180,7 +180,7 @@ pub struct Written {
 pub struct EntryId {
     /// The view in which it was ordered.
     pub view: ViewId,
-    /// Its position.
+    /// The position of the entry.
     pub position: LogPosition,
 }
 
@@ -263,7 +263,7 @@ pub struct ClientId(pub u64);
 pub struct OpId {
     /// The client.
     pub client: ClientId,
-    /// Its slot, below [`OP_SLOTS_MAX`].
+    /// The slot of the operation, below [`OP_SLOTS_MAX`].
     pub slot: u16,
     /// Counts the operations of the slot from 1.
     pub seq: u64,
@@ -307,7 +307,7 @@ pub const OP_SLOTS_MAX: u16 = 1024;
 /// Names a call of a service among those of its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
-    /// Its slot, below [`SERVICE_SLOTS_MAX`].
+    /// The slot of the call, below [`SERVICE_SLOTS_MAX`].
     pub slot: u16,
     /// Counts the calls of the slot from 1.
     pub seq: u64,

@@ -16,16 +16,16 @@ pub const METHODS_MAX: usize = 256;
 /// An interface, as a constant of a program.
 #[derive(Debug, Clone, Copy)]
 pub struct InterfaceSchema {
-    /// Its name.
+    /// The name of the interface.
     pub name: &'static str,
-    /// Its methods, in order.
+    /// The methods, in order.
     pub methods: &'static [MethodSchema],
 }
 
 /// A method, as a constant of a program.
 #[derive(Debug, Clone, Copy)]
 pub struct MethodSchema {
-    /// Its name.
+    /// The name of the method.
     pub name: &'static str,
     /// Set for a method that only reads. The server may execute such a procedure of a service more than once.
     pub reads: bool,
@@ -92,18 +92,18 @@ impl Mode {
 /// The interface that a class has, or a service, as it is compared and shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
     /// The class of the objects that have it; empty for a service, which has no objects.
     pub class: String,
-    /// Its methods, at most [`METHODS_MAX`]; their numbers are their places.
+    /// The methods, at most [`METHODS_MAX`]; their numbers are their places.
     pub methods: Vec<Method>,
 }
 
 /// A method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Method {
-    /// Its name.
+    /// The name of the method.
     pub name: String,
     /// Set for a method that only reads.
     pub reads: bool,

@@ -158,7 +158,7 @@ impl<'a> Page<'a> {
         self.bytes
     }
 
-    /// Its number.
+    /// The number of the page.
     pub fn id(&self) -> PageId {
         PageId::new(le32(self.bytes, 4)).unwrap_or_default()
     }

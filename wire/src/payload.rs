@@ -152,7 +152,7 @@ pub struct PayloadSchema {
 }
 
 impl PayloadSchema {
-    /// One of these fields.
+    /// The schema of a payload with these fields.
     pub const fn of(record: Schema) -> PayloadSchema {
         PayloadSchema { bytes: record.size(), has_numbers_alone: record.has_numbers_alone(), record }
     }
@@ -162,7 +162,7 @@ impl PayloadSchema {
         self.bytes == 0
     }
 
-    /// Its fields.
+    /// The fields of the payload.
     pub const fn record(&self) -> &Schema {
         &self.record
     }

@@ -91,9 +91,9 @@ pub const TAG: Field = Field { name: "", ty: Type::Scalar(Scalar::U8) };
 /// A field of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Its name in the program and in the catalogue.
+    /// The name of the field in the program and in the catalogue.
     pub name: &'static str,
-    /// Its type.
+    /// The type of the field.
     pub ty: Type,
 }
 
@@ -102,7 +102,7 @@ pub struct Field {
 pub struct Schema {
     /// The class's name, unique in a space.
     pub name: &'static str,
-    /// Its fields, in order.
+    /// The fields of the record, in order.
     pub fields: &'static [Field],
 }
 

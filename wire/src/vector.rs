@@ -73,7 +73,7 @@ impl From<Token> for Vector {
 }
 
 impl Vector {
-    /// One of a single state.
+    /// A vector of a single state.
     pub fn of(token: Token) -> Vector {
         let mut vector = Vector::default();
         vector.add(token.space, Seen::at(token.view, token.stamp));
@@ -164,7 +164,7 @@ impl Vector {
         }
     }
 
-    /// As bytes alone.
+    /// The vector as bytes alone.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1 + 20 * self.len());
         self.encode(&mut out);

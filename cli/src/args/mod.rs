@@ -345,7 +345,7 @@ pub struct Shown {
 pub enum LogLevel {
     /// None
     Off,
-    /// Those that may need an operator
+    /// Events that may need an operator
     Warn,
     /// Views and copies too
     Info,
@@ -358,7 +358,7 @@ pub enum LogLevel {
 pub enum SharedMemory {
     /// None
     Off,
-    /// Those of the user that the server runs as
+    /// Clients of the user that the server runs as
     SameUser,
     /// All that can reach the socket
     AnyUser,
@@ -634,10 +634,10 @@ pub struct Settle {
     /// The stamp of the prepare, as `tercel stat` lists it
     #[arg(long, value_name = "STAMP")]
     pub prepared: u64,
-    /// It was committed: have its changes here
+    /// The transaction was committed: have its changes here
     #[arg(long)]
     pub commit: bool,
-    /// It was not, and never will be
+    /// The transaction was not committed, and never will be
     #[arg(long, conflicts_with = "commit")]
     pub abort: bool,
     /// The states of other spaces that it had seen, if they are known: the token of a session that has seen
@@ -674,7 +674,7 @@ pub struct Inspect {
     /// The entry of this key in a map: a text, a number, or a byte string in hexadecimal
     #[arg(long, value_name = "KEY", requires = "what", conflicts_with = "limit", allow_hyphen_values = true)]
     pub key: Option<String>,
-    /// The number of entries of a map that are printed [default: 20]
+    /// The number of entries of a map, or rows of a table, that are printed [default: 20]
     #[arg(long, value_name = "N", requires = "what", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub limit: Option<u32>,
     /// Print JSON
@@ -713,7 +713,7 @@ pub struct Call {
     pub name: String,
     /// The method or procedure
     pub method: String,
-    /// Its arguments, as JSON: an object by name, or an array in order; one value alone
+    /// The arguments of the method, as JSON: an object by name, or an array in order; one value alone
     #[arg(value_name = "ARGS", allow_negative_numbers = true)]
     pub args: Option<String>,
     /// The key of a procedure that is `#[once]`: under it the call has one effect, however often it is made

@@ -54,7 +54,7 @@ pub(super) fn subscriptions(s: &str) -> Result<usize, String> {
     }
 }
 
-/// As many as a space has pages.
+/// The number of pages of a space, at most.
 const SUBSCRIPTIONS_MAX: usize = 1 << 22;
 
 /// A time with its unit.

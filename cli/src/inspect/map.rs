@@ -20,7 +20,7 @@ use crate::{args, space};
 const SHOWN: usize = 20;
 /// As many entries as are counted behind those that are shown: some 2,000 nodes.
 const COUNTED_MAX: usize = 100_000;
-/// As many characters of a value as a line shows; `--json` has all of it.
+/// The characters of a value that a line shows; `--json` has all of it.
 const VALUE_CHARS_MAX: usize = 120;
 
 /// The value of an entry.
@@ -43,7 +43,7 @@ enum Keys {
     Texts,
     ByteStrings,
     Numbers,
-    /// Others, or of a map with values or a set: shown as a program writes them, and looked for by none.
+    /// Other keys, or a map with values, or a set: shown as a program writes them, and not looked for.
     Others(String),
 }
 

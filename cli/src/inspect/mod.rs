@@ -113,7 +113,7 @@ fn locate(client: &Client, what: &str) -> Result<Oref, Failure> {
     })
 }
 
-/// As many roots as a message names; `tercel inspect` lists all.
+/// The number of roots that a message names; `tercel inspect` lists all.
 const ROOTS_NAMED_MAX: usize = 20;
 
 /// Prints the methods that a server runs, and the services that it offers.

@@ -89,7 +89,7 @@ impl Shape {
         self.then(Shape::new(SET))
     }
 
-    /// That of a map from such keys to values of the type, which stand in its nodes.
+    /// The shape of a map from such keys to values of the type, which stand in its nodes.
     #[must_use]
     pub const fn values(self, ty: &Type) -> Shape {
         self.then(Shape::new(VALUES)).then(Shape::of_value(ty))
@@ -125,7 +125,7 @@ impl Shape {
         }
     }
 
-    /// As it is stored.
+    /// The number that stands for the shape in a stored map.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]

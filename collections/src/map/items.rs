@@ -117,7 +117,7 @@ pub enum Items {
 }
 
 impl Items {
-    /// None.
+    /// No items yet.
     pub fn new(contents: Contents) -> Items {
         match contents {
             Contents::References => Items::References(Vec::new()),

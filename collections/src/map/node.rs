@@ -102,7 +102,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Its keys.
+    /// The keys of the node.
     #[inline(always)]
     pub fn sorted(&self) -> Result<Keys<'_>, Error> {
         match self.keys()? {

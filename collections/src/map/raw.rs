@@ -19,7 +19,7 @@ pub enum RawValue {
     Reference(Ref<Any>),
     /// A value that stands in the map, as the body of a record.
     Value(Vec<u8>),
-    /// None: it is a set.
+    /// Nothing: the map is a set.
     Nothing,
 }
 

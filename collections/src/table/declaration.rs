@@ -93,7 +93,7 @@ const fn mix(mut sum: u64, name: &str) -> u64 {
 /// An index that a class of rows declares. For derived code.
 #[doc(hidden)]
 pub struct IndexDeclaration {
-    /// Its fields.
+    /// The fields of the index.
     pub fields: &'static str,
     /// Set if two rows cannot have the same key.
     pub is_unique: bool,
@@ -101,7 +101,7 @@ pub struct IndexDeclaration {
 }
 
 impl IndexDeclaration {
-    /// One with keys of type `K`, of rows with keys of type `P`.
+    /// An index with keys of type `K`, of rows with keys of type `P`.
     pub const fn new<K: Key, P: Key>(fields: &'static str, is_unique: bool) -> IndexDeclaration {
         let kind = if is_unique { Kind::references::<K>() } else { Kind::references::<(K, P)>() };
         IndexDeclaration { fields, is_unique, kind }

@@ -54,7 +54,7 @@ struct Subscribed {
     birth: Option<Stamp>,
     /// Slots that changed since it was shown, if any did.
     changed: Option<Box<Slots>>,
-    /// Those of them that others changed: the page may have been given out again meanwhile.
+    /// The slots that others changed: the page may have been given out again meanwhile.
     foreign: Option<Box<Slots>>,
 }
 

@@ -65,7 +65,7 @@ pub struct ClientConfig {
 pub enum Input<'a> {
     /// A connection to the server is there.
     Connected,
-    /// It is gone.
+    /// The connection is gone, for this reason.
     Disconnected(String),
     /// Bytes arrived on it.
     Bytes(&'a [u8]),
@@ -100,7 +100,7 @@ pub struct ClientStats {
 /// Progress of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LinkState {
-    /// None; why the last one ended.
+    /// No connection; the reason for which the last one ended.
     Down(String),
     /// Hello is sent.
     Greeting,
@@ -179,9 +179,9 @@ struct History {
     is_foreign: bool,
     /// States of other spaces on which the space rests, at the watermark or later.
     dependencies: Vector,
-    /// Those that the server has told since this client greets it.
+    /// The stamps that the server has told since this client greets it.
     told: Vector,
-    /// Those that the space rests on for good, unless its operator has it forget one.
+    /// The stamps that the space rests on for good, unless its operator has it forget one.
     ordered: Vector,
 }
 
@@ -569,7 +569,7 @@ impl Client {
 
 #[cfg(test)]
 impl Client {
-    /// One that has been welcomed and has nothing.
+    /// A client that has been welcomed and has nothing.
     pub(super) fn connected_for_test() -> Client {
         use tercel_heap::{Boxed, Config, SeqCst, arena_bytes, heap};
         let config = Config { budget_bytes: 512 << 10, ..Config::default() };

@@ -50,12 +50,12 @@ struct Busy {
     asked: Option<u64>,
     /// No caller waits for the answer: the slot is free when it comes.
     abandoned: bool,
-    /// It makes objects.
+    /// The operation makes objects.
     makes: bool,
     /// The connection on which it was reserved, until it is sent. Its id may be spent on a later one: the
     /// server that refused it remembers that only while the client is connected.
     reserved: Option<u64>,
-    /// It is a call; and what that came to.
+    /// The slot of a call, and what the call came to.
     call: Option<CallSlot>,
 }
 

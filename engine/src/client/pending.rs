@@ -68,7 +68,7 @@ pub(super) enum Asked {
     Settle,
     /// The end of one.
     Inquire,
-    /// That no prepare up to a stamp waits for its settlement.
+    /// The question whether all prepares up to a stamp are settled.
     AwaitSettled(Stamp),
     /// Something of which one is asked for at a time.
     Single(Single),
@@ -89,7 +89,7 @@ pub(super) enum Single {
     Collection,
     /// The health of the server.
     Health,
-    /// That the space rests on what was seen of others.
+    /// The request that the space rest on what was seen of others.
     Depend,
 }
 

@@ -13,7 +13,7 @@ use crate::table::Set;
 /// Raw reads of a client, by the numbers of their fetches.
 #[derive(Default)]
 pub(super) struct Raw {
-    /// Those under way.
+    /// The raw fetches under way.
     asked: Set<u64>,
     /// Answers that were not taken yet, the oldest first.
     came: VecDeque<(u64, Answer)>,

@@ -14,13 +14,13 @@ use crate::random::Random;
 /// The addresses that a client knows.
 #[derive(Debug)]
 pub struct Servers {
-    /// Those that the program named.
+    /// The servers that the program named.
     named: Vec<String>,
-    /// Those that the last server told of, the most promising first: at most as many as a message names.
+    /// The servers that the last one told of, the most promising first: at most as many as a message names.
     learned: Vec<String>,
-    /// Those that were tried since the last pause.
+    /// The servers that were tried since the last pause.
     tried: Vec<String>,
-    /// Those among them that sent the client on.
+    /// The tried servers that sent the client on.
     sent_on: Vec<String>,
     /// The one that welcomed the client last, until another sends it on.
     home: String,
@@ -194,7 +194,7 @@ impl Client {
         self.peer.servers.capabilities = if is_one_host { ONE_HOST } else { 0 };
     }
 
-    /// It reads at any member of a group, at the first of those that were named if it can.
+    /// The client reads at any member of a group, at the first of those that were named if it can.
     pub fn reads_anywhere(&mut self) {
         self.peer.servers.reads_anywhere = true;
     }

@@ -264,7 +264,7 @@ impl Drop for Begun<'_> {
 /// Progress of a call.
 enum Looked {
     Unsent,
-    /// It was sent on a connection that is gone.
+    /// The call was sent on a connection that is gone.
     Lost(CallId),
     Ended(Result<Responded, Error>),
 }
@@ -370,7 +370,7 @@ mod tests {
     use crate::rpc::streams::Directions;
     use crate::txn::Streamer;
 
-    /// One that is welcomed, and has a call with streams under way on its first connection.
+    /// A client that is welcomed, and has a call with streams under way on its first connection.
     fn with_a_stream() -> (Client, CallId) {
         let mut client = Client::connected_for_test();
         client.history.view = ViewId::new(1, 1);

@@ -31,7 +31,7 @@ pub(super) struct Watches {
 
 #[derive(Default)]
 struct Watched {
-    /// Its objects, with what was not taken yet.
+    /// The watched objects, with what was not taken yet.
     objects: Map<Oref, Pending>,
     /// Objects of which something was not taken yet, each once.
     pending: Vec<Oref>,

@@ -32,9 +32,9 @@ pub(crate) struct Counted {
 /// Sums of a sweep so far.
 #[derive(Debug, Default)]
 pub(super) struct Counting {
-    /// As the pages are.
+    /// The census of the pages as they are.
     pub found: Census,
-    /// As they will be once the garbage is freed.
+    /// The census as it will be once the garbage is freed.
     pub left: Census,
 }
 

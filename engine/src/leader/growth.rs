@@ -62,14 +62,14 @@ const WATCHED_US_MIN: u64 = 5 * MINUTE_US;
 /// A warning comes when less than this part of the pages is left: still three gigabytes.
 const FEW_PART: u32 = 10;
 
-/// It goes when more than this part is left, so that it does not come and go with single pages.
+/// The warning goes when more than this part is left, so that it does not come and go with single pages.
 const MANY_PART: u32 = 8;
 
 /// A warning comes when the space will be full within a week: a program can be changed in that time, or its
 /// data moved.
 const SOON_S: u64 = 7 * 86_400;
 
-/// It goes when there are two weeks, so that it does not come and go with each minute's rate.
+/// The warning goes when there are two weeks, so that it does not follow each minute's rate.
 const LATE_S: u64 = 2 * SOON_S;
 
 impl Growth {

@@ -75,7 +75,7 @@ pub(super) struct Record {
     refs: Vec<Oref>,
     pub named: Vec<PageId>,
     pub filled: Vec<PageId>,
-    /// It is a method's; and the bytes that this returns.
+    /// Set for the commit of a method.
     pub is_call: bool,
     /// The numbers of that method.
     pub called: Option<(u16, u16)>,
@@ -84,7 +84,7 @@ pub(super) struct Record {
     pub reply: Vec<u8>,
     /// The head of the record.
     pub head: Vec<u8>,
-    /// Its last piece so far.
+    /// The last piece so far.
     pub staged: Option<Stamp>,
 }
 
@@ -116,11 +116,11 @@ impl At {
 pub(super) enum LargePhase {
     /// The parts in which it came are put together.
     Gather,
-    /// Its base is decoded.
+    /// The base is decoded.
     Head,
-    /// Its reads are decoded.
+    /// The reads are decoded.
     Reads,
-    /// Its writes are decoded.
+    /// The writes are decoded.
     Writes,
     /// Objects are what their classes say, and none is written twice.
     Check,
@@ -136,7 +136,7 @@ pub(super) enum LargePhase {
     Place,
     /// The pages that it fills are brought up to date.
     Keep,
-    /// It goes to the order in pieces, and is committed after the last.
+    /// The commit goes to the order in pieces, and is committed after the last.
     Stage,
 }
 

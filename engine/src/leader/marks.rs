@@ -13,7 +13,7 @@ pub(super) enum Color {
     White,
     /// Something leads to it, and what it leads to is still to be looked at.
     Grey,
-    /// It stays, and all that it leads to is grey or black.
+    /// The object stays, and all that it leads to is grey or black.
     Black,
     /// An object is there, and nothing had led to it when it was looked at.
     Dead,
@@ -113,7 +113,7 @@ impl Marks {
         self.page(page).into_iter().flat_map(|p| p.slots_of(is_marked)).collect()
     }
 
-    /// One beyond the last page of which anything is known.
+    /// The page behind the last one of which anything is known.
     pub(super) fn pages_end(&self) -> u32 {
         self.pages.len() as u32
     }

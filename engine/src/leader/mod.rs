@@ -121,7 +121,7 @@ pub(crate) enum Reply {
     /// A part is settled, and that is visible.
     Settled(Asked),
     Decided(Asked, Decision, Vector),
-    /// Another space is to be asked.
+    /// A question that another space is to be asked.
     Consult(Consult),
 }
 

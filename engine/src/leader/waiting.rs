@@ -1,5 +1,6 @@
 //! Commits that wait: for pages to be read before they can be placed, for room, or for a large one that
-//! stands in their way. Bounded by client and in bytes; what cannot wait is answered `Full`.
+//! stands in their way. Bounded by client and in bytes; what cannot wait is answered `Full`. Refusals wait,
+//! too, for their turns.
 
 use tercel_wire::id::OpId;
 

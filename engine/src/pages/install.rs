@@ -80,7 +80,7 @@ const FOUND_BATCHES: usize = 16;
 /// it goes with sixteen of pages.
 const BATCHES_PER_CHECKPOINT: usize = 64;
 
-/// As how many a batch counts that is not full: then little is written, and there is time.
+/// A batch that is not full counts as so many: then little is written, and there is time.
 const BATCHES_OF_REST: usize = 4;
 
 /// Entries that recovery would replay before modifications are installed however few there are: a second or

@@ -259,7 +259,7 @@ impl Pages {
 
 /// The extents of the slots of a page.
 pub(crate) struct Extents {
-    /// One beyond the last slot.
+    /// The slot behind the last one.
     pub slots: u16,
     /// Bytes by slot, in order.
     pub bytes: Vec<(u16, usize)>,

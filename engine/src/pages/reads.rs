@@ -68,7 +68,7 @@ pub(crate) const OUT_MAX: usize = 8;
 pub(crate) enum Done {
     /// For these.
     For(Vec<Waiter>),
-    /// It must be done once more.
+    /// The read must be done once more.
     Again,
     /// No request waits for it.
     Unasked,

@@ -30,7 +30,7 @@ pub struct Answers {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Client {
     pub slots: Map<u16, Answer>,
-    /// Its last commit.
+    /// The stamp of the client's last commit.
     pub used: Stamp,
 }
 
@@ -58,11 +58,11 @@ pub(super) struct Evicted {
 /// The table's knowledge of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Past<'a> {
-    /// It was executed.
+    /// The operation was executed.
     Committed(&'a Answer),
     /// A later operation of its slot was executed, so its answer was received.
     Superseded,
-    /// It was not executed up to now.
+    /// The operation was not executed up to now.
     Never,
     /// The client was evicted.
     Unknown,

@@ -28,7 +28,7 @@ pub const ROW_BYTES: usize = ROW_PAGES as usize * COUNT_BYTES;
 /// Rows of a space that has given out all of its pages.
 pub const ROWS_MAX: usize = (PageId::MAX.get() / ROW_PAGES) as usize + 1;
 
-/// It is not known in how many slots of a page there is something.
+/// The count of a page of which it is not known in how many slots there is something.
 pub const UNKNOWN: u16 = u16::MAX;
 
 /// Two numbers of two bytes: slots that are filled, and the first that was never a place, 0 if that is not
@@ -55,11 +55,11 @@ struct Row {
 /// The relation of a row to the page store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RowState {
-    /// As it is.
+    /// The count is stored as it is.
     Stored,
     /// A checkpoint took it as it is, and is not known to be stored.
     Taken,
-    /// It has changed since any checkpoint took it.
+    /// The count has changed since any checkpoint took it.
     Changed,
 }
 

@@ -29,7 +29,7 @@ use crate::order::Sealed;
 pub struct Extent<'a> {
     /// The space.
     pub space: SpaceId,
-    /// Its state at a stamp.
+    /// The state of the space at a stamp.
     pub state: &'a Replica,
     /// Entries in order, those behind that stamp among them.
     pub log: &'a [Sealed],
@@ -43,7 +43,7 @@ pub enum NoCut {
     Entry {
         /// The space.
         space: SpaceId,
-        /// Its place.
+        /// The place of the entry in the commit order.
         stamp: Stamp,
         /// The error.
         error: DecodeError,

@@ -60,7 +60,7 @@ pub struct Decided {
     pub op: OpId,
     /// The view in which it was decided.
     pub view: ViewId,
-    /// Its parts in other spaces.
+    /// The parts of the transaction in other spaces.
     pub parts: Vec<Prepared>,
     /// The states that it depends on, and the prepares of those of its parts that write.
     pub seen: Vector,

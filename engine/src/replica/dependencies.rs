@@ -44,7 +44,7 @@ impl Dependencies {
         &self.on
     }
 
-    /// Those that changed after a stamp.
+    /// The dependencies that changed after a stamp.
     pub fn after(&self, stamp: Stamp) -> Vector {
         let mut changed = Vector::default();
         let entries = self.on.iter().filter(|(space, _)| self.since.get(space).is_some_and(|at| *at > stamp));

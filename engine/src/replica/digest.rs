@@ -24,12 +24,12 @@ impl Digest {
         self.0 = mix(self.0 ^ row(&[oref.raw().into(), stamp.0]));
     }
 
-    /// As a number.
+    /// The digest as a number.
     pub fn value(&self) -> u64 {
         self.0
     }
 
-    /// As it was saved.
+    /// The digest that was saved.
     pub fn restored(value: u64) -> Digest {
         Digest(value)
     }
@@ -50,7 +50,7 @@ impl RowSum {
         self.0 = self.0.wrapping_sub(row(words));
     }
 
-    /// As a number.
+    /// The digest as a number.
     pub fn value(&self) -> u64 {
         self.0
     }

@@ -160,7 +160,7 @@ pub struct Head {
 pub struct Placement {
     /// Which of the transaction's writes it is, by index.
     pub write: u32,
-    /// Its place.
+    /// The place that the object goes to.
     pub to: Oref,
     /// Set if the write moves the object to this place; else it was there before.
     pub is_new: bool,
@@ -187,7 +187,7 @@ pub struct Grant {
     pub next_page: u32,
     /// The pages, at most [`limits::LEASE_PAGES`].
     pub pages: Vec<PageId>,
-    /// Those of the pages in which there is something.
+    /// The pages among them in which there is something.
     pub holes: Vec<Hole>,
 }
 

@@ -29,15 +29,15 @@ pub struct Frees {
 /// The knowledge about a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// It was not freed after the base.
+    /// The object was not freed after the base.
     There,
     Freed,
-    /// It may have been.
+    /// The object may have been freed after the base.
     Unknown,
 }
 
 impl Frees {
-    /// As it is when nothing is known but the last collection.
+    /// The state in which nothing is known but the last collection.
     pub(super) fn restored(last: Stamp) -> Frees {
         Frees { last, floor: last, ..Frees::default() }
     }

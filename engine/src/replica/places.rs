@@ -50,7 +50,7 @@ pub struct Granted {
     pub seq: u64,
     /// Set once anything was made in it.
     pub is_made_in: bool,
-    /// Set if an object refers to a place in it where nothing was made.
+    /// Set if an object refers to a place in this page where nothing was made.
     pub is_named: bool,
     /// The stamp of its grant, if that gave any page out again; else zero.
     pub birth: Stamp,

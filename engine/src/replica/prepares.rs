@@ -23,7 +23,7 @@ pub struct Prepares {
     /// Objects that were read, with the number of parts that did; and those that will be written.
     read: Map<Oref, u32>,
     written: Map<Oref, Stamp>,
-    /// Those of them that will be made.
+    /// The written objects that will be made.
     made: BTreeSet<Oref>,
     bytes: usize,
     by_client: Map<ClientId, usize>,

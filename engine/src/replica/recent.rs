@@ -43,7 +43,7 @@ struct Fresh {
 const FORGOTTEN_A_WRITE: usize = 2;
 
 impl RecentWrites {
-    /// One that knows nothing of what was written up to `floor`.
+    /// A table that knows nothing of what was written up to `floor`.
     pub fn with_floor(floor: Stamp) -> RecentWrites {
         RecentWrites { floor, ..RecentWrites::default() }
     }
@@ -165,7 +165,7 @@ impl RecentWrites {
         (self.floor(), self.order.range(forgotten..).copied())
     }
 
-    /// As it was saved.
+    /// The table that was saved.
     pub(super) fn restored(floor: Stamp, rows: impl Iterator<Item = (Oref, Stamp)>) -> RecentWrites {
         let mut recent = RecentWrites::with_floor(floor);
         rows.for_each(|(oref, stamp)| recent.insert(oref, stamp));

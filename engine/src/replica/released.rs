@@ -58,7 +58,7 @@ impl Released {
         self.moved.extend(moved);
     }
 
-    /// As they were saved.
+    /// The queue that was saved.
     pub(super) fn restored(roots: Vec<Oref>) -> Released {
         Released { queue: roots.into(), moved: BTreeMap::new() }
     }

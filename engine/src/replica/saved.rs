@@ -98,12 +98,12 @@ impl Saved {
 }
 
 impl Replica {
-    /// As bytes, with all counts: rows are shared, not copied.
+    /// The state as bytes, with all counts: rows are shared, not copied.
     pub fn save(&self) -> Saved {
         Saved { head: self.head(), rows: self.places.counts().all() }
     }
 
-    /// As bytes, with the counts that are not known to be stored.
+    /// The state as bytes, with the counts that are not known to be stored.
     pub fn save_changed(&mut self) -> Saved {
         Saved { head: self.head(), rows: self.places.counts_mut().take() }
     }
@@ -113,7 +113,7 @@ impl Replica {
         self.places.counts_mut().stored();
     }
 
-    /// As one run of bytes.
+    /// The saved state as one run of bytes.
     pub fn encode(&self) -> Vec<u8> {
         self.save().to_bytes()
     }
@@ -528,7 +528,7 @@ mod tests {
         let changed = s.save_changed();
         assert_eq!(changed.rows.len(), 1);
         assert!(changed.bytes() < 2 * ROW_BYTES, "{} bytes", changed.bytes());
-        // Nothing says that it was stored.
+        // The row is saved again: nothing says that it was stored.
         assert_eq!(s.save_changed().rows, changed.rows);
     }
 

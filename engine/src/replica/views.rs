@@ -55,7 +55,7 @@ impl Views {
         self.unsure
     }
 
-    /// Those that were saved, with the number of the last unsure one.
+    /// The views that were saved, with the number of the last unsure one.
     pub(super) fn with_unsure(self, unsure: u32) -> Views {
         Views { unsure, ..self }
     }

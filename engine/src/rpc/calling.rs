@@ -23,13 +23,13 @@ pub(super) struct Calling<'a> {
     pub until: Option<Now>,
     through: Through<'a>,
     method: usize,
-    /// None for a procedure of a service.
+    /// The object; none for a procedure of a service.
     object: Option<Ref<Any>>,
-    /// The key of a procedure that is `#[once]`.
+    /// The key of a method, or of a procedure that is `#[once]`.
     key: Option<Arc<[u8]>>,
     payload: Vec<u8>,
     rest: Option<Rest<'a>>,
-    /// Its request may leave later, with others.
+    /// Set if the request may leave later, with others.
     pub is_patient: bool,
 }
 

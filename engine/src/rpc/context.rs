@@ -21,7 +21,8 @@ use crate::txn::{Options, Port, Tx, run_seen};
 pub struct CallKey<'a> {
     /// The key: 1 to 128 bytes.
     pub key: &'a [u8],
-    /// The request: the names of service and procedure, and the bytes of the arguments.
+    /// The request: the names of service and procedure, and the bytes of the arguments; of a method the names
+    /// of interface and method, and the bytes of the object and of the arguments.
     pub request: [&'a [u8]; 3],
 }
 
@@ -44,7 +45,7 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// That of a call which is run where it arrived: without a space, and it cannot be cancelled. For hosts.
+    /// The context of a call that runs where it arrived: without a space, never cancelled. For hosts.
     pub fn inline(client: ClientId, now: Now, until: Option<Now>) -> Context<'a> {
         Context {
             client,
@@ -60,7 +61,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// That of a call which is run on a thread of its own. For hosts.
+    /// The context of a call that runs on a thread of its own. For hosts.
     pub fn slow(
         client: ClientId,
         now: Now,

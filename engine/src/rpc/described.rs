@@ -24,7 +24,7 @@ pub struct Described<'a> {
     pub method: usize,
     /// The object, which may be any that is there; for a service it is not used.
     pub object: Oref,
-    /// The key of a procedure that is `#[once]`; empty for any other.
+    /// The key of a procedure that is `#[once]`, or of a method; empty for a call without one.
     pub key: &'a [u8],
     /// Time for which the caller waits.
     pub timeout: Duration,
@@ -36,7 +36,7 @@ pub struct Described<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     Returned(Vec<u8>),
-    /// It failed by its own decision.
+    /// The method failed by its own decision.
     Failed(Vec<u8>),
 }
 

@@ -16,7 +16,7 @@ pub type Called<T, E = Infallible> = Result<T, Failure<E>>;
 pub enum Failure<E = Infallible> {
     /// The method has failed by its own decision.
     Method(E),
-    /// It could not be run, or did not come to its end.
+    /// The method could not be run, or did not come to its end.
     Space(Error),
 }
 

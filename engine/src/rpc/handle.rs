@@ -62,7 +62,7 @@ impl<'c> Tx<'c> {
 }
 
 impl<'c, T: Object> Handle<'c, T> {
-    /// One whose calls go through a port. For hosts.
+    /// A handle whose calls go through a port. For hosts.
     pub fn new(object: Ref<T>, port: Result<&'c dyn Port, Error>) -> Handle<'c, T> {
         Handle { object, at: At::Space(port), policy: CallPolicy::Auto, timeout: None }
     }
@@ -220,9 +220,9 @@ fn read<R, E>(
 /// A method, for derived code.
 #[doc(hidden)]
 pub struct Stub {
-    /// Its interface.
+    /// The interface of the method.
     pub schema: &'static InterfaceSchema,
-    /// Its number there.
+    /// The number of the method there.
     pub method: usize,
 }
 

@@ -51,7 +51,7 @@ pub struct Output<T> {
 }
 
 impl<T: Field> Output<T> {
-    /// That of a call. For derived code.
+    /// The stream of a call. For derived code.
     #[doc(hidden)]
     pub fn new(cx: &Context<'_>) -> Result<Output<T>, Error> {
         Ok(Output { port: cx.items()?, of: PhantomData, here: PhantomData })
@@ -76,7 +76,7 @@ pub struct Input<T> {
 }
 
 impl<T: Field> Input<T> {
-    /// That of a call. For derived code.
+    /// The stream of a call. For derived code.
     #[doc(hidden)]
     pub fn new(cx: &Context<'_>) -> Result<Input<T>, Error> {
         let layout = Layout::of(&Plain::<T>::SCHEMA);
@@ -105,7 +105,7 @@ pub struct Callback<Q, A> {
 }
 
 impl<Q: Field, A: Field> Callback<Q, A> {
-    /// Those of a call. For derived code.
+    /// The callback of a call. For derived code.
     #[doc(hidden)]
     pub fn new(cx: &Context<'_>) -> Result<Callback<Q, A>, Error> {
         let layout = Layout::of(&Numbered::<A>::SCHEMA);

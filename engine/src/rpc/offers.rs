@@ -18,7 +18,7 @@ pub type Run = fn(&Tx<'_>, usize, Ref<Any>, &Given<'_>, &mut Vec<u8>) -> Result<
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Returned,
-    /// It failed by its own decision.
+    /// The method failed by its own decision.
     Failed,
 }
 
@@ -58,13 +58,13 @@ impl Offers {
         Offers(Arc::new(all))
     }
 
-    /// That of a name, for a class, with its number.
+    /// The interface of a name, for a class, with its number.
     pub(crate) fn find(&self, name: &str, class: &str) -> Option<(u16, &Interface)> {
         let at = self.0.iter().position(|(i, _)| i.name == name && i.class == class)?;
         Some((u16::try_from(at).ok()?, &self.0[at].0))
     }
 
-    /// That of a number.
+    /// The interface of a number.
     pub(crate) fn get(&self, number: u16) -> Option<&Interface> {
         self.0.get(number as usize).map(|(interface, _)| interface)
     }

@@ -79,7 +79,7 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
 pub struct Pending<'c, R, E = Infallible>(State<'c, R, E>);
 
 enum State<'c, R, E> {
-    /// Its answer came at once.
+    /// The answer came at once.
     Answered(Called<R, E>),
     UnderWay(Box<Sent<'c, R, E>>),
     /// The result was given to the task that awaited it.

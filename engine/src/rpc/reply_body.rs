@@ -28,12 +28,12 @@ pub struct ReplyBody<'a> {
 }
 
 impl<'a> ReplyBody<'a> {
-    /// One of which everything is appended to these bytes.
+    /// A body of which everything is appended to these bytes.
     pub fn new(bytes: &'a mut Vec<u8>) -> ReplyBody<'a> {
         ReplyBody { bytes, room: None, behind: 0 }
     }
 
-    /// One whose large parts go into a room that both ends share. There are no bytes before it.
+    /// A body whose large parts go into a room that both ends share. There are no bytes before it.
     pub fn in_room(bytes: &'a mut Vec<u8>, room: &'a mut dyn SharedRoom) -> ReplyBody<'a> {
         bytes.clear();
         ReplyBody { bytes, room: Some(room), behind: 0 }

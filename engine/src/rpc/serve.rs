@@ -21,7 +21,7 @@ pub enum Taken {
     /// It is new, and is to run on a thread of its own: then [`Served::runs`] and, in the end,
     /// [`Served::end`]. One that has no slot is just run.
     Slow,
-    /// Its client has broken the protocol.
+    /// The client has broken the protocol.
     Broken,
 }
 

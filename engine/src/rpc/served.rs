@@ -39,12 +39,12 @@ struct Slot {
 
 #[derive(Debug, Default)]
 enum State {
-    /// It came to an end that is not kept; or there was none yet.
+    /// The last call came to an end that is not kept; or there was none yet.
     #[default]
     Ended,
     /// The same, and it is kept.
     Kept,
-    /// It runs, or waits to be run. The flag says whether its caller has given up.
+    /// The call runs, or waits to be run. The flag says whether its caller has given up.
     Running(Option<Arc<AtomicBool>>),
 }
 
@@ -54,13 +54,13 @@ const SPARE_BYTES: usize = limits::KEPT_CLIENT_BYTES_MAX / SERVICE_SLOTS_MAX as 
 /// Kinds of arriving calls.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<'a> {
-    /// It was not here before: begin it, or refuse it, and then [`Served::end`].
+    /// The call was not here before: begin it, or refuse it, and then [`Served::end`].
     New,
-    /// It runs: it is answered when it has come to its end.
+    /// The call runs: it is answered when it has come to its end.
     Running,
-    /// It came to this: the body of its response.
+    /// The call came to this: the body of its response.
     Kept(&'a [u8]),
-    /// It came to its end, and what to is not kept.
+    /// The call came to its end, and what to is not kept.
     Forgotten,
     /// A copy of an earlier call of the slot: its client has the answer.
     Old,
@@ -74,11 +74,11 @@ pub enum Arrival<'a> {
 pub enum Cancelled<'a> {
     /// The call never came: it never will be begun now. It is to be answered so, and then [`Served::end`].
     New,
-    /// It runs, or waits to be run; it was notified. It is answered when it has ended.
+    /// The call runs, or waits to be run; it was notified. It is answered when it has ended.
     Told,
-    /// It came to this: the body of its response.
+    /// The call came to this: the body of its response.
     Kept(&'a [u8]),
-    /// It came to its end, and what to is not kept.
+    /// The call came to its end, and what to is not kept.
     Forgotten,
     /// There is nothing to be cancelled.
     Old,

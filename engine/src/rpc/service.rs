@@ -53,7 +53,7 @@ impl<S: ?Sized> Clone for ServiceHandle<'_, S> {
 }
 
 impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
-    /// One whose calls go through a port and wait so long. For hosts.
+    /// A handle whose calls go through a port and wait so long. For hosts.
     pub fn new(
         port: Result<&'c (dyn Port + Sync), Error>,
         timeout: Option<Duration>,

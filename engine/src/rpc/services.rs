@@ -23,7 +23,7 @@ use crate::txn::Port;
 /// The interface that `#[service]` makes of a trait. For derived code.
 #[doc(hidden)]
 pub trait ServiceInterface {
-    /// Its procedures.
+    /// The procedures of the service.
     const SCHEMA: &'static InterfaceSchema;
     /// Which procedures take [`LentBytes`](tercel_wire::lent::LentBytes), by their numbers.
     const LENT: &'static [bool] = &[];
@@ -84,7 +84,7 @@ impl Services {
         Services(Arc::new(all))
     }
 
-    /// That of a name, with its number.
+    /// The service of a name, with its number.
     pub fn find(&self, name: &str) -> Option<(u16, &Interface)> {
         let at = self.0.iter().position(|(i, _)| i.name == name)?;
         Some((u16::try_from(at).ok()?, &self.0[at].0))
@@ -131,7 +131,7 @@ impl Services {
 pub enum Taking<'a> {
     /// A payload, which is not checked yet.
     Payload(&'a [u8]),
-    /// One that is read where the peer wrote it.
+    /// A payload that is read where the peer wrote it.
     InPlace(&'a InPlace<'a>),
 }
 

@@ -104,7 +104,7 @@ pub enum Look {
     Answered(Vec<u8>),
     /// The server has it.
     Waits,
-    /// It was sent on an earlier connection: [`Slots::send_again`].
+    /// The call was sent on an earlier connection: [`Slots::send_again`].
     Lost,
     /// There is no such call.
     None,
@@ -113,7 +113,7 @@ pub enum Look {
 /// The fate of a call that was sent on an earlier connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// It is to be sent again, under the same name.
+    /// The call is to be sent again, under the same name.
     Again,
     /// The server knows nothing of it. The slot is free.
     Unknown,

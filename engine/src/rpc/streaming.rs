@@ -42,7 +42,8 @@ impl<'c, I, O, R, E> Streaming<'c, I, O, R, E> {
         Streaming { call, reads, of: PhantomData }
     }
 
-    /// Ends the stream to the procedure, drops items that were not read, and gives the result of the call.
+    /// Ends the stream to the procedure, drops items that were not read, and gives the result of the call,
+    /// for which it blocks.
     ///
     /// # Errors
     /// Those of the call.
@@ -53,7 +54,7 @@ impl<'c, I, O, R, E> Streaming<'c, I, O, R, E> {
 }
 
 impl<I: Field, O, R, E> Streaming<'_, I, O, R, E> {
-    /// Sends an item. Waits while the procedure has as much that it has not read as the window takes. Says
+    /// Sends an item. Blocks while the procedure has as much that it has not read as the window takes. Says
     /// whether the procedure still takes items: if not it has ended, and the item is dropped.
     ///
     /// # Errors
@@ -73,7 +74,8 @@ impl<I: Field, O, R, E> Streaming<'_, I, O, R, E> {
 }
 
 impl<I, O: Field, R, E> Streaming<'_, I, O, R, E> {
-    /// Waits for the next item; none once the procedure has ended and all were read, whatever its result is.
+    /// Blocks until the next item comes; none once the procedure has ended and all were read, whatever its
+    /// result is.
     ///
     /// # Errors
     /// `Unknown` if the call is lost; `Corrupt` or `Schema` if the item cannot be read.

@@ -22,14 +22,14 @@ use crate::mutant::{Rule, dropped};
 /// Which streams a call has, as its procedure sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Directions {
-    /// It takes items.
+    /// Set if the call takes items.
     pub input: bool,
-    /// It gives items.
+    /// Set if the call gives items.
     pub output: bool,
 }
 
 impl Directions {
-    /// Those of a procedure.
+    /// The directions of a procedure.
     pub fn of(method: &Method) -> Directions {
         Directions { input: method.has_input(), output: method.has_output() }
     }
@@ -68,12 +68,12 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Those of a call at its server.
+    /// The streams of a call at its server.
     pub fn of_server(has: Directions) -> Streams {
         Streams { sending: has.output.then(Sending::default), receiving: has.input.then(Receiving::default) }
     }
 
-    /// Those of a call at its client.
+    /// The streams of a call at its client.
     pub fn of_client(has: Directions) -> Streams {
         Streams::of_server(Directions { input: has.output, output: has.input })
     }

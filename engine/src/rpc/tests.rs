@@ -141,7 +141,7 @@ impl World {
         }
         match message {
             Message::Call(id, name) => match self.server.arrive(id) {
-                // It has no room for it.
+                // The server has no room for the call.
                 Arrival::New if self.random.below(8) == 0 => self.answer(id, None),
                 Arrival::New => {
                     *self.begun.entry(name).or_default() += 1;

@@ -142,9 +142,9 @@ impl Server {
 
 /// The end of an attempt to run a method.
 enum Attempt {
-    /// Its writes are being ordered.
+    /// The writes of the method are being ordered.
     Taken,
-    /// It ended with nothing to be ordered.
+    /// The method ended with nothing to be ordered.
     Ended(Ended),
 }
 

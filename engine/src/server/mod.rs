@@ -59,7 +59,7 @@ pub struct Server {
     cx: Cx,
     /// The view that is to begin here once its own entry is stable.
     begins: Option<ViewId>,
-    /// Its place in a group; none if it is alone.
+    /// The place of the server in a group; none if it is alone.
     membership: Option<Membership>,
     suffix: Suffix,
 }
@@ -67,14 +67,14 @@ pub struct Server {
 /// A request that came by a shorter way than as a message.
 #[derive(Debug)]
 pub struct Express<'a> {
-    /// Its client, whose connection is in use.
+    /// The client, whose connection is in use.
     pub client: ClientId,
     /// Where the client was found last: its host keeps that from one request to the next. Any number will do
     /// at first.
     pub place: &'a mut usize,
     /// The rest of its caller's time, in microseconds; 0 is no limit.
     pub left_us: u32,
-    /// As in the message.
+    /// The body as it is in the message.
     pub body: &'a [u8],
     /// All of the body and its bytes, where it lies in memory that the peer may write; of that `body` is how
     /// it begins. It comes as a whole if it cannot be used so.
@@ -633,10 +633,9 @@ impl Server {
         self.sessions.conn_of(client)
     }
 
-    /// Takes in a request that came by a shorter way than as a message, if it may come so, which is decided
-    /// here. Runs it, appends the body of the response to `response`, and what is to be done besides to
-    /// `out`. If it says no, nothing has changed, and the request is to come as a message. `local` is as for
-    /// [`Server::run_calls`].
+    /// Runs a request that came by a shorter way than as a message, if it may come so: appends the body of
+    /// the response to `response`, and what is to be done besides to `out`. Gives false if the request is to
+    /// come as a message; then nothing has changed. `local` is as for [`Server::run_calls`].
     #[inline]
     pub fn express(
         &mut self,

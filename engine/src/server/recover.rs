@@ -40,7 +40,7 @@ pub enum RecoveryError {
     /// A record is damaged although its checksum is right.
     #[error("the log's entry {stamp} cannot be read: {error}")]
     Entry {
-        /// Its place.
+        /// The place of the entry in the commit order.
         stamp: Stamp,
         /// The error.
         error: DecodeError,
@@ -82,7 +82,7 @@ pub struct LogEnds<'a> {
     pub begins: EntryId,
     /// The last position of each view.
     pub runs: &'a [(ViewId, LogPosition)],
-    /// Known to be stable.
+    /// The last position that is known to be stable.
     pub stable: LogPosition,
     /// Set if the log ends there; not if it ends in bytes that may have been entries.
     pub is_sure: bool,

@@ -44,7 +44,7 @@ pub(crate) struct Calls {
     turn: Option<Conn>,
     /// The call that is run first in each state, and its connection.
     first: Option<(Conn, Ticket)>,
-    /// That connection, while it is to be run first in this state.
+    /// The connection of that call, while it is to be run first in this state.
     begins: Option<Conn>,
     missed: Missed,
 }

@@ -29,11 +29,11 @@ use crate::txn::{Hold, Ticket};
 /// The result of a method.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// It returned, and has read this state alone.
+    /// The method returned, and has read this state alone.
     Returned(Stamp, Vec<u8>),
-    /// It failed by its own decision in this state.
+    /// The method failed by its own decision in this state.
     Failed(Stamp, Vec<u8>),
-    /// It did not come to its end.
+    /// The method did not come to its end.
     Refused(Error),
 }
 

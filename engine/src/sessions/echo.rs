@@ -27,11 +27,11 @@ use crate::time::Now;
 pub(super) struct Echoing {
     /// The number of the last confirmation that the sequencer was asked for.
     number: u64,
-    /// That one only shows that this node still leads, while its answer to a question before waits.
+    /// Set if the question only shows that this node still leads, while an answer to one before waits.
     is_checking: bool,
-    /// Those that its answer will answer.
+    /// The requests that the answer will answer.
     under_way: Vec<Asked>,
-    /// Those that came since: one of each connection, for the echo of a later question answers all before it.
+    /// Requests that came since: one a connection, for the echo of a later question answers all before it.
     next: Vec<Asked>,
     /// The sequencer has confirmed that this node leads, then; echoes wait until this stamp is visible.
     confirmed: Option<(Stamp, Now)>,

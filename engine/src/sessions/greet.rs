@@ -32,9 +32,9 @@ use crate::time::Now;
 #[derive(Debug, Default)]
 pub(super) struct Greetings {
     resuming: VecDeque<Resuming>,
-    /// Those that wait for a leader.
+    /// Greetings that wait for a leader.
     waiting: VecDeque<Waiting>,
-    /// Those of clients that have seen a state which is not visible here yet.
+    /// Greetings of clients that have seen a state which is not visible here yet.
     behind: Vec<Waiting>,
 }
 
@@ -46,7 +46,7 @@ impl Greetings {
         self.behind.retain(|w| w.conn != conn);
     }
 
-    /// Those that wait for a leader or a state.
+    /// The greetings that wait for a leader or a state.
     fn all_waiting(&self) -> impl Iterator<Item = &Waiting> {
         self.waiting.iter().chain(&self.behind)
     }

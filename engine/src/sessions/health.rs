@@ -31,13 +31,13 @@ pub(crate) struct Condition {
 /// Progress of a server towards its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drain {
-    /// It takes new calls.
+    /// The server takes new calls.
     Open,
-    /// It takes new calls while it hands the lead of its group over, until then at the latest.
+    /// New calls are taken while the lead of the group is handed over, until then at the latest.
     Handing(Now),
-    /// It takes none, and some are under way.
+    /// No new calls are taken, and some are under way.
     Draining,
-    /// None is. What the last ones wrote is ordered up to here, and may not be visible yet.
+    /// No call is under way. The last ones' writes are ordered up to here, and may not be visible yet.
     Ordered(Stamp),
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Drain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Working,
-    /// Its leader was deposed.
+    /// The leader was deposed.
     Deposed,
     /// A copy takes the place of what is here: nothing more is taken in.
     Replaced,

@@ -46,7 +46,7 @@ enum Reading {
 }
 
 impl LogReaders {
-    /// Those of the sessions that come after these.
+    /// The readers of the sessions that come after these.
     pub(super) fn next(&self) -> LogReaders {
         LogReaders { all: BTreeMap::new(), stable: self.stable }
     }

@@ -19,7 +19,7 @@ use crate::time::Now;
 /// A change, as it is carried out.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
-    /// It is so already.
+    /// The group is so already.
     Nothing,
     List(Members),
     Lead(MemberId),

@@ -208,11 +208,11 @@ fn not_known(kind: u8) -> String {
 /// The way of a message of a client that reads at a member which follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// It is served from the state here.
+    /// The request is served from the state here.
     Here,
     /// The leader decides it.
     Leader,
-    /// It is refused, with this sentence.
+    /// The request is refused, with this sentence.
     Refused(&'static str),
 }
 

@@ -25,11 +25,11 @@ use crate::rights::{ANY, BACKUP, Bits, CALL, DEFINE, GRANT, Lack, OPERATE, READ,
 /// The roles of which a message needs one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// None: it tells nothing, or proves itself.
+    /// No right: the message tells nothing, or proves itself.
     Nothing,
-    /// One of these; this is the one that is named if it lacks.
+    /// One of these rights; the text names the one that lacks.
     Of(Bits, &'static str),
-    /// It is a member's, or of one that has the group's secret.
+    /// The sender is a member, or has the group's secret.
     Member,
 }
 

@@ -48,13 +48,13 @@ pub(super) struct Serving {
 #[derive(Debug, Default)]
 struct OfClient {
     table: u32,
-    /// Its principal, and the rights of that when a call was judged last.
+    /// The principal of the client, and the rights of that when a call was judged last.
     who: Arc<Principal>,
     rights: Option<Arc<Rights>>,
     served: Served,
-    /// Its calls that the host has.
+    /// The client's calls that the host has.
     jobs: usize,
-    /// Those of them with streams, whose client is there.
+    /// The calls with streams, whose client is there.
     streaming: Vec<StreamingCall>,
     /// When the client is forgotten; none while it has a connection.
     over: Option<Now>,
@@ -64,7 +64,7 @@ struct OfClient {
 #[derive(Debug)]
 struct StreamingCall {
     id: CallId,
-    /// Its procedure has used the space.
+    /// Set if the procedure has used the space.
     uses_space: bool,
 }
 
@@ -104,7 +104,7 @@ impl Serving {
         }
     }
 
-    /// It has none.
+    /// The client has no connection any more.
     pub(super) fn left(&mut self, client: ClientId, now: Now) {
         let Some(of) = self.clients.get_mut(client) else { return };
         let over = now.plus_us(limits::SERVED_ABSENT_US);

@@ -13,7 +13,7 @@ use crate::time::Now;
 /// The server's state of one connected client.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// None until the greeting.
+    /// The client; none until the greeting.
     pub client: Option<ClientId>,
     /// The client's count of its connections.
     pub connection: u64,
@@ -88,7 +88,7 @@ pub(super) struct News {
     pub sent: Stamp,
     /// Changes to send with the next stream message.
     pub changes: Vec<Change>,
-    /// It is to acknowledge them.
+    /// Set if the client is to acknowledge them.
     pub ack: bool,
 }
 

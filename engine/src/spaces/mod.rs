@@ -359,7 +359,7 @@ impl<'s> Session<'s> {
     }
 
     /// Reads several spaces in states that go together. `body` may run more than once, and what it read in a
-    /// state that did not fit is dropped.
+    /// state that did not fit is dropped. Blocks; a task takes [`Session::read_async`].
     ///
     /// States that go together have causes with their effects. They need not be of one moment: two readers
     /// may see two changes that do not rest on each other in different orders. With [`Isolation::Strict`]
@@ -400,7 +400,8 @@ impl<'s> Session<'s> {
 
     /// Runs `body` in a transaction that reads and writes several spaces in states that go together, and
     /// commits it in all of them or in none, whatever becomes of this program and of their servers. `body`
-    /// may run more than once. What was read holds in all spaces at the moment of the commit.
+    /// may run more than once. What was read holds in all spaces at the moment of the commit. Blocks; a task
+    /// takes [`Session::run_async`].
     ///
     /// A transaction that has read and written one space alone commits there, as [`InSpace::run`] does.
     /// Otherwise every other space prepares its part first, all at the same time, and then the first one in

@@ -18,9 +18,9 @@ pub type Ticket = u64;
 /// The interface that calls go through.
 #[derive(Debug, Clone, Copy)]
 pub enum Through<'a> {
-    /// That of a class of this program; of no class, if it is a service.
+    /// The interface of a class of this program; of no class, if it is a service.
     Own(&'static InterfaceSchema, &'static str),
-    /// One that a server has described. This program does not have it.
+    /// An interface that a server has described. This program does not have it.
     Described(&'a Arc<Interface>),
 }
 
@@ -82,7 +82,7 @@ pub struct Binding {
     pub number: u16,
     /// The number of each method there.
     pub methods: Arc<[u16]>,
-    /// Its layouts, equal at both ends.
+    /// The layouts of the interface, equal at both ends.
     pub interface: Arc<Interface>,
     /// For a service: the table that the server keeps this client's calls in.
     pub table: Option<u32>,

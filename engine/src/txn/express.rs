@@ -18,14 +18,14 @@ pub struct ExpressAsked {
     pub schema: &'static InterfaceSchema,
     /// The number of the procedure there.
     pub method: usize,
-    /// It takes nothing: [`ExpressCall::put`] would append nothing.
+    /// The method takes nothing: [`ExpressCall::put`] would append nothing.
     pub takes_nothing: bool,
     /// The object with its class, and the stamp of the state in which the reference to it was read; none for
     /// a procedure of a service.
     pub object: Option<(&'static str, Oref, Stamp)>,
     /// Time for which the caller waits; none is as long as the client does.
     pub timeout: Option<Duration>,
-    /// Its caller waits. Otherwise a look that needs no clock is enough.
+    /// The caller waits. Otherwise a look that needs no clock is enough.
     pub waits: bool,
 }
 

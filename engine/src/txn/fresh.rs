@@ -59,7 +59,7 @@ pub struct Begin {
 }
 
 impl Begin {
-    /// One that was asked for by these choices.
+    /// A begin that was asked for by these choices.
     pub fn new(options: &Options) -> Begin {
         Begin {
             strict: options.isolation == Isolation::Strict,

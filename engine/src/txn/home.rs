@@ -248,11 +248,11 @@ pub trait Across {
 pub struct SentPart<'a> {
     /// The operation, which was reserved for it.
     pub op: OpId,
-    /// As of [`Home::submit`].
+    /// The effects, as of [`Home::submit`].
     pub base: Stamp,
-    /// As of [`Home::submit`].
+    /// The local writes, as of [`Home::submit`].
     pub local_writes: &'a mut Vec<LocalWrite>,
-    /// As of [`Home::submit`].
+    /// The base, as of [`Home::submit`].
     pub effects: &'a [u8],
     /// States on which the transaction rests, and what is known of its other parts.
     pub seen: &'a Vector,
@@ -293,7 +293,7 @@ pub enum Located {
     Wait,
     /// There is none.
     Absent,
-    /// It cannot be had.
+    /// The object cannot be had.
     Failed(Error),
 }
 
@@ -327,7 +327,7 @@ pub struct WatchId {
 pub struct Heard {
     /// The object.
     pub oref: Oref,
-    /// Its last change.
+    /// The last change of the object.
     pub changed: Option<Stamp>,
     /// No further news of it arrives until the watch has read it again: it may have changed.
     pub lost: bool,

@@ -145,7 +145,7 @@ pub enum Step {
 /// Levels of strictness of a transaction's reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
-    /// As if transactions ran one after the other: everything read is checked at commit.
+    /// Transactions seem to run one after the other: everything read is checked at commit.
     #[default]
     Serializable,
     /// Serializable, and it sees all that was acknowledged to any client before it began (strict

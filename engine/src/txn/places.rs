@@ -60,7 +60,7 @@ struct Held {
     birth: Stamp,
     /// Places in which it has made objects. They may have been freed since.
     filled: Slots,
-    /// Its first slot for new objects: those below were others' places.
+    /// The first slot for new objects: those below were others' places.
     from: u16,
 }
 

@@ -31,7 +31,7 @@ pub struct Polled<R> {
     patience_us: u64,
     /// The begin that waits for an answer.
     begin: Option<Begin>,
-    /// As many transactions are open as can be: nothing tells when one has ended.
+    /// Set if as many transactions are open as can be: nothing tells when one has ended.
     is_full: bool,
     /// The server is gone. That is told after a pause, so that a program which tries again does not spin.
     outage: Option<Error>,
@@ -71,7 +71,7 @@ const OUTAGE_US: u64 = 100_000;
 /// The progress of a run.
 #[derive(Debug)]
 pub enum Progress<R, E> {
-    /// It is over.
+    /// The run is over.
     Ended(Result<R, E>),
     /// Something that was asked for is to come: go on when something has happened, or at this moment.
     Missed(Now),
@@ -87,7 +87,7 @@ pub enum Progress<R, E> {
 }
 
 impl<R> Polled<R> {
-    /// One that begins with the first call of [`Polled::go_on`].
+    /// A run that begins with the first call of [`Polled::go_on`].
     pub fn new(options: Options, patience_us: u64) -> Polled<R> {
         Polled {
             options,

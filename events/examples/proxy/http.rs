@@ -21,7 +21,7 @@ pub struct Request {
     pub forward: Vec<u8>,
     pub body: Body,
     pub asked: Asked,
-    /// It may be sent a second time.
+    /// Set if the request may be sent a second time.
     pub repeatable: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Answer {
     pub keeps: bool,
     /// The client's connection stays.
     pub client_keeps: bool,
-    /// Another answer follows.
+    /// Set if another answer follows.
     pub is_interim: bool,
 }
 

@@ -61,15 +61,15 @@ pub struct Proxy {
     now: Instant,
 }
 
-/// One side of an exchange.
+/// A side of an exchange.
 struct Side {
     token: Token,
     /// Received and not yet used.
     input: Vec<u8>,
     body: Body,
-    /// Its bytes stay in the kernel for now.
+    /// Set while the bytes of the side stay in the kernel.
     paused: bool,
-    /// Its peer sends no more.
+    /// Set once the peer sends no more.
     ended: bool,
     /// Nothing more is sent to its peer once what is queued has left.
     ending: bool,
@@ -90,9 +90,9 @@ struct Client {
 enum Stage {
     /// The next request has not begun, or its head is not whole.
     Head,
-    /// Its body comes.
+    /// The body comes.
     Body,
-    /// It is whole; the answer is not.
+    /// The request is whole; the answer is not.
     Answer,
     Tunnel,
     /// The last bytes are on their way to it.

@@ -85,11 +85,11 @@ pub fn receive<const N: usize>(socket: impl AsFd, header: &mut [u8]) -> io::Resu
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Credentials {
-    /// Its number; 0 if it is in a namespace that this process cannot see.
+    /// The number of the process; 0 if it is in a namespace that this process cannot see.
     pub pid: i32,
-    /// Its effective user.
+    /// The effective user of the process.
     pub uid: u32,
-    /// Its effective group.
+    /// The effective group of the process.
     pub gid: u32,
 }
 

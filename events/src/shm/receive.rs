@@ -47,7 +47,7 @@ pub struct LineCopy {
 }
 
 impl LineCopy {
-    /// Its bytes.
+    /// The bytes of the message.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8; LINE_BYTES] {
         self.words.as_flattened().last_chunk().expect("a line is shorter than its words")

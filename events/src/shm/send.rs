@@ -286,7 +286,7 @@ impl Sender {
 /// which the loads of its words would have to wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineWords {
-    /// Its first four bytes.
+    /// The first four bytes of the message.
     pub first: u32,
     /// The others, eight a word.
     pub rest: [u64; WORDS - 1],

@@ -48,7 +48,7 @@ impl Interest {
     }
 }
 
-/// One answer of the kernel.
+/// An answer of the kernel.
 pub(crate) struct Hint {
     pub(crate) token: Token,
     pub(crate) readable: bool,

@@ -17,7 +17,7 @@ use super::read::Written;
 pub enum Wrong {
     /// A name that leads nowhere.
     Absent(Said),
-    /// It cannot be meant.
+    /// The request cannot be meant.
     Invalid(Said),
     /// An error of the space.
     Space(Error),
@@ -49,15 +49,15 @@ impl From<Error> for Wrong {
     }
 }
 
-/// As many names as a message has; `tercel inspect` lists all.
+/// The number of names that a message has; `tercel inspect` lists all.
 const NAMED_MAX: usize = 20;
 
 /// The target of a call, and the interfaces that it has.
 #[derive(Debug)]
 pub struct Target {
-    /// As a message names it.
+    /// The words by which a message names it.
     what: String,
-    /// None for a service.
+    /// The object; none for a service.
     pub object: Option<Oref>,
     interfaces: Vec<Arc<Interface>>,
 }
@@ -181,9 +181,9 @@ fn of_bytes(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-/// As much as shows which text it is.
+/// The bytes of a text that show which one it is.
 const CUT_BYTES: usize = 100;
-/// As much as a message that names fields and values may have.
+/// The bytes of a message that names fields and values.
 const MESSAGE_BYTES: usize = 1_000;
 
 /// Names for a message, as many as it has room for.

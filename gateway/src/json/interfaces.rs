@@ -7,14 +7,14 @@ use tercel::tools::wire::layout::{FieldLayout, Layout, Shape};
 /// A record or an enum that has a name.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a> {
-    /// Its layout.
+    /// The layout of the type.
     pub layout: &'a Layout,
     /// Set if it is an enum.
     pub is_enum: bool,
 }
 
 impl Named<'_> {
-    /// As a program declares it.
+    /// The type as a program declares it.
     pub fn line(self) -> String {
         let name = self.layout.name();
         if !self.is_enum {

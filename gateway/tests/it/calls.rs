@@ -55,7 +55,7 @@ fn key_executes_once_at_several_gateways() {
     }
     let different = pay(other.address(), "k1", "[301]");
     assert_eq!(different.status, 422, "{different:?}");
-    // A method's own error is an answer, too, and stays although it would not fail any more.
+    // A method that fails by its own decision has no effect, and leaves the key free for the same request.
     let short = pay(world.at(), "k2", "[701]");
     world.client.run(|tx| tx.edit(world.purse)?.set_cents(5_000)).unwrap();
     assert_eq!(pay(other.address(), "k2", "[701]").body, short.body);

@@ -21,7 +21,7 @@ use crate::sync::Ordering;
 pub(super) enum Why {
     /// A commit changed the object, or its copy is of no use any more.
     Changed,
-    /// It may have been changed: changes to its page are no longer heard of.
+    /// The object may have been changed: changes to its page are no longer heard of.
     Unheard,
 }
 

@@ -146,7 +146,7 @@ struct Budget {
 /// Pages that may have lost their last copy, each once.
 struct Gone {
     pending: Vec<PageId>,
-    /// Those of them that an open read set names.
+    /// The pages among them that an open read set names.
     parked: Vec<PageId>,
     /// Set if a page found no place here.
     is_lost: bool,
@@ -190,7 +190,7 @@ enum State {
 #[derive(Debug, Clone, Copy, Default)]
 struct Frame {
     state: State,
-    /// It is being taken: nothing may be led into it.
+    /// Set while the frame is being taken: nothing may be led into it.
     closing: bool,
     /// Words in use, of a compacted frame.
     fill: u16,
@@ -213,7 +213,7 @@ struct PageInfo {
     superseded: u32,
     /// Copies in compacted frames.
     copies: u32,
-    /// It is in `pending`.
+    /// Set if the page is in `pending`.
     pending: bool,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Candidate {
 #[derive(Debug)]
 pub(super) struct Backed {
     by: MemberId,
-    /// None while the promise is being saved.
+    /// The end of the candidacy; none while the promise is being saved.
     until: Option<Now>,
 }
 
@@ -362,8 +362,9 @@ impl Quorum {
         }
     }
 
-    /// Says whether a quorum of a list has acknowledged it and votes. Then those that voted by the list before
-    /// alone made nothing stable elsewhere since: they needed one of these, which would have cut that.
+    /// Says whether a quorum of a list has acknowledged the list and votes here. Then members of the list
+    /// before have made nothing stable without these since: they needed one of them, whose log would have
+    /// lost the list by that.
     fn is_acknowledged(&self, list: &Electorate, votes: &BTreeMap<MemberId, Vote>) -> bool {
         let has_it = |id: &MemberId| {
             let of_list = |vote: &Vote| {

@@ -11,13 +11,13 @@ use crate::Output;
 /// The leader of the view, as a member that does not lead knows it.
 #[derive(Debug)]
 pub(super) struct Followed {
-    /// None until it has sent something in this view.
+    /// The leader; none until it has sent something in this view.
     pub(super) leader: Option<MemberId>,
     /// When it was heard last.
     pub(super) heard: Now,
     /// When its last packet came, for people; `heard` is put off where this process itself was late.
     pub(super) said: Now,
-    /// It was silent for too long when the host last gave the time.
+    /// The leader was silent for too long when the host last gave the time.
     pub(super) is_silent: bool,
     /// When its process seemed to end.
     pub(super) gone: Option<Now>,
@@ -25,15 +25,15 @@ pub(super) struct Followed {
     pub(super) rank: u8,
     /// Up to here the log is the leader's.
     matched: LogPosition,
-    /// Its newest packet.
+    /// The number of the leader's newest packet.
     round: u64,
     /// The end of its log, as it said to this process, and when it was asked for that last.
     end: Option<LogPosition>,
     end_asked: Option<Now>,
-    /// Attempts to lead since a leader was heard, and not before when there is another.
+    /// Attempts to lead since a leader was heard.
     pub(super) attempts: u32,
     pub(super) ask_after: Now,
-    /// It needs the entry there, and the leader's log no longer has that.
+    /// Set if this member needs the entry there, and the leader's log no longer has that.
     pub(super) lost_before: Option<LogPosition>,
 }
 

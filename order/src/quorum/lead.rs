@@ -41,7 +41,7 @@ pub(super) struct Leading {
 struct Progress {
     /// The next entry to send.
     next: LogPosition,
-    /// Its disk has the leader's log up to there.
+    /// The disk of the member has the leader's log up to there.
     durable: LogPosition,
     heard: Now,
     pauses: Pauses,
@@ -59,7 +59,7 @@ struct Progress {
     reading: Option<LogPosition>,
     /// The log no longer has what it needs.
     is_lost: bool,
-    /// Its process seemed to end when the newest packet was this one.
+    /// The newest packet when the process of the member seemed to end.
     gone: Option<u64>,
     /// A packet that it is to answer at once, and when that was sent; the time that the last answer took.
     question: Option<(u64, Now)>,

@@ -18,7 +18,7 @@ pub const ADDRESS_BYTES_MAX: usize = 400;
 /// A member, as its group knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its identity.
+    /// The identity of the member.
     pub id: MemberId,
     /// Set if it votes; else it only learns.
     pub votes: bool,
@@ -120,7 +120,7 @@ const MEMBER_BYTES_MIN: usize = 13;
 pub struct Electorate {
     /// The entry of the newest list, or a later one up to which there is no other.
     pub at: EntryId,
-    /// That list, by identity.
+    /// The newest list, by identity.
     newest: Vec<Member>,
     /// Others that voted by the list before, unless the newest is known to be stable.
     before: Vec<Member>,

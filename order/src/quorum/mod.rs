@@ -89,7 +89,7 @@ impl Default for Config {
 /// The findings of a member on its own disk when its process begins.
 #[derive(Debug, Clone)]
 pub struct Start {
-    /// Its identity.
+    /// The identity of this member.
     pub me: MemberId,
     /// The view that it has promised.
     pub promised: ViewId,
@@ -217,7 +217,7 @@ pub struct Status {
     pub is_changing: bool,
     /// Not set if its log ended in damage, and has not everything again that it may have lost.
     pub is_sure: bool,
-    /// It needs the entry there, and the leader's log no longer has that: it cannot be fed.
+    /// Set if it needs the entry there, and the leader's log no longer has that: it cannot be fed.
     pub lost_before: Option<LogPosition>,
     /// Counters.
     pub counts: Counts,
@@ -226,7 +226,7 @@ pub struct Status {
 /// The reason for which a member wanted to lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// It knew of no leader.
+    /// The member knew of no leader.
     NoLeader,
     /// The leader's process ended.
     Ended,
@@ -241,7 +241,7 @@ pub enum Why {
 pub struct Other {
     /// The member.
     pub id: MemberId,
-    /// Its disk has the log up to there.
+    /// The disk of the member has the log up to there.
     pub durable: LogPosition,
     /// When it was heard last.
     pub heard: Now,

@@ -53,7 +53,7 @@ pub enum Packet {
         view: ViewId,
         /// The last packet of the leader that the sender has taken.
         round: u64,
-        /// Its disk has the log up to there.
+        /// The disk of the sender has the log up to there.
         durable: LogPosition,
     },
     /// The log of a follower does not contain the entry that a packet goes on from.
@@ -124,7 +124,7 @@ pub struct Vote {
 /// Entries of a leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Append {
-    /// Its view.
+    /// The view of the entry.
     pub view: ViewId,
     /// Counts the packets of the view, from 1.
     pub round: u64,

@@ -67,9 +67,9 @@ pub struct Started {
 /// A file that does not say what was promised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Forgotten {
-    /// It has no slot: it is empty, or shorter than the file of a member.
+    /// The file has no slot: it is empty, or shorter than the file of a member.
     Nothing,
-    /// It was written by a build that knows another version.
+    /// The file was written by a build that knows another version.
     Version(u16),
     /// No copy of any slot can be read.
     Damaged,

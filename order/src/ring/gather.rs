@@ -2,7 +2,8 @@
 //! goes round twice.
 //!
 //! Sets of members that were heard of and that failed only grow while a member gathers, so that gathering
-//! ends. A member believes the sets of failed members of its own ring alone.
+//! ends. A member believes the sets of failed members of its own ring alone. Members of another ring are
+//! asked in over links that lead both ways; see `links`.
 
 use tercel_machine::time::Now;
 
@@ -20,7 +21,7 @@ pub(super) struct Gather {
     agreed: Set,
     pub(super) join_at: Now,
     pub(super) consensus_at: Now,
-    /// Members of other rings that did not answer: until when they do not disturb, and how often that was.
+    /// Members that were left out as stuck: until when they do not come back, and how often that was.
     shunned: [(Now, u32); MEMBERS_MAX],
     /// Those of them that were left out as stuck: they do not come back by naming this member.
     stuck: Set,

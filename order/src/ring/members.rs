@@ -27,7 +27,7 @@ impl Set {
         usize::from(place.0) < MEMBERS_MAX && self.0 & 1 << place.0 != 0
     }
 
-    /// Both sets together.
+    /// The members of both sets together.
     pub fn and(self, other: Set) -> Set {
         Set(self.0 | other.0)
     }
@@ -83,7 +83,7 @@ impl FromIterator<Place> for Set {
 /// leaders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RingId {
-    /// Its number; 0 is no ring.
+    /// The number of the ring; 0 is no ring.
     pub number: u64,
     /// The member that formed it.
     pub leader: Place,

@@ -73,7 +73,8 @@ pub struct Config {
     pub consensus_us: u64,
     /// A ring that lacks members tells them that it is there.
     pub beacon_us: u64,
-    /// A member that lacks the same packet for so long is left out.
+    /// A member whose program takes nothing for so long is left out. One that asks for the same packet is
+    /// after three times `lost_us`.
     pub stuck_us: u64,
     /// A process that is woken so much later than it asked for judges nobody by what ran out meanwhile.
     pub pause_us: u64,
@@ -148,7 +149,7 @@ pub struct Message {
     pub from: Place,
     /// The level at which it was sent. In a transitional configuration, safe is among its members.
     pub level: Level,
-    /// Its bytes.
+    /// The bytes of the message.
     pub bytes: Vec<u8>,
 }
 
@@ -168,7 +169,7 @@ pub struct Configuration {
 /// The state of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It looks for members.
+    /// The member looks for members.
     Gather,
     /// A ring is being formed.
     Commit,
@@ -196,7 +197,7 @@ pub struct Ring {
     full_since: Option<Now>,
     /// The next moment at which it wanted to be woken.
     asked: Now,
-    /// It has slept: packets are older than they look until all of them are read.
+    /// Set once this process has slept: packets are older than they look until all of them are read.
     is_late: bool,
 }
 
@@ -225,7 +226,7 @@ struct Numbers {
     known: u64,
     /// The highest that it has agreed to.
     taken: u64,
-    /// Those up to here are remembered as used.
+    /// Numbers up to this one are remembered as used.
     remembered: u64,
 }
 
@@ -360,7 +361,7 @@ impl Ring {
                     self.recovered(data);
                 }
             }
-            // What comes of the old ring by itself now would be known to this member alone.
+            // A packet of the old ring that comes outside of the recovery would be known to this member alone.
             Some(_) if !dropped(Rule::RecoveredNotWrapped) => {}
             _ if self.current.id == data.ring => {
                 let epoch = &mut self.current;
@@ -369,7 +370,7 @@ impl Ring {
                     self.deliver(out);
                 }
             }
-            // It may be late, of the ring before: beacons tell of another one.
+            // Packets of the ring before may be late. Beacons tell that there is another ring.
             _ => {}
         }
     }

@@ -53,7 +53,7 @@ pub enum Packet<'a> {
 pub struct Data<'a> {
     /// The ring whose order it is in.
     pub ring: RingId,
-    /// Its number there, from 1.
+    /// The number of the message there, from 1.
     pub number: u64,
     /// The contents of its body.
     pub holds: Holds,
@@ -106,7 +106,7 @@ pub struct Token {
 pub struct Join {
     /// Members that it has heard of.
     pub heard: Set,
-    /// Those that it takes for failed.
+    /// The members that the sender takes for failed.
     pub failed: Set,
     /// The highest number of a ring that it knows.
     pub number: u64,
@@ -128,13 +128,13 @@ pub struct Commit {
 /// The state of a member in its last ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// That ring.
+    /// The ring of which it tells.
     pub ring: RingId,
     /// Up to there it has everything.
     pub whole: u64,
     /// The highest number that it has.
     pub highest: u64,
-    /// It knows that all members of that ring have everything up to here.
+    /// The sender knows that all members of that ring have everything up to here.
     pub safe: u64,
     /// Members whose messages it must deliver beyond a gap.
     pub owed: Set,

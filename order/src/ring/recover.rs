@@ -21,7 +21,7 @@ pub(super) struct Next {
     pub(super) epoch: Epoch,
     /// Members that come along from the same ring.
     together: Set,
-    /// Those whose messages are delivered beyond a gap.
+    /// The members whose messages are delivered beyond a gap.
     owed: Set,
     /// Numbers of the ring before that this member has and some other may lack.
     pub(super) unsent: BTreeSet<u64>,

@@ -23,15 +23,15 @@ const RESEND_DOUBLES_MAX: u32 = 7;
 /// A member's side of the token.
 #[derive(Debug)]
 pub(super) struct Tokens {
-    /// It has come, and is answered when all packets before it are read.
+    /// The token that has come, and is answered when all packets before it are read.
     pub(super) arrived: Option<Packet<'static>>,
     /// The last pass that this member has seen or made.
     pub(super) hop: u64,
-    /// It as it was sent, its receiver, and how often the pause has doubled.
+    /// The token as it was sent, its receiver, and how often the pause has doubled.
     sent: Option<(Place, Arc<Vec<u8>>, u32)>,
-    /// It as it left the last time.
+    /// The token as it left the last time.
     before: Option<Token>,
-    /// It, while it is held.
+    /// The token, while it is held.
     held: Option<Token>,
     /// A member wants it before it is held.
     is_wanted: bool,
@@ -156,7 +156,8 @@ impl Ring {
     }
 
     /// Sends what is wanted and is here, to the members whose rows do not reach it. Gives the bytes. What all
-    /// have by now is wanted no longer.
+    /// have by now is wanted no longer. A packet that was sent at the last visit, too, stays wanted: the link
+    /// from here may be broken, and that of another member not.
     fn send_again(&mut self, token: &mut Token, room: usize, out: &mut Vec<Output>) -> usize {
         let store = self.next.as_ref().map_or(&self.current.store, |next| &next.epoch.store);
         let least = token.rows.iter().min().copied().unwrap_or(0);

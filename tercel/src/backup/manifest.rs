@@ -24,7 +24,7 @@ pub(super) struct Manifest {
     pub pages_sum: u32,
     /// Bytes of the ordered state.
     pub state_bytes: u64,
-    /// Its CRC-32.
+    /// The CRC-32 of the state.
     pub state_sum: u32,
 }
 

@@ -123,7 +123,7 @@ pub struct Parts<'a, E> {
     pub space: SpaceId,
     /// The stamp of the base.
     pub base: Stamp,
-    /// Its ordered state, as bytes.
+    /// The ordered state of the space, as bytes.
     pub state: &'a [u8],
     /// The first entry of the log, if there is any.
     pub first: Option<Stamp>,

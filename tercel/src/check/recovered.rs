@@ -365,7 +365,7 @@ impl RecoveredImage {
 
 /// The objects of lost pages that a run of the log holds.
 struct Held {
-    /// Their newest objects.
+    /// The newest objects of the pages.
     mob: Mob,
     /// The stamp of each page's first write in the run.
     first: BTreeMap<PageId, Stamp>,

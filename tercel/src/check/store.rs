@@ -20,7 +20,7 @@ use crate::disk::pages::{
 /// A page store, as far as it can be read.
 pub(super) struct Store {
     file: PathBuf,
-    /// None if it cannot be opened, or nothing in it is needed.
+    /// The page store; none if it cannot be opened, or nothing in it is needed.
     pages: Option<RedbPages>,
     /// Set if something in the store is not as it was committed, and the place is unknown.
     pub is_bad: bool,

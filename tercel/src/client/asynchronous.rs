@@ -138,9 +138,9 @@ struct Running<'a, R, B, C> {
     is_conflict: C,
     /// The end of its pause.
     pause: Option<Now>,
-    /// It lets others of its thread go on now and then.
+    /// Set if the task lets others of its thread go on now and then.
     yields: bool,
-    /// Its place among those that lost over the same object.
+    /// The place of the task among those that lost over the same object.
     turn: Option<Turn<'a>>,
 }
 

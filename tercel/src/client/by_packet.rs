@@ -38,7 +38,7 @@ impl ByPacket {
         new
     }
 
-    /// Its name.
+    /// The name of the connection.
     pub(super) fn connection(&self) -> u64 {
         self.caller.incarnation()
     }

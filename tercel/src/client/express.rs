@@ -170,7 +170,7 @@ enum Way<'c> {
 /// The outcome of the wait for a call that was sent.
 enum Came {
     Answer,
-    /// It is to be waited for otherwise, after so long.
+    /// The answer is to be waited for otherwise, after so long.
     Late(Duration),
 }
 
@@ -455,7 +455,7 @@ impl Shared {
         }
     }
 
-    /// Says whether calls may go over datagrams now. Where there is no connection of them yet, it begins one.
+    /// Says whether calls may go over datagrams now. Where no connection for them is there yet, one is begun.
     fn may_send_packets(
         &self,
         conn: &Arc<ServerConnection>,

@@ -32,7 +32,7 @@ fn connect(at: &Addresses) -> Result<Box<dyn Link>, Error> {
     Ok(Box::new(Client::connect_with(at.clone(), config)?))
 }
 
-/// It reads no object.
+/// The cache of a client that reads no object, in bytes.
 const CACHE_BYTES: usize = 512 << 10;
 
 impl ServerBuilder {

@@ -303,7 +303,8 @@ pub struct Stats {
 
 impl Client {
     /// Connects with the defaults to where a [`Server`] listens: `Client::connect("127.0.0.1:7117")`. Of a
-    /// group it takes the addresses of its members, with commas between them, and follows its leader.
+    /// group it takes the addresses of its members, with commas between them, and follows its leader. Blocks
+    /// for at most 5 s; a task takes [`Client::connect_async`].
     ///
     /// # Errors
     /// `Invalid` if the text is no address; `Unavailable` if no Tercel server answers there, or the system
@@ -321,7 +322,7 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// Connects.
+    /// Connects. Blocks as [`Client::connect`] does.
     ///
     /// # Errors
     /// As [`Client::connect`]; `Invalid` if a setting cannot be meant, by its name.
@@ -384,7 +385,8 @@ impl Client {
     /// server's buffer drains ([`Error::is_retryable`]), after pauses that grow from 0.1 to 12.8 ms, up to 64
     /// times, each from a newer state than the time before, and 1,024 times in all. So `body` may run several
     /// times and should do nothing outside of the transaction. When it returns an error, the transaction is
-    /// aborted.
+    /// aborted. Blocks its thread while something is missing, and for the commit; a task takes
+    /// [`Client::run_async`].
     ///
     /// The value that `body` returns must not borrow from the transaction. Take an object out with
     /// [`to_value()`](crate::Obj::to_value), a text with `into_owned()`, a way back to it with
@@ -500,7 +502,7 @@ impl Client {
     }
 
     /// An object whose methods are called, where that is cheapest: [`CallPolicy`](crate::rpc::CallPolicy).
-    /// Each call is a transaction of its own.
+    /// Each call is a transaction of its own, and blocks.
     ///
     /// ```
     /// use tercel::{Called, Obj, Object, Record, Server, interface};
@@ -559,9 +561,9 @@ impl Client {
         Handle::new(object, self.port())
     }
 
-    /// A service of the server, whose procedures are called: `client.service::<dyn Clock>()`. Its calls wait
-    /// as long as the calls of this client do. [`ServerBuilder::service`](crate::ServerBuilder::service) has
-    /// an example.
+    /// A service of the server, whose procedures are called: `client.service::<dyn Clock>()`. Its calls block
+    /// as long as the calls of this client do, unless they are pipelined.
+    /// [`ServerBuilder::service`](crate::ServerBuilder::service) has an example.
     pub fn service<S: ?Sized + ServiceInterface>(&self) -> ServiceHandle<'_, S> {
         let timeout = self.inner.settings.config.timeout;
         ServiceHandle::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), Some(timeout))
@@ -573,7 +575,7 @@ impl Client {
     }
 
     /// Asks for the outcome of an operation whose commit ended in `Timeout`: its stamp if it was executed,
-    /// none if it was not and never will be.
+    /// none if it was not and never will be. Blocks until the server has answered.
     ///
     /// # Errors
     /// `Timeout` if the server cannot be asked or no longer knows.
@@ -622,7 +624,7 @@ impl Client {
         answer.unwrap_or(Err(Error::Timeout))
     }
 
-    /// Asks for the server's status, as JSON.
+    /// Asks for the server's status, as JSON. Blocks until it has answered.
     ///
     /// # Errors
     /// `Unavailable`, `Timeout`.
@@ -717,7 +719,7 @@ impl Client {
     }
 
     /// Ends the connection and, for an embedded space, stops the server cleanly. As long as there are clones
-    /// it only lets this one go: the last one ends.
+    /// it only lets this one go: the last one ends, and blocks until its thread and that server have stopped.
     ///
     /// # Errors
     /// `Server` if the embedded server had stopped by itself, or what it keeps could not be closed. What was

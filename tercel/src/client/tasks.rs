@@ -24,7 +24,7 @@ const LOOKED_AT: usize = 32;
 #[derive(Default)]
 pub(super) struct Tasks {
     waiting: Mutex<Vec<Waiting>>,
-    /// As many, so that nobody takes the lock for nothing.
+    /// The number of waiting tasks, so that nobody takes the lock for nothing.
     count: AtomicUsize,
 }
 

@@ -85,7 +85,7 @@ impl WatchBuilder {
         self
     }
 
-    /// Begins to watch. Changes from now on are reported.
+    /// Begins to watch. Changes from now on are reported. Blocks while what is to be watched is read.
     ///
     /// # Errors
     /// `Invalid` if nothing was named; `OtherHistory` if the token is of another; `Full` with
@@ -166,8 +166,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next change, if one comes within `time`. Reading what a change leads to may take up to a second
-    /// more.
+    /// The next change, if one comes within `time`, for which it blocks. Reading what a change leads to may
+    /// take up to a second more. A task takes [`Watch::next_async`].
     ///
     /// # Errors
     /// `OtherHistory` if the space was put back to an earlier state, or the address has another one: watch

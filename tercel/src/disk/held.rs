@@ -74,7 +74,7 @@ impl HeldDir {
         Ok(HeldDir(Arc::new(Held { fd, path, absolute, above })))
     }
 
-    /// Its path when it was opened, as the caller gave it.
+    /// The path of the directory when it was opened, as the caller gave it.
     pub fn path(&self) -> &Path {
         &self.0.path
     }

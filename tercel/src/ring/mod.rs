@@ -106,7 +106,7 @@ pub struct Message {
     pub from: u64,
     /// The level at which it was sent. Behind a transitional configuration, safe is among its members.
     pub level: Level,
-    /// Its bytes.
+    /// The bytes of the message.
     pub bytes: Vec<u8>,
 }
 
@@ -187,9 +187,9 @@ pub struct Ring {
 #[derive(Debug)]
 struct Shared {
     queues: Mutex<Queues>,
-    /// Something to deliver, or an end.
+    /// Wakes a program that waits for something to deliver, or for the end.
     came: Condvar,
-    /// Room for messages, or an end.
+    /// Wakes a program that waits for room for its messages, or for the end.
     went: Condvar,
     /// Wakes the ring's thread.
     wake: OwnedFd,

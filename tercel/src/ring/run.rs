@@ -53,7 +53,7 @@ struct Peer {
     place: Place,
     socket: DatagramSocket,
     out: Packets<()>,
-    /// Its process has no socket where it should be.
+    /// Set if the member's process has no socket where it should be.
     is_gone: bool,
 }
 

@@ -43,7 +43,7 @@ struct Socket {
     is_ready: bool,
 }
 
-/// One that is silent for so long gives its place to another.
+/// Silence after which a connection gives its place to another, in microseconds.
 const IDLE_US: u64 = 10_000_000;
 
 impl Datagrams {

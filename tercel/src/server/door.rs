@@ -36,9 +36,9 @@ pub(super) enum Offered {
 /// The process at the other end, as the kernel knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Giver {
-    /// It is of the server's own user.
+    /// Set if the process is of the server's own user.
     pub is_own: bool,
-    /// Its number; 0 if it has none here.
+    /// The number of the process; 0 if it has none here.
     pub pid: i32,
 }
 

@@ -259,7 +259,7 @@ const PEERS_MAX: u64 = VECTOR_MAX as u64;
 const CACHE_BYTES_MIN: u64 = 128 << 10;
 /// Many times what all pages of a space take.
 const LOG_BYTES_MAX: u64 = 1 << 40;
-/// As many as a space has pages.
+/// The number of pages of a space, at most.
 const SUBSCRIPTIONS_MAX: u64 = 1 << 22;
 
 /// The reason for which a server did not start, or stopped by itself. Its operator must act.
@@ -813,8 +813,8 @@ impl Stopper {
         drain(&self.0, within)
     }
 
-    /// Asks the server to stop; [`Server::wait`] returns when it has. Asked again, it waits for nothing more:
-    /// what was acknowledged is in the log.
+    /// Asks the server to stop; [`Server::wait`] returns when it has. A server that is asked a second time
+    /// waits for nothing more: what was acknowledged is in the log.
     pub fn stop(&self) {
         store::post(&self.0, Post::Stop);
     }

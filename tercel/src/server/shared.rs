@@ -203,7 +203,7 @@ pub(super) struct Channels {
     body: Vec<u8>,
     spare: Spare,
     spin: Spin,
-    /// Its budget is not given, but follows from where the clients may run.
+    /// Set if the budget is not given, but follows from where the clients may run.
     chooses_spin: bool,
     /// Since when none is hot.
     slept: Option<Instant>,

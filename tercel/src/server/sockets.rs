@@ -39,13 +39,13 @@ pub(crate) struct Sockets {
 
 /// The first byte of a connection.
 pub(super) enum First {
-    /// It has not come yet.
+    /// The first byte has not come yet.
     Nothing,
-    /// It is of a handshake, which has begun.
+    /// The first byte is of a handshake, which has begun.
     Handshake,
-    /// It is plain, and may be.
+    /// The stream is plain, and may be.
     Plain,
-    /// It is plain, and the stream is finished.
+    /// The stream is plain, and is finished.
     Refused,
     /// The connection has ended.
     Over,
@@ -230,13 +230,13 @@ impl Sockets {
         }
     }
 
-    /// As of the queue.
+    /// The same as of the queue.
     pub(super) fn revoke(&mut self, stream: Token) -> bool {
         self.seals.remove(&stream);
         self.queue.revoke(stream)
     }
 
-    /// As of the queue.
+    /// The same as of the queue.
     pub(super) fn finish(&mut self, stream: Token) -> bool {
         self.seals.remove(&stream);
         self.queue.finish(stream)

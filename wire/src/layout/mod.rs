@@ -21,11 +21,11 @@ use shape::{Behind, Change};
 /// A field and where it begins in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldLayout {
-    /// Its name.
+    /// The name of the field.
     pub name: String,
-    /// Its type.
+    /// The type of the field.
     pub shape: Shape,
-    /// Its offset in the fixed part.
+    /// The offset of the field in the fixed part.
     pub at: usize,
 }
 
@@ -117,14 +117,14 @@ pub const SPILLED: u16 = u16::MAX;
 pub enum Var {
     /// There is none.
     None,
-    /// It stands in the body: where its first byte is, and how many elements it has.
+    /// The value stands in the body: where its first byte is, and how many elements it has.
     Here {
         /// Offset in the body.
         at: usize,
         /// Elements (bytes, for texts).
         len: usize,
     },
-    /// It stands in a tree of chunks.
+    /// The value stands in a tree of chunks.
     Spilled {
         /// Where in the body the reference to the tree stands.
         at: usize,

@@ -78,7 +78,7 @@ impl Kind {
         if kind == 0 || kind == KIND_MARK { None } else { Some(Kind(kind)) }
     }
 
-    /// As a number.
+    /// The kind as a number.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -100,11 +100,11 @@ impl Chain {
 pub struct Last {
     /// The chain after it.
     pub chain: Chain,
-    /// Its stamp.
+    /// The stamp of the entry.
     pub stamp: Stamp,
-    /// Its view.
+    /// The view of the entry.
     pub view: ViewId,
-    /// Its position.
+    /// The position of the entry.
     pub position: LogPosition,
 }
 
@@ -114,7 +114,7 @@ impl Last {
         Last { chain: Chain::start(log), stamp, view: ViewId::NONE, position: LogPosition::ZERO }
     }
 
-    /// Its view and its position.
+    /// The view and the position of the entry.
     pub fn id(&self) -> EntryId {
         EntryId { view: self.view, position: self.position }
     }
@@ -226,7 +226,7 @@ pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, last: &Last
 /// A record among encoded ones, as [`EncodedRecords`] finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodedRecord {
-    /// One past its last byte in the buffer, padding included.
+    /// The place in the buffer behind the last byte, padding included.
     pub end: usize,
     /// The end of this record, which the next record must follow.
     pub last: Last,
@@ -300,7 +300,7 @@ impl SegmentHeader {
         SegmentHeader { log, number: 1, before: Last::start(log, stamp), bytes, first_record }
     }
 
-    /// As stored.
+    /// The header as it is stored.
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut out = [0; SEGMENT_HEADER_BYTES];
         out[..SEGMENT_VERSION_AT].copy_from_slice(&SEGMENT_MAGIC);

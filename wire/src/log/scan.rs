@@ -508,9 +508,9 @@ pub struct Record<'a> {
     pub kind: Kind,
     /// The view in which it was ordered; the view of the record before, or one with a higher number.
     pub view: ViewId,
-    /// Its place in the commit order; never below that of the record before.
+    /// The record's place in the commit order; never below that of the record before.
     pub stamp: Stamp,
-    /// Its number in the log; one more than that of the record before.
+    /// The record's number in the log; one more than that of the record before.
     pub position: LogPosition,
     /// The payload that [`encode_record`] received.
     pub payload: &'a [u8],
@@ -519,7 +519,7 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Its view and its position.
+    /// The view and the position of the record.
     pub fn id(&self) -> EntryId {
         EntryId { view: self.view, position: self.position }
     }

@@ -19,12 +19,12 @@ pub enum BackupPart<'a> {
     Pages {
         /// Pages below this one have all been sent.
         upto: u32,
-        /// One whole page after the other, unchecked; each names itself.
+        /// Whole pages, one after the other, unchecked; each names itself.
         pages: &'a [u8],
     },
     /// The next entries of the log, as the order encodes them: for a member of the group.
     Log(&'a [u8]),
-    /// That was all of it.
+    /// The end of the backup.
     End {
         /// Pages sent.
         pages: u64,

@@ -111,7 +111,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Its number in a frame.
+            /// The number of the kind in a frame.
             pub fn number(self) -> u8 {
                 match self {
                     $($(Kind::$kind => $n,)*)*
@@ -149,10 +149,10 @@ macro_rules! messages {
             }
 
             impl<'a> $side<'a> {
-                /// Its kinds.
+                /// The kinds of these messages.
                 pub const KINDS: &'static [Kind] = &[$(Kind::$kind),*];
 
-                /// Its kind.
+                /// The kind of the message.
                 pub fn kind(&self) -> Kind {
                     match self {
                         $($side::$kind(_) => Kind::$kind,)*

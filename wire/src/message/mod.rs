@@ -38,7 +38,7 @@ pub enum MessageError {
     /// A message of a kind that only the other side sends.
     #[error("{0:?} is for the other side to send")]
     OtherSide(Kind),
-    /// Its body is not what the kind promises.
+    /// The body is not what the kind promises.
     #[error(transparent)]
     Body(#[from] DecodeError),
 }

@@ -15,11 +15,11 @@ parts! {
     Resume {
         /// The view it comes from.
         view: ViewId,
-        /// Its watermark.
+        /// The watermark of the client.
         watermark: Stamp,
         /// The highest stamp that it has heard of, in any frame: an answer may be ahead of the watermark.
         heard: Stamp,
-        /// Its subscriptions.
+        /// The subscriptions of the client.
         pages: Vec<(PageId, u64)>,
     };
     /// A page's bytes, or none if nothing was ever written to it.
@@ -42,7 +42,7 @@ parts! {
     };
     /// The objects that a commit changed.
     Change {
-        /// Its stamp.
+        /// The stamp of the commit.
         stamp: Stamp,
         /// The operation, if it is one of the client's own.
         own: Option<OpId>,
@@ -255,7 +255,7 @@ impl Refusal {
     /// A bound that the text beside it names.
     pub const FULL: Refusal = Refusal::Full(Limit::Named);
 
-    /// One of each kind.
+    /// A refusal of each kind.
     pub const ALL: [Refusal; 22] = [
         Refusal::Protocol,
         Refusal::Unavailable,
@@ -392,13 +392,13 @@ numbered! {
 numbered! {
     /// The end of a transaction over several spaces, as its coordinator knows it.
     Decision {
-        /// It may still be committed: its commit waits, or is not visible yet.
+        /// The transaction may still be committed: its commit waits, or is not visible yet.
         Pending = 0,
-        /// It is not committed, and never will be.
+        /// The transaction is not committed, and never will be.
         Aborted = 1,
-        /// It is committed.
+        /// The transaction is committed.
         Committed = 2,
-        /// It is of a history that this space does not have: its operator decides.
+        /// The transaction is of a history that this space does not have: its operator decides.
         Unknown = 3,
     }
 }
@@ -406,7 +406,7 @@ numbered! {
 numbered! {
     /// A change of a group, as its operator asks for it.
     Regrouping {
-        /// None: only the answer is wanted.
+        /// No change: only the answer is wanted.
         Look = 0,
         /// A new member learns, or a member is reached elsewhere now.
         Learn = 1,

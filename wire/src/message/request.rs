@@ -30,8 +30,8 @@ pub struct Request<'a> {
     pub method: u16,
     /// The object, and the stamp of the state in which the caller read the reference to it.
     pub object: Option<(Oref, Stamp)>,
-    /// The key under which a procedure that is `#[once]` has one effect: 1 to [`CALL_KEY_BYTES_MAX`] bytes;
-    /// none for any other call.
+    /// The key under which a method that writes, or a procedure that is `#[once]`, has one effect: 1 to
+    /// [`CALL_KEY_BYTES_MAX`] bytes; none for any other call.
     pub key: &'a [u8],
     /// The arguments, see [`crate::payload`].
     pub payload: &'a [u8],
@@ -174,7 +174,7 @@ impl<'a> Request<'a> {
 pub struct Response<'a> {
     /// The slot of the call, with [`OPERATION`] that of a method; or [`OBJECT_SLOT`].
     pub slot: u16,
-    /// Its sequence.
+    /// The sequence of the call.
     pub seq: u64,
     /// The result, or the failure.
     pub end: ResponseEnd<'a>,

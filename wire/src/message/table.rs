@@ -331,12 +331,12 @@ FromServer {
         birth: Stamp,
         /// The pages, empty but for those of `holes`, in ascending order.
         pages: Vec<PageId>,
-        /// Those of the pages in which there is something.
+        /// The pages among them in which there is something.
         holes: Vec<Hole>,
     };
     /// The class is in the catalogue.
     70 Defined {
-        /// Its number.
+        /// The number of the class.
         class: ClassId,
     };
     /// The classes of the space.
@@ -390,7 +390,7 @@ FromServer {
     };
     /// The interfaces that the server has.
     79 Offered {
-        /// One after the other.
+        /// The interfaces, one after the other.
         interfaces: Vec<Interface> as ToEnd,
     };
     /// The result of a call.
@@ -410,7 +410,7 @@ FromServer {
     };
     /// The server's health. It is answered on arrival, and waits neither for the log nor for the page store.
     84 Health {
-        /// The service that it can offer.
+        /// The service that the server can offer.
         state: HealthState,
         /// Since when it has been up, in microseconds.
         up_us: u64,
@@ -500,7 +500,7 @@ FromServer {
     95 Accessed {
         /// The principal that asks.
         who: Principal,
-        /// Its roles, those included that nobody can take from it.
+        /// The roles of the principal, those included that nobody can take from it.
         roles: Vec<Role>,
         /// Set if rights are judged: without a grant ever, everyone may do everything.
         is_judged: bool,

@@ -43,7 +43,7 @@ pub trait Class: Sized + 'static {
 /// A value that can be a field.
 #[diagnostic::on_unimplemented(message = "`{Self}` cannot be stored in an object")]
 pub trait Value {
-    /// Its type.
+    /// The type of the value.
     const TYPE: Type;
 
     /// Writes it at `at` of the fixed part or of a list's element.
@@ -52,7 +52,7 @@ pub trait Value {
 
 /// A value that has no variable part and can be read by copying its bytes.
 pub trait Fixed: Value + Copy {
-    /// Its bytes, as an array.
+    /// The bytes of the number, as an array.
     type Bytes: AsRef<[u8]> + for<'a> TryFrom<&'a [u8]> + Copy;
 
     /// From little-endian bytes.

@@ -73,11 +73,11 @@ pub(crate) struct Session {
 /// A page, if it is at hand.
 #[derive(Debug)]
 pub(crate) enum Image {
-    /// Its bytes; none if nothing that is visible was ever written to it.
+    /// The bytes of the page; none if nothing that is visible was ever written to it.
     Here(Option<Arc<Vec<u8>>>),
-    /// It is being read.
+    /// The page is being read.
     Missing,
-    /// It cannot be had.
+    /// The page cannot be had.
     Failed(Error),
 }
 

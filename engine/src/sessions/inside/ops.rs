@@ -29,7 +29,7 @@ struct OpSlot {
 struct Busy {
     op: OpId,
     outcome: Option<Outcome>,
-    /// It makes objects.
+    /// Set if the operation makes objects.
     makes: bool,
     /// No transaction waits for it.
     is_abandoned: bool,

@@ -36,7 +36,7 @@ impl HeldByAll {
     }
 }
 
-/// One sum of bytes, and its bound.
+/// A sum of bytes, and its bound.
 #[derive(Debug)]
 pub(super) struct Held {
     bytes_max: usize,

@@ -18,11 +18,11 @@ pub(super) struct Rests {
 /// The rest of a large message, as one connection has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// It stays in the socket.
+    /// The rest stays in the socket.
     Stays,
-    /// It is received in this turn.
+    /// The rest is received in this turn.
     Due,
-    /// It stays there for good: the connection is about to end.
+    /// The rest stays there for good: the connection is about to end.
     Refused,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Upstreams {
     last: u64,
     all: BTreeMap<Conn, Upstream>,
     of: Map<Conn, Conn>,
-    /// Those with answers that wait for their stamps.
+    /// The connections with answers that wait for their stamps.
     holding: BTreeSet<Conn>,
     /// Bytes that wait, of all of them.
     bytes: usize,

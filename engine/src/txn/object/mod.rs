@@ -81,7 +81,7 @@ pub trait Field: Value + Sized {
     // What derived code would else ask of `Value` and of `RawMut`. That a type is no `Field` is then the one
     // error that its author gets.
 
-    /// Its type. For derived code.
+    /// The type of the object. For derived code.
     #[doc(hidden)]
     const FIELD_TYPE: Type = <Self as Value>::TYPE;
     /// Writes it into a record. For derived code.
@@ -114,7 +114,7 @@ impl<'t, T: Object> Obj<'t, T> {
         Obj(T::view(RawObj { view, tx }))
     }
 
-    /// Its reference, to keep or to write into other objects.
+    /// The reference of the object, to keep or to write into other objects.
     pub fn reference(&self) -> Ref<T> {
         let raw = T::raw(&self.0);
         let (oref, hint) = raw.view.token();

@@ -35,7 +35,7 @@ pub(in crate::writer) struct Value {
     h: u16,
     /// The threshold.
     t: u8,
-    /// It is in the list of candidates, perhaps from an earlier life.
+    /// Set if the frame is in the list of candidates, perhaps from an earlier life.
     listed: bool,
 }
 

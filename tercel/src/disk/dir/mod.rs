@@ -59,7 +59,7 @@ impl Drop for Lock {
 /// The fixed properties of a space, from its creation on. The file `space.toml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
-    /// Its name among all spaces, drawn at random.
+    /// The name of the space among all spaces, drawn at random.
     pub id: SpaceId,
     /// Bytes of a page.
     pub page_bytes: u32,
@@ -290,7 +290,7 @@ impl DataDir {
 pub(crate) struct Looked {
     /// The version in its `format`, checked against this build's.
     pub format: Result<(), DiskError>,
-    /// Its `space.toml`.
+    /// The content of `space.toml`.
     pub space: Result<Space, DiskError>,
     /// None where no lock can be had: on read-only media without one, or where it is another user's.
     _lock: Option<Lock>,

@@ -54,11 +54,11 @@ pub struct Damage {
 pub struct Run {
     /// The stamp before its first record.
     pub after: Stamp,
-    /// Its last record's; `after` if it has none.
+    /// The stamp of the last record; `after` if there is none.
     pub last: Stamp,
     /// The number of its records.
     pub records: u64,
-    /// Its beginning is known: the segment has a header, or one follows from a mark.
+    /// Set if the beginning is known: the segment has a header, or one follows from a mark.
     begins: bool,
     /// The segment that it begins in, and the header to begin with if it is not that of the file.
     from: u64,

@@ -29,7 +29,7 @@ use tercel_wire::log::Last;
 pub enum LogDone {
     /// The log is durable up to this end.
     Synced {
-        /// That of the last batch.
+        /// The end of the last batch.
         end: Written,
     },
     /// The log was cut ([`LogThread::cut_above`]), and everything submitted before is durable or erased.

@@ -167,7 +167,7 @@ impl PageRead for RedbPages {
     }
 }
 
-/// One commit, kept.
+/// A commit of the store that is kept.
 struct Pinned {
     txn: ReadTransaction,
     store: Arc<Shared>,
@@ -205,7 +205,7 @@ impl PageRead for Pinned {
 
 #[derive(Debug)]
 struct Shared {
-    /// None while it could not be opened again.
+    /// The store; none while it could not be opened again.
     db: RwLock<Option<Database>>,
     guard: Guard,
 }

@@ -17,7 +17,7 @@ pub(crate) struct Life {
     silence_us: u64,
     /// When the loop last began or ended a piece of work, in microseconds since `begun`.
     progressed: AtomicU64,
-    /// It led then.
+    /// Set if the member led then.
     leads: AtomicBool,
     /// When it last said something as a leader, and in which view, as bits.
     said: AtomicU64,
@@ -27,9 +27,9 @@ pub(crate) struct Life {
 /// The word that a thread is to say for the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owed {
-    /// None before the loop leads.
+    /// No signs of life before the loop leads.
     NotLeading,
-    /// None for a moment: the loop speaks for itself, or has hung for too long.
+    /// No sign for a moment: the loop speaks for itself, or has hung for too long.
     Nothing,
     /// The leader of this view is there.
     Sign(ViewId),

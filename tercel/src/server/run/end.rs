@@ -22,7 +22,7 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 pub(super) struct End {
     /// The reason for which it cannot go on.
     pub(super) failed: Option<String>,
-    /// It stops, by then at the latest.
+    /// The time by which the server stops.
     pub(super) by: Option<Instant>,
     /// The stamp that was visible when the stop began.
     begun: Stamp,

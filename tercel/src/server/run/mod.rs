@@ -93,7 +93,7 @@ pub(super) struct Loop {
     end: End,
 }
 
-/// The state of the disk's room at the last look.
+/// The state of the disk's room at the last look, and of the archive.
 struct DiskState {
     /// There was none.
     disk_full: bool,
@@ -121,7 +121,7 @@ enum Peer {
     Silent(Token),
     /// A connection whose TLS handshake is under way.
     Unknown(Token),
-    /// Its number among the [`Channels`].
+    /// A channel, by its number among the [`Channels`].
     Shared(usize),
     Memory(Arc<Pipe>),
 }
