@@ -541,18 +541,27 @@ fn posts_of_many_threads_all_arrive_in_their_order(mut rig: Rig) {
 fn a_sleeping_queue_is_woken_each_time(mut rig: Rig) {
     const ROUNDS: u64 = 3_000;
     let handle = rig.queue.handle();
-    let (ask, asked) = mpsc::channel::<u64>();
+    let (ask, asked) = mpsc::channel::<(u64, Duration)>();
     let waker = thread::spawn(move || {
-        for round in asked {
+        for (round, pause) in asked {
             // Half the time the queue is asleep by now, half the time it is on its way.
             if round % 2 == 0 {
                 thread::yield_now();
             }
+            thread::sleep(pause);
             if round % 3 == 0 { handle.wake() } else { handle.post(round).unwrap() }
         }
     });
-    for round in 0..ROUNDS {
-        ask.send(round).unwrap();
+    // A queue that looks before it sleeps may meet each of a quick waker's rounds awake. The waker then takes its
+    // time, longer from round to round, until the queue was woken from a sleep, too.
+    let mut pause = Duration::ZERO;
+    let mut round = 0;
+    while round < ROUNDS || rig.queue.counters().sleeps == 0 {
+        if round >= ROUNDS {
+            pause = (2 * pause).max(Duration::from_micros(u64::from(rig.config.spin_us) + 1));
+            assert!(pause < PATIENCE, "the queue never slept");
+        }
+        ask.send((round, pause)).unwrap();
         let event = rig.next();
         assert_eq!(event.token, rig.queue.mailbox());
         match event.kind {
@@ -560,10 +569,10 @@ fn a_sleeping_queue_is_woken_each_time(mut rig: Rig) {
             Kind::Posted(posted) => assert_eq!(posted, round),
             other => panic!("{other:?}"),
         }
+        round += 1;
     }
     drop(ask);
     waker.join().unwrap();
-    assert!(rig.queue.counters().sleeps > 0);
 }
 
 fn a_full_mailbox_refuses(mut rig: Rig) {
