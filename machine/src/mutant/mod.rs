@@ -339,6 +339,10 @@ OF_RINGS {
     TransitionalAsSafe,
     ObligationsDropped,
     HoldIgnoresMessage,
+    /// A packet that was sent again in vain is left to nobody else.
+    AskedInVain,
+    /// A member of another ring is let in by whoever hears it.
+    LetInOneWay,
 }
 /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.
 OF_DATAGRAMS {

@@ -32,6 +32,7 @@ pub(super) struct Followed {
     end_asked: Option<Now>,
     /// Attempts to lead since a leader was heard.
     pub(super) attempts: u32,
+    /// The time before which no other attempt begins.
     pub(super) ask_after: Now,
     /// Set if this member needs the entry there, and the leader's log no longer has that.
     pub(super) lost_before: Option<LogPosition>,

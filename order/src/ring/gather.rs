@@ -5,10 +5,11 @@
 //! ends. A member believes the sets of failed members of its own ring alone. Members of another ring are
 //! asked in over links that lead both ways; see `links`.
 
+use tercel_machine::mutant::{Rule, dropped};
 use tercel_machine::time::Now;
 
 use super::members::{MEMBERS_MAX, Place, RingId, Set};
-use super::packet::{Commit, Entry, Join, Packet};
+use super::packet::{Beacon, Commit, Entry, Join, Packet};
 use super::recover::Next;
 use super::visit::Tokens;
 use super::{Epoch, NEVER, Output, Ring, State};
@@ -23,30 +24,22 @@ pub(super) struct Gather {
     pub(super) consensus_at: Now,
     /// Members that were left out as stuck: until when they do not come back, and how often that was.
     shunned: [(Now, u32); MEMBERS_MAX],
-    /// Those of them that were left out as stuck: they do not come back by naming this member.
-    stuck: Set,
 }
 
 impl Default for Gather {
     fn default() -> Gather {
-        let (heard, failed, agreed, stuck) = Default::default();
+        let (heard, failed, agreed) = Default::default();
         let shunned = [(Now(0), 0); MEMBERS_MAX];
-        Gather { heard, failed, agreed, join_at: NEVER, consensus_at: NEVER, shunned, stuck }
+        Gather { heard, failed, agreed, join_at: NEVER, consensus_at: NEVER, shunned }
     }
 }
 
-/// Times that the pause of a shunned member doubles. A link that leads one way does not stop a ring for long.
-const SHUNS_MAX: u32 = 5;
+/// Times that the pause of a stuck member doubles.
+const SHUNS_MAX: u32 = 8;
 
 impl Gather {
     fn members(&self) -> Set {
         self.heard.without(self.failed)
-    }
-
-    /// These are in a ring with this member.
-    pub(super) fn found(&mut self, members: Set) {
-        members.iter().for_each(|place| self.shunned[usize::from(place.0)] = (Now(0), 0));
-        self.stuck = self.stuck.without(members);
     }
 }
 
@@ -60,9 +53,7 @@ impl Ring {
         {
             self.install(now, out);
         }
-        let stuck = self.lagged(now, self.config.stuck_us / 2);
-        self.shun(now, stuck);
-        self.gather.stuck = self.gather.stuck.and(stuck);
+        self.shun(now, self.lagged(now));
         self.state = State::Gather;
         self.next = None;
         self.tokens = Tokens::new();
@@ -91,7 +82,8 @@ impl Ring {
     fn join(&mut self, now: Now, out: &mut Vec<Output>) {
         self.gather.join_at = now.plus_us(self.config.join_us);
         let Gather { heard, failed, .. } = self.gather;
-        self.say(Join { heard, failed, number: self.numbers.known }, out);
+        let hears = self.links.heard(now);
+        self.say(Join { heard, failed, hears, number: self.numbers.known }, out);
     }
 
     pub(super) fn say(&self, join: Join, out: &mut Vec<Output>) {
@@ -99,18 +91,31 @@ impl Ring {
         out.push(Output::Send(others, self.encode(&Packet::Join(join))));
     }
 
-    /// A member of another ring says so.
-    pub(super) fn foreign(&mut self, now: Now, from: Place, ring: RingId, out: &mut Vec<Output>) {
-        let is_known = self.current.members.has(from) || self.is_shunned(now, from);
-        if self.state == State::Operational && !is_known && !self.is_late {
-            if !self.know(ring.number) {
-                return;
-            }
+    /// A member of another ring says so. Both rings must want to come together.
+    pub(super) fn take_beacon(
+        &mut self,
+        now: Now,
+        from: Place,
+        beacon: Beacon,
+        is_new: bool,
+        out: &mut Vec<Output>,
+    ) {
+        self.hears(now, from, beacon.hears, out);
+        let is_open = beacon.open.has(self.config.me) || dropped(Rule::LetInOneWay);
+        match self.state {
+            // That ring may let this member in as soon as it knows that it is heard.
+            State::Gather if is_new && !self.rests() => return self.join(now, out),
+            State::Operational if !self.current.members.has(from) && !self.is_late => {}
+            _ => return,
+        }
+        if self.lets_in(now, from) && is_open && self.know(beacon.ring.number) {
             self.gather(now, self.current.members.and(Set::one(from)), Set::default(), out);
+        } else if is_new {
+            self.beacon_to(now, Set::one(from), out);
         }
     }
 
-    fn is_shunned(&self, now: Now, place: Place) -> bool {
+    pub(super) fn is_shunned(&self, now: Now, place: Place) -> bool {
         now < self.gather.shunned[usize::from(place.0)].0
     }
 
@@ -139,6 +144,7 @@ impl Ring {
         if !self.know(join.number) || self.is_late || self.rests() {
             return;
         }
+        self.hears(now, from, join.hears, out);
         let me = self.config.me;
         if join.failed.has(from) {
             // It leaves, unless this is late and of a process before.
@@ -166,11 +172,11 @@ impl Ring {
             (None, _) => {
                 let is_mate = self.current.members.has(from);
                 let is_stale = is_mate && join.number < self.current.id.number;
-                // A member that names this one hears it, or hears of it.
-                let is_heard = join.heard.has(me) && !self.gather.stuck.has(from);
-                let is_deaf = !is_heard && self.is_shunned(now, from);
-                if is_stale || join.failed.has(me) || !is_mate && is_deaf {
+                if is_stale || join.failed.has(me) {
                     return;
+                }
+                if !is_mate && !self.lets_in(now, from) {
+                    return self.beacon_to(now, Set::one(from), out);
                 }
                 self.gather(now, self.current.members.and(Set::one(from)), Set::default(), out);
             }
@@ -230,7 +236,6 @@ impl Ring {
                     _ => self.gather(now, members, Set::default(), out),
                 };
             }
-            self.shun(now, silent.without(self.current.members));
             self.gather.failed = self.gather.failed.and(silent);
             self.gather_again(now, out);
             self.form_if_agreed(now, out);
@@ -239,9 +244,14 @@ impl Ring {
         }
     }
 
-    fn shun(&mut self, now: Now, strangers: Set) {
-        for place in strangers.iter() {
+    fn shun(&mut self, now: Now, stuck: Set) {
+        let longest_us = self.config.consensus_us << SHUNS_MAX;
+        for place in stuck.iter() {
             let (until, times) = &mut self.gather.shunned[usize::from(place.0)];
+            // It has kept up for long since.
+            if now > until.plus_us(longest_us) {
+                *times = 0;
+            }
             *times = (*times + 1).min(SHUNS_MAX);
             *until = now.plus_us(self.config.consensus_us << *times);
         }

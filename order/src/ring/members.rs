@@ -32,7 +32,12 @@ impl Set {
         Set(self.0 | other.0)
     }
 
-    /// Those that are not in the other one.
+    /// The members that are in both.
+    pub fn common(self, other: Set) -> Set {
+        Set(self.0 & other.0)
+    }
+
+    /// The members that are not in the other one.
     pub fn without(self, other: Set) -> Set {
         Set(self.0 & !other.0)
     }

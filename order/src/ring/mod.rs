@@ -18,10 +18,12 @@
 //! | [`pack`] | messages into packets, and back |
 //! | [`store`] | the packets of one ring |
 //! | `visit` | a visit of the token: sending, rows, requests, windows, holding |
+//! | `links` | links to members of other rings, and who is let in |
 //! | `gather` | looking for members, and forming a ring of those that agree |
 //! | `recover` | what the ring before still owes, and the change of configuration |
 
 mod gather;
+mod links;
 pub mod members;
 pub mod pack;
 pub mod packet;
@@ -37,6 +39,7 @@ use tercel_machine::mutant::{Rule, dropped};
 use tercel_machine::time::Now;
 
 use gather::Gather;
+use links::Links;
 use members::{Place, RingId, Set};
 use pack::{Outbox, Pieces};
 use packet::{Data, Head, Holds, Join, Packet};
@@ -191,6 +194,7 @@ pub struct Ring {
     outbox: Outbox,
     pieces: Pieces,
     gather: Gather,
+    links: Links,
     numbers: Numbers,
     tokens: Tokens,
     /// Since when the program has had no room.
@@ -256,6 +260,7 @@ impl Ring {
             outbox: Outbox::default(),
             pieces: Pieces::default(),
             gather: Gather::default(),
+            links: Links::default(),
             numbers: Numbers { known: remembered, taken: remembered, remembered },
             tokens: Tokens::new(),
             full_since: None,
@@ -311,7 +316,7 @@ impl Ring {
     /// Tells the others that this member's process ends, as far as a packet that may be lost does.
     pub fn leave(&self, out: &mut Vec<Output>) {
         let (heard, failed) = (self.current.members, Set::one(self.config.me));
-        self.say(Join { heard, failed, number: self.numbers.known }, out);
+        self.say(Join { heard, failed, hears: Set::default(), number: self.numbers.known }, out);
     }
 
     /// The next moment at which it needs [`Input::Drained`].
@@ -340,6 +345,7 @@ impl Ring {
         let Ok((head, packet)) = packet::decode(bytes, self.config.group, self.config.members) else {
             return;
         };
+        let is_new = self.hear(now, from);
         // Data is sent again by others than its sender; the rest is not.
         let is_own = head.from == from;
         match packet {
@@ -349,7 +355,7 @@ impl Ring {
             Packet::Commit(commit) => self.take_commit(from, commit),
             Packet::Join(join) => self.take_join(now, from, join, out),
             Packet::Cancel(ring) => self.take_cancel(ring),
-            Packet::Beacon(ring) => self.foreign(now, from, ring, out),
+            Packet::Beacon(beacon) => self.take_beacon(now, from, beacon, is_new, out),
         }
     }
 

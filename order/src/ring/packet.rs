@@ -8,7 +8,7 @@ use tercel_wire::cursor::{DecodeError, Put, Reader};
 use super::members::{Place, RingId, Set};
 
 /// The version of these packets.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Bytes of a [`Data`] before its body.
 pub const DATA_HEAD_BYTES: usize = 29;
@@ -44,8 +44,8 @@ pub enum Packet<'a> {
     Commit(Commit),
     /// The sender has a message: the token is not to be held any longer.
     Cancel(RingId),
-    /// The sender is in this ring, and the receiver is not.
-    Beacon(RingId),
+    /// The sender is in a ring, and the receiver is not in it.
+    Beacon(Beacon),
 }
 
 /// A numbered packet of messages, or a packet of the ring before.
@@ -85,6 +85,8 @@ pub struct Token {
     pub number: u64,
     /// Up to where each member has everything without a gap, written by that member alone.
     pub rows: Vec<u64>,
+    /// Members of other rings with whom each member's link leads both ways, written by that member alone.
+    pub links: Vec<Set>,
     /// Packets that are wanted again: the first number, and how many.
     pub wanted: Vec<(u64, u16)>,
     /// Bytes that all sent in the last rotation.
@@ -108,8 +110,21 @@ pub struct Join {
     pub heard: Set,
     /// The members that the sender takes for failed.
     pub failed: Set,
+    /// The members that the sender has itself heard of late.
+    pub hears: Set,
     /// The highest number of a ring that it knows.
     pub number: u64,
+}
+
+/// A member that is in another ring than the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beacon {
+    /// The sender's ring.
+    pub ring: RingId,
+    /// Members that the sender itself has heard of late.
+    pub hears: Set,
+    /// Members that all of its ring would let in.
+    pub open: Set,
 }
 
 /// A ring that is being formed, on its two rotations.
@@ -170,10 +185,16 @@ impl Packet<'_> {
             Packet::Join(join) => {
                 out.put_u16(join.heard.0);
                 out.put_u16(join.failed.0);
+                out.put_u16(join.hears.0);
                 out.put_u64(join.number);
             }
             Packet::Commit(commit) => commit.encode(&mut out),
-            Packet::Cancel(ring) | Packet::Beacon(ring) => put_ring(*ring, &mut out),
+            Packet::Cancel(ring) => put_ring(*ring, &mut out),
+            Packet::Beacon(beacon) => {
+                put_ring(beacon.ring, &mut out);
+                out.put_u16(beacon.hears.0);
+                out.put_u16(beacon.open.0);
+            }
         }
         out
     }
@@ -201,11 +222,16 @@ pub fn decode(bytes: &[u8], group: u64, members: usize) -> Result<(Head, Packet<
         kind::JOIN => Packet::Join(Join {
             heard: set(&mut r, all)?,
             failed: set(&mut r, all)?,
+            hears: set(&mut r, all)?,
             number: number(&mut r)?,
         }),
         kind::COMMIT => Packet::Commit(commit(&mut r, all)?),
         kind::CANCEL => Packet::Cancel(ring(&mut r, all)?),
-        kind::BEACON => Packet::Beacon(ring(&mut r, all)?),
+        kind::BEACON => Packet::Beacon(Beacon {
+            ring: ring(&mut r, all)?,
+            hears: set(&mut r, all)?,
+            open: set(&mut r, all)?,
+        }),
         _ => return Err(DecodeError::BadField("kind")),
     };
     r.end()?;
@@ -246,6 +272,7 @@ impl Token {
         out.put_u16(self.members.0);
         out.put_u64(self.number);
         self.rows.iter().for_each(|row| out.put_u64(*row));
+        self.links.iter().for_each(|link| out.put_u16(link.0));
         out.put_u32(self.sent_bytes);
         out.put_u32(self.backlog_bytes);
         out.put_u8(self.idle);
@@ -268,6 +295,7 @@ fn token(r: &mut Reader<'_>, all: Set) -> Result<Token, DecodeError> {
     if rows.iter().any(|row| *row > given) {
         return Err(DecodeError::BadField("rows"));
     }
+    let links = (0..members.count()).map(|_| set(r, all)).collect::<Result<Vec<Set>, _>>()?;
     let (sent_bytes, backlog_bytes, idle) = (r.u32()?, r.u32()?, r.u8()?);
     let recovered = number(r)?;
     let (done, complete) = (set(r, members)?, set(r, members)?);
@@ -290,6 +318,7 @@ fn token(r: &mut Reader<'_>, all: Set) -> Result<Token, DecodeError> {
         members,
         number,
         rows,
+        links,
         wanted,
         sent_bytes,
         backlog_bytes,

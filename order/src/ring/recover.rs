@@ -76,6 +76,7 @@ impl Ring {
             members,
             number: 0,
             rows: vec![0; members.count()],
+            links: vec![Set::default(); members.count()],
             wanted: Vec::new(),
             sent_bytes: 0,
             backlog_bytes: 0,
@@ -149,7 +150,6 @@ impl Ring {
         let is_primary = 2 * members.count() > self.config.members;
         let is_transitional = false;
         out.push(Output::Configuration(Configuration { ring, members, is_primary, is_transitional }));
-        self.gather.found(members);
         self.beacon(now, out);
         self.deliver(out);
     }

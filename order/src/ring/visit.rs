@@ -10,7 +10,7 @@ use tercel_machine::mutant::{Rule, dropped};
 use tercel_machine::time::Now;
 
 use super::members::{Place, RingId, Set};
-use super::packet::{DATA_HEAD_BYTES, Data, Holds, Packet, REQUESTS_MAX, Token};
+use super::packet::{Beacon, DATA_HEAD_BYTES, Data, Holds, Packet, REQUESTS_MAX, Token};
 use super::store::{KEPT_MAX, OUTSTANDING_MAX};
 use super::{Config, Level, NEVER, Output, Ring, State};
 
@@ -19,6 +19,9 @@ const IDLE_ROTATIONS: u8 = 2;
 
 /// Times that the pause doubles before a token is sent again.
 const RESEND_DOUBLES_MAX: u32 = 7;
+
+/// Times that a token may be lost before a member is left out to which a packet finds no way.
+const SILENCES_OF_A_LINK: u64 = 3;
 
 /// A member's side of the token.
 #[derive(Debug)]
@@ -38,6 +41,10 @@ pub(super) struct Tokens {
     /// Bytes that this member sent at the last visit, and had waiting.
     last_sent: u32,
     last_backlog: u32,
+    /// Packets that this member sent again at the last visit.
+    again: BTreeSet<u64>,
+    /// Members of other rings that all of this one would let in.
+    pub(super) open: Set,
     /// The least row, and since when it has been that.
     least: (u64, Now),
     pub(super) lost_at: Now,
@@ -58,6 +65,8 @@ impl Tokens {
             is_wanted: false,
             last_sent: 0,
             last_backlog: 0,
+            again: BTreeSet::new(),
+            open: Set::default(),
             least: (0, NEVER),
             lost_at: NEVER,
             resend_at: NEVER,
@@ -118,6 +127,7 @@ impl Ring {
         token.sent_bytes = token.sent_bytes.saturating_add(self.tokens.last_sent);
         token.backlog_bytes = token.backlog_bytes.saturating_add(self.tokens.last_backlog);
         self.write_row(&mut token);
+        self.write_links(now, &mut token, out);
         self.want_again(&mut token);
         if self.state == State::Recovery {
             self.say_recovered(&mut token);
@@ -159,6 +169,7 @@ impl Ring {
     /// have by now is wanted no longer. A packet that was sent at the last visit, too, stays wanted: the link
     /// from here may be broken, and that of another member not.
     fn send_again(&mut self, token: &mut Token, room: usize, out: &mut Vec<Output>) -> usize {
+        let before = std::mem::take(&mut self.tokens.again);
         let store = self.next.as_ref().map_or(&self.current.store, |next| &next.epoch.store);
         let least = token.rows.iter().min().copied().unwrap_or(0);
         let wanted = token.wanted.iter().flat_map(|(first, count)| *first..*first + u64::from(*count));
@@ -168,6 +179,10 @@ impl Ring {
             match store.get(number) {
                 Some(packet) if sent < room => {
                     sent += packet.len();
+                    self.tokens.again.insert(number);
+                    if before.contains(&number) && !dropped(Rule::AskedInVain) {
+                        left.insert(number);
+                    }
                     let rows = token.members.iter().zip(&token.rows);
                     let lack = rows.filter(|(place, row)| **row < number && *place != self.config.me);
                     out.push(Output::Send(lack.map(|(place, _)| place).collect(), packet.clone()));
@@ -255,6 +270,17 @@ impl Ring {
         epoch.safe = epoch.safe.max(token.rows.iter().min().copied().unwrap_or(0));
     }
 
+    /// Writes the own links, and reads whom all would let in.
+    fn write_links(&mut self, now: Now, token: &mut Token, out: &mut Vec<Output>) {
+        token.links[token.members.rank(self.config.me)] = self.links.both_ways(now).without(token.members);
+        let strangers = Set::first_of(self.config.members).without(token.members);
+        let open = token.links.iter().fold(strangers, |open, links| open.common(*links));
+        let before = std::mem::replace(&mut self.tokens.open, open);
+        if self.state == State::Operational && !open.is_in(before) {
+            self.beacon(now, out);
+        }
+    }
+
     /// Lets packets go that all members have.
     fn let_go(&mut self) {
         let epoch = self.next.as_mut().map_or(&mut self.current, |next| &mut next.epoch);
@@ -267,7 +293,8 @@ impl Ring {
         let is_quiet = self.state == State::Operational
             && token.wanted.is_empty()
             && self.tokens.before.as_ref().is_some_and(|before| {
-                (before.ring, before.number, &before.rows) == (token.ring, token.number, &token.rows)
+                (before.ring, before.number) == (token.ring, token.number)
+                    && (&before.rows, &before.links) == (&token.rows, &token.links)
             });
         token.idle = match (is_quiet && !self.tokens.is_wanted, is_leader) {
             (false, _) => 0,
@@ -321,17 +348,24 @@ impl Ring {
         if has_all || self.tokens.least.0 != least || self.tokens.least.1 == NEVER {
             self.tokens.least = (least, now);
         }
-        self.lag(now, token, self.config.stuck_us)
+        self.lag(now, token, 1)
     }
 
-    /// Other members that lacked the same packet for so long when the token left the last time.
-    pub(super) fn lagged(&self, now: Now, for_us: u64) -> Set {
-        self.tokens.before.as_ref().map_or(Set::default(), |before| self.lag(now, before, for_us))
+    /// Other members that had lacked the same packet for half of what is too long when the token left.
+    pub(super) fn lagged(&self, now: Now) -> Set {
+        self.tokens.before.as_ref().map_or(Set::default(), |before| self.lag(now, before, 2))
     }
 
-    fn lag(&self, now: Now, token: &Token, for_us: u64) -> Set {
+    fn lag(&self, now: Now, token: &Token, part: u64) -> Set {
         let (least, since) = self.tokens.least;
-        if now.since_us(since) <= for_us {
+        let is_wanted =
+            |(first, count): &(u64, u16)| (*first..*first + u64::from(*count)).contains(&(least + 1));
+        // A member that does not ask has all of it, and a program that does not take it.
+        let patience_us = match token.wanted.iter().any(is_wanted) {
+            true => self.config.stuck_us.min(SILENCES_OF_A_LINK * self.config.lost_us),
+            false => self.config.stuck_us,
+        };
+        if now.since_us(since) <= patience_us / part {
             return Set::default();
         }
         let rows = token.members.iter().zip(&token.rows);
@@ -412,8 +446,13 @@ impl Ring {
     pub(super) fn beacon(&mut self, now: Now, out: &mut Vec<Output>) {
         let absent = Set::first_of(self.config.members).without(self.current.members);
         self.tokens.beacon_at = if absent.is_empty() { NEVER } else { now.plus_us(self.config.beacon_us) };
-        if !absent.is_empty() {
-            out.push(Output::Send(absent, self.encode(&Packet::Beacon(self.current.id))));
+        self.beacon_to(now, absent, out);
+    }
+
+    pub(super) fn beacon_to(&self, now: Now, to: Set, out: &mut Vec<Output>) {
+        if !to.is_empty() {
+            let (ring, hears, open) = (self.current.id, self.links.heard(now), self.tokens.open);
+            out.push(Output::Send(to, self.encode(&Packet::Beacon(Beacon { ring, hears, open }))));
         }
     }
 }

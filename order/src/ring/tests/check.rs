@@ -52,6 +52,11 @@ impl Life {
         Life { member, submitted: Vec::new(), events: Vec::new(), is_over: false }
     }
 
+    /// Messages that were delivered.
+    pub fn messages(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event, Event::Message(..))).count()
+    }
+
     /// Says whether a message was among the last that came.
     pub fn has(&self, wanted: u64) -> bool {
         self.events

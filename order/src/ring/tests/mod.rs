@@ -27,7 +27,7 @@ fn members_deliver_alike_and_come_together() {
 #[test]
 fn worlds_have_changes_crashes_and_messages() {
     let (mut transitions, mut crashes, mut messages) = (0, 0, 0);
-    for seed in 0..50 {
+    for seed in 0..60 {
         let mut world = World::new(Plan::of(seed));
         world.run().unwrap();
         transitions += world.lives.iter().map(|life| life.transitions()).sum::<usize>();
@@ -60,6 +60,59 @@ fn member_whose_program_takes_nothing_is_left_out() {
     assert_eq!((world.lives[0].transitions(), events(&world)), (rings, had));
     world.fill(2, false);
     world.until("one ring", 1_000_000, World::is_one_ring).unwrap();
+}
+
+/// Three times as long as a token may be missing in these worlds.
+const THREE_SILENCES_US: u64 = 90_000;
+
+/// Cuts one direction of one link for long, then mends it. Blames a time in which most members deliver
+/// nothing, and members whose rings change once they have settled.
+fn one_way(members: usize, from: usize, to: usize) -> Result<(), String> {
+    let quiet = Plan::quiet(1, members);
+    let mut world = World::new(Plan { until_us: u64::MAX, every_us: 2_000, bytes: 100, ..quiet });
+    world.until("one ring", 15_000, World::is_one_ring)?;
+    world.pass(20_000);
+    world.cut(from, to, true);
+    // The least of what the half of members have that has most.
+    let by_most = |world: &World, count: fn(&check::Life) -> usize| {
+        let mut counts: Vec<usize> = world.lives.iter().map(count).collect();
+        counts.sort_unstable();
+        counts[(members - 1) / 2]
+    };
+    let (mut had, mut last) = (0, world.now());
+    let mut rings = 0;
+    for ms in 0..2_000 {
+        world.pass(1_000);
+        let has = by_most(&world, check::Life::messages);
+        if has > had {
+            (had, last) = (has, world.now());
+        }
+        if world.now() - last > THREE_SILENCES_US {
+            return Err(format!("nothing is delivered for {THREE_SILENCES_US} us"));
+        }
+        if ms == 1_000 {
+            rings = world.lives.iter().map(check::Life::transitions).sum();
+        }
+    }
+    if world.lives.iter().map(check::Life::transitions).sum::<usize>() > rings {
+        return Err("rings change again and again".into());
+    }
+    world.cut(from, to, false);
+    world.until("one ring", THREE_SILENCES_US, World::is_one_ring)
+}
+
+/// Runs worlds of all links that lead one way.
+fn hunt_one_way() -> Option<(u64, String)> {
+    let links = (2..=5).flat_map(|all| (0..all).flat_map(move |a| (0..all).map(move |b| (all, a, b))));
+    links.filter(|(_, a, b)| a != b).find_map(|(all, from, to)| {
+        let blame = one_way(all, from, to).err()?;
+        Some((0, format!("{all} members, cut from {from} to {to}: {blame}")))
+    })
+}
+
+#[test]
+fn link_that_leads_one_way_stops_nobody() {
+    assert_eq!(hunt_one_way(), None);
 }
 
 /// Some rotations, and less than the token is held.
@@ -99,7 +152,7 @@ fn number_of_ring_far_ahead_is_refused() {
 
     let mut ring = Ring::new(Config::new(Place(0), 2, 7, 640), 5, Now(0), &mut Vec::new());
     for (ahead, is_taken) in [(1 << 33, false), (1 << 31, true)] {
-        let join = Join { heard: Set(0b11), failed: Set(0), number: 5 + ahead };
+        let join = Join { heard: Set(0b11), failed: Set(0), hears: Set(0), number: 5 + ahead };
         let bytes = Packet::Join(join).encode(Head { from: Place(1), group: 7 });
         ring.handle(Now(1), Input::Packet(Place(1), &bytes), &mut Vec::new());
         assert_eq!(ring.numbers.known > 5, is_taken);
@@ -121,6 +174,7 @@ fn request_for_what_all_have_ends() {
         members,
         number: 5,
         rows: vec![5, 5],
+        links: vec![none, none],
         wanted: vec![(1, 1)],
         sent_bytes: 0,
         backlog_bytes: 0,
@@ -153,6 +207,7 @@ fn every_dropped_rule_is_noticed() {
                 let latency = idle_latency(seed).ok().filter(|us| *us >= LATENCY_US)?;
                 Some((seed, format!("{latency} us")))
             }),
+            Rule::AskedInVain | Rule::LetInOneWay => hunt_one_way(),
             _ => hunt(0..20_000),
         };
         drop_rule(None);
@@ -164,11 +219,12 @@ fn every_dropped_rule_is_noticed() {
 #[test]
 fn packets_have_the_bytes_of_their_version() {
     use super::members::{Place, RingId};
-    use super::packet::{self, Commit, Data, Entry, Head, Holds, Join, Packet, Token};
+    use super::packet::{self, Beacon, Commit, Data, Entry, Head, Holds, Join, Packet, Token};
 
     let ring = RingId { number: 5, leader: Place(1) };
     let members = Set(0b110);
     let (rows, wanted, number, recovered) = (vec![7, 9], vec![(8, 2)], 9, 3);
+    let links = vec![Set(1), Set(0)];
     let (done, complete) = (Set(0b110), Set(0b100));
     let (sent_bytes, backlog_bytes, idle) = (1_000, 2_000, 1);
     let token = Token {
@@ -177,6 +233,7 @@ fn packets_have_the_bytes_of_their_version() {
         members,
         number,
         rows,
+        links,
         wanted,
         sent_bytes,
         backlog_bytes,
@@ -189,25 +246,28 @@ fn packets_have_the_bytes_of_their_version() {
     let packets = [
         (
             Packet::Data(Data { ring, number: 2, holds: Holds::Safe, body: &[3, 1, 0, 42] }),
-            "01010201000000000000020500000000000000010200000000000000010301002a",
+            "02010201000000000000020500000000000000010200000000000000010301002a",
         ),
         (
             Packet::Token(token),
-            "01020201000000000000020500000000000000010c00000000000000060009000000000000000700\
-             0000000000000900000000000000e8030000d0070000010300000000000000060004000108000000\
-             000000000200",
+            "02020201000000000000020500000000000000010c00000000000000060009000000000000000700\
+             000000000000090000000000000001000000e8030000d00700000103000000000000000600040001\
+             08000000000000000200",
         ),
         (
-            Packet::Join(Join { heard: Set(0b111), failed: Set(1), number: 4 }),
-            "0103020100000000000002070001000400000000000000",
+            Packet::Join(Join { heard: Set(0b111), failed: Set(1), hears: Set(0b11), number: 4 }),
+            "02030201000000000000020700010003000400000000000000",
         ),
         (
             Packet::Commit(Commit { ring, hop: 1, members, entries: vec![entry] }),
-            "01040201000000000000020500000000000000010100000000000000060000000000000000000004\
+            "02040201000000000000020500000000000000010100000000000000060000000000000000000004\
              00000000000000060000000000000003000000000000000700",
         ),
-        (Packet::Cancel(ring), "0105020100000000000002050000000000000001"),
-        (Packet::Beacon(ring), "0106020100000000000002050000000000000001"),
+        (Packet::Cancel(ring), "0205020100000000000002050000000000000001"),
+        (
+            Packet::Beacon(Beacon { ring, hears: Set(0b1), open: Set(0b10) }),
+            "020602010000000000000205000000000000000101000200",
+        ),
     ];
     for (packet, golden) in packets {
         let bytes = packet.encode(Head { from: Place(2), group: 0x0102 });

@@ -228,6 +228,11 @@ impl World {
         self.now = end;
     }
 
+    /// Cuts one direction of a link, or mends it.
+    pub fn cut(&mut self, from: usize, to: usize, is_cut: bool) {
+        self.cut[from][to] = is_cut;
+    }
+
     pub fn now(&self) -> u64 {
         self.now
     }
