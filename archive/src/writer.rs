@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tercel::backup::BackupError;
-use tercel::backup::stream::{LogReader, Tap};
+use tercel::backup::stream::{ArchiveState, LogReader, Tap};
 use tercel::tools::engine::order::Sealed;
 use tercel::tools::wire::message::Refusal;
 use tercel::{Stamp, ViewId};
@@ -84,6 +84,8 @@ pub struct Status {
     pub bases: u64,
     /// Gaps that it has noticed.
     pub gaps: u64,
+    /// Why it leaves the archive to another writer for now: its server does not lead.
+    pub waits: Option<String>,
     /// Why it does not get on now, and since when, in milliseconds since 1970.
     pub trouble: Option<(u64, String)>,
     /// Why it has ended for good.
@@ -99,7 +101,14 @@ enum Stopped {
     /// The server fails: the writer tries again.
     #[error("{0}")]
     Server(#[from] BackupError),
-    /// It has nothing to do here any more.
+    /// Its server does not lead: the leader's writer archives, and this one tries again.
+    #[error("{0}")]
+    Follows(String),
+    /// The server of another writer has led a later view. This one tries again, for its own server may lead
+    /// again. If its server leads all the time, two servers have the space.
+    #[error("{0}")]
+    Overtaken(String),
+    /// The writer has nothing to do here any more.
     #[error("{0}")]
     Fenced(String),
     /// The writer was told to stop.
@@ -205,6 +214,10 @@ impl Writing {
             match self.session() {
                 Ok(()) | Err(Stopped::Asked) => return,
                 Err(Stopped::Fenced(why)) => return self.tell(|status| status.ended = Some(why)),
+                Err(Stopped::Follows(why)) => {
+                    self.tell(|status| (status.waits, status.trouble) = (Some(why), None));
+                    self.pause(AGAIN);
+                }
                 Err(why) => {
                     let now = (self.config.clock)();
                     let why = why.to_string();
@@ -230,13 +243,27 @@ impl Writing {
     }
 
     fn tell(&self, f: impl FnOnce(&mut Status)) {
-        f(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        f(&mut status);
+        let Status { upto_ms, trouble, waits, ended, .. } = &*status;
+        let state = match (ended, waits, trouble) {
+            (Some(_), ..) => ArchiveState::Ended,
+            (_, Some(_), _) => ArchiveState::Waits,
+            (.., Some(_)) => ArchiveState::Stuck,
+            _ => ArchiveState::Writes,
+        };
+        self.tap.tell(state, *upto_ms);
     }
 
     /// Archives until it does not get on.
     fn session(&self) -> Result<(), Stopped> {
         // A base that is taken behind this can be gone on with.
-        let mut reader = self.tap.log(0)?;
+        let mut reader = self.tap.log(0).map_err(|error| match error {
+            BackupError::Refused(refused) if refused.reason == Refusal::NotLeader => {
+                Stopped::Follows(refused.text)
+            }
+            error => error.into(),
+        })?;
         let mut claimed = self.claim(&reader)?;
         let mut open = match self.go_on(&mut claimed, &mut reader)? {
             Some(open) => open,
@@ -286,7 +313,7 @@ impl Writing {
         refuse_other(&head, reader.space(), &*self.store)?;
         let theirs = ViewId::new(head.view.0, head.view.1);
         if theirs.number > view.number || (theirs.number == view.number && theirs != view) {
-            return Err(self.fenced(&head));
+            return Err(self.fenced(&head, view));
         }
         head.owner = format!("{:016x}", self.owner);
         head.writer.clone_from(&self.config.name);
@@ -296,13 +323,17 @@ impl Writing {
         Ok(claimed)
     }
 
-    fn fenced(&self, head: &Head) -> Stopped {
-        Stopped::Fenced(format!(
-            "{} is written by {}, in view {}: this writer stops",
-            self.store.url(),
-            head.writer,
-            head.view.0
-        ))
+    /// Another writer has the archive. That of a later view is another member's: this one goes on with the
+    /// archive when its own server leads again.
+    fn fenced(&self, head: &Head, view: ViewId) -> Stopped {
+        let theirs = format!("{} is written by {}, in view {}", self.store.url(), head.writer, head.view.0);
+        match head.view.0 > view.number {
+            true => Stopped::Overtaken(format!(
+                "{theirs}: this writer goes on when its server leads a later one; if its server leads already, another \
+                 copy of the space is served, too: stop one of them"
+            )),
+            false => Stopped::Fenced(format!("{theirs}: this writer stops")),
+        }
     }
 
     /// Writes the head, unless another writer has.
@@ -319,7 +350,10 @@ impl Writing {
                 claimed.bytes = Some(new);
                 Ok(())
             }
-            Some((head, _)) if head.owner != claimed.head.owner => Err(self.fenced(&head)),
+            Some((head, _)) if head.owner != claimed.head.owner => {
+                let (number, incarnation) = claimed.head.view;
+                Err(self.fenced(&head, ViewId::new(number, incarnation)))
+            }
             // One of this writer's own that seemed to fail: it claims the archive again.
             _ => Err(StoreError::Failed {
                 store: self.store.url(),
@@ -333,7 +367,10 @@ impl Writing {
     fn told(&self, claimed: &Claimed) {
         let Head { upto_ms, last, .. } = &claimed.head;
         let (upto_ms, stamp) = (*upto_ms, last.as_ref().map_or(0, |last| last.stamp));
-        self.tell(|status| (status.upto_ms, status.stamp, status.trouble) = (upto_ms, stamp, None));
+        self.tell(|status| {
+            (status.upto_ms, status.stamp) = (upto_ms, stamp);
+            (status.trouble, status.waits) = (None, None);
+        });
     }
 
     /// Goes on behind what is archived, if the log still has that.

@@ -256,7 +256,7 @@ fn watch(writer: Writer, is_over: &AtomicBool, tell: fn(&str)) {
             (None, Some((_, why))) => {
                 tell(&format!("warning: the archive does not get on, and is tried again: {why}"))
             }
-            (Some(_), None) => tell("the archive gets on again"),
+            (Some(_), None) if now.waits.is_none() => tell("the archive gets on again"),
             _ => {}
         }
         if now.gaps > before.gaps {

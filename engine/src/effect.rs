@@ -548,6 +548,34 @@ pub struct HostStats {
     /// Connections that were ended because all together had received in part, or not taken, too much.
     pub ended_for_room: u64,
     pub network: NetworkState,
+    /// The archive, and the milliseconds up to now that it lacks, if it has anything.
+    pub archive: Option<(ArchiveState, Option<u64>)>,
+}
+
+/// The state of an archive, as its writer tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArchiveState {
+    /// The archive is behind the commits by about the time for which entries are gathered.
+    Writes,
+    /// The server does not lead: another member's writer archives.
+    Waits,
+    /// The archive does not get on, and its writer tries again.
+    Stuck,
+    /// Nothing is archived any more.
+    Ended,
+}
+
+impl ArchiveState {
+    /// The warning for an operator about an archive that lacks so much.
+    pub(crate) fn warning(self, lag_ms: Option<u64>) -> Option<String> {
+        let lacks = lag_ms.map_or("all".into(), |ms| format!("the last {} s", ms / 1_000));
+        let then = match self {
+            ArchiveState::Writes | ArchiveState::Waits => return None,
+            ArchiveState::Stuck => "does not get on",
+            ArchiveState::Ended => "is not written any more",
+        };
+        Some(format!("the archive lacks {lacks} and {then}: the server's log says why"))
+    }
 }
 
 /// The protection of connections from other machines.

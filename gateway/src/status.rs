@@ -162,7 +162,7 @@ const OF_MEMBERS: [(&str, &str, &str); 6] = [
 ];
 
 /// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
-pub const WORDS: [(&str, &str, &str); 44] = [
+pub const WORDS: [(&str, &str, &str); 47] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -236,6 +236,9 @@ pub const WORDS: [(&str, &str, &str); 44] = [
     ("disk_full", "disk full", "whether commits wait for room on the disk"),
     ("backup_stamp", "backup at", "the commit of the backup under way, or 0"),
     ("backup_bytes", "backup bytes", "kept in memory for that backup"),
+    ("archive_lag_ms", "archive lag", "milliseconds up to now that the archive lacks"),
+    ("archive_stuck", "archive stuck", "1 if the archive does not get on: the server's log says why"),
+    ("archive_ended", "archive ended", "1 if nothing is archived any more: the server's log says why"),
     ("rests_on", "rests on", "other spaces that its writers had seen, each up to a commit"),
     ("roots", "roots", ""),
     ("classes", "classes", ""),

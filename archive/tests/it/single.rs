@@ -9,6 +9,7 @@ use tercel::{Address, Client, Object, Ref, Server, Stamp};
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::copy::copy;
 use tercel_archive::dir::DirStore;
+use tercel_archive::head::{HEAD, Head};
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::Store;
 use tercel_archive::writer::{Config, Status, Writer};
@@ -213,8 +214,19 @@ fn store_that_comes_back_is_caught_up_with() {
     space.count(200);
     let trouble = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
     assert!(trouble.1.contains("it is away"), "{trouble:?}");
+    let warns = || {
+        let health = space.client.health(Duration::from_secs(10)).unwrap();
+        health.reason.contains("does not get on")
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while !warns() {
+        assert!(Instant::now() < end, "the server's health does not tell of the archive");
+    }
     failing.mend();
     archived(&writer, space.last());
+    while warns() {
+        assert!(Instant::now() < end, "the server's health goes on telling of the archive");
+    }
     let status = writer.stop();
     assert!(status.gaps == 0 && status.trouble.is_none(), "{status:?}");
     assert_eq!(restored(&*whole, Until::End, &dir.join("restored")).unwrap(), space.last().1);
@@ -279,6 +291,28 @@ fn of_two_writers_one_stops_by_name() {
     let refused = Writer::start(Tap::of(&stranger.server), stranger.server.space(), store.clone(), quick());
     let why = refused.err().unwrap().to_string();
     assert!(why.contains(&format!("written by {other}")), "{why}");
+}
+
+/// Two servers of one space: the one whose view is older says so, and does not call it a wait.
+#[test]
+fn writer_of_another_copy_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = store(&dir.join("archive"));
+    let writer = space.archive(&store);
+    space.count(1);
+    archived(&writer, space.last());
+    writer.stop();
+    let (mut head, bytes) = Head::read(&*store).unwrap().unwrap();
+    (head.view.0, head.owner, head.writer) = (head.view.0 + 1, "another".into(), "the copy".into());
+    assert!(store.swap(HEAD, Some(&bytes), &head.to_bytes()).unwrap());
+
+    let writer = space.archive(&store);
+    let status = until(&writer, |status| status.trouble.is_some());
+    let (_, why) = status.trouble.clone().unwrap();
+    assert!(why.contains("written by the copy") && why.contains("another copy of the space"), "{why}");
+    assert_eq!((status.waits, status.ended), (None, None));
 }
 
 #[test]

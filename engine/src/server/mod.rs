@@ -28,8 +28,8 @@ use tercel_wire::message::{Refusal, Request};
 
 pub use crate::consult::{Consult, Consulted};
 pub use crate::effect::{
-    Audit, Audited, Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom,
-    NetworkState, PageUpdate, Proof, ServerConfig, ServerStats, SpaceWarning, Unread, Who, store,
+    ArchiveState, Audit, Audited, Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input,
+    LogRoom, NetworkState, PageUpdate, Proof, ServerConfig, ServerStats, SpaceWarning, Unread, Who, store,
 };
 pub use inside::{Local, LocalConfig};
 use membership::REMOVED;

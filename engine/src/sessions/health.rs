@@ -101,7 +101,8 @@ impl Sessions {
                 reason.push_str(", from which it is cut off");
             }
         }
-        for warning in cx.host.network.warnings() {
+        let archive = cx.host.archive.and_then(|(state, lag_ms)| state.warning(lag_ms));
+        for warning in cx.host.network.warnings().into_iter().chain(archive) {
             reason.push_str(if reason.is_empty() { "" } else { "; " });
             reason.push_str(&warning);
         }

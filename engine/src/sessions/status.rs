@@ -4,7 +4,7 @@ use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::page::PAGE_BYTES;
 
 use super::{Cx, Sessions};
-use crate::effect::NetworkState;
+use crate::effect::{ArchiveState, NetworkState};
 use crate::leader::{CollectStatus, Leader, Outlook};
 use crate::order::quorum::members::Member;
 use crate::order::quorum::{Status, Why};
@@ -67,6 +67,15 @@ impl Sessions {
             out.push_str(&format!(",\"group\":{}", group_json(&group, cx)));
         }
         out.push_str(&format!(",\"network\":{}", network_json(cx.host.network)));
+        if let Some((state, lag_ms)) = cx.host.archive {
+            let is = |one: ArchiveState| u8::from(state == one);
+            let (stuck, ended) = (is(ArchiveState::Stuck), is(ArchiveState::Ended));
+            out.push_str(&format!(",\"archive_stuck\":{stuck},\"archive_ended\":{ended}"));
+            // The lag of another member's writer is not known here.
+            if let Some(lag_ms) = lag_ms.filter(|_| state != ArchiveState::Waits) {
+                out.push_str(&format!(",\"archive_lag_ms\":{lag_ms}"));
+            }
+        }
         out.push_str(&format!(",\"syncs\":{}", times_json(&cx.host.syncs)));
         for (name, value) in fields {
             out.push_str(&format!(",\"{name}\":{value}"));

@@ -19,7 +19,9 @@ use super::tail::{Appender, Tail};
 use crate::address::Addresses;
 use crate::disk::dir::{DataDir, Purpose, Space, today, view_apart};
 use crate::disk::log::LogConfig;
-use crate::server::Server;
+use crate::server::{Server, tell_archive};
+
+pub use tercel_engine::server::ArchiveState;
 
 /// The way to a server whose state and log are taken.
 pub struct Tap(Remote);
@@ -42,6 +44,14 @@ impl Tap {
     /// `Refused` as too old if the log begins later, and as of another history if it ends before.
     pub fn log(&self, after: u64) -> Result<LogReader, BackupError> {
         Follower::new(&self.0, after).map(LogReader)
+    }
+
+    /// Tells the server, if it is one of this process, how its archive stands: everything up to a moment is
+    /// there, in milliseconds since 1970. It is in the server's status and health from then on.
+    pub fn tell(&self, state: ArchiveState, upto_ms: u64) {
+        if let Remote::Memory(server) = &self.0 {
+            tell_archive(server, state, upto_ms);
+        }
     }
 
     /// Begins to take a base: the state now, and the pages as of it.

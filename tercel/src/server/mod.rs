@@ -40,7 +40,7 @@ use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
 use tercel_engine::server::{
-    CollectConfig, Conn, Consult, Consulted, Recovery, ServerConfig as Machine, Unread,
+    ArchiveState, CollectConfig, Conn, Consult, Consulted, Recovery, ServerConfig as Machine, Unread,
 };
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::{Handle, Token};
@@ -506,6 +506,8 @@ pub(crate) enum Post {
     Bytes(u64, Vec<u8>),
     /// The client is gone.
     Gone(u64),
+    /// The writer of the server's archive says how that stands, and up to which moment everything is there.
+    Archive(ArchiveState, u64),
     /// A transaction inside of the server has left something to do.
     Inside,
     /// A call of a slow procedure has come to its end.
@@ -517,6 +519,11 @@ pub(crate) enum Post {
     /// The loop says that it turns.
     Turn(mpsc::Sender<()>),
     Stop,
+}
+
+/// Tells a server how its archive stands.
+pub(crate) fn tell_archive(server: &Handle<Post>, state: ArchiveState, upto_ms: u64) {
+    store::post(server, Post::Archive(state, upto_ms));
 }
 
 impl From<LogDone> for Post {

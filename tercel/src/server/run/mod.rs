@@ -11,13 +11,14 @@ mod events;
 mod turn;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tercel_engine::limits::EVENTS_AT_ONCE;
 use tercel_engine::order::Found;
 use tercel_engine::schedule::{Bounds, Scheduler, Turns};
 use tercel_engine::server::{
-    Conn, Consulted, Effect, Effects, HostStats, Input, LogRoom, NetworkState, OPERATOR, Server as Machine,
+    ArchiveState, Conn, Consulted, Effect, Effects, HostStats, Input, LogRoom, NetworkState, OPERATOR,
+    Server as Machine,
 };
 use tercel_engine::table::Map;
 use tercel_engine::time::Now;
@@ -100,6 +101,8 @@ struct DiskState {
     /// The page store waits for room.
     pages_full: bool,
     log_room: LogRoom,
+    /// The archive, and the moment up to which it has everything, in milliseconds since 1970.
+    archive: Option<(ArchiveState, u64)>,
 }
 
 /// The connections in shared memory, and of datagrams: calls come there beside the messages.
@@ -154,7 +157,7 @@ impl Loop {
             hot: Hot { channels, door, received: Vec::new(), turned: Now(0), datagrams },
             scheduler: Scheduler::new(bounds),
             turns: Turns::default(),
-            disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
+            disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free, archive: None },
             journal,
             end: End::default(),
         }
@@ -236,6 +239,7 @@ impl Loop {
             syncs,
             ended_for_room,
             network: self.network(),
+            archive: self.disk.archive.map(|(state, upto_ms)| (state, ms_since(upto_ms))),
         });
         self.look_at_warning(core);
     }
@@ -522,6 +526,12 @@ impl Loop {
         }
         self.recover_if_due();
     }
+}
+
+/// Milliseconds since a moment, which is in milliseconds since 1970; none since 0.
+fn ms_since(moment_ms: u64) -> Option<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    (moment_ms > 0).then(|| u64::try_from(now).unwrap_or(u64::MAX).saturating_sub(moment_ms))
 }
 
 /// Bytes that a connection's peer has not taken.

@@ -1,0 +1,120 @@
+//! Archives of groups: each member has a writer, and that of the leader writes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tercel::backup::stream::Tap;
+use tercel::group::{Change, change, form, status_of};
+use tercel::{Address, Addresses, Client, Object, Server};
+use tercel_archive::catalogue::Catalogue;
+use tercel_archive::dir::DirStore;
+use tercel_archive::head::Head;
+use tercel_archive::restore::{Until, restore};
+use tercel_archive::store::Store;
+use tercel_archive::writer::{Config, Writer};
+
+#[derive(Object)]
+struct Count {
+    count: u64,
+}
+
+/// A member and its writer.
+struct Member {
+    dir: PathBuf,
+    at: Address,
+    running: Option<(Server, Writer)>,
+}
+
+impl Member {
+    fn start(&mut self, store: &Arc<dyn Store>) {
+        let server = Server::builder(&self.dir).listen(self.at.clone()).start().unwrap();
+        let config = Config { every: Duration::from_millis(30), ..Config::default() };
+        let writer = Writer::start(Tap::of(&server), server.space(), store.clone(), config).unwrap();
+        self.running = Some((server, writer));
+    }
+
+    fn stop(&mut self) {
+        let (server, writer) = self.running.take().unwrap();
+        drop(writer);
+        server.stop().unwrap();
+    }
+
+    fn status(&self) -> Value {
+        let text = status_of(Addresses::from(&self.at), PATIENCE).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until something holds.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "{what} does not come about");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Each member leads twice: a writer that was overtaken goes on when its server leads again.
+#[test]
+fn archive_goes_on_with_whichever_member_leads() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let store: Arc<dyn Store> = Arc::new(DirStore::open(&dir.join("archive")).unwrap());
+    let name = |i: usize| dir.join(format!("m{i}"));
+    let mut members: Vec<Member> = (0..3)
+        .map(|i| Member { dir: name(i), at: Address::Unix(name(i).with_extension("socket")), running: None })
+        .collect();
+    let list: Vec<_> = members.iter().map(|member| (member.dir.as_path(), member.at.clone())).collect();
+    form(&list).unwrap();
+    members.iter_mut().for_each(|member| member.start(&store));
+
+    let all: Vec<String> = members.iter().map(|member| member.at.to_string()).collect();
+    let all: Addresses = all.join(",").parse().unwrap();
+    let client = Client::connect(all.clone()).unwrap();
+    let counter = client.run(|tx| {
+        let counter = tx.create(&Count { count: 0 })?;
+        tx.set_root("counter", counter).map(|()| counter)
+    });
+    let (counter, mut count) = (counter.unwrap(), 0);
+    for turn in 0..6 {
+        let leader = turn % 3;
+        let secret = members[leader].dir.join("secret");
+        until("the move of the lead", || {
+            change(&all, Change::Lead, &members[leader].at.to_string(), Some(&secret)).is_ok()
+        });
+        let stamp = {
+            count += 1;
+            let tx = client.transaction().begin().unwrap();
+            tx.edit(counter).unwrap().set_count(count).unwrap();
+            tx.commit().unwrap().stamp
+        };
+        let written = || Head::read(&*store).ok().flatten().and_then(|(head, _)| head.last);
+        until("the entry", || written().is_some_and(|last| last.stamp >= stamp.0));
+        until("the archive in the leader's status", || {
+            members[leader].status()["archive_lag_ms"].as_u64().is_some_and(|ms| ms < 60_000)
+        });
+        if turn == 4 {
+            // One that comes back takes its turn again.
+            members[2].stop();
+            members[2].start(&store);
+        }
+    }
+    for member in &members {
+        let (_, writer) = member.running.as_ref().unwrap();
+        assert_eq!(writer.status().ended, None);
+    }
+    drop(client);
+    members.iter_mut().for_each(Member::stop);
+
+    let archive = Catalogue::open(&*store).unwrap();
+    assert_eq!(Head::read(&*store).unwrap().unwrap().0.gaps, []);
+    restore(&archive, Until::End, &dir.join("restored"), &mut |_, _, _| ()).unwrap();
+    let restored = tercel::embedded(dir.join("restored")).unwrap();
+    let found = restored.run(|tx| Ok(tx.get_root::<Count>("counter")?.count())).unwrap();
+    assert_eq!(found, count);
+    restored.close().unwrap();
+}
