@@ -357,5 +357,12 @@ pub const SPACES_MAX: usize = 16;
 /// Time for which a commit waits until a part lets go of what it holds, in microseconds.
 pub const HELD_US: u64 = 250_000;
 
+/// Refusals of transactions that wait for their turns.
+pub const LOSERS_MAX: usize = 1_024;
+
+/// Time for which a client that lost over an object has it to itself, in microseconds: a round trip, and a
+/// transaction's own time on a busy host.
+pub const TURN_US: u64 = 10_000;
+
 /// Rights in a space: a principal's are gone through when they change, and all of them stand in a checkpoint.
 pub const RIGHTS_MAX: usize = 256;

@@ -12,7 +12,7 @@ use super::own::Owned;
 use super::role::Role;
 use super::waiting::Parked;
 use super::{Asked, Leader, Work};
-use crate::effect::Unread;
+use crate::effect::{INSIDE, Unread};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::pages::reads::Waiter;
@@ -69,9 +69,19 @@ impl Leader {
         if let Err(lack) = work.judge_rights(asked, ran.as_ref().map(|ran| ran.called), classes) {
             return self.denied(asked, op, &lack, work);
         }
-        if let Err(outcome) = self.judge(&effects, work) {
-            work.stats.conflicts += 1;
-            return self.not_executed(asked, op, outcome, work);
+        // Methods and transactions inside of the server take no turns: they are a round trip nearer.
+        let has_turns = ran.is_none() && role.is_none() && asked.conn != INSIDE;
+        let lost_over = match self.judge(&effects, work) {
+            Err(Refusal::Conflict(over)) if has_turns && over != Oref::NULL => Some(over),
+            Err(outcome) => {
+                work.stats.conflicts += 1;
+                return self.not_executed(asked, op, outcome, work);
+            }
+            Ok(()) if has_turns => self.waiting.turns.of_another(op.client, &effects.writes, work.now),
+            Ok(()) => None,
+        };
+        if let Some(over) = lost_over {
+            return self.lose(asked, op, over, work);
         }
         if let Some(over) = work.replica.prepares.meets(&effects) {
             let body = Body { parts: Vec::new(), last: bytes, digest, ran, role };
@@ -101,6 +111,7 @@ impl Leader {
             Ok(head) => {
                 let (is_call, reply) = (ran.is_some(), ran.map_or(Vec::new(), |ran| ran.reply));
                 let head = Head { op, digest, reply, ..head };
+                self.waiting.turns.taken(op.client);
                 self.own(asked, op.client, work);
                 self.order_commit(Logged { head, effects }, role.map(|role| *role), is_call, work);
             }

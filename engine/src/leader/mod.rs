@@ -17,6 +17,7 @@
 //! | [`define`] | classes |
 //! | [`access`] | rights, and which client is whose |
 //! | [`across`], [`role`], [`consult`] | transactions over several spaces, and what others are asked |
+//! | [`turns`] | who of those that have lost over an object is next |
 //! | [`rejected`] | operations that were answered "not executed" |
 
 mod absent;
@@ -39,6 +40,7 @@ mod place;
 mod rejected;
 mod role;
 mod stage;
+mod turns;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -344,6 +346,7 @@ impl Leader {
         self.granted_upto(visible, work);
         self.collected_upto(visible);
         self.settled_upto(visible, work);
+        self.next_turns(work);
     }
 
     /// A client has a session from now on.
@@ -385,6 +388,7 @@ impl Leader {
             self.rejected.left(client);
             self.across.consulting.client_left(client, work.now, &work.replica);
         }
+        self.waiting.turns.left(client, conn);
         self.waiting.drop_where(|w| w.asked.conn == conn);
         self.drop_large(|l| l.asked.conn == conn);
         self.ordered.vectors.retain(|depending| depending.asked.conn != conn);
@@ -411,6 +415,7 @@ impl Leader {
         self.go_on_freeing(work);
         self.go_on_collecting(work);
         self.go_on_across(work);
+        self.next_turns(work);
         work.replica.recent.index_pending(crate::mutant::bound(TAKEN_IN_AT_ONCE, 1));
         self.throw_away();
     }
@@ -418,6 +423,7 @@ impl Leader {
     /// When the next absent client's session is over.
     pub(crate) fn deadline(&self) -> Option<Now> {
         let others = self.reclaiming.collecting.deadline().into_iter().chain(self.across.deadline());
+        let others = others.chain(self.waiting.turns.deadline());
         self.absent.next().into_iter().chain(others).min()
     }
 

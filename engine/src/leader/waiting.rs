@@ -6,6 +6,7 @@ use tercel_wire::id::OpId;
 
 use super::Asked;
 use super::body::Body;
+use super::turns::Turns;
 use crate::effect::Conn;
 use crate::limits;
 use crate::table::Map;
@@ -22,6 +23,7 @@ pub(super) struct Waiting {
     /// Commits that wait for a large one, and whether they are to be tried again.
     pub behind: Vec<u64>,
     pub behind_due: bool,
+    pub turns: Turns,
 }
 
 /// A commit that waits.

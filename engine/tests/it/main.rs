@@ -42,4 +42,5 @@ mod settle;
 mod space;
 mod spaces;
 mod stories;
+mod turns;
 mod unchanged;
