@@ -15,10 +15,12 @@ mod group;
 mod health;
 mod import;
 mod inspect;
+mod invite;
 mod measured;
 mod metrics;
 mod query;
 mod restore;
+mod rows;
 mod serve;
 mod settings;
 mod settle;
@@ -62,6 +64,8 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Gc(a) => gc::run(&a, term),
         Command::Settle(a) => settle::run(&a),
         Command::Inspect(a) => inspect::run(&a),
+        Command::Load(a) => rows::load(&a, term),
+        Command::Dump(a) => rows::dump(&a),
         Command::Call(a) => call::run(&a),
         Command::Check(a) => check::run(&a, term),
         Command::Backup(a) => backup::run(&a, term),

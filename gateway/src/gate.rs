@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use tercel::tools::wire::interface::Interface;
 use tercel::tools::wire::layout::Layout;
 use tercel::tools::wire::page::class_of;
@@ -14,8 +14,8 @@ use tokio::sync::{Semaphore, watch};
 use crate::Config;
 use crate::claims::Claims;
 use crate::counts::Counts;
+use crate::json::Fields;
 use crate::json::call::cut;
-use crate::json::record;
 use crate::room::Room;
 
 /// Requests that may wait for a server at once, each on a thread of its own; more are refused.
@@ -115,11 +115,17 @@ pub fn located(tx: &Tx<'_>, name: &str) -> Result<Oref, Error> {
 }
 
 /// An object as JSON.
-pub fn shown(oref: Oref, layout: &Layout, object: &[u8]) -> Value {
-    json!({
-        "ref": oref.to_string(),
-        "class": layout.name(),
-        "class_id": class_of(object).0,
-        "fields": record(layout, &object[HEADER_BYTES..], 0),
-    })
+#[derive(Serialize)]
+pub struct Shown<'a> {
+    class: &'a str,
+    class_id: u16,
+    fields: Fields<'a>,
+    r#ref: String,
+}
+
+impl Shown<'_> {
+    pub fn of<'a>(oref: Oref, layout: &'a Layout, object: &'a [u8]) -> Shown<'a> {
+        let fields = Fields { layout, body: &object[HEADER_BYTES..], at: 0 };
+        Shown { class: layout.name(), class_id: class_of(object).0, fields, r#ref: oref.to_string() }
+    }
 }

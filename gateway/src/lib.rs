@@ -16,6 +16,7 @@
 //! | `gate` | the state that all requests share |
 //! | `pace`, `room` | how slowly an answer may be taken, and the memory of those that are |
 //! | `objects`, `servers` | objects and roots; how the servers are |
+//! | `tables` | the rows of tables and the entries of maps, a page at a time |
 //! | `calls`, `keys`, `claims` | calls, and those that are executed at most once under a key |
 //! | `watch` | streams of events |
 //! | `openapi` | what the space and its servers offer, described |
@@ -39,6 +40,7 @@ mod route;
 mod routes;
 mod servers;
 pub mod status;
+mod tables;
 mod watch;
 
 use std::io;

@@ -12,7 +12,7 @@ use tercel::{Error, Oref, Tx};
 
 use crate::answer::{self, Answer, of_type, with};
 use crate::asked::Asked;
-use crate::gate::{Gate, PATIENCE, located, shown};
+use crate::gate::{Gate, PATIENCE, Shown, located};
 use crate::json::call::Wrong;
 use crate::keys::is_kept;
 use crate::route::Route;
@@ -56,7 +56,7 @@ impl Gate {
         });
         let answer = match has {
             true => of_type(StatusCode::NOT_MODIFIED, JSON, ""),
-            false => answer::json(StatusCode::OK, &shown(oref, &layout, &object)),
+            false => answer::json(StatusCode::OK, &Shown::of(oref, &layout, &object)),
         };
         let answer = with(with(answer, ETAG, &tag), CACHE_CONTROL, "no-cache");
         Ok(with(answer, TOKEN, &token.to_string()))

@@ -17,6 +17,8 @@ pub enum Route {
     Services,
     Object,
     Watch,
+    Table,
+    Map,
     Method,
     Procedure,
     None,
@@ -24,7 +26,7 @@ pub enum Route {
 
 impl Route {
     /// All of them in their order, with their paths.
-    pub const ALL: [(Route, &'static str); 12] = [
+    pub const ALL: [(Route, &'static str); 14] = [
         (Route::Console, "/"),
         (Route::OpenApi, "/openapi.json"),
         (Route::Health, "/v1/health"),
@@ -34,6 +36,8 @@ impl Route {
         (Route::Services, "/v1/services"),
         (Route::Object, "/v1/objects/{object}"),
         (Route::Watch, "/v1/watch/{object}"),
+        (Route::Table, "/v1/tables/{table}"),
+        (Route::Map, "/v1/maps/{map}"),
         (Route::Method, "/v1/objects/{object}/{method}"),
         (Route::Procedure, "/v1/services/{service}/{procedure}"),
         (Route::None, "none"),

@@ -30,6 +30,8 @@ impl Gate {
             Route::Metrics => Ok(self.metrics(asked)),
             Route::Roots => self.roots(asked),
             Route::Object => self.object(asked, PATIENCE),
+            Route::Table => self.table(asked),
+            Route::Map => self.map(asked),
             Route::Services => self.services(),
             Route::Method | Route::Procedure => self.call(asked),
             Route::Console => Ok(console()),

@@ -113,6 +113,20 @@ impl TypeKey {
         TypeKey { number: T::index().numbered(), schema: &T::SCHEMA }
     }
 
+    /// The key of a type that stands for a layout of which the program has no type: one for each layout in
+    /// this process. It stays in memory.
+    pub fn of_layout(layout: &Layout) -> TypeKey {
+        static KNOWN: Mutex<Vec<(Layout, TypeKey)>> = Mutex::new(Vec::new());
+        let mut known = unpoison(KNOWN.lock());
+        if let Some((_, key)) = known.iter().find(|(of, _)| of == layout) {
+            return *key;
+        }
+        let index = Box::leak(Box::new(TypeIndex::new()));
+        let key = TypeKey { number: index.numbered(), schema: Box::leak(Box::new(layout.leak())) };
+        known.push((layout.clone(), key));
+        key
+    }
+
     /// The layout of the type.
     pub fn schema(&self) -> &'static Schema {
         self.schema

@@ -13,6 +13,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tercel_collections::table::untyped::{Declared, UntypedTable};
 use tercel_engine::server::Consult;
 use tercel_engine::txn::{Home, Isolation};
 use tercel_wire::id::{ClassId, Oref, PageId, SpaceId};
@@ -20,7 +21,7 @@ use tercel_wire::interface::Interface;
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Settle;
 use tercel_wire::page::{PAGE_BYTES, class_of};
-use tercel_wire::record::HEADER_BYTES;
+use tercel_wire::record::{HEADER_BYTES, Ref};
 use tercel_wire::vector::Vector;
 
 use crate::disk::DiskError;
@@ -31,6 +32,7 @@ use crate::server::links::step;
 use crate::{Client, ClientConfig, Error, ServerConfig};
 
 #[doc(hidden)]
+pub use crate::once::{OTHER_REQUEST, returned_under};
 pub use tercel_engine as engine;
 pub use tercel_engine::rpc::{Described, Reply};
 pub use tercel_engine::txn::stored;
@@ -137,6 +139,25 @@ pub fn stored_object(client: &Client, oref: Oref) -> Result<(ClassId, Arc<Layout
     let reading = client.transaction().isolation(Isolation::Snapshot);
     let (layout, object) = reading.run(|tx| stored(tx, oref))?.ok_or_else(|| Error::not_found(oref))?;
     Ok((class_of(&object), layout, object[HEADER_BYTES..].to_vec()))
+}
+
+/// A table, by its declaration and the catalogue: for a tool that has no type of its rows.
+///
+/// # Errors
+/// `NotFound`; `Schema` if the object is no table, or its declaration does not fit the class; and as
+/// [`Tx::get`](crate::Tx::get).
+pub fn table(client: &Client, top: Oref) -> Result<UntypedTable, Error> {
+    let known = classes(client)?;
+    let reading = client.transaction().isolation(Isolation::Snapshot);
+    reading.run(|tx| {
+        let declared = Declared::of(tx, Ref::new(top))?;
+        // A class that was changed has several ids: the last is what programs write today.
+        let layout = known.iter().rev().find(|(_, layout)| layout.name() == declared.class);
+        let (_, layout) = layout.ok_or_else(|| {
+            Error::Schema(format!("the space has no class {}: no row was ever inserted", declared.class))
+        })?;
+        UntypedTable::open(tx, Ref::new(top), layout.clone())
+    })
 }
 
 /// Gives bytes of the page store in which nothing is any more back to the file system, for a directory that

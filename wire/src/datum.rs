@@ -20,6 +20,7 @@
 //! The invariant: what [`encode`] appends is a payload of the layout. Its size is bounded by that of a
 //! message, whatever the datum is.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use thiserror::Error;
@@ -103,13 +104,34 @@ pub fn encode(layout: &Layout, datum: &Datum, out: &mut Vec<u8>) -> Result<(), D
     }
 }
 
+/// Writes a datum into a record that is being encoded.
+///
+/// # Errors
+/// If it is no value of the layout.
+pub fn put(layout: &Layout, datum: &Datum, e: &mut Encoder<'_>) -> Result<(), DatumError> {
+    Writer { left: BODY_BYTES_MAX }.record(layout, datum, e, 0)
+}
+
 /// Reads a payload of the layout, which [`Payload::decode`] has checked, as a map.
 ///
 /// # Errors
 /// If a part beside the record is not of its type.
 pub fn decode(layout: &Layout, payload: &Payload<'_>) -> Result<Datum, DecodeError> {
-    Reader { payload }.record(layout, payload.record(), 0)
+    let part = |word, _| payload.part(word).map(Cow::Borrowed);
+    Reader { part: &part }.record(layout, payload.record(), 0)
 }
+
+/// Reads the checked body of an object as a map. `part` gives the bytes of a large part, as many as it is
+/// told; none if there is no such part. The elements of lists of references have four.
+///
+/// # Errors
+/// If a part is missing, or not of its type.
+pub fn read<'a>(layout: &Layout, body: &[u8], part: Parts<'_, 'a>) -> Result<Datum, DecodeError> {
+    Reader { part }.record(layout, body, 0)
+}
+
+/// The source of the large parts of a record: the word that names one, and its bytes.
+pub type Parts<'r, 'a> = &'r dyn Fn(Oref, usize) -> Option<Cow<'a, [u8]>>;
 
 /// Writes one payload.
 struct Writer {
@@ -406,12 +428,28 @@ fn hex(bytes: &[u8]) -> String {
     digits
 }
 
-/// Reads one payload.
-struct Reader<'a> {
-    payload: &'a Payload<'a>,
+/// Reads one record.
+struct Reader<'r, 'a> {
+    part: Parts<'r, 'a>,
 }
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
+    /// A large part, named by the word at `at`.
+    fn part(&self, body: &[u8], at: usize, bytes: Option<usize>) -> Result<Cow<'_, [u8]>, DecodeError> {
+        let word = Oref::from_raw(le32(body, at));
+        let part = word.zip(bytes).and_then(|(word, bytes)| (self.part)(word, bytes));
+        part.filter(|part| Some(part.len()) == bytes).ok_or(DecodeError::BadField("parts"))
+    }
+
+    /// The text or byte string whose descriptor is at `at`.
+    fn bytes<'b>(&'b self, body: &'b [u8], at: usize) -> Result<Cow<'b, [u8]>, DecodeError> {
+        match var(body, at) {
+            Var::None => Ok(Cow::Borrowed(&[])),
+            Var::Here { at, len } => Ok(Cow::Borrowed(&body[at..at + len])),
+            Var::Spilled { at, len } => self.part(body, at, Some(len)),
+        }
+    }
+
     fn record(&self, layout: &Layout, body: &[u8], at: usize) -> Result<Datum, DecodeError> {
         let fields = layout.fields().iter();
         let all = fields.map(|p| Ok((p.name.clone(), self.value(&p.shape, body, at + p.at)?)));
@@ -445,10 +483,10 @@ impl Reader<'_> {
                 _ => return Err(DecodeError::BadField("option")),
             },
             Shape::Text => {
-                let text = std::str::from_utf8(self.payload.bytes(at)?);
-                Datum::Text(text.map_err(|_| DecodeError::BadField("text"))?.into())
+                let text = String::from_utf8(self.bytes(body, at)?.into_owned());
+                Datum::Text(text.map_err(|_| DecodeError::BadField("text"))?)
             }
-            Shape::Bytes => Datum::Text(hex(self.payload.bytes(at)?)),
+            Shape::Bytes => Datum::Text(hex(&self.bytes(body, at)?)),
             Shape::List(t) => self.list(t, body, at)?,
             Shape::Record(layout) => self.record(layout, body, at)?,
             Shape::Enum(layout) => self.variant(layout, body, at)?,
@@ -457,15 +495,11 @@ impl Reader<'_> {
 
     fn list(&self, t: &Shape, body: &[u8], at: usize) -> Result<Datum, DecodeError> {
         let (body, from, len) = match var(body, at) {
-            Var::None => (body, 0, 0),
-            Var::Here { at, len } => (body, at, len),
-            Var::Spilled { at, len } => {
-                let word = Oref::from_raw(le32(body, at)).and_then(|word| self.payload.part(word));
-                let part = word.filter(|part| len.checked_mul(t.size()) == Some(part.len()));
-                (part.ok_or(DecodeError::BadField("parts"))?, 0, len)
-            }
+            Var::None => (Cow::Borrowed(body), 0, 0),
+            Var::Here { at, len } => (Cow::Borrowed(body), at, len),
+            Var::Spilled { at, len } => (self.part(body, at, len.checked_mul(t.size()))?, 0, len),
         };
-        let all = (0..len).map(|i| self.value(t, body, from + i * t.size()));
+        let all = (0..len).map(|i| self.value(t, &body, from + i * t.size()));
         Ok(Datum::List(all.collect::<Result<_, _>>()?))
     }
 

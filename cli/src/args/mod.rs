@@ -57,6 +57,8 @@ impl Args {
             Command::Query(Query { what: QueryWhat::Why(w) }) => (&mut w.space.server, &w.space.data),
             Command::Stat(a) => (&mut a.space.server, &a.space.data),
             Command::Inspect(a) => (&mut a.space.server, &a.space.data),
+            Command::Load(a) => (&mut a.space.server, &a.space.data),
+            Command::Dump(a) => (&mut a.space.server, &a.space.data),
             Command::Forget(a) => (&mut a.space.server, &a.space.data),
             Command::Gc(a) => (&mut a.space.server, &a.space.data),
             Command::Settle(a) => (&mut a.space.server, &a.space.data),
@@ -82,6 +84,7 @@ impl Args {
             Command::Group(Group::Add(a) | Group::Remove(a) | Group::MoveLeader(a)) => {
                 (&mut a.of.server, &None)
             }
+            Command::Group(Group::Invite(a)) => (&mut a.of.server, &None),
             // They need none, or begin one of their own.
             Command::Serve(_)
             | Command::Cert(_)
@@ -103,11 +106,15 @@ impl Args {
     /// command that connects. A server takes none from the environment: what is there is a client's.
     pub fn with_tls(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let named = named.filter(|named| !named.is_empty()).map(PathBuf::from);
-        let connects = self.place().is_some()
+        // An invitation names servers, and connects to none.
+        let is_invitation = matches!(self.command, Command::Group(Group::Invite(_)));
+        let connects = self.place().is_some() && !is_invitation
             || matches!(self.command, Command::Gateway(_) | Command::Demo(_) | Command::Backup(_));
         self.tls = self.tls.take().or(named.filter(|_| connects));
         let Some(dir) = self.tls.clone() else { return Ok(self) };
-        if let Some((server, None)) = self.place() {
+        if let Some((server, None)) = self.place()
+            && !is_invitation
+        {
             let at = server.take().unwrap_or_else(|| Address::default_tcp().into());
             *server = Some(at.with_tls(open_tls(&dir)?));
         }
@@ -174,6 +181,10 @@ pub enum Command {
     Settle(Settle),
     /// Show an object, or the entries of a map
     Inspect(Inspect),
+    /// Insert the rows of a file into a table, whose indexes follow
+    Load(Load),
+    /// Print the rows of a table in the order of their keys
+    Dump(Dump),
     /// Call a method of an object, or a procedure of a service, at a server that offers it
     Call(Call),
     /// Verify every page, reference and the log, and repair them; the exit code tells
@@ -315,6 +326,10 @@ pub struct MemberOf {
     /// --follow, it is kept in this one's. A member whose directory has it needs no more
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
+    /// Join a group with this invitation, of `tercel group invite`, instead of --join and --secret; its
+    /// certificate is put where --tls says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["join", "follow", "secret"])]
+    pub invite: Option<PathBuf>,
     /// Milliseconds of silence after which members suspect their leader at the latest, from 150 to 60000:
     /// after 150 on calm hosts, after four of its longest pauses of late on busy ones
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(150..=60_000), default_value = "1000")]
@@ -658,10 +673,11 @@ pub struct Settle {
   tercel inspect 12.7 --data ./packages         an object by page and slot
   tercel inspect 12.8 --limit 100 --json        a map: its first 100 entries
   tercel inspect 12.8 --key libssl3             a map: the entry of one key
+  tercel inspect seats --data ./shop            a table: indexes, first rows
   tercel inspect --exports                      objects kept by an export
   tercel inspect --interfaces                   methods and services of a server
 
-An object is printed as JSON; a map as a line an entry, or with --json as JSON with how many more there are.")]
+An object is printed as JSON; a map as a line an entry, a table as a line an index and a line a row, or with --json as JSON with how many more there are.")]
 pub struct Inspect {
     /// A root's or package's name, or a reference PAGE.SLOT; without it the roots are listed
     pub what: Option<String>,
@@ -682,6 +698,64 @@ pub struct Inspect {
     pub json: bool,
     #[command(flatten)]
     pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel load seats seats.csv --data ./shop
+  tercel load seats seats.jsonl --class Seat --strict
+  tercel dump seats --data ./shop | tercel load seats /dev/stdin --format jsonl
+
+The first line of a CSV file names the fields. A line of JSON is an object by field. Lines that are no row, or whose \
+key is taken, are left out and told by number; with --strict the whole file is read before, and refused if any line is no row. \
+Rows go in 1,000 a commit, so a load that is broken off has loaded some: run it again, and what is there is told.")]
+pub struct Load {
+    /// The table: a root, or a reference PAGE.SLOT
+    pub root: String,
+    /// The file, .csv or .jsonl, in any order
+    pub file: PathBuf,
+    /// Refuse a table of rows of another class
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// The form of the file; else as its name ends
+    #[arg(long, value_name = "FORM", value_enum)]
+    pub format: Option<RowFormat>,
+    /// Refuse a file with a line that is no row, before anything is inserted, and stop at a key that is taken
+    #[arg(long)]
+    pub strict: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel dump seats --data ./shop > seats.jsonl
+  tercel dump seats --format csv
+
+The rows of 1,000 keys are of one moment. What others commit meanwhile may be among those that follow.")]
+pub struct Dump {
+    /// The table: a root, or a reference PAGE.SLOT
+    pub root: String,
+    /// Refuse a table of rows of another class
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// The form of the rows
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = RowFormat::Jsonl)]
+    pub format: RowFormat,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+/// The form of a file of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RowFormat {
+    /// A first line of names, then a line a row, with commas
+    Csv,
+    /// An object of JSON a line
+    Jsonl,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -716,8 +790,9 @@ pub struct Call {
     /// The arguments of the method, as JSON: an object by name, or an array in order; one value alone
     #[arg(value_name = "ARGS", allow_negative_numbers = true)]
     pub args: Option<String>,
-    /// The key of a procedure that is `#[once]`: under it the call has one effect, however often it is made
-    #[arg(long, value_name = "KEY")]
+    /// The key of a method that writes, or of a procedure that is `#[once]`: under it the call has one
+    /// effect, however often it is made
+    #[arg(long, value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub key: Option<String>,
     /// The server's address, HOST:PORT or unix:PATH, or those of a group's members with commas between; else
     /// that in TERCEL_SERVER, else 127.0.0.1:7117

@@ -16,9 +16,9 @@ use tercel_term::{say, tell};
 
 use crate::{args, space};
 
-/// As many entries as are shown without `--limit`.
-const SHOWN: usize = 20;
-/// As many entries as are counted behind those that are shown: some 2,000 nodes.
+/// The number of entries that are shown without `--limit`.
+pub const SHOWN: usize = 20;
+/// The number of entries that are counted behind those that are shown: some 2,000 nodes.
 const COUNTED_MAX: usize = 100_000;
 /// The characters of a value that a line shows; `--json` has all of it.
 const VALUE_CHARS_MAX: usize = 120;
@@ -290,7 +290,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     is_hex.then(|| (0..text.len()).step_by(2).filter_map(byte).collect())
 }
 
-fn cut(text: &str) -> String {
+pub fn cut(text: &str) -> String {
     match text.char_indices().nth(VALUE_CHARS_MAX) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text.to_owned(),

@@ -2,10 +2,12 @@
 //! server.
 
 mod map;
+mod table;
 
 use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
+use tercel::collections::table::audit::TABLE;
 use tercel::{Client, ClientConfig, Oref};
 use tercel_gateway::json::{interfaces, record};
 use tercel_packages::model::CATALOG;
@@ -40,6 +42,9 @@ fn object(client: &Client, args: &args::Inspect, what: &str) -> Result<(), Failu
     let (class, layout, body) = tercel::tools::stored_object(client, oref)?;
     if map::is_map(&layout) {
         return map::show(client, args, oref, &layout, &body);
+    }
+    if layout.name() == TABLE && args.key.is_none() {
+        return table::show(client, args, oref);
     }
     if args.key.is_some() || args.limit.is_some() {
         return Err(map::is_none(oref, &layout, &body));
@@ -94,7 +99,7 @@ fn exports(client: &Client, as_json: bool) -> Result<(), Failure> {
 }
 
 /// A reference, a root, or a package.
-fn locate(client: &Client, what: &str) -> Result<Oref, Failure> {
+pub fn locate(client: &Client, what: &str) -> Result<Oref, Failure> {
     if let Some(oref) = space::reference(what)? {
         return Ok(oref);
     }

@@ -22,6 +22,7 @@ mod lists;
 mod measured;
 mod mishaps;
 mod operate;
+mod rows;
 mod serve;
 mod slow;
 mod tls;

@@ -7,6 +7,7 @@ mod compound;
 mod scalar;
 pub(crate) mod shape;
 mod show;
+pub(crate) mod untyped;
 
 use std::fmt::Debug;
 
@@ -18,6 +19,8 @@ use thiserror::Error;
 pub use shape::Shape;
 #[doc(hidden)]
 pub use show::{key_and_contents, shape_name, show};
+#[doc(hidden)]
+pub use untyped::{put_datum, to_datum};
 
 /// Bytes of a key at most: three of the longest still fit into a node, so a split always helps.
 pub const KEY_BYTES_MAX: usize = 255;

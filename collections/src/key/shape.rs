@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use tercel_wire::layout::Shape as WireShape;
 use tercel_wire::schema::{Scalar, Schema, Type};
 
 pub(super) const TEXT: u8 = 1;
@@ -137,6 +138,26 @@ impl Shape {
         shape.bytes.get_mut(..stored.len())?.copy_from_slice(stored);
         Some(shape)
     }
+}
+
+/// The type of a value in a node, by its code; none of one that is no type of keys.
+pub fn of_value_code(code: u8) -> Option<WireShape> {
+    Some(WireShape::Scalar(match code {
+        TEXT => return Some(WireShape::Text),
+        BYTES => return Some(WireShape::Bytes),
+        U8 => Scalar::U8,
+        U16 => Scalar::U16,
+        U32 => Scalar::U32,
+        U64 => Scalar::U64,
+        I8 => Scalar::I8,
+        I16 => Scalar::I16,
+        I32 => Scalar::I32,
+        I64 => Scalar::I64,
+        F32 => Scalar::F32,
+        F64 => Scalar::F64,
+        BOOL => Scalar::Bool,
+        _ => return None,
+    }))
 }
 
 /// Says whether keys of that shape have eight bytes.

@@ -104,7 +104,7 @@ pub fn shape_name(shape: &[u8]) -> Option<String> {
 }
 
 /// Goes behind the description of one type.
-fn skip(shape: &mut &[u8]) -> Result<(), BadKey> {
+pub(super) fn skip(shape: &mut &[u8]) -> Result<(), BadKey> {
     let (&code, behind) = shape.split_first().ok_or(BadKey)?;
     *shape = behind;
     match code {

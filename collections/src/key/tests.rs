@@ -2,6 +2,7 @@ use std::cmp::{Ordering, Reverse};
 use std::fmt::Debug;
 
 use proptest::prelude::*;
+use tercel_wire::datum::Datum;
 
 use super::*;
 
@@ -210,4 +211,38 @@ fn golden_bytes_of_shapes() {
     for (shape, code) in all {
         assert_eq!(shape.as_bytes(), [code]);
     }
+}
+
+#[test]
+fn untyped_key_is_the_typed_one() {
+    fn same<K: Key>(key: K, datum: Datum) {
+        let mut bytes = Vec::new();
+        K::put(key.arg(), Form::Last, &mut bytes);
+        let shape = K::SHAPE;
+        assert_eq!(to_datum(shape.as_bytes(), &bytes), Some(datum.clone()), "{key:?}");
+        let (mut rest, mut made) = (shape.as_bytes(), Vec::new());
+        put_datum(&mut rest, &datum, Form::Last, &mut made).unwrap();
+        assert_eq!((made, rest), (bytes, &[][..]), "{key:?}");
+    }
+    let text = |text: &str| Datum::Text(text.into());
+    same(-5_i8, Datum::Int(-5));
+    same(u64::MAX, Datum::Int(u64::MAX.into()));
+    same(i128::MIN, text(&i128::MIN.to_string()));
+    same(true, Datum::Bool(true));
+    same('ß', text("ß"));
+    same(-0.5_f32, Datum::Float(-0.5));
+    same(f64::NEG_INFINITY, text("-inf"));
+    same(Text("a\0b".into()), text("a\0b"));
+    same(Bytes(vec![0, 255]), text("00ff"));
+    same([1_u8, 2], text("0102"));
+    same(None::<(u8, u8)>, Datum::Null);
+    same(Some(Text(String::new())), text(""));
+    let parts = vec![text("a\0"), Datum::Int(7), Datum::Null];
+    same((Text("a\0".into()), std::cmp::Reverse(7_u16), None::<Text>), Datum::List(parts));
+    for (shape, datum) in
+        [(u8::SHAPE, Datum::Int(256)), (<[u8; 2]>::SHAPE, text("01")), (char::SHAPE, text("ab"))]
+    {
+        assert!(put_datum(&mut shape.as_bytes(), &datum, Form::Last, &mut Vec::new()).is_err());
+    }
+    assert_eq!(to_datum(u16::SHAPE.as_bytes(), &[1]), None);
 }

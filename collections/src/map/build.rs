@@ -13,7 +13,7 @@ use crate::packed::between;
 /// the one before.
 pub struct Build<'a, 'c> {
     tx: &'a Tx<'c>,
-    kind: &'static Kind,
+    kind: Kind,
     leaf: Draft,
     /// The key that parts the leaf at hand from the leaf before; empty for the first.
     separator: Vec<u8>,
@@ -22,8 +22,8 @@ pub struct Build<'a, 'c> {
 
 impl<'a, 'c> Build<'a, 'c> {
     /// Without anything.
-    pub fn new(tx: &'a Tx<'c>, kind: &'static Kind) -> Build<'a, 'c> {
-        Build { tx, kind, leaf: Draft::leaf(kind), separator: Vec::new(), made: Vec::new() }
+    pub fn new(tx: &'a Tx<'c>, kind: &Kind) -> Build<'a, 'c> {
+        Build { tx, kind: *kind, leaf: Draft::leaf(kind), separator: Vec::new(), made: Vec::new() }
     }
 
     /// Adds an entry; `false` if its key is not greater than the last one.
@@ -44,7 +44,7 @@ impl<'a, 'c> Build<'a, 'c> {
     }
 
     fn flush(&mut self, next: Vec<u8>) -> Result<(), Error> {
-        let leaf = std::mem::replace(&mut self.leaf, Draft::leaf(self.kind)).make(self.tx)?;
+        let leaf = std::mem::replace(&mut self.leaf, Draft::leaf(&self.kind)).make(self.tx)?;
         self.made.push((std::mem::replace(&mut self.separator, next), leaf));
         Ok(())
     }
@@ -54,7 +54,7 @@ impl<'a, 'c> Build<'a, 'c> {
         self.flush(Vec::new())?;
         let mut level = self.made;
         while level.len() > 1 {
-            level = raise(self.tx, self.kind, level)?;
+            level = raise(self.tx, &self.kind, level)?;
         }
         Ok(level[0].1)
     }
@@ -64,7 +64,7 @@ impl<'a, 'c> Build<'a, 'c> {
 type Level = Vec<(Vec<u8>, Ref<MapNode>)>;
 
 /// The nodes above a level.
-fn raise(tx: &Tx<'_>, kind: &'static Kind, level: Level) -> Result<Level, Error> {
+fn raise(tx: &Tx<'_>, kind: &Kind, level: Level) -> Result<Level, Error> {
     let mut above = Vec::new();
     let mut open: Option<(Vec<u8>, Draft)> = None;
     for (separator, node) in level {

@@ -20,7 +20,7 @@ const JOINED_BYTES_MAX: usize = NODE_BYTES_MAX / 4 * 3;
 /// The nodes from the top to a leaf.
 struct Path<'t> {
     tx: &'t Tx<'t>,
-    kind: &'static Kind,
+    kind: Kind,
     /// Inner nodes, each with the number of the child that was taken.
     above: Vec<(Node<'t>, usize)>,
     leaf: Node<'t>,
@@ -29,7 +29,7 @@ struct Path<'t> {
 }
 
 impl<'t> Path<'t> {
-    fn down(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: &'static Kind, key: &[u8]) -> Result<Path<'t>, Error> {
+    fn down(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: &Kind, key: &[u8]) -> Result<Path<'t>, Error> {
         let mut node = Node::top(tx, top, kind)?;
         let mut above = Vec::new();
         let mut fence = None;
@@ -46,12 +46,12 @@ impl<'t> Path<'t> {
             above.push((node, i));
             node = child;
         }
-        Ok(Path { tx, kind, above, leaf: node, fence })
+        Ok(Path { tx, kind: *kind, above, leaf: node, fence })
     }
 
     /// Stores a changed leaf, splitting as far up as needed.
     fn grow(mut self, leaf: Draft, is_growing_end: bool) -> Result<(), Error> {
-        let (tx, kind) = (self.tx, self.kind);
+        let (tx, kind) = (self.tx, &{ self.kind });
         let mut at = self.leaf.reference();
         let mut draft = leaf;
         loop {
@@ -78,7 +78,7 @@ impl<'t> Path<'t> {
 
     /// Stores a changed leaf, joining as far up as possible.
     fn shrink(mut self, leaf: Draft) -> Result<(), Error> {
-        let (tx, kind) = (self.tx, self.kind);
+        let (tx, kind) = (self.tx, &{ self.kind });
         let mut at = self.leaf.reference();
         let mut draft = leaf;
         while let Some((parent, i)) = self.above.pop() {
@@ -118,7 +118,7 @@ impl<'t> Path<'t> {
 /// and then `above` no longer has one of the two.
 fn join(
     tx: &Tx<'_>,
-    kind: &'static Kind,
+    kind: &Kind,
     parent: &Node<'_>,
     above: &mut Draft,
     i: usize,
@@ -149,7 +149,7 @@ fn join(
 pub fn insert<'t>(
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
-    kind: &'static Kind,
+    kind: &Kind,
     key: &[u8],
     item: &Item,
 ) -> Result<Option<Item>, Error> {
@@ -180,7 +180,7 @@ pub fn insert<'t>(
 pub fn insert_new<'t>(
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
-    kind: &'static Kind,
+    kind: &Kind,
     key: &[u8],
     make: impl FnOnce() -> Result<Item, Error>,
 ) -> Result<bool, Error> {
@@ -200,7 +200,7 @@ pub fn insert_new<'t>(
 pub fn insert_all<'t>(
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
-    kind: &'static Kind,
+    kind: &Kind,
     entries: &[(Vec<u8>, Item)],
 ) -> Result<Option<usize>, Error> {
     let mut from = 0;
@@ -238,12 +238,7 @@ pub fn insert_all<'t>(
 const TOGETHER_BYTES_MAX: usize = 12 << 10;
 
 /// Removes; gives what the key named.
-pub fn remove<'t>(
-    tx: &'t Tx<'t>,
-    top: Ref<MapNode>,
-    kind: &'static Kind,
-    key: &[u8],
-) -> Result<Option<Item>, Error> {
+pub fn remove<'t>(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: &Kind, key: &[u8]) -> Result<Option<Item>, Error> {
     let path = Path::down(tx, top, kind, key)?;
     let Ok(i) = path.leaf.sorted()?.search(key)? else { return Ok(None) };
     let mut draft = Draft::copy(&path.leaf, kind)?;

@@ -2,12 +2,13 @@
 
 use tercel_engine::Error;
 use tercel_engine::object::Field;
+use tercel_wire::layout::Shape as WireShape;
 use tercel_wire::record::{Any, MapValue, Ref};
 use tercel_wire::schema::{Schema, Type};
 
 use super::node::{REF_BYTES, VALUE_BYTES_MAX};
 use crate::key::shape::{self, Shape};
-use crate::key::{Key, must_fit};
+use crate::key::{Key, key_and_contents, must_fit};
 use crate::packed::{KeyList, START_BYTES};
 
 /// The kind of a map: what its keys are, and what they name.
@@ -54,6 +55,35 @@ impl Kind {
     pub const fn set<K: Key>() -> Kind {
         must_fit::<K>();
         Kind::new::<K>(K::SHAPE.set(), Contents::Nothing)
+    }
+
+    /// The kind that a node describes; none if this version does not know it.
+    pub fn of(stored: &[u8]) -> Option<Kind> {
+        let contents = match key_and_contents(stored)?.1 {
+            [] => Contents::References,
+            [shape::SET] => Contents::Nothing,
+            [shape::VALUES, ..] => Contents::Values,
+            _ => return None,
+        };
+        Some(Kind { shape: Shape::read(stored)?, contents, has_numbers: false })
+    }
+
+    /// The description of the keys alone.
+    pub fn keys(&self) -> &[u8] {
+        let all = self.shape.as_bytes();
+        key_and_contents(all).map_or(all, |(keys, _)| keys)
+    }
+
+    /// The type of the values that stand in the nodes; none if they are records, or do not stand there.
+    pub fn value_shape(&self) -> Option<WireShape> {
+        let (_, contents) = key_and_contents(self.shape.as_bytes())?;
+        let [shape::VALUES, code] = contents else { return None };
+        shape::of_value_code(*code)
+    }
+
+    /// The same, if it is one of maps to objects.
+    pub fn of_references(stored: &[u8]) -> Option<Kind> {
+        Kind::of(stored).filter(|kind| kind.contents == Contents::References)
     }
 
     const fn new<K: Key>(shape: Shape, contents: Contents) -> Kind {

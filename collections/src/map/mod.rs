@@ -320,13 +320,13 @@ impl<K: Key, V: MapValue<Value: Field>> Map<K, V> {
 }
 
 /// Says whether there are no entries, from the top node.
-pub(crate) fn is_empty(tx: &Tx<'_>, top: Ref<MapNode>, kind: &'static Kind) -> Result<bool, Error> {
+pub(crate) fn is_empty(tx: &Tx<'_>, top: Ref<MapNode>, kind: &Kind) -> Result<bool, Error> {
     let top = Node::top(tx, top, kind)?;
     Ok(top.is_leaf() && top.items(kind)? == 0)
 }
 
 /// Counts all entries, from the nodes above the leaves.
-pub(crate) fn count(tx: &Tx<'_>, top: Ref<MapNode>, kind: &'static Kind) -> Result<usize, Error> {
+pub(crate) fn count(tx: &Tx<'_>, top: Ref<MapNode>, kind: &Kind) -> Result<usize, Error> {
     let mut count = 0;
     let mut path = vec![(Node::top(tx, top, kind)?, 0)];
     while let Some((node, next)) = path.last_mut() {

@@ -134,6 +134,15 @@ impl<'t> Node<'t> {
         self.standing()?.get(i)
     }
 
+    /// The item that key `i` of a leaf names.
+    pub fn item(&self, i: usize, kind: &Kind) -> Result<Item, Error> {
+        Ok(match kind.contents {
+            Contents::References => Item::Reference(self.value(i)?),
+            Contents::Values => Item::Value(self.value_bytes(i)?.to_vec()),
+            Contents::Nothing => Item::Nothing,
+        })
+    }
+
     /// Describes its damage for an operator.
     #[cold]
     pub fn damaged(&self) -> Error {
@@ -182,7 +191,7 @@ fn of_other_kind(top: Ref<MapNode>, found: &[u8], kind: &Kind) -> Error {
 /// A node to change.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    kind: &'static Kind,
+    kind: Kind,
     is_leaf: bool,
     /// As stored.
     pub keys: KeyList,
@@ -192,18 +201,18 @@ pub struct Draft {
 
 impl Draft {
     /// A leaf without anything.
-    pub fn leaf(kind: &'static Kind) -> Draft {
-        Draft { kind, is_leaf: true, keys: KeyList::default(), items: Items::new(kind.contents) }
+    pub fn leaf(kind: &Kind) -> Draft {
+        Draft { kind: *kind, is_leaf: true, keys: KeyList::default(), items: Items::new(kind.contents) }
     }
 
     /// A node above `first`.
-    pub fn above(kind: &'static Kind, first: Ref<MapNode>) -> Draft {
+    pub fn above(kind: &Kind, first: Ref<MapNode>) -> Draft {
         let items = Items::References(vec![first.cast()]);
-        Draft { kind, is_leaf: false, keys: KeyList::default(), items }
+        Draft { kind: *kind, is_leaf: false, keys: KeyList::default(), items }
     }
 
     /// A copy of a node.
-    pub fn copy(node: &Node<'_>, kind: &'static Kind) -> Result<Draft, Error> {
+    pub fn copy(node: &Node<'_>, kind: &Kind) -> Result<Draft, Error> {
         let is_leaf = node.is_leaf();
         let items = match (is_leaf, kind.contents) {
             (false, _) => Items::References(node.children().cast().references()?),
@@ -211,7 +220,7 @@ impl Draft {
             (true, Contents::Values) => Items::Values(KeyList::copy(node.standing()?)?),
             (true, Contents::Nothing) => Items::Nothing(node.items(kind)?),
         };
-        Ok(Draft { kind, is_leaf, keys: KeyList::copy(node.sorted()?)?, items })
+        Ok(Draft { kind: *kind, is_leaf, keys: KeyList::copy(node.sorted()?)?, items })
     }
 
     /// Says whether it is a leaf.

@@ -6,11 +6,10 @@ use tercel_engine::Error;
 use tercel_engine::txn::Tx;
 use tercel_wire::record::{Any, Ref};
 
-use super::items::{Contents, Kind};
+use super::items::{Item, Kind};
 use super::node::MapNode;
 use super::walk::Walk;
-use crate::key::shape::Shape;
-use crate::key::{key_and_contents, show};
+use crate::key::show;
 
 /// The value of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,11 +22,20 @@ pub enum RawValue {
     Nothing,
 }
 
+impl From<Item> for RawValue {
+    fn from(item: Item) -> RawValue {
+        match item {
+            Item::Reference(r) => RawValue::Reference(r),
+            Item::Value(bytes) => RawValue::Value(bytes),
+            Item::Nothing => RawValue::Nothing,
+        }
+    }
+}
+
 /// Entries of a map, or of a set, without its types. No promise of stability.
 pub struct RawEntries<'t> {
     walk: Walk<'t>,
     kind: Kind,
-    keys: Vec<u8>,
     is_done: bool,
 }
 
@@ -40,17 +48,9 @@ impl<'t> RawEntries<'t> {
         let stored = tx.get(top)?.shape()?.into_owned();
         let unknown =
             || Error::Corrupt(format!("the map {} has keys that this version does not know", top.oref()));
-        let (keys, values) = key_and_contents(&stored).ok_or_else(unknown)?;
-        let contents = match values {
-            [] => Contents::References,
-            [crate::key::shape::SET] => Contents::Nothing,
-            [crate::key::shape::VALUES, ..] => Contents::Values,
-            _ => return Err(unknown()),
-        };
-        let shape = Shape::read(&stored).ok_or_else(unknown)?;
-        let kind = Kind { shape, contents, has_numbers: false };
+        let kind = Kind::of(&stored).ok_or_else(unknown)?;
         let walk = Walk::new(tx, top, &kind, Bound::Unbounded, Bound::Unbounded);
-        Ok(RawEntries { walk, kind, keys: keys.to_vec(), is_done: false })
+        Ok(RawEntries { walk, kind, is_done: false })
     }
 
     /// The types of the keys, and of values that stand in the map.
@@ -66,14 +66,9 @@ impl Iterator for RawEntries<'_> {
         if self.is_done {
             return None;
         }
-        let (contents, keys) = (self.kind.contents, &self.keys);
+        let kind = self.kind;
         let found = self.walk.next(|key, leaf, i| {
-            let value = match contents {
-                Contents::References => RawValue::Reference(leaf.value(i)?),
-                Contents::Values => RawValue::Value(leaf.value_bytes(i)?.to_vec()),
-                Contents::Nothing => RawValue::Nothing,
-            };
-            Ok((show(keys, key).ok_or_else(|| leaf.damaged())?, value))
+            Ok((show(kind.keys(), key).ok_or_else(|| leaf.damaged())?, leaf.item(i, &kind)?.into()))
         });
         self.is_done = !matches!(found, Ok(Some(_)));
         found.transpose()

@@ -5,7 +5,7 @@ use tercel_engine::object::{Field, RawMut};
 use tercel_wire::record::Ref;
 
 use super::declaration::stored_index_key;
-use super::{Row, Table, must_be_free, whole};
+use super::{Row, Table, free, whole};
 use crate::map::change;
 use crate::map::items::Item;
 
@@ -50,7 +50,7 @@ impl<'t, T: Row> RowMut<'t, T> {
             for ((i, before), after) in indexes.iter().zip(before).zip(after) {
                 if before != after {
                     let (map, index) = (table.index(*i)?, &T::TABLE.indexes[*i]);
-                    must_be_free::<T>(tx, map, index, &after)?;
+                    free::<T>(tx, map, index, &after)?;
                     moves.push((map, index.kind(), before, after));
                 }
             }

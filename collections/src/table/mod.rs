@@ -13,12 +13,17 @@
 //! An index that is not unique has keys of two parts, the index's own and the row's, so that rows of equal
 //! keys stand side by side, in the order of their own keys.
 
+#[doc(hidden)]
+pub mod audit;
 mod check;
 mod declaration;
 mod edit;
 mod index;
 mod rows;
+#[doc(hidden)]
+pub mod untyped;
 
+use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
@@ -210,7 +215,7 @@ impl<T: Row> Table<T> {
             check(&key)?;
             let item = Item::Reference(row.reference().cast());
             if change::insert(tx, map, index.kind(), &key, &item)?.is_some() {
-                return Err(taken::<T>(index.fields, index.kind(), &key));
+                return Err(taken(T::TABLE.class, index.fields, index.kind(), &key));
             }
         }
         Ok(map)
@@ -251,10 +256,14 @@ impl<T: Row> Table<T> {
         let mut keys = Vec::with_capacity(T::TABLE.indexes.len());
         for (i, index) in T::TABLE.indexes.iter().enumerate() {
             let of_index = declaration::index_key(row, i);
-            if let Err(refused) = must_be_free::<T>(tx, table.index(i)?, index, &of_index) {
+            if let Err(refused) = free::<T>(tx, table.index(i)?, index, &of_index) {
                 // Of a row that is there already, its own key is told.
                 let is_there = look_up(tx, table.rows(), Self::KIND, key)?.is_some();
-                return Err(if is_there { taken::<T>(T::TABLE.key, Self::KIND, key) } else { refused });
+                return Err(if is_there {
+                    taken(T::TABLE.class, T::TABLE.key, Self::KIND, key)
+                } else {
+                    refused
+                });
             }
             keys.push(of_index);
         }
@@ -273,7 +282,7 @@ impl<T: Row> Table<T> {
             }
             Ok(true)
         })?;
-        if is_new { Ok(made) } else { Err(taken::<T>(T::TABLE.key, Self::KIND, key)) }
+        if is_new { Ok(made) } else { Err(taken(T::TABLE.class, T::TABLE.key, Self::KIND, key)) }
     }
 
     /// Inserts rows, in any order: entries of one leaf are one change of it, so that a thousand rows at once
@@ -281,25 +290,30 @@ impl<T: Row> Table<T> {
     ///
     /// # Errors
     /// `Taken` as [`Table::insert`]; the transaction can only be dropped then, too.
-    pub fn insert_all(&self, tx: &Tx<'_>, rows: impl IntoIterator<Item = T>) -> Result<(), Error> {
+    pub fn insert_all(
+        &self,
+        tx: &Tx<'_>,
+        rows: impl IntoIterator<Item = impl Borrow<T>>,
+    ) -> Result<(), Error> {
         let table = self.opened(tx)?;
         let mut by_key = Vec::new();
         let mut by_index = vec![Vec::new(); T::TABLE.indexes.len()];
         whole(tx, || {
             for row in rows {
+                let row = row.borrow();
                 let mut key = Vec::new();
                 T::Key::put(row.key(), Form::Last, &mut key);
                 check(&key)?;
-                let keys = (0..by_index.len()).map(|i| declaration::index_key(&row, i)).collect::<Vec<_>>();
+                let keys = (0..by_index.len()).map(|i| declaration::index_key(row, i)).collect::<Vec<_>>();
                 keys.iter().try_for_each(|key| check(key))?;
-                let item = Item::Reference(tx.create(&row)?.cast());
+                let item = Item::Reference(tx.create(row)?.cast());
                 by_index.iter_mut().zip(keys).for_each(|(entries, key)| entries.push((key, item.clone())));
                 by_key.push((key, item));
             }
-            insert_sorted::<T>(tx, table.rows(), Self::KIND, T::TABLE.key, by_key)?;
+            insert_sorted(tx, table.rows(), Self::KIND, T::TABLE.class, T::TABLE.key, by_key)?;
             for (i, entries) in by_index.into_iter().enumerate() {
                 let index = &T::TABLE.indexes[i];
-                insert_sorted::<T>(tx, table.index(i)?, index.kind(), index.fields, entries)?;
+                insert_sorted(tx, table.index(i)?, index.kind(), T::TABLE.class, index.fields, entries)?;
             }
             Ok(())
         })
@@ -433,24 +447,38 @@ fn whole<R>(tx: &Tx<'_>, change: impl FnOnce() -> Result<R, Error>) -> Result<R,
 }
 
 /// Fails if the key of an index is too long, or there already where the index is unique.
-fn must_be_free<T: Row>(
+fn free<T: Row>(
     tx: &Tx<'_>,
     map: Ref<MapNode>,
     index: &'static IndexDeclaration,
     key: &[u8],
 ) -> Result<(), Error> {
+    must_be_free(tx, map, index.kind(), index.is_unique, T::TABLE.class, index.fields, key)
+}
+
+/// The same of an index that is declared by these words.
+fn must_be_free(
+    tx: &Tx<'_>,
+    map: Ref<MapNode>,
+    kind: &Kind,
+    is_unique: bool,
+    class: &str,
+    fields: &str,
+    key: &[u8],
+) -> Result<(), Error> {
     check(key)?;
-    if index.is_unique && look_up(tx, map, index.kind(), key)?.is_some() {
-        return Err(taken::<T>(index.fields, index.kind(), key));
+    if is_unique && look_up(tx, map, kind, key)?.is_some() {
+        return Err(taken(class, fields, kind, key));
     }
     Ok(())
 }
 
 /// Inserts entries that come in any order.
-fn insert_sorted<T: Row>(
+fn insert_sorted(
     tx: &Tx<'_>,
     map: Ref<MapNode>,
-    kind: &'static Kind,
+    kind: &Kind,
+    class: &str,
     fields: &str,
     mut entries: Vec<(Vec<u8>, Item)>,
 ) -> Result<(), Error> {
@@ -459,13 +487,13 @@ fn insert_sorted<T: Row>(
     }
     match change::insert_all(tx, map, kind, &entries)? {
         None => Ok(()),
-        Some(i) => Err(taken::<T>(fields, kind, &entries[i].0)),
+        Some(i) => Err(taken(class, fields, kind, &entries[i].0)),
     }
 }
 
 #[cold]
-fn taken<T: Row>(fields: &str, kind: &Kind, key: &[u8]) -> Error {
-    let (class, index, key) = (T::TABLE.class.into(), fields.into(), shown(kind, key));
+fn taken(class: &str, fields: &str, kind: &Kind, key: &[u8]) -> Error {
+    let (class, index, key) = (class.into(), fields.into(), shown(kind, key));
     Error::Taken(Box::new(Taken { class, index, key }))
 }
 

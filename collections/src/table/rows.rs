@@ -31,7 +31,7 @@ pub struct Page<'t, T: Row> {
 /// A place between the rows of a range: behind the key of one, whether that row is still there or not. As
 /// text, for links and other programs, it is in hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cursor(Vec<u8>);
+pub struct Cursor(pub(super) Vec<u8>);
 
 /// A text that is no [`Cursor`]. The caller must give one that a page came with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ErrorOf)]

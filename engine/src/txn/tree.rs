@@ -143,6 +143,18 @@ impl<'c> Tx<'c> {
         }
     }
 
+    /// The first leaf of a tree: all of its leaves are of one class.
+    fn first_leaf<'t>(&'t self, root: Oref) -> Result<TreeNode<'t>, Error> {
+        let mut oref = root;
+        for _ in 0..=TREE_HEIGHT_MAX {
+            match self.tree_node(oref)? {
+                TreeNode::Children(children) => oref = children.first().copied().unwrap_or_default(),
+                leaf => return Ok(leaf),
+            }
+        }
+        Err(Error::Corrupt(format!("the tree of chunks at {root} has no end")))
+    }
+
     fn node<'t, T: Typed>(&'t self, oref: Oref) -> Result<View<'t, T>, Error> {
         self.enter_oref::<T>(oref, Stamp::MAX)?
             .ok_or_else(|| Error::Corrupt(format!("the chunk {oref} of a large value is missing")))
@@ -220,4 +232,18 @@ impl<'c> Tx<'c> {
         }
         Ok(())
     }
+}
+
+/// The bytes of a large part of an object in stored form, of which there are so many: for a tool, beside
+/// [`stored`](super::stored). Of a list of references each has four.
+///
+/// # Errors
+/// As [`Tx::get`]; `Corrupt` if there are not as many.
+pub fn stored_part(tx: &Tx<'_>, root: Oref, bytes: usize) -> Result<Vec<u8>, Error> {
+    if let TreeNode::Bytes(_) = tx.first_leaf(root)? {
+        return tx.read_tree(root, bytes);
+    }
+    let mut all = Vec::new();
+    tx.read_ref_tree(root, &mut all)?;
+    Ok(all.iter().flat_map(|oref| oref.raw().to_le_bytes()).collect())
 }

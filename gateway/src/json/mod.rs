@@ -5,56 +5,98 @@ pub mod call;
 pub mod interfaces;
 mod read;
 
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
+use tercel::tools::wire::datum::Datum;
 use tercel::tools::wire::layout::{Layout, Shape, Var, var};
 use tercel::tools::wire::schema::Scalar;
 use tercel::{Any, Far, Oref};
 
-/// The fields of a record whose layout its bytes were checked against.
-pub fn record(layout: &Layout, body: &[u8], at: usize) -> Value {
-    let fields = layout.fields().iter().map(|p| (p.name.clone(), value(&p.shape, body, at + p.at)));
-    Value::Object(fields.collect())
+/// A value of JSON as it is written.
+///
+/// # Errors
+/// If it is none.
+pub fn parse(text: &str) -> Result<Datum, serde_json::Error> {
+    serde_json::from_str(text).map(|read::Written(datum)| datum)
 }
 
-fn value(shape: &Shape, body: &[u8], at: usize) -> Value {
-    match shape {
-        Shape::Scalar(s) => scalar(*s, body, at),
-        Shape::Array(s, n) => (0..*n as usize).map(|i| scalar(*s, body, at + i * s.size())).collect(),
-        Shape::Ref(_) => reference(body, at),
-        Shape::Far(_) => far(body, at),
-        Shape::Record(r) => record(r, body, at),
-        Shape::Enum(r) => match r.variant(body, at) {
-            Some((_, variant)) => chosen(&variant.name, value(&variant.shape, body, at + variant.at)),
-            None => Value::Null,
-        },
-        Shape::Option(t) if t.has_none() => match (&**t, var_of(t, body, at)) {
-            (Shape::Ref(_), _) => reference(body, at),
-            (_, Some(Var::None)) => Value::Null,
-            _ => value(t, body, at),
-        },
-        Shape::Option(_) if body[at] == 0 => Value::Null,
-        Shape::Option(t) => value(t, body, at + t.align()),
-        Shape::Text | Shape::Bytes => match var(body, at) {
-            Var::None => Value::Null,
-            Var::Here { at, len } => json!(String::from_utf8_lossy(&body[at..at + len])),
-            Var::Spilled { at, len } => json!({"bytes": len, "tree": reference(body, at)}),
-        },
-        Shape::List(t) => match var(body, at) {
-            Var::None => Value::Null,
-            Var::Here { at, len } => (0..len).map(|i| value(t, body, at + i * t.size())).collect(),
-            Var::Spilled { at, len } => json!({"elements": len, "tree": reference(body, at)}),
-        },
+/// The fields of a record whose layout its bytes were checked against.
+pub fn record(layout: &Layout, body: &[u8], at: usize) -> Value {
+    serde_json::to_value(Fields { layout, body, at }).expect("its keys are texts")
+}
+
+/// The same, to be written as text without values between.
+#[derive(Clone, Copy)]
+pub struct Fields<'a> {
+    pub layout: &'a Layout,
+    pub body: &'a [u8],
+    pub at: usize,
+}
+
+impl Serialize for Fields<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(
+            self.layout.fields().iter().map(|p| (&p.name, field(&p.shape, self.body, self.at + p.at))),
+        )
+    }
+}
+
+/// A field, or an element of one.
+struct Field<'a> {
+    shape: &'a Shape,
+    body: &'a [u8],
+    at: usize,
+}
+
+fn field<'a>(shape: &'a Shape, body: &'a [u8], at: usize) -> Field<'a> {
+    Field { shape, body, at }
+}
+
+impl Serialize for Field<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Field { shape, body, at } = *self;
+        match shape {
+            Shape::Scalar(s) => scalar(*s, body, at).serialize(to),
+            Shape::Array(s, n) => {
+                to.collect_seq((0..*n as usize).map(|i| scalar(*s, body, at + i * s.size())))
+            }
+            Shape::Ref(_) => reference(body, at).serialize(to),
+            Shape::Far(_) => far(body, at).serialize(to),
+            Shape::Record(layout) => Fields { layout, body, at }.serialize(to),
+            Shape::Enum(r) => match r.variant(body, at) {
+                Some((_, variant)) => chosen(&variant.name, &variant.shape, body, at + variant.at, to),
+                None => to.serialize_unit(),
+            },
+            Shape::Option(t) if t.has_none() => match (&**t, var_of(t, body, at)) {
+                (Shape::Ref(_), _) => reference(body, at).serialize(to),
+                (_, Some(Var::None)) => to.serialize_unit(),
+                _ => field(t, body, at).serialize(to),
+            },
+            Shape::Option(_) if body[at] == 0 => to.serialize_unit(),
+            Shape::Option(t) => field(t, body, at + t.align()).serialize(to),
+            Shape::Text | Shape::Bytes => match var(body, at) {
+                Var::None => to.serialize_unit(),
+                Var::Here { at, len } => String::from_utf8_lossy(&body[at..at + len]).serialize(to),
+                Var::Spilled { at, len } => json!({"bytes": len, "tree": reference(body, at)}).serialize(to),
+            },
+            Shape::List(t) => match var(body, at) {
+                Var::None => to.serialize_unit(),
+                Var::Here { at, len } => to.collect_seq((0..len).map(|i| field(t, body, at + i * t.size()))),
+                Var::Spilled { at, len } => {
+                    json!({"elements": len, "tree": reference(body, at)}).serialize(to)
+                }
+            },
+        }
     }
 }
 
 /// A variant by its name: alone, with its one value, or with its fields.
-fn chosen(name: &str, fields: Value) -> Value {
-    match fields {
-        Value::Object(fields) if fields.is_empty() => json!(name),
-        Value::Object(mut fields) if fields.len() == 1 && fields.contains_key("0") => {
-            json!({ name: fields.remove("0") })
-        }
-        fields => json!({ name: fields }),
+fn chosen<S: Serializer>(name: &str, of: &Shape, body: &[u8], at: usize, to: S) -> Result<S::Ok, S::Error> {
+    let Shape::Record(layout) = of else { return to.collect_map([(name, field(of, body, at))]) };
+    match layout.fields() {
+        [] => to.serialize_str(name),
+        [one] if one.name == "0" => to.collect_map([(name, field(&one.shape, body, at + one.at))]),
+        _ => to.collect_map([(name, Fields { layout, body, at })]),
     }
 }
 
@@ -105,7 +147,7 @@ mod tests {
             Layout::new("Pair".into(), vec![scalar("0", Scalar::U8), scalar("1", Scalar::U8)]),
         ];
         let shape = Shape::variants("Subject".into(), variants);
-        let shown = |body: [u8; 12]| value(&shape, &body, 0);
+        let shown = |body: [u8; 12]| json!(field(&shape, &body, 0));
         assert_eq!(shown([0; 12]), json!("Nobody"));
         assert_eq!(shown([1, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0]), json!({ "User": "1.1" }));
         assert_eq!(

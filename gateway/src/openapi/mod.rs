@@ -81,6 +81,32 @@ fn fixed() -> Map<String, Value> {
     let about_status = "The servers' status; once a second as events, if text/event-stream is accepted.";
     let about_watch = "Changes of an object or a root, as server-sent events.";
     let reading = [fresh.clone(), at_least.clone()];
+    let of_page = |more: &[Value]| {
+        let limit = json!({ "type": "integer", "format": "int32", "minimum": 1, "maximum": 1_000 });
+        let limit = parameter("limit", "query", "rows or entries of the page, else 100", limit);
+        let after = parameter("after", "query", "the `next` of the page before", text());
+        [more, &[limit, after], &reading].concat()
+    };
+    let range = |of: &str| {
+        let from = parameter("from", "query", &format!("the least {of}"), text());
+        [from, parameter("to", "query", &format!("the {of} before which it ends"), text())]
+    };
+    let by = parameter("by", "query", "the fields of an index with commas between: its order", text());
+    let mut fields =
+        parameter("fields", "query", "values of the first fields of an index, each by name", any());
+    fields["style"] = "form".into();
+    fields["explode"] = true.into();
+    let table = parameter("table", "path", "PAGE.SLOT, or a root's name, of a table", text());
+    let of_table = [&[table, by, fields], &range("value of the next field of the index")[..]].concat();
+    let map = parameter("map", "path", "PAGE.SLOT, or a root's name, of a map or a set", text());
+    let of_map = [&[map], &range("key, a list of JSON if it has parts")[..]].concat();
+    let page = |name: &str, of: Value, about: &str| {
+        let next = json!({ "type": ["string", "null"] });
+        let all = json!({ "type": "array", "items": of });
+        let properties = json!({ name: all, about: text(), "next": next });
+        in_json(json!({ "type": "object", "required": [name, about, "next"], "properties": properties }))
+    };
+    let entry = json!({ "type": "object", "required": ["key"] });
     let all = [
         get(Route::Health, "health", "Says whether a server serves.", &[], in_json(health())),
         get(Route::Status, "status", about_status, &[], status),
@@ -100,6 +126,20 @@ fn fixed() -> Map<String, Value> {
             &[object.clone(), fresh, at_least],
             in_json(reference("gateway.Object")),
         ),
+        get(
+            Route::Table,
+            "table",
+            "The rows of a table in the order of their keys or of an index, a page at a time.",
+            &of_page(&of_table),
+            page("rows", reference("gateway.Object"), "class"),
+        ),
+        get(
+            Route::Map,
+            "map",
+            "The entries of a map or a set in the order of their keys, a page at a time.",
+            &of_page(&of_map),
+            page("entries", entry, "keys"),
+        ),
         get(Route::Watch, "watch", about_watch, &[object, last], events()),
     ];
     all.into_iter().collect()
@@ -115,7 +155,7 @@ fn get(route: Route, id: &str, summary: &str, takes: &[Value], content: Value) -
 
 fn operation(i: &Interface, m: &Method) -> Value {
     let is_once = m.mode == Mode::Once;
-    let about = match is_once {
+    let about = match is_once || !i.is_service() && !m.reads {
         true => "the call has one effect and one answer under it, however often it is sent",
         false => "the call is executed at most once under it",
     };

@@ -6,4 +6,5 @@ mod common;
 mod group;
 mod objects;
 mod slow;
+mod tables;
 mod watch;

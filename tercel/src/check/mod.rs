@@ -11,6 +11,7 @@
 //! | `recovered` | what a directory holds, damaged or not |
 //! | `store` | reading its page store |
 //! | `walk` | looking at every object and reference |
+//! | `tables` | comparing the indexes of tables with their rows |
 //! | `repair` | writing what was found anew |
 //! | `losses` | what repairs could not save |
 
@@ -19,6 +20,7 @@ mod recovered;
 mod repair;
 pub mod report;
 mod store;
+mod tables;
 mod walk;
 
 use std::path::{Path, PathBuf};

@@ -77,6 +77,8 @@ pub enum Kind {
     Object,
     /// A reference to what does not exist.
     Reference,
+    /// A table whose index is not as its rows are.
+    Index,
     /// The log.
     Log,
     /// Commits that were durable and are not any more.
@@ -94,6 +96,7 @@ impl Kind {
             Kind::Checkpoint => "checkpoint",
             Kind::Object => "object",
             Kind::Reference => "reference",
+            Kind::Index => "index",
             Kind::Log => "log",
             Kind::Commits => "commits",
         }
@@ -141,7 +144,7 @@ impl Finding {
     pub(super) fn weight(&self) -> Weight {
         match (self.repairable, self.kind) {
             (true, _) => Weight::Repairable,
-            (false, Kind::Object | Kind::Reference) => Weight::Staying,
+            (false, Kind::Object | Kind::Reference | Kind::Index) => Weight::Staying,
             (false, _) => Weight::Passing,
         }
     }

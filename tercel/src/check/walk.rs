@@ -14,6 +14,7 @@ use tercel_wire::record::HEADER_BYTES;
 use super::CheckError;
 use super::recovered::RecoveredImage;
 use super::report::{Finding, Kind, Report};
+use super::tables;
 use crate::disk::dir::PAGES_NAME;
 
 /// The targets of references: the highest page that any reference names, and for damaged pages the slots
@@ -30,7 +31,14 @@ pub(super) fn walk(
     report: &mut Report,
     progress: &mut impl FnMut(u64, u64),
 ) -> Result<Named, CheckError> {
-    let mut walk = Walk { recovered, report, slots: HashMap::new(), named: Vec::new(), moved: Vec::new() };
+    let mut walk = Walk {
+        recovered,
+        report,
+        slots: HashMap::new(),
+        named: Vec::new(),
+        moved: Vec::new(),
+        tables: Vec::new(),
+    };
     let ids = recovered.ids();
     for (done, id) in ids.iter().enumerate() {
         walk.page(*id)?;
@@ -38,7 +46,10 @@ pub(super) fn walk(
             progress(done as u64, ids.len() as u64);
         }
     }
-    Ok(walk.finish())
+    let tables = std::mem::take(&mut walk.tables);
+    let named = walk.finish();
+    tables::compare(recovered, &tables, report)?;
+    Ok(named)
 }
 
 /// Describes the flaw of an object, whose bytes include the header; none if the object is sound.
@@ -61,6 +72,8 @@ struct Walk<'a> {
     slots: HashMap<PageId, Slots>,
     /// References, each with the object that holds it; looked up at the end.
     named: Vec<(Oref, Oref)>,
+    /// Tables, whose indexes are compared at the end.
+    tables: Vec<Oref>,
     /// Objects that outgrew their pages, and the new places that they name; looked up at the end.
     moved: Vec<(Oref, Oref)>,
 }
@@ -136,6 +149,9 @@ impl Walk<'_> {
         {
             self.report.exports += len as u64;
         }
+        if layout.name() == tercel_collections::table::audit::TABLE {
+            self.tables.push(oref);
+        }
         let held = if class == FORWARD { &mut self.moved } else { &mut self.named };
         layout.refs(body, |at| {
             if let Some(to) = Oref::from_raw(le32(body, at)).filter(|to| !to.is_null()) {
@@ -149,7 +165,7 @@ impl Walk<'_> {
     }
 
     fn finish(self) -> Named {
-        let Walk { recovered, report, slots, named, moved } = self;
+        let Walk { recovered, report, slots, named, moved, tables: _ } = self;
         let exists = |o: Oref| {
             slots.get(&o.page()).is_some_and(|b| b[o.slot() as usize / 64] & (1 << (o.slot() % 64)) != 0)
         };

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Layout;
-use crate::schema::{FAR_BYTES, Scalar, TAG, Type};
+use crate::schema::{FAR_BYTES, Field, Scalar, Schema, TAG, Type};
 
 /// The type of a field, owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +54,16 @@ impl fmt::Display for Shape {
     }
 }
 
+impl Layout {
+    /// The layout as the constant that a program would have. It stays in memory as long as the process: for
+    /// a few classes, each once.
+    pub fn leak(&self) -> Schema {
+        let fields = self.fields.iter();
+        let fields = fields.map(|p| Field { name: p.name.clone().leak(), ty: p.shape.leak() });
+        Schema { name: self.name.clone().leak(), fields: fields.collect::<Vec<_>>().leak() }
+    }
+}
+
 impl Shape {
     /// The shape of a type of this program.
     pub fn of(ty: &Type) -> Shape {
@@ -68,6 +78,25 @@ impl Shape {
             Type::Option(t) => Shape::Option(Box::new(Shape::of(t))),
             Type::Record(s) => Shape::Record(Box::new(Layout::of(s))),
             Type::Enum(s) => Shape::Enum(Box::new(Layout::of(s))),
+        }
+    }
+
+    /// The type of this shape. What it names stays in memory as long as the process.
+    fn leak(&self) -> Type {
+        fn kept<T>(value: T) -> &'static T {
+            Box::leak(Box::new(value))
+        }
+        match self {
+            Shape::Scalar(s) => Type::Scalar(*s),
+            Shape::Array(s, n) => Type::Array(*s, *n),
+            Shape::Text => Type::Text,
+            Shape::Bytes => Type::Bytes,
+            Shape::Ref(name) => Type::Ref(name.clone().leak()),
+            Shape::Far(name) => Type::Far(name.clone().leak()),
+            Shape::List(of) => Type::List(kept(of.leak())),
+            Shape::Option(of) => Type::Option(kept(of.leak())),
+            Shape::Record(of) => Type::Record(kept(of.leak())),
+            Shape::Enum(of) => Type::Enum(kept(of.leak())),
         }
     }
 
