@@ -18,7 +18,7 @@ use super::commit::{bare, latencies, rate};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::stale::{self, Bare};
-use super::{COMMIT, Options, placed};
+use super::{COMMIT, Options, keyed, placed};
 
 /// As large as what suite `commit` commits.
 #[derive(Object)]
@@ -67,7 +67,10 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let mut at_work = self::at_work(&tellers)?;
     let many = many(options, &mut at_work, &Raw::start(Mode::Batch, &scratch, &shape)?, &shape)?;
     check(&at_work)?;
-    let rows = vec![one.note(format!("{}; {shape}; {SETTLED}", placed::note())), many.note(SETTLED), read];
+    options.say("methods with keys");
+    let keyed = keyed::run(options, &scratch)?;
+    let rows =
+        vec![one.note(format!("{}; {shape}; {SETTLED}", placed::note())), many.note(SETTLED), read, keyed];
     Ok(Report { suite: "bank", commit: COMMIT, machine: Machine::here(bank.servers[0].backend()), rows })
 }
 

@@ -20,6 +20,7 @@
 //! | `events` | suite `events`: the event queue beside a loop by hand, and beside silent sources |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
+//! | `tasks` | suite `async`: runs of tasks, beside the same by threads |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `ring` | suite `ring`: messages in one order among three members, and the end of one |
@@ -44,6 +45,7 @@ mod graph;
 mod group;
 mod hop;
 mod idle;
+mod keyed;
 mod load;
 mod lru;
 mod map;
@@ -62,6 +64,7 @@ mod rpc;
 mod scratch;
 mod soak;
 mod stale;
+mod tasks;
 mod threads;
 mod traversals;
 
@@ -135,6 +138,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Load => load::run(options),
         Suite::Stale => stale::run(options),
         Suite::Churn => churn::run(options),
+        Suite::Async => tasks::run(options),
         Suite::Flex => flex::run(options),
         Suite::Proxy => proxy::run(options),
         Suite::Ring => ring::run(options),

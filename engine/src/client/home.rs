@@ -82,6 +82,10 @@ impl Home for Client {
         Client::base(self, scope)
     }
 
+    fn is_newer(&self, than: Stamp) -> bool {
+        self.reader.watermark() > than
+    }
+
     fn dependencies(&self, at: Stamp) -> Option<Vector> {
         (self.reader.watermark() >= at).then(|| self.history.dependencies.clone())
     }

@@ -10,6 +10,7 @@ use tercel_wire::interface::Interface;
 use tercel_wire::message::Response;
 
 use super::Called;
+use super::awaiting::awaited;
 use super::calling::{Reads, give_up, read_answer, unreadable};
 use super::items::{put_item, put_numbered, read_item, read_numbered};
 use crate::error::Error;
@@ -51,6 +52,18 @@ impl<'c, I, O, R, E> Streaming<'c, I, O, R, E> {
         let body = self.call.finish()?;
         self.call.read(&body, &self.reads)
     }
+
+    /// [`Streaming::finish`] for a task of an asynchronous runtime: it never blocks the thread. Dropped
+    /// before its end, the call is cancelled.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub async fn finish_async(self) -> Called<R, E> {
+        let id = self.call.id;
+        self.call.awaited(|caller| caller.end_items(id)).await?;
+        let body = self.call.awaited(|caller| caller.finish(id)).await?;
+        self.call.read(&body, &self.reads)
+    }
 }
 
 impl<I: Field, O, R, E> Streaming<'_, I, O, R, E> {
@@ -64,7 +77,17 @@ impl<I: Field, O, R, E> Streaming<'_, I, O, R, E> {
         self.call.send(&put_item(item)?)
     }
 
-    /// Ends the stream to the procedure, which finds its end after the items.
+    /// [`Streaming::send`] for a task: it never blocks the thread. Dropped before its end, nothing was sent.
+    ///
+    /// # Errors
+    /// As [`Streaming::send`].
+    pub async fn send_async(&self, item: &I) -> Result<bool, Error> {
+        let (id, item) = (self.call.id, put_item(item)?);
+        self.call.awaited(|caller| caller.send_item(id, &item)).await
+    }
+
+    /// Ends the stream to the procedure, which finds its end after the items. Waits for nothing while there
+    /// is a connection.
     ///
     /// # Errors
     /// `Unknown` if the call is lost.
@@ -81,6 +104,16 @@ impl<I, O: Field, R, E> Streaming<'_, I, O, R, E> {
     /// `Unknown` if the call is lost; `Corrupt` or `Schema` if the item cannot be read.
     pub fn next(&self) -> Result<Option<O>, Error> {
         let Some(bytes) = self.call.next()? else { return Ok(None) };
+        read_item(&bytes, &self.call.method().output).map(Some)
+    }
+
+    /// [`Streaming::next`] for a task: it never blocks the thread. Dropped before its end, it takes no item.
+    ///
+    /// # Errors
+    /// As [`Streaming::next`].
+    pub async fn next_async(&self) -> Result<Option<O>, Error> {
+        let id = self.call.id;
+        let Some(bytes) = self.call.awaited(|caller| caller.next_item(id)).await? else { return Ok(None) };
         read_item(&bytes, &self.call.method().output).map(Some)
     }
 
@@ -163,6 +196,20 @@ impl Call<'_> {
             (Ok(()), Some(ended)) => ended,
             (Ok(()), None) => Err(Error::Timeout),
             (Err(e), _) => Err(give_up(self.port, CallName::Slot(self.id), &e)),
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Has the home do something until it is done, for a task. If it is not done in time the call is
+    /// cancelled.
+    async fn awaited<T>(
+        &self,
+        mut step: impl FnMut(&mut dyn Caller) -> Option<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        match awaited(self.port, self.until, |caller, _| step(caller).map(Ok)).await {
+            Ok(ended) => ended,
+            Err(e) => Err(give_up(self.port, CallName::Slot(self.id), &e)),
         }
     }
 }

@@ -8,32 +8,38 @@
 //!
 //! The invariant: nobody is notified of an abort while the decision may still be ordered.
 
-use tercel_wire::id::{OpId, SpaceId, Stamp};
+use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::message::{Prepared, Settle};
 use tercel_wire::token::Token;
 use tercel_wire::vector::{Seen, Vector};
 
-use super::{Cut, passed_on};
+use super::{Cut, Session, passed_on};
 use crate::error::Error;
 use crate::limits::SPACES_MAX;
 use crate::mutant::{Rule, dropped};
-use crate::txn::{self, Tx};
+use crate::txn::{self, Ending, Tx};
+
+/// A commit that was begun.
+pub(super) enum Committing {
+    /// The transaction has a part in one space alone, and that was sent.
+    One(usize, Ending),
+    Several(Box<Phases>),
+}
 
 /// A space's part of a transaction.
-struct Part<'t, 'a> {
+struct Part {
     /// The number of the space in the session.
     at: usize,
     space: SpaceId,
-    tx: &'t Tx<'a>,
-    /// The operation, once its slot is taken.
-    op: OpId,
-    /// The state in which it was prepared.
-    prepared: Option<Token>,
+    part: txn::Part,
+    is_sent: bool,
+    /// The state in which it was prepared, or why it was not.
+    end: Option<Result<Token, Error>>,
 }
 
 impl Cut<'_> {
-    /// Commits in all spaces that were written, or in none.
-    pub(super) fn commit(&mut self, tokens: &[(usize, Token)]) -> Result<(), Error> {
+    /// Begins to commit in all spaces that were written, or in none. Gives nothing if that is done already.
+    pub(super) fn commit(&mut self, tokens: &[(usize, Token)]) -> Result<Option<Committing>, Error> {
         let session = self.session;
         // It rests on all that was seen and read. To have seen it does no harm if it fails.
         tokens.iter().for_each(|(at, token)| session.saw(*at, *token));
@@ -47,8 +53,11 @@ impl Cut<'_> {
         if let [(at, space)] = parts[..] {
             session.depend(at, space, &self.within)?;
             let tx = self.transactions[at].take().ok_or(Error::Conflict(None))?;
+            if session.tasks.is_some() {
+                return Ok(tx.send_commit()?.map(|sent| Committing::One(at, Ending::Sent(sent))));
+            }
             session.saw(at, txn::commit_surely(tx)?);
-            return Ok(());
+            return Ok(None);
         }
         if parts.len() > SPACES_MAX {
             let text = format!(
@@ -57,22 +66,23 @@ impl Cut<'_> {
             );
             return Err(Error::Invalid(text));
         }
-        self.commit_parts(parts)
+        Ok(Some(Committing::Several(Box::new(self.parts(parts)?))))
     }
 
-    fn commit_parts(&self, mut parts: Vec<(usize, SpaceId)>) -> Result<(), Error> {
+    fn parts(&self, mut parts: Vec<(usize, SpaceId)>) -> Result<Phases, Error> {
         let seen = self.session.seen.borrow().clone();
         // The spaces of all parts are among these already, so no prepare makes it longer.
         passed_on(&seen, "a transaction rests on")?;
         // All clients take slots in this order, so none waits in a circle.
         parts.sort_unstable_by_key(|(_, space)| *space);
-        let mut taken: Vec<Part<'_, '_>> = Vec::new();
+        let mut taken: Vec<Part> = Vec::new();
         for (at, space) in parts {
             let Some(tx) = self.transactions[at].get() else { continue };
-            match tx.reserve_slot() {
-                Ok(op) => taken.push(Part { at, space, tx, op, prepared: None }),
+            let part = tx.reserve_slot().and_then(|op| tx.as_part(op).inspect_err(|_| tx.unreserve(op)));
+            match part {
+                Ok(part) => taken.push(Part { at, space, part, is_sent: false, end: None }),
                 Err(e) => {
-                    taken.iter().for_each(|part| part.tx.unreserve(part.op));
+                    taken.iter().for_each(|part| part.part.unreserve(self.session.port(part.at)));
                     return Err(e);
                 }
             }
@@ -80,97 +90,159 @@ impl Cut<'_> {
         let first = taken
             .iter()
             .enumerate()
-            .filter(|(_, part)| part.tx.has_written())
+            .filter(|(_, part)| part.part.has_written())
             .min_by_key(|(_, part)| part.at);
         let coordinator = taken.swap_remove(first.map_or(0, |(i, _)| i));
-        Phases { coordinator, parts: taken, seen }.run(self)
+        Ok(Phases { coordinator, parts: taken, seen, prepared: None, is_doubtful: false })
     }
 }
 
 /// A transaction on its way.
-struct Phases<'t, 'a> {
-    coordinator: Part<'t, 'a>,
+pub(super) struct Phases {
+    coordinator: Part,
     /// The others.
-    parts: Vec<Part<'t, 'a>>,
+    parts: Vec<Part>,
     /// All that it rests on, and the prepares.
     seen: Vector,
+    /// The prepares of all others, once these have ended.
+    prepared: Option<Vec<Prepared>>,
+    /// Set once no answer to the decision came: what became of it is asked for.
+    is_doubtful: bool,
 }
 
-impl Phases<'_, '_> {
-    fn run(mut self, cut: &Cut<'_>) -> Result<(), Error> {
-        match self.prepare().and_then(|()| self.decide()) {
+impl Phases {
+    /// Goes on as far as the session's ways wait, and to the end if nothing more is waited for. What is not
+    /// there by then, though it is late, is given up.
+    pub(super) fn go_on(&mut self, session: &Session<'_>, is_late: bool) -> Option<Result<(), Error>> {
+        let end = match self.prepare(session, is_late)? {
+            Ok(()) => self.decide(session, is_late)?,
+            Err(e) => Err(e),
+        };
+        Some(match end {
             Ok(token) => {
                 let mut all = self.seen.clone();
                 all.add(self.coordinator.space, Seen::at(token.view, token.stamp));
-                self.settle(Some(&all));
-                cut.session.saw(self.coordinator.at, token);
-                cut.session.see(self.seen)
+                self.settle(session, Some(&all));
+                session.saw(self.coordinator.at, token);
+                session.see(self.seen.clone())
             }
             // It may be committed. The servers settle it.
             Err(e @ Error::Unknown { op: Some(_), .. }) => Err(e),
             Err(e) => {
-                self.settle(None);
-                self.parts
-                    .iter()
-                    .filter(|part| part.prepared.is_none())
-                    .for_each(|part| part.tx.unreserve(part.op));
-                self.coordinator.tx.unreserve(self.coordinator.op);
+                self.abort(session);
                 Err(e)
             }
+        })
+    }
+
+    /// Says whether it may be decided already, and no answer has come.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.is_doubtful
+    }
+
+    /// Waits no longer. What was not decided never will be.
+    pub(super) fn give_up(&mut self, session: &Session<'_>) {
+        match self.coordinator.is_sent {
+            true if self.is_doubtful => {}
+            true => self.coordinator.part.abandon(session.port(self.coordinator.at)),
+            false => self.abort(session),
+        }
+    }
+
+    fn abort(&self, session: &Session<'_>) {
+        self.settle(session, None);
+        let unprepared = self.parts.iter().filter(|part| !matches!(part.end, Some(Ok(_))));
+        for part in unprepared.chain([&self.coordinator]) {
+            let port = session.port(part.at);
+            if part.is_sent && part.end.is_none() {
+                part.part.abandon(port);
+            }
+            part.part.unreserve(port);
         }
     }
 
     /// Has all others prepare, at the same time.
-    fn prepare(&mut self) -> Result<(), Error> {
-        let (of, coordinator) = (self.coordinator.op, self.coordinator.space);
-        for part in &self.parts {
-            let seen = self.seen.clone().without(part.space);
-            part.tx.send_prepare(part.op, of, coordinator, &seen)?;
+    fn prepare(&mut self, session: &Session<'_>, is_late: bool) -> Option<Result<(), Error>> {
+        if self.prepared.is_some() {
+            return Some(Ok(()));
         }
-        let mut end = Ok(());
-        for part in &mut self.parts {
-            match part.tx.sent(part.op) {
-                Ok(token) => part.prepared = Some(token),
+        let (of, coordinator) = (self.coordinator.part.op(), self.coordinator.space);
+        for part in self.parts.iter_mut().filter(|part| !part.is_sent) {
+            let seen = self.seen.clone().without(part.space);
+            let sent =
+                session.come(part.at, is_late, |port| part.part.send_prepare(port, of, coordinator, &seen));
+            if let Err(e) = sent? {
+                return Some(Err(e));
+            }
+            part.is_sent = true;
+        }
+        for part in self.parts.iter_mut().filter(|part| part.end.is_none()) {
+            part.end = session.come(part.at, is_late, |port| part.part.sent(port));
+            if let Some(Err(Error::Timeout | Error::Unknown { .. })) = part.end {
+                part.part.abandon(session.port(part.at));
                 // Whatever became of it, the transaction is not decided, and never will be.
-                Err(Error::Timeout | Error::Unknown { .. }) => end = end.and(Err(Error::Timeout)),
-                Err(e) => end = end.and(Err(e)),
+                part.end = Some(Err(Error::Timeout));
             }
         }
-        if dropped(Rule::DecideWithoutVotes) {
-            return Ok(());
+        let mut ends = self.parts.iter().map(|part| part.end.as_ref());
+        let end = ends.try_fold(Ok(()), |end, part| Some(end.and(part?.clone().map(|_| ()))))?;
+        if let Err(e) = end
+            && !dropped(Rule::DecideWithoutVotes)
+        {
+            return Some(Err(e));
         }
-        end
-    }
-
-    /// Decides: the state that has the coordinator's part.
-    fn decide(&mut self) -> Result<Token, Error> {
         let prepared: Vec<Prepared> = self.parts.iter().filter_map(Part::prepared).collect();
         for part in prepared.iter().filter(|part| part.writes && !dropped(Rule::PreparesNotJoined)) {
             self.seen.add(part.space, Seen { done: part.at, ..Seen::at(part.view, Stamp::ZERO) });
         }
-        let Part { tx, op, space, .. } = self.coordinator;
-        tx.send_decide(op, &prepared, &self.seen.clone().without(space))?;
-        match tx.sent(op) {
-            Err(Error::Timeout | Error::Unknown { .. }) => tx.found(op),
-            end => end,
+        self.prepared = Some(prepared);
+        Some(Ok(()))
+    }
+
+    /// Decides: the state that has the coordinator's part.
+    fn decide(&mut self, session: &Session<'_>, is_late: bool) -> Option<Result<Token, Error>> {
+        let Part { at, space, part, is_sent, .. } = &mut self.coordinator;
+        if !*is_sent {
+            let prepared = self.prepared.as_deref().unwrap_or_default();
+            let seen = self.seen.clone().without(*space);
+            let sent = session.come(*at, is_late, |port| part.send_decide(port, prepared, &seen));
+            if let Err(e) = sent? {
+                return Some(Err(e));
+            }
+            *is_sent = true;
         }
+        if !self.is_doubtful {
+            match session.come(*at, is_late, |port| part.sent(port))? {
+                Err(Error::Timeout | Error::Unknown { .. }) => {
+                    part.abandon(session.port(*at));
+                    self.is_doubtful = true;
+                    if session.tasks.is_some() {
+                        // Its outcome is worth some more time.
+                        return None;
+                    }
+                }
+                end => return Some(end),
+            }
+        }
+        session.come(*at, is_late, |port| part.found(port))
     }
 
     /// Notifies those that have prepared of the end.
-    fn settle(&self, seen: Option<&Vector>) {
+    fn settle(&self, session: &Session<'_>, seen: Option<&Vector>) {
         for part in &self.parts {
-            if let Some(Token { stamp: prepared, view, .. }) = part.prepared {
-                let (of, coordinator) = (self.coordinator.op, self.coordinator.space);
+            if let Some(Ok(Token { stamp: prepared, view, .. })) = part.end {
+                let (of, coordinator) = (self.coordinator.part.op(), self.coordinator.space);
                 let (seen, view) = (seen.cloned(), Some(view));
-                part.tx.settle(&Settle { of, coordinator, prepared, seen, view });
+                let settle = Settle { of, coordinator, prepared, seen, view };
+                txn::settle(session.port(part.at), &settle);
             }
         }
     }
 }
 
-impl Part<'_, '_> {
+impl Part {
     fn prepared(&self) -> Option<Prepared> {
-        let Token { space, view, stamp } = self.prepared?;
-        Some(Prepared { space, view, at: stamp, writes: self.tx.has_written() })
+        let Some(Ok(Token { space, view, stamp })) = self.end else { return None };
+        Some(Prepared { space, view, at: stamp, writes: self.part.has_written() })
     }
 }

@@ -14,6 +14,7 @@
 //! on in that state. Only the states of `Session::open` are not joined yet.
 
 mod commit;
+mod tasks;
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -30,7 +31,8 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::object::{Obj, Object};
 use crate::time::Now;
-use crate::txn::{self, Begin, Isolation, Options, Port, Step, Tx};
+use crate::txn::{self, Begin, Freshness, Isolation, Options, Port, Step, TaskPort, Tx};
+use commit::Committing;
 
 /// One course of events over several spaces: what it does later sees all that it saw and did before, in every
 /// space. A session is used by one thread at a time; others have sessions of their own, and hand
@@ -48,12 +50,17 @@ pub struct Session<'s> {
     ids: RefCell<Vec<Option<SpaceId>>>,
     /// A transaction or a cut of it runs.
     is_amid: Cell<bool>,
+    /// Runs of tasks that were ready at once, since one was not.
+    ready: Cell<u32>,
+    /// The things that a run for a task keeps between its polls; none on the way of threads.
+    tasks: Option<tasks::Kept>,
 }
 
 /// The way to a space, which a session borrows or owns.
 enum Way<'s> {
     Lent(&'s (dyn Port + Sync)),
     Own(Arc<dyn Port + Send + Sync>),
+    Task(Box<dyn TaskPort + 's>),
 }
 
 /// Set while a transaction or a cut runs.
@@ -136,6 +143,8 @@ impl<'s> Session<'s> {
             changes: Cell::new(0),
             ids: RefCell::new(vec![None; count]),
             is_amid: Cell::new(false),
+            ready: Cell::new(0),
+            tasks: None,
         }
     }
 
@@ -202,7 +211,7 @@ impl<'s> Session<'s> {
         }
         let mut failed = None;
         for at in (0..self.spaces.len()).filter(|at| self.ids.borrow()[*at].is_none()) {
-            match self.id(at, &Within::begin(crate::txn::Freshness::Stale.into(), self.port(at))) {
+            match self.id(at, &Within::begin(Freshness::Stale.into(), self.port(at))) {
                 Ok(id) if id == far.space() => return Ok(at),
                 Ok(_) => {}
                 Err(e) => failed = Some(e),
@@ -331,7 +340,10 @@ impl<'s> Session<'s> {
             return Ok(id);
         }
         let port = self.port(at);
-        let id = Tx::begin(port, within.left(None))?.as_of().token.space;
+        // Whatever is cached knows it.
+        let stale =
+            Options { isolation: Isolation::default(), freshness: Freshness::Stale, ..within.left(None) };
+        let id = Tx::begin(port, stale)?.as_of().token.space;
         let mut ids = self.ids.borrow_mut();
         if let Some(twin) = ids.iter().position(|other| *other == Some(id)) {
             let [one, other] = [twin, at].map(|at| &self.spaces[at].0);
@@ -447,68 +459,45 @@ impl<'s> Session<'s> {
         is_conflict: impl Fn(&E) -> bool,
     ) -> Result<R, E> {
         let _amid = self.enter()?;
-        let first: Option<&dyn Port> = self.spaces.first().map(|(_, way)| way.port() as _);
-        let until = first.and_then(|port| Some((port, options.until(port)?)));
-        let within = Within { options, until };
-        self.close(None, &within)?;
-        let mut needs = self.seen.borrow().clone();
-        options.at_least.iter().for_each(|token| needs.join(&Vector::of(*token)));
-        let (mut touched, mut seen) = (Vec::new(), Vec::new());
-        let (mut attempt, mut retries, mut same_since) = (0, 0u32, self.now());
+        let mut run = Attempts::new(self, options, may_write);
         loop {
-            let (mut conflict, mut is_refused) = (E::from(Error::Conflict(None)), false);
-            let transactions = self.spaces.iter().map(|_| OnceCell::new()).collect();
-            let noted = vec![Cell::new(None); self.spaces.len()];
-            let needed = RefCell::new(needs);
-            let mut cut = Cut { session: self, within, may_write, needs: needed, transactions, noted };
-            // States that nothing was read of yet come together in any case.
-            touched.iter().try_for_each(|at| cut.at(*at).map(|_| ()))?;
-            if !touched.is_empty() {
-                cut.judge()?;
-            }
-            let returned = body(&cut);
-            let (tokens, together) = cut.judge()?;
-            touched = tokens.iter().map(|(at, _)| *at).collect();
-            // As of `txn::run`: an attempt in the same states fails again, so it does not count.
-            if attempt == 0 || seen != tokens {
-                (attempt, same_since) = (attempt + 1, self.now());
-                seen.clone_from(&tokens);
-            }
-            // A body that saw states which hold no longer may have failed for that alone.
-            let is_doubtful = returned.is_err() && cut.is_stale()?;
-            match returned {
-                Err(e) if is_conflict(&e) => conflict = e,
-                _ if !together || is_doubtful => {}
-                Ok(value) if cut.has_written() => match cut.commit(&tokens) {
-                    Ok(()) => return Ok(value),
-                    Err(e) if e.is_retryable() => (conflict, is_refused) = (e.into(), true),
-                    Err(e) => return Err(e.into()),
-                },
-                returned if cut.is_of_one_moment()? => {
-                    tokens.iter().for_each(|(at, token)| self.saw(*at, *token));
-                    return returned;
+            let conflict = match run.next(self, &mut body, &is_conflict)? {
+                Attempt::Ended(end) => return end,
+                Attempt::Lost(conflict) => conflict,
+                Attempt::Committing(Committing::One(..), value) => return Ok(value),
+                Attempt::Committing(Committing::Several(mut phases), value) => {
+                    match phases.go_on(self, true).unwrap_or(Err(Error::Timeout)) {
+                        Ok(()) => return Ok(value),
+                        Err(e) => run.refused(e)?.into(),
+                    }
                 }
-                _ => {}
+            };
+            let Some(us) = run.pause_us(self) else { return Err(conflict) };
+            if run.is_to_settle {
+                self.await_settled(&run.seen, &run.within(self));
             }
-            let Cut { needs: needed, transactions, .. } = cut;
-            needs = needed.into_inner();
-            drop(transactions);
-            retries += 1;
-            if is_refused && retries > 1 {
-                self.await_settled(&seen, &within);
+            if let Some((_, way)) = self.spaces.first() {
+                way.port().back_off(us);
             }
-            let is_late = within.left_us() == Some(0)
-                || self.now().since_us(same_since) > limits::RUN_SAME_US
-                || attempt >= limits::RUN_ATTEMPTS_MAX
-                || retries >= limits::RUN_RETRIES_MAX;
-            let (Some((_, way)), false) = (self.spaces.first(), is_late) else { return Err(conflict) };
-            way.port().back_off(BACK_OFF_US << retries.min(8));
         }
     }
 
     /// The time by the clock of the first space.
     fn now(&self) -> Now {
         self.spaces.first().map_or(Now(0), |(_, way)| way.port().now())
+    }
+
+    /// The end of a call of a space's way. There is none yet if a task would wait for it, and it is not late.
+    fn come<T>(
+        &self,
+        at: usize,
+        is_late: bool,
+        call: impl FnOnce(&dyn Port) -> Result<T, Error>,
+    ) -> Option<Result<T, Error>> {
+        let Way::Task(port) = &self.spaces[at].1 else { return Some(call(self.port(at))) };
+        port.begin_anew();
+        let end = call(self.port(at));
+        if end.is_err() && port.has_missed() && !is_late { None } else { Some(end) }
     }
 
     /// Waits for a bounded time until no part of a transaction up to some states is unsettled: one may have
@@ -523,11 +512,148 @@ impl<'s> Session<'s> {
     }
 }
 
+/// The attempts of a cut, in any of which others may be in the way.
+struct Attempts {
+    options: Options,
+    may_write: bool,
+    /// The moment at which no call waits any longer, by the clock of the first space.
+    until: Option<Now>,
+    /// The states that it needs at least; none before the first attempt.
+    needs: Option<Vector>,
+    touched: Vec<usize>,
+    /// The states of the last attempt.
+    seen: Vec<(usize, Token)>,
+    attempt: u32,
+    retries: u32,
+    same_since: Now,
+    /// A part of another transaction may be in the way, and nothing gets past it before it is settled.
+    is_to_settle: bool,
+}
+
+/// The end of an attempt.
+enum Attempt<R, E> {
+    Ended(Result<R, E>),
+    Committing(Committing, R),
+    /// Other transactions were in the way.
+    Lost(E),
+}
+
+impl Attempts {
+    fn new(session: &Session<'_>, options: Options, may_write: bool) -> Attempts {
+        let first = session.spaces.first().map(|(_, way)| way.port());
+        Attempts {
+            options,
+            may_write,
+            until: first.and_then(|port| options.until(port)),
+            needs: None,
+            touched: Vec::new(),
+            seen: Vec::new(),
+            attempt: 0,
+            retries: 0,
+            same_since: session.now(),
+            is_to_settle: false,
+        }
+    }
+
+    fn within<'a>(&self, session: &'a Session<'_>) -> Within<'a> {
+        let first = session.spaces.first().map(|(_, way)| way.port() as &dyn Port);
+        Within { options: self.options, until: first.zip(self.until) }
+    }
+
+    /// Makes one. What a task has missed is no end, whatever is given: [`Session::has_missed`] says so.
+    fn next<R, E: From<Error>>(
+        &mut self,
+        session: &Session<'_>,
+        body: &mut dyn FnMut(&Cut<'_>) -> Result<R, E>,
+        is_conflict: &dyn Fn(&E) -> bool,
+    ) -> Result<Attempt<R, E>, E> {
+        let within = self.within(session);
+        session.close(None, &within)?;
+        let needs = self.needs.take().unwrap_or_else(|| {
+            let mut needs = session.seen.borrow().clone();
+            self.options.at_least.iter().for_each(|token| needs.join(&Vector::of(*token)));
+            needs
+        });
+        let mut cut = Cut {
+            session,
+            within,
+            may_write: self.may_write,
+            needs: RefCell::new(needs),
+            transactions: session.spaces.iter().map(|_| OnceCell::new()).collect(),
+            noted: vec![Cell::new(None); session.spaces.len()],
+        };
+        let end = self.attempt(session, &mut cut, body, is_conflict);
+        let Cut { needs, transactions, .. } = cut;
+        self.needs = Some(needs.into_inner());
+        drop(transactions);
+        end
+    }
+
+    fn attempt<R, E: From<Error>>(
+        &mut self,
+        session: &Session<'_>,
+        cut: &mut Cut<'_>,
+        body: &mut dyn FnMut(&Cut<'_>) -> Result<R, E>,
+        is_conflict: &dyn Fn(&E) -> bool,
+    ) -> Result<Attempt<R, E>, E> {
+        // States that nothing was read of yet come together in any case.
+        self.touched.iter().try_for_each(|at| cut.at(*at).map(|_| ()))?;
+        if !self.touched.is_empty() {
+            cut.judge()?;
+        }
+        let returned = body(cut);
+        if session.has_missed() {
+            return Err(Error::Timeout.into());
+        }
+        let (tokens, together) = cut.judge()?;
+        self.touched = tokens.iter().map(|(at, _)| *at).collect();
+        // As of `txn::run`: an attempt in the same states fails again, so it does not count.
+        if self.attempt == 0 || self.seen != tokens {
+            (self.attempt, self.same_since) = (self.attempt + 1, session.now());
+            self.seen.clone_from(&tokens);
+        }
+        // A body that saw states which hold no longer may have failed for that alone.
+        let is_doubtful = returned.is_err() && cut.is_stale()?;
+        Ok(match returned {
+            Err(e) if is_conflict(&e) => Attempt::Lost(e),
+            _ if !together || is_doubtful => Attempt::Lost(Error::Conflict(None).into()),
+            Ok(value) if cut.has_written() => match cut.commit(&tokens) {
+                Ok(None) => Attempt::Ended(Ok(value)),
+                Ok(Some(committing)) => Attempt::Committing(committing, value),
+                Err(e) => Attempt::Lost(self.refused(e)?.into()),
+            },
+            returned if cut.is_of_one_moment(&tokens)? => {
+                tokens.iter().for_each(|(at, token)| session.saw(*at, *token));
+                Attempt::Ended(returned)
+            }
+            _ => Attempt::Lost(Error::Conflict(None).into()),
+        })
+    }
+
+    /// A commit was refused: gives the conflict, if it is one.
+    fn refused(&mut self, e: Error) -> Result<Error, Error> {
+        self.is_to_settle = e.is_retryable();
+        if e.is_retryable() { Ok(e) } else { Err(e) }
+    }
+
+    /// Others were in the way: gives the pause before the next attempt, if there is one.
+    fn pause_us(&mut self, session: &Session<'_>) -> Option<u64> {
+        self.retries += 1;
+        self.is_to_settle &= self.retries > 1;
+        let is_late = self.within(session).left_us() == Some(0)
+            || session.now().since_us(self.same_since) > limits::RUN_SAME_US
+            || self.attempt >= limits::RUN_ATTEMPTS_MAX
+            || self.retries >= limits::RUN_RETRIES_MAX;
+        (!is_late).then_some(BACK_OFF_US << self.retries.min(8))
+    }
+}
+
 impl Way<'_> {
     fn port(&self) -> &(dyn Port + Sync) {
         match self {
             Way::Lent(port) => *port,
             Way::Own(port) => &**port,
+            Way::Task(port) => &**port,
         }
     }
 }
@@ -654,13 +780,12 @@ impl<'a> Cut<'a> {
     fn at(&self, at: usize) -> Result<&Tx<'a>, Error> {
         let cell = &self.transactions[at];
         if cell.get().is_none() {
-            let port = self.session.port(at);
             let id = self.session.id(at, &self.within)?;
             // The spaces that were read before may rest on this one, and on more of it if their states moved.
             self.join_needs()?;
             let (need, at_least) = (self.needs.borrow().get(id), self.needs.borrow().token(id));
             self.session.settled_from(at, (id, need), &self.within)?;
-            let tx = Tx::begin(port, self.within.left(at_least))?;
+            let tx = self.session.begin(at, self.within.left(at_least))?;
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.
             self.join_needs()?;
@@ -742,15 +867,26 @@ impl<'a> Cut<'a> {
 
     /// Says whether all that was read is of one moment, if that is asked for: whether each space says, asked
     /// after all was read, that what was read there is current. All are asked before one is waited for.
-    fn is_of_one_moment(&self) -> Result<bool, Error> {
+    fn is_of_one_moment(&self, tokens: &[(usize, Token)]) -> Result<bool, Error> {
         let open: Vec<_> = self.transactions.iter().filter_map(OnceCell::get).collect();
         let is_asked_for = self.within.options.isolation == Isolation::Strict && open.len() > 1;
         if !is_asked_for || dropped(Rule::CutNotConfirmed) {
             return Ok(true);
         }
-        let mut begins: Vec<_> = open.iter().map(|tx| (tx, Begin::new(&self.within.left(None)))).collect();
-        begins.iter_mut().try_for_each(|(tx, begin)| tx.send_question(begin))?;
-        begins.iter_mut().try_fold(true, |holds, (tx, begin)| Ok(holds && tx.holds_since(begin)?))
+        let mut begins = match self.session.tasks.as_ref().and_then(|kept| kept.asked_in(tokens)) {
+            Some(asked) => asked,
+            None => {
+                let mut begins = vec![Begin::new(&self.within.left(None)); open.len()];
+                open.iter().zip(&mut begins).try_for_each(|(tx, begin)| tx.send_question(begin))?;
+                begins
+            }
+        };
+        let mut asked = open.iter().zip(&mut begins);
+        let holds = asked.try_fold(true, |holds, (tx, begin)| Ok(holds && tx.holds_since(begin)?));
+        if let Some(kept) = self.session.tasks.as_ref().filter(|_| self.session.has_missed()) {
+            kept.ask_in(tokens, begins);
+        }
+        holds
     }
 
     /// Fails with `OtherHistory` if a state is needed that its space was put back from.

@@ -36,7 +36,7 @@ pub(super) struct Parcel {
 #[derive(Default)]
 pub(super) struct Sending {
     judging: Judging,
-    parcel: Option<Parcel>,
+    pub parcel: Option<Parcel>,
 }
 
 impl Tx<'_> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tercel_heap::{TypeKey, Typed, View};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
-use tercel_wire::record::{Encoder, HEADER_BYTES, Ref, Value, convert};
+use tercel_wire::record::{Any, Encoder, HEADER_BYTES, Ref, Value, convert};
 
 use super::tree::TreeBuilder;
 use super::{Place, Tx, write_set_error};
@@ -187,14 +187,28 @@ impl<'c> Tx<'c> {
     }
 
     pub(super) fn put_new<T: Typed>(&self, oref: Oref, birth: Stamp, object: Vec<u8>) -> Result<(), Error> {
+        self.put_made(TypeKey::of::<T>(), oref, birth, object)
+    }
+
+    fn put_made(&self, key: TypeKey, oref: Oref, birth: Stamp, object: Vec<u8>) -> Result<(), Error> {
         self.made.borrow_mut().insert(oref, birth);
-        self.put::<T>(oref, object, None)
+        self.put_keyed(key, oref, object, None)
+    }
+
+    fn put<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
+        self.put_keyed(TypeKey::of::<T>(), oref, object, behind)
     }
 
     /// Keeps a private copy. Large values of it that are replaced were made for nothing, as are those of one
     /// that cannot be kept.
-    fn put<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
-        let layout = self.class_of::<T>()?.layout;
+    fn put_keyed(
+        &self,
+        key: TypeKey,
+        oref: Oref,
+        object: Vec<u8>,
+        behind: Option<Vec<u8>>,
+    ) -> Result<(), Error> {
+        let layout = self.class_of_key(key)?.layout;
         let trees = |object: &[u8]| {
             let mut trees = Vec::new();
             layout.trees(&object[HEADER_BYTES..], |root| trees.push(root));
@@ -205,7 +219,7 @@ impl<'c> Tx<'c> {
             true => self.write_set.get(oref).map_or(Vec::new(), |object| trees(&object)),
             false => Vec::new(),
         };
-        let kept = self.keep::<T>(oref, object, behind);
+        let kept = self.keep(key, oref, object, behind);
         let (gone, there) = if kept.is_ok() { (before, after) } else { (after, before) };
         for root in gone.into_iter().filter(|root| !there.contains(root)) {
             if self.made.borrow().contains_key(&root) {
@@ -215,12 +229,12 @@ impl<'c> Tx<'c> {
         kept
     }
 
-    fn keep<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
+    fn keep(&self, key: TypeKey, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
         let room = self.bytes_max.get();
         if self.write_set.bytes_total() + object.len() > room {
             return Err(Error::Full(Bound::Writes { bytes_max: room }));
         }
-        self.write_set.put(oref, &object, TypeKey::of::<T>(), behind).map_err(write_set_error)?;
+        self.write_set.put(oref, &object, key, behind).map_err(write_set_error)?;
         self.scope.set_overlaid(true);
         Ok(())
     }
@@ -237,4 +251,26 @@ impl<'c> Tx<'c> {
     pub fn find<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Option<crate::txn::object::Obj<'t, T>>, Error> {
         Ok(self.enter_oref::<T>(r.oref(), r.stamp())?.map(|view| crate::txn::object::Obj::new(view, self)))
     }
+}
+
+/// Makes an object of a class that the program has no type for: for tools. `fill` writes it, as the layout
+/// says. A client that uses the class with a type of its own refuses it.
+///
+/// # Errors
+/// As [`Tx::create`].
+pub fn create_stored(
+    tx: &Tx<'_>,
+    layout: &Layout,
+    fill: impl FnOnce(&mut Encoder<'_>),
+) -> Result<Ref<Any>, Error> {
+    let key = TypeKey::of_layout(layout);
+    let class = tx.class_of_key(key)?.class;
+    let mut trees = TreeBuilder::new(tx);
+    let mut e = Encoder::new(layout.size(), &mut trees);
+    fill(&mut e);
+    let encoded = e.finish(class);
+    let object = trees.finish(encoded)?;
+    let (oref, birth) = tx.reserve_bytes(object.len())?;
+    tx.put_made(key, oref, birth, object)?;
+    Ok(tx.token(oref, 0))
 }

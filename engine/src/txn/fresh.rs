@@ -77,6 +77,11 @@ impl Begin {
         self.at_least
     }
 
+    /// The same, which must contain this state instead.
+    pub(crate) fn holding(self, at_least: Option<Token>) -> Begin {
+        Begin { at_least, ..self }
+    }
+
     /// Says whether it waits for a server that has been gone for long.
     pub(crate) fn is_patient(&self) -> bool {
         self.patient

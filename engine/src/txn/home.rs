@@ -160,6 +160,9 @@ pub trait Home {
         Some(Err(Error::Invalid("calls are not run here".into())))
     }
 
+    /// Says whether this home shows a newer state than that.
+    fn is_newer(&self, than: Stamp) -> bool;
+
     /// States of other spaces on which the space rests at a stamp, or later. `None` until this home shows
     /// that stamp.
     fn dependencies(&self, _at: Stamp) -> Option<Vector> {
@@ -248,11 +251,11 @@ pub trait Across {
 pub struct SentPart<'a> {
     /// The operation, which was reserved for it.
     pub op: OpId,
-    /// The effects, as of [`Home::submit`].
+    /// The base, as of [`Home::submit`].
     pub base: Stamp,
     /// The local writes, as of [`Home::submit`].
     pub local_writes: &'a mut Vec<LocalWrite>,
-    /// The base, as of [`Home::submit`].
+    /// The effects, as of [`Home::submit`].
     pub effects: &'a [u8],
     /// States on which the transaction rests, and what is known of its other parts.
     pub seen: &'a Vector,

@@ -38,12 +38,13 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
-pub(crate) use across::settled_from;
+pub(crate) use across::{Part, settle, settled_from};
 pub use call::{
     Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, ThroughKey, Ticket, UnderWay,
 };
 pub use commit::Committed;
 pub(crate) use commit::commit_surely;
+pub use edit::create_stored;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
@@ -52,9 +53,11 @@ pub use home::{
 };
 pub(crate) use places::Places;
 pub use places::{Hold, Place};
+pub(crate) use polled::{Ending, OUTAGE_US};
 pub use polled::{Polled, Progress};
 pub(crate) use read::Boxed;
 pub use read::stored;
+pub use tree::stored_part;
 pub use watch::{Change, Found, Query, Source, Watch};
 
 /// A thread's way to a home: holds its lock, carries out what the home wants done, waits.
@@ -125,9 +128,15 @@ pub trait Port {
 pub trait Claim {}
 
 /// A task's way to a home: `drive` calls its step once, and has the task woken where a thread would wait.
-pub trait TaskPort: Port {
-    /// Says whether a step would have waited.
+pub trait TaskPort: Port + Send + Sync {
+    /// Says whether a step would have waited, since [`TaskPort::begin_anew`].
     fn has_missed(&self) -> bool;
+
+    /// Forgets what has been missed: another attempt begins.
+    fn begin_anew(&self);
+
+    /// Microseconds for which a call of this home waits where its caller names no time.
+    fn patience_us(&self) -> u64;
 
     /// Has the task woken at this moment at the latest.
     fn wake_at(&self, at: Now);
@@ -256,7 +265,7 @@ impl<'c> Tx<'c> {
         Tx::begin_by(port, options, until, &mut Begin::new(options))
     }
 
-    fn begin_by(
+    pub(crate) fn begin_by(
         port: &'c dyn Port,
         options: &Options,
         until: Option<Now>,
@@ -332,12 +341,17 @@ impl<'c> Tx<'c> {
 
     /// The class that `T` is in this space, defined there if it is not yet.
     fn class_of<T: Typed>(&self) -> Result<Known, Error> {
-        if let Some(known) = self.classes.borrow().get(T::SCHEMA.name) {
+        self.class_of_key(TypeKey::of::<T>())
+    }
+
+    fn class_of_key(&self, key: TypeKey) -> Result<Known, Error> {
+        let name = key.schema().name;
+        if let Some(known) = self.classes.borrow().get(name) {
             return Ok(known.clone());
         }
-        let (class, layout) = self.ask(|home, now| home.class_for(now, TypeKey::of::<T>()))?;
+        let (class, layout) = self.ask(|home, now| home.class_for(now, key))?;
         let known = Known { class, layout };
-        self.classes.borrow_mut().insert(T::SCHEMA.name, known.clone());
+        self.classes.borrow_mut().insert(name, known.clone());
         Ok(known)
     }
 }
@@ -470,9 +484,26 @@ fn attempts<R, E: From<Error>>(
         if retries >= limits::LOSSES_MAX && claim.is_none() {
             claim = port.claim_way();
         }
-        // One that has the way has nobody here to wait for.
-        port.back_off(BACK_OFF_US << if claim.is_some() { 1 } else { retries.min(8) });
+        await_newer(port, begun);
+        // A run that still loses reads objects that others change all the time: a pause lets them end.
+        if retries > SURE_TURNS {
+            port.back_off(BACK_OFF_US << if claim.is_some() { 1 } else { retries.min(8) });
+        }
     }
+}
+
+/// Losses within which a transaction that changes one object has had its turn. Behind them runs pause.
+const SURE_TURNS: u32 = 8;
+
+/// Waits until a newer state is there than an attempt had that lost: in the same one it would lose again. It
+/// may have lost to a part that is not settled, of which nothing newer comes soon, so this wait is short.
+fn await_newer(port: &dyn Port, than: Stamp) {
+    let end = port.now().plus_us(BACK_OFF_US << 8);
+    let waited = port.drive(Some(end), &mut |home, now| {
+        if home.is_newer(than) || now >= end { Step::Done } else { Step::Wait }
+    });
+    // A home that is closed says so to the next attempt.
+    waited.ok();
 }
 
 /// Begins a transaction; while as many are open as the home takes, waits until one of them has ended. One

@@ -7,7 +7,6 @@
 //!
 //! The invariant: an attempt that has missed something is never sent, whatever its body made of the error.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use tercel_wire::id::{OpId, Oref, Stamp};
@@ -15,15 +14,12 @@ use tercel_wire::message::{Outcome, Refusal};
 use tercel_wire::token::Token;
 
 use super::commit::{Sending, in_words, verdict};
-use super::{BACK_OFF_US, Begin, Hold, Isolation, Options, Port, Step, Tx};
+use super::{BACK_OFF_US, Begin, Hold, Isolation, Options, Port, SURE_TURNS, Step, TaskPort, Tx};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
 
 /// A run of a body in transactions, until one of them is committed.
-///
-/// Its port does not wait: `drive` calls its step once, and notes in `has_missed` that a step would have
-/// waited.
 pub struct Polled<R> {
     options: Options,
     until: Option<Now>,
@@ -49,15 +45,21 @@ enum State<R> {
     /// The body is to run.
     Body,
     /// The commit was sent.
-    Sent(Sent, R),
-    /// No answer came: what became of it is asked for.
-    Doubtful(OpId, R),
-    /// It has come to its end, or was given up.
+    Ending(Ending, R),
+    /// The run has come to its end, or was given up.
     Over,
 }
 
+/// The end of a commit that was sent, which is waited for.
+pub(crate) enum Ending {
+    /// The commit was sent, and its answer is to come.
+    Sent(Sent),
+    /// No answer came: what became of it is asked for.
+    Doubtful(OpId),
+}
+
 /// The commit of a transaction that was sent.
-struct Sent {
+pub(crate) struct Sent {
     op: OpId,
     made: Vec<Oref>,
     holds: Vec<Arc<Hold>>,
@@ -66,7 +68,7 @@ struct Sent {
 /// The pause before another look whether a transaction can begin.
 const FULL_US: u64 = 1_000;
 /// The pause before a run tells that the server is gone.
-const OUTAGE_US: u64 = 100_000;
+pub(crate) const OUTAGE_US: u64 = 100_000;
 
 /// The progress of a run.
 #[derive(Debug)]
@@ -108,8 +110,7 @@ impl<R> Polled<R> {
     /// Goes on as far as it can without waiting. `is_conflict` knows conflicts among the errors of `body`.
     pub fn go_on<E: From<Error>>(
         &mut self,
-        port: &dyn Port,
-        has_missed: &Cell<bool>,
+        port: &dyn TaskPort,
         body: &mut dyn FnMut(&Tx<'_>) -> Result<R, E>,
         is_conflict: &dyn Fn(&E) -> bool,
     ) -> Progress<R, E> {
@@ -122,29 +123,16 @@ impl<R> Polled<R> {
             self.since = Some(now);
         }
         loop {
-            has_missed.set(false);
+            port.begin_anew();
             let ended = match std::mem::replace(&mut self.state, State::Over) {
-                State::Body => self.run_once(port, has_missed, body, is_conflict),
-                State::Sent(sent, value) => match sent.answer(port) {
-                    Ok(None) => {
-                        self.state = State::Sent(sent, value);
-                        Err(None)
-                    }
-                    Ok(Some(_)) => Ok(Ok(value)),
-                    Err(Error::Unknown { op: Some(op), .. }) => {
-                        self.state = State::Doubtful(*op, value);
-                        continue;
-                    }
-                    Err(e) if e.is_retryable() => Err(Some(lost(e))),
-                    Err(e) => Ok(Err(e.into())),
-                },
-                State::Doubtful(op, value) => match resolved(port, op) {
+                State::Body => self.run_once(port, body, is_conflict),
+                State::Ending(mut ending, value) => match ending.look(port) {
                     None => {
-                        self.state = State::Doubtful(op, value);
+                        self.state = State::Ending(ending, value);
                         Err(None)
                     }
-                    Some(Ok(true)) => Ok(Ok(value)),
-                    Some(Ok(false)) => Err(Some(lost(Error::Conflict(None)))),
+                    Some(Ok(_)) => Ok(Ok(value)),
+                    Some(Err(e)) if e.is_retryable() => Err(Some(lost(e))),
                     Some(Err(e)) => Ok(Err(e.into())),
                 },
                 State::Over => Ok(Err(Error::Invalid("this run is over: begin another one".into()).into())),
@@ -155,21 +143,20 @@ impl<R> Polled<R> {
                     Progress::Contended { at: now.plus_us(OUTAGE_US), over: None, times: 0 }
                 }
                 Err(Some(conflict)) => self.again(port, conflict),
-                Err(None) if matches!(self.state, State::Sent(..)) && self.is_late(now) => {
-                    let State::Sent(sent, value) = std::mem::replace(&mut self.state, State::Over) else {
+                Err(None) if self.is_late(now) => {
+                    if let State::Ending(ending, _) = &mut self.state
+                        && ending.abandon(port)
+                    {
+                        // The time that it was given is over, and its outcome is worth some more.
+                        self.since = Some(now);
                         continue;
-                    };
-                    sent.abandon(port);
-                    // The time that it was given is over, and its outcome is worth some more.
-                    self.since = Some(now);
-                    self.state = State::Doubtful(sent.op, value);
-                    continue;
+                    }
+                    Progress::Ended(Err(match self.state {
+                        State::Ending(Ending::Doubtful(op), _) => Error::unknown(op).into(),
+                        _ if self.is_full => Error::Full(Bound::Transactions).into(),
+                        _ => self.begin.as_ref().map_or(Error::Timeout, Begin::is_late).into(),
+                    }))
                 }
-                Err(None) if self.is_late(now) => Progress::Ended(Err(match self.state {
-                    State::Doubtful(op, _) => Error::unknown(op).into(),
-                    _ if self.is_full => Error::Full(Bound::Transactions).into(),
-                    _ => self.begin.as_ref().map_or(Error::Timeout, Begin::is_late).into(),
-                })),
                 Err(None) if self.is_full => Progress::Missed(self.end(now).min(now.plus_us(FULL_US))),
                 Err(None) => Progress::Missed(self.end(now)),
             };
@@ -178,8 +165,8 @@ impl<R> Polled<R> {
 
     /// Gives it up. What was not sent never happens; what was goes on, and nobody waits for its answer.
     pub fn give_up(&mut self, port: &dyn Port) {
-        if let State::Sent(sent, _) = std::mem::replace(&mut self.state, State::Over) {
-            sent.abandon(port);
+        if let State::Ending(mut ending, _) = std::mem::replace(&mut self.state, State::Over) {
+            ending.abandon(port);
         }
     }
 
@@ -196,15 +183,14 @@ impl<R> Polled<R> {
     /// missed something or is on its way.
     fn run_once<E: From<Error>>(
         &mut self,
-        port: &dyn Port,
-        has_missed: &Cell<bool>,
+        port: &dyn TaskPort,
         body: &mut dyn FnMut(&Tx<'_>) -> Result<R, E>,
         is_conflict: &dyn Fn(&E) -> bool,
     ) -> Result<Result<R, E>, Option<Lost<E>>> {
         self.state = State::Body;
         let mut begin = self.begin.take().unwrap_or_else(|| Begin::new(&self.options));
         let begun = Tx::begin_by(port, &self.options, self.until, &mut begin);
-        if has_missed.get() {
+        if port.has_missed() {
             self.begin = Some(begin);
             return Err(None);
         }
@@ -234,7 +220,7 @@ impl<R> Polled<R> {
             (self.attempt, self.same_since) = (self.attempt + 1, port.now());
         }
         let returned = body(&tx);
-        if has_missed.get() {
+        if port.has_missed() {
             return Err(None);
         }
         match returned {
@@ -242,17 +228,19 @@ impl<R> Polled<R> {
                 Ok(None) => Ok(Ok(value)),
                 Ok(Some(sent)) => {
                     self.since = Some(port.now());
+                    let mut ending = Ending::Sent(sent);
                     // The answer may be there already, as inside of a process.
-                    match sent.answer(port) {
-                        Ok(Some(_)) => return Ok(Ok(value)),
-                        Ok(None) => self.state = State::Sent(sent, value),
-                        Err(Error::Unknown { op: Some(op), .. }) => self.state = State::Doubtful(*op, value),
-                        Err(e) if e.is_retryable() => return Err(Some(lost(e))),
-                        Err(e) => return Ok(Err(e.into())),
+                    match ending.look(port) {
+                        Some(Ok(_)) => Ok(Ok(value)),
+                        Some(Err(e)) if e.is_retryable() => Err(Some(lost(e))),
+                        Some(Err(e)) => Ok(Err(e.into())),
+                        None => {
+                            self.state = State::Ending(ending, value);
+                            Err(None)
+                        }
                     }
-                    Err(None)
                 }
-                Err(_) if has_missed.get() => Err(None),
+                Err(_) if port.has_missed() => Err(None),
                 Err(e) if e.is_retryable() => Err(Some(lost(e))),
                 Err(e) => Ok(Err(e.into())),
             },
@@ -261,7 +249,7 @@ impl<R> Polled<R> {
             Err(e) => match tx.is_stale() {
                 Ok(true) => Err(Some(lost(Error::Conflict(None)))),
                 Ok(false) => Ok(Err(e)),
-                Err(_) if has_missed.get() => Err(None),
+                Err(_) if port.has_missed() => Err(None),
                 Err(e) => Ok(Err(e.into())),
             },
         }
@@ -278,7 +266,9 @@ impl<R> Polled<R> {
             return Progress::Ended(Err(conflict));
         }
         (self.state, self.since) = (State::Body, None);
-        let at = now.plus_us(BACK_OFF_US << self.retries.min(8));
+        let is_at_once = self.retries <= SURE_TURNS && has_newer(port, self.seen);
+        let pause_us = if is_at_once { 0 } else { BACK_OFF_US << self.retries.min(8) };
+        let at = now.plus_us(pause_us);
         Progress::Contended { at, over, times: self.retries }
     }
 }
@@ -294,18 +284,60 @@ fn lost<E: From<Error>>(e: Error) -> Lost<E> {
     (e.into(), over)
 }
 
-/// Asks what became of an operation: whether it was executed, once that is known.
-fn resolved(port: &dyn Port, op: OpId) -> Option<Result<bool, Error>> {
+/// Says whether a newer state is there than that of an attempt.
+fn has_newer(port: &dyn Port, than: Option<Stamp>) -> bool {
+    let mut is_newer = false;
+    let driven = port.drive(Some(port.now()), &mut |home, _| {
+        is_newer = than.is_some_and(|than| home.is_newer(than));
+        Step::Done
+    });
+    driven.is_ok() && is_newer
+}
+
+/// Asks what became of an operation: the state that it made, or `Conflict` if it was not executed.
+fn resolved(port: &dyn Port, op: OpId) -> Option<Result<Token, Error>> {
     let mut found = None;
     let driven = port.drive(Some(port.now()), &mut |home, now| {
-        found = home.resolve(now, op);
+        found = home.resolve(now, op).map(|outcome| outcome.map(|stamp| home.token(stamp)));
         if found.is_some() { Step::Done } else { Step::Wait }
     });
     match (found, driven) {
-        (Some(Ok(_)), _) => Some(Ok(true)),
+        (Some(Ok(token)), _) => Some(Ok(token)),
         (Some(Err(Refusal::Unknown)), _) => Some(Err(Error::unknown(op))),
-        (Some(Err(_)), _) => Some(Ok(false)),
+        (Some(Err(_)), _) => Some(Err(Error::Conflict(None))),
         (None, _) => None,
+    }
+}
+
+impl Ending {
+    /// Looks whether the end is known: the state that was made.
+    pub(crate) fn look(&mut self, port: &dyn Port) -> Option<Result<Token, Error>> {
+        if let Ending::Sent(sent) = self {
+            match sent.answer(port) {
+                Err(Error::Unknown { op: Some(op), .. }) => *self = Ending::Doubtful(*op),
+                answer => return answer.transpose(),
+            }
+        }
+        match self {
+            Ending::Doubtful(op) => resolved(port, *op),
+            Ending::Sent(_) => None,
+        }
+    }
+
+    /// Waits for the answer no longer. Says whether it was waited for; from then on it is asked for.
+    pub(crate) fn abandon(&mut self, port: &dyn Port) -> bool {
+        let Ending::Sent(sent) = self else { return false };
+        sent.abandon(port);
+        *self = Ending::Doubtful(sent.op);
+        true
+    }
+
+    /// The operation.
+    pub(crate) fn op(&self) -> OpId {
+        match self {
+            Ending::Sent(sent) => sent.op,
+            Ending::Doubtful(op) => *op,
+        }
     }
 }
 
@@ -347,7 +379,7 @@ impl Sent {
 
 impl Tx<'_> {
     /// Sends the commit, and does not wait for the answer; gives nothing if there was nothing to send.
-    fn send_commit(self) -> Result<Option<Sent>, Error> {
+    pub(crate) fn send_commit(self) -> Result<Option<Sent>, Error> {
         if self.write_set.is_empty() {
             return Ok(None);
         }

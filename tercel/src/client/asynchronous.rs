@@ -1,6 +1,9 @@
 //! Runs for tasks of asynchronous runtimes.
 
 use std::cell::Cell;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tercel_engine::Error;
@@ -8,9 +11,10 @@ use tercel_engine::time::{Now, micros};
 use tercel_engine::txn::{Home, Options, Polled, Port, Progress, Step, TaskPort, Tx};
 use tercel_wire::id::Oref;
 
-use super::Client;
 use super::drive::Shared;
 use super::tasks::Turn;
+use super::{Client, ClientConfig, Inner, Life};
+use crate::address::{AddressError, Addresses};
 
 /// Runs that a task makes in one poll after the other, each at once, before it lets others of its thread go
 /// on.
@@ -24,6 +28,53 @@ thread_local! {
 }
 
 impl Client {
+    /// [`Client::connect`] for a task of an asynchronous runtime: the client's own thread looks up names and
+    /// connects. The task is blocked only while the system gives memory and a thread. It may be dropped at
+    /// any time: that thread ends by itself.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_async<A>(address: A) -> Result<Client, Error>
+    where
+        A: TryInto<Addresses>,
+        AddressError: From<A::Error>,
+    {
+        Client::connect_async_with(address, ClientConfig::default()).await
+    }
+
+    /// [`Client::connect_with`] for a task, as [`Client::connect_async`].
+    ///
+    /// # Errors
+    /// As [`Client::connect_with`].
+    pub async fn connect_async_with<A>(address: A, config: ClientConfig) -> Result<Client, Error>
+    where
+        A: TryInto<Addresses>,
+        AddressError: From<A::Error>,
+    {
+        let remote = Client::remote(address, &config)?;
+        let settings = config.into();
+        let mut beginning = Beginning(Some(Life::begin(remote, &settings)?));
+        let Some(Life { shared, .. }) = &beginning.0 else { return Err(Error::Timeout) };
+        let end = shared.now().plus(shared.first_connect());
+        poll_fn(|cx| {
+            let machine = shared.machine();
+            if let Some(connected) = shared.is_connected(&machine) {
+                return Poll::Ready(connected);
+            }
+            if shared.now() >= end {
+                return Poll::Ready(Err(shared.not_connected(&machine)));
+            }
+            // Kept under the lock under which nothing was found.
+            shared.tasks.wait(cx.waker(), end);
+            drop(machine);
+            shared.rouse();
+            Poll::Pending
+        })
+        .await?;
+        let life = beginning.0.take().ok_or(Error::Timeout)?;
+        Ok(Client { inner: Arc::new(Inner { life, settings, server: None }) })
+    }
+
     /// [`run`](Client::run) for a task of an asynchronous runtime: it never blocks the thread, and needs no
     /// runtime of any kind.
     ///
@@ -117,7 +168,19 @@ impl Client {
         is_conflict: impl Fn(&E) -> bool,
     ) -> Result<R, E> {
         let mut run = Running::new(self.shared()?, options, body, is_conflict);
-        std::future::poll_fn(move |cx| run.poll(cx)).await
+        poll_fn(move |cx| run.poll(cx)).await
+    }
+}
+
+/// A client that is not connected yet. Dropped, it is ended without a wait for its thread, which may be
+/// connecting.
+struct Beginning(Option<Life>);
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        if let Some(life) = self.0.take().filter(|life| !life.shared.is_forked()) {
+            life.shared.stop();
+        }
     }
 }
 
@@ -171,7 +234,7 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
             return Poll::Pending;
         }
         let port = OfTask::new(self.shared, cx.waker());
-        match self.run.go_on(&port, &port.has_missed, &mut self.body, &self.is_conflict) {
+        match self.run.go_on(&port, &mut self.body, &self.is_conflict) {
             Progress::Ended(end) => {
                 READY.set(READY.get() + 1);
                 self.turn = None;
@@ -216,18 +279,26 @@ impl<R, B, C> Drop for Running<'_, R, B, C> {
 pub(super) struct OfTask<'a> {
     shared: &'a Shared,
     waker: &'a Waker,
-    has_missed: Cell<bool>,
+    has_missed: AtomicBool,
 }
 
 impl<'a> OfTask<'a> {
     pub(super) fn new(shared: &'a Shared, waker: &'a Waker) -> OfTask<'a> {
-        OfTask { shared, waker, has_missed: Cell::new(false) }
+        OfTask { shared, waker, has_missed: AtomicBool::new(false) }
     }
 }
 
 impl TaskPort for OfTask<'_> {
     fn has_missed(&self) -> bool {
-        self.has_missed.get()
+        self.has_missed.load(Ordering::Relaxed)
+    }
+
+    fn begin_anew(&self) {
+        self.has_missed.store(false, Ordering::Relaxed);
+    }
+
+    fn patience_us(&self) -> u64 {
+        micros(self.shared.timeout())
     }
 
     fn wake_at(&self, at: Now) {
@@ -248,7 +319,7 @@ impl Port for OfTask<'_> {
         self.shared.drive_once(&mut |home, now| {
             let said = step(home, now);
             if said == Step::Wait {
-                self.has_missed.set(true);
+                self.has_missed.store(true, Ordering::Relaxed);
                 // Whoever waits longer than for ever asks again.
                 self.shared.tasks.wait(self.waker, now.plus_us(u64::from(u32::MAX)));
                 self.shared.rouse();

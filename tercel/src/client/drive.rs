@@ -529,32 +529,42 @@ impl Shared {
         self.threads.wait((seen, left), conn.is_some(), read, || conn.iter().for_each(|conn| conn.wake()));
     }
 
+    /// Returns the time that the first connection may take.
+    pub(super) fn first_connect(&self) -> Duration {
+        FIRST_CONNECT.min(self.timeout())
+    }
+
+    /// Says whether the first connection stands, or never will; nothing while that is open.
+    pub(super) fn is_connected(&self, machine: &Linked) -> Option<Result<(), Error>> {
+        // Welcomed, and gone again meanwhile: that is an outage as any other.
+        let welcomed = || (machine.view() != ViewId::NONE).then_some(Ok(()));
+        // Nothing listens: trying on would only make the caller wait for the same answer.
+        let unreachable = || {
+            let why = machine.unreachable()?;
+            Some(Err(Error::Unavailable(format!(
+                "{} does not answer: {why}; start a server there with `tercel serve`, or name another address",
+                self.remote.describe()
+            ))))
+        };
+        machine.availability().or_else(welcomed).or_else(unreachable)
+    }
+
+    /// The error of a first connection that takes too long.
+    pub(super) fn not_connected(&self, machine: &Linked) -> Error {
+        Error::Unavailable(format!("{}: {}", self.remote.describe(), machine.why_unavailable()))
+    }
+
     /// Waits until the first connection stands.
     pub(super) fn wait_connected(&self) -> Result<(), Error> {
-        let end = Instant::now() + FIRST_CONNECT.min(self.timeout());
+        let end = Instant::now() + self.first_connect();
         loop {
             let (seen, conn) = {
                 let machine = self.machine();
-                if let Some(result) = machine.availability() {
+                if let Some(result) = self.is_connected(&machine) {
                     return result;
                 }
-                // Welcomed, and gone again meanwhile: that is an outage as any other.
-                if machine.view() != ViewId::NONE {
-                    return Ok(());
-                }
-                // Nothing listens: trying on would only make the caller wait for the same answer.
-                if let Some(why) = machine.unreachable() {
-                    return Err(Error::Unavailable(format!(
-                        "{} does not answer: {why}; start a server there with `tercel serve`, or name another address",
-                        self.remote.describe()
-                    )));
-                }
                 if Instant::now() >= end {
-                    return Err(Error::Unavailable(format!(
-                        "{}: {}",
-                        self.remote.describe(),
-                        machine.why_unavailable()
-                    )));
+                    return Err(self.not_connected(&machine));
                 }
                 (self.threads.happened(), machine.conn.clone())
             };

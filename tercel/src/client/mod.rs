@@ -11,7 +11,9 @@ mod by_socket;
 pub(crate) mod connection;
 mod drive;
 mod express;
+mod keyed;
 mod link;
+mod load;
 mod sealed;
 mod tasks;
 mod watch;
@@ -331,6 +333,16 @@ impl Client {
         A: TryInto<Addresses>,
         AddressError: From<A::Error>,
     {
+        let remote = Client::remote(address, &config)?;
+        Client::begin(remote, config.into(), None)
+    }
+
+    /// The way to the servers at an address.
+    fn remote<A>(address: A, config: &ClientConfig) -> Result<Remote, Error>
+    where
+        A: TryInto<Addresses>,
+        AddressError: From<A::Error>,
+    {
         let addresses = address.try_into().map_err(|e| Error::Invalid(AddressError::from(e).to_string()))?;
         let addresses = match &config.read_from {
             ReadFrom::Leader => addresses,
@@ -342,7 +354,7 @@ impl Client {
             None => addresses,
         };
         let way = Way { by_memory: config.shared_memory, spin: config.spin };
-        Client::begin(Remote::new(addresses, way), config.into(), None)
+        Ok(Remote::new(addresses, way))
     }
 
     fn begin(remote: Remote, settings: Settings, server: Option<Server>) -> Result<Client, Error> {
@@ -486,6 +498,7 @@ impl Client {
     }
 
     /// Chooses isolation and timeout of a transaction before it runs, or begins one for the caller to commit.
+    /// Its runs block; a task takes [`Client::run_async_with`].
     pub fn transaction(&self) -> Transaction<'_> {
         Transaction::new(self.shared_port(), self.options())
     }
@@ -558,7 +571,7 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn handle<T: Object>(&self, object: Ref<T>) -> Handle<'_, T> {
-        Handle::new(object, self.port())
+        Handle::new(object, self.port()).keyed_within(self.inner.settings.config.timeout)
     }
 
     /// A service of the server, whose procedures are called: `client.service::<dyn Clock>()`. Its calls block

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use tercel::rpc::{Input, Output};
 use tercel::{Called, Client, Error, Failure, Freshness, Isolation, Object, Options, Ref, Server, service};
 
 use crate::common::{Counter, counter, serve};
@@ -293,6 +294,8 @@ trait Sums {
     #[slow]
     fn add(&self, one: u64, other: u64) -> u64;
     fn at_once(&self, one: u64) -> u64;
+    #[slow]
+    fn running(&self, numbers: &Input<u64>, sums: &Output<u64>) -> u64;
 }
 
 struct MySums;
@@ -305,6 +308,15 @@ impl Sums for MySums {
 
     fn at_once(&self, _: &tercel::Context<'_>, one: u64) -> Called<u64> {
         Ok(one)
+    }
+
+    fn running(&self, _: &tercel::Context<'_>, numbers: &Input<u64>, sums: &Output<u64>) -> Called<u64> {
+        let mut sum = 0;
+        while let Some(number) = numbers.next()? {
+            sum += number;
+            sums.send(&sum)?;
+        }
+        Ok(sum)
     }
 }
 
@@ -404,4 +416,79 @@ fn outage_is_told_at_a_measured_pace() {
         errors += 1;
     }
     assert!((1..=11).contains(&errors), "{errors}");
+}
+
+#[test]
+fn streams_are_awaited() {
+    let dir = tempfile::tempdir().unwrap();
+    let server =
+        Server::builder(dir.path()).listen("127.0.0.1:0").service(Sums::serve(MySums)).start().unwrap();
+    for runtime in runtimes() {
+        runtime.block_on(assert_send(async {
+            let client = Client::connect_async(&server.addresses()[0]).await.unwrap();
+            let sums = client.service::<dyn Sums>();
+            sums.bind_async().await.unwrap();
+            let call = sums.running().unwrap();
+            for number in 1..=100 {
+                assert!(call.send_async(&number).await.unwrap());
+                assert_eq!(call.next_async().await, Ok(Some(number * (number + 1) / 2)));
+            }
+            call.close().unwrap();
+            assert_eq!(call.next_async().await, Ok(None));
+            assert_eq!(call.finish_async().await, Ok(5_050));
+            // A call that is dropped while its item is awaited is cancelled, and its thread is free again.
+            for _ in 0..20 {
+                let call = sums.running().unwrap();
+                let mut next = Box::pin(call.next_async());
+                assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            }
+            let late = sums.clone().within(Duration::from_millis(20)).running().unwrap();
+            // The procedure has ended by then, or is not waited for any longer.
+            assert!(matches!(late.next_async().await, Ok(None) | Err(Error::Unknown { .. })));
+            assert!(late.finish_async().await.is_err());
+        }));
+    }
+}
+
+#[test]
+fn connects_without_a_runtime_and_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let at = server.addresses()[0].to_string();
+    let client = block_on(assert_send(Client::connect_async(at.as_str()))).unwrap();
+    let of = counter(&client, "count");
+    assert_eq!(block_on(increment(&client, of)), Ok(1));
+    client.close().unwrap();
+    server.stop().unwrap();
+    let gone = block_on(Client::connect_async(at.as_str())).err();
+    assert!(matches!(gone, Some(Error::Unavailable(_))), "{gone:?}");
+    assert!(matches!(block_on(Client::connect_async("nowhere")).err(), Some(Error::Invalid(_))));
+    // One that takes connections and says nothing: the drop waits for nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut connecting = Box::pin(Client::connect_async(silent.local_addr().unwrap().to_string()));
+    for _ in 0..10 {
+        assert!(connecting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        thread::sleep(Duration::from_millis(1));
+    }
+    let begun = Instant::now();
+    drop(connecting);
+    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn misses_of_one_run_are_awaited_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let writer = Client::connect(&server.addresses()[0]).unwrap();
+    let objects: Vec<_> = (0..30).map(|_| chain(&writer, 1)).collect();
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let mut runs = 0;
+    let sum = block_on(client.run_async(|tx| {
+        runs += 1;
+        let links: Vec<_> = objects.iter().map(|object| tx.get(*object)).collect();
+        links.into_iter().try_fold(0, |sum, link| Ok(sum + link?.number()))
+    }));
+    assert_eq!(sum, Ok(0));
+    // One run a page would be 31: what comes meanwhile is read by the next run.
+    assert!((2..31).contains(&runs), "the body ran {runs} times");
 }

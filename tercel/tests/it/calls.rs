@@ -567,3 +567,124 @@ fn call_that_comes_too_late_is_not_begun() {
     let server = self::server(&dir, "127.0.0.1:0");
     assert_eq!(connect(&server).handle(object).remote().balance(), Ok(1));
 }
+
+#[test]
+fn method_in_a_keyed_transaction_outlives_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = server(&dir, "127.0.0.1:0");
+    let object = purse(&connect(&first), 100);
+    let deposit = |client: &Client, key: &str, cents: i64| {
+        client.once((key, cents.to_string().as_str()), |tx| {
+            tx.handle(object).deposit(cents).map_err(|failure| match failure {
+                Failure::Method(Overdrawn { short }) => Error::Failed(format!("{short} short")),
+                Failure::Space(e) => e,
+            })
+        })
+    };
+    assert_eq!(deposit(&connect(&first), "order 1", 5), Ok(105));
+    first.stop().unwrap();
+    let second = server(&dir, "127.0.0.1:0");
+    let client = connect(&second);
+    assert_eq!(deposit(&client, "order 2", 10), Ok(115));
+    assert_eq!(deposit(&client, "order 1", 5), Ok(105), "the kept answer");
+    assert!(matches!(deposit(&client, "order 1", 6), Err(Error::Invalid(_))));
+    // A method that fails by its own decision leaves neither effect nor key.
+    assert!(matches!(deposit(&client, "order 3", -200), Err(Error::Failed(_))));
+    assert_eq!(deposit(&client, "order 3", 1), Ok(116));
+    assert_eq!(client.handle(object).remote().balance(), Ok(116));
+}
+
+#[test]
+fn method_with_key_has_one_effect() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = server(&dir, "127.0.0.1:0");
+    let (object, other) = (purse(&connect(&first), 100), purse(&connect(&first), 0));
+    let deposit = |client: &Client, key: &str, cents| client.handle(object).with_key(key).deposit(cents);
+    assert_eq!(deposit(&connect(&first), "order 1", 5), Ok(105));
+    first.stop().unwrap();
+    let second = server(&dir, "127.0.0.1:0");
+    let client = connect(&second);
+    assert_eq!(deposit(&client, "order 2", 10), Ok(115));
+    assert_eq!(deposit(&client, "order 1", 5), Ok(105), "the kept answer");
+    // The key stands for the arguments, the object and the method.
+    let refused = [
+        deposit(&client, "order 1", 6),
+        client.handle(other).with_key("order 1").deposit(5),
+        deposit(&client, "", 5),
+        deposit(&client, &"k".repeat(129), 5),
+        client.handle(object).local().with_key("order 4").deposit(5),
+        client.run(|tx| Ok(tx.handle(object).with_key("order 4").deposit(5))).unwrap(),
+    ];
+    for refused in refused {
+        assert!(matches!(refused, Err(Failure::Space(Error::Invalid(_)))), "{refused:?}");
+    }
+    let read = client.handle(object).with_key("order 4").balance();
+    assert!(
+        matches!(&read, Err(Failure::Space(Error::Invalid(text))) if text.contains("only reads")),
+        "{read:?}"
+    );
+    // A method that fails by its own decision leaves neither effect nor key.
+    let short = deposit(&client, "order 3", -200);
+    assert!(matches!(short, Err(Failure::Method(Overdrawn { short: 85 }))), "{short:?}");
+    assert_eq!(deposit(&client, "order 3", 1), Ok(116));
+    assert_eq!(client.handle(object).remote().balance(), Ok(116));
+    assert_eq!(client.handle(other).remote().balance(), Ok(0));
+}
+
+#[test]
+fn keyed_methods_repeated_over_restarts_count_once() {
+    const KEYS: i64 = 120;
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Some(server(&dir, "127.0.0.1:0"));
+    let address = server.as_ref().unwrap().addresses()[0].clone();
+    let object = purse(&connect(server.as_ref().unwrap()), 0);
+    let returned = AtomicU64::new(0);
+    let told: Vec<Vec<i64>> = thread::scope(|scope| {
+        let (address, returned) = (&address, &returned);
+        let callers: Vec<_> = (0..3)
+            .map(|caller| {
+                let client = Client::connect(address).unwrap();
+                scope.spawn(move || {
+                    let purse = client.handle(object);
+                    let mut told: Vec<(i64, i64)> = (0..KEYS)
+                        .map(|n| {
+                            // Each begins elsewhere, so that some are called first and others repeated.
+                            let n = (n + 40 * caller) % KEYS;
+                            let keyed = purse.clone().with_key(format!("order {n}"));
+                            let left = loop {
+                                match keyed.deposit(1) {
+                                    Ok(left) => break left,
+                                    Err(Failure::Space(Error::Unavailable(_) | Error::Unknown { .. })) => {}
+                                    Err(e) => panic!("{e}"),
+                                }
+                            };
+                            returned.fetch_add(1, Ordering::SeqCst);
+                            (n, left)
+                        })
+                        .collect();
+                    told.sort_unstable();
+                    told.into_iter().map(|(_, left)| left).collect()
+                })
+            })
+            .collect();
+        for restart in 0..4 {
+            let before = returned.load(Ordering::SeqCst);
+            let are_done = || callers.iter().all(|caller| caller.is_finished());
+            while returned.load(Ordering::SeqCst) < before + 15 && !are_done() {
+                thread::yield_now();
+            }
+            // Callers may be through with all keys before the last restart, and not before the first.
+            assert!(restart > 0 || !are_done(), "the callers go on");
+            server.take().unwrap().stop().unwrap();
+            let again = Server::builder(dir.path()).listen(address.clone()).methods(Purse::METHODS).start();
+            server = Some(again.unwrap());
+        }
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+    });
+    assert!(told.iter().all(|of| *of == told[0]), "each key has one result: {told:?}");
+    let mut all = told[0].clone();
+    all.sort_unstable();
+    assert_eq!(all, (1..=KEYS).collect::<Vec<_>>(), "each key has one effect");
+    let client = connect(server.as_ref().unwrap());
+    assert_eq!(client.handle(object).remote().balance(), Ok(KEYS));
+}

@@ -27,7 +27,12 @@ mod tiers;
 #[path = "../../examples/transfer.rs"]
 #[allow(dead_code, reason = "its main function ends the process")]
 mod transfer;
+#[path = "../../examples/web.rs"]
+#[allow(dead_code, reason = "its main function serves without end")]
+mod web;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -66,6 +71,49 @@ fn tiers_pay_once_although_a_server_ends() {
 #[test]
 fn transfer_between_spaces_loses_no_money() {
     transfer::run(tempfile::tempdir().unwrap().path()).unwrap();
+}
+
+/// Sends a request, and gives what comes back.
+fn asked(at: SocketAddr, request: &str) -> BufReader<TcpStream> {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(WITHIN)).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    BufReader::new(stream)
+}
+
+#[test]
+fn web_reads_writes_and_tells_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    // One thread for all handlers: none may block it.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (told, tells) = std::sync::mpsc::channel();
+    let server = thread::spawn(move || {
+        runtime.block_on(async {
+            let app = web::App::new(space).await.unwrap();
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            told.send(listener.local_addr().unwrap()).unwrap();
+            let stop = tokio::time::timeout(Duration::from_secs(60), app.serve(listener));
+            stop.await.map(|served| served.unwrap()).ok();
+        });
+    });
+    let at = tells.recv().unwrap();
+    let body = |request: &str| {
+        let mut text = String::new();
+        asked(at, request).read_to_string(&mut text).unwrap();
+        text
+    };
+    assert!(body("GET /").contains("\r\n0\n"), "nobody was there yet");
+    let events = asked(at, "GET /events");
+    let mut told = events.lines().map(Result::unwrap).filter(|line| line.starts_with("data: "));
+    assert_eq!(told.next().as_deref(), Some("data: 0"));
+    for count in 1..=5 {
+        assert!(body("POST /").contains(&format!("\r\n{count}\n")));
+        assert_eq!(told.next(), Some(format!("data: {count}")));
+    }
+    assert!(body("GET /").contains("\r\n5\n"));
+    assert!(body("GET /elsewhere").starts_with("HTTP/1.1 404"));
+    drop((told, server));
 }
 
 #[test]

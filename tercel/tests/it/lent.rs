@@ -487,14 +487,15 @@ fn peer_that_writes_meanwhile_changes_words_alone() {
     other.service::<dyn Lends>().look(&[0; 0]).unwrap();
     has_begun.store(true, Ordering::SeqCst);
     // What was damaged before it was begun is refused, or shown out: those are the peer's own calls.
-    let mut changed = 0;
-    for _ in 0..20 {
+    let (mut changed, begun) = (0, Instant::now());
+    for round in 0.. {
         let told = service.clone().within(Duration::from_secs(20)).changes(&large);
         changed += u32::from(told == Ok(true));
         let _ = service.clone().within(Duration::from_secs(1)).read(&large);
         let there = other.service::<dyn Lends>().look(&large).unwrap();
         assert_eq!(Found { is_in_place: true, ..there }, found(&large, true));
-        if changed > 3 {
+        // On a busy host the writer may have no turn while a procedure reads.
+        if changed > 3 || changed > 0 && round >= 20 || begun.elapsed() > Duration::from_secs(120) {
             break;
         }
     }

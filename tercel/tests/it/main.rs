@@ -46,6 +46,7 @@ mod ring;
 mod sends;
 mod services;
 mod session;
+mod session_tasks;
 mod sets;
 mod shared;
 mod spaces;

@@ -120,3 +120,38 @@ fn threads_of_one_cache_never_see_half_of_a_commit() {
 
 /// Long enough for thousands of commits to fall into walks.
 const RUN: Duration = Duration::from_secs(3);
+
+/// Who loses is refused when it can win, so clients of one object take turns.
+#[test]
+fn clients_of_one_object_take_turns() {
+    const CLIENTS: u64 = 8;
+    const EACH: u64 = 40;
+
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let address = &server.addresses()[0];
+    let first = Client::connect(address).unwrap();
+    let half = Half { number: 0, partner: Ref::NULL, next: List::default(), ballast: [7; 600] };
+    let shared = first.run(|tx| tx.create(&half)).unwrap();
+    let tries = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..CLIENTS {
+            s.spawn(|| {
+                let client = Client::connect(address).unwrap();
+                for _ in 0..EACH {
+                    let added = client.run(|tx| {
+                        tries.fetch_add(1, Ordering::Relaxed);
+                        let number = tx.get(shared)?.number();
+                        tx.edit(shared)?.set_number(number + 1)
+                    });
+                    added.unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(first.run(|tx| Ok(tx.get(shared)?.number())).unwrap(), CLIENTS * EACH);
+    let tries = tries.into_inner();
+    assert!(tries < 4 * CLIENTS * EACH, "{tries} tries of {} commits", CLIENTS * EACH);
+    first.close().unwrap();
+    server.stop().unwrap();
+}

@@ -276,6 +276,10 @@ impl Home for Inside<'_> {
         if dropped(Rule::BaseIsWatermark) { self.server.visible() } else { scope.snapshot() }
     }
 
+    fn is_newer(&self, than: Stamp) -> bool {
+        self.server.visible() > than
+    }
+
     fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {
         self.local.copier.read_set(scope, out);
     }
