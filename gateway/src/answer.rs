@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tercel::{Bound, Error};
 use tokio::sync::mpsc;
@@ -59,7 +60,7 @@ pub fn of_type(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -
 }
 
 /// An answer in JSON.
-pub fn json(status: StatusCode, body: &Value) -> Answer {
+pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
     of_type(status, "application/json", serde_json::to_vec(body).expect("its keys are texts"))
 }
 

@@ -71,7 +71,8 @@ impl Asked {
 
     /// Says whether it names the root of the keys, in which are answers to others.
     pub fn is_reserved(&self) -> bool {
-        matches!(self.route, Route::Object | Route::Watch | Route::Method) && self.path[2] == KEYS
+        matches!(self.route, Route::Object | Route::Watch | Route::Method | Route::Table | Route::Map)
+            && self.path[2] == KEYS
     }
 
     /// The types of answers that it takes, as it says.
@@ -130,8 +131,17 @@ impl Asked {
 
     /// A parameter of the query.
     pub fn parameter(&self, name: &str) -> Option<String> {
-        let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.filter(|(key, _)| *key == name).map(|(_, value)| unescaped(value)).next()
+        let mut all = self.pairs().filter(|(key, _)| *key == name);
+        all.next().map(|(_, value)| unescaped(value))
+    }
+
+    /// All parameters of the query.
+    pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
+        self.pairs().map(|(key, value)| (unescaped(key), unescaped(value)))
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.query.split('&').filter_map(|pair| pair.split_once('='))
     }
 
     pub fn header(&self, name: &HeaderName) -> Option<&str> {

@@ -6,10 +6,10 @@ use std::time::Instant;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tercel::tools::wire::interface::{Interface, Method, Mode};
-use tercel::tools::{Described, Reply};
-use tercel::{Error, Oref};
+use tercel::tools::{Described, OTHER_REQUEST, Reply, returned_under};
+use tercel::{Error, Isolation, Oref};
 
-use crate::answer::{self, Answer, Content};
+use crate::answer::{self, Answer, Content, refused};
 use crate::asked::Asked;
 use crate::gate::{Gate, PATIENCE, located};
 use crate::json::call::{Target, Wrong, arguments, only, to_json};
@@ -51,24 +51,31 @@ impl Gate {
     /// Calls what is named.
     pub fn call(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let begun = Instant::now();
-        let (key, ready) = (asked.key()?, self.ready(asked, None));
-        let ready = match (key, ready) {
+        let mut ready = match (asked.key()?, self.ready(asked, None)) {
             (None, ready) => ready?,
-            (Some(_), Ok(ready)) if ready.method().reads => ready,
-            (Some(key), Ok(ready)) if ready.method().mode == Mode::Once => {
-                // The procedure keeps its answer with its effect: nothing is kept here.
-                let ready = Ready { key: key.into(), ..ready };
-                return self.call_keyed(&ready);
-            }
+            (Some(key), Err(wrong)) if asked.route == Route::Method => return self.kept(key, asked, wrong),
+            (Some(_), Ok(ready)) if ready.method().reads || !ready.key.is_empty() => ready,
             (Some(key), ready) => return self.call_once(key, asked, ready),
         };
-        let ended = match self.call_ready(&ready) {
+        let mut ended = self.call_ready(&ready);
+        if let Err(Error::Schema(_)) = ended {
             // The servers may offer something else since they were asked.
-            Err(Error::Schema(_)) => self.call_ready(&self.ready(asked, Some(begun))?),
-            ended => ended,
-        };
-        let reply = ended.map_err(|e| ready.wrong(e))?;
-        Ok(self.told(&ready, reply)?)
+            ready = self.ready(asked, Some(begun))?;
+            ended = self.call_ready(&ready);
+        }
+        match ended {
+            Ok(reply) => Ok(self.told(&ready, reply)?),
+            // Nothing of an answer is in doubt: the same again has one effect.
+            Err(Error::Unknown { what, .. }) if !ready.key.is_empty() => {
+                Err(Error::Unavailable(format!("no answer came in time: {what}")).into())
+            }
+            Err(Error::Invalid(text)) if text == OTHER_REQUEST => {
+                let next = "send what it stood for; a root that leads to another object since is another request, too: look \
+                            before you send it with a new key";
+                Ok(refused(StatusCode::UNPROCESSABLE_ENTITY, &text, next))
+            }
+            Err(e) => Err(ready.wrong(e)),
+        }
     }
 
     pub fn ready(&self, asked: &Asked, since: Option<Instant>) -> Result<Ready, Wrong> {
@@ -84,13 +91,17 @@ impl Gate {
         let (interface, method) = target.method(&asked.path[3])?;
         let text = std::str::from_utf8(&asked.body)
             .map_err(|_| Wrong::invalid("the body is not UTF-8".into(), "send JSON".into()))?;
-        if interface.methods[method].mode == Mode::Once && asked.key()?.is_none() {
+        let of = &interface.methods[method];
+        if of.mode == Mode::Once && asked.key()?.is_none() {
             let what = format!("`{}` is called with a key, under which it has one effect", asked.path[3]);
             return Err(Wrong::invalid(what, "send a header `Idempotency-Key`".into()));
         }
-        let takes = arguments(&interface.methods[method], Some(text).filter(|text| !text.trim().is_empty()))?;
+        let takes = arguments(of, Some(text).filter(|text| !text.trim().is_empty()))?;
+        // Such a key is the server's, which keeps the answer with the effect.
+        let is_kept_there = of.mode == Mode::Once || target.object.is_some() && !of.reads;
+        let key = asked.key()?.filter(|_| is_kept_there).unwrap_or_default().into();
         let object = target.object.unwrap_or(Oref::NULL);
-        Ok(Ready { interface: interface.clone(), method, object, key: Vec::new(), takes })
+        Ok(Ready { interface: interface.clone(), method, object, key, takes })
     }
 
     pub fn call_ready(&self, ready: &Ready) -> Result<Option<Reply>, Error> {
@@ -99,14 +110,42 @@ impl Gate {
         tercel::tools::call(&self.client, &call)
     }
 
-    /// Calls a procedure under its key. Nothing of an answer is in doubt: the same again has one effect.
-    fn call_keyed(&self, ready: &Ready) -> Result<Answer, Wrong> {
-        match self.call_ready(ready) {
-            Ok(reply) => Ok(self.told(ready, reply)?),
-            Err(Error::Unknown { what, .. }) => {
-                Err(Error::Unavailable(format!("no answer came in time: {what}")).into())
+    /// The answer that a method has left under a key, if its object cannot be found any more; else what is
+    /// wrong. A root that leads nowhere is not compared: only the method and its arguments are.
+    fn kept(&self, key: &str, asked: &Asked, wrong: Wrong) -> Result<Answer, Wrong> {
+        let (Wrong::Absent(_) | Wrong::Space(Error::NotFound(_)), Ok(text)) =
+            (&wrong, std::str::from_utf8(&asked.body))
+        else {
+            return Err(wrong);
+        };
+        let text = Some(text).filter(|text| !text.trim().is_empty());
+        let (of, name) =
+            asked.path[3].rsplit_once('.').map_or((None, &*asked.path[3]), |(of, bare)| (Some(of), bare));
+        let offered = self.offered.get(&self.client, None)?;
+        let mut candidates = Vec::new();
+        for interface in offered.iter().filter(|i| !i.is_service() && of.is_none_or(|of| i.name == of)) {
+            if let Some(number) = interface.methods.iter().position(|method| method.name == name)
+                && let Ok(takes) = arguments(&interface.methods[number], text)
+            {
+                candidates.push((interface, number, takes));
             }
-            Err(e) => Err(e.into()),
+        }
+        let named: Option<Oref> = asked.path[2].parse().ok();
+        let transaction = self.client.transaction().isolation(Isolation::Strict).timeout(PATIENCE);
+        let found = transaction.run(|tx| {
+            for (interface, number, takes) in &candidates {
+                let returned = returned_under(tx, key.as_bytes(), (interface, *number), takes)?;
+                if let Some((object, reply)) = returned
+                    && named.is_none_or(|named| named == object)
+                {
+                    return Ok(Some((&interface.methods[*number], reply)));
+                }
+            }
+            Ok(None)
+        });
+        match found? {
+            Some((method, reply)) => Ok(told(method, Some(Reply::Returned(reply)))?),
+            None => Err(wrong),
         }
     }
 

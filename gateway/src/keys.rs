@@ -119,14 +119,7 @@ impl Gate {
         }
         let answer = match ended {
             Ok(reply) => self.told(&ready, reply)?,
-            Err(Error::Unknown { op: Some(op), what }) => match self.client.resolve_within(*op, PATIENCE) {
-                Ok(None) => {
-                    self.release(key, nonce);
-                    return Err(Error::Unavailable(format!("operation {op} was not executed in time")).into());
-                }
-                _ => return Err(Error::Unknown { op: Some(op), what }.into()),
-            },
-            Err(e @ Error::Unknown { op: None, .. }) => return Err(e.into()),
+            Err(e @ Error::Unknown { .. }) => return Err(e.into()),
             Err(e) => match ready.wrong(e) {
                 Wrong::Space(e @ Error::Failed(_)) => answer::error(&e),
                 wrong => {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::{self, Answer, Content, refused, with};
 use crate::asked::Asked;
-use crate::gate::{Gate, STREAMS_MAX, shown};
+use crate::gate::{Gate, STREAMS_MAX, Shown};
 use crate::objects::read;
 use crate::route::Route;
 
@@ -180,11 +180,9 @@ impl Watched {
 
     /// Tells the state at a token or behind it.
     fn tell_state(&self, gate: &Gate, events: &mut Events, at: Token, name: &str) -> bool {
-        let state = gate
-            .client
-            .transaction()
-            .at_least(at)
-            .run(|tx| read(tx, &self.name).map(|(oref, layout, object)| shown(oref, &layout, &object)));
+        let state = gate.client.transaction().at_least(at).run(|tx| {
+            read(tx, &self.name).map(|(oref, layout, object)| json!(Shown::of(oref, &layout, &object)))
+        });
         match state {
             Ok(state) => events.tell(Some(at), name, &state),
             Err(Error::NotFound(_)) => events.tell(Some(at), "absent", &json!({ "name": self.name })),

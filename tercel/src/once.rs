@@ -21,9 +21,9 @@ use tercel_engine::object::{Field, Obj, ValueReader, encode_value};
 use tercel_engine::rpc::CallKey;
 use tercel_engine::txn::Tx;
 use tercel_lock::unpoison;
+use tercel_wire::id::Oref;
+use tercel_wire::interface::Interface;
 use tercel_wire::record::{Bytes, Ref};
-
-use crate::client::Client;
 
 /// The root that leads to the keys of a space.
 const ROOT: &str = "once.keys";
@@ -113,58 +113,6 @@ impl<'k> From<(&'k [u8], &'k [u8])> for OnceKey<'k> {
     }
 }
 
-impl Client {
-    /// Runs `body` in a transaction once, whoever sends it how often: if a transaction with this key was
-    /// committed in the last 48 hours, its result is given and nothing is done. Otherwise `body` runs as by
-    /// [`Client::run`], and its result is kept under the key by the same commit. [`once`] does the same in a
-    /// transaction of any other kind.
-    ///
-    /// ```
-    /// # #[derive(tercel::Object)]
-    /// # struct Purse { cents: u64 }
-    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-once-{}", std::process::id()));
-    /// # let space = tercel::embedded(&dir)?;
-    /// # let purse = space.run(|tx| tx.create(&Purse { cents: 100 }))?;
-    /// let pay = || {
-    ///     space.once("order 4711", |tx| {
-    ///         let left = tx.get(purse)?.cents() - 40;
-    ///         tx.edit(purse)?.set_cents(left)?;
-    ///         Ok(left)
-    ///     })
-    /// };
-    /// assert_eq!((pay()?, pay()?), (60, 60));
-    /// assert_eq!(space.run(|tx| Ok(tx.get(purse)?.cents()))?, 60);
-    /// # space.close()?;
-    /// # std::fs::remove_dir_all(&dir)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Client::run`] and [`once`].
-    pub fn once<'k, R: Field>(
-        &self,
-        key: impl Into<OnceKey<'k>>,
-        mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let key = key.into();
-        self.run(|tx| once(tx, key, || body(tx)))
-    }
-
-    /// [`Client::once`] for a task, as safe to drop as [`Client::run_async`]: the same again finds what the
-    /// dropped one has done.
-    ///
-    /// # Errors
-    /// As [`Client::run_async`] and [`once`].
-    pub async fn once_async<'k, R: Field>(
-        &self,
-        key: impl Into<OnceKey<'k>>,
-        mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let key = key.into();
-        self.run_async(|tx| once(tx, key, || body(tx))).await
-    }
-}
-
 /// Gives the result that is kept under a key in the space of this transaction; if there is none, runs
 /// `body`, and keeps its result with what the transaction writes. In a transaction over several spaces
 /// `body` writes them all, and the key stands in one of them.
@@ -209,7 +157,92 @@ pub fn once<'k, R: Field>(
     key: impl Into<OnceKey<'k>>,
     body: impl FnOnce() -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let OnceKey { key, request } = key.into();
+    match look(tx, key.into())? {
+        Looked::Kept(result) => ValueReader::default().read(tx, &result),
+        Looked::Free(place) => {
+            let value = body()?;
+            place.keep(tx, &encode_value(&value, RESULT_BYTES_MAX)?)?;
+            Ok(value)
+        }
+    }
+}
+
+/// [`once`] for the method of a call with a key, whose result has another form.
+pub(crate) fn once_method(
+    tx: &Tx<'_>,
+    key: CallKey<'_>,
+    body: &mut dyn FnMut() -> Result<Vec<u8>, Error>,
+) -> Result<Vec<u8>, Error> {
+    match look(tx, key.into())? {
+        Looked::Kept(result) => Ok(result),
+        Looked::Free(place) => {
+            let result = body()?;
+            place.keep(tx, &result)?;
+            Ok(result)
+        }
+    }
+}
+
+/// The words of the error for a key that stands for another request.
+pub const OTHER_REQUEST: &str = "this key stands for another request: take a new key for a new request";
+
+/// Gives what a method with these arguments has returned under a key, and the object. For gateways, where a
+/// repetition names an object that is not there any more.
+///
+/// # Errors
+/// As reads of the transaction.
+pub fn returned_under(
+    tx: &Tx<'_>,
+    key: &[u8],
+    (interface, method): (&Interface, usize),
+    takes: &[u8],
+) -> Result<Option<(Oref, Vec<u8>)>, Error> {
+    let Some(at) = tx.get_root_ref::<Keys>(ROOT)? else { return Ok(None) };
+    let keys = tx.get(at)?;
+    let Some(kept) = find(tx, &keys, name(&keys, key))? else { return Ok(None) };
+    let result = kept.result()?.to_vec();
+    let Some((object, result)) = result.split_first_chunk::<4>() else { return Ok(None) };
+    let arguments = [object, takes].concat();
+    let request = [interface.name.as_bytes(), interface.methods[method].name.as_bytes(), &arguments];
+    let object = Oref::from_raw(u32::from_le_bytes(*object)).filter(|_| kept.request() == digest(&request));
+    Ok(object.map(|object| (object, result.to_vec())))
+}
+
+/// The name of a key in the maps of a space.
+fn name(keys: &Obj<'_, Keys>, key: &[u8]) -> [u8; 16] {
+    digest(&[&keys.salt().map(u64::to_le_bytes).concat(), key])
+}
+
+fn find<'t>(tx: &'t Tx<'t>, keys: &Obj<'_, Keys>, name: [u8; 16]) -> Result<Option<Obj<'t, Kept>>, Error> {
+    for day in [keys.today(), keys.yesterday(), keys.before()] {
+        if let Some(kept) = day.find(tx, name)? {
+            return Ok(Some(kept));
+        }
+    }
+    Ok(None)
+}
+
+/// The state of a key.
+enum Looked {
+    Kept(Vec<u8>),
+    Free(Place),
+}
+
+/// The place for the result of a key that has none.
+struct Place {
+    today: Map<[u8; 16], Kept>,
+    name: [u8; 16],
+    request: [u8; 16],
+}
+
+impl Place {
+    fn keep(self, tx: &Tx<'_>, result: &[u8]) -> Result<(), Error> {
+        let kept = tx.create(&Kept { request: self.request, result: result.into() })?;
+        self.today.insert(tx, self.name, kept).map(drop)
+    }
+}
+
+fn look(tx: &Tx<'_>, OnceKey { key, request }: OnceKey<'_>) -> Result<Looked, Error> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
         let text = format!("a key has 1 to {KEY_BYTES_MAX} bytes, and this one {}", key.len());
         return Err(Error::Invalid(text));
@@ -220,22 +253,14 @@ pub fn once<'k, R: Field>(
     };
     let keys = tx.get(at)?;
     let request = digest(&request);
-    let name = digest(&[&keys.salt().map(u64::to_le_bytes).concat(), key]);
-    for day in [keys.today(), keys.yesterday(), keys.before()] {
-        if let Some(kept) = day.find(tx, name)? {
-            if kept.request() != request {
-                let text = "this key stands for another request: take a new key for a new request";
-                return Err(Error::Invalid(text.into()));
-            }
-            return ValueReader::default().read(tx, &kept.result()?);
-        }
+    let name = name(&keys, key);
+    if let Some(kept) = find(tx, &keys, name)? {
+        return match kept.request() == request {
+            true => Ok(Looked::Kept(kept.result()?.to_vec())),
+            false => Err(Error::Invalid(OTHER_REQUEST.into())),
+        };
     }
-    let today = turn(tx, at, &keys)?;
-    let value = body()?;
-    let result = encode_value(&value, RESULT_BYTES_MAX)?;
-    let kept = tx.create(&Kept { request, result: result.as_slice().into() })?;
-    today.insert(tx, name, kept)?;
-    Ok(value)
+    Ok(Looked::Free(Place { today: turn(tx, at, &keys)?, name, request }))
 }
 
 /// The map of the present day, which is another one if the last is over.

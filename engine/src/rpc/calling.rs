@@ -121,7 +121,7 @@ impl<'a> Calling<'a> {
     /// Calls until it is known what that came to. What was not executed is called anew, under another name;
     /// and so is what only reads or has a key, if it is not known whether it was.
     pub fn answer(&self, mut under_way: Option<UnderWay>) -> Result<Answer, Error> {
-        let mut attempt = 0;
+        let (mut attempt, mut doubt) = (0, None);
         loop {
             let came_to = self.once(under_way.take());
             let why = match &came_to {
@@ -129,7 +129,9 @@ impl<'a> Calling<'a> {
                     Ok(ResponseEnd::Refused(why, _)) => Some(why),
                     _ => None,
                 },
-                Err(Error::Unknown { op: None, .. }) => Some(Refusal::Unknown),
+                Err(Error::Unknown { op, .. }) if op.is_none() || self.key.is_some() => {
+                    Some(Refusal::Unknown)
+                }
                 Err(_) => None,
             };
             let is_worth_it = match why {
@@ -139,11 +141,22 @@ impl<'a> Calling<'a> {
                 Some(Refusal::Unavailable) => self.key.is_some(),
                 _ => false,
             };
+            // An attempt that may have been executed is not undone by a later one that was not.
+            if why == Some(Refusal::Unknown) && self.key.is_some() && doubt.is_none() {
+                doubt = Some(match &came_to {
+                    Err(e) => e.clone(),
+                    Ok(_) => Error::unknown_call(FORGOTTEN),
+                });
+            }
             attempt += 1;
             let is_late = self.until.is_some_and(|until| self.port.now() >= until);
             if !is_worth_it || is_late || attempt >= limits::RUN_ATTEMPTS_MAX {
+                let is_verdict = came_to.is_ok() && !is_worth_it && why != Some(Refusal::Late);
+                if let Some(doubt) = doubt.filter(|_| !is_verdict) {
+                    return Err(doubt);
+                }
                 // A method that reads has changed nothing.
-                let has_read = why == Some(Refusal::Unknown) && self.object.is_some();
+                let has_read = why == Some(Refusal::Unknown) && self.object.is_some() && self.reads();
                 return if has_read { Err(Error::Timeout) } else { came_to };
             }
             self.port.back_off(BACK_OFF_US << attempt.min(8));
@@ -267,6 +280,27 @@ impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Option<Called<R, E>>> ExpressCa
     fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {
         self.ended = (self.read)(interface, end);
     }
+}
+
+/// The key for a call of a method, which may have one if it writes.
+///
+/// # Errors
+/// `Invalid` if it only reads, and if the key has no bytes or too many.
+pub(super) fn checked_method_key(
+    name: &str,
+    reads: bool,
+    key: Option<&Arc<[u8]>>,
+) -> Result<Option<Arc<[u8]>>, Error> {
+    match key {
+        Some(_) if reads => Err(takes_no_key(name)),
+        Some(key) => checked_key(name, Mode::Once, Some(key)),
+        None => Ok(None),
+    }
+}
+
+/// The error for a key of a method that only reads.
+pub(crate) fn takes_no_key(method: &str) -> Error {
+    Error::Invalid(format!("method `{method}` only reads, and is called without a key"))
 }
 
 /// The key for a call of a procedure, which has one if it is `#[once]`, and none otherwise.

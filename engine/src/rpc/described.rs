@@ -11,7 +11,7 @@ use tercel_wire::id::Oref;
 use tercel_wire::interface::{Interface, Method};
 use tercel_wire::record::Ref;
 
-use super::calling::{Calling, checked_key};
+use super::calling::{Calling, checked_key, checked_method_key};
 use crate::error::Error;
 use crate::txn::{Port, Through};
 
@@ -48,10 +48,13 @@ impl Described<'_> {
     /// and if it has no key that takes one, or has one that takes none;
     /// `Full`, and as a call of [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
     pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
-        let Method { name, mode, .. } = self.method()?;
+        let Method { name, mode, reads, .. } = self.method()?;
         let is_one_way = mode.is_one_way();
         let key = (!self.key.is_empty()).then(|| self.key.into());
-        let key = checked_key(name, *mode, key.as_ref())?;
+        let key = match self.interface.is_service() {
+            true => checked_key(name, *mode, key.as_ref())?,
+            false => checked_method_key(name, *reads, key.as_ref())?,
+        };
         let (at, of) = ((port, Some(port.now().plus(self.timeout))), Through::Described(self.interface));
         let object = (!self.interface.is_service()).then(|| Ref::new(self.object));
         let calling = Calling::new(at, (of, self.method), object, (self.takes.to_vec(), None))?.with_key(key);

@@ -1,5 +1,6 @@
 //! An object whose methods are called: the same line, wherever they run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::interface::{Interface, InterfaceSchema, Method};
@@ -7,7 +8,7 @@ use tercel_wire::message::ResponseEnd;
 use tercel_wire::payload::{Payload, PayloadSchema};
 use tercel_wire::record::{Encoder, Ref};
 
-use super::calling::{Calling, Ended, Shorter, ended};
+use super::calling::{Calling, Ended, Shorter, checked_method_key, ended};
 use super::given::damaged;
 use super::{Called, Failure, Given};
 use crate::error::Error;
@@ -38,6 +39,9 @@ pub struct Handle<'c, T> {
     at: At<'c>,
     policy: CallPolicy,
     timeout: Option<Duration>,
+    /// The time for all attempts of a call with a key, if no other is said.
+    keyed_timeout: Option<Duration>,
+    key: Option<Arc<[u8]>>,
 }
 
 /// The way by which a handle calls.
@@ -50,21 +54,40 @@ enum At<'c> {
 
 impl<T> Clone for Handle<'_, T> {
     fn clone(&self) -> Self {
-        Handle { at: self.at.clone(), ..*self }
+        Handle { at: self.at.clone(), key: self.key.clone(), ..*self }
     }
 }
 
 impl<'c> Tx<'c> {
     /// An object whose methods are called in this transaction.
     pub fn handle<T: Object>(&'c self, object: Ref<T>) -> Handle<'c, T> {
-        Handle { object, at: At::Tx(self), policy: CallPolicy::Auto, timeout: None }
+        Handle {
+            object,
+            at: At::Tx(self),
+            policy: CallPolicy::Auto,
+            timeout: None,
+            keyed_timeout: None,
+            key: None,
+        }
     }
 }
 
 impl<'c, T: Object> Handle<'c, T> {
     /// A handle whose calls go through a port. For hosts.
     pub fn new(object: Ref<T>, port: Result<&'c dyn Port, Error>) -> Handle<'c, T> {
-        Handle { object, at: At::Space(port), policy: CallPolicy::Auto, timeout: None }
+        Handle {
+            object,
+            at: At::Space(port),
+            policy: CallPolicy::Auto,
+            timeout: None,
+            keyed_timeout: None,
+            key: None,
+        }
+    }
+
+    /// The same, whose calls with keys end after so long if no other time is said. For hosts.
+    pub fn keyed_within(self, timeout: Duration) -> Handle<'c, T> {
+        Handle { keyed_timeout: Some(timeout), ..self }
     }
 
     /// The object.
@@ -94,6 +117,20 @@ impl<'c, T: Object> Handle<'c, T> {
         Handle { timeout: Some(timeout), ..self }
     }
 
+    /// The same, for one request that is to have one effect: its method runs at the server, which keeps what
+    /// it returns with what it writes. The key has 1 to 128 bytes that no other request has, such as a UUID
+    /// or the number of an order. A caller in doubt calls the same again with the same key, at any member of
+    /// a group, from any process, and gets what the first call has returned. The failure of a method is not
+    /// kept, for it has changed nothing. A call that may have been executed is made again by itself where a
+    /// server answers. It ends as [`Error::Unknown`] where none does, or its time is over.
+    ///
+    /// The call is refused with `Invalid` if the key has no bytes or too many or stands for another request,
+    /// if the method only reads, in an open transaction, and with the policy [`CallPolicy::Local`]: there
+    /// `tercel::once` does the same.
+    pub fn with_key(self, key: impl AsRef<[u8]>) -> Handle<'c, T> {
+        Handle { key: Some(key.as_ref().into()), ..self }
+    }
+
     /// Calls a method. For derived code: `here` runs it on an object at hand, `put` writes what it takes,
     /// `gives` and `fails` read what comes back.
     #[doc(hidden)]
@@ -107,6 +144,7 @@ impl<'c, T: Object> Handle<'c, T> {
         fails: impl Fn(&Given<'_>) -> Result<E, Error>,
     ) -> Called<R, E> {
         match &self.at {
+            At::Tx(_) if self.key.is_some() => Err(keyed_here()),
             At::Tx(tx) if self.policy != CallPolicy::Remote => here(&tx.get(self.object)?),
             At::Tx(_) => Err(in_transaction()),
             At::Space(Ok(port)) => self.call_space(*port, stub, &here, &put, &gives, &fails),
@@ -125,6 +163,14 @@ impl<'c, T: Object> Handle<'c, T> {
         fails: &dyn Fn(&Given<'_>) -> Result<E, Error>,
     ) -> Called<R, E> {
         let until = self.timeout.map(|t| port.now().plus(t));
+        if self.key.is_some() {
+            if self.policy == CallPolicy::Local {
+                return Err(keyed_here());
+            }
+            let timeout = self.timeout.or(self.keyed_timeout);
+            let until = timeout.map(|timeout| port.now().plus(timeout));
+            return self.operate(port, stub, until, put, gives, fails);
+        }
         if self.is_local(port, stub, until)? {
             return self.run_here(port, stub, here);
         }
@@ -133,8 +179,23 @@ impl<'c, T: Object> Handle<'c, T> {
         {
             return ended;
         }
+        self.operate(port, stub, until, put, gives, fails)
+    }
+
+    /// Calls a method as an operation at the server.
+    fn operate<R, E>(
+        &self,
+        port: &dyn Port,
+        stub: &Stub,
+        until: Option<Now>,
+        put: &dyn Fn(&mut Encoder<'_>),
+        gives: &dyn Fn(&Given<'_>) -> Result<R, Error>,
+        fails: &dyn Fn(&Given<'_>) -> Result<E, Error>,
+    ) -> Called<R, E> {
+        let key = checked_method_key(stub.name(), stub.reads(), self.key.as_ref())?;
         let (of, object) = ((Through::Own(stub.schema, T::NAME), stub.method), Some(self.object.cast()));
-        let answer = Calling::encoded((port, until), of, object, (stub.takes(), put))?.answer(None)?;
+        let call = Calling::encoded((port, until), of, object, (stub.takes(), put))?.with_key(key);
+        let answer = call.answer(None)?;
         read(&answer.interface.methods[stub.method], ended(answer.end()?)?, gives, fails)
     }
 
@@ -235,8 +296,12 @@ impl Stub {
         self.schema.methods[self.method].reads
     }
 
+    fn name(&self) -> &'static str {
+        self.schema.methods[self.method].name
+    }
+
     pub(crate) fn has_written(&self) -> Error {
-        has_written(self.schema.methods[self.method].name)
+        has_written(self.name())
     }
 }
 
@@ -245,6 +310,14 @@ pub(crate) fn has_written(method: &str) -> Error {
     Error::Invalid(format!(
         "method `{method}` is declared `#[read]` and has written: take `&mut self` in its interface"
     ))
+}
+
+#[cold]
+fn keyed_here<E>() -> Failure<E> {
+    Error::Invalid(
+        "a call with a key runs at the server in a transaction of its own: in one of this program call `tercel::once`".into(),
+    )
+    .into()
 }
 
 #[cold]

@@ -47,6 +47,7 @@
 //! | `credit` | the bytes that calls may have under way |
 //! | `failure` | how a call fails |
 
+mod awaiting;
 mod calling;
 mod context;
 pub(crate) mod credit;
@@ -69,6 +70,7 @@ pub mod streams;
 mod tests;
 
 pub use calling::Reads;
+pub(crate) use calling::takes_no_key;
 pub use context::{CallKey, Context};
 pub use described::{Described, Reply};
 pub use failure::{Called, Failure};
@@ -76,7 +78,7 @@ pub use given::{Given, finish, finish_in, never, no_method, put_bytes, put_lendi
 pub(crate) use handle::has_written;
 pub use handle::{CallPolicy, Handle, Stub};
 pub use items::{Callback, Input, ItemPort, Numbered, Output, Plain};
-pub use offers::{Ended, Methods, Offers, Run};
+pub use offers::{Ended, Methods, Offers, Once, Run};
 pub use pipelined::{Pending, Pipelined};
 pub use reply_body::{ReplyBody, SharedRoom};
 pub use serve::{Taken, serve, serve_named};

@@ -10,6 +10,7 @@ use tercel_wire::interface::{Interface, MethodSchema};
 use tercel_wire::message::ResponseEnd;
 use tercel_wire::record::Encoder;
 
+use super::awaiting::awaited;
 use super::calling::{Calling, FORGOTTEN, Reads, Shorter, checked_key, read_answer};
 use super::services::ServiceInterface;
 use super::streaming::{Call, Streaming};
@@ -81,6 +82,17 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     pub fn on_behalf_of(self, cx: &Context<'_>) -> ServiceHandle<'c, S> {
         let timeout = [self.timeout, cx.remaining()].into_iter().flatten().min();
         ServiceHandle { timeout, ..self }
+    }
+
+    /// Has the server bind the service, for a task of an asynchronous runtime. The first call of a service
+    /// binds it, and blocks its thread for that time; calls after this one do not. It never blocks, and may
+    /// be dropped at any time.
+    ///
+    /// # Errors
+    /// As a call of it; `Timeout` and `Unavailable` if the server does not answer.
+    pub async fn bind_async(&self) -> Result<(), Error> {
+        let (port, until) = (self.port.clone()?, self.until(Duration::ZERO)?.1);
+        awaited(port, until, |caller, _| Some(caller.bind(Through::Own(S::SCHEMA, ""))?.map(|_| ()))).await
     }
 
     /// The caller is about to wait for a procedure, until what is given is dropped.

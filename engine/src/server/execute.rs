@@ -21,7 +21,7 @@ use crate::effect::Effects;
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::rpc::{self, Given};
+use crate::rpc::{self, CallKey, Given};
 use crate::sessions::call_queue::Waiting;
 use crate::sessions::calls::Ended;
 use crate::time::Now;
@@ -104,12 +104,32 @@ impl Server {
                 return self.call_ended(ticket, Ended::Refused(Error::Corrupt(text)));
             }
         };
+        let once = match (&call.key[..], offers.once(), method.reads) {
+            ([], ..) => None,
+            (_, Some(once), false) => Some(once),
+            (_, None, _) => {
+                let text = "a call with a key: this server keeps no keys of methods".into();
+                return self.call_ended(ticket, Ended::Refused(Error::Invalid(text)));
+            }
+            (.., true) => return self.call_ended(ticket, Ended::Refused(rpc::takes_no_key(&method.name))),
+        };
         // The last page that another transaction missed is not this call's.
         self.sessions.inside.take_missed();
         let port = Inline::new((self, local), now, true);
         let target = Ref::<Any>::new(call.target).read_at(call.read_at);
         let attempt = attempt(&port, ticket, call, |tx, reply| {
-            port.run(method, tx, || run(tx, call.method as usize, target, &given, reply))
+            let run = |reply: &mut Vec<u8>| run(tx, call.method as usize, target, &given, reply);
+            port.run(method, tx, || match once {
+                None => run(reply),
+                Some(once) => {
+                    let object = call.target.raw().to_le_bytes();
+                    let arguments = [&object[..], &call.payload].concat();
+                    let names = offers.get(call.interface).map_or("", |of| &of.name);
+                    let request = [names.as_bytes(), method.name.as_bytes(), &arguments];
+                    let key = CallKey { key: &call.key, request };
+                    run_once(|body| once(tx, key, body), call, run, reply)
+                }
+            })
         });
         let waits = port.waits.get();
         let Inline { at, .. } = port;
@@ -137,6 +157,38 @@ impl Server {
 
     fn call_ended(&mut self, ticket: Ticket, ended: Ended) {
         self.sessions(|s, cx| s.call_ended(ticket, ended, cx));
+    }
+}
+
+/// Runs a method under a key. What it returns is kept behind the object, which a repetition that cannot name
+/// it any more learns so. What it fails with is given and not kept: it has changed nothing.
+fn run_once(
+    once: impl FnOnce(&mut dyn FnMut() -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error>,
+    call: &Waiting,
+    mut run: impl FnMut(&mut Vec<u8>) -> Result<rpc::Ended, Error>,
+    reply: &mut Vec<u8>,
+) -> Result<rpc::Ended, Error> {
+    let (object, mut failed) = (call.target.raw().to_le_bytes(), None);
+    let kept = once(&mut || {
+        let mut result = Vec::new();
+        match run(&mut result)? {
+            rpc::Ended::Returned if result.len() > limits::REPLY_BYTES_MAX => Err(too_large(&result, call)),
+            rpc::Ended::Returned => Ok([&object[..], &result].concat()),
+            rpc::Ended::Failed => {
+                failed = Some(result);
+                Err(Error::Failed("the method has failed".into()))
+            }
+        }
+    });
+    match failed {
+        Some(failure) => {
+            reply.extend_from_slice(&failure);
+            Ok(rpc::Ended::Failed)
+        }
+        None => {
+            reply.extend_from_slice(kept?.get(object.len()..).unwrap_or_default());
+            Ok(rpc::Ended::Returned)
+        }
     }
 }
 
@@ -169,18 +221,22 @@ fn attempt(
     match ended {
         rpc::Ended::Failed => Ok(Attempt::Ended(Ended::Failed(snapshot, reply))),
         rpc::Ended::Returned if !tx.has_written() => Ok(Attempt::Ended(Ended::Returned(snapshot, reply))),
-        rpc::Ended::Returned if reply.len() > limits::REPLY_BYTES_MAX => Err(Error::Invalid(format!(
-            "a method that writes returns at most {} bytes, which are kept with what it wrote, and this one {} (method {}): \
-             let it return a reference",
-            limits::REPLY_BYTES_MAX,
-            reply.len(),
-            call.method,
-        ))),
+        rpc::Ended::Returned if reply.len() > limits::REPLY_BYTES_MAX => Err(too_large(&reply, call)),
         rpc::Ended::Returned => match tx.commit_call(ticket, &reply)? {
             true => Ok(Attempt::Taken),
             false => Err(Error::Conflict(None)),
         },
     }
+}
+
+fn too_large(reply: &[u8], call: &Waiting) -> Error {
+    Error::Invalid(format!(
+        "a method that writes returns at most {} bytes, which are kept with what it wrote, and this one {} (method {}): \
+         let it return a reference",
+        limits::REPLY_BYTES_MAX,
+        reply.len(),
+        call.method,
+    ))
 }
 
 /// Runs a method that only reads, with what it gives appended: how it ended, and the state that it read. None

@@ -87,6 +87,8 @@ pub(crate) struct Waiting {
     pub read_at: Stamp,
     /// When its caller waits no longer.
     pub until: Option<Now>,
+    /// The key under which it has one effect, or nothing.
+    pub key: Vec<u8>,
     pub payload: Vec<u8>,
 }
 
@@ -289,6 +291,7 @@ mod tests {
             target: Oref::NULL,
             read_at: Stamp::ZERO,
             until: None,
+            key: Vec::new(),
             payload: vec![0; bytes],
         });
     }

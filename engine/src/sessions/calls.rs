@@ -143,6 +143,7 @@ impl Sessions {
             target,
             read_at,
             until,
+            key: call.key.to_vec(),
             payload: call.payload.to_vec(),
         };
         self.calls.put(waiting);

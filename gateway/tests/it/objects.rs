@@ -154,7 +154,8 @@ fn description_names_what_can_be_called() {
     assert!(fresh["pattern"].is_string(), "{fresh}");
     // Each route of the description is there.
     for (path, item) in described["paths"].as_object().unwrap() {
-        let path = path.replace("{object}", "purse");
+        let path =
+            ["{object}", "{table}", "{map}"].iter().fold(path.clone(), |path, of| path.replace(of, "purse"));
         let method = item.as_object().unwrap().keys().next().unwrap().to_uppercase();
         if !path.starts_with("/v1/watch") {
             let got = request(world.at(), &method, &path, &[], "");

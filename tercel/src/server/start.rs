@@ -41,6 +41,7 @@ use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig, LogThread, Opened as LogOpened};
 use crate::disk::pages::{PageRead, PageStore, checkpoint, stored_upto};
 use crate::disk::votes::Votes;
+use crate::once::once_method;
 use crate::proving::Prover;
 use crate::sharing::SharedMemory;
 use crate::stream::Connector;
@@ -146,6 +147,7 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
         let what = "it is of another space than the directory; put the directory's own back".into();
         return Err(DiskError::Damaged { file: dir.pages_file(), position: None, what }.into());
     }
+    let keyed = Offers::keeping(once_method);
     let machine_config = MachineConfig {
         mob_bytes: config.mob_bytes,
         cache_bytes: config.cache_bytes,
@@ -158,7 +160,7 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
             made_percent: config.collect.percent,
             ..CollectConfig::default()
         },
-        methods: config.methods.iter().fold(Offers::default(), |offers, methods| offers.with(*methods)),
+        methods: config.methods.iter().fold(keyed, |offers, methods| offers.with(*methods)),
         services: config.services.iter().fold(Services::default(), |all, service| all.with(service.clone())),
         jobs_max: limits::JOBS_MAX + config.workers,
         application: application.map(|_| application::tables_from(&config.dir)).transpose()?,

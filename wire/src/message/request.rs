@@ -43,6 +43,7 @@ const OBJECT: u16 = 4;
 const OBJECT_UNNAMED: u16 = OBJECT | UNNAMED;
 const KEYED: u16 = 8;
 const KEYED_AGAIN: u16 = KEYED | AGAIN;
+const OBJECT_KEYED: u16 = OBJECT | KEYED;
 
 /// Bytes of the key of a call, at most.
 pub const CALL_KEY_BYTES_MAX: usize = 128;
@@ -150,22 +151,29 @@ impl<'a> Request<'a> {
             0 | AGAIN => Ok(request(Some(slot), None, rest)),
             UNNAMED if slot == 0 => Ok(request(None, None, rest)),
             KEYED | KEYED_AGAIN => {
-                let (bytes, rest) = rest.split_first().ok_or(DecodeError::Truncated)?;
-                if !(1..=CALL_KEY_BYTES_MAX).contains(&usize::from(*bytes)) {
-                    return Err(DecodeError::BadField("key"));
-                }
-                let (key, payload) = rest.split_at_checked((*bytes).into()).ok_or(DecodeError::Truncated)?;
+                let (key, payload) = split_key(rest)?;
                 Ok(Request { key, ..request(Some(slot), None, payload) })
             }
-            OBJECT | OBJECT_UNNAMED if flags == OBJECT || slot == 0 => {
-                let slot = (flags == OBJECT).then_some(slot);
+            OBJECT | OBJECT_KEYED | OBJECT_UNNAMED if flags != OBJECT_UNNAMED || slot == 0 => {
+                let slot = (flags != OBJECT_UNNAMED).then_some(slot);
                 let oref = Oref::from_raw(object).filter(|oref| !oref.is_null());
                 let oref = oref.ok_or(DecodeError::BadField("reference"))?;
-                let (read_at, payload) = rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
-                Ok(request(slot, Some((oref, Stamp(u64::from_le_bytes(*read_at)))), payload))
+                let (read_at, rest) = rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
+                let (key, payload) = if flags == OBJECT_KEYED { split_key(rest)? } else { (&[][..], rest) };
+                let object = Some((oref, Stamp(u64::from_le_bytes(*read_at))));
+                Ok(Request { key, ..request(slot, object, payload) })
             }
             _ => Err(DecodeError::BadField("flags")),
         }
+    }
+}
+
+/// Splits a key off what follows it.
+fn split_key(bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
+    let (len, rest) = bytes.split_first().ok_or(DecodeError::Truncated)?;
+    match usize::from(*len) {
+        len @ 1..=CALL_KEY_BYTES_MAX => rest.split_at_checked(len).ok_or(DecodeError::Truncated),
+        _ => Err(DecodeError::BadField("key")),
     }
 }
 

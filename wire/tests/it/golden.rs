@@ -532,6 +532,12 @@ fn messages_have_the_bytes_of_version_4() {
         FromClient::Request,
         Request { slot: Some(0x0301), object, ..request }
     );
+    message!(
+        promised,
+        "request_operation_keyed",
+        FromClient::Request,
+        Request { slot: Some(0x0301), object, key: b"order 4711", ..request }
+    );
     message!(promised, "cancel", FromClient::Cancel, Cancel { slot: 3, seq: 9 });
     message!(promised, "datagrams", FromClient::Datagrams, Datagrams { connection: 0x0102_0304_0506_0708 });
     message!(
