@@ -58,7 +58,8 @@ fn call(args: &args::Call) -> Result<ExitCode, Unended> {
     let timeout = timeout.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
     let key = args.key.as_deref().unwrap_or_default().as_bytes();
     let call = Described { interface, method, object, key, timeout, takes: &takes };
-    let reply = tercel::tools::call(&client, &call).map_err(|e| refused(e, target.object.is_some()))?;
+    let reply = tercel::tools::call(&client, &call)
+        .map_err(|e| refused(e, target.object.is_some(), !key.is_empty()))?;
     let executed = |failure| Unended { failure, executed: "yes" };
     let code = show(of, reply.as_ref(), args.json).map_err(executed)?;
     space::close(client).map_err(executed)?;
@@ -135,11 +136,13 @@ fn in_a_line(datum: Datum) -> String {
 
 /// Describes the obstacle that kept the method from its end. The exit code also shows whether the method was
 /// begun: a program must know whether it may call again.
-fn refused(e: Error, is_method: bool) -> Unended {
+fn refused(e: Error, is_method: bool, is_keyed: bool) -> Unended {
     let unknown = |what: String| {
-        let failure = Failure::new(what)
-            .next("it was executed once at most: look whether it was before you call it again")
-            .code(UNKNOWN);
+        let next = match is_keyed {
+            true => "call it again with the same key: it has one effect",
+            false => "it was executed once at most: look whether it was before you call it again",
+        };
+        let failure = Failure::new(what).next(next).code(UNKNOWN);
         Unended { failure, executed: "unknown" }
     };
     match e {

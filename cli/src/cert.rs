@@ -26,9 +26,7 @@ pub fn run(args: &args::Cert) -> Outcome {
         args::Cert::Init(args) => init(args),
         args::Cert::Member(args) => {
             let authority = Authority::open(&args.ca)?;
-            let group = &authority.group;
-            let of = Named::Member(format!("tercel://{group}/member/{}", args.name));
-            make(&authority, &of, args)
+            make(&authority, &Named::member(&authority, &args.name), args)
         }
         args::Cert::Client(args) => {
             let of = Named::Client(format!("tercel://client/{}", args.name));
@@ -40,12 +38,17 @@ pub fn run(args: &args::Cert) -> Outcome {
 }
 
 /// The holder of a certificate, by the URI in it.
-enum Named {
+pub enum Named {
     Member(String),
     Client(String),
 }
 
 impl Named {
+    /// A member of the authority's group.
+    pub fn member(authority: &Authority, name: &str) -> Named {
+        Named::Member(format!("tercel://{}/member/{name}", authority.group))
+    }
+
     /// The holder that a certificate names today.
     fn of(status: &TlsStatus) -> Result<Named, Failure> {
         match (status.principal.split_once(':'), &status.group) {
@@ -69,6 +72,7 @@ impl Named {
     }
 }
 
+const HOUR: Duration = Duration::from_secs(3_600);
 const AUTHORITY_DAYS: u32 = 3_650;
 const MEMBER_DAYS: u32 = 365;
 const CLIENT_DAYS: u32 = 90;
@@ -91,14 +95,14 @@ fn init(args: &args::CertInit) -> Outcome {
 }
 
 /// The authority of a directory.
-struct Authority {
-    group: String,
-    pem: String,
+pub struct Authority {
+    pub group: String,
+    pub pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn open(dir: &Path) -> Result<Authority, Failure> {
+    pub fn open(dir: &Path) -> Result<Authority, Failure> {
         let [group, key, pem] = ["group", "ca.key", AUTHORITY_NAME].map(|name| read(&dir.join(name)));
         let group = group?.trim().to_string();
         let key = KeyPair::from_pem(&key?).map_err(failed)?;
@@ -107,7 +111,7 @@ impl Authority {
     }
 
     /// Signs a certificate of a new key. Gives both as texts.
-    fn sign(&self, of: &Named, days: Option<u32>) -> Result<(String, String), Failure> {
+    pub fn sign(&self, of: &Named, days: Option<u32>) -> Result<(String, String), Failure> {
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = good_for(days.unwrap_or(of.days()))?;
         let uri = of.uri().try_into().map_err(failed)?;
@@ -139,8 +143,8 @@ fn good_for(days: u32) -> Result<CertificateParams, Failure> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let beginning = rcgen::date_time_ymd(1970, 1, 1);
-    params.not_before = beginning + now.saturating_sub(Duration::from_secs(3_600));
-    params.not_after = beginning + now + Duration::from_secs(86_400) * days;
+    params.not_before = beginning + now.saturating_sub(HOUR);
+    params.not_after = beginning + now + 24 * HOUR * days + HOUR;
     Ok(params)
 }
 
@@ -190,7 +194,7 @@ fn open(dir: &Path) -> Result<Tls, Failure> {
     Tls::open(dir).map_err(|e| Failure::new(e.to_string()))
 }
 
-fn new_directory(dir: &Path) -> Result<(), Failure> {
+pub fn new_directory(dir: &Path) -> Result<(), Failure> {
     let made = DirBuilder::new().mode(0o700).create(dir);
     made.map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => {
@@ -201,7 +205,7 @@ fn new_directory(dir: &Path) -> Result<(), Failure> {
     })
 }
 
-fn write_new(file: &Path, text: &str) -> Result<(), Failure> {
+pub fn write_new(file: &Path, text: &str) -> Result<(), Failure> {
     let written =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
@@ -215,7 +219,7 @@ fn read(file: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(|e| of_file(file, &e).next(missing))
 }
 
-fn of_file(file: &Path, e: &std::io::Error) -> Failure {
+pub fn of_file(file: &Path, e: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {e}", file.display()))
 }
 
@@ -223,6 +227,6 @@ fn failed(e: impl std::fmt::Display) -> Failure {
     Failure::new(format!("the certificate cannot be made: {e}"))
 }
 
-const AUTHORITY_NAME: &str = "ca.crt";
-const KEY_NAME: &str = "tls.key";
-const CERTIFICATE_NAME: &str = "tls.crt";
+pub const AUTHORITY_NAME: &str = "ca.crt";
+pub const KEY_NAME: &str = "tls.key";
+pub const CERTIFICATE_NAME: &str = "tls.crt";

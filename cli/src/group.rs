@@ -20,6 +20,7 @@ pub fn run(args: &args::Group) -> Outcome {
     match args {
         args::Group::Init(args) => begun(args),
         args::Group::Form(args) => formed(args),
+        args::Group::Invite(args) => crate::invite::invite(args),
         args::Group::Secret(args) => kept_secret(args),
         args::Group::Inspect(args) => inspected(args),
         args::Group::Rescue(args) => rescued(args),

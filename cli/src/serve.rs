@@ -21,10 +21,21 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::archive::Archiving;
 use crate::args;
+use crate::invite;
 use crate::metrics::Metrics;
 
 pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
-    let tls = tls.map(args::open_tls).transpose()?;
+    let invited = args.member.invite.as_deref().map(|file| {
+        let dir = tls.ok_or_else(|| {
+            Failure::new("an invitation has a certificate").next("say where with --tls DIR")
+        })?;
+        invite::take(file, dir, &args.data)
+    });
+    let invited = invited.transpose()?;
+    let tls = match &invited {
+        Some(invited) => Some(invited.tls.clone()),
+        None => tls.map(args::open_tls).transpose()?,
+    };
     let config = ServerConfig {
         listen: args.listen.clone(),
         network: Network { tls: tls.clone(), allow_plain_remote: args.allow_plain_remote },
@@ -53,6 +64,10 @@ pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
     let metrics = args.shown.metrics.as_ref().map(|at| Metrics::bind(at, args.allow_plain_remote));
     let mut metrics = metrics.transpose()?;
     let args::MemberOf { join, follow, advertise, secret, .. } = &args.member;
+    let (join, secret) = match &invited {
+        Some(invite::Taken { servers, secret, .. }) => (&Some(servers.clone()), secret),
+        None => (join, secret),
+    };
     if advertise.is_some() && join.is_none() && follow.is_none() {
         return Err(Failure::new("--advertise is of a member").next("name the group with --join or --follow"));
     }
@@ -67,6 +82,10 @@ pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
         Server::rehearse(&config).map_err(|e| not_started(e).in_directory(&args.data))?;
         let servers = of_tls(servers.clone(), tls.as_ref());
         let member = tercel::group::join(&args.data, &servers, at, secret.as_deref())?;
+        if let Some(secret) = invited.as_ref().and_then(|invited| invited.secret.as_ref()) {
+            // The member's directory has it now.
+            let _ = std::fs::remove_file(secret);
+        }
         let part = if follow.is_some() { ", a copy for readers" } else { "" };
         say!("member {member} of the group, reached at {at}{part}");
     }

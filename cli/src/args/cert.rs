@@ -91,7 +91,7 @@ pub struct CertShow {
 }
 
 /// A name that a certificate can have.
-fn cert_name(text: &str) -> Result<String, String> {
+pub fn cert_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match (1..=64).contains(&text.len()) && text.chars().all(is_plain) {
         true => Ok(text.into()),

@@ -11,6 +11,8 @@ pub enum Group {
     Init(Init),
     /// Show the members of a group as its leader knows them
     Status(GroupStatus),
+    /// Make a file that makes a server a member: addresses, certificate and the group's secret
+    Invite(Invite),
     /// Let a member vote that has joined and caught up
     Add(OneMember),
     /// Remove a member: it stops
@@ -77,6 +79,37 @@ pub struct Init {
     /// Where clients and the other members will reach it
     #[arg(long, value_name = "ADDR")]
     pub advertise: Address,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
+  tercel group invite b --ca ./ca --secret ./a/secret --server 10.0.0.1:7117 \\
+      --out ./b.invite
+  tercel serve --data ./b --listen 10.0.0.2:7117 --tls ./b-tls \\
+      --invite ./b.invite
+  tercel group add 10.0.0.2:7117 --server 10.0.0.1:7117
+
+Who has the invitation can be this member, and has the group's secret: bring it to the member's machine by a way that others do \
+not read, and remove it once the member has joined. It does not go out of force by being used. If one was read by others, give \
+the group another authority and another secret.")]
+pub struct Invite {
+    /// The name of the member: letters, digits, dots, dashes and underscores
+    #[arg(value_name = "NAME", value_parser = super::cert::cert_name)]
+    pub name: String,
+    /// The directory of the authority, as `tercel cert init` makes it
+    #[arg(long, value_name = "DIR")]
+    pub ca: PathBuf,
+    /// The file `secret` in the directory of a member
+    #[arg(long, value_name = "FILE")]
+    pub secret: PathBuf,
+    /// A new file for the invitation
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Days that its certificate is good for, up to 3650; else 365
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    pub days: Option<u32>,
+    #[command(flatten)]
+    pub of: OfGroup,
 }
 
 /// Some members of a group.
