@@ -552,13 +552,13 @@ fn a_sleeping_queue_is_woken_each_time(mut rig: Rig) {
             if round % 3 == 0 { handle.wake() } else { handle.post(round).unwrap() }
         }
     });
-    // A queue that looks before it sleeps may meet each of a quick waker's rounds awake. The waker then takes its
-    // time, longer from round to round, until the queue was woken from a sleep, too.
+    // A queue that looks before it sleeps may meet a quick waker awake in each round. The waker is slower from
+    // round to round then, until the queue was woken from a sleep.
     let mut pause = Duration::ZERO;
     let mut round = 0;
     while round < ROUNDS || rig.queue.counters().sleeps == 0 {
         if round >= ROUNDS {
-            pause = (2 * pause).max(Duration::from_micros(u64::from(rig.config.spin_us) + 1));
+            pause = (2 * pause).max(Duration::from_micros(rig.config.spin_us + 1));
             assert!(pause < PATIENCE, "the queue never slept");
         }
         ask.send((round, pause)).unwrap();
