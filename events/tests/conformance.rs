@@ -552,8 +552,8 @@ fn a_sleeping_queue_is_woken_each_time(mut rig: Rig) {
             if round % 3 == 0 { handle.wake() } else { handle.post(round).unwrap() }
         }
     });
-    // A queue that looks before it sleeps may meet a quick waker awake in each round. The waker is slower from
-    // round to round then, until the queue was woken from a sleep.
+    // A queue that looks before it sleeps may meet a quick waker awake in each round. The waker is slower
+    // from round to round then, until the queue was woken from a sleep.
     let mut pause = Duration::ZERO;
     let mut round = 0;
     while round < ROUNDS || rig.queue.counters().sleeps == 0 {
