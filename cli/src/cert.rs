@@ -32,6 +32,7 @@ pub fn run(args: &args::Cert) -> Outcome {
             let of = Named::Client(format!("tercel://client/{}", args.name));
             make(&Authority::open(&args.ca)?, &of, args)
         }
+        args::Cert::Host(args) => host(args),
         args::Cert::Renew(args) => renew(args),
         args::Cert::Show(args) => show(args),
     }
@@ -110,9 +111,8 @@ impl Authority {
         Ok(Authority { group, pem: pem?, issuer })
     }
 
-    /// Signs a certificate of a new key. Gives both as texts.
+    /// Signs a certificate of a member or a client. Gives it and its key as texts.
     pub fn sign(&self, of: &Named, days: Option<u32>) -> Result<(String, String), Failure> {
-        let key = KeyPair::generate().map_err(failed)?;
         let mut params = good_for(days.unwrap_or(of.days()))?;
         let uri = of.uri().try_into().map_err(failed)?;
         params.subject_alt_names = vec![SanType::URI(uri)];
@@ -121,6 +121,27 @@ impl Authority {
         if let Named::Member(_) = of {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         }
+        self.signed(params)
+    }
+
+    /// Signs the certificate of a gateway's host. Gives it and its key as texts.
+    fn sign_host(&self, hosts: &[String], days: u32) -> Result<(String, String), Failure> {
+        let mut params = good_for(days)?;
+        for host in hosts {
+            let name = match host.parse() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(host.as_str().try_into().map_err(failed)?),
+            };
+            params.subject_alt_names.push(name);
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.signed(params)
+    }
+
+    /// Signs a certificate of a new key. Gives both as texts.
+    fn signed(&self, mut params: CertificateParams) -> Result<(String, String), Failure> {
+        let key = KeyPair::generate().map_err(failed)?;
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
         Ok((certificate.pem(), key.serialize_pem()))
@@ -149,15 +170,28 @@ fn good_for(days: u32) -> Result<CertificateParams, Failure> {
 }
 
 fn make(authority: &Authority, of: &Named, args: &args::CertNew) -> Outcome {
-    let (certificate, key) = authority.sign(of, args.days)?;
+    let signed = authority.sign(of, args.days)?;
     let (out, uri, days) = (&args.out, of.uri(), args.days.unwrap_or(of.days()));
-    new_directory(out)?;
-    write_new(&out.join(AUTHORITY_NAME), &authority.pem)?;
-    write_new(&out.join(KEY_NAME), &key)?;
-    write_new(&out.join(CERTIFICATE_NAME), &certificate)?;
+    put(out, authority, signed)?;
     let out = out.display();
     say!("{uri}, for {days} days; use it with --tls {out}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn host(args: &args::CertHost) -> Outcome {
+    let authority = Authority::open(&args.ca)?;
+    put(&args.out, &authority, authority.sign_host(&args.hosts, args.days)?)?;
+    let (out, hosts) = (args.out.display(), args.hosts.join(", "));
+    say!("{hosts}, for {} days; use it with `tercel gateway --https {out}`", args.days);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a directory of a certificate, its key and the authority.
+fn put(out: &Path, authority: &Authority, (certificate, key): (String, String)) -> Result<(), Failure> {
+    new_directory(out)?;
+    write_new(&out.join(AUTHORITY_NAME), &authority.pem)?;
+    write_new(&out.join(KEY_NAME), &key)?;
+    write_new(&out.join(CERTIFICATE_NAME), &certificate)
 }
 
 fn renew(args: &args::CertRenew) -> Outcome {

@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use tercel::{Address, AddressError, Addresses, Error};
-use tercel_gateway::{Config, Gateway, StartError};
+use tercel_gateway::{Config, Gateway, Https, StartError};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::raise_descriptors;
 use tercel_term::say;
@@ -29,7 +29,11 @@ pub fn run(args: &args::Gateway, tls: Option<&Path>) -> Outcome {
     };
     let told = Signals::take()?.first()?;
     raise_descriptors();
+    let https = args.https.as_deref().map(|dir| Https::open(dir, args.https_callers.as_deref()));
+    let https = https.transpose().map_err(|e| Failure::of_sentence(&e.to_string()))?;
+    let scheme = if https.is_some() { "https" } else { "http" };
     let config = Config {
+        https,
         is_public: args.public,
         cache_bytes: args.cache,
         drain: Duration::from_secs(args.drain.into()),
@@ -37,7 +41,7 @@ pub fn run(args: &args::Gateway, tls: Option<&Path>) -> Outcome {
     };
     let end = Instant::now() + Duration::from_secs(args.wait.into());
     let Some(gateway) = start(&config, &told, end)? else { return Ok(ExitCode::SUCCESS) };
-    say!("listening on http://{}", gateway.address());
+    say!("listening on {scheme}://{}", gateway.address());
     tercel_term::notify::tell("READY=1");
     let _ = told.recv();
     tercel_term::notify::tell("STOPPING=1");

@@ -53,7 +53,7 @@ impl Asked {
 
     /// Says whether a browser sent it for a page of another site, or by a name that another site may have
     /// given to this host: such pages must not call what their reader may. Programs send no `Origin`.
-    pub fn is_foreign(&self, is_public: bool) -> bool {
+    pub fn is_foreign(&self, is_named: bool) -> bool {
         let host = self.header(&HOST).unwrap_or_default();
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
@@ -61,7 +61,7 @@ impl Asked {
         let is_local = is_address(name) || is_address(host) || name.eq_ignore_ascii_case("localhost");
         let origin = self.header(&ORIGIN).and_then(|origin| Some(origin.split_once("://")?.1));
         let is_other = self.headers.contains_key(ORIGIN) && origin != Some(host);
-        is_other || !is_public && !host.is_empty() && !is_local
+        is_other || !is_named && !host.is_empty() && !is_local
     }
 
     /// Says whether the cached state may be new enough for it without a word of a server.

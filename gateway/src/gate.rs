@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::Config;
 use crate::claims::Claims;
 use crate::counts::Counts;
+use crate::https::Https;
 use crate::json::Fields;
 use crate::json::call::cut;
 use crate::room::Room;
@@ -35,7 +36,9 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Gate {
     pub client: Client,
     pub servers: Addresses,
-    pub is_public: bool,
+    pub https: Option<Https>,
+    /// Set if names of hosts that are not known here may mean this gateway.
+    pub is_named: bool,
     pub counts: Counts,
     pub in_flight: Arc<Semaphore>,
     pub signs: Arc<Semaphore>,
@@ -56,7 +59,9 @@ impl Gate {
         Gate {
             client,
             servers: config.servers.clone(),
-            is_public: config.is_public,
+            https: config.https.clone(),
+            // A browser verifies the name in the certificate.
+            is_named: config.is_public || config.https.is_some(),
             counts: Counts::new(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             signs: Arc::new(Semaphore::new(SIGNS_MAX)),

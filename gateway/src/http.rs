@@ -18,6 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::{task, time};
@@ -26,6 +27,7 @@ use crate::Config;
 use crate::answer::{Answer, refused, with};
 use crate::asked::Asked;
 use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
+use crate::https;
 use crate::json::call::cut;
 use crate::pace::{Link, Paced};
 
@@ -107,12 +109,34 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     // Else the kernel takes megabytes for a peer that takes none.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SENT_BYTES_MAX);
+    let Some(https) = &gate.https else {
+        return talk(Paced::new(stream, link.clone(), idle), &gate, &link, stop, idle).await;
+    };
+    let shaken = async {
+        match https::begins_sealed(&stream).await {
+            true => https.accept(Paced::new(stream, link.clone(), idle)).await,
+            false => None,
+        }
+    };
+    let shaken = unless(&mut stop, unless(&mut link.is_cut(), shaken)).await;
+    if let Some(Some(Some(stream))) = shaken {
+        talk(stream, &gate, &link, stop, idle).await;
+    }
+}
+
+/// Reads requests and answers them, until the peer or the gateway ends that.
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    gate: &Arc<Gate>,
+    link: &Arc<Link>,
+    mut stop: watch::Receiver<bool>,
+    idle: Duration,
+) {
     let mut cut = link.is_cut();
-    let service = service_fn(|request| answer(request, &gate, &link, idle));
+    let service = service_fn(|request| answer(request, gate, link, idle));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD_BYTES_MAX);
-    let stream = TokioIo::new(Paced::new(stream, link.clone(), idle));
-    let mut served = pin!(http.serve_connection(stream, service));
+    let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));
     // A peer that breaks off, or sends no HTTP, was told by hyper what there is to tell.
     if let Some(None) = unless(&mut cut, unless(&mut stop, served.as_mut())).await {
         served.as_mut().graceful_shutdown();
@@ -130,7 +154,7 @@ async fn answer(
     let begun = Instant::now();
     let (asked, body) = Asked::of(request);
     let route = asked.route;
-    let is_foreign = asked.is_foreign(gate.is_public);
+    let is_foreign = asked.is_foreign(gate.is_named);
     let answer = if is_foreign { None } else { gate.cached(&asked) };
     let answer = match answer {
         _ if is_foreign => refused(

@@ -2,7 +2,7 @@
 //! changes as server-sent events, counters, and a console in the browser.
 //!
 //! A gateway is a client of the space and nothing more: it decides nothing and keeps nothing on disk, and
-//! several may stand before the same servers. Nothing here encrypts. Objects come from the client's cache, by
+//! several may stand before the same servers. Objects come from the client's cache, by
 //! the catalogue of the space; calls go by the descriptions that the servers give.
 //!
 //! | module | its noun |
@@ -10,6 +10,7 @@
 //! | [`json`] | objects, calls and interfaces as JSON; the command shows them in the same form |
 //! | [`status`] | a server's status, for people and for Prometheus |
 //! | [`exposition`] | the texts that Prometheus and others scrape |
+//! | `https` | the files by which a gateway is known to its callers, and callers to it |
 //! | `http` | connections, their bounds, and the way of a request |
 //! | `route`, `routes` | the routes, and what is answered at each |
 //! | `asked`, `answer` | a request; an answer, and errors as answers |
@@ -30,6 +31,7 @@ mod counts;
 pub mod exposition;
 mod gate;
 mod http;
+mod https;
 pub mod json;
 mod keys;
 mod objects;
@@ -55,6 +57,7 @@ use tokio::runtime::Builder;
 use tokio::sync::watch as told;
 
 use gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX, STREAMS_MAX};
+pub use https::Https;
 
 /// The settings of a gateway.
 #[derive(Debug, Clone)]
@@ -63,7 +66,9 @@ pub struct Config {
     pub servers: Addresses,
     /// HOST:PORT at which HTTP is answered.
     pub listen: String,
-    /// Set if other machines may reach it, although nothing is encrypted and everyone may call everything.
+    /// The certificate for HTTPS; without one, it answers plain HTTP.
+    pub https: Option<Https>,
+    /// Set if other machines may reach it, although everyone there may call everything.
     pub is_public: bool,
     /// Memory of the client's cache.
     pub cache_bytes: usize,
@@ -80,6 +85,7 @@ impl Config {
         Config {
             servers,
             listen: listen.into(),
+            https: None,
             is_public: false,
             cache_bytes: 64 << 20,
             idle: Duration::from_secs(30),
@@ -101,9 +107,16 @@ pub enum StartError {
     },
     /// The operator must allow it.
     #[error(
-        "{0}: other machines can reach it, and nothing is encrypted; name a loopback address, or say --public"
+        "{0}: other machines can reach it, and nothing is encrypted; name a loopback address, or give it \
+         certificates with --https and --https-callers, or say --public"
     )]
     Public(String),
+    /// The operator must say who may call, or allow it.
+    #[error(
+        "{0}: other machines can reach it, and who does may call everything; name a loopback address, or the \
+         authorities of your callers with --https-callers, or say --public"
+    )]
+    Everyone(String),
     /// The servers do not answer.
     #[error(transparent)]
     Space(#[from] Error),
@@ -130,7 +143,11 @@ impl Gateway {
         let listener = std::net::TcpListener::bind(&config.listen).map_err(taken)?;
         let address = listener.local_addr().map_err(taken)?;
         if !address.ip().is_loopback() && !config.is_public {
-            return Err(StartError::Public(config.listen));
+            match &config.https {
+                None => return Err(StartError::Public(config.listen)),
+                Some(https) if !https.proves_callers() => return Err(StartError::Everyone(config.listen)),
+                Some(_) => {}
+            }
         }
         listener.set_nonblocking(true)?;
         let of_client = ClientConfig {

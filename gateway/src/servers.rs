@@ -64,7 +64,10 @@ impl Gate {
     /// The counts of the gateway, and of the servers if they answer.
     pub fn metrics(&self, asked: &Asked) -> Answer {
         let form = Exposition::accepted(&asked.accepts());
-        match status::scraped(self.status().ok(), |registry| self.counts.register(registry)) {
+        match status::scraped(self.status().ok(), |registry| {
+            self.counts.register(registry);
+            self.https.iter().for_each(|https| https.register(registry));
+        }) {
             Ok(body) => of_type(StatusCode::OK, form.content_type(), form.of(body)),
             Err(e) => refused(StatusCode::INTERNAL_SERVER_ERROR, &format!("counters: {e}"), "report it"),
         }

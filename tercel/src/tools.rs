@@ -31,6 +31,11 @@ use crate::disk::pages::RedbPages;
 use crate::server::links::step;
 use crate::{Client, ClientConfig, Error, ServerConfig};
 
+/// Certificates in files, for a program with connections of its own.
+pub mod certificates {
+    pub use crate::tls::{Anew, ENDLESS, certificates, days_left, end_of, private_key, wrong};
+}
+
 #[doc(hidden)]
 pub use crate::once::{OTHER_REQUEST, returned_under};
 pub use tercel_engine as engine;

@@ -1,5 +1,6 @@
 //! The commands of certificates.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -12,6 +13,8 @@ pub enum Cert {
     Member(CertNew),
     /// Make the certificate of a client
     Client(CertNew),
+    /// Make the certificate of a gateway for HTTPS, by the names of its host
+    Host(CertHost),
     /// Give a directory a new certificate of the same name, and a new key
     Renew(CertRenew),
     /// Tell whom a certificate names, and when it ends
@@ -60,6 +63,32 @@ pub struct CertNew {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example:
+  tercel cert host db.example.org 10.0.0.1 --ca ./ca --out ./web
+  tercel gateway --listen 0.0.0.0:8470 --https ./web \\
+      --https-callers ./ca/ca.crt
+  curl https://db.example.org:8470/v1/roots --cacert ./ca/ca.crt \\
+      --cert ./ann-tls/tls.crt --key ./ann-tls/tls.key
+
+Callers know it by `ca.crt`. It names no member and no client, so nobody can pass for one by it. Where programs and browsers \
+know another authority already, use a certificate of that one. To renew it, make another one and move its files to the \
+directory: the gateway takes them within ten seconds.")]
+pub struct CertHost {
+    /// The names and addresses by which callers name the gateway's host
+    #[arg(value_name = "HOST", required = true, value_parser = host_name)]
+    pub hosts: Vec<String>,
+    /// The directory of the authority
+    #[arg(long, value_name = "DIR")]
+    pub ca: PathBuf,
+    /// A new directory for the certificate
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Days that it is good for, up to 3650; else 90
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3_650), default_value = "90")]
+    pub days: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:
   tercel cert renew ./a-tls --ca ./ca
 
 A server or client that runs takes the new files within ten seconds, and its connections go on. Where the authority is on \
@@ -88,6 +117,17 @@ pub struct CertShow {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A host's name or address.
+fn host_name(text: &str) -> Result<String, String> {
+    let is_name = (1..=253).contains(&text.len())
+        && text.split('.').all(|part| !part.is_empty())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c));
+    match is_name || text.parse::<IpAddr>().is_ok() {
+        true => Ok(text.into()),
+        false => Err("it is no name of a host and no address; leave out the port".into()),
+    }
 }
 
 /// A name that a certificate can have.

@@ -569,9 +569,12 @@ pub struct Health {
   tercel gateway --server unix:/run/tercel.sock --listen 127.0.0.1:8080
   curl http://127.0.0.1:8470/v1/roots
   curl -d '[5]' http://127.0.0.1:8470/v1/objects/purse/deposit
+  tercel gateway --listen 0.0.0.0:8470 --https ./web \\
+      --https-callers ./ca/ca.crt
 
 It is a client of the servers and keeps nothing: run several, on the servers' hosts or beside them. /openapi.json describes \
-what it answers, and / is a console for the browser. Nothing is encrypted, and everyone who reaches it may call everything.
+what it answers, and / is a console for the browser. Without --https nothing is encrypted. Who reaches it, with --https-callers by a certificate, may call everything \
+that the gateway's own certificate (--tls) may.
 
 At SIGTERM or SIGINT it takes no more requests, and stops when those under way have ended, or after --drain seconds.")]
 pub struct Gateway {
@@ -584,7 +587,13 @@ pub struct Gateway {
     /// Where to answer HTTP
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8470")]
     pub listen: String,
-    /// Allow an address that other machines can reach, although nothing is encrypted
+    /// Answer HTTPS alone, with tls.crt and tls.key of this directory; they are read anew when they change
+    #[arg(long, value_name = "DIR")]
+    pub https: Option<PathBuf>,
+    /// Let in whoever shows a certificate of an authority in this file, and nobody else
+    #[arg(long, value_name = "FILE", requires = "https")]
+    pub https_callers: Option<PathBuf>,
+    /// Allow an address that other machines can reach, although everyone there may call everything
     #[arg(long)]
     pub public: bool,
     /// The client's cache, such as 64M or 1G: from 1M to 8G

@@ -4,6 +4,7 @@ mod bounds;
 mod calls;
 mod common;
 mod group;
+mod https;
 mod objects;
 mod slow;
 mod tables;

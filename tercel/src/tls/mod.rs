@@ -6,12 +6,14 @@
 //!
 //! | module | its noun |
 //! |---|---|
-//! | `files` | the three files of a directory, and when they are read anew |
+//! | `files` | the three files of a directory |
+//! | `anew` | a value made of files, and made anew when they change |
 //! | `verify` | the rule by which certificates count |
 //! | `sealed` | a connection after its handshake |
 //! | `handshake` | a handshake, step by step |
 //! | `der` | the end of a certificate's time |
 
+mod anew;
 mod der;
 mod files;
 mod handshake;
@@ -24,6 +26,10 @@ use std::io;
 use rustls::{AlertDescription, CertificateError, Error as TlsFailure};
 use thiserror::Error;
 
+#[doc(hidden)]
+pub use anew::Anew;
+#[doc(hidden)]
+pub use files::{ENDLESS, certificates, days_left, end_of, private_key, wrong};
 pub use files::{Tls, TlsError, TlsStatus};
 pub(crate) use handshake::{Handshake, Step};
 pub(crate) use sealed::{Sealed, sealed_bytes};

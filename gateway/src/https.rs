@@ -1,0 +1,144 @@
+//! HTTPS: the files by which a gateway is known to its callers, and callers to it.
+//!
+//! The certificate is of any authority that callers trust, and is no Tercel certificate: what names a gateway
+//! is its host. The invariant: where callers must have certificates, no byte of a request is read before
+//! theirs counts.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use rustls::crypto::ring;
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{RootCertStore, ServerConfig};
+use tercel::TlsError;
+use tercel::tools::certificates::{Anew, ENDLESS, certificates, days_left, end_of, private_key, wrong};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// The certificate of a gateway, and the authorities of its callers, as files that are read anew once they
+/// change.
+#[derive(Clone)]
+pub struct Https {
+    files: Arc<Anew<Made>>,
+    proves_callers: bool,
+}
+
+/// The state made from the files together.
+struct Made {
+    server: Arc<ServerConfig>,
+    /// Seconds since 1970.
+    ends: i64,
+}
+
+impl Https {
+    /// Reads `tls.crt` and `tls.key` of a directory, in PEM. With a file of authorities, a caller must show a
+    /// certificate of one of them; without it, callers show none.
+    ///
+    /// # Errors
+    /// If a file is missing, is no PEM, or they do not fit together.
+    pub fn open(dir: &Path, callers: Option<&Path>) -> Result<Https, TlsError> {
+        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| dir.join(name));
+        let callers = callers.map(PathBuf::from);
+        let files: Vec<_> = [&certificate, &key].into_iter().chain(&callers).cloned().collect();
+        let proves_callers = callers.is_some();
+        let files = Anew::open(files, move || Made::read(&certificate, &key, callers.as_deref()))?;
+        Ok(Https { files: Arc::new(files), proves_callers })
+    }
+
+    /// Says whether callers must have certificates.
+    pub fn proves_callers(&self) -> bool {
+        self.proves_callers
+    }
+
+    /// Has the state of the certificate be told to Prometheus.
+    pub fn register(&self, registry: &mut Registry) {
+        let gauge = |value| {
+            let gauge = Gauge::<i64>::default();
+            gauge.set(value);
+            gauge
+        };
+        let days = self.files.with(|made| days_left(made.ends));
+        let help = "whole days until the certificate for HTTPS ends";
+        registry.register("gateway_certificate_days_left", help, gauge(days));
+        let help = "1 if new files of the certificate do not count, and those before stay in use";
+        registry.register("gateway_certificate_outdated", help, gauge(self.files.problem().is_some().into()));
+    }
+
+    /// Shakes hands with a caller. None if it is of no use: it was told why, as far as it can be.
+    pub async fn accept<S>(&self, stream: S) -> Option<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let acceptor = TlsAcceptor::from(self.files.with(|made| made.server.clone()));
+        time::timeout(HANDSHAKE, acceptor.accept(stream)).await.ok()?.ok()
+    }
+}
+
+/// Says whether the caller of a connection begins with a handshake, and tells one that speaks plain HTTP what
+/// to do.
+pub async fn begins_sealed(stream: &TcpStream) -> bool {
+    let mut first = [0];
+    match time::timeout(HANDSHAKE, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first[0] == FIRST_BYTE => true,
+        Ok(Ok(1)) => {
+            // To close a socket with bytes that nobody read would take the answer back.
+            let _ = stream.try_read(&mut [0; 4 << 10]);
+            let _ = stream.try_write(PLAIN_CALLER.as_bytes());
+            false
+        }
+        _ => false,
+    }
+}
+
+/// The answer to plain HTTP.
+const PLAIN_CALLER: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: application/json\r\n\r\n\
+                            {\"error\":\"this gateway speaks HTTPS\",\"next\":\"name it with https:// instead of http://\"}\n";
+
+/// The first byte of a TLS handshake. No request of HTTP begins so.
+const FIRST_BYTE: u8 = 0x16;
+
+/// Time for a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+impl Made {
+    fn read(certificate: &Path, key: &Path, callers: Option<&Path>) -> Result<Made, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let chain = certificates(certificate)?;
+        let ends = end_of(&chain).ok_or_else(|| wrong(certificate, ENDLESS.into()))?;
+        let unfit = |why: rustls::Error| wrong(key, format!("it does not fit tls.crt: {why}"));
+        let server = ServerConfig::builder_with_provider(provider.clone());
+        let server = server.with_protocol_versions(&[&TLS13]).map_err(unfit)?;
+        let server = match callers {
+            None => server.with_no_client_auth(),
+            Some(file) => {
+                let mut roots = RootCertStore::empty();
+                for authority in certificates(file)? {
+                    roots.add(authority).map_err(|why| wrong(file, why.to_string()))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
+                server.with_client_cert_verifier(verifier.map_err(|why| wrong(file, why.to_string()))?)
+            }
+        };
+        let mut server = server.with_single_cert(chain, private_key(key)?).map_err(unfit)?;
+        server.alpn_protocols = vec![b"http/1.1".into()];
+        if callers.is_some() {
+            // A ticket would outlive the caller's certificate.
+            server.send_tls13_tickets = 0;
+        }
+        Ok(Made { server: Arc::new(server), ends })
+    }
+}
+
+impl fmt::Debug for Https {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Https(proves callers: {})", self.proves_callers)
+    }
+}
