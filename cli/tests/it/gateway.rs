@@ -39,6 +39,45 @@ fn gateway_answers_until_it_is_told_to_stop() {
 }
 
 #[test]
+fn gateway_answers_https_to_callers_with_certificates() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("left out: there is no curl here");
+        return;
+    }
+    let (dir, space) = imported();
+    let server = Serving::start(&space);
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let [ca, web, ann] = ["ca", "web", "ann"].map(place);
+    out(&tercel(&["cert", "init", &ca]));
+    let made = out(&tercel(&["cert", "host", "localhost", "127.0.0.1", "::1", "--ca", &ca, "--out", &web]));
+    assert!(made.contains("--https"), "{made}");
+    out(&tercel(&["cert", "client", "ann", "--ca", &ca, "--out", &ann]));
+    let authority = format!("{ca}/ca.crt");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tercel"));
+    command.args(["gateway", &server.1, "--listen", "127.0.0.1:0"]);
+    command.args(["--https", &web, "--https-callers", &authority]);
+    let mut gateway = command.stdout(Stdio::piped()).spawn().unwrap();
+    let line = BufReader::new(gateway.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let at = line.strip_prefix("listening on ").unwrap();
+    assert!(at.starts_with("https://"), "{line}");
+    let url = format!("{at}/v1/objects/debian");
+    let asked = |more: &[&str]| {
+        let curl = ["-sS", "--noproxy", "*", "--cacert", &authority, &url];
+        Command::new("curl").args(curl).args(more).output().unwrap()
+    };
+    let (certificate, key) = (format!("{ann}/tls.crt"), format!("{ann}/tls.key"));
+    let shown = out(&asked(&["--cert", &certificate, "--key", &key]));
+    assert!(shown.contains("\"class\":\"Catalog\""), "{shown}");
+    assert!(!asked(&[]).status.success(), "without a certificate");
+    gateway.kill().unwrap();
+    gateway.wait().unwrap();
+    // It names no member and no client.
+    let said = err(&tercel(&["stat", "--server", &server.1, "--tls", &web]));
+    assert!(said.contains("names nobody") || said.contains("tls.crt"), "{said}");
+    assert!(err(&tercel(&["cert", "host", "a:1", "--ca", &ca, "--out", &place("b")])).contains("port"));
+}
+
+#[test]
 fn gateway_waits_for_its_server() {
     let (_dir, space) = imported();
     let at = free();

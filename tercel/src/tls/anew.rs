@@ -1,7 +1,7 @@
 //! A value made of files, and made anew when they change.
 //!
-//! The files are looked at while the value is used, every ten seconds at most. The invariant: the value in use
-//! is of files that were read together and are whole; a file that is wrong changes nothing but what
+//! The files are looked at while the value is used, every ten seconds at most. The invariant: the value in
+//! use is of files that were read together and are whole; a file that is wrong changes nothing but what
 //! [`Anew::problem`] says.
 
 use std::path::PathBuf;
