@@ -2,7 +2,8 @@
 //!
 //! The methods are declared as their callers see them, with a receiver. Implementations are given the object
 //! in the receiver's place, for it belongs to a transaction; the trait for callers is implemented for
-//! handles.
+//! handles. A method that is `#[internal]` is in the first trait alone: it has no number, so no message of
+//! a connection can mean it.
 
 use proc_macro2::TokenStream;
 use quote::format_ident;
@@ -14,11 +15,11 @@ use crate::quote;
 
 /// The code that it becomes.
 pub fn expand(of: &Trait) -> TokenStream {
-    let Trait { ident, vis, krate, name, docs, methods } = of;
+    let Trait { ident, vis, krate, name, docs, methods, internal } = of;
     let private = quote!(#krate::__private);
     let calls = format_ident!("{}Calls", ident.unraw());
     let schemas = methods.iter().map(|m| m.schema(&private));
-    let functions = methods.iter().map(|m| function(m, krate));
+    let functions = methods.iter().chain(internal).map(|m| function(m, krate));
     let arms = methods.iter().enumerate().map(|(i, m)| arm(m, i, ident, &private));
     let declared = methods.iter().map(|m| m.declared(&private));
     let called = methods.iter().enumerate().map(|(i, m)| called(m, i, ident, krate));

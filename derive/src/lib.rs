@@ -277,6 +277,9 @@ pub fn derive_key(input: TokenStream) -> TokenStream {
 /// `#[interface(crate = "...")]` is the path of the crate that the code refers to; without it, `::tercel`. A
 /// method that only reads is declared `#[read]` and takes `&self`; any other takes `&mut self`.
 ///
+/// A method that is `#[internal]` is for other methods alone, which call it as `Account::settle(&this, ..)`.
+/// No handle has it, no server tells of it, and no client or gateway can call it.
+///
 /// # Limits
 ///
 /// An interface has 1 to 256 methods and no parameters. An argument is `&str` or `&[u8]`, read where it

@@ -70,7 +70,7 @@ impl Of {
 
     fn attributes(self) -> &'static [&'static str] {
         match self {
-            Of::Objects => &["doc", "read"],
+            Of::Objects => &["doc", "read", "internal"],
             Of::Service => &["doc", "read", "slow", "one_way", "once"],
         }
     }
@@ -83,13 +83,17 @@ pub struct Trait {
     pub docs: Vec<Attribute>,
     pub name: String,
     pub krate: Path,
+    /// The methods that callers have.
     pub methods: Vec<Method>,
+    /// The methods that other methods alone call, where all of them run.
+    pub internal: Vec<Method>,
 }
 
 /// A method of an interface, or a procedure of a service.
 pub struct Method {
     pub ident: Ident,
     pub docs: Vec<Attribute>,
+    is_internal: bool,
     reads: bool,
     is_slow: bool,
     pub is_one_way: bool,
@@ -165,6 +169,10 @@ impl Trait {
                 )),
             }
         }
+        let (internal, methods): (Vec<Method>, _) = methods.into_iter().partition(|m| m.is_internal);
+        if !internal.is_empty() && internal.len() == item.items.len() {
+            add(Error::new(item.ident.span(), "an interface has a method that is not `#[internal]`"));
+        }
         if item.items.is_empty() || item.items.len() > METHODS_MAX {
             let (start, noun) = match of {
                 Of::Objects => ("an interface", "methods"),
@@ -182,6 +190,7 @@ impl Trait {
             ident: item.ident,
             vis: item.vis,
             methods,
+            internal,
         })
     }
 }
@@ -211,7 +220,7 @@ impl Method {
             ));
         }
         let has = |name| f.attrs.iter().any(|a| a.path().is_ident(name));
-        let reads = has("read");
+        let (reads, is_internal) = (has("read"), has("internal"));
         let is_once = has("once");
         let (is_slow, is_one_way) = (has("slow") || is_once, has("one_way"));
         let known = of.attributes();
@@ -220,7 +229,7 @@ impl Method {
             return Err(Error::new_spanned(
                 other,
                 of.says(
-                    "unknown attribute: a method takes `#[read]`",
+                    "unknown attribute: a method takes `#[read]` and `#[internal]`",
                     "unknown attribute: a procedure takes `#[read]`, `#[slow]`, `#[one_way]` and `#[once]`",
                 ),
             ));
@@ -299,7 +308,19 @@ impl Method {
         }
         let docs = f.attrs.iter().filter(|a| a.path().is_ident("doc")).cloned().collect();
         let ident = sig.ident.clone();
-        Ok(Method { ident, docs, reads, is_slow, is_one_way, is_once, args, streams, gives, fails })
+        Ok(Method {
+            ident,
+            docs,
+            is_internal,
+            reads,
+            is_slow,
+            is_one_way,
+            is_once,
+            args,
+            streams,
+            gives,
+            fails,
+        })
     }
 
     /// The type of a call's result.

@@ -14,7 +14,7 @@ use crate::quote;
 
 /// The code that it becomes.
 pub fn expand(of: &Trait) -> TokenStream {
-    let Trait { ident, vis, krate, name, docs, methods } = of;
+    let Trait { ident, vis, krate, name, docs, methods, .. } = of;
     let private = quote!(#krate::__private);
     let calls = format_ident!("{}Calls", ident.unraw());
     // A streaming call belongs to its client, and outlives the handle that began it.

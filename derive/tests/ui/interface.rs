@@ -35,4 +35,10 @@ trait Coloured {
     fn get(&self) -> u64;
 }
 
+#[interface]
+trait Hidden {
+    #[internal]
+    fn settle(&mut self);
+}
+
 fn main() {}

@@ -496,6 +496,79 @@ mod other {
     }
 }
 
+/// An interface of which callers have a part.
+mod till {
+    use super::*;
+
+    #[interface]
+    pub trait Till {
+        fn sell(&mut self, cents: i64) -> i64;
+        /// Books cents without asking what for.
+        #[internal]
+        fn book(&mut self, cents: i64);
+        #[read]
+        fn holds(&self) -> i64;
+    }
+
+    #[derive(Object)]
+    pub struct Drawer {
+        pub cents: i64,
+        pub safe: Ref<Drawer>,
+    }
+
+    impl Till for Drawer {
+        fn sell(this: &Obj<Drawer>, cents: i64) -> Called<i64> {
+            if let Some(safe) = this.safe().find()? {
+                Till::book(&safe, cents)?;
+            }
+            Till::book(this, -cents)?;
+            Till::holds(&Obj::tx(this).get(this.reference())?)
+        }
+
+        fn book(this: &Obj<Drawer>, cents: i64) -> Called<()> {
+            Ok(this.edit()?.set_cents(this.cents() + cents)?)
+        }
+
+        fn holds(this: &Obj<Drawer>) -> Called<i64> {
+            Ok(this.cents())
+        }
+    }
+}
+
+#[test]
+fn internal_methods_are_called_by_methods_alone() {
+    use till::{Drawer, Till, TillCalls};
+
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").methods(Drawer::METHODS).start().unwrap();
+    let client = connect(&server);
+    let made = client.run(|tx| {
+        let safe = tx.create(&Drawer { cents: 0, safe: Ref::NULL })?;
+        let drawer = tx.create(&Drawer { cents: 100, safe })?;
+        tx.set_root("drawer", drawer)?;
+        Ok((drawer, safe))
+    });
+    let (drawer, safe) = made.unwrap();
+    for (handle, left) in [(client.handle(drawer).remote(), 70), (client.handle(drawer).local(), 40)] {
+        assert_eq!(handle.sell(30), Ok(left));
+    }
+    assert_eq!(client.handle(safe).holds(), Ok(60));
+    // No server tells of it, and it has no number that a caller could send.
+    let described = tools::interfaces(&client).unwrap().remove(0);
+    let names: Vec<_> = described.methods.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["sell", "holds"]);
+    let mut forged = described.clone();
+    forged.methods[0].name = "book".into();
+    let mut takes = Vec::new();
+    encode(&forged.methods[0].takes, &Datum::List(vec![Datum::Int(5)]), &mut takes).unwrap();
+    let (timeout, object) = (Duration::from_secs(30), drawer.oref());
+    let asked =
+        Described { interface: &Arc::new(forged), method: 0, object, key: &[], timeout, takes: &takes };
+    let refused = tools::call(&client, &asked);
+    assert!(matches!(&refused, Err(Error::Schema(why)) if why.contains("book")), "{refused:?}");
+    assert_eq!(client.handle(drawer).holds(), Ok(40));
+}
+
 #[test]
 fn interface_is_compared_when_it_is_bound() {
     let dir = tempfile::tempdir().unwrap();
