@@ -121,8 +121,8 @@ impl<'c, T: Object> Handle<'c, T> {
     /// it returns with what it writes. The key has 1 to 128 bytes that no other request has, such as a UUID
     /// or the number of an order. A caller in doubt calls the same again with the same key, at any member of
     /// a group, from any process, and gets what the first call has returned. The failure of a method is not
-    /// kept, for it has changed nothing. A call that may have been executed is made again by itself where a
-    /// server answers. It ends as [`Error::Unknown`] where none does, or its time is over.
+    /// kept, for it has changed nothing. A call that may have been executed is made again by itself once a
+    /// server answers, and ends as [`Error::Unknown`] if its time is over before.
     ///
     /// The call is refused with `Invalid` if the key has no bytes or too many or stands for another request,
     /// if the method only reads, in an open transaction, and with the policy [`CallPolicy::Local`]: there

@@ -1,7 +1,9 @@
 //! Methods of objects, called by clients: where they run, what they leave, how they fail.
 
-use std::sync::Arc;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -704,6 +706,79 @@ fn method_with_key_has_one_effect() {
     assert_eq!(client.handle(other).remote().balance(), Ok(0));
 }
 
+/// A way to a server that can be broken off: nobody answers at its address then, until it is opened again.
+struct Way {
+    server: SocketAddr,
+    address: SocketAddr,
+    is_to_break: Arc<AtomicBool>,
+    broken: mpsc::Receiver<()>,
+}
+
+impl Way {
+    /// Opens a way, at an address of before or a free one.
+    fn open(server: SocketAddr, at: Option<SocketAddr>) -> Way {
+        let listener = TcpListener::bind(at.unwrap_or("127.0.0.1:0".parse().unwrap())).unwrap();
+        let (address, is_to_break) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let (tell, broken) = mpsc::channel();
+        let flag = is_to_break.clone();
+        thread::spawn(move || {
+            for near in listener.incoming() {
+                let (mut near, mut far) = (near.unwrap(), TcpStream::connect(server).unwrap());
+                let (mut asks, mut asked) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                thread::spawn(move || std::io::copy(&mut asks, &mut asked));
+                let mut bytes = vec![0; 64 << 10];
+                while let Ok(came @ 1..) = far.read(&mut bytes) {
+                    if flag.load(Ordering::SeqCst) {
+                        drop(listener);
+                        near.shutdown(Shutdown::Both).unwrap();
+                        far.shutdown(Shutdown::Both).unwrap();
+                        tell.send(()).unwrap();
+                        return;
+                    }
+                    near.write_all(&bytes[..came]).unwrap();
+                }
+            }
+        });
+        Way { server, address, is_to_break, broken }
+    }
+
+    /// Breaks it off with the next answer on it, and opens it again once `meanwhile` has returned.
+    fn broken_off<R>(self, call: impl FnOnce() -> R + Send, meanwhile: impl FnOnce(&dyn Fn() -> bool)) -> R
+    where
+        R: Send,
+    {
+        self.is_to_break.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let called = scope.spawn(call);
+            self.broken.recv_timeout(Duration::from_secs(60)).unwrap();
+            meanwhile(&|| called.is_finished());
+            let _again = Way::open(self.server, Some(self.address));
+            called.join().unwrap()
+        })
+    }
+}
+
+#[test]
+fn keyed_calls_in_doubt_wait_for_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(&dir, "127.0.0.1:0");
+    let object = purse(&connect(&server), 0);
+    let way = Way::open(server.addresses()[0].to_string().parse().unwrap(), None);
+    let client = Client::connect(way.address.to_string()).unwrap();
+    let purse = client.handle(object).remote();
+    assert_eq!(purse.deposit(1), Ok(1));
+    let told = way.broken_off(
+        || client.handle(object).with_key("an order").deposit(5),
+        |is_over| {
+            // So long nobody answers.
+            thread::sleep(Duration::from_millis(300));
+            assert!(!is_over(), "its caller is told nothing before");
+        },
+    );
+    assert_eq!(told, Ok(6));
+    assert_eq!(purse.balance(), Ok(6), "the attempt that was in doubt had its effect");
+}
+
 #[test]
 fn keyed_methods_repeated_over_restarts_count_once() {
     const KEYS: i64 = 120;
@@ -727,7 +802,7 @@ fn keyed_methods_repeated_over_restarts_count_once() {
                             let left = loop {
                                 match keyed.deposit(1) {
                                     Ok(left) => break left,
-                                    Err(Failure::Space(Error::Unavailable(_) | Error::Unknown { .. })) => {}
+                                    Err(Failure::Space(Error::Unavailable(_))) => {}
                                     Err(e) => panic!("{e}"),
                                 }
                             };
