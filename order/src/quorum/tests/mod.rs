@@ -40,6 +40,13 @@ fn groups_keep_what_is_stable_and_converge() {
     assert!(found.is_none(), "seed {}: {}", found.as_ref().unwrap().0, found.as_ref().unwrap().1);
 }
 
+/// Worlds that were found to fail once, and pass.
+#[test]
+fn worlds_that_failed_pass() {
+    // A member gets 182 entries one by one, from a disk that stalls to a disk that stalls.
+    assert_eq!(hunt(8_984..8_985, Plan::of_stalled_disks), None);
+}
+
 #[test]
 fn worlds_have_views_cuts_crashes_and_changes() {
     let mut counts = world::Seen::default();

@@ -138,6 +138,7 @@ impl World {
     /// Runs it: faults for a while, then none, and the group must agree.
     pub fn run(&mut self) -> Result<(), String> {
         let (mut look_at, healed_at) = (0, self.plan.until_us);
+        let (mut most, mut until) = (0, healed_at + CONVERGE_US);
         while let Some(Reverse((at, _, event))) = self.queue.pop() {
             self.now = Now(at);
             self.event(event)?;
@@ -147,8 +148,13 @@ impl World {
             }
             if self.is_healed && at >= look_at {
                 let converged = self.converged();
-                if converged.is_ok() || at >= healed_at + CONVERGE_US {
+                if converged.is_ok() || at >= until {
                     return converged;
+                }
+                let stable = self.nodes.iter().flat_map(|node| &node.process).map(|process| process.stable);
+                let stable = stable.sum();
+                if stable > most {
+                    (most, until) = (stable, until.max(at + GET_ON_US));
                 }
                 look_at = at + WORK_US / 4;
             }
@@ -681,6 +687,10 @@ impl World {
 
 /// Time for a group to agree once all faults are over: some deadlines, and to send what some member lacks.
 const CONVERGE_US: u64 = 5_000_000;
+
+/// Time beyond that for each next entry on a disk: disks that stall go on to do so, and a member that lacks all
+/// may have it one by one.
+const GET_ON_US: u64 = 1_000_000;
 
 /// Time for which clients go on once all faults are over.
 const WORK_US: u64 = 100_000;
