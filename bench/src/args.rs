@@ -151,6 +151,8 @@ pub enum Suite {
     /// The room that a space takes which is written to all the time and holds no more than before; --quick
     /// in seconds, else gigabytes and many minutes
     Churn,
+    /// Commits beside an archive, how far it is behind, and restores
+    Archive,
     /// Runs of tasks of a runtime, beside the same runs by threads
     Async,
     /// Calls of methods: on the cached copy, and at the server by a bare exchange

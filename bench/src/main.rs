@@ -20,6 +20,7 @@
 //! | `events` | suite `events`: the event queue beside a loop by hand, and beside silent sources |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
+//! | `archive` | suite `archive`: commits beside an archive, its lag, and restores |
 //! | `tasks` | suite `async`: runs of tasks, beside the same by threads |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
@@ -31,6 +32,7 @@
 
 #[path = "../../tercel/examples/permissions/anomalies.rs"]
 mod anomalies;
+mod archive;
 mod args;
 mod bank;
 mod blocks;
@@ -138,6 +140,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Load => load::run(options),
         Suite::Stale => stale::run(options),
         Suite::Churn => churn::run(options),
+        Suite::Archive => archive::run(options),
         Suite::Async => tasks::run(options),
         Suite::Flex => flex::run(options),
         Suite::Proxy => proxy::run(options),

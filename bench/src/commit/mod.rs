@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tercel::{Address, Client, ClientConfig, Error, Object, Ref};
+use tercel::{Address, Client, ClientConfig, Error, Object, Ref, Stamp};
 use tercel_term::process::OwnProcess;
 
 use self::shape::Shape;
@@ -97,13 +97,13 @@ pub fn run(options: &Options) -> Result<Report, String> {
 }
 
 /// A client and the object that it alone changes.
-struct Committer {
+pub(super) struct Committer {
     client: Client,
     counter: Ref<Counter>,
 }
 
 impl Committer {
-    fn new(address: &Address) -> Result<Committer, String> {
+    pub(super) fn new(address: &Address) -> Result<Committer, String> {
         let config =
             ClientConfig { cache_bytes: CACHE_BYTES, transactions_max: 2, ..ClientConfig::default() };
         let client = Client::connect_with(address, config).map_err(failed)?;
@@ -111,7 +111,15 @@ impl Committer {
         Ok(Committer { client, counter })
     }
 
-    fn commit(&self) -> Result<(), String> {
+    /// Commits, and gives the stamp.
+    pub(super) fn stamped(&self) -> Result<Stamp, String> {
+        let tx = self.client.transaction().begin().map_err(failed)?;
+        let value = tx.get(self.counter).map_err(failed)?.value() + 1;
+        tx.edit(self.counter).and_then(|counter| counter.set_value(value)).map_err(failed)?;
+        Ok(tx.commit().map_err(failed)?.stamp)
+    }
+
+    pub(super) fn commit(&self) -> Result<(), String> {
         self.client
             .run(|tx| {
                 let counter = tx.get(self.counter)?;
@@ -214,7 +222,7 @@ fn failed(e: impl std::fmt::Display) -> String {
 /// Enough for one object; 64 of them are 32 MiB.
 const CACHE_BYTES: usize = 512 << 10;
 
-const COMMITTERS: usize = 64;
+pub(super) const COMMITTERS: usize = 64;
 
 /// Commits of a block that are not counted: the processor and the disk come back from the other's block.
 const BLOCK_WARM: usize = 10;

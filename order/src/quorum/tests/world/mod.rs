@@ -688,8 +688,8 @@ impl World {
 /// Time for a group to agree once all faults are over: some deadlines, and to send what some member lacks.
 const CONVERGE_US: u64 = 5_000_000;
 
-/// Time beyond that for each next entry on a disk: disks that stall go on to do so, and a member that lacks all
-/// may have it one by one.
+/// Time beyond that for each next entry on a disk: disks that stall go on to do so, and a member that lacks
+/// all may have it one by one.
 const GET_ON_US: u64 = 1_000_000;
 
 /// Time for which clients go on once all faults are over.

@@ -1,0 +1,279 @@
+//! Suite `archive`: what an archive beside a server costs its commits, how far behind it is, and how quickly
+//! it becomes a space again.
+//!
+//! The servers are processes, `tercel serve`, on one disk, and the archive is a directory on it. Commits are
+//! compared with those at a server that has no archive.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tercel::{Address, Client, Object, Stamp};
+use tercel_archive::catalogue::Catalogue;
+use tercel_archive::head::Head;
+use tercel_archive::restore::{Restored, Until, restore};
+use tercel_archive::store::Store;
+use tercel_term::process::OwnProcess;
+
+use super::blocks::{alternate, median, percentile};
+use super::commit::{COMMITTERS, Committer, latencies, rate};
+use super::report::{Machine, Report, Row};
+use super::scratch::Scratch;
+use super::{COMMIT, Options, placed};
+
+/// An object that fills a space.
+#[derive(Object)]
+struct Filling {
+    bytes: [u8; 1_000],
+}
+
+/// A server, and where it archives.
+struct Archived {
+    server: OwnProcess,
+    address: Address,
+    url: String,
+}
+
+impl Archived {
+    /// Starts one whose archive is at most about a second behind.
+    fn start(scratch: &Scratch, name: &str) -> Result<Archived, String> {
+        let url = format!("file://{}", scratch.join(&format!("archive of {name}")).display());
+        let server =
+            OwnProcess::serve(&scratch.join(name), None, &["--archive", &url, "--archive-every", "1s"])?;
+        let address = server.address()?;
+        Ok(Archived { server, address, url })
+    }
+
+    fn store(&self) -> Result<Arc<dyn Store>, String> {
+        tercel_archive::existing(&self.url).map_err(failed)
+    }
+
+    /// The last commit that the archive has.
+    fn last(&self, store: &dyn Store) -> Result<Option<u64>, String> {
+        let read = Head::read(store).map_err(failed)?;
+        Ok(read.and_then(|(head, _)| head.last.map(|last| last.stamp)))
+    }
+
+    /// Waits until the archive has a commit, and a base.
+    fn wait(&self, stamp: Stamp) -> Result<(), String> {
+        let (store, end) = (self.store()?, Instant::now() + PATIENCE);
+        while self.last(&*store)?.is_none_or(|last| last < stamp.0) {
+            if Instant::now() > end {
+                return Err(format!("the archive lacks commit {stamp} after {} s", PATIENCE.as_secs()));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn run(options: &Options) -> Result<Report, String> {
+    let scratch = Scratch::new(options.dir.as_deref(), "archive")?;
+    let (first, last) = placed::ends();
+    options.say("starting the servers");
+    let (archived, plain) = placed::on(last, || {
+        let plain = OwnProcess::serve(&scratch.join("plain"), None, &[])?;
+        Ok::<_, String>((Archived::start(&scratch, "archived")?, plain))
+    })?;
+    let beside: Address = plain.address()?;
+
+    options.say("one committer");
+    let mut rows = vec![placed::on(first, || one(options, &archived.address, &beside))?.note(placed::note())];
+    drop((archived, plain));
+    options.say(&format!("{COMMITTERS} committers"));
+    let plain = OwnProcess::serve(&scratch.join("plain of many"), None, &[])?;
+    let archived = Archived::start(&scratch, "archived of many")?;
+    rows.push(group(options, &archived.address, &plain.address()?)?);
+    drop(plain);
+    options.say(&format!("{RATE} commits a second"));
+    rows.push(lag(options, &archived)?);
+    let backend = archived.server.backend().to_string();
+    drop(archived);
+    rows.extend(restored(options, &scratch)?);
+    Ok(Report { suite: "archive", commit: COMMIT, machine: Machine::here(backend), rows })
+}
+
+fn one(options: &Options, archived: &Address, plain: &Address) -> Result<Row, String> {
+    let (archived, plain) = (Committer::new(archived)?, Committer::new(plain)?);
+    let block = |committer: &Committer| latencies(|| committer.commit()).map(|mut all| median(&mut all));
+    let rounds = if options.quick { 15 } else { 60 };
+    let pairs = alternate(rounds, || block(&plain), || block(&archived))?;
+    Ok(Row::compared("archive.commit.one", "us", &pairs, "the same without an archive", rounds as u64))
+}
+
+fn group(options: &Options, archived: &Address, plain: &Address) -> Result<Row, String> {
+    let of = |address| (0..COMMITTERS).map(|_| Committer::new(address)).collect::<Result<Vec<_>, _>>();
+    let (archived, plain) = (of(archived)?, of(plain)?);
+    let (rounds, time) = match options.quick {
+        true => (8, Duration::from_millis(1_200)),
+        false => (20, Duration::from_secs(3)),
+    };
+    let block = |all: &[Committer]| rate(time, all.iter().map(|committer| || committer.commit()));
+    let pairs = alternate(rounds, || block(&plain), || block(&archived))?;
+    let row = Row::compared(
+        "archive.commit.group64",
+        "commits/s",
+        &pairs,
+        "the same without an archive",
+        rounds as u64,
+    );
+    Ok(row
+        .note("each block is longer than the second for which entries wait, so it pays for its own objects"))
+}
+
+/// The time from a commit to the moment at which the archive has it.
+fn lag(options: &Options, archived: &Archived) -> Result<Row, String> {
+    let time = Duration::from_secs(if options.quick { 8 } else { 30 });
+    let committers = (0..PACED).map(|_| Committer::new(&archived.address)).collect::<Result<Vec<_>, _>>()?;
+    let (made, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let begin = Instant::now();
+    // When the archive was seen to have so much.
+    let seen = thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let (store, mut seen) = (archived.store()?, Vec::new());
+            while !is_over.load(Ordering::Relaxed) {
+                if let Some(stamp) = archived.last(&*store)? {
+                    seen.push((stamp, Instant::now()));
+                }
+                thread::sleep(POLL);
+            }
+            Ok::<_, String>(seen)
+        });
+        let paced: Vec<_> = committers
+            .iter()
+            .enumerate()
+            .map(|(at, committer)| {
+                let made = &made;
+                scope.spawn(move || {
+                    let pace = Duration::from_secs(PACED as u64) / RATE;
+                    let mut due = begin + pace * at as u32 / PACED as u32;
+                    while due < begin + time {
+                        thread::sleep(due.saturating_duration_since(Instant::now()));
+                        let stamp = committer.stamped()?;
+                        made.lock().unwrap_or_else(PoisonError::into_inner).push((stamp, Instant::now()));
+                        due += pace;
+                    }
+                    Ok::<_, String>(())
+                })
+            })
+            .collect();
+        let paced = paced.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(PANICKED.into())));
+        let done = paced.collect::<Result<(), _>>();
+        let last = made.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(stamp, _)| *stamp).max();
+        let done = done.and_then(|()| archived.wait(last.unwrap_or_default()));
+        // The look that sees the last one, too.
+        thread::sleep(2 * POLL);
+        is_over.store(true, Ordering::Relaxed);
+        let seen = looks.join().unwrap_or_else(|_| Err(PANICKED.into()))?;
+        done.map(|()| seen)
+    })?;
+    let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let of = |(stamp, at): &(Stamp, Instant)| {
+        let first = seen.partition_point(|(has, _)| *has < stamp.0);
+        seen.get(first).map(|(_, then)| then.saturating_duration_since(*at).as_secs_f64())
+    };
+    let mut all: Vec<f64> = made.iter().filter_map(of).collect();
+    all.sort_unstable_by(f64::total_cmp);
+    if all.len() < made.len() {
+        return Err(format!("the archive lacks {} of {} commits", made.len() - all.len(), made.len()));
+    }
+    let (n, p99) = (all.len() as u64, percentile(&all, 0.99));
+    let note = format!(
+        "from a commit's answer to the archive's head, looked at every {} ms; entries wait for 1 s; {:.0} \
+         commits a second",
+        POLL.as_millis(),
+        n as f64 / time.as_secs_f64()
+    );
+    Ok(Row { p99: Some(p99), ..Row::new("archive.lag", median(&mut all), "s", n).note(note) })
+}
+
+/// The restore of a base alone, and of the base with the commits behind it.
+fn restored(options: &Options, scratch: &Scratch) -> Result<[Row; 2], String> {
+    let (megabytes, commits) = if options.quick { (64, 20_000) } else { (488, 100_000) };
+    options.say(&format!("filling a space with {megabytes} MB"));
+    let (data, url) =
+        (scratch.join("filled"), format!("file://{}", scratch.join("archive of filled").display()));
+    fill(&OwnProcess::serve(&data, None, &[])?.address()?, megabytes)?;
+    let more = ["--archive", url.as_str(), "--archive-every", "1s"];
+    let server = OwnProcess::serve(&data, None, &more)?;
+    let address = server.address()?;
+    let archived = Archived { server, address, url };
+    archived.wait(Committer::new(&archived.address)?.stamped()?)?;
+    options.say(&format!("{commits} commits behind the base"));
+    let committers =
+        (0..COMMITTERS).map(|_| Committer::new(&archived.address)).collect::<Result<Vec<_>, _>>()?;
+    thread::scope(|scope| {
+        let each = |committer| {
+            scope.spawn(move || (0..commits / COMMITTERS).try_for_each(|_| Committer::commit(committer)))
+        };
+        let all: Vec<_> = committers.iter().map(each).collect();
+        all.into_iter().try_for_each(|one| one.join().unwrap_or_else(|_| Err(PANICKED.into())))
+    })?;
+    archived.wait(committers[0].stamped()?)?;
+    let store = archived.store()?;
+    drop(archived);
+    let catalogue = Catalogue::open(&*store).map_err(failed)?;
+    let base = catalogue.head.bases.first().ok_or("the archive has no base")?.clone();
+    options.say("restoring");
+    let alone = again(scratch, &catalogue, Until::Stamp(Stamp(base.stamp)))?;
+    let whole = again(scratch, &catalogue, Until::End)?;
+    let bytes = base.pages * tercel::tools::wire::page::PAGE_BYTES as u64;
+    let rate = bytes as f64 / 1e6 / alone.1;
+    let entries = whole.0.entries as f64 / (whole.1 - alone.1).max(f64::EPSILON);
+    Ok([
+        Row::new("archive.restore", rate, "MB/s", bytes).note("pages of the base, durable at the end"),
+        Row::new("archive.replay", entries, "entries/s", whole.0.entries)
+            .note("what the commits behind the base take more"),
+    ])
+}
+
+/// The median of three restores, in seconds.
+fn again(scratch: &Scratch, from: &Catalogue<'_>, until: Until) -> Result<(Restored, f64), String> {
+    let data = scratch.join("restored");
+    let mut times = Vec::new();
+    loop {
+        let begin = Instant::now();
+        let restored = restore(from, until, &data, &mut |_, _, _| ()).map_err(failed)?;
+        times.push(begin.elapsed().as_secs_f64());
+        std::fs::remove_dir_all(&data).map_err(failed)?;
+        if times.len() == 3 {
+            return Ok((restored, median(&mut times)));
+        }
+    }
+}
+
+fn fill(address: &Address, megabytes: usize) -> Result<(), String> {
+    let client = Client::connect(address).map_err(failed)?;
+    // Bytes that no compression makes less.
+    let mut drawn = 1u64;
+    let mut draw = |_| {
+        drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (drawn >> 56) as u8
+    };
+    for _ in 0..megabytes {
+        let all: Vec<_> = (0..1_000).map(|_| Filling { bytes: std::array::from_fn(&mut draw) }).collect();
+        client.run(|tx| all.iter().try_for_each(|one| tx.create(one).map(drop))).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn failed(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+/// Commits a second, and the committers that make them.
+const RATE: u32 = 1_000;
+const PACED: usize = 16;
+
+/// Time between two looks at the archive.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Time for the archive to have all.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const PANICKED: &str = "a thread of the measurement panicked";
