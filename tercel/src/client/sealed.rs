@@ -5,16 +5,15 @@
 //! that offers again begins with the bytes that were not taken, and some of these may be sealed already.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use tercel_lock::unpoison;
 
-use super::connection::{RECEIVE_BYTES, timespec};
+use super::connection::RECEIVE_BYTES;
 use crate::tls::Sealed;
 
 /// The seal beside a socket, and its buffers.
@@ -64,6 +63,31 @@ impl SealedEnd {
     /// Receives once as the flags say, and opens what came. Says whether there is something: a record that
     /// came in part opens nothing.
     pub(super) fn take(&self, socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        Ok(self.came(socket, flags, buffer)? && !buffer.is_empty())
+    }
+
+    /// Receives until something is open, or nothing has come for as long as the socket waits, or for so long
+    /// in pieces of a record.
+    pub(super) fn wait_and_take(
+        &self,
+        socket: &OwnedFd,
+        timeout: Duration,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<bool> {
+        let mut end = None;
+        while self.came(socket, RecvFlags::empty(), buffer)? {
+            if !buffer.is_empty() {
+                return Ok(true);
+            }
+            if Instant::now() >= *end.get_or_insert_with(|| Instant::now() + timeout) {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Receives once as the flags say, and opens what came. Says whether anything came.
+    fn came(&self, socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.clear();
         let (arrived, early) = &mut *unpoison(self.arrived.lock());
         if !early.is_empty() {
@@ -76,30 +100,7 @@ impl SealedEnd {
             return Ok(false);
         }
         unpoison(self.seal.lock()).sealed.open(arrived, buffer)?;
-        Ok(!buffer.is_empty())
-    }
-
-    /// Receives until something is open, or for so long.
-    pub(super) fn wait_and_take(
-        &self,
-        socket: &OwnedFd,
-        timeout: Duration,
-        buffer: &mut Vec<u8>,
-    ) -> io::Result<bool> {
-        if self.take(socket, RecvFlags::DONTWAIT, buffer)? {
-            return Ok(true);
-        }
-        let end = Instant::now() + timeout;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
-            if poll(&mut fds, Some(&timespec(left)))? == 0 {
-                return Ok(false);
-            }
-            if self.take(socket, RecvFlags::DONTWAIT, buffer)? {
-                return Ok(true);
-            }
-        }
+        Ok(true)
     }
 }
 
