@@ -1,7 +1,8 @@
 //! Servers of which TLS is asked, over loopback.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
 use std::time::Instant;
 
 use tercel_testkit::process::until;
@@ -56,6 +57,47 @@ fn client_with_a_certificate_reads_and_writes() {
     let servers = crate::Addresses::from(at).with_tls(authority.client());
     assert!(health_of(servers.clone(), Duration::from_secs(5)).is_ok());
     assert!(status_of(servers, Duration::from_secs(5)).unwrap().contains("\"certificate_days_left\":"));
+    server.stop().unwrap();
+}
+
+/// An address at which what a server says comes in pieces of some bytes, each a packet of its own.
+fn in_pieces(server: &str, bytes: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, server) = (listener.local_addr().unwrap().to_string(), server.to_string());
+    thread::spawn(move || {
+        for near in listener.incoming() {
+            let (mut near, mut far) = (near.unwrap(), TcpStream::connect(&server).unwrap());
+            near.set_nodelay(true).unwrap();
+            let (mut asks, mut asked) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut asks, &mut asked));
+            thread::spawn(move || {
+                let mut piece = vec![0; bytes];
+                while let Ok(came @ 1..) = far.read(&mut piece) {
+                    if near.write_all(&piece[..came]).is_err() {
+                        return;
+                    }
+                    // The reader is woken by each.
+                    thread::yield_now();
+                }
+            });
+        }
+    });
+    at
+}
+
+#[test]
+fn records_that_come_in_pieces_are_whole() {
+    let (_dir, authority, server) = served();
+    let direct = Client::builder().tls(authority.client()).connect(&server.addresses()[0]).unwrap();
+    let text: Vec<u8> = (0..20_000u32).map(|i| (i / 3) as u8).collect();
+    let letter = write(&direct, &text).unwrap();
+    for bytes in [1, 7, 1_000] {
+        let at = in_pieces(&server.addresses()[0].to_string(), bytes);
+        let client = Client::builder().tls(authority.client()).connect(at.as_str()).unwrap();
+        assert!(read(&client, letter) == text);
+        assert!(write(&client, b"short").is_ok() && read_root(&direct) == b"short");
+        assert!(write(&direct, &text).is_ok());
+    }
     server.stop().unwrap();
 }
 
