@@ -82,8 +82,8 @@ impl Https {
     }
 }
 
-/// Says whether the caller of a connection begins with a handshake, and tells one that speaks plain HTTP what
-/// to do.
+/// Says whether the caller of a connection begins with a handshake. A caller that speaks plain HTTP is told
+/// what to do.
 pub async fn begins_sealed(stream: &TcpStream) -> bool {
     let mut first = [0];
     match time::timeout(HANDSHAKE, stream.peek(&mut first)).await {

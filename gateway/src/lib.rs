@@ -111,9 +111,9 @@ pub enum StartError {
          certificates with --https and --https-callers, or say --public"
     )]
     Public(String),
-    /// The operator must say who may call, or allow it.
+    /// The operator must name the authorities of callers, or allow all of them.
     #[error(
-        "{0}: other machines can reach it, and who does may call everything; name a loopback address, or the \
+        "{0}: other machines can reach it, and may call everything; name a loopback address, or the \
          authorities of your callers with --https-callers, or say --public"
     )]
     Everyone(String),

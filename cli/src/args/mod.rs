@@ -573,8 +573,8 @@ pub struct Health {
       --https-callers ./ca/ca.crt
 
 It is a client of the servers and keeps nothing: run several, on the servers' hosts or beside them. /openapi.json describes \
-what it answers, and / is a console for the browser. Without --https nothing is encrypted. Who reaches it, with --https-callers by a certificate, may call everything \
-that the gateway's own certificate (--tls) may.
+what it answers, and / is a console for the browser. Without --https nothing is encrypted. A caller that reaches it, with --https-callers by a certificate, may call \
+everything that the gateway's own certificate (--tls) may.
 
 At SIGTERM or SIGINT it takes no more requests, and stops when those under way have ended, or after --drain seconds.")]
 pub struct Gateway {
@@ -590,7 +590,7 @@ pub struct Gateway {
     /// Answer HTTPS alone, with tls.crt and tls.key of this directory; they are read anew when they change
     #[arg(long, value_name = "DIR")]
     pub https: Option<PathBuf>,
-    /// Let in whoever shows a certificate of an authority in this file, and nobody else
+    /// Let in callers with a certificate of an authority in this file, and no others
     #[arg(long, value_name = "FILE", requires = "https")]
     pub https_callers: Option<PathBuf>,
     /// Allow an address that other machines can reach, although everyone there may call everything
