@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use super::Replica;
 use super::entry::{Entry, kind};
+use crate::mutant::{Rule, dropped};
 use crate::order::Sealed;
 
 /// The known part of a space's history.
@@ -88,7 +89,7 @@ pub fn latest(extents: &[Extent<'_>]) -> Result<Vec<Stamp>, NoCut> {
                 cut[i] = Stamp(from.0 - 1).max(of.state.stamp);
             }
         }
-        if cut == before {
+        if cut == before || dropped(Rule::CutBackOnce) {
             return Ok(cut);
         }
     }
@@ -110,10 +111,12 @@ fn needs(of: &Extent<'_>, all: &[Extent<'_>]) -> Result<Needs, NoCut> {
             Entry::Settle(settle) => rest(&mut needs, stamp, &settle.seen),
             Entry::Decide(decide) => {
                 rest(&mut needs, stamp, &decide.seen);
-                decide.parts.iter().for_each(|part| need(&mut needs, stamp, part.space, part.at));
+                if !dropped(Rule::DecidesWithoutParts) {
+                    decide.parts.iter().for_each(|part| need(&mut needs, stamp, part.space, part.at));
+                }
                 decided.insert(decide.logged.head.op, decide.parts);
             }
-            Entry::Forget(ops) => {
+            Entry::Forget(ops) if !dropped(Rule::ForgetsUnsettled) => {
                 for part in ops.iter().filter_map(|op| decided.remove(op)).flatten() {
                     if let Some(other) = all.iter().find(|other| other.space == part.space) {
                         need(&mut needs, stamp, part.space, settled_at(other, part.at));
@@ -144,6 +147,9 @@ fn drop_space(decided: &mut BTreeMap<OpId, Vec<Prepared>>, space: SpaceId) {
 }
 
 fn rest(needs: &mut Needs, from: Stamp, on: &Vector) {
+    if dropped(Rule::RestUncovered) {
+        return;
+    }
     for (space, Seen { at, done, .. }) in on.iter() {
         need(needs, from, space, at.max(done));
     }
@@ -271,6 +277,10 @@ mod tests {
         let a = log(&[(11, Entry::Depend(on(B, 23))), (12, nothing())]);
         let b = log(&[(21, Entry::Depend(on(A, 12))), (22, nothing())]);
         assert_eq!(latest_of((&state(10), &a), (&state(20), &b)), Ok(vec![10, 20]));
+        // The space that is looked at first lacks its cause only once the other one is cut back.
+        let a = log(&[(11, Entry::Depend(on(B, 21))), (12, nothing())]);
+        let b = log(&[(21, Entry::Depend(on(A, 15))), (22, nothing())]);
+        assert_eq!(latest_of((&state(10), &a), (&state(20), &b)), Ok(vec![10, 20]));
     }
 
     #[test]
@@ -301,5 +311,23 @@ mod tests {
         let settle = Settle { prepared: Stamp(21), seen: Vector::default(), logged: None };
         let b = log(&[(21, nothing()), (22, nothing()), (23, Entry::Settle(settle))]);
         assert_eq!(latest_of((&state(10), &a), (&state(20), &b)), Ok(vec![13, 23]));
+    }
+
+    #[cfg(tercel_mutants)]
+    #[test]
+    fn dropped_rules_of_cuts_are_noticed() {
+        let all = [
+            effect_is_cut_off_without_its_cause,
+            cutting_back_goes_on_through_others,
+            state_that_rests_on_more_has_no_cut,
+            decision_comes_with_parts_that_only_read,
+            decision_is_forgotten_only_where_parts_are_settled,
+        ];
+        for rule in Rule::OF_CUTS {
+            crate::mutant::drop_rule(Some(*rule));
+            let is_noticed = all.iter().any(|test| std::panic::catch_unwind(test).is_err());
+            crate::mutant::drop_rule(None);
+            assert!(is_noticed, "{rule:?} can be dropped");
+        }
     }
 }

@@ -313,6 +313,17 @@ OF_SPACES {
     DecideWithoutVotes,
     PreparesNotJoined,
 }
+/// The rules of a cut through several spaces that are restored: tests of `tercel-engine` notice them.
+OF_CUTS {
+    /// A space keeps what rests on more of another than the cut has.
+    RestUncovered,
+    /// A space keeps a decision although the cut lacks a part that it decides.
+    DecidesWithoutParts,
+    /// A decision stays forgotten although the cut has a part that it would have decided.
+    ForgetsUnsettled,
+    /// A space is cut back once, and the others are not asked again.
+    CutBackOnce,
+}
 /// The rules of readers at members that follow: tests of `tercel-engine` notice them.
 OF_READERS {
     AnswerBeforeApplied,
