@@ -55,7 +55,7 @@ impl Archived {
         Ok(read.and_then(|(head, _)| head.last.map(|last| last.stamp)))
     }
 
-    /// Waits until the archive has a commit, and a base.
+    /// Waits until the archive has a commit.
     fn wait(&self, stamp: Stamp) -> Result<(), String> {
         let (store, end) = (self.store()?, Instant::now() + PATIENCE);
         while self.last(&*store)?.is_none_or(|last| last < stamp.0) {
@@ -136,13 +136,17 @@ fn lag(options: &Options, archived: &Archived) -> Result<Row, String> {
     let seen = thread::scope(|scope| {
         let looks = scope.spawn(|| {
             let (store, mut seen) = (archived.store()?, Vec::new());
-            while !is_over.load(Ordering::Relaxed) {
+            loop {
+                // The last look is behind the last commit.
+                let is_last = is_over.load(Ordering::SeqCst);
                 if let Some(stamp) = archived.last(&*store)? {
                     seen.push((stamp, Instant::now()));
                 }
+                if is_last {
+                    return Ok::<_, String>(seen);
+                }
                 thread::sleep(POLL);
             }
-            Ok::<_, String>(seen)
         });
         let paced: Vec<_> = committers
             .iter()
@@ -166,9 +170,7 @@ fn lag(options: &Options, archived: &Archived) -> Result<Row, String> {
         let done = paced.collect::<Result<(), _>>();
         let last = made.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(stamp, _)| *stamp).max();
         let done = done.and_then(|()| archived.wait(last.unwrap_or_default()));
-        // The look that sees the last one, too.
-        thread::sleep(2 * POLL);
-        is_over.store(true, Ordering::Relaxed);
+        is_over.store(true, Ordering::SeqCst);
         let seen = looks.join().unwrap_or_else(|_| Err(PANICKED.into()))?;
         done.map(|()| seen)
     })?;
@@ -224,7 +226,13 @@ fn restored(options: &Options, scratch: &Scratch) -> Result<[Row; 2], String> {
     let whole = again(scratch, &catalogue, Until::End)?;
     let bytes = base.pages * tercel::tools::wire::page::PAGE_BYTES as u64;
     let rate = bytes as f64 / 1e6 / alone.1;
-    let entries = whole.0.entries as f64 / (whole.1 - alone.1).max(f64::EPSILON);
+    let more = whole.1 - alone.1;
+    if more < alone.1 / 100.0 {
+        return Err(
+            "the entries took no time that can be told from the base's: run it on a calm machine".into()
+        );
+    }
+    let entries = whole.0.entries as f64 / more;
     Ok([
         Row::new("archive.restore", rate, "MB/s", bytes).note("pages of the base, durable at the end"),
         Row::new("archive.replay", entries, "entries/s", whole.0.entries)

@@ -278,7 +278,9 @@ pub fn derive_key(input: TokenStream) -> TokenStream {
 /// method that only reads is declared `#[read]` and takes `&self`; any other takes `&mut self`.
 ///
 /// A method that is `#[internal]` is for other methods alone, which call it as `Account::settle(&this, ..)`.
-/// No handle has it, no server tells of it, and no client or gateway can call it.
+/// No handle has it, no server tells of it, and no message of a client or gateway calls it. A program that
+/// links the implementation can call it in a transaction of its own, as it can write the fields: rights keep
+/// a program from that, and not this attribute.
 ///
 /// # Limits
 ///

@@ -8,6 +8,7 @@ use hyper::header::{ACCEPT, CONTENT_ENCODING, HOST, HeaderMap, HeaderName, ORIGI
 use hyper::{Method, Request};
 use tercel::{Client, Isolation, Token, Transaction};
 
+use crate::gate::Gate;
 use crate::json::call::{Wrong, cut};
 use crate::route::{KEYS, Route};
 
@@ -53,15 +54,20 @@ impl Asked {
 
     /// Says whether a browser sent it for a page of another site, or by a name that another site may have
     /// given to this host: such pages must not call what their reader may. Programs send no `Origin`.
-    pub fn is_foreign(&self, is_named: bool) -> bool {
+    pub fn is_foreign(&self, gate: &Gate) -> bool {
         let host = self.header(&HOST).unwrap_or_default();
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         // An address of IPv6 without a port has colons of its own.
         let is_local = is_address(name) || is_address(host) || name.eq_ignore_ascii_case("localhost");
-        let origin = self.header(&ORIGIN).and_then(|origin| Some(origin.split_once("://")?.1));
-        let is_other = self.headers.contains_key(ORIGIN) && origin != Some(host);
-        is_other || !is_named && !host.is_empty() && !is_local
+        let is_https = gate.https.is_some();
+        let origin = self.header(&ORIGIN).and_then(|origin| origin.split_once("://"));
+        // A page that came in plain is of whoever is on its way. Before a plain gateway a proxy may have TLS.
+        let is_own = origin.is_some_and(|(scheme, at)| at == host && (!is_https || scheme == "https"));
+        let is_other = self.headers.contains_key(ORIGIN) && !is_own;
+        // A browser verifies the name in the certificate.
+        let may_be_named = gate.is_public || is_https;
+        is_other || !may_be_named && !host.is_empty() && !is_local
     }
 
     /// Says whether the cached state may be new enough for it without a word of a server.

@@ -37,8 +37,7 @@ pub struct Gate {
     pub client: Client,
     pub servers: Addresses,
     pub https: Option<Https>,
-    /// Set if names of hosts that are not known here may mean this gateway.
-    pub is_named: bool,
+    pub is_public: bool,
     pub counts: Counts,
     pub in_flight: Arc<Semaphore>,
     pub signs: Arc<Semaphore>,
@@ -60,8 +59,7 @@ impl Gate {
             client,
             servers: config.servers.clone(),
             https: config.https.clone(),
-            // A browser verifies the name in the certificate.
-            is_named: config.is_public || config.https.is_some(),
+            is_public: config.is_public,
             counts: Counts::new(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             signs: Arc::new(Semaphore::new(SIGNS_MAX)),

@@ -27,7 +27,7 @@ use crate::Config;
 use crate::answer::{Answer, refused, with};
 use crate::asked::Asked;
 use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
-use crate::https;
+use crate::https::FOR_EVER;
 use crate::json::call::cut;
 use crate::pace::{Link, Paced};
 
@@ -46,10 +46,14 @@ const SILENT: Duration = Duration::from_secs(1);
 /// The pause after a connection that could not be taken, because descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Time for an answer that is under way when the certificate of its caller ends.
+const LAST_ANSWER: Duration = Duration::from_secs(5);
+
 /// Answers until it is told to stop, and then for as long as requests under way may take.
 pub async fn serve(listener: TcpListener, gate: Arc<Gate>, mut stop: watch::Receiver<bool>, config: &Config) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut links: Vec<Weak<Link>> = Vec::new();
+    let looks = gate.https.clone().map(|https| task::spawn(https.look()));
     while let Some(accepted) = unless(&mut stop, listener.accept()).await {
         let Ok((stream, _)) = accepted else {
             time::sleep(PAUSE).await;
@@ -66,6 +70,7 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>, mut stop: watch::Rece
         });
     }
     drop(listener);
+    looks.iter().for_each(|looks| looks.abort());
     gate.stop();
     let _ = time::timeout(config.drain, connections.acquire_many(CONNECTIONS_MAX as u32)).await;
 }
@@ -110,23 +115,19 @@ async fn connection(
     // Else the kernel takes megabytes for a peer that takes none.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SENT_BYTES_MAX);
     let Some(https) = &gate.https else {
-        return talk(Paced::new(stream, link.clone(), idle), &gate, &link, stop, idle).await;
+        return talk((Paced::new(stream, link.clone(), idle), FOR_EVER), &gate, &link, stop, idle).await;
     };
-    let shaken = async {
-        match https::begins_sealed(&stream).await {
-            true => https.accept(Paced::new(stream, link.clone(), idle)).await,
-            false => None,
-        }
-    };
+    let shaken = https.accept(stream, |stream| Paced::new(stream, link.clone(), idle));
     let shaken = unless(&mut stop, unless(&mut link.is_cut(), shaken)).await;
-    if let Some(Some(Some(stream))) = shaken {
-        talk(stream, &gate, &link, stop, idle).await;
+    if let Some(Some(Some(shaken))) = shaken {
+        talk(shaken, &gate, &link, stop, idle).await;
     }
 }
 
-/// Reads requests and answers them, until the peer or the gateway ends that.
+/// Reads requests and answers them, until the peer or the gateway ends that, or the time is over for which
+/// the peer is known.
 async fn talk(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    (stream, known_for): (impl AsyncRead + AsyncWrite + Unpin, Duration),
     gate: &Arc<Gate>,
     link: &Arc<Link>,
     mut stop: watch::Receiver<bool>,
@@ -137,11 +138,15 @@ async fn talk(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD_BYTES_MAX);
     let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let known = time::timeout(known_for, served.as_mut());
     // A peer that breaks off, or sends no HTTP, was told by hyper what there is to tell.
-    if let Some(None) = unless(&mut cut, unless(&mut stop, served.as_mut())).await {
-        served.as_mut().graceful_shutdown();
-        let _ = unless(&mut cut, served).await;
-    }
+    let grace = match unless(&mut cut, unless(&mut stop, known)).await {
+        None | Some(Some(Ok(_))) => return,
+        Some(None) => FOR_EVER,
+        Some(Some(Err(_))) => LAST_ANSWER,
+    };
+    served.as_mut().graceful_shutdown();
+    let _ = unless(&mut cut, time::timeout(grace, served)).await;
 }
 
 /// Answers a request and counts it.
@@ -154,7 +159,7 @@ async fn answer(
     let begun = Instant::now();
     let (asked, body) = Asked::of(request);
     let route = asked.route;
-    let is_foreign = asked.is_foreign(gate.is_named);
+    let is_foreign = asked.is_foreign(gate);
     let answer = if is_foreign { None } else { gate.cached(&asked) };
     let answer = match answer {
         _ if is_foreign => refused(

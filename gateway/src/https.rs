@@ -5,12 +5,15 @@
 //! theirs counts.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use rustix::net::Shutdown;
 use rustls::crypto::ring;
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
@@ -19,7 +22,7 @@ use tercel::TlsError;
 use tercel::tools::certificates::{Anew, ENDLESS, certificates, days_left, end_of, private_key, wrong};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time;
+use tokio::{task, time};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -29,6 +32,8 @@ use tokio_rustls::server::TlsStream;
 pub struct Https {
     files: Arc<Anew<Made>>,
     proves_callers: bool,
+    /// Callers that were refused before a request.
+    refused: Counter,
 }
 
 /// The state made from the files together.
@@ -50,7 +55,7 @@ impl Https {
         let files: Vec<_> = [&certificate, &key].into_iter().chain(&callers).cloned().collect();
         let proves_callers = callers.is_some();
         let files = Anew::open(files, move || Made::read(&certificate, &key, callers.as_deref()))?;
-        Ok(Https { files: Arc::new(files), proves_callers })
+        Ok(Https { files: Arc::new(files), proves_callers, refused: Counter::default() })
     }
 
     /// Says whether callers must have certificates.
@@ -65,38 +70,91 @@ impl Https {
             gauge.set(value);
             gauge
         };
-        let days = self.files.with(|made| days_left(made.ends));
+        let help = "callers that were refused at the handshake";
+        registry.register("gateway_handshakes_refused", help, self.refused.clone());
+        let days = self.files.last(|made| days_left(made.ends));
         let help = "whole days until the certificate for HTTPS ends";
         registry.register("gateway_certificate_days_left", help, gauge(days));
         let help = "1 if new files of the certificate do not count, and those before stay in use";
         registry.register("gateway_certificate_outdated", help, gauge(self.files.problem().is_some().into()));
     }
 
-    /// Shakes hands with a caller. None if it is of no use: it was told why, as far as it can be.
-    pub async fn accept<S>(&self, stream: S) -> Option<TlsStream<S>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let acceptor = TlsAcceptor::from(self.files.with(|made| made.server.clone()));
-        time::timeout(HANDSHAKE, acceptor.accept(stream)).await.ok()?.ok()
+    /// Looks at the files again and again, until it is dropped.
+    pub async fn look(self) {
+        loop {
+            time::sleep(LOOK).await;
+            let files = self.files.clone();
+            // A disk may take its time.
+            let _ = task::spawn_blocking(move || files.look()).await;
+        }
+    }
+
+    /// Shakes hands with a caller, and gives the stream and for how long the caller is known. None if the
+    /// caller is of no use: it was told why.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin + AsRef<TcpStream>>(
+        &self,
+        stream: TcpStream,
+        paced: impl FnOnce(TcpStream) -> S,
+    ) -> Option<(TlsStream<S>, Duration)> {
+        if !begins_sealed(&stream).await {
+            self.refused.inc();
+            // To close a socket before all was read would take the answer back.
+            let _ = stream.try_write(PLAIN_CALLER.as_bytes());
+            linger(&stream).await;
+            return None;
+        }
+        let acceptor = TlsAcceptor::from(self.files.last(|made| made.server.clone()));
+        let shaking = acceptor.accept(paced(stream)).into_fallible();
+        match time::timeout(HANDSHAKE, shaking).await {
+            Ok(Ok(stream)) => {
+                let shown = stream.get_ref().1.peer_certificates();
+                let known_for = shown.map_or(Some(Duration::MAX), |chain| end_of(chain).map(until))?;
+                Some((stream, known_for.min(FOR_EVER)))
+            }
+            Ok(Err((_, stream))) => {
+                self.refused.inc();
+                linger(stream.as_ref()).await;
+                None
+            }
+            Err(_) => {
+                self.refused.inc();
+                None
+            }
+        }
     }
 }
 
-/// Says whether the caller of a connection begins with a handshake. A caller that speaks plain HTTP is told
-/// what to do.
-pub async fn begins_sealed(stream: &TcpStream) -> bool {
-    let mut first = [0];
-    match time::timeout(HANDSHAKE, stream.peek(&mut first)).await {
-        Ok(Ok(1)) if first[0] == FIRST_BYTE => true,
-        Ok(Ok(1)) => {
-            // To close a socket with bytes that nobody read would take the answer back.
-            let _ = stream.try_read(&mut [0; 4 << 10]);
-            let _ = stream.try_write(PLAIN_CALLER.as_bytes());
-            false
-        }
-        _ => false,
-    }
+/// The time until a moment in seconds since 1970.
+fn until(ends: i64) -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Duration::from_secs(ends.max(0) as u64).saturating_sub(now)
 }
+
+/// Says whether a caller begins with a handshake.
+async fn begins_sealed(stream: &TcpStream) -> bool {
+    let mut first = [0];
+    matches!(time::timeout(HANDSHAKE, stream.peek(&mut first)).await, Ok(Ok(1)) if first[0] == FIRST_BYTE)
+}
+
+/// Reads what a caller sends on, which has its answer, until it has read that and ends the connection.
+async fn linger(stream: &TcpStream) {
+    let _ = rustix::net::shutdown(stream, Shutdown::Write);
+    let all = async {
+        let mut left = LINGER_BYTES;
+        while stream.readable().await.is_ok() {
+            match stream.try_read(&mut [0; 4 << 10]) {
+                Ok(came @ 1..) if came < left => left -= came,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                _ => return,
+            }
+        }
+    };
+    let _ = time::timeout(LINGER, all).await;
+}
+
+/// Time and bytes for a caller to take the reason for which it is refused.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 64 << 10;
 
 /// The answer to plain HTTP.
 const PLAIN_CALLER: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: application/json\r\n\r\n\
@@ -105,7 +163,13 @@ const PLAIN_CALLER: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nCon
 /// The first byte of a TLS handshake. No request of HTTP begins so.
 const FIRST_BYTE: u8 = 0x16;
 
-/// Time for a handshake.
+/// The time of a caller that needs no certificate.
+pub const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Time between two looks at the files.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Time for the first byte of a caller, and then for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Made {

@@ -158,7 +158,8 @@ impl Gateway {
         let client = Client::connect_with(config.servers.clone(), of_client)?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX)))
-            .max_blocking_threads(IN_FLIGHT_MAX + SIGNS_MAX)
+            // One more for a look at files.
+            .max_blocking_threads(IN_FLIGHT_MAX + SIGNS_MAX + 1)
             .thread_name("tercel-gateway")
             .enable_all()
             .build()?;

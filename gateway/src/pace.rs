@@ -111,6 +111,12 @@ impl<S> Paced<S> {
     }
 }
 
+impl<S> AsRef<S> for Paced<S> {
+    fn as_ref(&self) -> &S {
+        &self.stream
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();

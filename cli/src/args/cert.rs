@@ -69,9 +69,9 @@ pub struct CertNew {
   curl https://db.example.org:8470/v1/roots --cacert ./ca/ca.crt \\
       --cert ./ann-tls/tls.crt --key ./ann-tls/tls.key
 
-Callers know it by `ca.crt`. It names no member and no client, so nobody can pass for one by it. Where programs and browsers \
-know another authority already, use a certificate of that one. To renew it, make another one and move its files to the \
-directory: the gateway takes them within ten seconds.")]
+Callers trust the gateway by `ca.crt`. The certificate names no member and no client, so it is refused as either. Where programs \
+and browsers trust another authority already, use a certificate of that one. To renew it, make another one and move its files to \
+the directory: the gateway takes them within some ten seconds.")]
 pub struct CertHost {
     /// The names and addresses by which callers name the gateway's host
     #[arg(value_name = "HOST", required = true, value_parser = host_name)]
@@ -121,12 +121,16 @@ pub struct CertShow {
 
 /// A host's name or address.
 fn host_name(text: &str) -> Result<String, String> {
-    let is_name = (1..=253).contains(&text.len())
-        && text.split('.').all(|part| !part.is_empty())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c));
+    let is_label =
+        |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    // A last label of digits is an address that was mistyped.
+    let last = text.rsplit('.').next().unwrap_or_default();
+    let is_name =
+        text.len() <= 253 && text.split('.').all(is_label) && !last.chars().all(|c| c.is_ascii_digit());
     match is_name || text.parse::<IpAddr>().is_ok() {
         true => Ok(text.into()),
-        false => Err("it is no name of a host and no address; leave out the port".into()),
+        false if text.contains(':') => Err("it is no address; leave out the port".into()),
+        false => Err("it is no name of a host, and no address".into()),
     }
 }
 

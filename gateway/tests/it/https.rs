@@ -5,12 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose,
 };
+use rustix::process::{Resource, Rlimit};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -28,6 +30,7 @@ struct Papers {
 }
 
 type Answer = Result<(u16, String), String>;
+type Caller = StreamOwned<ClientConnection, TcpStream>;
 
 impl Papers {
     fn new() -> Papers {
@@ -53,9 +56,15 @@ impl Papers {
     }
 
     fn sign(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (String, String) {
+        self.sign_for(name, usage, Duration::from_secs(3_600))
+    }
+
+    fn sign_for(&self, name: &str, usage: ExtendedKeyUsagePurpose, time: Duration) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([name.to_string()]).unwrap();
         params.extended_key_usages = vec![usage];
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now + time;
         let certificate = params.signed_by(&key, &self.authority).unwrap();
         (certificate.pem(), key.serialize_pem())
     }
@@ -69,6 +78,22 @@ impl Papers {
 
     /// Asks as a caller that trusts this authority, by the name of a host.
     fn ask(&self, at: SocketAddr, host: &str, caller: Option<(String, String)>) -> Answer {
+        self.ask_with(at, host, caller, "")
+    }
+
+    fn ask_with(&self, at: SocketAddr, host: &str, caller: Option<(String, String)>, header: &str) -> Answer {
+        let mut stream = self.connect(at, host, caller);
+        let asked = format!("GET /v1/roots HTTP/1.1\r\nHost: {host}\r\n{header}Connection: close\r\n\r\n");
+        let text = |e: std::io::Error| e.to_string();
+        stream.write_all(asked.as_bytes()).map_err(text)?;
+        let mut stream = BufReader::new(stream);
+        let (status, _) = head(&mut stream).ok_or("no answer")?;
+        let mut body = String::new();
+        stream.read_to_string(&mut body).map_err(text)?;
+        Ok((status, body))
+    }
+
+    fn connect(&self, at: SocketAddr, host: &str, caller: Option<(String, String)>) -> Caller {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.der().clone()).unwrap();
         let config = ClientConfig::builder_with_provider(ring::default_provider().into());
@@ -82,15 +107,7 @@ impl Papers {
             }
         };
         let tls = ClientConnection::new(Arc::new(config), host.to_string().try_into().unwrap()).unwrap();
-        let mut stream = StreamOwned::new(tls, connect(at));
-        let asked = format!("GET /v1/roots HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        let text = |e: std::io::Error| e.to_string();
-        stream.write_all(asked.as_bytes()).map_err(text)?;
-        let mut stream = BufReader::new(stream);
-        let (status, _) = head(&mut stream).ok_or("no answer")?;
-        let mut body = String::new();
-        stream.read_to_string(&mut body).map_err(text)?;
-        Ok((status, body))
+        StreamOwned::new(tls, connect(at))
     }
 }
 
@@ -113,6 +130,39 @@ fn callers_ask_by_https() {
     let plain = request(world.at(), "GET", "/v1/roots", &[], "");
     assert_eq!(plain.status, 400);
     assert!(plain.body.contains("https://"), "{plain:?}");
+    // What comes behind the head does not take the answer back.
+    let mut plain = connect(world.at());
+    plain.write_all(b"POST /v1/objects/purse/pay HTTP/1.1\r\nContent-Length: 9000\r\n\r\n").unwrap();
+    plain.write_all(&[b' '; 9_000]).unwrap();
+    let mut said = String::new();
+    plain.read_to_string(&mut said).unwrap();
+    assert!(said.contains("https://"), "{said}");
+}
+
+#[test]
+fn pages_that_came_in_plain_are_foreign() {
+    let papers = Papers::new();
+    let world = papers.world(false);
+    for (origin, status) in [("https://localhost", 200), ("http://localhost", 403), ("https://other", 403)] {
+        let origin = format!("Origin: {origin}\r\n");
+        let answer = papers.ask_with(world.at(), "localhost", None, &origin);
+        assert_eq!(answer.unwrap().0, status, "{origin}");
+    }
+}
+
+#[test]
+fn connection_ends_with_the_certificate() {
+    let papers = Papers::new();
+    let world = papers.world(true);
+    let short = papers.sign_for("ann", ExtendedKeyUsagePurpose::ClientAuth, Duration::from_secs(4));
+    let mut stream = BufReader::new(papers.connect(world.at(), "localhost", Some(short)));
+    let begun = Instant::now();
+    stream.get_mut().write_all(b"GET /v1/watch/purse HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    assert!(head(&mut stream).is_some());
+    // A stream of events would go on for as long as its reader.
+    let _ = stream.read_to_end(&mut Vec::new());
+    let took = begun.elapsed().as_secs();
+    assert!((2..20).contains(&took), "{took} s");
 }
 
 #[test]
@@ -132,7 +182,6 @@ fn callers_without_good_certificates_are_refused() {
 fn new_certificates_count_without_a_restart() {
     let papers = Papers::new();
     let world = papers.world(false);
-    std::fs::write(papers.path().join("tls.crt"), "no certificate").unwrap();
     let until = |is_so: &dyn Fn() -> bool| {
         let end = Instant::now() + Duration::from_secs(60);
         while !is_so() {
@@ -141,13 +190,17 @@ fn new_certificates_count_without_a_restart() {
         }
     };
     let metrics = || openssl_get(world.at(), &papers.path().join("ca.crt"), "/metrics");
-    if let Some(said) = metrics() {
-        assert!(said.contains("tercel_gateway_certificate_outdated 0"), "{said}");
-        until(&|| metrics().unwrap().contains("tercel_gateway_certificate_outdated 1"));
-    }
+    let is_outdated = |is_so: u8| {
+        let said = metrics();
+        said.is_none_or(|said| said.contains(&format!("tercel_gateway_certificate_outdated {is_so}")))
+    };
+    assert!(is_outdated(0));
+    std::fs::write(papers.path().join("tls.crt"), "no certificate").unwrap();
+    until(&|| is_outdated(1));
     assert_eq!(papers.ask(world.at(), "localhost", None).unwrap().0, 200, "the one before stays in use");
     papers.name("db.example");
     until(&|| papers.ask(world.at(), "db.example", None).is_ok());
+    assert!(is_outdated(0));
 }
 
 #[test]
@@ -173,13 +226,22 @@ fn cut_and_flipped_handshakes_end_alone() {
     let mut tls = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
     let mut hello = Vec::new();
     tls.write_tls(&mut hello).unwrap();
+    let panics = Arc::new(AtomicU64::new(0));
+    let (counted, usual) = (panics.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() == Some("tercel-gateway") {
+            counted.fetch_add(1, SeqCst);
+        }
+        usual(panic);
+    }));
     for at in 0..hello.len() {
         let mut flipped = hello.clone();
         flipped[at] ^= 0x41;
         for bytes in [&hello[..at], &flipped[..]] {
             let mut stream = connect(world.at());
             stream.write_all(bytes).unwrap();
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // It may be closed at the other end.
+            let _ = stream.shutdown(std::net::Shutdown::Write);
             match stream.read_to_end(&mut Vec::new()) {
                 Ok(_) => {}
                 Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset, "{e}"),
@@ -187,20 +249,34 @@ fn cut_and_flipped_handshakes_end_alone() {
         }
     }
     assert_eq!(papers.ask(world.at(), "localhost", None).unwrap().0, 200);
+    assert_eq!(panics.load(SeqCst), 0, "a task of a gateway panicked");
 }
 
 #[test]
-fn strangers_that_say_nothing_keep_nobody_out() {
+fn slow_strangers_keep_no_caller_out() {
+    // Each connection has two ends here.
+    let limits = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).unwrap();
     let papers = Papers::new();
     let world = papers.world(true);
-    let silent: Vec<_> = (0..1_100).map(|_| connect(world.at())).collect();
     let good = papers.sign("ann", ExtendedKeyUsagePurpose::ClientAuth);
+    // Half of them begin a handshake.
+    let begun = Instant::now();
+    let slow: Vec<_> = (0..1_100)
+        .map(|n| {
+            let mut stream = connect(world.at());
+            stream.write_all(&[0x16, 3, 1, 2, 0][..n % 2 * 5]).unwrap();
+            stream
+        })
+        .collect();
     assert_eq!(papers.ask(world.at(), "localhost", Some(good)).unwrap().0, 200);
-    drop(silent);
+    // Handshakes that are never finished have ten seconds each.
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    drop(slow);
 }
 
 #[test]
-fn remote_gateways_say_who_may_call() {
+fn gateway_beyond_loopback_proves_its_callers() {
     let papers = Papers::new();
     let world = papers.world(false);
     let listen = |https| {

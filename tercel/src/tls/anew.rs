@@ -1,7 +1,7 @@
 //! A value made of files, and made anew when they change.
 //!
 //! The files are looked at while the value is used, every ten seconds at most. The invariant: the value in
-//! use is of files that were read together and are whole; a file that is wrong changes nothing but what
+//! use is of files that were read together and fit together; a file that is wrong changes nothing but what
 //! [`Anew::problem`] says.
 
 use std::path::PathBuf;
@@ -69,13 +69,14 @@ impl<T> Anew<T> {
     pub fn look(&self) {
         let mut state = unpoison(self.state.lock());
         state.looked = Instant::now();
-        let (is_other, was_wrong) = (state.seen != see(&self.files), state.problem.is_some());
+        let (before, was_wrong) = (state.seen.clone(), state.problem.is_some());
         drop(state);
-        if !is_other && !was_wrong {
+        let seen = see(&self.files);
+        if seen == before && !was_wrong {
             return;
         }
         // Seen before they are read: a file that is replaced meanwhile is another one at the next look.
-        let (seen, made) = (see(&self.files), (self.make)());
+        let made = (self.make)();
         let mut state = unpoison(self.state.lock());
         match made {
             Ok(made) => (state.made, state.seen, state.problem) = (made, seen, None),

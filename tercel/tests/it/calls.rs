@@ -706,53 +706,53 @@ fn method_with_key_has_one_effect() {
     assert_eq!(client.handle(other).remote().balance(), Ok(0));
 }
 
-/// A way to a server that can be broken off: nobody answers at its address then, until it is opened again.
+/// A way to a server that can be broken off: connections to its address end at once then, until it is mended.
 struct Way {
-    server: SocketAddr,
     address: SocketAddr,
     is_to_break: Arc<AtomicBool>,
+    is_broken: Arc<AtomicBool>,
     broken: mpsc::Receiver<()>,
 }
 
 impl Way {
-    /// Opens a way, at an address of before or a free one.
-    fn open(server: SocketAddr, at: Option<SocketAddr>) -> Way {
-        let listener = TcpListener::bind(at.unwrap_or("127.0.0.1:0".parse().unwrap())).unwrap();
-        let (address, is_to_break) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-        let (tell, broken) = mpsc::channel();
-        let flag = is_to_break.clone();
+    fn open(server: SocketAddr) -> Way {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, (tell, broken)) = (listener.local_addr().unwrap(), mpsc::channel());
+        let (is_to_break, is_broken) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let way = Way { address, is_to_break: is_to_break.clone(), is_broken: is_broken.clone(), broken };
         thread::spawn(move || {
-            for near in listener.incoming() {
+            for near in listener.incoming().filter(|_| !is_broken.load(Ordering::SeqCst)) {
                 let (mut near, mut far) = (near.unwrap(), TcpStream::connect(server).unwrap());
                 let (mut asks, mut asked) = (near.try_clone().unwrap(), far.try_clone().unwrap());
                 thread::spawn(move || std::io::copy(&mut asks, &mut asked));
                 let mut bytes = vec![0; 64 << 10];
                 while let Ok(came @ 1..) = far.read(&mut bytes) {
-                    if flag.load(Ordering::SeqCst) {
-                        drop(listener);
+                    if is_to_break.swap(false, Ordering::SeqCst) {
+                        is_broken.store(true, Ordering::SeqCst);
                         near.shutdown(Shutdown::Both).unwrap();
                         far.shutdown(Shutdown::Both).unwrap();
                         tell.send(()).unwrap();
-                        return;
+                        break;
                     }
                     near.write_all(&bytes[..came]).unwrap();
                 }
             }
         });
-        Way { server, address, is_to_break, broken }
+        way
     }
 
-    /// Breaks it off with the next answer on it, and opens it again once `meanwhile` has returned.
-    fn broken_off<R>(self, call: impl FnOnce() -> R + Send, meanwhile: impl FnOnce(&dyn Fn() -> bool)) -> R
-    where
-        R: Send,
-    {
+    /// Breaks it off with the next answer on it, and mends it once `meanwhile` has returned.
+    fn broken_off<R: Send>(
+        &self,
+        call: impl FnOnce() -> R + Send,
+        meanwhile: impl FnOnce(&dyn Fn() -> bool),
+    ) -> R {
         self.is_to_break.store(true, Ordering::SeqCst);
         thread::scope(|scope| {
             let called = scope.spawn(call);
             self.broken.recv_timeout(Duration::from_secs(60)).unwrap();
             meanwhile(&|| called.is_finished());
-            let _again = Way::open(self.server, Some(self.address));
+            self.is_broken.store(false, Ordering::SeqCst);
             called.join().unwrap()
         })
     }
@@ -763,14 +763,14 @@ fn keyed_calls_in_doubt_wait_for_a_server() {
     let dir = tempfile::tempdir().unwrap();
     let server = server(&dir, "127.0.0.1:0");
     let object = purse(&connect(&server), 0);
-    let way = Way::open(server.addresses()[0].to_string().parse().unwrap(), None);
+    let way = Way::open(server.addresses()[0].to_string().parse().unwrap());
     let client = Client::connect(way.address.to_string()).unwrap();
     let purse = client.handle(object).remote();
     assert_eq!(purse.deposit(1), Ok(1));
     let told = way.broken_off(
         || client.handle(object).with_key("an order").deposit(5),
         |is_over| {
-            // So long nobody answers.
+            // For so long no server answers.
             thread::sleep(Duration::from_millis(300));
             assert!(!is_over(), "its caller is told nothing before");
         },

@@ -154,7 +154,7 @@ impl World {
                 let stable = self.nodes.iter().flat_map(|node| &node.process).map(|process| process.stable);
                 let stable = stable.sum();
                 if stable > most {
-                    (most, until) = (stable, until.max(at + GET_ON_US));
+                    (most, until) = (stable, until.max((at + GET_ON_US).min(healed_at + CONVERGE_MAX_US)));
                 }
                 look_at = at + WORK_US / 4;
             }
@@ -688,9 +688,12 @@ impl World {
 /// Time for a group to agree once all faults are over: some deadlines, and to send what some member lacks.
 const CONVERGE_US: u64 = 5_000_000;
 
-/// Time beyond that for each next entry on a disk: disks that stall go on to do so, and a member that lacks
-/// all may have it one by one.
+/// Time for each next entry on a disk, where `CONVERGE_US` is over: disks that stall go on to do so, and a
+/// member that lacks all may have it one by one.
 const GET_ON_US: u64 = 1_000_000;
+
+/// The end of that: some ten times as long as such a member was seen to take.
+const CONVERGE_MAX_US: u64 = 60_000_000;
 
 /// Time for which clients go on once all faults are over.
 const WORK_US: u64 = 100_000;
