@@ -24,6 +24,14 @@ fn worlds_that_failed_pass() {
     }
 }
 
+/// A leader that stood still went on to show its own state as recent to transactions inside of it, by another
+/// keepalive than its clients are told.
+#[test]
+fn paused_leader_shows_nothing_old_inside() {
+    let report = run(&Plan::of(2_500).with_members(3), false);
+    assert!(report.blames.is_empty(), "{}", report.blames.join("; "));
+}
+
 /// Shorter than what a seed draws, so that there can be more of them.
 const COMMITS_MAX: u64 = 300;
 

@@ -125,19 +125,25 @@ impl Inside<'_> {
     /// The moment before which everything acknowledged is visible here, if that is late enough for the
     /// transaction.
     fn as_of(&mut self, now: Now, begin: &mut Begin) -> Option<Now> {
+        let recent_us = self.recent_us();
         for asked in [false, true] {
             let echoes = &mut self.server.sessions.inside.echoes;
-            match echoes.allow(begin, now, RECENT_US) {
+            match echoes.allow(begin, now, recent_us) {
                 Allowed::Yes { as_of, ask: false } => return Some(as_of),
                 Allowed::Yes { as_of, ask: true } if asked => return Some(as_of),
                 Allowed::NotYet if asked => return None,
                 _ => {}
             }
-            if !echoes.is_asked_for(begin, now, RECENT_US) && echoes.may_ask() {
+            if !echoes.is_asked_for(begin, now, recent_us) && echoes.may_ask() {
                 self.server.sessions(|s, cx| s.inside_ask(now, cx));
             }
         }
         None
+    }
+
+    /// The age of a recent state, the default of clients: two keepalives, as this server's clients are told.
+    fn recent_us(&self) -> u64 {
+        2 * u64::from(self.server.cx.work.config.keepalive_ms) * 1_000
     }
 
     /// Fails unless each new object has a place that this session may still fill.
@@ -157,9 +163,6 @@ impl Inside<'_> {
         }
     }
 }
-
-/// The age of a recent state: the default of clients.
-const RECENT_US: u64 = 2 * limits::KEEPALIVE_MS as u64 * 1_000;
 
 impl Home for Inside<'_> {
     fn may_begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Option<Now>, Error>> {
