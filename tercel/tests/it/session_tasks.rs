@@ -143,7 +143,11 @@ fn transfer_may_be_dropped_at_every_await() {
     let spaces = world.spaces();
     let mut session = spaces.session();
     let (runtime, mut done, mut dropped) = (runtime(), 0, 0);
-    for polls in 0..24 {
+    // On a busy host a run is through after few polls. It is begun again until enough of them were dropped.
+    for (round, polls) in (0..24).cycle().enumerate() {
+        if round >= 24 && dropped > 5 {
+            break;
+        }
         let mut run = Box::pin(session.run_async(|cut| world.transfer(cut)));
         let mut polls_left = polls;
         let ended = loop {
@@ -167,7 +171,6 @@ fn transfer_may_be_dropped_at_every_await() {
         runtime.block_on(session.run_async(|cut| world.transfer(cut))).unwrap();
         done += 1;
     }
-    assert!(dropped > 5, "{dropped}");
     // Each transfer was made in both spaces or in none.
     let counts = runtime.block_on(session.read_async(|cut| world.counts(cut))).unwrap();
     assert_eq!(counts.iter().sum::<u64>(), ALL);
