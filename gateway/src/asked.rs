@@ -62,7 +62,7 @@ impl Asked {
         let is_local = is_address(name) || is_address(host) || name.eq_ignore_ascii_case("localhost");
         let is_https = gate.https.is_some();
         let origin = self.header(&ORIGIN).and_then(|origin| origin.split_once("://"));
-        // A page that came in plain is of whoever is on its way. Before a plain gateway a proxy may have TLS.
+        // A page that came in plain may be changed on its way. A proxy before a plain gateway may have TLS.
         let is_own = origin.is_some_and(|(scheme, at)| at == host && (!is_https || scheme == "https"));
         let is_other = self.headers.contains_key(ORIGIN) && !is_own;
         // A browser verifies the name in the certificate.

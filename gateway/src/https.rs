@@ -1,7 +1,7 @@
 //! HTTPS: the files by which a gateway is known to its callers, and callers to it.
 //!
-//! The certificate is of any authority that callers trust, and is no Tercel certificate: what names a gateway
-//! is its host. The invariant: where callers must have certificates, no byte of a request is read before
+//! The certificate is of any authority that callers trust, and is no Tercel certificate: a gateway is named
+//! by its host. The invariant: where callers must have certificates, no byte of a request is read before
 //! theirs counts.
 
 use std::fmt;
@@ -90,7 +90,7 @@ impl Https {
     }
 
     /// Shakes hands with a caller, and gives the stream and for how long the caller is known. None if the
-    /// caller is of no use: it was told why.
+    /// caller is refused: it is told why, unless it is silent for too long.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin + AsRef<TcpStream>>(
         &self,
         stream: TcpStream,

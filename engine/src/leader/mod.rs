@@ -17,7 +17,7 @@
 //! | [`define`] | classes |
 //! | [`access`] | rights, and which client is whose |
 //! | [`across`], [`role`], [`consult`] | transactions over several spaces, and what others are asked |
-//! | [`turns`] | who of those that have lost over an object is next |
+//! | [`turns`] | the order of clients that have lost over an object |
 //! | [`rejected`] | operations that were answered "not executed" |
 
 mod absent;

@@ -1,11 +1,11 @@
-//! Turns at objects that many change: who lost over one is told so when it can win.
+//! Turns at objects that many clients change: a client that lost is refused when it can win.
 //!
 //! A transaction that has lost runs again, and in vain until the change that it lost to is visible. So its
 //! refusal waits for that. Those that have lost over the same object get theirs one after the other, and each
 //! has the object to itself for a moment: the others are not refused all at once, to lose again but for one.
 //!
-//! The invariant: a turn decides who is refused, never what is committed. It ends by itself, so one that
-//! does not come back costs the others a moment.
+//! The invariant: a turn decides the order of refusals, never what is committed. A turn ends by itself, so
+//! a client that does not come back costs the others a moment.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -109,7 +109,7 @@ impl Leader {
         self.waiting.turns.rows.entry(over).or_default().losers.push_back(Loser { asked, op, until });
     }
 
-    /// Refuses those whose turn has come, and those that have waited for too long.
+    /// Refuses clients whose turn has come, and clients that have waited for too long.
     pub(super) fn next_turns(&mut self, work: &mut Work) {
         if self.waiting.turns.rows.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! The server alone, spoken to by hand: who loses over an object that many change is refused when it can win.
+//! The server alone, spoken to by hand: a client that loses over an object is refused when it can win.
 
 use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes};
 use tercel_engine::limits::TURN_US;
@@ -67,7 +67,7 @@ fn losers_win_one_after_the_other() {
         let said = s.hand.sync();
         assert_eq!(answered(&said).last(), Some(&next), "its turn has come, and nobody else's");
         assert!(outcomes(&said).contains(&s.lost()));
-        // Whoever has not lost yet waits, too, and those whose turn it is are let through.
+        // A client that has not lost yet waits, too, and the client whose turn it is is let through.
         assert_eq!(answered(&s.write(next, false)), []);
     }
     assert!(matches!(outcomes(&s.hand.sync())[..], [Ok(_)]));

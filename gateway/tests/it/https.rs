@@ -130,7 +130,7 @@ fn callers_ask_by_https() {
     let plain = request(world.at(), "GET", "/v1/roots", &[], "");
     assert_eq!(plain.status, 400);
     assert!(plain.body.contains("https://"), "{plain:?}");
-    // What comes behind the head does not take the answer back.
+    // A body behind the head does not take the answer back.
     let mut plain = connect(world.at());
     plain.write_all(b"POST /v1/objects/purse/pay HTTP/1.1\r\nContent-Length: 9000\r\n\r\n").unwrap();
     plain.write_all(&[b' '; 9_000]).unwrap();

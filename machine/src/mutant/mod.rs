@@ -352,7 +352,7 @@ OF_RINGS {
     HoldIgnoresMessage,
     /// A packet that was sent again in vain is left to nobody else.
     AskedInVain,
-    /// A member of another ring is let in by whoever hears it.
+    /// A member of another ring is let in by each member that hears it.
     LetInOneWay,
 }
 /// The rules of calls over datagrams: the worlds of `tercel-datagram` notice them.
