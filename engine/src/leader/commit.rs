@@ -171,6 +171,11 @@ impl Leader {
         }
     }
 
+    /// Says whether the operation stands in the order, visible or not, or will.
+    pub(crate) fn is_ordered(&self, op: OpId, work: &Work) -> bool {
+        matches!(work.replica.answers.past(op), Past::Committed(_)) || self.large_will_end(op)
+    }
+
     /// Answers from what is known of the operation; whether it was. `digest` is a checksum of the bytes that
     /// came with it.
     pub(crate) fn answer_past(

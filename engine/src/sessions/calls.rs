@@ -128,7 +128,7 @@ impl Sessions {
             // An earlier copy may wait for a page: what is refused is not executed later.
             self.calls.drop_op(asked.conn, op);
             cx.lead(|leader, _| leader.withdraw(op));
-            return self.refuse_call(asked, op, &Error::Unavailable(DRAINING.into()), cx);
+            return refuse(asked, op, &Error::Unavailable(DRAINING.into()), cx);
         }
         if !self.calls.has_room(asked.conn, call.payload.len()) {
             return self.spend(asked, op, Refusal::Full(Limit::Buffer), cx);
@@ -209,8 +209,8 @@ impl Sessions {
         let interface = cx.work.config.methods.get(call.interface);
         let method = interface.and_then(|i| i.methods.get(call.method as usize));
         // What only reads may be run again.
-        if method.is_none_or(|m| !m.reads) && !dropped(Rule::CallSpendsNothing) {
-            cx.lead(|leader, _| leader.spend(call.op));
+        if method.is_none_or(|m| !m.reads) && !self.spend_call(call.asked, call.op, cx) {
+            return;
         }
         answer(call.asked, call.op, end, cx);
         // What its client reads from now on is not older than what the method saw: it must not wait for that.
@@ -223,10 +223,25 @@ impl Sessions {
     }
 
     fn refuse_call(&mut self, asked: Asked, op: OpId, e: &Error, cx: &mut Cx) {
-        if !dropped(Rule::CallSpendsNothing) {
-            cx.lead(|leader, _| leader.spend(op));
+        if self.spend_call(asked, op, cx) {
+            refuse(asked, op, e, cx);
         }
-        answer(asked, op, ResponseEnd::Refused(e.refusal(), &e.what()), cx);
+    }
+
+    /// Spends the id of a call that comes to an end of its own. Says whether that end is to be told: a copy
+    /// of the call may have been ordered in the meantime, and then that is the answer.
+    fn spend_call(&mut self, asked: Asked, op: OpId, cx: &mut Cx) -> bool {
+        if dropped(Rule::CallSpendsNothing) {
+            return true;
+        }
+        let mut is_answered = false;
+        self.lead(cx, |leader, work| {
+            is_answered = leader.is_ordered(op, work) && leader.answer_past(asked, op, None, work);
+            if !is_answered {
+                leader.spend(op);
+            }
+        });
+        !is_answered
     }
 
     fn spend(&mut self, asked: Asked, op: OpId, why: Refusal, cx: &mut Cx) {
@@ -240,6 +255,10 @@ pub(super) fn answer(asked: Asked, op: OpId, end: ResponseEnd<'_>, cx: &mut Cx) 
         return;
     }
     cx.answer(asked, &FromServer::Response(Response { slot: OPERATION | op.slot, seq: op.seq, end }));
+}
+
+fn refuse(asked: Asked, op: OpId, e: &Error, cx: &mut Cx) {
+    answer(asked, op, ResponseEnd::Refused(e.refusal(), &e.what()), cx);
 }
 
 /// The stamp of an operation that committed, and the bytes that its method returned.

@@ -270,6 +270,29 @@ fn late_call_is_refused_and_its_id_is_spent() {
     assert_eq!(returned(&w.h.sync(), B), [op.slot]);
 }
 
+/// As a network does that delivers a request twice.
+#[test]
+fn late_copy_does_not_deny_what_was_ordered() {
+    const LEFT_US: u32 = 1_000;
+    let mut w = Calling::new();
+    let op = OpId { client: ClientId(6), slot: 0, seq: 1, view: w.h.view() };
+    for _ in 0..2 {
+        w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US);
+    }
+    // One is ordered. The other meets what is not visible yet, and is still here when its time is over.
+    let mut said = w.run();
+    w.h.now = w.h.now.plus_us(LEFT_US.into());
+    said.extend(w.h.sync());
+    w.run_all(&mut said);
+    let answers = said.iter().filter(|(_, kind, ..)| *kind == Kind::Response);
+    for (_, _, _, body) in answers.clone() {
+        let end = Response::decode(body).unwrap().end;
+        assert!(matches!(end, ResponseEnd::Returned(..)), "{end:?}");
+    }
+    assert!(answers.count() > 0, "{said:?}");
+    assert_eq!(w.h.seen(B, w.hot, 1), Some(1));
+}
+
 #[test]
 fn call_that_waits_for_one_page_is_not_refused_while_states_change() {
     const STORED: u32 = 9;
