@@ -19,6 +19,8 @@ pub struct Record {
     pub(crate) watched: Vec<Watched>,
     /// Values read by calls after calls that wrote, with the value written: not older.
     pub(crate) behind: Vec<(Object, Value, Value)>,
+    /// Values that calls have read, and told, which wrote nothing.
+    pub(crate) told: Vec<(Object, Value)>,
     /// The calls of the service.
     pub(crate) tally: Tally,
     /// Transactions whose stamps only the log knows.

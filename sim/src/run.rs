@@ -423,6 +423,16 @@ fn finish(mut world: World) -> Report {
             ));
         }
     }
+    let told = std::mem::take(&mut world.record.told);
+    // Of a space that was put back the log has lost what came after the copy.
+    for (object, seen) in told.into_iter().filter(|_| !world.plan.put_back) {
+        if world.oracle.place_of(object, seen).is_none() {
+            world.record.blames.push(format!(
+                "a call that wrote nothing has told of version {} of object {}, which was not committed",
+                seen.0, object.0
+            ));
+        }
+    }
     world.record.counts.calls.services = world.record.tally.executed();
     let of_services = world.record.tally.blames();
     world.record.blames.extend(of_services);

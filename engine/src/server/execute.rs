@@ -113,46 +113,64 @@ impl Server {
             }
             (.., true) => return self.call_ended(ticket, Ended::Refused(rpc::takes_no_key(&method.name))),
         };
-        // The last page that another transaction missed is not this call's.
-        self.sessions.inside.take_missed();
-        let port = Inline::new((self, local), now, true);
-        let target = Ref::<Any>::new(call.target).read_at(call.read_at);
-        let attempt = attempt(&port, ticket, call, |tx, reply| {
-            let run = |reply: &mut Vec<u8>| run(tx, call.method as usize, target, &given, reply);
-            port.run(method, tx, || match once {
-                None => run(reply),
-                Some(once) => {
-                    let object = call.target.raw().to_le_bytes();
-                    let arguments = [&object[..], &call.payload].concat();
-                    let names = offers.get(call.interface).map_or("", |of| &of.name);
-                    let request = [names.as_bytes(), method.name.as_bytes(), &arguments];
-                    let key = CallKey { key: &call.key, request };
-                    run_once(|body| once(tx, key, body), call, run, reply)
-                }
-            })
-        });
-        let waits = port.waits.get();
-        let Inline { at, .. } = port;
-        let (server, _) = at.into_inner();
-        let missed = server.sessions.inside.take_missed().filter(|_| waits);
-        let pages_missed = missed.map_or(0, |page| server.sessions.calls.has_missed(ticket, page));
+        // An object on its way is read there first: others that would change it need not wait for the disk.
+        let is_in_flight = self.cx.leader.as_ref().is_some_and(|leader| leader.is_in_flight(call.target));
+        for is_ahead in [is_in_flight, !is_in_flight] {
+            // The last page that another transaction missed is not this call's.
+            self.sessions.inside.take_missed();
+            let port = Inline { is_ahead, ..Inline::new((&mut *self, &mut *local), now, true) };
+            let target = Ref::<Any>::new(call.target).read_at(call.read_at);
+            let attempt = attempt(&port, ticket, call, |tx, reply| {
+                let run = |reply: &mut Vec<u8>| run(tx, call.method as usize, target, &given, reply);
+                port.run(method, tx, || match once {
+                    None => run(reply),
+                    Some(once) => {
+                        let object = call.target.raw().to_le_bytes();
+                        let arguments = [&object[..], &call.payload].concat();
+                        let names = offers.get(call.interface).map_or("", |of| &of.name);
+                        let request = [names.as_bytes(), method.name.as_bytes(), &arguments];
+                        let key = CallKey { key: &call.key, request };
+                        run_once(|body| once(tx, key, body), call, run, reply)
+                    }
+                })
+            });
+            let waits = port.waits.get();
+            if !self.goes_on(ticket, attempt, waits, is_ahead) {
+                return;
+            }
+        }
+    }
+
+    /// Takes the end of an attempt. Says whether the call is to be tried over the other state, too.
+    fn goes_on(
+        &mut self,
+        ticket: Ticket,
+        attempt: Result<Attempt, Error>,
+        waits: bool,
+        is_ahead: bool,
+    ) -> bool {
+        let missed = self.sessions.inside.take_missed().filter(|_| waits);
+        let pages_missed = missed.map_or(0, |page| self.sessions.calls.has_missed(ticket, page));
         if !waits {
-            server.sessions.calls.has_missed_none(ticket);
+            self.sessions.calls.has_missed_none(ticket);
         }
         match attempt {
             // More pages than find room at once: the first ones are gone again.
-            _ if pages_missed > server.cx.work.pages.cached_max() => {
+            _ if pages_missed > self.cx.work.pages.cached_max() => {
                 let text = "a method that is run at the server reads what its page cache holds at once: let its operator \
                      raise cache_bytes, or call it with `local()`";
-                server.call_ended(ticket, Ended::Refused(Error::Full(Bound::Server(text.into()))));
+                self.call_ended(ticket, Ended::Refused(Error::Full(Bound::Server(text.into()))));
             }
             _ if waits => {}
             Ok(Attempt::Taken) => {}
-            Ok(Attempt::Ended(ended)) => server.call_ended(ticket, ended),
             // It met what is on its way: what that comes to is news.
-            Err(Error::Conflict(_)) => {}
-            Err(e) => server.call_ended(ticket, Ended::Refused(e)),
+            Err(Error::Conflict(_)) => return true,
+            // What it saw may never be: nobody is told.
+            _ if is_ahead && !dropped(Rule::AheadShown) => return true,
+            Ok(Attempt::Ended(ended)) => self.call_ended(ticket, ended),
+            Err(e) => self.call_ended(ticket, Ended::Refused(e)),
         }
+        false
     }
 
     fn call_ended(&mut self, ticket: Ticket, ended: Ended) {
@@ -260,6 +278,8 @@ struct Inline<'a> {
     now: Now,
     /// Set if the server goes on after each step, because a step may order something.
     may_order: bool,
+    /// Set if the method reads what is ordered and not visible yet.
+    is_ahead: bool,
     /// The method needed something that is not at hand.
     waits: Cell<bool>,
     /// The server does a step, and has not come to its end.
@@ -269,7 +289,7 @@ struct Inline<'a> {
 impl<'a> Inline<'a> {
     fn new(at: (&'a mut Server, &'a mut Local), now: Now, may_order: bool) -> Inline<'a> {
         let (waits, is_at_work) = (Cell::new(false), Cell::new(false));
-        Inline { at: RefCell::new(at), now, may_order, waits, is_at_work }
+        Inline { at: RefCell::new(at), now, may_order, is_ahead: false, waits, is_at_work }
     }
 
     /// Runs a method. A panic of it is caught, and said.
@@ -304,7 +324,7 @@ impl Port for Inline<'_> {
         let mut at = self.at.borrow_mut();
         let (server, local) = &mut *at;
         self.is_at_work.set(true);
-        let said = step(&mut Inside { server, local }, self.now);
+        let said = step(&mut Inside { server, local, is_ahead: self.is_ahead }, self.now);
         if self.may_order {
             server.go_on();
         }

@@ -186,6 +186,8 @@ Rule {
     CallSpendsNothing,
     /// A call that comes twice is run twice.
     CallTwice,
+    /// A method that has read what is not stable and writes nothing is answered.
+    AheadShown,
     // Services.
     /// A server forgets which call of a slot it had last.
     SlotForgotten,

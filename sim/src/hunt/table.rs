@@ -101,6 +101,7 @@ pub const VARIANTS: &[Variant] = &[
     engine(E::CallAnsweredEarly, 20, Some(called)),
     engine(E::CallSpendsNothing, 20, Some(called_twice)),
     engine(E::CallTwice, 20, Some(called_twice)),
+    engine(E::AheadShown, 20, Some(called_at_killed)),
     engine(E::SlotForgotten, 20, Some(served_twice)),
     engine(E::OtherTableBelieved, 20, Some(served)),
     engine(E::BeginsPastDeadline, 20, Some(served)),

@@ -148,6 +148,13 @@ pub(super) fn called_twice(plan: &mut Plan) {
     dense(plan, 80, &[FaultKind::Repeat]);
 }
 
+/// The same, of few objects, at servers that are killed.
+pub(super) fn called_at_killed(plan: &mut Plan) {
+    called(plan);
+    plan.cells = 2;
+    dense(plan, 80, &[FaultKind::ServerKill, FaultKind::PowerLoss]);
+}
+
 /// Objects are watched at two clients.
 pub(super) fn watched(plan: &mut Plan) {
     plan.watchers = 2;

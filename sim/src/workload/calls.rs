@@ -11,7 +11,7 @@ use tercel_engine::error::Error;
 use tercel_engine::object::Obj;
 use tercel_engine::rpc::{CallPolicy, Called, Failure, Handle, Offers};
 use tercel_engine::txn::{Isolation, Port};
-use tercel_verify::{Outcome, Value};
+use tercel_verify::{Object, Outcome, Value};
 use tercel_wire::record::Bytes;
 
 use super::actor::Worker;
@@ -44,6 +44,8 @@ pub struct Seen {
 pub struct Refused {
     /// The version that was to be made.
     value: u64,
+    /// The one that is there.
+    seen: Seen,
     /// As much as it pleases.
     text: Bytes,
 }
@@ -57,7 +59,7 @@ impl Versioned for Cell {
         let seen = Seen { value: this.value(), object: this.object() };
         this.edit()?.set_value(value)?;
         if refuses && seen.value.is_multiple_of(2) {
-            Err(Refused { value, text: Bytes(vec![1; 2_000]) }.into())
+            Err(Refused { value, seen, text: Bytes(vec![1; 2_000]) }.into())
         } else {
             Ok(seen)
         }
@@ -102,6 +104,8 @@ impl Worker<'_> {
                 if !refuses || refused.value != value.0 || refused.text.0.len() != 2_000 {
                     self.port.scheduler.world().blame(format!("a method has failed otherwise: {refused:?}"));
                 }
+                let told = (Object(refused.seen.object), Value(refused.seen.value));
+                self.port.scheduler.world().record.told.push(told);
                 (Outcome::Aborted, None)
             }
             Err(Failure::Space(Error::Unknown { op: Some(op), .. })) => (Outcome::Unknown, Some(*op)),

@@ -11,7 +11,9 @@
 //!
 //! The invariant: everything in a scope is of the state at its snapshot. A read looks at the visible state,
 //! and only after nothing that the scope read before was found among the changes since its snapshot; that
-//! state is then its snapshot.
+//! state is then its snapshot. A transaction that is *ahead* reads what is ordered instead, in one go: it has
+//! lost as soon as more is ordered. What it writes stands behind what it read in the same log, so both become
+//! visible or neither; nothing else of it may leave the server.
 
 mod classes;
 mod read;
@@ -89,7 +91,7 @@ impl Server {
     ) -> R {
         self.with_effects(out, |server| {
             server.cx.work.now = server.cx.work.now.max(now);
-            let result = step(&mut Inside { server, local });
+            let result = step(&mut Inside { server, local, is_ahead: false });
             server.go_on();
             result
         })
@@ -105,6 +107,8 @@ impl Server {
 pub(super) struct Inside<'a> {
     pub server: &'a mut Server,
     pub local: &'a mut Local,
+    /// Set for a transaction that reads what is ordered and not visible yet.
+    pub is_ahead: bool,
 }
 
 impl Inside<'_> {
@@ -146,6 +150,11 @@ impl Inside<'_> {
         2 * u64::from(self.server.cx.work.config.keepalive_ms) * 1_000
     }
 
+    /// The state behind everything that is ordered, visible or not.
+    fn ordered(&self) -> Stamp {
+        self.server.cx.work.replica.stamp
+    }
+
     /// Fails unless each new object has a place that this session may still fill.
     fn check_places(&self, local_writes: &[LocalWrite]) -> Result<(), Error> {
         let places = &self.server.sessions.inside.places;
@@ -185,13 +194,13 @@ impl Home for Inside<'_> {
             Err(e) => return Some(Err(e)),
         };
         let full = || Error::Full(Bound::TransactionsInside { max: limits::LOCAL_TRANSACTIONS_MAX });
-        let visible = self.server.visible();
-        let scope = self.local.copier.scope(visible).ok_or_else(full);
+        let at = if self.is_ahead { self.ordered() } else { self.server.visible() };
+        let scope = self.local.copier.scope(at).ok_or_else(full);
         Some(scope.map(|scope| Begun {
             scope,
             bytes_max: self.local.config.write_bytes_max,
             as_of,
-            token: self.token(visible),
+            token: self.token(at),
         }))
     }
 

@@ -1,4 +1,4 @@
-//! Reading inside of a server: from a page's image into the scope.
+//! Reading inside of a server: from a page's image, or its modified objects, into the scope.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use tercel_wire::record::HEADER_BYTES;
 use super::Inside;
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
+use crate::pages::mob::Patch;
 use crate::sessions::inside::Image;
 use crate::txn::{Located, Wanted};
 
@@ -39,6 +40,9 @@ impl Inside<'_> {
     pub(super) fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
         if scope.doomed() {
             return Err(Error::Conflict(None));
+        }
+        if self.is_ahead {
+            return if scope.snapshot() == self.ordered() { Ok(()) } else { Err(Error::Conflict(None)) };
         }
         let (since, visible) = (scope.snapshot(), self.server.visible());
         if since == visible {
@@ -169,18 +173,34 @@ impl Inside<'_> {
 
     /// The birth of a page; zero if nothing is in it, none while it is being read.
     fn birth(&mut self, page: PageId) -> Result<Option<Stamp>, Error> {
+        let ahead = self.patch(page).map_or(Stamp::ZERO, Patch::birth);
         match self.image(page) {
-            Image::Here(image) => Ok(Some(image.map_or(Stamp::ZERO, |image| Page::birth_in(&image)))),
+            Image::Here(image) => {
+                Ok(Some(image.map_or(Stamp::ZERO, |image| Page::birth_in(&image)).max(ahead)))
+            }
             Image::Missing => Ok(None),
             Image::Failed(e) => Err(e),
         }
     }
 
+    /// The modified objects of a page, if those count that are not visible yet.
+    fn patch(&self, page: PageId) -> Option<&Patch> {
+        self.server.cx.work.pages.mob.patch(page).filter(|_| self.is_ahead)
+    }
+
     /// The object in a slot.
     fn find_at(&mut self, oref: Oref) -> Result<ImageLookup, Error> {
+        let ahead = self.patch(oref.page());
+        let born = ahead.map_or(Stamp::ZERO, Patch::birth);
+        if let Some(object) = ahead.and_then(|patch| patch.newest(oref.slot())) {
+            let object = Arc::new(object.to_vec());
+            let whole = 0..object.len();
+            return Ok(if object.is_empty() { ImageLookup::Absent } else { ImageLookup::Here(object, whole) });
+        }
         let image = match self.image(oref.page()) {
-            Image::Here(Some(image)) => image,
-            Image::Here(None) => return Ok(ImageLookup::Absent),
+            // Of a page that was given out again the slots begin anew.
+            Image::Here(Some(image)) if Page::birth_in(&image) >= born => image,
+            Image::Here(_) => return Ok(ImageLookup::Absent),
             Image::Missing => return Ok(ImageLookup::Missing),
             Image::Failed(e) => return Err(e),
         };
