@@ -26,7 +26,7 @@
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `ring` | suite `ring`: messages in one order among three members, and the end of one |
 //! | `rpc` | suite `rpc`: calls between two processes, beside the bare means under them |
-//! | `rows` | suite `rows`: rows of a table, beside redb |
+//! | `rows`, `hot` | suite `rows`: rows of a table, beside redb, and rows that many clients change |
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
@@ -46,6 +46,7 @@ mod flex;
 mod graph;
 mod group;
 mod hop;
+mod hot;
 mod idle;
 mod keyed;
 mod load;

@@ -16,7 +16,7 @@ use tercel::{Client, ClientConfig, Error, Object, ServerConfig, Text, Tx};
 use super::blocks::{Pairs, alternate};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options};
+use super::{COMMIT, Options, hot};
 
 #[derive(Object)]
 #[table(key = id)]
@@ -132,8 +132,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
     )?;
     indexed.check()?;
 
+    let contended = hot::run(options, &scratch)?;
     let rounds = size.rounds as u64;
-    let rows = vec![
+    let mut rows = vec![
         inserted,
         row("rows.insert.together", &together, size.rows)
             .note("the same by `Table::insert_all`: rows of one leaf are one change of it"),
@@ -149,6 +150,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
             .note("from opening to the first row; the store was closed cleanly"),
         Row::compared("rows.disk", "bytes", &disk, "redb", size.rows).note("all files after a clean stop"),
     ];
+    rows.extend(contended);
     Ok(Report { suite: "rows", commit: COMMIT, machine: Machine::here("embedded"), rows })
 }
 

@@ -165,7 +165,7 @@ impl Server {
             Ok(Attempt::Taken) => {}
             // It met what is on its way: what that comes to is news.
             Err(Error::Conflict(_)) => return true,
-            // What it saw may never be: nobody is told.
+            // The state that it saw may never be: nobody is told.
             _ if is_ahead && !dropped(Rule::AheadShown) => return true,
             Ok(Attempt::Ended(ended)) => self.call_ended(ticket, ended),
             Err(e) => self.call_ended(ticket, Ended::Refused(e)),

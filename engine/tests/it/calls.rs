@@ -284,7 +284,7 @@ fn late_call_is_refused_and_its_id_is_spent() {
     assert_eq!(returned(&w.h.sync(), B), [op.slot]);
 }
 
-/// What it saw would be gone with a power cut.
+/// A power cut would take back the state that it saw.
 #[test]
 fn nothing_is_told_of_what_is_not_stable() {
     let mut w = Calling::new();

@@ -195,7 +195,11 @@ impl Inside<'_> {
         if let Some(object) = ahead.and_then(|patch| patch.newest(oref.slot())) {
             let object = Arc::new(object.to_vec());
             let whole = 0..object.len();
-            return Ok(if object.is_empty() { ImageLookup::Absent } else { ImageLookup::Here(object, whole) });
+            return Ok(if object.is_empty() {
+                ImageLookup::Absent
+            } else {
+                ImageLookup::Here(object, whole)
+            });
         }
         let image = match self.image(oref.page()) {
             // Of a page that was given out again the slots begin anew.
