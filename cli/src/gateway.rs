@@ -34,6 +34,7 @@ pub fn run(args: &args::Gateway, tls: Option<&Path>) -> Outcome {
     let scheme = if https.is_some() { "https" } else { "http" };
     let config = Config {
         https,
+        speaks_for_callers: args.speak_for,
         is_public: args.public,
         cache_bytes: args.cache,
         drain: Duration::from_secs(args.drain.into()),

@@ -27,8 +27,9 @@ pub(crate) const CALL: Bits = 1 << 3;
 pub(crate) const BACKUP: Bits = 1 << 4;
 pub(crate) const OPERATE: Bits = 1 << 5;
 pub(crate) const GRANT: Bits = 1 << 6;
+pub(crate) const SPEAK_FOR: Bits = 1 << 7;
 /// Any role.
-pub(crate) const ANY: Bits = READ | WRITE | DEFINE | CALL | BACKUP | OPERATE | GRANT;
+pub(crate) const ANY: Bits = READ | WRITE | DEFINE | CALL | BACKUP | OPERATE | GRANT | SPEAK_FOR;
 /// The roles of an operator at the server's host, and of those who have the group's secret.
 pub(crate) const TRUSTED: Bits = OPERATE | GRANT;
 
@@ -41,6 +42,7 @@ fn bit(role: &Role) -> Bits {
         Role::Backup => BACKUP,
         Role::Operate => OPERATE,
         Role::Grant => GRANT,
+        Role::SpeakFor => SPEAK_FOR,
     }
 }
 
@@ -97,13 +99,15 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    fn of(who: &Principal, trust: Trust, replica: &Replica, config: &ServerConfig) -> Rights {
-        let roles: Vec<&Role> = replica.access.roles(who).collect();
-        let is_own = trust == Trust::Own;
+    fn of(who: &Principal, trust: &Trust, replica: &Replica, config: &ServerConfig) -> Rights {
+        let may_speak = |speaker: &Principal| replica.access.roles(speaker).any(|r| *r == Role::SpeakFor);
+        let is_mute = matches!(trust, Trust::OnBehalf(Some(speaker)) if !may_speak(speaker));
+        let roles: Vec<&Role> = replica.access.roles(who).filter(|_| !is_mute).collect();
+        let is_own = *trust == Trust::Own;
         let mut bits = match trust {
-            Trust::None | Trust::OnBehalf => 0,
+            Trust::None | Trust::OnBehalf(_) => 0,
             Trust::Operator => TRUSTED,
-            Trust::Own => ANY,
+            Trust::Own => ANY & !SPEAK_FOR,
         };
         roles.iter().for_each(|role| bits |= bit(role));
         let names = |class: &str| {
@@ -192,11 +196,12 @@ impl std::fmt::Display for Lack {
 }
 
 /// The trust in a connection beside what its principal was granted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Trust {
     None,
-    /// A member says for whom it speaks: nothing else of the connection counts.
-    OnBehalf,
+    /// A member, or this principal, says for whom it speaks: nothing else of the connection counts, and that
+    /// only as long as it may.
+    OnBehalf(Option<Arc<Principal>>),
     /// The other end has proven that it has the group's secret, is a member, or the host vouches for it.
     Operator,
     /// The connection is of the server's own process.
@@ -239,7 +244,7 @@ impl Seats {
         trust: Trust,
         (replica, config): (&Replica, &ServerConfig),
     ) {
-        let rights = || Arc::new(Rights::of(&who, trust, replica, config));
+        let rights = || Arc::new(Rights::of(&who, &trust, replica, config));
         let rights = replica.access.is_judged().then(rights);
         self.all.insert(conn, Seat { who: Arc::new(who), trust, rights: rights.clone(), had: rights });
     }
@@ -249,9 +254,17 @@ impl Seats {
         self.all.remove(&conn);
     }
 
-    /// Requests on a connection are this principal's, as a member says.
-    pub(crate) fn speaks_for(&mut self, conn: Conn, who: Principal, of: (&Replica, &ServerConfig)) {
-        self.sit(conn, who, Trust::OnBehalf, of);
+    /// Requests on a connection are this principal's, as a member says, or else the one whose the connection
+    /// was.
+    pub(crate) fn speaks_for(
+        &mut self,
+        conn: Conn,
+        who: Principal,
+        is_member: bool,
+        of: (&Replica, &ServerConfig),
+    ) {
+        let speaker = self.who(conn).filter(|_| !is_member).cloned();
+        self.sit(conn, who, Trust::OnBehalf(speaker), of);
     }
 
     /// The other end of the connection is an operator or a member.
@@ -288,7 +301,7 @@ impl Seats {
     ) -> Option<&Arc<Rights>> {
         let seat = self.all.get_mut(&conn)?;
         if !seat.rights.as_ref().is_some_and(|rights| rights.is_of(replica)) {
-            seat.rights = Some(Arc::new(Rights::of(&seat.who, seat.trust, replica, config)));
+            seat.rights = Some(Arc::new(Rights::of(&seat.who, &seat.trust, replica, config)));
         }
         seat.rights.as_ref()
     }
@@ -356,8 +369,9 @@ impl Seats {
         let (mut lost, mut made) = (Vec::new(), Map::default());
         for (conn, seat) in &mut self.all {
             // Many connections may be of one principal.
-            let make = || Arc::new(Rights::of(&seat.who, seat.trust, replica, config));
-            let now: Arc<Rights> = made.entry((seat.who.clone(), seat.trust)).or_insert_with(make).clone();
+            let make = || Arc::new(Rights::of(&seat.who, &seat.trust, replica, config));
+            let now: Arc<Rights> =
+                made.entry((seat.who.clone(), seat.trust.clone())).or_insert_with(make).clone();
             // Before the first grant it could do everything.
             let kept = seat.had.as_ref().map_or(seat.trust == Trust::Own, |before| now.has_all_of(before));
             if !kept {

@@ -1,9 +1,11 @@
 //! The state that all requests share.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tercel::access::Principal;
 use tercel::tools::wire::interface::Interface;
 use tercel::tools::wire::layout::Layout;
 use tercel::tools::wire::page::class_of;
@@ -32,9 +34,19 @@ pub const STREAMS_MAX: usize = 128;
 /// Time for a server to answer a request.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The state that all requests share.
+/// The state that the requests of one principal share: the gateway's own, or of a caller for which it speaks.
 pub struct Gate {
     pub client: Client,
+    /// The caller; none is the gateway itself.
+    pub caller: Option<Principal>,
+    pub offered: Offered,
+    common: Arc<Common>,
+}
+
+/// The state that all requests share.
+pub struct Common {
+    /// The gateway's own client, which keeps keys.
+    pub own: Client,
     pub servers: Addresses,
     pub https: Option<Https>,
     pub is_public: bool,
@@ -48,15 +60,22 @@ pub struct Gate {
     pub room: Arc<Room>,
     /// Held while a large reply becomes text: one does at a time.
     pub large_reply: Mutex<()>,
-    pub offered: Offered,
     pub claims: Claims,
     pub stopped: watch::Sender<bool>,
 }
 
+impl Deref for Gate {
+    type Target = Common;
+
+    fn deref(&self) -> &Common {
+        &self.common
+    }
+}
+
 impl Gate {
     pub fn new(client: Client, config: &Config) -> Gate {
-        Gate {
-            client,
+        let common = Common {
+            own: client.clone(),
             servers: config.servers.clone(),
             https: config.https.clone(),
             is_public: config.is_public,
@@ -68,10 +87,16 @@ impl Gate {
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             room: Arc::default(),
             large_reply: Mutex::default(),
-            offered: Offered::default(),
             claims: Claims::default(),
             stopped: watch::channel(false).0,
-        }
+        };
+        Gate { client, caller: None, offered: Offered::default(), common: Arc::new(common) }
+    }
+
+    /// The same for a caller, by a client that speaks for it.
+    pub fn of_caller(&self, caller: Principal, client: Client) -> Gate {
+        let common = self.common.clone();
+        Gate { client, caller: Some(caller), offered: Offered::default(), common }
     }
 
     /// Ends what would never end by itself.

@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Incoming};
-use hyper::header::ACCEPT_ENCODING;
+use hyper::header::{ACCEPT_ENCODING, CONNECTION};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
@@ -26,6 +26,7 @@ use tokio::{task, time};
 use crate::Config;
 use crate::answer::{Answer, refused, with};
 use crate::asked::Asked;
+use crate::callers::{Callers, Refusal};
 use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
 use crate::https::FOR_EVER;
 use crate::json::call::cut;
@@ -50,7 +51,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LAST_ANSWER: Duration = Duration::from_secs(5);
 
 /// Answers until it is told to stop, and then for as long as requests under way may take.
-pub async fn serve(listener: TcpListener, gate: Arc<Gate>, mut stop: watch::Receiver<bool>, config: &Config) {
+pub async fn serve(
+    listener: TcpListener,
+    (gate, callers): (Arc<Gate>, Option<Arc<Callers>>),
+    mut stop: watch::Receiver<bool>,
+    config: &Config,
+) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut links: Vec<Weak<Link>> = Vec::new();
     let looks = gate.https.clone().map(|https| task::spawn(https.look()));
@@ -63,7 +69,8 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>, mut stop: watch::Rece
         let Some(Ok(room)) = unless(&mut stop, room(&connections, &links)).await else { break };
         let link = Link::new();
         links.push(Arc::downgrade(&link));
-        let served = connection(stream, gate.clone(), link, stop.clone(), config.idle);
+        let at = (gate.clone(), callers.clone());
+        let served = connection(stream, at, link, stop.clone(), config.idle);
         task::spawn(async move {
             served.await;
             drop(room);
@@ -104,7 +111,7 @@ async fn unless<T>(told: &mut watch::Receiver<bool>, work: impl Future<Output = 
 
 async fn connection(
     stream: TcpStream,
-    gate: Arc<Gate>,
+    (gate, callers): (Arc<Gate>, Option<Arc<Callers>>),
     link: Arc<Link>,
     mut stop: watch::Receiver<bool>,
     idle: Duration,
@@ -115,26 +122,34 @@ async fn connection(
     // Else the kernel takes megabytes for a peer that takes none.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SENT_BYTES_MAX);
     let Some(https) = &gate.https else {
-        return talk((Paced::new(stream, link.clone(), idle), FOR_EVER), &gate, &link, stop, idle).await;
+        let stream = Paced::new(stream, link.clone(), idle);
+        return talk((stream, FOR_EVER), &Ok(gate), &link, stop, idle).await;
     };
     let shaken = https.accept(stream, |stream| Paced::new(stream, link.clone(), idle));
     let shaken = unless(&mut stop, unless(&mut link.is_cut(), shaken)).await;
-    if let Some(Some(Some(shaken))) = shaken {
-        talk(shaken, &gate, &link, stop, idle).await;
-    }
+    let Some(Some(Some((stream, known_for, caller)))) = shaken else { return };
+    let gate = match callers {
+        None => Ok(gate),
+        Some(callers) => callers.gate(caller).await,
+    };
+    talk((stream, known_for), &gate, &link, stop, idle).await;
 }
 
 /// Reads requests and answers them, until the peer or the gateway ends that, or the time is over for which
 /// the peer is known.
 async fn talk(
     (stream, known_for): (impl AsyncRead + AsyncWrite + Unpin, Duration),
-    gate: &Arc<Gate>,
+    gate: &Result<Arc<Gate>, Refusal>,
     link: &Arc<Link>,
     mut stop: watch::Receiver<bool>,
     idle: Duration,
 ) {
     let mut cut = link.is_cut();
-    let service = service_fn(|request| answer(request, gate, link, idle));
+    let service = service_fn(async |request| match gate {
+        Ok(gate) => answer(request, gate, link, idle).await,
+        // Another connection may be taken.
+        Err(refusal) => Ok::<_, Infallible>(with(refusal.answer(), CONNECTION, "close")),
+    });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD_BYTES_MAX);
     let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));

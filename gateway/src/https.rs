@@ -19,7 +19,10 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{RootCertStore, ServerConfig};
 use tercel::TlsError;
-use tercel::tools::certificates::{Anew, ENDLESS, certificates, days_left, end_of, private_key, wrong};
+use tercel::access::Principal;
+use tercel::tools::certificates::{
+    Anew, ENDLESS, certificates, client_named, days_left, end_of, private_key, wrong,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::{task, time};
@@ -89,13 +92,14 @@ impl Https {
         }
     }
 
-    /// Shakes hands with a caller, and gives the stream and for how long the caller is known. None if the
-    /// caller is refused: it is told why, unless it is silent for too long.
+    /// Shakes hands with a caller, and gives the stream, for how long the caller is known, and the client
+    /// that its certificate names, if it does. None if the caller is refused: it is told why, unless it is
+    /// silent for too long.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin + AsRef<TcpStream>>(
         &self,
         stream: TcpStream,
         paced: impl FnOnce(TcpStream) -> S,
-    ) -> Option<(TlsStream<S>, Duration)> {
+    ) -> Option<(TlsStream<S>, Duration, Option<Principal>)> {
         if !begins_sealed(&stream).await {
             self.refused.inc();
             // To close a socket before all was read would take the answer back.
@@ -109,7 +113,8 @@ impl Https {
             Ok(Ok(stream)) => {
                 let shown = stream.get_ref().1.peer_certificates();
                 let known_for = shown.map_or(Some(Duration::MAX), |chain| end_of(chain).map(until))?;
-                Some((stream, known_for.min(FOR_EVER)))
+                let caller = shown.and_then(client_named);
+                Some((stream, known_for.min(FOR_EVER), caller))
             }
             Ok(Err((_, stream))) => {
                 self.refused.inc();

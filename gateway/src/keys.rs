@@ -98,6 +98,8 @@ impl Gate {
     /// Calls at most once under a key.
     pub fn call_once(&self, key: &str, asked: &Asked, ready: Result<Ready, Wrong>) -> Result<Answer, Wrong> {
         let digest = digest(asked);
+        // Each caller has keys of its own. No key has a space.
+        let key = &self.caller.as_ref().map_or_else(|| key.to_string(), |caller| format!("{caller} {key}"));
         let mut ready = match ready {
             Ok(ready) => ready,
             // What was called may be gone since, and its answer is still that.
@@ -142,7 +144,7 @@ impl Gate {
 
     /// A transaction that sees what another gateway has written, as a repetition must.
     fn strict(&self) -> Transaction<'_> {
-        self.client.transaction().isolation(Isolation::Strict).timeout(PATIENCE)
+        self.own.transaction().isolation(Isolation::Strict).timeout(PATIENCE)
     }
 
     fn claim(&self, key: &str, digest: [u64; 2], nonce: u64, now: Instant) -> Result<Claim, Error> {
@@ -189,7 +191,7 @@ impl Gate {
             true => (StatusCode::GONE, TOO_LARGE),
             false => (answer.status(), body),
         };
-        let kept = self.client.transaction().timeout(PATIENCE).run(|tx| {
+        let kept = self.own.transaction().timeout(PATIENCE).run(|tx| {
             let mut answer = Ref::NULL;
             for text in parts(body).into_iter().rev() {
                 answer = tx.create(&Part { text: text.into(), next: answer })?;
@@ -203,7 +205,7 @@ impl Gate {
 
     /// Gives a key back whose call was not executed. If that fails, a repetition here goes on with its claim.
     fn release(&self, key: &str, nonce: u64) {
-        let released = self.client.transaction().timeout(PATIENCE).run(|tx| {
+        let released = self.own.transaction().timeout(PATIENCE).run(|tx| {
             let keys = tx.get_root::<Keys>(ROOT)?;
             let name = name(keys.salt(), key);
             for day in [keys.today(), keys.yesterday(), keys.before()] {

@@ -15,6 +15,7 @@
 //! | `route`, `routes` | the routes, and what is answered at each |
 //! | `asked`, `answer` | a request; an answer, and errors as answers |
 //! | `gate` | the state that all requests share |
+//! | `callers` | callers by their certificates, and a client that speaks for each |
 //! | `pace`, `room` | how slowly an answer may be taken, and the memory of those that are |
 //! | `objects`, `servers` | objects and roots; how the servers are |
 //! | `tables` | the rows of tables and the entries of maps, a page at a time |
@@ -25,6 +26,7 @@
 
 mod answer;
 mod asked;
+mod callers;
 mod calls;
 mod claims;
 mod counts;
@@ -56,6 +58,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::watch as told;
 
+use callers::Callers;
 use gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX, STREAMS_MAX};
 pub use https::Https;
 
@@ -68,6 +71,9 @@ pub struct Config {
     pub listen: String,
     /// The certificate for HTTPS; without one, it answers plain HTTP.
     pub https: Option<Https>,
+    /// Set if it speaks for its callers, by the clients that their certificates name: the servers judge what
+    /// each may do. It needs the role `speak-for`, and HTTPS that proves callers.
+    pub speaks_for_callers: bool,
     /// Set if other machines may reach it, although everyone there may call everything.
     pub is_public: bool,
     /// Memory of the client's cache.
@@ -86,6 +92,7 @@ impl Config {
             servers,
             listen: listen.into(),
             https: None,
+            speaks_for_callers: false,
             is_public: false,
             cache_bytes: 64 << 20,
             idle: Duration::from_secs(30),
@@ -117,6 +124,11 @@ pub enum StartError {
          authorities of your callers with --https-callers, or say --public"
     )]
     Everyone(String),
+    /// It cannot tell its callers apart.
+    #[error(
+        "the gateway cannot speak for callers that it does not know: name their authorities with --https-callers"
+    )]
+    Unknown,
     /// The servers do not answer.
     #[error(transparent)]
     Space(#[from] Error),
@@ -149,26 +161,32 @@ impl Gateway {
                 Some(_) => {}
             }
         }
+        let proves_callers = config.https.as_ref().is_some_and(Https::proves_callers);
+        if config.speaks_for_callers && !proves_callers {
+            return Err(StartError::Unknown);
+        }
         listener.set_nonblocking(true)?;
         let of_client = ClientConfig {
             cache_bytes: config.cache_bytes,
             transactions_max: TRANSACTIONS_MAX,
             ..ClientConfig::default()
         };
-        let client = Client::connect_with(config.servers.clone(), of_client)?;
+        let client = Client::connect_with(config.servers.clone(), of_client.clone())?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX)))
-            // One more for a look at files.
-            .max_blocking_threads(IN_FLIGHT_MAX + SIGNS_MAX + 1)
+            // Some more for a look at files, and to connect for callers.
+            .max_blocking_threads(IN_FLIGHT_MAX + SIGNS_MAX + 1 + callers::DIALS_MAX)
             .thread_name("tercel-gateway")
             .enable_all()
             .build()?;
         let (stop, stopped) = told::channel(false);
         let gate = Arc::new(Gate::new(client, &config));
+        let callers = || Arc::new(Callers::new(gate.clone(), config.servers.clone(), of_client));
+        let callers = config.speaks_for_callers.then(callers);
         let thread = thread::Builder::new().name("tercel-gateway".into()).spawn(move || {
             runtime.block_on(async {
                 if let Ok(listener) = TcpListener::from_std(listener) {
-                    http::serve(listener, gate, stopped, &config).await;
+                    http::serve(listener, (gate, callers), stopped, &config).await;
                 }
             });
             // A call that waits for a server would hold the process.

@@ -52,19 +52,26 @@ impl Gate {
         Ok(answer::json(status, &status::health(&health)))
     }
 
-    /// The status of the server that leads, else of any that answers.
+    /// The status of the server that leads, else of any that answers. A caller for which the gateway speaks
+    /// has it by rights of its own, from the server that its client reads from.
     pub fn status(&self) -> Result<Value, Error> {
-        let ask = |server: Addresses| {
-            let damaged = |e| Error::Corrupt(format!("the server's status: {e}"));
-            serde_json::from_str(&status_of(server, ASK)?).map_err(damaged)
-        };
+        if self.caller.is_some() {
+            let status = self.client.server_status()?;
+            return serde_json::from_str(&status).map_err(damaged);
+        }
+        let ask = |server: Addresses| serde_json::from_str(&status_of(server, ASK)?).map_err(damaged);
         self.ask(ask, |status: &Value| status["group"]["leads"] != false)
     }
 
     /// The counts of the gateway, and of the servers if they answer.
     pub fn metrics(&self, asked: &Asked) -> Answer {
         let form = Exposition::accepted(&asked.accepts());
-        match status::scraped(self.status().ok(), |registry| {
+        let status = match self.status() {
+            // The counters of the gateway tell of other callers, too.
+            Err(e @ Error::Denied(_)) if self.caller.is_some() => return answer::error(&e),
+            status => status.ok(),
+        };
+        match status::scraped(status, |registry| {
             self.counts.register(registry);
             self.https.iter().for_each(|https| https.register(registry));
         }) {
@@ -72,6 +79,10 @@ impl Gate {
             Err(e) => refused(StatusCode::INTERNAL_SERVER_ERROR, &format!("counters: {e}"), "report it"),
         }
     }
+}
+
+fn damaged(e: serde_json::Error) -> Error {
+    Error::Corrupt(format!("the server's status: {e}"))
 }
 
 /// Time for each server to say how it is.

@@ -7,7 +7,16 @@
 use std::fmt;
 
 use rustls::pki_types::CertificateDer;
+use tercel_wire::access::Principal;
 use webpki::EndEntityCert;
+
+/// The client that a chain of certificates names which was verified; none if it names no client.
+pub fn client_named(chain: &[CertificateDer<'_>]) -> Option<Principal> {
+    match Identity::of(chain.first()?).ok()? {
+        Identity::Client(name) => Principal::client(&name),
+        Identity::Member(..) => None,
+    }
+}
 
 /// A verified identity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

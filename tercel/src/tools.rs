@@ -33,6 +33,7 @@ use crate::{Client, ClientConfig, Error, ServerConfig};
 
 /// Certificates in files, for a program with connections of its own.
 pub mod certificates {
+    pub use crate::identity::client_named;
     pub use crate::tls::{Anew, ENDLESS, certificates, days_left, end_of, private_key, wrong};
 }
 

@@ -348,7 +348,7 @@ fn new_client(seed: u64, cache_bytes: usize) -> Client {
     let config = HeapConfig { budget_bytes: cache_bytes, ..HeapConfig::default() };
     let memory = Boxed::new(arena_bytes(&config).unwrap());
     let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
-    Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer)
+    Client::new(ClientConfig::default(), seed, reader, writer)
 }
 
 impl Inner {

@@ -112,6 +112,8 @@ pub enum Role {
     Operate,
     /// Grants and revokes.
     Grant,
+    /// Says for which client it speaks on a connection, and is that client there.
+    SpeakFor,
 }
 
 impl Role {
@@ -152,6 +154,7 @@ impl Role {
             Role::Backup => 5,
             Role::Operate => 6,
             Role::Grant => 7,
+            Role::SpeakFor => 8,
         }
     }
 
@@ -177,14 +180,23 @@ impl Role {
             (5, _) => Some(Role::Backup),
             (6, _) => Some(Role::Operate),
             (7, _) => Some(Role::Grant),
+            (8, _) => Some(Role::SpeakFor),
             _ => None,
         }
     }
 }
 
 /// The words of the roles, by their numbers.
-const WORDS: [(u8, &str); 7] =
-    [(1, "read"), (2, "write"), (3, "define"), (4, "call"), (5, "backup"), (6, "operate"), (7, "grant")];
+const WORDS: [(u8, &str); 8] = [
+    (1, "read"),
+    (2, "write"),
+    (3, "define"),
+    (4, "call"),
+    (5, "backup"),
+    (6, "operate"),
+    (7, "grant"),
+    (8, "speak-for"),
+];
 
 impl Display for Role {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -199,7 +211,7 @@ impl Display for Role {
 /// A text that names no role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a role is read, write, `write CLASS`, define, `call INTERFACE`, `call INTERFACE.METHOD`, backup, operate or grant"
+    "a role is read, write, `write CLASS`, define, `call INTERFACE`, `call INTERFACE.METHOD`, backup, operate, grant or speak-for"
 )]
 pub struct BadRole;
 
@@ -240,9 +252,17 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Principal>(), Err(BadPrincipal), "{text}");
         }
-        for text in
-            ["read", "write", "write Account", "define", "call Bank.pay", "backup", "operate", "grant"]
-        {
+        for text in [
+            "read",
+            "write",
+            "write Account",
+            "define",
+            "call Bank.pay",
+            "backup",
+            "operate",
+            "grant",
+            "speak-for",
+        ] {
             assert_eq!(text.parse::<Role>().unwrap().to_string(), text);
         }
         for text in ["", "reads", "read all", "call", "call ", "write ", "write a b", "write  a", "grant x"] {

@@ -56,7 +56,8 @@ pub struct AskAccess {
 Principals: client:NAME, member:ID, uid:N (the user of a process at the server's Unix socket), anyone.
 
 Roles: read (pages, so all objects), write [CLASS..], define (classes), call INTERFACE[.METHOD].. (without any pages), \
-backup, operate (status, gc, changes of the group), grant.
+backup, operate (status, gc, changes of the group), grant, \
+speak-for (be any client, as a gateway for its callers).
 
 Before the first grant everyone may do everything. Afterwards only what is granted may be done, also when the last right \
 is revoked. The superuser and the server's own user on its host, and those who have the group's secret, always have \
@@ -67,7 +68,7 @@ pub struct OneRight {
     /// The principal
     #[arg(value_name = "WHO")]
     pub who: Principal,
-    /// read, write, define, call, backup, operate or grant
+    /// read, write, define, call, backup, operate, grant or speak-for
     #[arg(value_name = "ROLE")]
     pub role: String,
     /// Classes that `write` is about, all if there are none; or interfaces, or methods, that `call` is about

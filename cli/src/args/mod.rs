@@ -3,6 +3,7 @@
 mod access;
 mod archive;
 mod cert;
+mod gateway;
 mod group;
 mod values;
 
@@ -17,6 +18,7 @@ use tercel_term::fail::Failure;
 pub use access::*;
 pub use archive::*;
 pub use cert::*;
+pub use gateway::*;
 pub use group::*;
 pub use values::Named;
 use values::{cache_bytes, server_bytes, subscriptions, time};
@@ -560,51 +562,6 @@ pub struct Health {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:
-  tercel gateway                                    of the server on this host
-  tercel gateway 10.0.0.1:7117 10.0.0.2:7117        of a group, by its members
-  tercel gateway --server unix:/run/tercel.sock --listen 127.0.0.1:8080
-  curl http://127.0.0.1:8470/v1/roots
-  curl -d '[5]' http://127.0.0.1:8470/v1/objects/purse/deposit
-  tercel gateway --listen 0.0.0.0:8470 --https ./web \\
-      --https-callers ./ca/ca.crt
-
-It is a client of the servers and keeps nothing: run several, on the servers' hosts or beside them. /openapi.json describes \
-what it answers, and / is a console for the browser. Without --https nothing is encrypted. A caller that reaches it, with --https-callers by a certificate, may call \
-everything that the gateway's own certificate (--tls) may.
-
-At SIGTERM or SIGINT it takes no more requests, and stops when those under way have ended, or after --drain seconds.")]
-pub struct Gateway {
-    /// The servers' addresses, HOST:PORT or unix:PATH: one, or those of a group's members
-    #[arg(value_name = "SERVER", conflicts_with = "server")]
-    pub servers: Vec<String>,
-    /// The same as one option, with commas between; else those in TERCEL_SERVER, else 127.0.0.1:7117
-    #[arg(long, value_name = "ADDR", alias = "addr")]
-    pub server: Option<Addresses>,
-    /// Where to answer HTTP
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8470")]
-    pub listen: String,
-    /// Answer HTTPS alone, with tls.crt and tls.key of this directory; they are read anew when they change
-    #[arg(long, value_name = "DIR")]
-    pub https: Option<PathBuf>,
-    /// Let in callers with a certificate of an authority in this file, and no others
-    #[arg(long, value_name = "FILE", requires = "https")]
-    pub https_callers: Option<PathBuf>,
-    /// Allow an address that other machines can reach, although everyone there may call everything
-    #[arg(long)]
-    pub public: bool,
-    /// The client's cache, such as 64M or 1G: from 1M to 8G
-    #[arg(long, value_name = "BYTES", value_parser = cache_bytes, default_value = "64M")]
-    pub cache: usize,
-    /// Seconds to wait at the start for a server that answers, up to 3600
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "30")]
-    pub wait: u32,
-    /// Seconds that requests under way have to end at SIGTERM or SIGINT, up to 3600
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "25")]
-    pub drain: u32,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, APPLICATION, BODY_BYTES_MAX, FrameError, Header, Kind};
 use tercel_wire::id::{Stamp, ViewId};
-use tercel_wire::message::{FromServer, Hello, Refusal, Refused, Resume, Via, Welcome};
+use tercel_wire::message::{FromServer, Hello, OnBehalf, Refusal, Refused, Resume, Via, Welcome};
 use tercel_wire::vector::{VECTOR_MAX, Vector};
 
 use super::begin::{QUESTIONS_MAX, Tokens};
@@ -48,6 +48,11 @@ impl Client {
             ..Hello::new(self.id)
         };
         let mut body = Vec::new();
+        if let Some(who) = self.config.on_behalf_of.clone() {
+            OnBehalf { who }.encode(&mut body);
+            self.say(Kind::OnBehalf, &body);
+            body.clear();
+        }
         hello.encode(&mut body);
         self.say(Kind::Hello, &body);
     }

@@ -27,6 +27,7 @@ mod streaming;
 mod watches;
 
 use tercel_heap::{Reader, Scope, Writer};
+use tercel_wire::access::Principal;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::{ClientId, Oref, PageId, SpaceId, Stamp, ViewId};
@@ -54,10 +55,12 @@ pub use classes::Catalogue;
 pub use servers::{PAUSES_US, Pauses, Servers};
 
 /// Settings of a client.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ClientConfig {
     /// The space it expects; 0 is any.
     pub space: SpaceId,
+    /// The principal for which it speaks; none is its own.
+    pub on_behalf_of: Option<Principal>,
 }
 
 /// Something that happened to a client.
@@ -575,7 +578,7 @@ impl Client {
         let config = Config { budget_bytes: 512 << 10, ..Config::default() };
         let memory = Boxed::new(arena_bytes(&config).unwrap());
         let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
-        let mut client = Client::new(ClientConfig { space: SpaceId(0) }, 1, reader, writer);
+        let mut client = Client::new(ClientConfig::default(), 1, reader, writer);
         client.peer.link = LinkState::Up;
         client.fetches.set_credit(limits::CREDIT);
         client.ops.set_credit(limits::CREDIT);

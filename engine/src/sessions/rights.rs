@@ -20,7 +20,7 @@ use super::{Cx, Sessions};
 use crate::effect::{Audit, Audited, Conn, Effect};
 use crate::leader::{Asked, called};
 use crate::mutant::{Rule, dropped};
-use crate::rights::{ANY, BACKUP, Bits, CALL, DEFINE, GRANT, Lack, OPERATE, READ, TRUSTED, WRITE};
+use crate::rights::{ANY, BACKUP, Bits, CALL, DEFINE, GRANT, Lack, OPERATE, READ, SPEAK_FOR, TRUSTED, WRITE};
 
 /// The roles of which a message needs one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,24 +250,35 @@ impl Sessions {
         false
     }
 
-    /// The principal for which a connection will greet, as a member says.
+    /// The principal for which a connection will greet, as a member says, or a principal that speaks for
+    /// clients.
     pub(super) fn on_behalf(&mut self, conn: Conn, of: OnBehalf, cx: &mut Cx) {
         let Some(session) = self.all.get(&conn) else { return };
         if session.client.is_some() {
             return self.expel(conn, "a connection says before its greeting for whom it speaks", cx);
         }
-        let is_believed = matches!(session.trust, Trust::Given) || dropped(Rule::OnBehalfBelieved);
-        if is_believed {
+        let is_member = matches!(session.trust, Trust::Given) || dropped(Rule::OnBehalfBelieved);
+        let state = (&cx.work.replica, &cx.work.config);
+        if is_member {
             // The proof was the member's.
             self.all.get_mut(&conn).into_iter().for_each(|session| session.trust = Trust::Unknown);
-            let state = (&cx.work.replica, &cx.work.config);
-            return cx.work.seats.speaks_for(conn, of.who, state);
+            return cx.work.seats.speaks_for(conn, of.who, true, state);
         }
-        if cx.work.replica.access.is_judged() {
-            let text = "only members say for whom they speak, and this connection has not proven to be one";
-            self.audit(conn, Audit::Refused(text.into()), cx);
-            self.turn_away(conn, Refusal::Denied, text, cx);
+        if !cx.work.replica.access.is_judged() {
+            return;
         }
+        let may_speak = |rights: &crate::rights::Rights| rights.bits & SPEAK_FOR != 0;
+        let lack = match cx.work.seats.check(conn, state, may_speak, || Role::SpeakFor.to_string()) {
+            Ok(()) if matches!(of.who, Principal::Client(_)) => {
+                // The host would vouch for the speaker.
+                self.all.get_mut(&conn).into_iter().for_each(|session| session.trust = Trust::Denied);
+                return cx.work.seats.speaks_for(conn, of.who, false, state);
+            }
+            Ok(()) => format!("{} is no client, and who speaks for others speaks for clients alone", of.who),
+            Err(lack) => lack.to_string(),
+        };
+        self.audit(conn, Audit::Refused(lack.clone()), cx);
+        self.turn_away(conn, Refusal::Denied, &lack, cx);
     }
 
     /// Says whether a client may be the one of a connection: none of another principal greeted as it. If not,

@@ -124,8 +124,8 @@ fn granted(who: &str, role: &str) -> Option<Right> {
     Some(Right { who: who.parse().unwrap(), role: role.parse().unwrap() })
 }
 
-const ROLES: [&str; 8] =
-    ["read", "write", "define", "call Asked", "call Counts", "backup", "operate", "grant"];
+const ROLES: [&str; 9] =
+    ["read", "write", "define", "call Asked", "call Counts", "backup", "operate", "grant", "speak-for"];
 const CALLS: &[&str] = &["call Asked", "call Counts"];
 const ALL: &[&str] = &ROLES;
 
@@ -403,6 +403,61 @@ fn on_behalf_is_believed_of_members_alone() {
 #[test]
 fn only_members_speak_for_others() {
     on_behalf_is_believed_of_members_alone();
+}
+
+/// Says for whom it speaks: what the server says to that.
+fn speak(s: &mut Space, conn: Conn, speaker: &str, whom: Principal) -> Said {
+    s.h.input(Input::Connected(conn, client(speaker)));
+    s.h.send(conn, Kind::OnBehalf, |out| OnBehalf { who: whom }.encode(out))
+}
+
+#[test]
+fn speaker_has_rights_of_its_client_alone() {
+    let mut s = Space::new();
+    let x = || Principal::client("x").unwrap();
+    for (who, role) in [("client:x", "read"), ("client:web", "speak-for"), ("client:web", "operate")] {
+        s.grant(who, role);
+    }
+    s.grant("client:y", "read");
+    let said = speak(&mut s, X, "y", x());
+    assert!(denied(&said).unwrap().contains("client:y lacks the role `speak-for`"));
+    for whom in [Principal::Uid(0), Principal::member("1").unwrap(), Principal::Anyone] {
+        let said = speak(&mut s, X, "web", whom);
+        assert!(denied(&said).unwrap().contains("speaks for clients alone"));
+        assert!(closed(&said, X));
+    }
+    assert_eq!(denied(&speak(&mut s, X, "web", x())), None);
+    assert_eq!(whoami(&mut s.h, X), x());
+    s.h.hello(X, 6, 1);
+    assert_eq!(denied(&s.h.fetch(X, s.page, 1)), None);
+    let said = s.h.send(X, Kind::Stat, |_| ());
+    assert!(denied(&said).unwrap().contains("client:x lacks the role `operate`"));
+    // One that was granted nothing is nobody, whoever speaks for it.
+    assert_eq!(denied(&speak(&mut s, Y, "web", Principal::client("z").unwrap())), None);
+    assert!(denied(&s.h.hello(Y, 7, 1)).unwrap().contains("client:z lacks the role"));
+}
+
+#[test]
+fn revoked_speaker_is_heard_no_longer() {
+    let mut s = Space::new();
+    for (who, role) in [("client:x", "read"), ("client:web", "speak-for")] {
+        s.grant(who, role);
+    }
+    speak(&mut s, X, "web", Principal::client("x").unwrap());
+    s.h.hello(X, 6, 1);
+    s.connect(Y, client("x"), 7);
+    s.order(Accessing::Revoke, "client:web", "speak-for");
+    let said = s.h.sync();
+    assert!(closed(&said, X), "{said:?}");
+    assert!(!closed(&said, Y), "the client itself keeps its rights");
+    assert!(denied(&speak(&mut s, X, "web", Principal::client("x").unwrap())).is_some());
+}
+
+#[test]
+fn speaker_is_ignored_before_the_first_grant() {
+    let mut s = Space::new();
+    assert_eq!(denied(&speak(&mut s, X, "web", Principal::client("x").unwrap())), None);
+    assert_eq!(whoami(&mut s.h, X), Principal::client("web").unwrap());
 }
 
 #[test]

@@ -126,8 +126,20 @@ impl World {
     }
 
     pub fn with(change: impl FnOnce(Config) -> Config) -> World {
+        World::at_address("127.0.0.1:0", change)
+    }
+
+    /// The gateway comes by a Unix socket: the server knows its user.
+    pub fn at_socket(change: impl FnOnce(Config) -> Config) -> World {
+        World::at_address("unix:@socket", change)
+    }
+
+    fn at_address(listen: &str, change: impl FnOnce(Config) -> Config) -> World {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::builder(dir.path()).listen("127.0.0.1:0").methods(Purse::METHODS);
+        // Each world has a socket of its own.
+        let listen = listen.replace('@', &format!("{}/", dir.path().display()));
+        let server =
+            Server::builder(dir.path().join("space")).listen(listen.as_str()).methods(Purse::METHODS);
         let server = server.service(Clock::serve(Ticks::default())).start().unwrap();
         let at = server.addresses()[0].clone();
         let client = Client::connect(&at).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
 use rustix::process::{Resource, Rlimit};
 use rustls::crypto::ring;
@@ -24,7 +24,7 @@ use tercel_gateway::{Config, Gateway, Https, StartError};
 use crate::common::{World, head, request};
 
 /// An authority, the certificate of a gateway on this host, and those of callers.
-struct Papers {
+pub struct Papers {
     dir: TempDir,
     authority: CertifiedIssuer<'static, KeyPair>,
 }
@@ -33,7 +33,7 @@ type Answer = Result<(u16, String), String>;
 type Caller = StreamOwned<ClientConnection, TcpStream>;
 
 impl Papers {
-    fn new() -> Papers {
+    pub fn new() -> Papers {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -59,9 +59,24 @@ impl Papers {
         self.sign_for(name, usage, Duration::from_secs(3_600))
     }
 
+    /// A certificate that names a URI.
+    pub fn sign_uri(&self, uri: &str, usage: ExtendedKeyUsagePurpose) -> (String, String) {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        self.sign_as(params, usage, Duration::from_secs(3_600))
+    }
+
     fn sign_for(&self, name: &str, usage: ExtendedKeyUsagePurpose, time: Duration) -> (String, String) {
+        self.sign_as(CertificateParams::new([name.to_string()]).unwrap(), usage, time)
+    }
+
+    fn sign_as(
+        &self,
+        mut params: CertificateParams,
+        usage: ExtendedKeyUsagePurpose,
+        time: Duration,
+    ) -> (String, String) {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new([name.to_string()]).unwrap();
         params.extended_key_usages = vec![usage];
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now + time;
@@ -71,9 +86,13 @@ impl Papers {
 
     /// A gateway with this certificate, for everyone or for callers with one.
     fn world(&self, proves_callers: bool) -> World {
-        let callers = self.path().join("ca.crt");
-        let https = Https::open(self.path(), proves_callers.then_some(callers.as_path())).unwrap();
+        let https = self.https(proves_callers);
         World::with(|config| Config { https: Some(https), ..config })
+    }
+
+    pub fn https(&self, proves_callers: bool) -> Https {
+        let callers = self.path().join("ca.crt");
+        Https::open(self.path(), proves_callers.then_some(callers.as_path())).unwrap()
     }
 
     /// Asks as a caller that trusts this authority, by the name of a host.
@@ -93,7 +112,7 @@ impl Papers {
         Ok((status, body))
     }
 
-    fn connect(&self, at: SocketAddr, host: &str, caller: Option<(String, String)>) -> Caller {
+    pub fn connect(&self, at: SocketAddr, host: &str, caller: Option<(String, String)>) -> Caller {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.der().clone()).unwrap();
         let config = ClientConfig::builder_with_provider(ring::default_provider().into());

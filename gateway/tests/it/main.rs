@@ -1,6 +1,7 @@
 //! Gateways as programs meet them: by HTTP over a socket, in front of real servers.
 
 mod bounds;
+mod callers;
 mod calls;
 mod common;
 mod group;

@@ -46,7 +46,7 @@ impl ClientProcess {
         let (reader, writer) = heap(config, Box::new(Boxed::new(bytes)), Box::new(scheduler::fence()))
             .expect("the arena is as large as the configuration says");
         let seed = plan.seed.wrapping_mul(1_000).wrapping_add(number) ^ random.next_u64();
-        let mut machine = Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer);
+        let mut machine = Client::new(ClientConfig::default(), seed, reader, writer);
         if plan.nodes() > 1 {
             machine.has_others();
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tercel_engine::Error;
 use tercel_engine::txn::{Freshness, Isolation};
 use tercel_heap::Policy;
+use tercel_wire::access::Principal;
 
 use super::{Client, ClientConfig, ReadFrom, embedded_with};
 use crate::address::{AddressError, Addresses};
@@ -97,6 +98,23 @@ impl ClientBuilder {
     /// Seals connections with a certificate: [`ClientConfig::tls`].
     pub fn tls(mut self, tls: Tls) -> ClientBuilder {
         self.config.tls = Some(tls);
+        self
+    }
+
+    /// Speaks for a client instead of for itself: [`ClientConfig::on_behalf_of`].
+    ///
+    /// ```no_run
+    /// use tercel::access::Principal;
+    /// use tercel::{Client, Tls};
+    ///
+    /// // `client:web` has been given the role: `tercel access grant client:web speak-for`.
+    /// let web = Client::builder().tls(Tls::open("web")?);
+    /// let ann = Principal::client("ann").expect("a name");
+    /// let as_ann = web.on_behalf_of(ann).connect("tcp:db-1:7310")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_behalf_of(mut self, client: Principal) -> ClientBuilder {
+        self.config.on_behalf_of = Some(client);
         self
     }
 

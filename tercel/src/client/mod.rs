@@ -32,6 +32,7 @@ use tercel_engine::txn::{Freshness, Isolation, Options, Port, Step, Tx};
 use tercel_heap::{
     Config as HeapConfig, ConfigError, Policy, SCOPES_MAX, Stats as CacheStats, arena_bytes, heap,
 };
+use tercel_wire::access::Principal;
 use tercel_wire::id::{OpId, SpaceId, Stamp};
 use tercel_wire::message::Refusal;
 use tercel_wire::record::Ref;
@@ -97,6 +98,10 @@ pub struct ClientConfig {
     /// The client's certificate. With one all of its TCP connections are sealed by TLS; without one, the
     /// default, all are plain. A record costs some 0.5 us at either end, and a connection some 0.5 ms.
     pub tls: Option<Tls>,
+    /// The client for which this one speaks, instead of for itself: the servers give it that client's rights,
+    /// and tell methods its name. They refuse it unless it has the role `speak-for`, or the space has no
+    /// grants yet. None by default.
+    pub on_behalf_of: Option<Principal>,
 }
 
 /// The member of a group that a client reads from. What it commits is decided by the leader in any case, and
@@ -136,6 +141,7 @@ impl Default for ClientConfig {
             spin: None,
             read_from: ReadFrom::Leader,
             tls: None,
+            on_behalf_of: None,
         }
     }
 }
@@ -248,7 +254,8 @@ impl Life {
         let (reader, writer) =
             heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(setting)?;
         let seed = seed()?;
-        let mut machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
+        let machine = MachineConfig { space: SpaceId(0), on_behalf_of: config.on_behalf_of.clone() };
+        let mut machine = Machine::new(machine, seed, reader, writer);
         if remote.is_group() {
             machine.has_others();
         }

@@ -225,7 +225,7 @@ impl Inner {
         let memory = Boxed::new(arena_bytes(&config).unwrap());
         let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
         let seed = self.random.next_u64();
-        let mut client = Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer);
+        let mut client = Client::new(ClientConfig::default(), seed, reader, writer);
         let mut names: Vec<String> = (0..3).map(name).collect();
         if let Some(at) = at {
             client.reads_anywhere();

@@ -1,0 +1,142 @@
+//! Callers by their certificates: a client of the space for each, which speaks for it.
+//!
+//! Rights are judged by the servers, for each caller as if it had come itself; the gateway decides nothing.
+//! Each has a cache of its own, so that none reads what another may. The invariant: a gate is given to
+//! connections of its caller alone.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::StatusCode;
+use tercel::access::Principal;
+use tercel::{Addresses, Client, ClientConfig, Error};
+use tokio::sync::Semaphore;
+use tokio::task;
+
+use crate::answer::{self, Answer, refused};
+use crate::gate::Gate;
+
+/// The callers that have a client.
+pub struct Callers {
+    own: Arc<Gate>,
+    servers: Addresses,
+    config: ClientConfig,
+    all: Mutex<HashMap<Principal, Seat>>,
+    dials: Semaphore,
+}
+
+struct Seat {
+    gate: Arc<Gate>,
+    used: Instant,
+}
+
+/// Callers with a client at once. One beyond them takes the place of one without a connection.
+const CALLERS_MAX: usize = 64;
+
+/// Clients that are connected at the same time.
+pub const DIALS_MAX: usize = 4;
+
+/// The part of the gateway's cache that a caller's has, and its bounds in bytes.
+const CACHE_SHARE: usize = 16;
+const CACHE_BYTES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
+
+impl Callers {
+    pub fn new(own: Arc<Gate>, servers: Addresses, config: ClientConfig) -> Callers {
+        let cache_bytes = (config.cache_bytes / CACHE_SHARE).clamp(*CACHE_BYTES.start(), *CACHE_BYTES.end());
+        let config = ClientConfig { cache_bytes, ..config };
+        Callers { own, servers, config, all: Mutex::default(), dials: Semaphore::new(DIALS_MAX) }
+    }
+
+    /// The gate of a caller, with a client that the servers take.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub async fn gate(self: &Arc<Callers>, caller: Option<Principal>) -> Result<Arc<Gate>, Refusal> {
+        let caller = caller.ok_or(Refusal::Unnamed)?;
+        let _dial = self.dials.acquire().await;
+        let at = self.clone();
+        let found = task::spawn_blocking(move || at.find(caller)).await;
+        found.unwrap_or(Err(Refusal::Broken))
+    }
+
+    fn find(&self, caller: Principal) -> Result<Arc<Gate>, Refusal> {
+        if let Some(gate) = self.known(&caller) {
+            return Ok(gate);
+        }
+        let config = ClientConfig { on_behalf_of: Some(caller.clone()), ..self.config.clone() };
+        let client = Client::connect_with(self.servers.clone(), config).map_err(Refusal::Space)?;
+        let gate = Arc::new(self.own.of_caller(caller.clone(), client));
+        let (left, given) = {
+            let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_idle = |seat: &&Seat| Arc::strong_count(&seat.gate) == 1;
+            let idle = all.iter().filter(|(_, seat)| is_idle(seat)).min_by_key(|(_, seat)| seat.used);
+            let idle = idle.map(|(caller, _)| caller.clone());
+            let left = idle.filter(|_| all.len() >= CALLERS_MAX).and_then(|idle| all.remove(&idle));
+            if all.len() >= CALLERS_MAX && !all.contains_key(&caller) {
+                return Err(Refusal::Full);
+            }
+            (left, all.insert(caller, Seat { gate: gate.clone(), used: Instant::now() }))
+        };
+        // A client that ends may wait for its thread: nobody waits for that here.
+        drop((left, given));
+        Ok(gate)
+    }
+
+    /// The gate of a caller whose client the servers still take.
+    fn known(&self, caller: &Principal) -> Option<Arc<Gate>> {
+        let gate = {
+            let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            let seat = all.get_mut(caller)?;
+            seat.used = Instant::now();
+            seat.gate.clone()
+        };
+        // It does not wait: only one that was refused for good is known to be.
+        let begun = gate.client.transaction().timeout(Duration::ZERO).begin();
+        match begun {
+            Err(Error::Denied(_) | Error::OtherHistory(_) | Error::Schema(_)) => None,
+            _ => Some(gate),
+        }
+    }
+}
+
+/// The reason why a caller has no client.
+pub enum Refusal {
+    /// Its certificate names no client.
+    Unnamed,
+    /// As many callers as may be have connections.
+    Full,
+    /// The servers do not take it, or do not answer.
+    Space(Error),
+    /// The gateway has failed.
+    Broken,
+}
+
+impl Refusal {
+    /// The answer to all that the caller asks on this connection.
+    pub fn answer(&self) -> Answer {
+        let (status, what, next) = match self {
+            Refusal::Unnamed => {
+                let what = "this gateway speaks for clients by their names, and your certificate names none";
+                (
+                    StatusCode::FORBIDDEN,
+                    what.into(),
+                    "show one for tercel://client/NAME (`tercel cert client NAME`)",
+                )
+            }
+            Refusal::Full => {
+                let what = format!(
+                    "{CALLERS_MAX} callers are connected, which are all for whom this gateway speaks"
+                );
+                (StatusCode::SERVICE_UNAVAILABLE, what, "come back later, or ask another gateway")
+            }
+            Refusal::Space(e) => return answer::error(e),
+            Refusal::Broken => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the gateway failed to connect for you".into(),
+                "report it",
+            ),
+        };
+        refused(status, &what, next)
+    }
+}
