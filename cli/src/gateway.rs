@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use tercel::{Address, AddressError, Addresses, Error};
-use tercel_gateway::{Config, Gateway, Https, StartError};
+use tercel_gateway::{Config, Gateway, Https, StartError, Tokens};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::raise_descriptors;
 use tercel_term::say;
@@ -31,10 +31,14 @@ pub fn run(args: &args::Gateway, tls: Option<&Path>) -> Outcome {
     raise_descriptors();
     let https = args.https.as_deref().map(|dir| Https::open(dir, args.https_callers.as_deref()));
     let https = https.transpose().map_err(|e| Failure::of_sentence(&e.to_string()))?;
+    let tokens = args.tokens.as_deref().map(Tokens::open);
+    let tokens = tokens.transpose().map_err(|e| Failure::of_sentence(&e.to_string()))?;
     let scheme = if https.is_some() { "https" } else { "http" };
     let config = Config {
         https,
         speaks_for_callers: args.speak_for,
+        tokens,
+        origins: args.cors.clone(),
         is_public: args.public,
         cache_bytes: args.cache,
         drain: Duration::from_secs(args.drain.into()),

@@ -5,7 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CONTENT_TYPE,
+    HeaderName, HeaderValue, RETRY_AFTER, VARY,
+};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -70,6 +74,26 @@ pub fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
         answer.headers_mut().insert(name, value);
     }
     answer
+}
+
+/// The answer to a browser that asks whether a page of a site that may ask may send a request.
+pub fn preflight() -> Answer {
+    let answer = of_type(StatusCode::NO_CONTENT, "text/plain", "");
+    let answer = with(answer, ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST");
+    let answer = with(answer, ACCESS_CONTROL_ALLOW_HEADERS, TAKEN);
+    with(answer, ACCESS_CONTROL_MAX_AGE, "600")
+}
+
+/// The headers that a page may send, and those of an answer that it may read.
+const TAKEN: &str = "Authorization, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID";
+const SHOWN: &str = "ETag, Retry-After, Tercel-Token, WWW-Authenticate";
+
+/// The answer for a page of this site, which a browser then lets it read.
+pub fn shared_with(answer: Answer, origin: &str, has_certificates: bool) -> Answer {
+    let answer = with(with(answer, ACCESS_CONTROL_ALLOW_ORIGIN, origin), VARY, "Origin");
+    let answer = with(answer, ACCESS_CONTROL_EXPOSE_HEADERS, SHOWN);
+    // The certificate of a page's reader is sent with its requests only then.
+    if has_certificates { with(answer, ACCESS_CONTROL_ALLOW_CREDENTIALS, "true") } else { answer }
 }
 
 /// A refusal: what is wrong, and the next step.

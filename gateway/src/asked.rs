@@ -1,10 +1,13 @@
 //! A request, as its head has it.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CONTENT_ENCODING, HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::header::{
+    ACCEPT, ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_ENCODING, HOST, HeaderMap, HeaderName,
+    ORIGIN,
+};
 use hyper::{Method, Request};
 use tercel::{Client, Isolation, Token, Transaction};
 
@@ -22,11 +25,14 @@ pub const KEY_BYTES_MAX: usize = 128;
 pub struct Asked {
     pub route: Route,
     pub is_allowed: bool,
+    is_options: bool,
     /// The parts of the path, without escapes.
     pub path: Vec<String>,
     query: String,
     headers: HeaderMap,
     pub body: Vec<u8>,
+    /// The end of the time for which its bearer is known; none is the connection's.
+    pub until: Option<SystemTime>,
 }
 
 impl Asked {
@@ -38,7 +44,20 @@ impl Asked {
         let is_allowed =
             head.method == route.method() || head.method == Method::HEAD && route.method() == Method::GET;
         let query = head.uri.query().unwrap_or_default().to_string();
-        (Asked { route, is_allowed, path, query, headers: head.headers, body: Vec::new() }, body)
+        let is_options = head.method == Method::OPTIONS;
+        (
+            Asked {
+                route,
+                is_allowed,
+                is_options,
+                path,
+                query,
+                headers: head.headers,
+                body: Vec::new(),
+                until: None,
+            },
+            body,
+        )
     }
 
     /// Says whether it is answered by a stream of events.
@@ -50,6 +69,28 @@ impl Asked {
                 Route::Status => takes("text/event-stream"),
                 _ => false,
             }
+    }
+
+    /// Says whether the time is over for which its bearer is known.
+    pub fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| SystemTime::now() >= until)
+    }
+
+    /// The token that it bears.
+    pub fn token(&self) -> Option<&str> {
+        let (scheme, token) = self.header(&AUTHORIZATION)?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+    }
+
+    /// The site whose page sent it, if that is one that may.
+    pub fn origin<'g>(&self, gate: &'g Gate) -> Option<&'g str> {
+        let origin = self.header(&ORIGIN)?;
+        gate.origins.iter().find(|of| **of == origin).map(String::as_str)
+    }
+
+    /// Says whether a browser asks if a page of another site may send a request.
+    pub fn is_preflight(&self) -> bool {
+        self.is_options && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
     /// Says whether a browser sent it for a page of another site, or by a name that another site may have
@@ -67,7 +108,7 @@ impl Asked {
         let is_other = self.headers.contains_key(ORIGIN) && !is_own;
         // A browser verifies the name in the certificate.
         let may_be_named = gate.is_public || is_https;
-        is_other || !may_be_named && !host.is_empty() && !is_local
+        is_other && self.origin(gate).is_none() || !may_be_named && !host.is_empty() && !is_local
     }
 
     /// Says whether the cached state may be new enough for it without a word of a server.

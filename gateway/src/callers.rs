@@ -1,21 +1,26 @@
-//! Callers by their certificates: a client of the space for each, which speaks for it.
+//! Callers by their certificates or tokens: a client of the space for each, which speaks for it.
 //!
 //! Rights are judged by the servers, for each caller as if it had come itself; the gateway decides nothing.
 //! Each has a cache of its own, so that none reads what another may. The invariant: a gate is given to
-//! connections of its caller alone.
+//! requests of its caller alone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use hyper::StatusCode;
+use hyper::header::WWW_AUTHENTICATE;
 use tercel::access::Principal;
 use tercel::{Addresses, Client, ClientConfig, Error};
 use tokio::sync::Semaphore;
-use tokio::task;
+use tokio::{task, time};
 
-use crate::answer::{self, Answer, refused};
+use crate::Config;
+use crate::answer::{self, Answer, refused, with};
+use crate::asked::Asked;
 use crate::gate::Gate;
+use crate::route::Route;
+use crate::tokens::{Bearer, Tokens, Unproven};
 
 /// The callers that have a client.
 pub struct Callers {
@@ -31,7 +36,7 @@ struct Seat {
     used: Instant,
 }
 
-/// Callers with a client at once. One beyond them takes the place of one without a connection.
+/// Callers with a client at once. One beyond them takes the place of one without a request.
 const CALLERS_MAX: usize = 64;
 
 /// Clients that are connected at the same time.
@@ -42,18 +47,27 @@ const CACHE_SHARE: usize = 16;
 const CACHE_BYTES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
 
 impl Callers {
-    pub fn new(own: Arc<Gate>, servers: Addresses, config: ClientConfig) -> Callers {
+    pub fn new(own: Arc<Gate>, of: &Config, config: ClientConfig) -> Callers {
         let cache_bytes = (config.cache_bytes / CACHE_SHARE).clamp(*CACHE_BYTES.start(), *CACHE_BYTES.end());
         let config = ClientConfig { cache_bytes, ..config };
+        let servers = of.servers.clone();
         Callers { own, servers, config, all: Mutex::default(), dials: Semaphore::new(DIALS_MAX) }
     }
 
+    /// Looks at the files of tokens again and again, until it is dropped.
+    pub async fn look(self: Arc<Callers>) {
+        while let Some(tokens) = self.own.tokens.clone() {
+            time::sleep(LOOK).await;
+            // A disk may take its time.
+            let _ = task::spawn_blocking(move || tokens.look()).await;
+        }
+    }
+
     /// The gate of a caller, with a client that the servers take.
-    ///
-    /// # Errors
-    /// The reason why there is none.
-    pub async fn gate(self: &Arc<Callers>, caller: Option<Principal>) -> Result<Arc<Gate>, Refusal> {
-        let caller = caller.ok_or(Refusal::Unnamed)?;
+    async fn gate(self: &Arc<Callers>, caller: Principal) -> Result<Arc<Gate>, Refusal> {
+        if let Some(gate) = self.known(&caller) {
+            return Ok(gate);
+        }
         let _dial = self.dials.acquire().await;
         let at = self.clone();
         let found = task::spawn_blocking(move || at.find(caller)).await;
@@ -102,9 +116,11 @@ impl Callers {
 
 /// The reason why a caller has no client.
 pub enum Refusal {
-    /// Its certificate names no client.
-    Unnamed,
-    /// As many callers as may be have connections.
+    /// It has shown neither a certificate that names a client nor, where tokens are taken, a token.
+    Unnamed { takes_tokens: bool },
+    /// Its token does not count.
+    Unproven(Unproven),
+    /// As many callers as may be have requests under way.
     Full,
     /// The servers do not take it, or do not answer.
     Space(Error),
@@ -112,11 +128,81 @@ pub enum Refusal {
     Broken,
 }
 
+/// Time between two looks at the files of tokens.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The way from a connection to the gate of each request.
+pub struct Door {
+    own: Arc<Gate>,
+    /// None if the gateway speaks for itself alone.
+    callers: Option<Arc<Callers>>,
+    /// The client that the connection's certificate names.
+    named: Option<Principal>,
+    /// The last token, and its bearer: most connections bear one.
+    last: Mutex<Option<(String, Bearer)>>,
+}
+
+impl Door {
+    pub fn new(own: Arc<Gate>, callers: Option<Arc<Callers>>, named: Option<Principal>) -> Door {
+        Door { own, callers, named, last: Mutex::default() }
+    }
+
+    /// The gateway's own gate.
+    pub fn own(&self) -> &Arc<Gate> {
+        &self.own
+    }
+
+    /// The gate of a request. Its bearer is known until the end that the request has from then on.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub async fn gate(&self, asked: &mut Asked) -> Result<Arc<Gate>, Refusal> {
+        let Some(callers) = &self.callers else { return Ok(self.own.clone()) };
+        // They tell of no object, and whoever watches or begins has no token yet.
+        if matches!(asked.route, Route::Console | Route::Health) {
+            return Ok(self.own.clone());
+        }
+        let takes_tokens = self.own.tokens.is_some();
+        let caller = match (&self.own.tokens, asked.token()) {
+            (Some(tokens), Some(token)) => {
+                let Bearer { who, until } = self.bearer(tokens, token).map_err(Refusal::Unproven)?;
+                asked.until = Some(until);
+                who
+            }
+            _ => self.named.clone().ok_or(Refusal::Unnamed { takes_tokens })?,
+        };
+        callers.gate(caller).await
+    }
+
+    fn bearer(&self, tokens: &Tokens, token: &str) -> Result<Bearer, Unproven> {
+        let now = SystemTime::now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((known, bearer)) if known == token && now < bearer.until => Ok(bearer.clone()),
+            _ => {
+                let bearer = tokens.bearer(token, now)?;
+                *last = Some((token.into(), bearer.clone()));
+                Ok(bearer)
+            }
+        }
+    }
+}
+
 impl Refusal {
     /// The answer to all that the caller asks on this connection.
     pub fn answer(&self) -> Answer {
         let (status, what, next) = match self {
-            Refusal::Unnamed => {
+            Refusal::Unnamed { takes_tokens: true } => {
+                let what = "this gateway speaks for callers, and does not know you";
+                let next = "send a token of an issuer that counts here: `Authorization: Bearer TOKEN`";
+                return with(refused(StatusCode::UNAUTHORIZED, what, next), WWW_AUTHENTICATE, "Bearer");
+            }
+            Refusal::Unproven(why) => {
+                let answer =
+                    refused(StatusCode::UNAUTHORIZED, &format!("your token: {why}"), "ask for another one");
+                return with(answer, WWW_AUTHENTICATE, "Bearer error=\"invalid_token\"");
+            }
+            Refusal::Unnamed { takes_tokens: false } => {
                 let what = "this gateway speaks for clients by their names, and your certificate names none";
                 (
                     StatusCode::FORBIDDEN,
@@ -126,7 +212,7 @@ impl Refusal {
             }
             Refusal::Full => {
                 let what = format!(
-                    "{CALLERS_MAX} callers are connected, which are all for whom this gateway speaks"
+                    "{CALLERS_MAX} callers have requests under way, which are all for whom this gateway speaks"
                 );
                 (StatusCode::SERVICE_UNAVAILABLE, what, "come back later, or ask another gateway")
             }

@@ -20,6 +20,7 @@ use crate::https::Https;
 use crate::json::Fields;
 use crate::json::call::cut;
 use crate::room::Room;
+use crate::tokens::Tokens;
 
 /// Requests that may wait for a server at once, each on a thread of its own; more are refused.
 pub const IN_FLIGHT_MAX: usize = 64;
@@ -50,6 +51,9 @@ pub struct Common {
     pub servers: Addresses,
     pub https: Option<Https>,
     pub is_public: bool,
+    pub tokens: Option<Tokens>,
+    /// The sites whose pages may ask, as `Origin` names them.
+    pub origins: Vec<String>,
     pub counts: Counts,
     pub in_flight: Arc<Semaphore>,
     pub signs: Arc<Semaphore>,
@@ -79,6 +83,8 @@ impl Gate {
             servers: config.servers.clone(),
             https: config.https.clone(),
             is_public: config.is_public,
+            tokens: config.tokens.clone(),
+            origins: config.origins.clone(),
             counts: Counts::new(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             signs: Arc::new(Semaphore::new(SIGNS_MAX)),

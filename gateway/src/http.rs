@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Incoming};
-use hyper::header::{ACCEPT_ENCODING, CONNECTION};
+use hyper::header::ACCEPT_ENCODING;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
@@ -24,9 +24,9 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::{task, time};
 
 use crate::Config;
-use crate::answer::{Answer, refused, with};
+use crate::answer::{self, Answer, refused, with};
 use crate::asked::Asked;
-use crate::callers::{Callers, Refusal};
+use crate::callers::{Callers, Door};
 use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
 use crate::https::FOR_EVER;
 use crate::json::call::cut;
@@ -59,7 +59,8 @@ pub async fn serve(
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut links: Vec<Weak<Link>> = Vec::new();
-    let looks = gate.https.clone().map(|https| task::spawn(https.look()));
+    let mut looks: Vec<_> = gate.https.clone().map(|https| task::spawn(https.look())).into_iter().collect();
+    looks.extend(callers.clone().map(|callers| task::spawn(callers.look())));
     while let Some(accepted) = unless(&mut stop, listener.accept()).await {
         let Ok((stream, _)) = accepted else {
             time::sleep(PAUSE).await;
@@ -123,33 +124,25 @@ async fn connection(
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SENT_BYTES_MAX);
     let Some(https) = &gate.https else {
         let stream = Paced::new(stream, link.clone(), idle);
-        return talk((stream, FOR_EVER), &Ok(gate), &link, stop, idle).await;
+        return talk((stream, FOR_EVER), &Door::new(gate, callers, None), &link, stop, idle).await;
     };
     let shaken = https.accept(stream, |stream| Paced::new(stream, link.clone(), idle));
     let shaken = unless(&mut stop, unless(&mut link.is_cut(), shaken)).await;
     let Some(Some(Some((stream, known_for, caller)))) = shaken else { return };
-    let gate = match callers {
-        None => Ok(gate),
-        Some(callers) => callers.gate(caller).await,
-    };
-    talk((stream, known_for), &gate, &link, stop, idle).await;
+    talk((stream, known_for), &Door::new(gate, callers, caller), &link, stop, idle).await;
 }
 
 /// Reads requests and answers them, until the peer or the gateway ends that, or the time is over for which
 /// the peer is known.
 async fn talk(
     (stream, known_for): (impl AsyncRead + AsyncWrite + Unpin, Duration),
-    gate: &Result<Arc<Gate>, Refusal>,
+    door: &Door,
     link: &Arc<Link>,
     mut stop: watch::Receiver<bool>,
     idle: Duration,
 ) {
     let mut cut = link.is_cut();
-    let service = service_fn(async |request| match gate {
-        Ok(gate) => answer(request, gate, link, idle).await,
-        // Another connection may be taken.
-        Err(refusal) => Ok::<_, Infallible>(with(refusal.answer(), CONNECTION, "close")),
-    });
+    let service = service_fn(|request| answer(request, door, link, idle));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD_BYTES_MAX);
     let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));
@@ -167,33 +160,48 @@ async fn talk(
 /// Answers a request and counts it.
 async fn answer(
     request: Request<Incoming>,
-    gate: &Arc<Gate>,
+    door: &Door,
     link: &Arc<Link>,
     idle: Duration,
 ) -> Result<Answer, Infallible> {
     let begun = Instant::now();
-    let (asked, body) = Asked::of(request);
-    let route = asked.route;
-    let is_foreign = asked.is_foreign(gate);
-    let answer = if is_foreign { None } else { gate.cached(&asked) };
-    let answer = match answer {
-        _ if is_foreign => refused(
+    let (mut asked, body) = Asked::of(request);
+    let (route, own) = (asked.route, door.own());
+    let origin = asked.origin(own).map(str::to_string);
+    let answer = if asked.is_foreign(own) {
+        refused(
             StatusCode::FORBIDDEN,
             "a page of another site may not ask here",
-            "name the gateway by its address, or localhost, from a program or its own console",
-        ),
-        _ if asked.is_reserved() => refused(
+            "name the gateway by its address, or localhost, from a program or its own console, or let its operator \
+             say --cors",
+        )
+    } else if asked.is_reserved() {
+        refused(
             StatusCode::FORBIDDEN,
             "the root is the gateway's own",
             "name an object of your program: GET /v1/roots lists the roots",
-        ),
-        Some(answer) => gate.room.hold(answer, link).await,
-        None if asked.wants_events() => gate.clone().watch(asked).await,
-        // Its state is large, and an answer from the cache goes without.
-        None => Box::pin(waiting(gate, link, asked, body, idle)).await,
+        )
+    } else if origin.is_some() && asked.is_preflight() {
+        answer::preflight()
+    } else {
+        match door.gate(&mut asked).await {
+            Ok(gate) => match gate.cached(&asked) {
+                Some(answer) => gate.room.hold(answer, link).await,
+                None if asked.wants_events() => gate.watch(asked).await,
+                // Its state is large, and an answer from the cache goes without.
+                None => Box::pin(waiting(&gate, link, asked, body, idle)).await,
+            },
+            Err(refusal) => refusal.answer(),
+        }
     };
-    gate.counts.count(route, answer.status().as_u16(), begun.elapsed());
-    Ok(answer)
+    own.counts.count(route, answer.status().as_u16(), begun.elapsed());
+    Ok(match origin {
+        Some(origin) => {
+            let has_certificates = own.https.as_ref().is_some_and(|https| https.proves_callers());
+            answer::shared_with(answer, &origin, has_certificates)
+        }
+        None => answer,
+    })
 }
 
 /// Answers on a thread that may wait.

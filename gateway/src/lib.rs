@@ -15,7 +15,8 @@
 //! | `route`, `routes` | the routes, and what is answered at each |
 //! | `asked`, `answer` | a request; an answer, and errors as answers |
 //! | `gate` | the state that all requests share |
-//! | `callers` | callers by their certificates, and a client that speaks for each |
+//! | `callers` | callers by their certificates or tokens, and a client that speaks for each |
+//! | `tokens` | bearers' tokens, and the issuers whose tokens count |
 //! | `pace`, `room` | how slowly an answer may be taken, and the memory of those that are |
 //! | `objects`, `servers` | objects and roots; how the servers are |
 //! | `tables` | the rows of tables and the entries of maps, a page at a time |
@@ -45,6 +46,7 @@ mod routes;
 mod servers;
 pub mod status;
 mod tables;
+mod tokens;
 mod watch;
 
 use std::io;
@@ -61,6 +63,7 @@ use tokio::sync::watch as told;
 use callers::Callers;
 use gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX, STREAMS_MAX};
 pub use https::Https;
+pub use tokens::{Tokens, TokensError};
 
 /// The settings of a gateway.
 #[derive(Debug, Clone)]
@@ -72,8 +75,12 @@ pub struct Config {
     /// The certificate for HTTPS; without one, it answers plain HTTP.
     pub https: Option<Https>,
     /// Set if it speaks for its callers, by the clients that their certificates name: the servers judge what
-    /// each may do. It needs the role `speak-for`, and HTTPS that proves callers.
+    /// each may do. It needs the role `speak-for`, and HTTPS that proves callers or tokens.
     pub speaks_for_callers: bool,
+    /// The issuers of tokens by which callers are known, too.
+    pub tokens: Option<Tokens>,
+    /// The sites whose pages in a browser may ask, as `Origin` names them: `https://app.example.org`.
+    pub origins: Vec<String>,
     /// Set if other machines may reach it, although everyone there may call everything.
     pub is_public: bool,
     /// Memory of the client's cache.
@@ -93,6 +100,8 @@ impl Config {
             listen: listen.into(),
             https: None,
             speaks_for_callers: false,
+            tokens: None,
+            origins: Vec::new(),
             is_public: false,
             cache_bytes: 64 << 20,
             idle: Duration::from_secs(30),
@@ -126,7 +135,8 @@ pub enum StartError {
     Everyone(String),
     /// It cannot tell its callers apart.
     #[error(
-        "the gateway cannot speak for callers that it does not know: name their authorities with --https-callers"
+        "the gateway cannot speak for callers that it does not know: name their authorities with \
+         --https-callers, or the issuers of their tokens with --tokens"
     )]
     Unknown,
     /// The servers do not answer.
@@ -157,12 +167,14 @@ impl Gateway {
         if !address.ip().is_loopback() && !config.is_public {
             match &config.https {
                 None => return Err(StartError::Public(config.listen)),
-                Some(https) if !https.proves_callers() => return Err(StartError::Everyone(config.listen)),
+                Some(https) if !https.proves_callers() && config.tokens.is_none() => {
+                    return Err(StartError::Everyone(config.listen));
+                }
                 Some(_) => {}
             }
         }
         let proves_callers = config.https.as_ref().is_some_and(Https::proves_callers);
-        if config.speaks_for_callers && !proves_callers {
+        if config.speaks_for_callers && !proves_callers && config.tokens.is_none() {
             return Err(StartError::Unknown);
         }
         listener.set_nonblocking(true)?;
@@ -181,8 +193,8 @@ impl Gateway {
             .build()?;
         let (stop, stopped) = told::channel(false);
         let gate = Arc::new(Gate::new(client, &config));
-        let callers = || Arc::new(Callers::new(gate.clone(), config.servers.clone(), of_client));
-        let callers = config.speaks_for_callers.then(callers);
+        let speaks = config.speaks_for_callers || config.tokens.is_some();
+        let callers = speaks.then(|| Arc::new(Callers::new(gate.clone(), &config, of_client)));
         let thread = thread::Builder::new().name("tercel-gateway".into()).spawn(move || {
             runtime.block_on(async {
                 if let Ok(listener) = TcpListener::from_std(listener) {

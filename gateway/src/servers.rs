@@ -74,6 +74,7 @@ impl Gate {
         match status::scraped(status, |registry| {
             self.counts.register(registry);
             self.https.iter().for_each(|https| https.register(registry));
+            self.tokens.iter().for_each(|tokens| tokens.register(registry));
         }) {
             Ok(body) => of_type(StatusCode::OK, form.content_type(), form.of(body)),
             Err(e) => refused(StatusCode::INTERNAL_SERVER_ERROR, &format!("counters: {e}"), "report it"),

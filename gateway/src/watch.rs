@@ -72,12 +72,12 @@ impl Gate {
             match asked.route {
                 Route::Status => {
                     let _ = begun.send(Ok(()));
-                    self.tell_status(&mut events);
+                    self.tell_status(&asked, &mut events);
                 }
                 _ => match Watched::begin(&self, &asked) {
                     Ok(watched) => {
                         let _ = begun.send(Ok(()));
-                        watched.tell(&self, &mut events);
+                        watched.tell(&self, &asked, &mut events);
                     }
                     Err(e) => _ = begun.send(Err(e)),
                 },
@@ -98,7 +98,7 @@ impl Gate {
         }
     }
 
-    fn tell_status(&self, events: &mut Events) {
+    fn tell_status(&self, asked: &Asked, events: &mut Events) {
         if !events.send(RETRY.into()) {
             return;
         }
@@ -112,7 +112,7 @@ impl Gate {
                 return;
             }
             while Instant::now() < next {
-                if self.is_stopped() || !events.pass() {
+                if self.is_stopped() || asked.is_over() || !events.pass() {
                     return;
                 }
                 thread::park_timeout(next.saturating_duration_since(Instant::now()).min(ROUND));
@@ -155,13 +155,13 @@ impl Watched {
         Ok(Watched { watch, name, resumes, anew: last.is_some() && !resumes })
     }
 
-    /// Tells changes until nobody reads, or the gateway stops.
-    fn tell(mut self, gate: &Gate, events: &mut Events) {
+    /// Tells changes until nobody reads, the gateway stops, or the reader is not known any more.
+    fn tell(mut self, gate: &Gate, asked: &Asked, events: &mut Events) {
         let (at, first) = (self.watch.token(), if self.anew { "anew" } else { "state" });
         if !events.send(RETRY.into()) || !self.resumes && !self.tell_state(gate, events, at, first) {
             return;
         }
-        while !gate.is_stopped() && events.pass() {
+        while !gate.is_stopped() && !asked.is_over() && events.pass() {
             match self.watch.next_within(ROUND) {
                 Ok(None) => {}
                 Ok(Some(change)) => {

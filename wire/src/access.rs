@@ -22,10 +22,15 @@ pub enum Principal {
     Member(Arc<str>),
     /// A client that has proven this name.
     Client(Arc<str>),
+    /// The subject of a token, behind the name of its issuer and a slash: a gateway has verified it.
+    Token(Arc<str>),
 }
 
-/// Bytes of a client's or a member's name.
+/// Bytes of a client's, a member's or an issuer's name.
 pub const PRINCIPAL_NAME_BYTES_MAX: usize = 64;
+
+/// Bytes of a token's subject.
+pub const SUBJECT_BYTES_MAX: usize = 128;
 
 impl Principal {
     /// A client of this name; none if a client cannot have it: a name has 1 to 64 letters, digits or
@@ -37,6 +42,19 @@ impl Principal {
     /// A member of this name, which is as a client's.
     pub fn member(name: &str) -> Option<Principal> {
         is_name(name).then(|| Principal::Member(name.into()))
+    }
+
+    /// The subject of a token; none if the issuer's name is none as a client's, or the subject has not 1 to
+    /// 128 visible characters of ASCII.
+    pub fn token(issuer: &str, subject: &str) -> Option<Principal> {
+        let is_subject =
+            (1..=SUBJECT_BYTES_MAX).contains(&subject.len()) && subject.bytes().all(|b| b.is_ascii_graphic());
+        (is_name(issuer) && is_subject).then(|| Principal::Token(format!("{issuer}/{subject}").into()))
+    }
+
+    /// Says whether another principal may speak for it that has the role for that.
+    pub fn is_spoken_for(&self) -> bool {
+        matches!(self, Principal::Client(_) | Principal::Token(_))
     }
 }
 
@@ -62,6 +80,7 @@ impl Display for Principal {
             Principal::Uid(uid) => write!(f, "uid:{uid}"),
             Principal::Member(name) => write!(f, "member:{name}"),
             Principal::Client(name) => write!(f, "client:{name}"),
+            Principal::Token(name) => write!(f, "token:{name}"),
         }
     }
 }
@@ -74,7 +93,7 @@ fn is_name(text: &str) -> bool {
 /// A text that names no principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a principal is client:NAME, member:ID, uid:N or anyone; a name has 1 to 64 letters, digits or characters of -_."
+    "a principal is client:NAME, member:ID, uid:N, token:ISSUER/SUBJECT or anyone; a name has 1 to 64 letters, digits or characters of -_."
 )]
 pub struct BadPrincipal;
 
@@ -88,6 +107,9 @@ impl FromStr for Principal {
             Some(("uid", uid)) => uid.parse().ok().map(Principal::Uid),
             Some(("member", name)) => Principal::member(name),
             Some(("client", name)) => Principal::client(name),
+            Some(("token", name)) => {
+                name.split_once('/').and_then(|(issuer, of)| Principal::token(issuer, of))
+            }
             _ => None,
         };
         found.filter(|found| found.to_string() == text).ok_or(BadPrincipal)
@@ -233,7 +255,14 @@ mod tests {
 
     #[test]
     fn principals_and_roles_have_one_text_each() {
-        for text in ["anyone", "uid:0", "uid:4294967295", "member:00000000000000ff", "client:a.b-c_1"] {
+        for text in [
+            "anyone",
+            "uid:0",
+            "uid:4294967295",
+            "member:00000000000000ff",
+            "client:a.b-c_1",
+            "token:corp/a|b/c@d:e",
+        ] {
             assert_eq!(text.parse::<Principal>().unwrap().to_string(), text);
         }
         let long = format!("client:{}", "n".repeat(65));
@@ -248,6 +277,12 @@ mod tests {
             "client:a:b",
             "client:",
             "client:a b",
+            "token:a",
+            "token:a/",
+            "token:/a",
+            "token:a:b/c",
+            "token:a/b c",
+            "token:a/é",
             &long,
         ] {
             assert_eq!(text.parse::<Principal>(), Err(BadPrincipal), "{text}");

@@ -53,7 +53,8 @@ pub struct AskAccess {
   tercel access revoke client:shop call Bank.pay
   tercel access test client:anna write Account
 
-Principals: client:NAME, member:ID, uid:N (the user of a process at the server's Unix socket), anyone.
+Principals: client:NAME, member:ID, uid:N (the user of a process at the server's Unix socket), \
+token:ISSUER/SUBJECT (of a gateway's caller), anyone.
 
 Roles: read (pages, so all objects), write [CLASS..], define (classes), call INTERFACE[.METHOD].. (without any pages), \
 backup, operate (status, gc, changes of the group), grant, \

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use tercel::Addresses;
 
-use super::values::cache_bytes;
+use super::values::{cache_bytes, origin};
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
@@ -20,7 +20,12 @@ use super::values::cache_bytes;
 It is a client of the servers and keeps nothing: run several, on the servers' hosts or beside them. /openapi.json describes \
 what it answers, and / is a console for the browser. Without --https nothing is encrypted. A caller that reaches it, with --https-callers by a certificate, may call \
 everything that the gateway's own certificate (--tls) may. With --speak-for it may what the client may that its own certificate names, and the gateway's needs the role `speak-for` \
-(`tercel access grant client:GATEWAY speak-for`); up to 64 such callers are connected at once, and each has a sixteenth of --cache beside the gateway's.
+(`tercel access grant client:GATEWAY speak-for`); up to 64 such callers at once, and each has a sixteenth of --cache beside the gateway's. With --tokens the same \
+is so for the subject of a token, who is the principal token:NAME/SUBJECT.
+
+A file of issuers, with the file of each one's public keys (JWK set) beside it: {\"issuers\": [{\"name\": \"corp\", \
+\"issuer\": \"https://login.example.org/\", \"audience\": \"tercel\", \"algorithms\": [\"ES256\"], \"keys\": \"corp.json\"}]}. \
+Algorithms are ES256, EdDSA and RS256.
 
 At SIGTERM or SIGINT it takes no more requests, and stops when those under way have ended, or after --drain seconds.")]
 pub struct Gateway {
@@ -42,6 +47,12 @@ pub struct Gateway {
     /// Speak for each caller, by the client that its certificate names: the servers judge its own rights
     #[arg(long, requires = "https_callers")]
     pub speak_for: bool,
+    /// Speak for callers with tokens (JWT), too, of the issuers in this file
+    #[arg(long, value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+    /// Let pages of this site ask in a browser, as https://app.example.org; say it for each
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    pub cors: Vec<String>,
     /// Allow an address that other machines can reach, although everyone there may call everything
     #[arg(long)]
     pub public: bool,

@@ -23,6 +23,14 @@ impl std::str::FromStr for Named {
     }
 }
 
+/// A site as a browser names it: scheme, host and port alone.
+pub(super) fn origin(s: &str) -> Result<String, String> {
+    let at = s.strip_prefix("https://").or_else(|| s.strip_prefix("http://")).unwrap_or_default();
+    let is_bare = !at.is_empty() && !at.contains(['/', '*', '?', '#', ' ', '@']) && *at == at.to_lowercase();
+    let text = "a site is https://HOST or http://HOST, in small letters, with a port if it has one and nothing behind";
+    if is_bare { Ok(s.into()) } else { Err(text.into()) }
+}
+
 /// The bytes of a client's cache.
 pub(super) fn cache_bytes(s: &str) -> Result<usize, String> {
     match bytes(s)? {

@@ -269,12 +269,12 @@ impl Sessions {
         }
         let may_speak = |rights: &crate::rights::Rights| rights.bits & SPEAK_FOR != 0;
         let lack = match cx.work.seats.check(conn, state, may_speak, || Role::SpeakFor.to_string()) {
-            Ok(()) if matches!(of.who, Principal::Client(_)) => {
+            Ok(()) if of.who.is_spoken_for() => {
                 // The host would vouch for the speaker.
                 self.all.get_mut(&conn).into_iter().for_each(|session| session.trust = Trust::Denied);
                 return cx.work.seats.speaks_for(conn, of.who, false, state);
             }
-            Ok(()) => format!("{} is no client, and who speaks for others speaks for clients alone", of.who),
+            Ok(()) => format!("{} is no client, and `speak-for` is for clients alone", of.who),
             Err(lack) => lack.to_string(),
         };
         self.audit(conn, Audit::Refused(lack.clone()), cx);

@@ -423,7 +423,7 @@ fn speaker_has_rights_of_its_client_alone() {
     assert!(denied(&said).unwrap().contains("client:y lacks the role `speak-for`"));
     for whom in [Principal::Uid(0), Principal::member("1").unwrap(), Principal::Anyone] {
         let said = speak(&mut s, X, "web", whom);
-        assert!(denied(&said).unwrap().contains("speaks for clients alone"));
+        assert!(denied(&said).unwrap().contains("`speak-for` is for clients alone"));
         assert!(closed(&said, X));
     }
     assert_eq!(denied(&speak(&mut s, X, "web", x())), None);

@@ -9,4 +9,5 @@ mod https;
 mod objects;
 mod slow;
 mod tables;
+mod tokens;
 mod watch;

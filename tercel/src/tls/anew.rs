@@ -4,6 +4,7 @@
 //! use is of files that were read together and fit together; a file that is wrong changes nothing but what
 //! [`Anew::problem`] says.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -11,12 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Stat, stat};
 use tercel_lock::unpoison;
 
-use super::TlsError;
-
 /// A value made of files, and made anew when they change.
 pub struct Anew<T> {
     files: Vec<PathBuf>,
-    make: Box<dyn Fn() -> Result<T, TlsError> + Send + Sync>,
+    make: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
     state: Mutex<State<T>>,
 }
 
@@ -36,14 +35,15 @@ impl<T> Anew<T> {
     ///
     /// # Errors
     /// The maker's own.
-    pub fn open(
+    pub fn open<E: Display>(
         files: impl Into<Vec<PathBuf>>,
-        make: impl Fn() -> Result<T, TlsError> + Send + Sync + 'static,
-    ) -> Result<Anew<T>, TlsError> {
+        make: impl Fn() -> Result<T, E> + Send + Sync + 'static,
+    ) -> Result<Anew<T>, E> {
         let files = files.into();
         let seen = see(&files);
         let state = State { made: make()?, seen, looked: Instant::now(), problem: None };
-        Ok(Anew { files, make: Box::new(make), state: Mutex::new(state) })
+        let make = Box::new(move || make().map_err(|why| why.to_string()));
+        Ok(Anew { files, make, state: Mutex::new(state) })
     }
 
     /// Uses the value, after a look at the files if that is due.
@@ -80,7 +80,7 @@ impl<T> Anew<T> {
         let mut state = unpoison(self.state.lock());
         match made {
             Ok(made) => (state.made, state.seen, state.problem) = (made, seen, None),
-            Err(why) => state.problem = Some(format!("the certificate before stays in use: {why}")),
+            Err(why) => state.problem = Some(format!("the files before stay in use: {why}")),
         }
     }
 }

@@ -261,8 +261,8 @@ FromClient {
         /// The right to be granted or revoked; none for a question.
         right: Option<Right> as Tail,
     } => Accessed;
-    /// The client that greets next on this connection is this principal. A server believes it of members
-    /// alone.
+    /// The client that greets next on this connection is this principal. A server believes it of members, and
+    /// of a principal with the role `speak-for`, if it is a client or the subject of a token.
     41 OnBehalf {
         /// The principal.
         who: Principal,

@@ -1,0 +1,340 @@
+//! Bearers' tokens: JWT (RFC 7519) of issuers that the operator names, signed by keys in files (RFC 7517).
+//!
+//! An issuer has a name of our own, under which its subjects are principals: `token:NAME/SUBJECT`. The
+//! algorithm is never the token's choice: a key has one, and the issuer's list must have it. The invariant: a
+//! principal is given only for bytes that a key of its issuer has signed, in their time, for this audience.
+//!
+//! The signatures are checked by `ring`, which TLS uses as well. Libraries for JWT bring a second set of
+//! algorithms, or want to be installed for the whole process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use serde::Deserialize;
+use tercel::access::Principal;
+use tercel::tools::certificates::Anew;
+use tercel::tools::wire::access::PRINCIPAL_NAME_BYTES_MAX;
+
+/// The issuers whose tokens count, as a file that is read anew once it changes, or one of their keys.
+#[derive(Clone)]
+pub struct Tokens(Arc<Anew<Vec<Issuer>>>);
+
+/// The file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    issuers: Vec<NamedIssuer>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedIssuer {
+    /// Our name of it.
+    name: String,
+    /// Its own, as its tokens say it.
+    issuer: String,
+    audience: String,
+    algorithms: Vec<Algorithm>,
+    /// The file of its keys; from the directory of this one.
+    keys: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+enum Algorithm {
+    ES256,
+    EdDSA,
+    RS256,
+}
+
+/// An issuer with its keys.
+struct Issuer {
+    of: NamedIssuer,
+    keys: Vec<Key>,
+}
+
+struct Key {
+    id: Option<String>,
+    algorithm: Algorithm,
+    key: Bytes,
+}
+
+/// The bytes of a public key.
+enum Bytes {
+    /// A point, or what the algorithm takes for one.
+    Whole(Vec<u8>),
+    Rsa {
+        n: Vec<u8>,
+        e: Vec<u8>,
+    },
+}
+
+/// A set of keys. Keys for other uses and of other kinds are left out.
+#[derive(Deserialize)]
+struct KeySet {
+    keys: Vec<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct NamedKey {
+    kid: Option<String>,
+    r#use: Option<String>,
+    alg: Option<String>,
+    kty: String,
+    crv: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: Algorithm,
+    kid: Option<String>,
+    /// Extensions that must be understood: none is.
+    crit: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    iss: String,
+    sub: String,
+    aud: Audience,
+    exp: f64,
+    nbf: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Some(Vec<String>),
+}
+
+/// The subject of a token that counts, and the moment at which it ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bearer {
+    pub who: Principal,
+    pub until: SystemTime,
+}
+
+/// The reason why a token does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unproven {
+    /// It is no JWT with an algorithm that is known here.
+    #[error("it is no JWT, or of an algorithm that is not taken here")]
+    Malformed,
+    /// No issuer of this name is in the file.
+    #[error("its issuer is not one that counts here")]
+    Issuer,
+    /// The issuer's list lacks the algorithm.
+    #[error("its algorithm is not one of its issuer's")]
+    Algorithm,
+    /// No key of the issuer has signed it.
+    #[error("no key of its issuer has signed it")]
+    Signature,
+    /// It is for others.
+    #[error("it is for another audience")]
+    Audience,
+    /// Its time is over, or has not come.
+    #[error("its time is over, or has not come")]
+    Time,
+    /// It names nobody who can have rights.
+    #[error("its subject cannot be a principal: 1 to 128 visible characters of ASCII")]
+    Subject,
+}
+
+/// A file that does not count. Its owner must put another one there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {what}")]
+pub struct TokensError {
+    file: String,
+    what: String,
+}
+
+fn wrong(file: &Path, what: String) -> TokensError {
+    TokensError { file: file.display().to_string(), what }
+}
+
+impl Tokens {
+    /// Reads a file of issuers in JSON, and those of their keys.
+    ///
+    /// # Errors
+    /// If a file is missing or is not of its form.
+    pub fn open(file: &Path) -> Result<Tokens, TokensError> {
+        let mut files = vec![file.to_path_buf()];
+        files.extend(named(file)?.iter().map(|issuer| issuer.keys.clone()));
+        let file = file.to_path_buf();
+        let make = move || named(&file)?.into_iter().map(|of| Issuer::read(&file, of)).collect();
+        Ok(Tokens(Arc::new(Anew::open(files, make)?)))
+    }
+
+    /// The bearer of a token at this moment.
+    ///
+    /// # Errors
+    /// If it does not count.
+    pub(crate) fn bearer(&self, token: &str, now: SystemTime) -> Result<Bearer, Unproven> {
+        self.0.last(|issuers| judge(issuers, token, now))
+    }
+
+    /// Looks at the files.
+    pub(crate) fn look(&self) {
+        self.0.look();
+    }
+
+    /// Has the state of the files be told to Prometheus.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(self.0.problem().is_some().into());
+        let help = "1 if new files of tokens do not count, and those before stay in use";
+        registry.register("gateway_tokens_outdated", help, gauge);
+    }
+}
+
+/// The issuers of a file.
+fn named(file: &Path) -> Result<Vec<NamedIssuer>, TokensError> {
+    let text = std::fs::read(file).map_err(|e| wrong(file, e.to_string()))?;
+    let named: Named = serde_json::from_slice(&text).map_err(|e| wrong(file, format!("as issuers: {e}")))?;
+    let dir = file.parent().unwrap_or(Path::new(""));
+    let mut issuers = named.issuers;
+    for i in 0..issuers.len() {
+        let NamedIssuer { name, issuer, .. } = &issuers[i];
+        if Principal::token(name, "-").is_none() {
+            let text = format!(
+                "`{name}`: a name has 1 to {PRINCIPAL_NAME_BYTES_MAX} letters, digits or characters of -_."
+            );
+            return Err(wrong(file, text));
+        }
+        if issuers[..i].iter().any(|before| before.name == *name || before.issuer == *issuer) {
+            return Err(wrong(file, format!("the issuer `{name}` is there twice")));
+        }
+        if issuers[i].algorithms.is_empty() {
+            return Err(wrong(file, format!("the issuer `{name}` has no algorithms")));
+        }
+        issuers[i].keys = dir.join(&issuers[i].keys);
+    }
+    Ok(issuers)
+}
+
+impl Issuer {
+    fn read(file: &Path, of: NamedIssuer) -> Result<Issuer, TokensError> {
+        let text = std::fs::read(&of.keys).map_err(|e| wrong(&of.keys, e.to_string()))?;
+        let set: KeySet =
+            serde_json::from_slice(&text).map_err(|e| wrong(&of.keys, format!("as a set of keys: {e}")))?;
+        let keys: Vec<Key> = set.keys.into_iter().filter_map(|key| Key::of(key, &of.algorithms)).collect();
+        match keys.is_empty() {
+            true => Err(wrong(file, format!("the issuer `{}` has no key of its algorithms", of.name))),
+            false => Ok(Issuer { of, keys }),
+        }
+    }
+}
+
+impl Key {
+    /// A key that may sign by one of these algorithms.
+    fn of(key: serde_json::Value, algorithms: &[Algorithm]) -> Option<Key> {
+        let key: NamedKey = serde_json::from_value(key).ok()?;
+        let bytes = |text: &Option<String>| BASE64.decode(text.as_deref()?).ok();
+        let (algorithm, name, material) = match (key.kty.as_str(), key.crv.as_deref()) {
+            ("EC", Some("P-256")) => {
+                let (x, y) = (bytes(&key.x)?, bytes(&key.y)?);
+                let point = [&[UNCOMPRESSED][..], &x, &y].concat();
+                let whole = (x.len() == 32 && y.len() == 32).then_some(Bytes::Whole(point));
+                (Algorithm::ES256, "ES256", whole?)
+            }
+            ("OKP", Some("Ed25519")) => (Algorithm::EdDSA, "EdDSA", Bytes::Whole(bytes(&key.x)?)),
+            ("RSA", _) => (Algorithm::RS256, "RS256", Bytes::Rsa { n: bytes(&key.n)?, e: bytes(&key.e)? }),
+            _ => return None,
+        };
+        let is_for_this = key.r#use.is_none_or(|of| of == "sig") && key.alg.is_none_or(|alg| alg == name);
+        let is_taken = is_for_this && algorithms.contains(&algorithm);
+        is_taken.then_some(Key { id: key.kid, algorithm, key: material })
+    }
+
+    fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        let verified = match (&self.key, self.algorithm) {
+            (Bytes::Whole(key), Algorithm::ES256) => {
+                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key).verify(message, signature)
+            }
+            (Bytes::Whole(key), _) => UnparsedPublicKey::new(&ED25519, key).verify(message, signature),
+            (Bytes::Rsa { n, e }, _) => {
+                let key = RsaPublicKeyComponents { n, e };
+                key.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
+            }
+        };
+        verified.is_ok()
+    }
+}
+
+fn judge(issuers: &[Issuer], token: &str, now: SystemTime) -> Result<Bearer, Unproven> {
+    let malformed = || Unproven::Malformed;
+    if token.len() > TOKEN_BYTES_MAX {
+        return Err(Unproven::Malformed);
+    }
+    let (message, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
+    let (header, claims) = message.split_once('.').filter(|(_, c)| !c.contains('.')).ok_or_else(malformed)?;
+    let decoded = |part: &str| BASE64.decode(part).map_err(|_| Unproven::Malformed);
+    let header: Header = serde_json::from_slice(&decoded(header)?).map_err(|_| Unproven::Malformed)?;
+    let claims: Claims = serde_json::from_slice(&decoded(claims)?).map_err(|_| Unproven::Malformed)?;
+    if header.crit.is_some() {
+        return Err(Unproven::Malformed);
+    }
+    // Nothing of the claims counts before the signature, but which issuer's keys are tried.
+    let issuer = issuers.iter().find(|issuer| issuer.of.issuer == claims.iss).ok_or(Unproven::Issuer)?;
+    if !issuer.of.algorithms.contains(&header.alg) {
+        return Err(Unproven::Algorithm);
+    }
+    let signature = decoded(signature)?;
+    let may_have = |key: &&Key| {
+        key.algorithm == header.alg && (header.kid.is_none() || key.id.is_none() || key.id == header.kid)
+    };
+    let mut keys = issuer.keys.iter().filter(may_have).take(TRIED_MAX);
+    if !keys.any(|key| key.has_signed(message.as_bytes(), &signature)) {
+        return Err(Unproven::Signature);
+    }
+    let is_meant = match &claims.aud {
+        Audience::One(aud) => *aud == issuer.of.audience,
+        Audience::Some(all) => all.contains(&issuer.of.audience),
+    };
+    if !is_meant {
+        return Err(Unproven::Audience);
+    }
+    let now_s = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let is_timely = claims.exp > now_s && claims.nbf.is_none_or(|nbf| nbf <= now_s + LEEWAY_S);
+    if !is_timely {
+        return Err(Unproven::Time);
+    }
+    let who = Principal::token(&issuer.of.name, &claims.sub).ok_or(Unproven::Subject)?;
+    let left =
+        Duration::try_from_secs_f64((claims.exp - now_s).min(LIFE_MAX_S)).map_err(|_| Unproven::Time)?;
+    Ok(Bearer { who, until: now + left })
+}
+
+/// Bytes of a token.
+const TOKEN_BYTES_MAX: usize = 8 << 10;
+
+/// Keys that are tried for a token without the id of one.
+const TRIED_MAX: usize = 8;
+
+/// The first byte of a point of which both numbers stand.
+const UNCOMPRESSED: u8 = 4;
+
+/// Seconds by which an issuer's clock may be ahead.
+const LEEWAY_S: f64 = 30.0;
+
+/// A token that counts for longer counts for so many seconds from each time that it is shown.
+const LIFE_MAX_S: f64 = 86_400.0;
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<String> = self.0.last(|all| all.iter().map(|issuer| issuer.of.name.clone()).collect());
+        write!(f, "Tokens({names:?})")
+    }
+}
