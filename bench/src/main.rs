@@ -26,7 +26,7 @@
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `ring` | suite `ring`: messages in one order among three members, and the end of one |
 //! | `rpc` | suite `rpc`: calls between two processes, beside the bare means under them |
-//! | `rows`, `hot` | suite `rows`: rows of a table, beside redb, and rows that many clients change |
+//! | `rows`, `hot`, `told` | suite `rows`: rows of a table, beside redb; rows that many clients change, or watch |
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
@@ -69,6 +69,7 @@ mod soak;
 mod stale;
 mod tasks;
 mod threads;
+mod told;
 mod traversals;
 
 use std::ffi::OsStr;

@@ -16,7 +16,7 @@ use tercel::{Client, ClientConfig, Error, Object, ServerConfig, Text, Tx};
 use super::blocks::{Pairs, alternate};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options, hot};
+use super::{COMMIT, Options, hot, told};
 
 #[derive(Object)]
 #[table(key = id)]
@@ -133,6 +133,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     indexed.check()?;
 
     let contended = hot::run(options, &scratch)?;
+    let watched = told::run(options, &scratch)?;
     let rounds = size.rounds as u64;
     let mut rows = vec![
         inserted,
@@ -151,6 +152,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
         Row::compared("rows.disk", "bytes", &disk, "redb", size.rows).note("all files after a clean stop"),
     ];
     rows.extend(contended);
+    rows.push(watched);
     Ok(Report { suite: "rows", commit: COMMIT, machine: Machine::here("embedded"), rows })
 }
 

@@ -10,6 +10,7 @@ mod build;
 pub(crate) mod change;
 pub(crate) mod items;
 pub(crate) mod node;
+mod query;
 mod range;
 mod raw;
 mod set;
@@ -27,6 +28,7 @@ use crate::field::handle;
 use crate::key::{Key, KeyTooLong, Prefix, check};
 use items::{Item, Kind};
 use node::{Draft, HEIGHT_MAX, Node, look_up};
+use query::RangeQuery;
 use range::Values;
 use walk::Walk;
 
@@ -247,7 +249,7 @@ impl<K: Key, V: MapValue<Value: Field>> Map<K, V> {
 
     /// Reads the references in a range, with their keys as bytes: what a watch of the range runs.
     #[doc(hidden)]
-    pub fn query<'k>(&self, range: impl RangeBounds<K::Arg<'k>>) -> Query
+    pub fn query<'k>(&self, range: impl RangeBounds<K::Arg<'k>>) -> Box<dyn Query>
     where
         V: Target,
     {
@@ -257,7 +259,7 @@ impl<K: Key, V: MapValue<Value: Field>> Map<K, V> {
 
     /// [`Map::query`] of the keys that begin with `prefix`.
     #[doc(hidden)]
-    pub fn query_prefix(&self, prefix: impl Prefix<K>) -> Query
+    pub fn query_prefix(&self, prefix: impl Prefix<K>) -> Box<dyn Query>
     where
         V: Target,
     {
@@ -265,19 +267,11 @@ impl<K: Key, V: MapValue<Value: Field>> Map<K, V> {
         self.query_bytes(low, high)
     }
 
-    fn query_bytes(&self, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Query
+    fn query_bytes(&self, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Box<dyn Query>
     where
         V: Target,
     {
-        let top = self.top;
-        Box::new(move |tx| {
-            let mut walk = Walk::new(tx, top, Self::KIND, low.clone(), high.clone());
-            let mut found = Vec::new();
-            while let Some(entry) = walk.next(|key, leaf, i| Ok((key.to_vec(), leaf.value(i)?.oref())))? {
-                found.push(entry);
-            }
-            Ok(found)
-        })
+        Box::new(RangeQuery { top: self.top, kind: *Self::KIND, low, high })
     }
 
     /// The entries whose keys begin with `prefix`, in order: a `&str` or `&[u8]`, or of tuples the first

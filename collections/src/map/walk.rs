@@ -7,7 +7,7 @@
 //!
 //! The leaf behind the last key of the range is read only if the range goes on there.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use tercel_engine::Error;
 use tercel_engine::txn::Tx;
@@ -136,20 +136,26 @@ impl<'t> Walk<'t> {
     }
 
     /// Counts the entries that are left, a leaf a step.
-    pub fn count(mut self) -> Result<usize, Error> {
+    pub fn count(self) -> Result<usize, Error> {
         let mut count = 0;
+        self.leaves(|_, entries| {
+            count += entries.len();
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Goes through the leaves of what is left, with the places of the entries in each.
+    pub fn leaves(
+        mut self,
+        mut each: impl FnMut(&Node<'t>, Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         loop {
-            let cursor = self.go_to_low()?;
-            let keys = cursor.leaf.sorted()?;
-            let end = match &self.high {
-                Bound::Unbounded => keys.len(),
-                Bound::Included(key) => keys.at_most(key)?,
-                Bound::Excluded(key) => keys.less_than(key)?,
-            };
-            count += end.saturating_sub(cursor.next);
-            match cursor.fence {
+            let LeafCursor { leaf, next, fence } = self.go_to_low()?;
+            each(&leaf, next..end_below(&leaf, &self.high)?.max(next))?;
+            match fence {
                 Some(fence) if is_below(&fence, &self.high) => self.low = Bound::Included(fence),
-                _ => return Ok(count),
+                _ => return Ok(()),
             }
         }
     }
@@ -161,11 +167,7 @@ impl<'t> Walk<'t> {
         for _ in 0..=HEIGHT_MAX {
             let keys = node.sorted()?;
             if node.is_leaf() {
-                let next = match &self.low {
-                    Bound::Unbounded => 0,
-                    Bound::Included(key) => keys.less_than(key)?,
-                    Bound::Excluded(key) => keys.at_most(key)?,
-                };
+                let next = begin_above(&node, &self.low)?;
                 return Ok(LeafCursor { leaf: node, next, fence });
             }
             let i = match &self.low {
@@ -201,6 +203,32 @@ impl<'t> Walk<'t> {
         }
         Err(node.damaged())
     }
+}
+
+/// The place in a leaf of the first key that is not below a bound.
+fn begin_above(leaf: &Node<'_>, low: &Bound<Vec<u8>>) -> Result<usize, Error> {
+    let keys = leaf.sorted()?;
+    match low {
+        Bound::Unbounded => Ok(0),
+        Bound::Included(key) => keys.less_than(key),
+        Bound::Excluded(key) => keys.at_most(key),
+    }
+}
+
+/// The place in a leaf behind the last key that is not above a bound.
+fn end_below(leaf: &Node<'_>, high: &Bound<Vec<u8>>) -> Result<usize, Error> {
+    let keys = leaf.sorted()?;
+    match high {
+        Bound::Unbounded => Ok(keys.len()),
+        Bound::Included(key) => keys.at_most(key),
+        Bound::Excluded(key) => keys.less_than(key),
+    }
+}
+
+/// The places of a leaf's entries between two bounds.
+pub fn between(leaf: &Node<'_>, low: &Bound<Vec<u8>>, high: &Bound<Vec<u8>>) -> Result<Range<usize>, Error> {
+    let begin = begin_above(leaf, low)?;
+    Ok(begin..end_below(leaf, high)?.max(begin))
 }
 
 /// Sets the bound, in the memory it has if it has some.

@@ -58,7 +58,7 @@ pub use polled::{Polled, Progress};
 pub(crate) use read::Boxed;
 pub use read::stored;
 pub use tree::stored_part;
-pub use watch::{Change, Found, Query, Source, Watch};
+pub use watch::{Change, Found, FoundIn, Query, Source, Watch};
 
 /// A thread's way to a home: holds its lock, carries out what the home wants done, waits.
 pub trait Port {

@@ -3,7 +3,8 @@
 //! Watched objects were read in a transaction, and the home reports changes of everything that it read.
 //! Objects are reported as they change. A *query*, for a root or a range of a map, is run again when
 //! something that it read has changed. Its new result is compared with the one before, so it may be any code
-//! that reads.
+//! that reads. A query whose results are of *parts*, as those of a range are of the leaves of its map, is run
+//! again for the parts that have changed alone, as long as nothing else has that it read.
 //!
 //! The invariant, on which [`Watch::token`] rests: the changes ready to be reported were gathered at one
 //! moment, under one lock, and are everything that changed up to then. So changes are reported in the order
@@ -45,8 +46,33 @@ pub struct Change {
 /// The result of a query: references by key, the keys rising.
 pub type Found = Vec<(Vec<u8>, Oref)>;
 
+/// The node that a part of a result is of, and that part.
+pub type FoundIn = (Oref, Found);
+
 /// Reads what is watched.
-pub type Query = Box<dyn FnMut(&Tx<'_>) -> Result<Found, Error> + Send>;
+pub trait Query: Send {
+    /// Reads all of it, with the parts that have nothing yet. A query without parts gives one of the null
+    /// reference.
+    ///
+    /// # Errors
+    /// As reading.
+    fn run(&mut self, tx: &Tx<'_>) -> Result<Vec<FoundIn>, Error>;
+
+    /// Reads the part of a node anew, whose neighbours stay as they are; none if it is not of its kind any
+    /// more, and all must be read.
+    ///
+    /// # Errors
+    /// As reading.
+    fn part(&mut self, _tx: &Tx<'_>, _node: Oref) -> Result<Option<Found>, Error> {
+        Ok(None)
+    }
+}
+
+impl<F: FnMut(&Tx<'_>) -> Result<Found, Error> + Send> Query for F {
+    fn run(&mut self, tx: &Tx<'_>) -> Result<Vec<FoundIn>, Error> {
+        Ok(vec![(Oref::NULL, self(tx)?)])
+    }
+}
 
 /// The source of a watch.
 pub enum Source {
@@ -55,7 +81,7 @@ pub enum Source {
     /// The result of a query.
     Query {
         /// The query.
-        run: Query,
+        run: Box<dyn Query>,
         /// Set if changes of the objects that it finds are reported as well.
         follows: bool,
         /// Set if it always finds the same keys, so that a report of all its results is complete.
@@ -72,10 +98,11 @@ type Followed = Map<Oref, Vec<(usize, Key)>>;
 /// A query, and what it found.
 struct Standing {
     source: usize,
-    run: Query,
+    run: Box<dyn Query>,
     follows: bool,
     is_complete: bool,
-    found: Option<Found>,
+    /// By node, the keys rising; none before the first run.
+    parts: Option<Map<Oref, Found>>,
 }
 
 /// A watch of a home: its objects and queries, and the changes that are ready to be reported.
@@ -91,6 +118,8 @@ pub struct Watch {
     nodes: Set<Oref>,
     /// Objects that must be read before their changes are received.
     unread: BTreeSet<Oref>,
+    /// Those of them that have changed since.
+    changed: BTreeSet<Oref>,
     /// Set if queries must be run.
     is_due: bool,
     /// While the watch is opened: objects that are first read at a later state than this are reported.
@@ -125,6 +154,48 @@ impl Gathered {
         let of = (source, key.cloned());
         if self.last.get(&of).is_none_or(|last| last.stamp <= told.stamp) {
             self.last.insert(of, told);
+        }
+    }
+
+    /// Tells of an entry that is there now, or not any more, between two states of a query.
+    fn differs(
+        &mut self,
+        source: usize,
+        (key, oref, is_there): (&[u8], Oref, bool),
+        (before_at, at): (Stamp, Stamp),
+    ) {
+        let is_removed = !is_there || oref.is_null();
+        // What is there no longer may be gone by now, and its place another's.
+        let seen = if is_there { at } else { before_at };
+        self.tell(source, Some(&key.into()), Told { stamp: at, oref, seen, is_removed });
+    }
+}
+
+/// The entries of all parts, in order.
+fn whole(parts: &Map<Oref, Found>) -> Found {
+    let mut found: Found = parts.values().flatten().cloned().collect();
+    found.sort_unstable();
+    found
+}
+
+/// Tells what is in one of two results and not in the other: key, reference, and whether it is there now. Of a
+/// key whose reference is another one, it tells the new one alone.
+fn differ(before: &Found, found: &Found, mut tell: impl FnMut(&[u8], Oref, bool)) {
+    let (mut old, mut new) = (before.iter().peekable(), found.iter().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((old, _)), Some((new, _))) => old.cmp(new),
+        };
+        let was = if order.is_le() { old.next() } else { None };
+        let is = if order.is_ge() { new.next() } else { None };
+        match (was, is) {
+            (Some((_, was)), Some((_, is))) if was == is => {}
+            (_, Some((key, oref))) => tell(key, *oref, true),
+            (Some((key, oref)), None) => tell(key, *oref, false),
+            (None, None) => return,
         }
     }
 }
@@ -170,6 +241,7 @@ impl Watch {
             followed: Map::default(),
             nodes: Set::default(),
             unread: BTreeSet::new(),
+            changed: BTreeSet::new(),
             is_due: false,
             tells_from: since.map(|since| since.stamp),
             gathered: Gathered::default(),
@@ -181,7 +253,7 @@ impl Watch {
             match source {
                 Source::Object(r) => _ = watch.objects.entry(r.oref()).or_insert((number, r.stamp())),
                 Source::Query { run, follows, is_complete } => {
-                    watch.queries.push(Standing { source: number, run, follows, is_complete, found: None });
+                    watch.queries.push(Standing { source: number, run, follows, is_complete, parts: None });
                 }
             }
         }
@@ -274,7 +346,7 @@ impl Watch {
     }
 
     fn has_work(&self) -> bool {
-        self.is_due || !self.unread.is_empty() || !self.gathered.last.is_empty()
+        self.is_due || !self.changed.is_empty() || !self.unread.is_empty() || !self.gathered.last.is_empty()
     }
 
     /// Waits until a change is received.
@@ -326,7 +398,10 @@ impl Watch {
             }
             self.is_due |= lost;
         }
-        self.is_due |= self.nodes.contains(&oref);
+        if self.nodes.contains(&oref) {
+            self.changed.insert(oref);
+            self.is_due |= lost;
+        }
     }
 
     /// Reads what must be read, and makes ready what changed up to one moment.
@@ -337,12 +412,18 @@ impl Watch {
             while !self.unread.is_empty() {
                 self.read_objects(&Tx::begin_until(port, &options, Some(until))?)?;
             }
-            let upto = match self.is_due {
-                true => self.run_queries(&Tx::begin_until(port, &options, Some(until))?)?,
-                false => self.take(port, until)?,
+            let upto = if self.is_due {
+                self.run_queries(&Tx::begin_until(port, &options, Some(until))?)?
+            } else if !self.changed.is_empty() {
+                match self.run_parts(&Tx::begin_until(port, &options, Some(until))?)? {
+                    Some(upto) => upto,
+                    None => continue,
+                }
+            } else {
+                self.take(port, until)?
             };
             // Between the two, more changes may have been received that must be read.
-            if !self.is_due && self.unread.is_empty() {
+            if !self.is_due && self.changed.is_empty() && self.unread.is_empty() {
                 self.make_ready(upto);
                 return Ok(());
             }
@@ -375,9 +456,9 @@ impl Watch {
     fn run_queries(&mut self, tx: &Tx<'_>) -> Result<Token, Error> {
         let mut found = Vec::with_capacity(self.queries.len());
         for query in &mut self.queries {
-            let mut entries = (query.run)(tx)?;
-            entries.sort_unstable();
-            found.push(entries);
+            let mut parts = query.run.run(tx)?;
+            parts.iter_mut().for_each(|(_, entries)| entries.sort_unstable());
+            found.push(parts);
         }
         let mut nodes = Vec::new();
         tx.port.drive(tx.until, &mut |home, _| {
@@ -387,7 +468,8 @@ impl Watch {
         let nodes: Set<Oref> = nodes.into_iter().collect();
         let mut followed = Followed::default();
         for (query, found) in self.queries.iter().zip(&found).filter(|(query, _)| query.follows) {
-            for (key, oref) in found.iter().filter(|(_, oref)| !oref.is_null()) {
+            let entries = found.iter().flat_map(|(_, entries)| entries);
+            for (key, oref) in entries.filter(|(_, oref)| !oref.is_null()) {
                 let under = followed.entry(*oref).or_default();
                 if under.is_empty() {
                     tx.touch(*oref)?;
@@ -409,30 +491,132 @@ impl Watch {
             Step::Done
         })?;
         let (heard, upto) = outcome?;
-        for (i, found) in found.into_iter().enumerate() {
-            self.compare(i, found, upto.stamp);
+        for (i, parts) in found.into_iter().enumerate() {
+            self.compare(i, parts.into_iter().collect(), upto.stamp);
         }
         (self.nodes, self.followed) = (nodes, followed);
         heard.into_iter().for_each(|heard| self.note(heard));
         // The changes received by now, of the objects that the queries read, are in their results.
+        self.changed.clear();
         self.is_due = false;
         Ok(upto)
     }
 
+    /// Runs the queries for the nodes that have changed, and gives the moment at which what they found was
+    /// so; none if more has changed meanwhile, or all must be run.
+    fn run_parts(&mut self, tx: &Tx<'_>) -> Result<Option<Token>, Error> {
+        let batch: Vec<Oref> = self.changed.iter().copied().collect();
+        let mut parts = Vec::new();
+        for node in &batch {
+            let known = parts.len();
+            for (i, query) in self.queries.iter_mut().enumerate() {
+                if !query.parts.as_ref().is_some_and(|parts| parts.contains_key(node)) {
+                    continue;
+                }
+                let Some(mut found) = query.run.part(tx, *node)? else {
+                    self.is_due = true;
+                    return Ok(None);
+                };
+                found.sort_unstable();
+                parts.push((i, *node, found));
+            }
+            if parts.len() == known {
+                // It leads to parts.
+                self.is_due = true;
+                return Ok(None);
+            }
+        }
+        let (mut come, mut gone) = (Vec::new(), Vec::new());
+        for (i, node, found) in &parts {
+            let query = &self.queries[*i];
+            let before = query.parts.as_ref().and_then(|parts| parts.get(node));
+            if let Some(before) = before.filter(|_| query.follows) {
+                let under =
+                    |(key, oref): &(Vec<u8>, Oref)| (*oref, (query.source, Key::from(key.as_slice())));
+                let is_missing = |of: &Found, entry: &(Vec<u8>, Oref)| {
+                    !entry.1.is_null() && of.binary_search(entry).is_err()
+                };
+                come.extend(found.iter().filter(|entry| is_missing(before, entry)).map(under));
+                gone.extend(before.iter().filter(|entry| is_missing(found, entry)).map(under));
+            }
+        }
+        let mut followed: Followed = Map::default();
+        for (oref, _) in come.iter().chain(&gone) {
+            followed.insert(*oref, self.followed.get(oref).cloned().unwrap_or_default());
+        }
+        gone.iter().for_each(|(oref, of)| followed.entry(*oref).or_default().retain(|under| under != of));
+        come.into_iter().for_each(|(oref, of)| followed.entry(oref).or_default().push(of));
+        let is_new = |oref: &&Oref| !self.followed.contains_key(*oref) && !followed[*oref].is_empty();
+        let new: Vec<Oref> = sorted(followed.keys().filter(is_new));
+        new.iter().try_for_each(|oref| tx.touch(*oref))?;
+        let is_left = |oref: &&Oref| {
+            followed[*oref].is_empty() && !self.nodes.contains(*oref) && !self.objects.contains_key(*oref)
+        };
+        let left = sorted(followed.keys().filter(is_left));
+        let read = sorted(batch.iter().chain(&new));
+        let (mut outcome, mut heard) = (Err(no_watcher()), Vec::new());
+        tx.port.drive(tx.until, &mut |home, _| {
+            let Some(watcher) = home.watcher() else { return Step::Done };
+            match watcher.take(self.id) {
+                Ok(taken) => heard = taken,
+                Err(e) => {
+                    outcome = Err(e);
+                    return Step::Done;
+                }
+            }
+            let is_other = |heard: &Heard| {
+                heard.lost || self.nodes.contains(&heard.oref) && batch.binary_search(&heard.oref).is_err()
+            };
+            let is_stale = heard.iter().any(is_other);
+            outcome = match is_stale {
+                true => Ok(None),
+                false => {
+                    look(home, self.id, tx, &read, &left).map(|()| Some(home.token(tx.scope.snapshot())))
+                }
+            };
+            Step::Done
+        })?;
+        if let Ok(Some(upto)) = &outcome {
+            for (i, node, found) in parts {
+                self.tell_part(i, node, found, upto.stamp);
+            }
+            for (oref, under) in followed {
+                match under.is_empty() {
+                    true => _ = self.followed.remove(&oref),
+                    false => _ = self.followed.insert(oref, under),
+                }
+            }
+            self.changed.clear();
+            // The changes received by now of these nodes are in their parts.
+            heard.retain(|heard| batch.binary_search(&heard.oref).is_err());
+        }
+        heard.into_iter().for_each(|heard| self.note(heard));
+        outcome
+    }
+
+    /// Takes the new result of a part, and tells what is different in it.
+    fn tell_part(&mut self, query: usize, node: Oref, found: Found, at: Stamp) {
+        let Standing { source, parts, .. } = &mut self.queries[query];
+        let (source, before_at) = (*source, self.upto.stamp);
+        let before = parts.as_mut().and_then(|parts| parts.insert(node, found.clone())).unwrap_or_default();
+        differ(&before, &found, |key, oref, is_there| {
+            self.gathered.differs(source, (key, oref, is_there), (before_at, at))
+        });
+    }
+
     /// Tells what a query found that it did not find before, and the other way round.
-    fn compare(&mut self, query: usize, found: Found, at: Stamp) {
+    fn compare(&mut self, query: usize, parts: Map<Oref, Found>, at: Stamp) {
         let Standing { source, is_complete, .. } = self.queries[query];
         let before_at = self.upto.stamp;
+        let found = whole(&parts);
+        let before = self.queries[query].parts.replace(parts);
         let gathered = &mut self.gathered;
         let mut tell = |key: &[u8], oref: Oref, is_there: bool| {
-            let is_removed = !is_there || oref.is_null();
-            // What is there no longer may be gone by now, and its place another's.
-            let seen = if is_there { at } else { before_at };
-            gathered.tell(source, Some(&key.into()), Told { stamp: at, oref, seen, is_removed });
+            gathered.differs(source, (key, oref, is_there), (before_at, at));
         };
-        let before = self.queries[query].found.replace(found.clone());
-        let Some(before) = before else {
-            match self.tells_from {
+        match before {
+            Some(before) => differ(&whole(&before), &found, tell),
+            None => match self.tells_from {
                 Some(from) if at > from && is_complete => {
                     found.iter().for_each(|(key, oref)| tell(key, *oref, true));
                 }
@@ -441,25 +625,7 @@ impl Watch {
                     gathered.tell(source, None, all);
                 }
                 _ => {}
-            }
-            return;
-        };
-        let (mut old, mut new) = (before.iter().peekable(), found.iter().peekable());
-        loop {
-            let order = match (old.peek(), new.peek()) {
-                (None, None) => return,
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some((old, _)), Some((new, _))) => old.cmp(new),
-            };
-            let was = if order.is_le() { old.next() } else { None };
-            let is = if order.is_ge() { new.next() } else { None };
-            match (was, is) {
-                (Some((_, was)), Some((_, is))) if was == is => {}
-                (_, Some((key, oref))) => tell(key, *oref, true),
-                (Some((key, oref)), None) => tell(key, *oref, false),
-                (None, None) => return,
-            }
+            },
         }
     }
 

@@ -10,7 +10,6 @@ use tercel_heap::{Boxed, Config as HeapConfig, arena_bytes, heap};
 use tercel_testkit::node::clock::Clock;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::Kind;
-use tercel_wire::id::SpaceId;
 use tercel_wire::message::{Fetch, FromClient, PageReply, Stream, Unchanged, Unsubscribe, Verdict};
 use tercel_wire::page::Page;
 

@@ -48,7 +48,8 @@ impl WatchBuilder {
     /// Adds the entries of a map whose keys are in `range`: keys that come and go, and changes of the objects
     /// that they lead to. The watch reports the removal of an entry by the reference that the entry had.
     ///
-    /// Every change of a key reads the range again, from the cache as far as it is there.
+    /// A key that comes or goes costs a look at its leaf. One in some hundred makes the range be read again,
+    /// from the cache as far as it is there: one for which a leaf is split or joined.
     pub fn range<'k, K: Key, V: Target>(
         self,
         map: Map<K, V>,
@@ -72,7 +73,7 @@ impl WatchBuilder {
         self.query(map.query(range), false, false)
     }
 
-    fn query(mut self, run: Query, follows: bool, is_complete: bool) -> WatchBuilder {
+    fn query(mut self, run: Box<dyn Query>, follows: bool, is_complete: bool) -> WatchBuilder {
         self.sources.push(Source::Query { run, follows, is_complete });
         self
     }

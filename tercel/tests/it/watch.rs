@@ -1,5 +1,6 @@
 //! Watching, on real servers: objects, roots, ranges of maps, over outages.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::{Counter, counter, serve};
@@ -130,6 +131,94 @@ fn root_and_range_are_told_as_they_come_change_and_go() {
     assert!(all.iter().take(300).map(|(_, r)| r.cast()).eq(made.iter().copied()));
     set(&writer, made[299], 1);
     assert_eq!(told(1), [(1, made[299].cast())]);
+    server.stop().unwrap();
+}
+
+/// While leaves are split, joined and emptied: who keeps what it is told has what a reader finds.
+#[test]
+fn ranges_told_are_ranges_read() {
+    const ENTRIES: u64 = 3_000;
+    // Entries that stay, whatever leaf they are in.
+    let is_rock = |key: &u64| key % 10 == 5;
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let (writer, watcher) = pair(&server);
+    let objects = writer
+        .run(|tx| {
+            let objects = (0..8).map(|_| tx.create(&Counter::default()));
+            objects.collect::<Result<Vec<_>, Error>>()
+        })
+        .unwrap();
+    let map = writer
+        .run(|tx| {
+            let map = Map::<u64, Counter>::create(tx)?;
+            for key in 0..ENTRIES {
+                map.insert(tx, key * 2, objects[key as usize % 8])?;
+            }
+            (0..2 * ENTRIES).filter(is_rock).try_for_each(|key| map.insert(tx, key, objects[0]).map(drop))?;
+            Ok(map)
+        })
+        .unwrap();
+    let ranges = [0..2 * ENTRIES + 1, 1_000..1_700];
+    let [all, some] = ranges.clone();
+    let mut watch = watcher.watch().range(map, all).keys(map, some).start().unwrap();
+    let read = |range: &std::ops::Range<u64>| -> BTreeMap<u64, Oref> {
+        let entries = |tx: &tercel::Tx<'_>| {
+            map.range(tx, range.clone()).map(|entry| entry.map(|(key, r)| (key, r.oref()))).collect()
+        };
+        watcher.run(entries).unwrap()
+    };
+    let mut told = [read(&ranges[0]), read(&ranges[1])];
+    // Rounds of single changes, of many at once, and of whole leaves that go and come.
+    let change = |round: u64| {
+        let (from, n, step) = match round % 4 {
+            0 | 1 => (0, 3, 997),
+            2 => (round * 31 % ENTRIES, 150, 1),
+            _ => (0, 40, 131),
+        };
+        let mut dice = round;
+        let tx = writer.transaction().begin().unwrap();
+        for i in 0..n {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let key = (2 * from + i * step + if step == 1 { 0 } else { dice >> 40 }) % (2 * ENTRIES + 1);
+            let done = match dice >> 62 {
+                _ if is_rock(&key) => continue,
+                0 => map.insert(&tx, key, objects[(dice >> 50) as usize % 8]),
+                _ if round % 8 < 4 => map.remove(&tx, key),
+                _ => map.insert(&tx, key, objects[key as usize % 8]),
+            };
+            done.unwrap();
+        }
+        tx.commit().unwrap().token
+    };
+    let mut take = |told: &mut [BTreeMap<u64, Oref>; 2], is_over: &mut dyn FnMut(&Watch) -> bool| {
+        while !is_over(&watch) {
+            let Some(change) = watch.next_within(LONG).unwrap() else { panic!("nothing comes") };
+            let key = map.key_of(&change).unwrap().expect("the key of an entry");
+            assert!(!is_rock(&key), "{key} has never changed: {change:?}");
+            match change.is_removed {
+                true => _ = told[change.source].remove(&key),
+                false => _ = told[change.source].insert(key, change.reference.oref()),
+            }
+        }
+    };
+    for round in 0..120 {
+        let token = change(round);
+        take(&mut told, &mut |watch| watch.token().stamp >= token.stamp);
+        for (source, range) in ranges.iter().enumerate() {
+            assert_eq!(told[source], read(range), "round {round}, source {source}");
+        }
+    }
+    // The same while the writer does not wait for the watch.
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| (120..1_000).map(change).last().unwrap());
+        take(&mut told, &mut |_| writes.is_finished());
+        let token = writes.join().unwrap();
+        take(&mut told, &mut |watch| watch.token().stamp >= token.stamp);
+    });
+    for (source, range) in ranges.iter().enumerate() {
+        assert_eq!(told[source], read(range), "source {source}");
+    }
     server.stop().unwrap();
 }
 
