@@ -26,7 +26,7 @@
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `ring` | suite `ring`: messages in one order among three members, and the end of one |
 //! | `rpc` | suite `rpc`: calls between two processes, beside the bare means under them |
-//! | `rows`, `hot`, `told` | suite `rows`: rows of a table, beside redb; rows that many clients change, or watch |
+//! | `rows`, `hot`, `told` | suite `rows`: rows of a table, beside redb; rows that many change, or watch |
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 

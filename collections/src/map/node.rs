@@ -124,6 +124,11 @@ impl<'t> Node<'t> {
         Node::new(self.children().find(i)?.ok_or_else(|| self.damaged())?, kind)
     }
 
+    /// The reference to child `i`.
+    pub fn child_ref(&self, i: usize) -> Result<Ref<MapNode>, Error> {
+        self.children().get_ref(i)?.ok_or_else(|| self.damaged())
+    }
+
     /// Gives the reference that key `i` names.
     pub fn value(&self, i: usize) -> Result<Ref<Any>, Error> {
         self.values().get_ref(i)?.ok_or_else(|| self.damaged())

@@ -1,8 +1,8 @@
 //! The entries of a range as a watch reads them: once all leaves, and then those that have changed.
 //!
 //! A leaf has the same range of keys for as long as no inner node changes: a split or a join writes the node
-//! above as well, of which the watch is told, and then it reads all of them. The invariant: the parts of a
-//! range are those of its leaves, empty ones among them.
+//! above as well, of which the watch is told, and then it reads the inner nodes, and the leaves that are new.
+//! The invariant: the parts of a range are those of its leaves, empty ones among them.
 
 use std::ops::{Bound, Range};
 
@@ -32,6 +32,11 @@ impl Query for RangeQuery {
             Ok(())
         })?;
         Ok(parts)
+    }
+
+    fn outline(&mut self, tx: &Tx<'_>) -> Result<Option<Vec<Oref>>, Error> {
+        let walk = Walk::new(tx, self.top, &self.kind, self.low.clone(), self.high.clone());
+        Ok(Some(walk.outline()?.into_iter().map(|leaf| leaf.oref()).collect()))
     }
 
     fn part(&mut self, tx: &Tx<'_>, node: Oref) -> Result<Option<Found>, Error> {

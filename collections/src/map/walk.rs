@@ -160,6 +160,44 @@ impl<'t> Walk<'t> {
         }
     }
 
+    /// The leaves of what is left. Of those below one node the first alone is read.
+    pub fn outline(self) -> Result<Vec<Ref<MapNode>>, Error> {
+        let mut leaves = Vec::new();
+        let top = Node::top(self.tx, self.top, &self.kind)?;
+        match top.is_leaf() {
+            true => leaves.push(top.reference()),
+            false => self.outline_below(&top, HEIGHT_MAX, &mut leaves)?,
+        }
+        Ok(leaves)
+    }
+
+    fn outline_below(
+        &self,
+        node: &Node<'t>,
+        height_max: usize,
+        leaves: &mut Vec<Ref<MapNode>>,
+    ) -> Result<(), Error> {
+        let keys = node.sorted()?;
+        let first = match &self.low {
+            Bound::Unbounded => 0,
+            Bound::Included(key) | Bound::Excluded(key) => keys.at_most(key)?,
+        };
+        let is_above_leaves = node.child(first, &self.kind)?.is_leaf();
+        if height_max == 0 && !is_above_leaves {
+            return Err(node.damaged());
+        }
+        for i in first..=keys.len() {
+            match is_above_leaves {
+                true => leaves.push(node.child_ref(i)?),
+                false => self.outline_below(&node.child(i, &self.kind)?, height_max - 1, leaves)?,
+            }
+            if i < keys.len() && !is_below(keys.get(i)?, &self.high) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The place of the first key that is not below the range.
     fn go_to_low(&self) -> Result<LeafCursor<'t>, Error> {
         let mut node = Node::top(self.tx, self.top, &self.kind)?;

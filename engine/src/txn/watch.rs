@@ -58,8 +58,15 @@ pub trait Query: Send {
     /// As reading.
     fn run(&mut self, tx: &Tx<'_>) -> Result<Vec<FoundIn>, Error>;
 
-    /// Reads the part of a node anew, whose neighbours stay as they are; none if it is not of its kind any
-    /// more, and all must be read.
+    /// The nodes that have parts, without reading these; none of a query without parts.
+    ///
+    /// # Errors
+    /// As reading.
+    fn outline(&mut self, _tx: &Tx<'_>) -> Result<Option<Vec<Oref>>, Error> {
+        Ok(None)
+    }
+
+    /// Reads the part of a node; none if the node has none any more.
     ///
     /// # Errors
     /// As reading.
@@ -103,6 +110,57 @@ struct Standing {
     is_complete: bool,
     /// By node, the keys rising; none before the first run.
     parts: Option<Map<Oref, Found>>,
+}
+
+/// The parts of a query that are others than before.
+struct Changed {
+    /// The parts that were read, by node.
+    parts: Vec<FoundIn>,
+    /// The nodes that have no part any more.
+    gone: Vec<Oref>,
+    /// All entries of these, before and now, in order.
+    before: Found,
+    after: Found,
+}
+
+impl Standing {
+    fn has_part(&self, node: Oref) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.contains_key(&node))
+    }
+
+    /// Reads the parts of the nodes among these that have one; if more than parts has changed, also those
+    /// that are new. None if one of the nodes has no part any more, and nothing says so.
+    fn run_again(&mut self, tx: &Tx<'_>, batch: &[Oref], is_deep: bool) -> Result<Option<Changed>, Error> {
+        let known = self.parts.get_or_insert_default();
+        let outline = if is_deep { self.run.outline(tx)? } else { None };
+        let (mut parts, mut gone) = (Vec::new(), Vec::new());
+        match outline {
+            Some(nodes) => {
+                for node in nodes.iter().filter(|node| !known.contains_key(*node) || batch.contains(*node)) {
+                    let Some(found) = self.run.part(tx, *node)? else { return Ok(None) };
+                    parts.push((*node, found));
+                }
+                let nodes: Set<Oref> = nodes.into_iter().collect();
+                gone.extend(known.keys().filter(|node| !nodes.contains(*node)));
+                gone.sort_unstable();
+            }
+            // It has no parts.
+            None if is_deep => parts = self.run.run(tx)?,
+            None => {
+                for node in batch.iter().filter(|node| known.contains_key(*node)) {
+                    let Some(found) = self.run.part(tx, *node)? else { return Ok(None) };
+                    parts.push((*node, found));
+                }
+            }
+        }
+        let read = parts.iter().map(|(node, _)| node).chain(&gone);
+        let mut before: Found = read.filter_map(|node| known.get(node)).flatten().cloned().collect();
+        parts.iter_mut().for_each(|(_, found)| found.sort_unstable());
+        let mut after: Found = parts.iter().flat_map(|(_, found)| found).cloned().collect();
+        before.sort_unstable();
+        after.sort_unstable();
+        Ok(Some(Changed { parts, gone, before, after }))
+    }
 }
 
 /// A watch of a home: its objects and queries, and the changes that are ready to be reported.
@@ -178,8 +236,8 @@ fn whole(parts: &Map<Oref, Found>) -> Found {
     found
 }
 
-/// Tells what is in one of two results and not in the other: key, reference, and whether it is there now. Of a
-/// key whose reference is another one, it tells the new one alone.
+/// Tells the entries that are in one of two results and not in the other: key, reference, and whether it is
+/// there now. Of a key whose reference is another one, it tells the new one alone.
 fn differ(before: &Found, found: &Found, mut tell: impl FnMut(&[u8], Oref, bool)) {
     let (mut old, mut new) = (before.iter().peekable(), found.iter().peekable());
     loop {
@@ -502,58 +560,38 @@ impl Watch {
         Ok(upto)
     }
 
-    /// Runs the queries for the nodes that have changed, and gives the moment at which what they found was
-    /// so; none if more has changed meanwhile, or all must be run.
+    /// Runs the queries as far as the changed nodes want it, and gives the moment at which their results were
+    /// so; none if more has changed meanwhile.
     fn run_parts(&mut self, tx: &Tx<'_>) -> Result<Option<Token>, Error> {
         let batch: Vec<Oref> = self.changed.iter().copied().collect();
-        let mut parts = Vec::new();
-        for node in &batch {
-            let known = parts.len();
-            for (i, query) in self.queries.iter_mut().enumerate() {
-                if !query.parts.as_ref().is_some_and(|parts| parts.contains_key(node)) {
-                    continue;
-                }
-                let Some(mut found) = query.run.part(tx, *node)? else {
+        // Another node leads to parts, or is of a query without.
+        let has_part = |node: &Oref| self.queries.iter().any(|query| query.has_part(*node));
+        let is_deep = !batch.iter().all(has_part);
+        let mut changes = Vec::with_capacity(self.queries.len());
+        for query in &mut self.queries {
+            match query.run_again(tx, &batch, is_deep)? {
+                Some(changed) => changes.push(changed),
+                None => {
+                    // A leaf is none any more.
                     self.is_due = true;
                     return Ok(None);
-                };
-                found.sort_unstable();
-                parts.push((i, *node, found));
-            }
-            if parts.len() == known {
-                // It leads to parts.
-                self.is_due = true;
-                return Ok(None);
+                }
             }
         }
-        let (mut come, mut gone) = (Vec::new(), Vec::new());
-        for (i, node, found) in &parts {
-            let query = &self.queries[*i];
-            let before = query.parts.as_ref().and_then(|parts| parts.get(node));
-            if let Some(before) = before.filter(|_| query.follows) {
-                let under =
-                    |(key, oref): &(Vec<u8>, Oref)| (*oref, (query.source, Key::from(key.as_slice())));
-                let is_missing = |of: &Found, entry: &(Vec<u8>, Oref)| {
-                    !entry.1.is_null() && of.binary_search(entry).is_err()
-                };
-                come.extend(found.iter().filter(|entry| is_missing(before, entry)).map(under));
-                gone.extend(before.iter().filter(|entry| is_missing(found, entry)).map(under));
-            }
-        }
-        let mut followed: Followed = Map::default();
-        for (oref, _) in come.iter().chain(&gone) {
-            followed.insert(*oref, self.followed.get(oref).cloned().unwrap_or_default());
-        }
-        gone.iter().for_each(|(oref, of)| followed.entry(*oref).or_default().retain(|under| under != of));
-        come.into_iter().for_each(|(oref, of)| followed.entry(oref).or_default().push(of));
+        let followed = self.follow(&changes);
         let is_new = |oref: &&Oref| !self.followed.contains_key(*oref) && !followed[*oref].is_empty();
         let new: Vec<Oref> = sorted(followed.keys().filter(is_new));
+        let mut nodes = Vec::new();
+        tx.port.drive(tx.until, &mut |home, _| {
+            home.read_set(&tx.scope, &mut nodes);
+            Step::Done
+        })?;
         new.iter().try_for_each(|oref| tx.touch(*oref))?;
-        let is_left = |oref: &&Oref| {
-            followed[*oref].is_empty() && !self.nodes.contains(*oref) && !self.objects.contains_key(*oref)
-        };
-        let left = sorted(followed.keys().filter(is_left));
-        let read = sorted(batch.iter().chain(&new));
+        let dropped: Vec<Oref> = changes.iter().flat_map(|of| of.gone.iter().copied()).collect();
+        let is_unfollowed = |oref: &&Oref| followed[*oref].is_empty() && !self.nodes.contains(*oref);
+        let left = followed.keys().filter(is_unfollowed).chain(&dropped);
+        let left = sorted(left.filter(|oref| !self.objects.contains_key(*oref) && !nodes.contains(oref)));
+        let read = sorted(nodes.iter().chain(&new));
         let (mut outcome, mut heard) = (Err(no_watcher()), Vec::new());
         tx.port.drive(tx.until, &mut |home, _| {
             let Some(watcher) = home.watcher() else { return Step::Done };
@@ -564,11 +602,11 @@ impl Watch {
                     return Step::Done;
                 }
             }
+            // What was not read anew is as it was only if nothing of it has changed.
             let is_other = |heard: &Heard| {
                 heard.lost || self.nodes.contains(&heard.oref) && batch.binary_search(&heard.oref).is_err()
             };
-            let is_stale = heard.iter().any(is_other);
-            outcome = match is_stale {
+            outcome = match heard.iter().any(is_other) {
                 true => Ok(None),
                 false => {
                     look(home, self.id, tx, &read, &left).map(|()| Some(home.token(tx.scope.snapshot())))
@@ -577,8 +615,8 @@ impl Watch {
             Step::Done
         })?;
         if let Ok(Some(upto)) = &outcome {
-            for (i, node, found) in parts {
-                self.tell_part(i, node, found, upto.stamp);
+            for (i, changed) in changes.into_iter().enumerate() {
+                self.tell_changed(i, changed, upto.stamp);
             }
             for (oref, under) in followed {
                 match under.is_empty() {
@@ -586,6 +624,8 @@ impl Watch {
                     false => _ = self.followed.insert(oref, under),
                 }
             }
+            dropped.iter().for_each(|node| _ = self.nodes.remove(node));
+            self.nodes.extend(nodes);
             self.changed.clear();
             // The changes received by now of these nodes are in their parts.
             heard.retain(|heard| batch.binary_search(&heard.oref).is_err());
@@ -594,13 +634,38 @@ impl Watch {
         outcome
     }
 
-    /// Takes the new result of a part, and tells what is different in it.
-    fn tell_part(&mut self, query: usize, node: Oref, found: Found, at: Stamp) {
+    /// The objects that are followed under other keys than before, with all keys that lead to them now.
+    fn follow(&self, changes: &[Changed]) -> Followed {
+        let mut followed = Followed::default();
+        for (query, changed) in self.queries.iter().zip(changes).filter(|(query, _)| query.follows) {
+            let is_missing =
+                |of: &Found, entry: &&(Vec<u8>, Oref)| !entry.1.is_null() && of.binary_search(entry).is_err();
+            let Changed { before, after, .. } = changed;
+            let gone = before.iter().filter(|entry| is_missing(after, entry)).map(|entry| (entry, false));
+            let come = after.iter().filter(|entry| is_missing(before, entry)).map(|entry| (entry, true));
+            for ((key, oref), is_there) in gone.chain(come) {
+                let known = || self.followed.get(oref).cloned().unwrap_or_default();
+                let under = followed.entry(*oref).or_insert_with(known);
+                let of = (query.source, Key::from(key.as_slice()));
+                match is_there {
+                    true => under.push(of),
+                    false => under.retain(|under| *under != of),
+                }
+            }
+        }
+        followed
+    }
+
+    /// Takes the new result of a query, and tells what is different in it.
+    fn tell_changed(&mut self, query: usize, changed: Changed, at: Stamp) {
         let Standing { source, parts, .. } = &mut self.queries[query];
         let (source, before_at) = (*source, self.upto.stamp);
-        let before = parts.as_mut().and_then(|parts| parts.insert(node, found.clone())).unwrap_or_default();
-        differ(&before, &found, |key, oref, is_there| {
-            self.gathered.differs(source, (key, oref, is_there), (before_at, at))
+        if let Some(parts) = parts {
+            changed.gone.iter().for_each(|node| _ = parts.remove(node));
+            parts.extend(changed.parts);
+        }
+        differ(&changed.before, &changed.after, |key, oref, is_there| {
+            self.gathered.differs(source, (key, oref, is_there), (before_at, at));
         });
     }
 

@@ -48,8 +48,7 @@ impl WatchBuilder {
     /// Adds the entries of a map whose keys are in `range`: keys that come and go, and changes of the objects
     /// that they lead to. The watch reports the removal of an entry by the reference that the entry had.
     ///
-    /// A key that comes or goes costs a look at its leaf. One in some hundred makes the range be read again,
-    /// from the cache as far as it is there: one for which a leaf is split or joined.
+    /// A key that comes or goes costs a look at its leaf, however long the range is.
     pub fn range<'k, K: Key, V: Target>(
         self,
         map: Map<K, V>,
