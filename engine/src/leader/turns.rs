@@ -94,6 +94,11 @@ impl Turns {
 }
 
 impl Leader {
+    /// Says whether clients wait for an object over which they have lost, or have a turn at it.
+    pub(crate) fn is_waited_for(&self, oref: Oref) -> bool {
+        self.waiting.turns.rows.contains_key(&oref)
+    }
+
     /// A transaction has lost over an object. It is refused at once, unless what it lost to is not visible
     /// yet, or others have lost before it.
     pub(super) fn lose(&mut self, asked: Asked, op: OpId, over: Oref, work: &mut Work) {

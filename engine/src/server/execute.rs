@@ -113,9 +113,12 @@ impl Server {
             }
             (.., true) => return self.call_ended(ticket, Ended::Refused(rpc::takes_no_key(&method.name))),
         };
+        let leader = self.cx.leader.as_ref();
         // An object on its way is read there first: others that would change it need not wait for the disk.
-        let is_in_flight = self.cx.leader.as_ref().is_some_and(|leader| leader.is_in_flight(call.target));
-        for is_ahead in [is_in_flight, !is_in_flight] {
+        let is_in_flight = leader.is_some_and(|leader| leader.is_in_flight(call.target));
+        // Clients that have lost over it are told when it is visible, which it would never be.
+        let may_be_ahead = leader.is_some_and(|leader| !leader.is_waited_for(call.target));
+        for is_ahead in [is_in_flight, !is_in_flight].into_iter().filter(|ahead| may_be_ahead || !ahead) {
             // The last page that another transaction missed is not this call's.
             self.sessions.inside.take_missed();
             let port = Inline { is_ahead, ..Inline::new((&mut *self, &mut *local), now, true) };

@@ -11,7 +11,7 @@ use tercel_engine::rpc::{Called, Offers};
 use tercel_engine::server::{Conn, Effects, Input, LogRoom, ServerConfig};
 use tercel_engine::server::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::message::{Limit, OPERATION, Refusal, Request, Response, ResponseEnd, Verdict, Write};
 use tercel_wire::record::Text;
 
@@ -69,6 +69,7 @@ impl Counts for C {
 struct Calling {
     h: Hand,
     local: Local,
+    class: ClassId,
     hot: Oref,
     cold: Oref,
 }
@@ -94,7 +95,7 @@ impl Calling {
         let op = OpId { client: ClientId(5), slot: CREDIT - 1, seq: 1, view: ViewId::new(1, 7) };
         h.commit(A, op, &Work { base: Stamp(1), reads: vec![], writes });
         h.sync();
-        Calling { h, local: Local::new(LocalConfig::default()), hot, cold }
+        Calling { h, local: Local::new(LocalConfig::default()), class, hot, cold }
     }
 
     /// A client counts by a call; nothing is run yet.
@@ -282,6 +283,30 @@ fn late_call_is_refused_and_its_id_is_spent() {
     w.h.now = w.h.now.plus_us(u64::from(LEFT_US) - 1);
     w.run();
     assert_eq!(returned(&w.h.sync(), B), [op.slot]);
+}
+
+#[test]
+fn methods_let_clients_that_have_lost_come() {
+    let mut w = Calling::new();
+    let base = w.h.server.visible();
+    w.call(B, w.hot, 0, 1);
+    w.run();
+    // A transaction of a client loses over the object, and is told so when that is visible.
+    let op = OpId { client: ClientId(5), slot: 0, seq: 2, view: w.h.view() };
+    let object = object(w.class, 7);
+    let writes = vec![Write { oref: w.hot, new: false, object: &object }];
+    let said = w.h.commit(A, op, &Work { base, reads: vec![], writes });
+    assert_eq!(outcomes(&said), []);
+    let ordered = w.h.last();
+    w.call(B, w.hot, 1, 1);
+    let mut said = w.run();
+    w.run_all(&mut said);
+    assert_eq!((w.h.last(), said), (ordered, Said::new()), "the method does not keep the object on its way");
+    let said = w.h.sync();
+    assert_eq!(outcomes(said.iter().filter(|(conn, ..)| *conn == A)), [Err(Refusal::Conflict(w.hot))]);
+    // Then it is run.
+    w.run();
+    assert_eq!(returned(&w.h.sync(), B), [1]);
 }
 
 /// A power cut would take back the state that it saw.
