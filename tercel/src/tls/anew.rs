@@ -80,7 +80,7 @@ impl<T> Anew<T> {
         let mut state = unpoison(self.state.lock());
         match made {
             Ok(made) => (state.made, state.seen, state.problem) = (made, seen, None),
-            Err(why) => state.problem = Some(format!("the files before stay in use: {why}")),
+            Err(why) => state.problem = Some(format!("what was read before stays in use: {why}")),
         }
     }
 }
