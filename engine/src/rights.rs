@@ -267,6 +267,14 @@ impl Seats {
         self.sit(conn, who, Trust::OnBehalf(speaker), of);
     }
 
+    /// The principal that speaks for that of a connection, if one does by its role.
+    pub(crate) fn speaker(&self, conn: Conn) -> Option<&Arc<Principal>> {
+        match &self.all.get(&conn)?.trust {
+            Trust::OnBehalf(speaker) => speaker.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The other end of the connection is an operator or a member.
     pub(crate) fn is_trusted(&mut self, conn: Conn) {
         if let Some(seat) = self.all.get_mut(&conn).filter(|seat| seat.trust == Trust::None) {

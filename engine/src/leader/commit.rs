@@ -163,6 +163,28 @@ impl Leader {
         })
     }
 
+    /// The same of what a method has written, which is run anew if it may not. It waits for the turn of
+    /// another, and if it was run ahead, for those that have lost.
+    pub(crate) fn judge_call(
+        &self,
+        client: ClientId,
+        effects: &CommitEffects<'_>,
+        is_ahead: bool,
+        work: &Work,
+    ) -> Result<(), Refusal> {
+        self.judge(effects, work)?;
+        if let Some(over) = self.waiting.turns.of_another(client, &effects.writes, work.now) {
+            return Err(Refusal::Conflict(over));
+        }
+        if !is_ahead {
+            return Ok(());
+        }
+        if let Some(write) = effects.writes.iter().find(|write| self.is_waited_for(write.oref)) {
+            return Err(Refusal::Conflict(write.oref));
+        }
+        checked(effects, work).map(drop)
+    }
+
     /// Makes room for an operation in the table of answers.
     pub(super) fn evict_for(&mut self, op: OpId, reply_bytes: usize, work: &mut Work) {
         let victims = work.replica.answers.victims(op, reply_bytes, |id| self.is_present(id));

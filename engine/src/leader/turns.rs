@@ -23,6 +23,8 @@ pub(super) struct Turns {
     rows: BTreeMap<Oref, Row>,
     /// Refusals that wait, of all of them.
     waiting: usize,
+    /// Turns that have ended without a commit.
+    ended: u64,
 }
 
 /// An object, the transactions that have lost over it, and whose turn it is until when.
@@ -72,7 +74,7 @@ impl Turns {
         }
         for row in self.rows.values_mut() {
             row.losers.retain(|loser| loser.asked.conn != conn);
-            row.turn.take_if(|(of, _)| *of == client);
+            self.ended += u64::from(row.turn.take_if(|(of, _)| *of == client).is_some());
             row.missed.retain(|of| *of != client);
         }
         self.tidy();
@@ -94,6 +96,11 @@ impl Turns {
 }
 
 impl Leader {
+    /// The number of turns that have ended without a commit: what waited for one may go on.
+    pub(crate) fn turns_ended(&self) -> u64 {
+        self.waiting.turns.ended
+    }
+
     /// Says whether clients wait for an object over which they have lost, or have a turn at it.
     pub(crate) fn is_waited_for(&self, oref: Oref) -> bool {
         self.waiting.turns.rows.contains_key(&oref)
@@ -124,6 +131,7 @@ impl Leader {
         for (oref, row) in &mut rows {
             if let Some((client, _)) = row.turn.take_if(|(_, until)| now >= *until) {
                 row.missed.push(client);
+                self.waiting.turns.ended += 1;
             }
             while let Some(loser) = row.losers.pop_front_if(|loser| now >= loser.until) {
                 work.verdict(loser.asked, loser.op, Err(Refusal::Conflict(*oref)));

@@ -134,6 +134,13 @@ impl Patch {
         }
     }
 
+    /// Says whether the newest version of a slot that has a place in the order is of a later stamp.
+    pub fn is_newer(&self, slot: u16, than: Stamp) -> bool {
+        let i = self.slots.binary_search_by_key(&slot, |(s, _)| *s).ok();
+        let version = i.and_then(|i| newest_of(&self.slots[i].1, Version::is_ordered));
+        version.is_some_and(|version| version.written.stamp() > than)
+    }
+
     /// The last version of those that `is_seen` with which the slot was emptied together with others.
     fn cleared_last(&self, slot: u16, is_seen: impl Fn(&Version) -> bool) -> Option<&Version> {
         let all = self.cleared.iter().filter(|c| c.slots.contains(slot)).map(|c| &c.version);

@@ -225,6 +225,11 @@ impl Pages {
         page.object(oref.slot()).map(look)
     }
 
+    /// Says whether a version of the object is ordered and not visible.
+    pub(crate) fn is_on_its_way(&self, oref: Oref) -> bool {
+        self.mob.patch(oref.page()).is_some_and(|patch| patch.is_newer(oref.slot(), self.visible()))
+    }
+
     /// Where an object went, if it outgrew its page.
     pub(crate) fn forward_of(&mut self, oref: Oref) -> Option<Oref> {
         self.newest(oref, forwarded).flatten()

@@ -35,7 +35,8 @@ impl Server {
 
     /// While this does not change, a call that was given up would be given up again.
     fn call_state(&self) -> (u64, Stamp) {
-        (self.inside_news(), self.visible())
+        let turns_ended = self.cx.leader.as_ref().map_or(0, |leader| leader.turns_ended());
+        (self.inside_news().wrapping_add(turns_ended), self.visible())
     }
 
     /// Runs calls that are due, [`limits::CALLS_AT_ONCE`] at most: if [`Server::has_calls`] says that there
@@ -113,10 +114,10 @@ impl Server {
             }
             (.., true) => return self.call_ended(ticket, Ended::Refused(rpc::takes_no_key(&method.name))),
         };
-        let leader = self.cx.leader.as_ref();
         // An object on its way is read there first: others that would change it need not wait for the disk.
-        let is_in_flight = leader.is_some_and(|leader| leader.is_in_flight(call.target));
+        let is_in_flight = self.cx.work.pages.is_on_its_way(call.target);
         // Clients that have lost over it are told when it is visible, which it would never be.
+        let leader = self.cx.leader.as_ref().filter(|_| !method.reads);
         let may_be_ahead = leader.is_some_and(|leader| !leader.is_waited_for(call.target));
         for is_ahead in [is_in_flight, !is_in_flight].into_iter().filter(|ahead| may_be_ahead || !ahead) {
             // The last page that another transaction missed is not this call's.
@@ -154,7 +155,7 @@ impl Server {
     ) -> bool {
         let missed = self.sessions.inside.take_missed().filter(|_| waits);
         let pages_missed = missed.map_or(0, |page| self.sessions.calls.has_missed(ticket, page));
-        if !waits {
+        if !waits && !is_ahead {
             self.sessions.calls.has_missed_none(ticket);
         }
         match attempt {

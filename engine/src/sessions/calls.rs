@@ -150,13 +150,14 @@ impl Sessions {
     }
 
     /// Orders the writes of a call's method, with its result. Says whether they were taken: if not, the
-    /// method met something that is not visible yet, and is to be run anew. The pages of the `holds` are not
-    /// given back before the writes are ordered.
+    /// method met something that is not visible yet, or another's turn, and is to be run anew. The pages of
+    /// the `holds` are not given back before the writes are ordered. A method that was run ahead is told no
+    /// refusal: what is wrong with its writes may follow from what may never be.
     pub(crate) fn call_wrote(
         &mut self,
         ticket: Ticket,
         reply: Vec<u8>,
-        (effects, holds): (&[u8], Vec<Arc<Hold>>),
+        (effects, holds, is_ahead): (&[u8], Vec<Arc<Hold>>, bool),
         cx: &mut Cx,
     ) -> bool {
         use tercel_wire::message::CommitEffects;
@@ -165,10 +166,13 @@ impl Sessions {
             return true;
         };
         // A conflict is no answer: the state moves on, and the method with it.
-        let judged = CommitEffects::decode(effects)
-            .map(|effects| cx.lead(|leader, work| leader.judge(&effects, work)));
+        let judged = CommitEffects::decode(effects).map(|effects| {
+            cx.lead(|leader, work| leader.judge_call(call.op.client, &effects, is_ahead, work))
+        });
         match judged {
             Ok(Some(Err(Refusal::Conflict(_) | Refusal::TooOld))) => return false,
+            Ok(Some(Err(_))) | Err(_) if is_ahead => return false,
+            _ if is_ahead && effects.len() > cx.work.config.mob_bytes => return false,
             Ok(None) => return true,
             _ => {}
         }

@@ -267,6 +267,9 @@ impl Sessions {
         if !cx.work.replica.access.is_judged() {
             return;
         }
+        if cx.work.seats.speaker(conn).is_some() {
+            return self.expel(conn, "a connection speaks for one principal", cx);
+        }
         let may_speak = |rights: &crate::rights::Rights| rights.bits & SPEAK_FOR != 0;
         let lack = match cx.work.seats.check(conn, state, may_speak, || Role::SpeakFor.to_string()) {
             Ok(()) if of.who.is_spoken_for() => {

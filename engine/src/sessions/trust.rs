@@ -72,6 +72,8 @@ impl Sessions {
     /// The host vouches for the other end of a connection, or does not.
     pub(crate) fn vouched(&mut self, conn: Conn, is_so: bool, cx: &mut Cx) {
         let Some(session) = self.all.get_mut(&conn) else { return };
+        // The host vouches for the speaker, and for nobody for whom that speaks.
+        let is_so = is_so && cx.work.seats.speaker(conn).is_none();
         let trust = if is_so { Trust::Given } else { Trust::Denied };
         if is_so {
             cx.work.seats.is_trusted(conn);

@@ -236,6 +236,14 @@ fn whole(parts: &Map<Oref, Found>) -> Found {
     found
 }
 
+/// Says whether a node has a part once these changes are taken.
+fn has_part_in(queries: &[Standing], changes: &[Changed], node: &Oref) -> bool {
+    queries.iter().zip(changes).any(|(query, changed)| {
+        let is_read = changed.parts.iter().any(|(of, _)| of == node);
+        is_read || query.has_part(*node) && changed.gone.binary_search(node).is_err()
+    })
+}
+
 /// Tells the entries that are in one of two results and not in the other: key, reference, and whether it is
 /// there now. Of a key whose reference is another one, it tells the new one alone.
 fn differ(before: &Found, found: &Found, mut tell: impl FnMut(&[u8], Oref, bool)) {
@@ -587,7 +595,10 @@ impl Watch {
             Step::Done
         })?;
         new.iter().try_for_each(|oref| tx.touch(*oref))?;
-        let dropped: Vec<Oref> = changes.iter().flat_map(|of| of.gone.iter().copied()).collect();
+        // All that leads to parts was read, and nothing else does.
+        let is_dropped =
+            |node: &&Oref| is_deep && !nodes.contains(*node) && !has_part_in(&self.queries, &changes, node);
+        let dropped = sorted(self.nodes.iter().filter(is_dropped));
         let is_unfollowed = |oref: &&Oref| followed[*oref].is_empty() && !self.nodes.contains(*oref);
         let left = followed.keys().filter(is_unfollowed).chain(&dropped);
         let left = sorted(left.filter(|oref| !self.objects.contains_key(*oref) && !nodes.contains(oref)));
@@ -626,11 +637,12 @@ impl Watch {
             }
             dropped.iter().for_each(|node| _ = self.nodes.remove(node));
             self.nodes.extend(nodes);
-            self.changed.clear();
-            // The changes received by now of these nodes are in their parts.
-            heard.retain(|heard| batch.binary_search(&heard.oref).is_err());
         }
         heard.into_iter().for_each(|heard| self.note(heard));
+        if let Ok(Some(_)) = &outcome {
+            // The changes received by now of these nodes are in their parts, and nothing else has changed.
+            self.changed.clear();
+        }
         outcome
     }
 

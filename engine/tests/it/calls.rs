@@ -304,8 +304,43 @@ fn methods_let_clients_that_have_lost_come() {
     assert_eq!((w.h.last(), said), (ordered, Said::new()), "the method does not keep the object on its way");
     let said = w.h.sync();
     assert_eq!(outcomes(said.iter().filter(|(conn, ..)| *conn == A)), [Err(Refusal::Conflict(w.hot))]);
-    // Then it is run.
+    // The client has its turn, for which methods wait.
+    let ordered = w.h.last();
+    w.run_all(&mut Said::new());
+    assert_eq!(w.h.last(), ordered);
+    let base = w.h.server.visible();
+    let writes = vec![Write { oref: w.hot, new: false, object: &object }];
+    w.h.commit(A, OpId { seq: 3, ..op }, &Work { base, reads: vec![], writes });
+    let mut said = w.h.sync();
+    assert_eq!(w.h.seen(A, w.hot, 1), Some(7));
+    w.run_all(&mut said);
+    said.extend(w.h.sync());
+    assert_eq!(returned(&said, B), [1]);
+}
+
+/// The turn of a client that does not come back ends, and the host is told when.
+#[test]
+fn methods_wait_for_a_turn_no_longer() {
+    let mut w = Calling::new();
+    let base = w.h.server.visible();
+    w.call(B, w.hot, 0, 1);
     w.run();
+    let op = OpId { client: ClientId(5), slot: 0, seq: 2, view: w.h.view() };
+    let object = object(w.class, 7);
+    let writes = vec![Write { oref: w.hot, new: false, object: &object }];
+    w.h.commit(A, op, &Work { base, reads: vec![], writes });
+    w.h.sync();
+    w.call(B, w.hot, 1, 1);
+    let ordered = w.h.last();
+    w.run_all(&mut Said::new());
+    assert_eq!(w.h.last(), ordered);
+    let end = w.h.now.plus_us(20_000);
+    while !w.h.server.has_calls() {
+        w.h.now = w.h.server.deadline().expect("a turn ends").max(w.h.now.plus_us(1));
+        assert!(w.h.now < end, "the turn does not end");
+        w.h.input(Input::Time);
+    }
+    w.run_all(&mut Said::new());
     assert_eq!(returned(&w.h.sync(), B), [1]);
 }
 

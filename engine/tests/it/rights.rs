@@ -454,6 +454,21 @@ fn revoked_speaker_is_heard_no_longer() {
 }
 
 #[test]
+fn speaker_speaks_for_one_and_is_not_vouched_for() {
+    let mut s = Space::new();
+    for (who, role) in [("client:x", "speak-for"), ("client:web", "speak-for"), ("client:x", "read")] {
+        s.grant(who, role);
+    }
+    speak(&mut s, X, "web", Principal::client("x").unwrap());
+    s.h.input(Input::Vouched(X, true));
+    let said = s.h.send(X, Kind::Stat, |_| ());
+    assert!(denied(&said).unwrap().contains("client:x lacks the role `operate`"), "{said:?}");
+    let next = OnBehalf { who: Principal::client("y").unwrap() };
+    let said = s.h.send(X, Kind::OnBehalf, |out| next.encode(out));
+    assert!(closed(&said, X), "{said:?}");
+}
+
+#[test]
 fn speaker_is_ignored_before_the_first_grant() {
     let mut s = Space::new();
     assert_eq!(denied(&speak(&mut s, X, "web", Principal::client("x").unwrap())), None);

@@ -337,7 +337,8 @@ impl Home for Inside<'_> {
             return Some(Err(Error::Conflict(None)));
         }
         let (reply, holds) = (reply.to_vec(), holds.to_vec());
-        let taken = self.server.sessions(|s, cx| s.call_wrote(ticket, reply, (effects, holds), cx));
+        let wrote = (effects, holds, self.is_ahead);
+        let taken = self.server.sessions(|s, cx| s.call_wrote(ticket, reply, wrote, cx));
         if taken {
             self.made(local_writes);
         }

@@ -214,9 +214,13 @@ impl Sessions {
         let Some((session, client)) = session.and_then(|s| Some((s, s.client?))) else { return cx.close(up) };
         let of = self.upstreams.all.get(&up).map(|upstream| upstream.session);
         if let Some(who) = of.and_then(|conn| cx.work.seats.who(conn)).cloned() {
-            let mut body = Vec::new();
-            OnBehalf { who: (*who).clone() }.encode(&mut body);
-            cx.out.send(up, Header::new(Kind::OnBehalf, 0), [&body, &[]]);
+            // The leader judges whether the speaker may still speak.
+            let speaker = of.and_then(|conn| cx.work.seats.speaker(conn)).cloned();
+            for who in speaker.into_iter().chain([who]) {
+                let mut body = Vec::new();
+                OnBehalf { who: (*who).clone() }.encode(&mut body);
+                cx.out.send(up, Header::new(Kind::OnBehalf, 0), [&body, &[]]);
+            }
         }
         greet(up, client, session.connection, session.acked, cx);
     }
