@@ -27,8 +27,10 @@ pub struct Callers {
     own: Arc<Gate>,
     servers: Addresses,
     config: ClientConfig,
+    /// Callers are known by their certificates, too.
+    by_certificate: bool,
     all: Mutex<HashMap<Principal, Seat>>,
-    dials: Semaphore,
+    dials: Arc<Semaphore>,
 }
 
 struct Seat {
@@ -38,6 +40,9 @@ struct Seat {
 
 /// Callers with a client at once. One beyond them takes the place of one without a request.
 const CALLERS_MAX: usize = 64;
+
+/// Time for a caller to wait until others are connected.
+const DIAL_WAIT: Duration = Duration::from_secs(10);
 
 /// Clients that are connected at the same time.
 pub const DIALS_MAX: usize = 4;
@@ -51,7 +56,15 @@ impl Callers {
         let cache_bytes = (config.cache_bytes / CACHE_SHARE).clamp(*CACHE_BYTES.start(), *CACHE_BYTES.end());
         let config = ClientConfig { cache_bytes, ..config };
         let servers = of.servers.clone();
-        Callers { own, servers, config, all: Mutex::default(), dials: Semaphore::new(DIALS_MAX) }
+        let by_certificate = of.speaks_for_callers;
+        Callers {
+            own,
+            servers,
+            by_certificate,
+            config,
+            all: Mutex::default(),
+            dials: Arc::new(Semaphore::new(DIALS_MAX)),
+        }
     }
 
     /// Looks at the files of tokens again and again, until it is dropped.
@@ -68,9 +81,16 @@ impl Callers {
         if let Some(gate) = self.known(&caller) {
             return Ok(gate);
         }
-        let _dial = self.dials.acquire().await;
+        let dial = time::timeout(DIAL_WAIT, self.dials.clone().acquire_owned());
+        let Ok(Ok(dial)) = dial.await else { return Err(Refusal::Busy) };
         let at = self.clone();
-        let found = task::spawn_blocking(move || at.find(caller)).await;
+        // It ends, and gives its place back, whether or not the caller still waits.
+        let found = task::spawn_blocking(move || {
+            let found = at.find(caller);
+            drop(dial);
+            found
+        });
+        let found = found.await;
         found.unwrap_or(Err(Refusal::Broken))
     }
 
@@ -80,14 +100,19 @@ impl Callers {
         }
         let config = ClientConfig { on_behalf_of: Some(caller.clone()), ..self.config.clone() };
         let client = Client::connect_with(self.servers.clone(), config).map_err(Refusal::Space)?;
+        // Another request of the caller may have connected meanwhile: then this client is of no use.
+        if let Some(gate) = self.known(&caller) {
+            return Ok(gate);
+        }
         let gate = Arc::new(self.own.of_caller(caller.clone(), client));
         let (left, given) = {
             let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
             let is_idle = |seat: &&Seat| Arc::strong_count(&seat.gate) == 1;
             let idle = all.iter().filter(|(_, seat)| is_idle(seat)).min_by_key(|(_, seat)| seat.used);
-            let idle = idle.map(|(caller, _)| caller.clone());
-            let left = idle.filter(|_| all.len() >= CALLERS_MAX).and_then(|idle| all.remove(&idle));
-            if all.len() >= CALLERS_MAX && !all.contains_key(&caller) {
+            let is_full = all.len() >= CALLERS_MAX && !all.contains_key(&caller);
+            let idle = idle.map(|(caller, _)| caller.clone()).filter(|_| is_full);
+            let left = idle.and_then(|idle| all.remove(&idle));
+            if is_full && left.is_none() {
                 return Err(Refusal::Full);
             }
             (left, all.insert(caller, Seat { gate: gate.clone(), used: Instant::now() }))
@@ -122,6 +147,8 @@ pub enum Refusal {
     Unproven(Unproven),
     /// As many callers as may be have requests under way.
     Full,
+    /// Others are being connected.
+    Busy,
     /// The servers do not take it, or do not answer.
     Space(Error),
     /// The gateway has failed.
@@ -138,8 +165,8 @@ pub struct Door {
     callers: Option<Arc<Callers>>,
     /// The client that the connection's certificate names.
     named: Option<Principal>,
-    /// The last token, and its bearer: most connections bear one.
-    last: Mutex<Option<(String, Bearer)>>,
+    /// The last token, its bearer, and when it was judged: most connections bear one. Keys may be taken back.
+    last: Mutex<Option<(String, Bearer, Instant)>>,
 }
 
 impl Door {
@@ -169,7 +196,10 @@ impl Door {
                 asked.until = Some(until);
                 who
             }
-            _ => self.named.clone().ok_or(Refusal::Unnamed { takes_tokens })?,
+            _ => {
+                let named = self.named.as_ref().filter(|_| callers.by_certificate);
+                named.cloned().ok_or(Refusal::Unnamed { takes_tokens })?
+            }
         };
         callers.gate(caller).await
     }
@@ -178,10 +208,14 @@ impl Door {
         let now = SystemTime::now();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
-            Some((known, bearer)) if known == token && now < bearer.until => Ok(bearer.clone()),
+            Some((known, bearer, judged))
+                if known == token && now < bearer.until && judged.elapsed() < LOOK =>
+            {
+                Ok(bearer.clone())
+            }
             _ => {
                 let bearer = tokens.bearer(token, now)?;
-                *last = Some((token.into(), bearer.clone()));
+                *last = Some((token.into(), bearer.clone(), Instant::now()));
                 Ok(bearer)
             }
         }
@@ -215,6 +249,10 @@ impl Refusal {
                     "{CALLERS_MAX} callers have requests under way, which are all for whom this gateway speaks"
                 );
                 (StatusCode::SERVICE_UNAVAILABLE, what, "come back later, or ask another gateway")
+            }
+            Refusal::Busy => {
+                let what = "the gateway connects for other callers, and the servers are slow";
+                (StatusCode::SERVICE_UNAVAILABLE, what.into(), "send it again")
             }
             Refusal::Space(e) => return answer::error(e),
             Refusal::Broken => (

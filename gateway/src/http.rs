@@ -3,6 +3,7 @@
 //! A request that can be answered from the cache is answered on the thread that read it. Every other one goes
 //! to a thread that may wait for a server, and there are as many of these as requests may be in flight.
 //! Health and counters have threads of their own: an operator asks for them just when there are no others.
+//! Where the gateway speaks for callers, counters are an operator's alone, and need a client as any request.
 //! The invariant: nothing that a peer sends, withholds or leaves untaken costs more than the bounds below.
 
 use std::convert::Infallible;

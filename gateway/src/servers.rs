@@ -68,7 +68,7 @@ impl Gate {
         let form = Exposition::accepted(&asked.accepts());
         let status = match self.status() {
             // The counters of the gateway tell of other callers, too.
-            Err(e @ Error::Denied(_)) if self.caller.is_some() => return answer::error(&e),
+            Err(e) if self.caller.is_some() => return answer::error(&e),
             status => status.ok(),
         };
         match status::scraped(status, |registry| {

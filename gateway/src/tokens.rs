@@ -25,7 +25,7 @@ use tercel::tools::wire::access::PRINCIPAL_NAME_BYTES_MAX;
 
 /// The issuers whose tokens count, as a file that is read anew once it changes, or one of their keys.
 #[derive(Clone)]
-pub struct Tokens(Arc<Anew<Vec<Issuer>>>);
+pub struct Tokens(Arc<Anew<Arc<Vec<Issuer>>>>);
 
 /// The file.
 #[derive(Deserialize)]
@@ -173,7 +173,11 @@ impl Tokens {
         let mut files = vec![file.to_path_buf()];
         files.extend(named(file)?.iter().map(|issuer| issuer.keys.clone()));
         let file = file.to_path_buf();
-        let make = move || named(&file)?.into_iter().map(|of| Issuer::read(&file, of)).collect();
+        let make = move || {
+            let issuers: Result<Vec<Issuer>, _> =
+                named(&file)?.into_iter().map(|of| Issuer::read(&file, of)).collect();
+            issuers.map(Arc::new)
+        };
         Ok(Tokens(Arc::new(Anew::open(files, make)?)))
     }
 
@@ -182,7 +186,9 @@ impl Tokens {
     /// # Errors
     /// If it does not count.
     pub(crate) fn bearer(&self, token: &str, now: SystemTime) -> Result<Bearer, Unproven> {
-        self.0.last(|issuers| judge(issuers, token, now))
+        // Others judge theirs meanwhile.
+        let issuers = self.0.last(Arc::clone);
+        judge(&issuers, token, now)
     }
 
     /// Looks at the files.

@@ -70,10 +70,13 @@ impl Gate {
         let thread = thread::Builder::new().name("tercel-events".into()).spawn(move || {
             let mut events = Events { to, told: Instant::now() };
             match asked.route {
-                Route::Status => {
-                    let _ = begun.send(Ok(()));
-                    self.tell_status(&asked, &mut events);
-                }
+                Route::Status => match self.status() {
+                    Err(e @ Error::Denied(_)) => _ = begun.send(Err(e)),
+                    _ => {
+                        let _ = begun.send(Ok(()));
+                        self.tell_status(&asked, &mut events);
+                    }
+                },
                 _ => match Watched::begin(&self, &asked) {
                     Ok(watched) => {
                         let _ = begun.send(Ok(()));

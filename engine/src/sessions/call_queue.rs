@@ -9,9 +9,9 @@
 //! - Of one connection, what was not tried in the last state goes before what was. A new state makes no
 //!   connection and no call begin again at its first one, so that the last ones are reached while states
 //!   change faster than all calls can be run.
-//! - Of calls that write one object, only the first that is run in a state gets through. So one call is run
-//!   first in every state until it has ended, and then the oldest of the next connection: none meets the
-//!   writes of other calls in every state.
+//! - Of calls that need the visible state, and find it changed by others that are on their way, only the
+//!   first that is run in a state gets through. So one call is run first in every state until it has ended,
+//!   and then the oldest of the next connection.
 //!
 //! The invariant: a call stands in exactly one of its connection's two queues, and [`Calls::due`] has the
 //! connections with due calls.

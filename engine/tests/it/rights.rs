@@ -454,7 +454,7 @@ fn revoked_speaker_is_heard_no_longer() {
 }
 
 #[test]
-fn speaker_speaks_for_one_and_is_not_vouched_for() {
+fn speaker_is_not_vouched_for() {
     let mut s = Space::new();
     for (who, role) in [("client:x", "speak-for"), ("client:web", "speak-for"), ("client:x", "read")] {
         s.grant(who, role);

@@ -48,7 +48,8 @@ impl WatchBuilder {
     /// Adds the entries of a map whose keys are in `range`: keys that come and go, and changes of the objects
     /// that they lead to. The watch reports the removal of an entry by the reference that the entry had.
     ///
-    /// A key that comes or goes costs a look at its leaf, however long the range is.
+    /// A key that comes or goes costs a look at its leaf, and at the nodes above the leaves if one is split
+    /// or joined for it, however long the range is.
     pub fn range<'k, K: Key, V: Target>(
         self,
         map: Map<K, V>,
