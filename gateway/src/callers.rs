@@ -179,16 +179,19 @@ impl Door {
         &self.own
     }
 
-    /// The gate of a request. Its bearer is known until the end that the request has from then on.
+    /// Says whether a request is the gateway's own: all if it speaks for nobody, else those that tell of no
+    /// object, which watchers and beginners ask for that have no token yet.
+    pub fn is_own(&self, asked: &Asked) -> bool {
+        self.callers.is_none() || matches!(asked.route, Route::Console | Route::Health)
+    }
+
+    /// The gate of a request of a caller. Its bearer is known until the end that the request has from then
+    /// on.
     ///
     /// # Errors
     /// The reason why there is none.
     pub async fn gate(&self, asked: &mut Asked) -> Result<Arc<Gate>, Refusal> {
         let Some(callers) = &self.callers else { return Ok(self.own.clone()) };
-        // They tell of no object, and whoever watches or begins has no token yet.
-        if matches!(asked.route, Route::Console | Route::Health) {
-            return Ok(self.own.clone());
-        }
         let takes_tokens = self.own.tokens.is_some();
         let caller = match (&self.own.tokens, asked.token()) {
             (Some(tokens), Some(token)) => {

@@ -185,12 +185,16 @@ async fn answer(
     } else if origin.is_some() && asked.is_preflight() {
         answer::preflight()
     } else {
-        match door.gate(&mut asked).await {
+        // The states of what may wait are large, and an answer from the cache goes without.
+        let gate = match door.is_own(&asked) {
+            true => Ok(None),
+            false => Box::pin(door.gate(&mut asked)).await.map(Some),
+        };
+        match gate.as_ref().map(|gate| gate.as_ref().unwrap_or(own)) {
             Ok(gate) => match gate.cached(&asked) {
                 Some(answer) => gate.room.hold(answer, link).await,
-                None if asked.wants_events() => gate.watch(asked).await,
-                // Its state is large, and an answer from the cache goes without.
-                None => Box::pin(waiting(&gate, link, asked, body, idle)).await,
+                None if asked.wants_events() => gate.clone().watch(asked).await,
+                None => Box::pin(waiting(gate, link, asked, body, idle)).await,
             },
             Err(refusal) => refusal.answer(),
         }

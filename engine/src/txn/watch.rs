@@ -100,7 +100,7 @@ pub enum Source {
 type Key = Arc<[u8]>;
 
 /// Objects, with the sources and the keys that led to them.
-type Followed = Map<Oref, Vec<(usize, Key)>>;
+type Followed = Map<Oref, BTreeSet<(usize, Key)>>;
 
 /// A query, and what it found.
 struct Standing {
@@ -121,6 +121,20 @@ struct Changed {
     /// All entries of these, before and now, in order.
     before: Found,
     after: Found,
+}
+
+/// The keys that lead to an object now and did not before, and the other way round.
+#[derive(Default)]
+struct Moves {
+    come: Vec<(usize, Key)>,
+    gone: Vec<(usize, Key)>,
+}
+
+impl Moves {
+    /// Says whether a key leads to the object now, of which so many did.
+    fn is_followed_after(&self, before: usize) -> bool {
+        before + self.come.len() > self.gone.len()
+    }
 }
 
 impl Standing {
@@ -540,7 +554,7 @@ impl Watch {
                 if under.is_empty() {
                     tx.touch(*oref)?;
                 }
-                under.push((query.source, key.as_slice().into()));
+                under.insert((query.source, key.as_slice().into()));
             }
         }
         let read: Vec<Oref> = sorted(nodes.iter().chain(followed.keys()));
@@ -586,9 +600,9 @@ impl Watch {
                 }
             }
         }
-        let followed = self.follow(&changes);
-        let is_new = |oref: &&Oref| !self.followed.contains_key(*oref) && !followed[*oref].is_empty();
-        let new: Vec<Oref> = sorted(followed.keys().filter(is_new));
+        let moves = self.moves(&changes);
+        let is_new = |oref: &&Oref| !self.followed.contains_key(*oref) && moves[*oref].is_followed_after(0);
+        let new: Vec<Oref> = sorted(moves.keys().filter(is_new));
         let mut nodes = Vec::new();
         tx.port.drive(tx.until, &mut |home, _| {
             home.read_set(&tx.scope, &mut nodes);
@@ -599,8 +613,11 @@ impl Watch {
         let is_dropped =
             |node: &&Oref| is_deep && !nodes.contains(*node) && !has_part_in(&self.queries, &changes, node);
         let dropped = sorted(self.nodes.iter().filter(is_dropped));
-        let is_unfollowed = |oref: &&Oref| followed[*oref].is_empty() && !self.nodes.contains(*oref);
-        let left = followed.keys().filter(is_unfollowed).chain(&dropped);
+        let is_unfollowed = |oref: &&Oref| {
+            let before = self.followed.get(*oref).map_or(0, BTreeSet::len);
+            !moves[*oref].is_followed_after(before) && !self.nodes.contains(*oref)
+        };
+        let left = moves.keys().filter(is_unfollowed).chain(&dropped);
         let left = sorted(left.filter(|oref| !self.objects.contains_key(*oref) && !nodes.contains(oref)));
         let read = sorted(nodes.iter().chain(&new));
         let (mut outcome, mut heard) = (Err(no_watcher()), Vec::new());
@@ -629,10 +646,12 @@ impl Watch {
             for (i, changed) in changes.into_iter().enumerate() {
                 self.tell_changed(i, changed, upto.stamp);
             }
-            for (oref, under) in followed {
-                match under.is_empty() {
-                    true => _ = self.followed.remove(&oref),
-                    false => _ = self.followed.insert(oref, under),
+            for (oref, Moves { come, gone }) in moves {
+                let under = self.followed.entry(oref).or_default();
+                gone.iter().for_each(|of| _ = under.remove(of));
+                under.extend(come);
+                if under.is_empty() {
+                    self.followed.remove(&oref);
                 }
             }
             dropped.iter().for_each(|node| _ = self.nodes.remove(node));
@@ -646,26 +665,23 @@ impl Watch {
         outcome
     }
 
-    /// The objects that are followed under other keys than before, with all keys that lead to them now.
-    fn follow(&self, changes: &[Changed]) -> Followed {
-        let mut followed = Followed::default();
+    /// By object that queries follow, the keys that lead to it now and did not before, and the other way
+    /// round.
+    fn moves(&self, changes: &[Changed]) -> Map<Oref, Moves> {
+        let mut moves: Map<Oref, Moves> = Map::default();
         for (query, changed) in self.queries.iter().zip(changes).filter(|(query, _)| query.follows) {
             let is_missing =
                 |of: &Found, entry: &&(Vec<u8>, Oref)| !entry.1.is_null() && of.binary_search(entry).is_err();
             let Changed { before, after, .. } = changed;
-            let gone = before.iter().filter(|entry| is_missing(after, entry)).map(|entry| (entry, false));
-            let come = after.iter().filter(|entry| is_missing(before, entry)).map(|entry| (entry, true));
-            for ((key, oref), is_there) in gone.chain(come) {
-                let known = || self.followed.get(oref).cloned().unwrap_or_default();
-                let under = followed.entry(*oref).or_insert_with(known);
-                let of = (query.source, Key::from(key.as_slice()));
-                match is_there {
-                    true => under.push(of),
-                    false => under.retain(|under| *under != of),
-                }
+            let under = |key: &[u8]| (query.source, Key::from(key));
+            for (key, oref) in before.iter().filter(|entry| is_missing(after, entry)) {
+                moves.entry(*oref).or_default().gone.push(under(key));
+            }
+            for (key, oref) in after.iter().filter(|entry| is_missing(before, entry)) {
+                moves.entry(*oref).or_default().come.push(under(key));
             }
         }
-        followed
+        moves
     }
 
     /// Takes the new result of a query, and tells what is different in it.
