@@ -141,11 +141,11 @@ impl Callers {
 
 /// The reason why a caller has no client.
 pub enum Refusal {
-    /// It has shown neither a certificate that names a client nor, where tokens are taken, a token.
+    /// The caller has shown neither a certificate that names a client nor, where tokens are taken, a token.
     Unnamed { takes_tokens: bool },
-    /// Its token does not count.
+    /// The caller's token does not count.
     Unproven(Unproven),
-    /// As many callers as may be have requests under way.
+    /// All places of callers have requests under way.
     Full,
     /// Others are being connected.
     Busy,

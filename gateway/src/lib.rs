@@ -133,7 +133,7 @@ pub enum StartError {
          authorities of your callers with --https-callers, or say --public"
     )]
     Everyone(String),
-    /// It cannot tell its callers apart.
+    /// The gateway cannot tell its callers apart.
     #[error(
         "the gateway cannot speak for callers that it does not know: name their authorities with \
          --https-callers, or the issuers of their tokens with --tokens"

@@ -129,7 +129,7 @@ pub struct Bearer {
 /// The reason why a token does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unproven {
-    /// It is no JWT with an algorithm that is known here.
+    /// The token is no JWT with an algorithm that is known here.
     #[error("it is no JWT, or of an algorithm that is not taken here")]
     Malformed,
     /// No issuer of this name is in the file.
@@ -141,20 +141,20 @@ pub enum Unproven {
     /// No key of the issuer has signed it.
     #[error("no key of its issuer has signed it")]
     Signature,
-    /// It is for others.
+    /// The token is for another audience.
     #[error("it is for another audience")]
     Audience,
-    /// Its time is over, or has not come.
+    /// The token's time is over, or has not come.
     #[error("its time is over, or has not come")]
     Time,
-    /// It names nobody who can have rights.
+    /// The subject cannot be a principal.
     #[error("its subject cannot be a principal: 1 to 128 visible characters of ASCII")]
     Subject,
 }
 
 /// A file that does not count. Its owner must put another one there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}: {what}")]
+#[error("{file}: {what}; `tercel gateway --help` shows the form")]
 pub struct TokensError {
     file: String,
     what: String,

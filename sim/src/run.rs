@@ -424,7 +424,7 @@ fn finish(mut world: World) -> Report {
         }
     }
     let told = std::mem::take(&mut world.record.told);
-    // Of a space that was put back the log has lost what came after the copy.
+    // The log of a space that was put back lacks entries behind the copy.
     for (object, seen) in told.into_iter().filter(|_| !world.plan.put_back) {
         if world.oracle.place_of(object, seen).is_none() {
             world.record.blames.push(format!(

@@ -461,7 +461,7 @@ impl Leader {
     }
 
     /// Says whether an entry that is ordered and not visible changes the object.
-    pub(crate) fn is_in_flight(&self, oref: Oref) -> bool {
+    fn is_in_flight(&self, oref: Oref) -> bool {
         self.flights.iter().any(|f| f.changed.contains(&oref))
     }
 

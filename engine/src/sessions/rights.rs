@@ -20,7 +20,9 @@ use super::{Cx, Sessions};
 use crate::effect::{Audit, Audited, Conn, Effect};
 use crate::leader::{Asked, called};
 use crate::mutant::{Rule, dropped};
-use crate::rights::{ANY, BACKUP, Bits, CALL, DEFINE, GRANT, Lack, OPERATE, READ, SPEAK_FOR, TRUSTED, WRITE};
+use crate::rights::{
+    ANY, BACKUP, Bits, CALL, DEFINE, GRANT, Lack, OPERATE, READ, Rights, SPEAK_FOR, TRUSTED, WRITE,
+};
 
 /// The roles of which a message needs one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,7 +272,7 @@ impl Sessions {
         if cx.work.seats.speaker(conn).is_some() {
             return self.expel(conn, "a connection speaks for one principal", cx);
         }
-        let may_speak = |rights: &crate::rights::Rights| rights.bits & SPEAK_FOR != 0;
+        let may_speak = |rights: &Rights| rights.bits & SPEAK_FOR != 0;
         let lack = match cx.work.seats.check(conn, state, may_speak, || Role::SpeakFor.to_string()) {
             Ok(()) if of.who.is_spoken_for() => {
                 // The host would vouch for the speaker.

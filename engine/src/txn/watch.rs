@@ -237,7 +237,7 @@ impl Gathered {
         (before_at, at): (Stamp, Stamp),
     ) {
         let is_removed = !is_there || oref.is_null();
-        // What is there no longer may be gone by now, and its place another's.
+        // An object that is there no longer may be gone by now, and its place another's.
         let seen = if is_there { at } else { before_at };
         self.tell(source, Some(&key.into()), Told { stamp: at, oref, seen, is_removed });
     }
@@ -630,7 +630,7 @@ impl Watch {
                     return Step::Done;
                 }
             }
-            // What was not read anew is as it was only if nothing of it has changed.
+            // Parts that were not read anew are as they were only if nothing of them has changed.
             let is_other = |heard: &Heard| {
                 heard.lost || self.nodes.contains(&heard.oref) && batch.binary_search(&heard.oref).is_err()
             };

@@ -123,6 +123,23 @@ impl Calling {
         self.h.input(Input::Frame(conn, header, &body))
     }
 
+    /// A transaction of A that has read this state changes the hot object.
+    fn set(&mut self, seq: u64, base: Stamp) -> Said {
+        let op = OpId { client: ClientId(5), slot: 0, seq, view: self.h.view() };
+        let object = object(self.class, 7);
+        let writes = vec![Write { oref: self.hot, new: false, object: &object }];
+        self.h.commit(A, op, &Work { base, reads: vec![], writes })
+    }
+
+    /// A method of B changes the hot object, and a transaction of A loses over that, which it is told when it
+    /// is visible.
+    fn lose(&mut self) {
+        let base = self.h.server.visible();
+        self.call(B, self.hot, 0, 1);
+        self.run();
+        assert_eq!(outcomes(&self.set(2, base)), []);
+    }
+
     /// Runs what is due, as a host does in one go.
     fn run(&mut self) -> Said {
         let mut out = Effects::default();
@@ -288,15 +305,7 @@ fn late_call_is_refused_and_its_id_is_spent() {
 #[test]
 fn methods_let_clients_that_have_lost_come() {
     let mut w = Calling::new();
-    let base = w.h.server.visible();
-    w.call(B, w.hot, 0, 1);
-    w.run();
-    // A transaction of a client loses over the object, and is told so when that is visible.
-    let op = OpId { client: ClientId(5), slot: 0, seq: 2, view: w.h.view() };
-    let object = object(w.class, 7);
-    let writes = vec![Write { oref: w.hot, new: false, object: &object }];
-    let said = w.h.commit(A, op, &Work { base, reads: vec![], writes });
-    assert_eq!(outcomes(&said), []);
+    w.lose();
     let ordered = w.h.last();
     w.call(B, w.hot, 1, 1);
     let mut said = w.run();
@@ -308,9 +317,7 @@ fn methods_let_clients_that_have_lost_come() {
     let ordered = w.h.last();
     w.run_all(&mut Said::new());
     assert_eq!(w.h.last(), ordered);
-    let base = w.h.server.visible();
-    let writes = vec![Write { oref: w.hot, new: false, object: &object }];
-    w.h.commit(A, OpId { seq: 3, ..op }, &Work { base, reads: vec![], writes });
+    w.set(3, w.h.server.visible());
     let mut said = w.h.sync();
     assert_eq!(w.h.seen(A, w.hot, 1), Some(7));
     w.run_all(&mut said);
@@ -322,13 +329,7 @@ fn methods_let_clients_that_have_lost_come() {
 #[test]
 fn methods_wait_for_a_turn_no_longer() {
     let mut w = Calling::new();
-    let base = w.h.server.visible();
-    w.call(B, w.hot, 0, 1);
-    w.run();
-    let op = OpId { client: ClientId(5), slot: 0, seq: 2, view: w.h.view() };
-    let object = object(w.class, 7);
-    let writes = vec![Write { oref: w.hot, new: false, object: &object }];
-    w.h.commit(A, op, &Work { base, reads: vec![], writes });
+    w.lose();
     w.h.sync();
     w.call(B, w.hot, 1, 1);
     let ordered = w.h.last();
@@ -370,7 +371,7 @@ fn nothing_is_told_of_what_is_not_stable() {
     assert_eq!(w.h.seen(B, w.cold, 3), Some(2));
 }
 
-/// As a network does that delivers a request twice.
+/// A network delivers a request twice.
 #[test]
 fn late_copy_does_not_deny_what_was_ordered() {
     const LEFT_US: u32 = 1_000;

@@ -432,7 +432,7 @@ fn speaker_has_rights_of_its_client_alone() {
     assert_eq!(denied(&s.h.fetch(X, s.page, 1)), None);
     let said = s.h.send(X, Kind::Stat, |_| ());
     assert!(denied(&said).unwrap().contains("client:x lacks the role `operate`"));
-    // One that was granted nothing is nobody, whoever speaks for it.
+    // A client without grants lacks every role, with a speaker too.
     assert_eq!(denied(&speak(&mut s, Y, "web", Principal::client("z").unwrap())), None);
     assert!(denied(&s.h.hello(Y, 7, 1)).unwrap().contains("client:z lacks the role"));
 }

@@ -136,7 +136,7 @@ fn keys_of_callers_are_their_own() {
 fn revoked_rights_reach_callers() {
     let known = Known::new();
     assert_eq!(known.get("ann", "/v1/roots").0, 200);
-    // Of a caller, and then of the gateway.
+    // Rights of a caller, and then the gateway's.
     for (who, role) in [("client:ann", "read"), (&*own(), "speak-for")] {
         known.revoke(who, role);
         let end = Instant::now() + Duration::from_secs(30);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use rcgen::ExtendedKeyUsagePurpose::ClientAuth;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
@@ -15,7 +16,8 @@ use tempfile::TempDir;
 use tercel::access::grant;
 use tercel_gateway::{Config, Tokens};
 
-use crate::common::{Got, World, request};
+use crate::common::{Got, World, head, request};
+use crate::https::Papers;
 
 /// A key of an issuer.
 enum Signer {
@@ -44,7 +46,7 @@ impl Signer {
         }
     }
 
-    /// As a set of keys has it.
+    /// The public key, as an entry of a set of keys.
     fn public(&self, id: &str) -> Value {
         match self {
             Signer::Ec(key) => {
@@ -96,13 +98,7 @@ struct Bearers {
 impl Bearers {
     fn new(keys: &[Value]) -> Bearers {
         let dir = tempfile::tempdir().unwrap();
-        put_keys(dir.path(), keys);
-        let issuer = json!({
-            "name": "corp", "issuer": ISSUER, "audience": "tercel", "algorithms": ["ES256", "EdDSA", "RS256"], "keys": "keys.json"
-        });
-        let file = dir.path().join("issuers.json");
-        std::fs::write(&file, json!({ "issuers": [issuer] }).to_string()).unwrap();
-        let tokens = Some(Tokens::open(&file).unwrap());
+        let tokens = Some(issuers(dir.path(), keys));
         let origins = vec!["https://app.example.org".to_string()];
         let world = World::at_socket(|config| Config { tokens, origins, ..config });
         let own = format!("uid:{}", rustix::process::getuid().as_raw());
@@ -122,6 +118,17 @@ impl Bearers {
     }
 }
 
+/// The issuer of these keys, as files of a directory.
+fn issuers(dir: &Path, keys: &[Value]) -> Tokens {
+    put_keys(dir, keys);
+    let issuer = json!({
+        "name": "corp", "issuer": ISSUER, "audience": "tercel", "algorithms": ["ES256", "EdDSA", "RS256"], "keys": "keys.json"
+    });
+    let file = dir.join("issuers.json");
+    std::fs::write(&file, json!({ "issuers": [issuer] }).to_string()).unwrap();
+    Tokens::open(&file).unwrap()
+}
+
 fn put_keys(dir: &Path, keys: &[Value]) {
     std::fs::write(dir.join("new.json"), json!({ "keys": keys }).to_string()).unwrap();
     std::fs::rename(dir.join("new.json"), dir.join("keys.json")).unwrap();
@@ -136,7 +143,7 @@ fn bearers_have_rights_of_their_own() {
         let got = bearers.get("/v1/objects/purse", &signer.token("ben", 60.0));
         assert_eq!(got.status, 403, "{got:?}");
         assert!(got.body.contains("token:corp/ben lacks the role"), "{got:?}");
-        // Without a token, whoever asks is told how; the console and health are there.
+        // A request without a token is told how; the console and health are there.
         let got = bearers.world.get("/v1/roots");
         assert_eq!((got.status, got.header("www-authenticate")), (401, "Bearer"), "{got:?}");
         assert!(got.body.contains("Authorization: Bearer"), "{got:?}");
@@ -219,6 +226,25 @@ fn rsa_signatures_count_where_they_are_taken() {
     std::fs::write(path("message"), &message).unwrap();
     let signed = openssl(&["dgst", "-sha256", "-sign", &path("key"), &path("message")]).unwrap();
     assert_eq!(bearers.status(&format!("{message}.{}", BASE64.encode(signed.stdout))), 200);
+}
+
+/// The operator has not said that certificates name callers.
+#[test]
+fn certificates_are_a_door_alone_beside_tokens() {
+    let (papers, signer) = (Papers::new(), Signer::ed());
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = Some(issuers(dir.path(), &[signer.public("a")]));
+    let https = Some(papers.https(true));
+    let world = World::at_socket(|config| Config { https, tokens, ..config });
+    let ask = |token: &str| {
+        let caller = papers.sign_uri("tercel://client/ann", ClientAuth);
+        let mut stream = papers.connect(world.at(), "localhost", Some(caller));
+        let asked = format!("GET /v1/roots HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n");
+        stream.write_all(asked.as_bytes()).unwrap();
+        head(&mut BufReader::new(stream)).expect("an answer").0
+    };
+    assert_eq!(ask(""), 401);
+    assert_eq!(ask(&format!("Authorization: Bearer {}\r\n", signer.token("ann", 60.0))), 200);
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn root_and_range_are_told_as_they_come_change_and_go() {
     server.stop().unwrap();
 }
 
-/// While leaves are split, joined and emptied: who keeps what it is told has what a reader finds.
+/// A model that takes every change is what a reader finds, while leaves are split, joined and emptied.
 #[test]
 fn ranges_told_are_ranges_read() {
     const ENTRIES: u64 = 3_000;

@@ -202,7 +202,7 @@ impl Inside<'_> {
             });
         }
         let image = match self.image(oref.page()) {
-            // Of a page that was given out again the slots begin anew.
+            // The slots of a page that was given out again begin anew.
             Image::Here(Some(image)) if Page::birth_in(&image) >= born => image,
             Image::Here(_) => return Ok(ImageLookup::Absent),
             Image::Missing => return Ok(ImageLookup::Missing),

@@ -10,6 +10,7 @@ use tercel_engine::random::Random;
 use tercel_engine::server::ServerConfig;
 use tercel_engine::txn::{self, Freshness, Isolation, Options, Tx};
 use tercel_testkit::things::{Thing, thing};
+use tercel_wire::access::Principal;
 use tercel_wire::message::Accessing;
 
 use world::{End, World};
@@ -387,6 +388,37 @@ fn rights_hold_at_followers_and_after_fail_over() {
     world.pass(400_000);
     let refused = count(&world, reader, strict).unwrap_err();
     assert!(matches!(&refused, Error::Denied(text) if text.contains("client:x lacks")), "{refused:?}");
+}
+
+/// A member that follows may not have applied that its reader's speaker may not speak any more.
+#[test]
+fn leader_judges_speakers_at_followers() {
+    let world = world(8);
+    let near = follower(&world);
+    let writer = world.client(None);
+    let speaker = world.client_for(Some(near), Principal::client("x"));
+    world.with(|w| w.names = [(writer, "w"), (speaker, "web")].into());
+    assert_eq!(add(&world, writer), Ok(1));
+    for (who, role) in [
+        ("client:w", "read"),
+        ("client:w", "write"),
+        ("client:w", "define"),
+        ("client:x", "read"),
+        ("client:x", "write"),
+        ("client:web", "speak-for"),
+    ] {
+        world.with(|w| w.change_right(Accessing::Grant, who, role));
+        world.pass(100_000);
+    }
+    let is_up = |w: &mut world::Inner, i: usize| matches!(w.clients[i].availability(), Some(Ok(())));
+    world.until(|w| is_up(w, writer) && is_up(w, speaker));
+    assert_eq!(add(&world, speaker), Ok(2), "it writes as the one for whom it speaks");
+    assert_eq!(world.with(|w| w.home(speaker)), Some(near));
+    world.with(|w| w.change_right(Accessing::Revoke, "client:web", "speak-for"));
+    // Its connection may end before it hears of that.
+    let refused = add_within(&world, speaker, Some(Duration::from_secs(5)));
+    assert!(matches!(refused, Err(Error::Denied(_) | Error::Unknown { .. })), "{refused:?}");
+    assert_eq!(add(&world, writer), Ok(3), "nothing was written meanwhile");
 }
 
 /// For builds with `--cfg tercel_mutants`, as the step `worlds` of `.ci/run` makes one.

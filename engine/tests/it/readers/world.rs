@@ -153,8 +153,13 @@ impl World {
 
     /// Adds a client that reads at a member, or at the leader.
     pub fn client(&self, at: Option<usize>) -> usize {
+        self.client_for(at, None)
+    }
+
+    /// Adds one that speaks for another principal.
+    pub fn client_for(&self, at: Option<usize>, on_behalf_of: Option<Principal>) -> usize {
         let mut inner = self.lock();
-        let client = inner.new_client(at);
+        let client = inner.new_client(at, on_behalf_of);
         inner.clients.push(client);
         inner.ends.push(ClientEnd::default());
         inner.clients.len() - 1
@@ -220,12 +225,13 @@ impl Inner {
         }
     }
 
-    fn new_client(&mut self, at: Option<usize>) -> Client {
+    fn new_client(&mut self, at: Option<usize>, on_behalf_of: Option<Principal>) -> Client {
         let config = HeapConfig { budget_bytes: 512 << 10, ..HeapConfig::default() };
         let memory = Boxed::new(arena_bytes(&config).unwrap());
         let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
         let seed = self.random.next_u64();
-        let mut client = Client::new(ClientConfig::default(), seed, reader, writer);
+        let mut client =
+            Client::new(ClientConfig { on_behalf_of, ..ClientConfig::default() }, seed, reader, writer);
         let mut names: Vec<String> = (0..3).map(name).collect();
         if let Some(at) = at {
             client.reads_anywhere();
@@ -238,7 +244,7 @@ impl Inner {
     /// The process of a client ends, and another one begins, at the leader.
     pub fn renew_client(&mut self, client: usize) {
         self.lose(client);
-        self.clients[client] = self.new_client(None);
+        self.clients[client] = self.new_client(None, None);
     }
 
     /// Those that were stopped come back.
